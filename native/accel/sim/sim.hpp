@@ -1,0 +1,43 @@
+// The sim driver: a software GPU, so that the whole library runs and is tested where there is none.
+//
+// Device memory is a memfd. The address the user holds is mapped PROT_NONE and MAP_SHARED, so that CPU code which
+// touches "GPU memory" crashes at once; the driver's own copy threads use a private alias of the same pages.
+//
+// What a caller may rely on, beyond driver.hpp:
+// - Device addresses come from a range that is reserved for the life of the driver. A segment that leaves its
+//   allocation, or lies in a freed one, fails its event with access_denied/bounds and the whole copy moves no byte.
+//   (A host address that is not mapped still crashes: the driver cannot know what host memory there is.) The range
+//   belongs to one driver: an address of another SimDriver counts as host memory, and touching it crashes.
+// - A copy during which one of its allocations is freed ends with access_denied/bounds; what it moved is undefined.
+// - `wait32` notices a write32 of any stream of this driver at once, and a store of a CPU or another process within
+//   about 1 ms. Destroying its stream or losing its device ends the wait with device_error/device_lost. Commands
+//   behind a wait that was broken off fail likewise: without the wait their order would be a lie.
+// - Destroying a stream runs what is queued (emulated delays are cut short) and joins the thread. In a forked child
+//   it touches neither the thread nor its locks.
+// - Every allocation holds one descriptor (the memfd, kept because exporting to another process needs it).
+#pragma once
+
+#include "accel/driver.hpp"
+
+#include <memory>
+#include <string_view>
+
+namespace zerohop::accel {
+
+enum class SimFault : uint8_t { alloc, copy, lost };
+
+class SimDriver : public Driver {
+public:
+    // The next `count` allocations or queued copies of `device` fail: no_memory/alloc_failed, device_error/copy_failed
+    // (and no byte moves). A second call replaces the count; 0 clears it. `lost` fails everything pending and from now
+    // on with device_error/device_lost, except free (count ignored). An unknown device is ignored.
+    virtual void inject(int device, SimFault fault, int count) = 0;
+    // Every copy (all its segments together) takes at least `ns_per_copy` plus its bytes over `bytes_per_us`
+    // (0: unlimited). Bytes move as late as that allows, so that whoever reads before the event fires sees old data.
+    virtual void delay(int device, uint64_t ns_per_copy, uint64_t bytes_per_us) = 0;
+};
+
+// `devices` devices named "sim:0" and so on; none for a count below 1. Throws std::bad_alloc.
+[[nodiscard]] std::shared_ptr<SimDriver> make_sim_driver(int devices);
+
+} // namespace zerohop::accel

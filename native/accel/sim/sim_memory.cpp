@@ -1,0 +1,211 @@
+#include "accel/sim/sim_memory.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <fcntl.h>
+#include <iterator>
+#include <mutex>
+#include <new>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace zerohop::accel::sim {
+
+namespace {
+
+constexpr Outcome kOutOfBounds{Status::access_denied, Reason::bounds};
+
+// Of the process, not of a driver: an id that a second driver handed out again would revive a dead registration.
+uint64_t next_allocation_id() {
+    static std::atomic<uint64_t> next{1};
+    return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+Outcome refused(int error) {
+    if (error == EMFILE || error == ENFILE) {
+        return {Status::no_memory, Reason::out_of_descriptors};
+    }
+    return {Status::no_memory, Reason::out_of_shared_memory};
+}
+
+} // namespace
+
+Allocation::~Allocation() {
+    if (alias != nullptr) {
+        ::munmap(alias, mapped);
+    }
+    if (fd >= 0) {
+        ::close(fd);
+    }
+}
+
+Outcome Allocation::back(size_t bytes, size_t page) {
+    nbytes = bytes;
+    mapped = (bytes + page - 1) / page * page;
+    fd = ::memfd_create("zerohop-sim", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0) {
+        return refused(errno);
+    }
+    // Sealed, so that nobody the descriptor is handed to can turn our mappings into a SIGBUS.
+    if (::ftruncate(fd, static_cast<off_t>(mapped)) != 0 ||
+        ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+        return refused(errno);
+    }
+    void* at = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED) {
+        return refused(errno);
+    }
+    alias = static_cast<std::byte*>(at);
+    return {};
+}
+
+bool any_freed(const Pins& pins) {
+    return std::any_of(pins.begin(), pins.end(),
+                       [](const auto& pin) { return pin->freed.load(std::memory_order_acquire); });
+}
+
+SimMemory::SimMemory(int devices)
+    : used_(static_cast<size_t>(std::max(devices, 0)), 0),
+      total_(static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(::sysconf(_SC_PAGESIZE))) {}
+
+Outcome SimMemory::alloc(int device, size_t nbytes, uint64_t& address) {
+    if (nbytes == 0) {
+        return kOutOfBounds;
+    }
+    if (nbytes > total_) {
+        return {Status::no_memory, Reason::alloc_failed};
+    }
+    try {
+        auto made = std::make_shared<Allocation>();
+        if (const Outcome backed = made->back(nbytes, space_.page()); !backed.ok()) {
+            return backed;
+        }
+        made->device = device;
+        made->id = next_allocation_id();
+        // The registry's node is made before the address is taken, so that nothing has to be undone.
+        decltype(allocations_) fresh;
+        auto node = fresh.extract(fresh.emplace(0, made).first);
+
+        const std::unique_lock lock(mutex_);
+        size_t& used = used_[static_cast<size_t>(device)];
+        if (made->mapped > total_ - std::min(used, total_)) {
+            return {Status::no_memory, Reason::alloc_failed};
+        }
+        const uint64_t base = space_.map(made->fd, made->mapped);
+        if (base == 0) {
+            return {Status::no_memory, Reason::out_of_shared_memory};
+        }
+        made->base = base;
+        node.key() = base;
+        allocations_.insert(std::move(node));
+        used += made->mapped;
+        address = base;
+        return {};
+    } catch (const std::bad_alloc&) {
+        return {Status::no_memory, Reason::alloc_failed};
+    }
+}
+
+Outcome SimMemory::free(int device, uint64_t address) {
+    std::shared_ptr<Allocation> dropped; // outlives the lock: releasing many pages takes time
+    const std::unique_lock lock(mutex_);
+    const auto it = allocations_.find(address);
+    if (it == allocations_.end() || it->second->device != device) {
+        return kOutOfBounds;
+    }
+    dropped = std::move(it->second);
+    allocations_.erase(it);
+    dropped->freed.store(true, std::memory_order_release);
+    used_[static_cast<size_t>(device)] -= dropped->mapped;
+    space_.unmap(address, dropped->mapped);
+    return {};
+}
+
+std::shared_ptr<Allocation> SimMemory::find(uint64_t address) const {
+    const auto after = allocations_.upper_bound(address);
+    return after == allocations_.begin() ? nullptr : std::prev(after)->second;
+}
+
+Description SimMemory::describe(uint64_t address) const {
+    const std::shared_lock lock(mutex_);
+    if (const auto found = find(address); found && found->holds(address, 1)) {
+        return {MemoryKind::device, AllocatedBy::plain, found->device, found->base, found->nbytes, found->id};
+    }
+    if (const auto after = host_.upper_bound(address); after != host_.begin()) {
+        const auto [start, nbytes] = *std::prev(after);
+        if (address - start < nbytes) {
+            return {MemoryKind::host, AllocatedBy::unknown, -1, start, nbytes, 0};
+        }
+    }
+    return {};
+}
+
+Outcome SimMemory::register_host(uint64_t address, size_t nbytes) {
+    if (address < space_.page() || nbytes == 0 || address + nbytes < address) {
+        return kOutOfBounds;
+    }
+    const std::unique_lock lock(mutex_);
+    const auto after = host_.upper_bound(address);
+    const bool into_next = after != host_.end() && after->first - address < nbytes;
+    const bool in_previous = after != host_.begin() && address - std::prev(after)->first < std::prev(after)->second;
+    if (into_next || in_previous || space_.touches(address, nbytes)) {
+        return kOutOfBounds;
+    }
+    try {
+        host_.emplace_hint(after, address, nbytes);
+    } catch (const std::bad_alloc&) {
+        return {Status::no_memory, Reason::alloc_failed};
+    }
+    return {};
+}
+
+Outcome SimMemory::unregister_host(uint64_t address) {
+    const std::unique_lock lock(mutex_);
+    return host_.erase(address) == 1 ? Outcome{} : kOutOfBounds;
+}
+
+bool SimMemory::locate(uint64_t& address, size_t nbytes, Pins& pins) const {
+    if (address < space_.page() || address + nbytes < address) {
+        return false; // null, nearly null, or past the end of the address space
+    }
+    if (!space_.touches(address, nbytes)) {
+        return true; // host memory
+    }
+    // A page list has thousands of segments in two allocations: the last two pins answer nearly always. They are
+    // not stale: they were found for this command, under the lock that is still held.
+    const size_t newest = pins.size();
+    for (size_t back = 1; back <= 2 && back <= newest; ++back) {
+        if (const Allocation& pin = *pins[newest - back]; pin.holds(address, nbytes)) {
+            address = pin.alias_of(address);
+            return true;
+        }
+    }
+    auto found = find(address);
+    if (!found || !found->holds(address, nbytes)) {
+        return false;
+    }
+    address = found->alias_of(address);
+    pins.push_back(std::move(found));
+    return true;
+}
+
+Outcome SimMemory::resolve(std::span<CopySegment> segments, Pins& pins) const {
+    const std::shared_lock lock(mutex_);
+    for (CopySegment& segment : segments) {
+        if (segment.nbytes != 0 &&
+            !(locate(segment.src, segment.nbytes, pins) && locate(segment.dst, segment.nbytes, pins))) {
+            return kOutOfBounds;
+        }
+    }
+    return {};
+}
+
+Outcome SimMemory::resolve_word(uint64_t& address, Pins& pins) const {
+    if (address % sizeof(uint32_t) != 0) {
+        return kOutOfBounds;
+    }
+    const std::shared_lock lock(mutex_);
+    return locate(address, sizeof(uint32_t), pins) ? Outcome{} : kOutOfBounds;
+}
+
+} // namespace zerohop::accel::sim

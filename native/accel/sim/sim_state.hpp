@@ -1,0 +1,76 @@
+// What the driver, its devices and their streams share.
+#pragma once
+
+#include "accel/sim/sim_memory.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+namespace zerohop::accel::sim {
+
+using Clock = std::chrono::steady_clock;
+
+// Wakes streams that sleep in the middle of a command: in a wait32 or an emulated delay. One for the whole driver,
+// because the word that a stream of one device awaits may be written by a stream of another.
+class Bell {
+public:
+    // Call after the change that sleepers wait for. Costs one atomic operation when nobody sleeps.
+    void ring() {
+        // Read-modify-write, not a load: it is ordered with the increment in `sleep_until`, so that either this
+        // sees the sleeper or the sleeper's test sees the change.
+        if (sleepers_.fetch_add(0, std::memory_order_acq_rel) == 0) {
+            return;
+        }
+        {
+            const std::lock_guard lock(mutex_);
+        } // a sleeper that tested too early is now waiting
+        woken_.notify_all();
+    }
+
+    // Sleeps until `ended()` is true when tested, or the deadline passes. `ended` must not block.
+    template <typename Ended> void sleep_until(Clock::time_point deadline, Ended ended) {
+        std::unique_lock lock(mutex_);
+        sleepers_.fetch_add(1, std::memory_order_acq_rel);
+        woken_.wait_until(lock, deadline, ended);
+        sleepers_.fetch_sub(1, std::memory_order_relaxed);
+    }
+
+private:
+    std::atomic<int> sleepers_{0};
+    std::mutex mutex_;
+    std::condition_variable woken_;
+};
+
+struct SimState {
+    explicit SimState(int devices) : memory(devices) {}
+
+    SimMemory memory;
+    Bell bell;
+};
+
+struct DeviceState {
+    DeviceState(int number, std::shared_ptr<SimState> state) : index(number), shared(std::move(state)) {}
+
+    const int index;
+    const std::shared_ptr<SimState> shared;
+    std::atomic<bool> lost{false};
+    std::atomic<int> alloc_faults{0};
+    std::atomic<int> copy_faults{0};
+    std::atomic<uint64_t> ns_per_copy{0};
+    std::atomic<uint64_t> bytes_per_us{0};
+
+    // Uses up one injected fault, if there is one.
+    static bool take(std::atomic<int>& faults) {
+        int left = faults.load(std::memory_order_relaxed);
+        while (left > 0) {
+            if (faults.compare_exchange_weak(left, left - 1, std::memory_order_relaxed)) {
+                return true;
+            }
+        }
+        return false;
+    }
+};
+
+} // namespace zerohop::accel::sim

@@ -1,0 +1,93 @@
+#include "accel/sim/sim_stream.hpp"
+
+#include "accel/sim/sim_stream_core.hpp"
+
+#include <csignal>
+#include <new>
+#include <pthread.h>
+#include <string>
+#include <unistd.h>
+
+namespace zerohop::accel::sim {
+
+namespace {
+
+// Signals of the process are for the threads of the program: a SIGINT that lands here would interrupt nobody. Faults
+// stay open, so that a crash handler still reports them.
+class SignalsBlocked {
+public:
+    SignalsBlocked() {
+        sigset_t all;
+        sigfillset(&all);
+        for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) {
+            sigdelset(&all, fault);
+        }
+        pthread_sigmask(SIG_BLOCK, &all, &before_);
+    }
+    ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+    SignalsBlocked(const SignalsBlocked&) = delete;
+    SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+private:
+    sigset_t before_{};
+};
+
+template <typename Fill>
+std::shared_ptr<Event> queue(StreamCore& core, Command::Kind kind, Fill fill) {
+    try {
+        auto command = std::make_shared<Command>(kind);
+        fill(*command);
+        return core.submit(std::move(command));
+    } catch (const std::bad_alloc&) {
+        return core.no_memory();
+    }
+}
+
+} // namespace
+
+SimStream::SimStream(std::shared_ptr<DeviceState> device)
+    : core_(std::make_shared<StreamCore>(std::move(device))), owner_(::getpid()) {
+    const SignalsBlocked blocked; // the new thread inherits the mask
+    thread_ = std::thread([core = core_] { core->work(); });
+    const std::string name = "zh-sim" + std::to_string(core_->device->index);
+    pthread_setname_np(thread_.native_handle(), name.c_str());
+}
+
+SimStream::~SimStream() {
+    if (::getpid() != owner_) {
+        // A forked child has no such thread: joining would hang, and so may its locks. The thread's own reference
+        // keeps the core, which the child thus leaks instead of destroying a condition variable in use.
+        thread_.detach();
+        return;
+    }
+    core_->stop();
+    thread_.join();
+}
+
+std::shared_ptr<Event> SimStream::copy(std::span<const CopySegment> segments) {
+    return queue(*core_, Command::Kind::copy, [&](Command& command) {
+        command.assign(segments);
+        // Taken now, not when the copy runs: "the next copy" is then the next one that the caller queues.
+        command.fault = DeviceState::take(core_->device->copy_faults);
+    });
+}
+
+std::shared_ptr<Event> SimStream::write32(uint64_t address, uint32_t value) {
+    return queue(*core_, Command::Kind::write32, [&](Command& command) {
+        command.address = address;
+        command.value = value;
+    });
+}
+
+std::shared_ptr<Event> SimStream::wait32(uint64_t address, uint32_t value) {
+    return queue(*core_, Command::Kind::wait32, [&](Command& command) {
+        command.address = address;
+        command.value = value;
+    });
+}
+
+std::shared_ptr<Event> SimStream::record() {
+    return queue(*core_, Command::Kind::record, [](Command&) {});
+}
+
+} // namespace zerohop::accel::sim

@@ -1,0 +1,33 @@
+// A stream of a sim device: a FIFO of commands and the thread that runs them.
+#pragma once
+
+#include "accel/sim/sim_state.hpp"
+
+#include <sys/types.h>
+#include <thread>
+
+namespace zerohop::accel::sim {
+
+class StreamCore;
+
+class SimStream final : public Stream {
+public:
+    // Starts the thread. Throws std::system_error when there can be no more threads, and std::bad_alloc.
+    explicit SimStream(std::shared_ptr<DeviceState> device);
+    // Runs what is queued, without emulated delays, and joins. A wait32 whose word is not there is broken off.
+    ~SimStream() override;
+    SimStream(const SimStream&) = delete;
+    SimStream& operator=(const SimStream&) = delete;
+
+    std::shared_ptr<Event> copy(std::span<const CopySegment> segments) override;
+    std::shared_ptr<Event> write32(uint64_t address, uint32_t value) override;
+    std::shared_ptr<Event> wait32(uint64_t address, uint32_t value) override;
+    std::shared_ptr<Event> record() override;
+
+private:
+    std::shared_ptr<StreamCore> core_; // the thread holds it too; see the destructor
+    std::thread thread_;
+    pid_t owner_;
+};
+
+} // namespace zerohop::accel::sim

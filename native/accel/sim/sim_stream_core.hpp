@@ -1,0 +1,90 @@
+// The queue of one sim stream and what its thread does with it.
+#pragma once
+
+#include "accel/sim/sim_state.hpp"
+
+#include <array>
+
+namespace zerohop::accel::sim {
+
+// A command is its own event: queueing one costs a single allocation.
+class Command final : public Event {
+public:
+    enum class Kind : uint8_t { copy, write32, wait32, record };
+
+    explicit Command(Kind what) : kind(what) {}
+
+    [[nodiscard]] EventState query() const override {
+        const Status status = unpack(ended_.load(std::memory_order_acquire)).status;
+        return status == Status::pending ? EventState::pending
+               : status == Status::ok    ? EventState::done
+                                         : EventState::failed;
+    }
+    Outcome outcome() const override { return unpack(ended_.load(std::memory_order_acquire)); }
+
+    // Release: whoever sees the event fired also sees what the command wrote.
+    void finish(Outcome outcome) {
+        many_.reset(); // the event may be kept long after the copy
+        ended_.store(pack(outcome), std::memory_order_release);
+    }
+
+    void assign(std::span<const CopySegment> segments);
+    [[nodiscard]] std::span<CopySegment> segments() { return {many_ ? many_.get() : few_.data(), count_}; }
+
+    const Kind kind;
+    bool fault = false; // fails with copy_failed
+    uint32_t value = 0;
+    uint64_t address = 0;
+
+private:
+    static constexpr uint16_t pack(Outcome outcome) {
+        return static_cast<uint16_t>(static_cast<unsigned>(outcome.status) | static_cast<unsigned>(outcome.reason)
+                                                                                 << 8U);
+    }
+    static constexpr Outcome unpack(uint16_t bits) {
+        return {static_cast<Status>(bits & 0xffU), static_cast<Reason>(bits >> 8U)};
+    }
+
+    std::atomic<uint16_t> ended_{pack({Status::pending, Reason::none})};
+    size_t count_ = 0;
+    std::array<CopySegment, 2> few_{};
+    std::unique_ptr<CopySegment[]> many_;
+};
+
+class StreamCore {
+public:
+    explicit StreamCore(std::shared_ptr<DeviceState> owner);
+
+    // Queues the command, or fails it at once when the device is lost.
+    std::shared_ptr<Event> submit(std::shared_ptr<Command> command);
+    // The event to return when there is no memory for a command.
+    [[nodiscard]] const std::shared_ptr<Event>& no_memory() const { return no_memory_; }
+
+    void work(); // the thread
+    void stop(); // makes `work` return once the queue is empty
+
+    const std::shared_ptr<DeviceState> device;
+
+private:
+    Outcome run(Command& command);
+    Outcome run_copy(Command& command);
+    Outcome move_bytes(std::span<const CopySegment> segments);
+    Outcome run_write(Command& command);
+    Outcome run_wait(Command& command);
+    [[nodiscard]] bool pace(Clock::time_point deadline, bool last);
+    [[nodiscard]] bool lost() const { return device->lost.load(std::memory_order_acquire); }
+    [[nodiscard]] bool stopping() const { return stopping_.load(std::memory_order_acquire); }
+
+    std::shared_ptr<Event> no_memory_;
+    std::mutex mutex_;
+    std::condition_variable queued_;
+    std::vector<std::shared_ptr<Command>> incoming_;
+    bool asleep_ = false;
+    std::atomic<bool> stopping_{false};
+
+    // Of the thread alone:
+    Pins pins_;
+    bool broken_off_ = false; // a wait32 was given up; what follows it must not run
+};
+
+} // namespace zerohop::accel::sim

@@ -1,0 +1,56 @@
+// What the binding files share: the objects that Python holds. Each keeps its engine alive; nothing here has policy.
+#pragma once
+
+#include "engine/engine.hpp"
+#include "memory/region.hpp"
+#include "provider/provider.hpp"
+
+#include <memory>
+#include <mutex>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+
+namespace zerohop::bind {
+
+namespace nb = nanobind;
+
+struct PyEngine;
+
+// One reader of completions: the queue, and the engine to wait with.
+struct PyQueue {
+    std::shared_ptr<Engine> engine;
+    std::shared_ptr<CompletionQueue> queue;
+};
+
+struct PyOp {
+    std::shared_ptr<Engine> engine;
+    OpRef op;
+};
+
+struct PyRegion {
+    std::shared_ptr<Engine> engine;
+    std::shared_ptr<Region> region; // null once closed and let go
+    uint64_t address = 0;
+    uint64_t nbytes = 0;
+    int device = kHostDevice;
+
+    // Throws ValueError after close().
+    const std::shared_ptr<Region>& get() const;
+};
+
+struct PyMapping {
+    std::shared_ptr<Mapping> mapping;
+};
+
+struct PyEndpoint {
+    std::shared_ptr<Engine> engine;
+    std::shared_ptr<Endpoint> endpoint;
+};
+
+void register_status(nb::module_& m);
+void register_operation(nb::module_& m);
+void register_memory(nb::module_& m);
+void register_endpoint(nb::module_& m);
+void register_engine(nb::module_& m);
+
+} // namespace zerohop::bind

@@ -1,0 +1,75 @@
+#include "bind/common.hpp"
+
+#include "provider/provider.hpp"
+
+#include <map>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace zerohop::bind {
+
+namespace {
+
+using Statistics = std::map<std::string, uint64_t>;
+
+std::vector<std::tuple<std::string, bool, std::string, std::string>> probe_all() {
+    std::vector<std::tuple<std::string, bool, std::string, std::string>> found;
+    for (const Provider* provider : providers()) {
+        const Probe probe = provider->probe();
+        found.emplace_back(provider->name(), probe.usable, probe.reason, probe.fix);
+    }
+    return found;
+}
+
+} // namespace
+
+void register_endpoint(nb::module_& m) {
+    nb::class_<PyEndpoint>(m, "Endpoint", "One end of a lane.")
+        .def_prop_ro("provider", [](const PyEndpoint& self) { return std::string(self.endpoint->provider()); })
+        .def_prop_ro("alive", [](const PyEndpoint& self) { return self.endpoint->state().ok(); })
+        .def_prop_ro("limits",
+                     [](const PyEndpoint& self) {
+                         const Limits limits = self.endpoint->limits();
+                         nb::dict result;
+                         result["max_message"] = limits.max_message;
+                         result["alignment"] = limits.alignment;
+                         result["fixed_us"] = limits.fixed_us;
+                         result["gbps"] = limits.gbps;
+                         return result;
+                     },
+                     nb::sig("def limits(self) -> dict[str, float]"))
+        .def("address",
+             [](const PyEndpoint& self) {
+                 const Address address = self.endpoint->address();
+                 return nb::make_tuple(nb::bytes(address.bytes.data(), address.bytes.size()), address.fds);
+             },
+             nb::sig("def address(self) -> tuple[bytes, list[int]]"))
+        .def(
+            "connect",
+            [](const PyEndpoint& self, const nb::bytes& data, const std::vector<int>& fds) {
+                const Address address{std::string(data.c_str(), data.size()), fds};
+                const nb::gil_scoped_release release;
+                self.endpoint->connect(address);
+            },
+            nb::arg("data"), nb::arg("fds"))
+        .def("close",
+             [](const PyEndpoint& self) {
+                 const nb::gil_scoped_release release;
+                 self.engine->close_endpoint(self.endpoint, {Status::closed, Reason::lane_closed});
+             })
+        .def("statistics", [](const PyEndpoint& self) {
+            Statistics sums;
+            self.endpoint->each_statistic(
+                [](void* into, const char* name, uint64_t value) { (*static_cast<Statistics*>(into))[name] += value; },
+                &sums);
+            return sums;
+        });
+    m.def("providers", &probe_all, "Each provider of this build: (name, usable, reason, fix).");
+}
+
+} // namespace zerohop::bind

@@ -1,0 +1,235 @@
+#include "bind/common.hpp"
+
+#include "accel/sim/sim.hpp"
+#include "bind/post.hpp"
+
+#include <cstring>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+namespace zerohop::bind {
+
+namespace {
+
+// Every engine of this build has the sim driver, with no device unless asked for.
+accel::SimDriver& sim_of(Engine& engine) {
+    return static_cast<accel::SimDriver&>(engine.accelerators().driver());
+}
+
+Capability capability_of(const nb::bytes& bytes) {
+    Capability capability;
+    if (bytes.size() != capability.size()) {
+        throw nb::value_error("a capability has 16 bytes");
+    }
+    std::memcpy(capability.data(), bytes.c_str(), capability.size());
+    return capability;
+}
+
+PyRegion own(const std::shared_ptr<Engine>& engine, std::shared_ptr<Region> region) {
+    PyRegion result{engine, region, region->address(), region->nbytes(), region->device()};
+    return result;
+}
+
+const std::shared_ptr<accel::Device>& device_at(Engine& engine, int device) {
+    const auto& devices = engine.accelerators().devices();
+    if (device < 0 || static_cast<size_t>(device) >= devices.size()) {
+        throw nb::value_error("no such device");
+    }
+    return devices[static_cast<size_t>(device)];
+}
+
+void check_open(const Engine& engine) {
+    if (engine.closed()) {
+        throw NativeError(Status::closed, Reason::context_closed, "this Context is closed");
+    }
+}
+
+PyRegion register_host(const std::shared_ptr<Engine>& engine, uint64_t address, uint64_t nbytes, int device, int fd,
+                       uint64_t fd_offset, bool readonly) {
+    check_open(*engine);
+    if (device >= 0) {
+        const auto& found = device_at(*engine, device);
+        const accel::Description description = engine->accelerators().driver().describe(address);
+        if (description.kind != accel::MemoryKind::device || description.device != device ||
+            address - description.base > description.size ||
+            nbytes > description.size - (address - description.base)) {
+            throw NativeError(Status::access_denied, Reason::bounds,
+                              "the range is not allocated on " + found->facts().name);
+        }
+    }
+    return own(engine, Region::wrap(address, nbytes, device, fd, fd_offset, readonly));
+}
+
+PyRegion alloc(const std::shared_ptr<Engine>& engine, uint64_t nbytes, int device) {
+    check_open(*engine);
+    if (device == kHostDevice) {
+        return own(engine, Region::allocate_host(nbytes));
+    }
+    return own(engine, Region::allocate_device(device_at(*engine, device), device, nbytes));
+}
+
+uint64_t route(const std::shared_ptr<Engine>& engine, const PyEndpoint& endpoint, const PyRegion& region,
+               uint64_t share, const nb::bytes& capability, uint64_t remote_nbytes, int rights,
+               const PyMapping* mapping, int /*remote_device*/) {
+    check_open(*engine);
+    Route result;
+    result.endpoint = endpoint.endpoint;
+    result.local = region.get();
+    result.share = ShareId::unpack(share);
+    result.capability = capability_of(capability);
+    result.remote_nbytes = remote_nbytes;
+    result.rights = static_cast<uint8_t>(rights);
+    if (mapping != nullptr) {
+        if (mapping->mapping->nbytes() < remote_nbytes) {
+            throw nb::value_error("the mapping is smaller than what it stands for");
+        }
+        if (!mapping->mapping->writable()) {
+            result.rights &= kRightRead;
+        }
+        result.mapping = mapping->mapping;
+    }
+    return engine->add_route(std::move(result));
+}
+
+std::optional<std::tuple<int, uint32_t, uint64_t>> pop_notification(const std::shared_ptr<Engine>& engine,
+                                                                    int64_t deadline_ns, uint64_t spin_ns) {
+    std::optional<Notification> note = engine->pop_notification(0, 0, false);
+    if (!note && deadline_ns >= 0) {
+        const nb::gil_scoped_release release;
+        note = engine->pop_notification(static_cast<uint64_t>(deadline_ns), spin_ns, true);
+    }
+    if (!note) {
+        return std::nullopt;
+    }
+    return std::tuple(note->peer, note->value, note->nbytes);
+}
+
+nb::list devices(const std::shared_ptr<Engine>& engine) {
+    nb::list result;
+    int index = 0;
+    for (const auto& device : engine->accelerators().devices()) {
+        const accel::DeviceFacts facts = device->facts();
+        nb::dict entry;
+        entry["name"] = facts.name;
+        entry["kind"] = facts.kind;
+        entry["index"] = index++;
+        entry["pci_address"] = facts.pci_address;
+        entry["capabilities"] = facts.capabilities;
+        entry["total_bytes"] = facts.total_bytes;
+        result.append(entry);
+    }
+    return result;
+}
+
+void sim_inject(Engine& engine, int device, const std::string& what, int count) {
+    const auto fault = what == "alloc"  ? accel::SimFault::alloc
+                       : what == "copy" ? accel::SimFault::copy
+                       : what == "lost" ? accel::SimFault::lost
+                                        : throw nb::value_error("a fault is 'alloc', 'copy' or 'lost'");
+    sim_of(engine).inject(device, fault, count);
+}
+
+} // namespace
+
+void register_engine(nb::module_& m) {
+    using Self = std::shared_ptr<Engine>;
+    nb::class_<Engine> engine(m, "Engine", "The engine of one Context.");
+    engine
+        .def(nb::new_([](uint64_t spin_ns, int sim_devices, uint64_t heartbeat_ns) {
+                 if (sim_devices < 0) {
+                     throw nb::value_error("sim_devices must not be negative");
+                 }
+                 return std::make_shared<Engine>(EngineOptions{spin_ns, heartbeat_ns},
+                                                 accel::make_sim_driver(sim_devices));
+             }),
+             nb::arg("spin_ns"), nb::arg("sim_devices"), nb::arg("heartbeat_ns"))
+        .def_prop_ro("presence_fd", [](Engine& self) { return self.presence().page_fd(); })
+        .def_prop_ro("doorbell_fd", [](Engine& self) { return self.presence().doorbell_fd(); })
+        .def(
+            "add_peer",
+            [](Engine& self, int presence_fd, int doorbell_fd) { return self.add_peer(presence_fd, doorbell_fd)->id(); },
+            nb::arg("presence_fd"), nb::arg("doorbell_fd"))
+        .def(
+            "drop_peer",
+            [](Engine& self, int peer, Status status, Reason reason) { self.drop_peer(peer, {status, reason}); },
+            nb::arg("peer"), nb::arg("status"), nb::arg("reason"), nb::call_guard<nb::gil_scoped_release>())
+        .def(
+            "peer_status",
+            [](Engine& self, int peer) {
+                const auto found = self.peer(peer);
+                const Outcome state = found ? found->state() : Outcome{Status::closed, Reason::lane_closed};
+                return std::tuple(state.status, state.reason);
+            },
+            nb::arg("peer"))
+        .def(
+            "endpoint",
+            [](const Self& self, const std::string& provider, int peer) {
+                const nb::gil_scoped_release release;
+                return PyEndpoint{self, self->add_endpoint(provider, peer)};
+            },
+            nb::arg("provider"), nb::arg("peer"))
+        .def("register", &register_host, nb::arg("address"), nb::arg("nbytes"), nb::arg("device"), nb::arg("fd") = -1,
+             nb::arg("fd_offset") = 0, nb::arg("readonly") = false)
+        .def("alloc", &alloc, nb::arg("nbytes"), nb::arg("device"))
+        .def(
+            "share",
+            [](Engine& self, const PyRegion& region, uint64_t offset, uint64_t nbytes, int rights,
+               const nb::bytes& capability) {
+                if (offset > region.nbytes || nbytes > region.nbytes - offset) {
+                    throw nb::value_error("the range lies outside of this memory");
+                }
+                return self.shares()
+                    .add(region.get(), offset, nbytes, static_cast<uint8_t>(rights), capability_of(capability))
+                    .packed();
+            },
+            nb::arg("region"), nb::arg("offset"), nb::arg("nbytes"), nb::arg("rights"), nb::arg("capability"))
+        .def(
+            "revoke",
+            [](Engine& self, uint64_t share, uint64_t deadline_ns) {
+                return self.revoke(ShareId::unpack(share), deadline_ns);
+            },
+            nb::arg("share_id"), nb::arg("deadline_ns"), nb::call_guard<nb::gil_scoped_release>())
+        .def(
+            "map",
+            [](Engine&, int fd, uint64_t offset, uint64_t nbytes, bool writable) {
+                return PyMapping{std::make_shared<Mapping>(fd, offset, nbytes, writable)};
+            },
+            nb::arg("fd"), nb::arg("offset"), nb::arg("nbytes"), nb::arg("writable"))
+        .def("route", &route, nb::arg("endpoint"), nb::arg("region"), nb::arg("share_id"), nb::arg("capability"),
+             nb::arg("remote_nbytes"), nb::arg("rights"), nb::arg("mapping").none(), nb::arg("remote_device"))
+        .def("drop_route", [](Engine& self, uint64_t id) { self.drop_route(id); }, nb::arg("route"))
+        .def("pop_notification", &pop_notification, nb::arg("deadline_ns"), nb::arg("spin_ns"))
+        .def(
+            "arm_notification",
+            [](Engine& self, const PyQueue& queue, uint64_t token) {
+                return self.notifications().arm(queue.queue, token);
+            },
+            nb::arg("queue"), nb::arg("token"))
+        .def_prop_ro("events", [](const Self& self) { return PyQueue{self, self->events()}; })
+        .def("statistics", [](Engine& self) { return self.statistics(); })
+        .def(
+            "new_op",
+            [](const Self& self, uint64_t deadline_ns) {
+                check_open(*self);
+                PyOp op{self, self->operations().create(deadline_ns)};
+                self->note_pending();
+                return op;
+            },
+            nb::arg("deadline_ns"))
+        .def("close", &Engine::close, nb::arg("deadline_ns"), nb::call_guard<nb::gil_scoped_release>())
+        .def("abandon", &Engine::abandon)
+        .def("devices", &devices)
+        .def("sim_inject", &sim_inject, nb::arg("device"), nb::arg("what"), nb::arg("count"))
+        .def(
+            "sim_delay",
+            [](Engine& self, int device, uint64_t ns_per_copy, uint64_t bytes_per_us) {
+                sim_of(self).delay(device, ns_per_copy, bytes_per_us);
+            },
+            nb::arg("device"), nb::arg("ns_per_copy"), nb::arg("bytes_per_us"));
+    def_posts(engine);
+}
+
+} // namespace zerohop::bind

@@ -1,0 +1,105 @@
+#include "bind/common.hpp"
+
+#include "memory/region.hpp"
+
+#include <cstring>
+#include <nanobind/stl/string.h>
+
+namespace zerohop::bind {
+
+const std::shared_ptr<Region>& PyRegion::get() const {
+    if (!region) {
+        throw nb::value_error("this memory is closed");
+    }
+    return region;
+}
+
+namespace {
+
+void check(const PyRegion& self, uint64_t offset, uint64_t nbytes) {
+    if (offset > self.nbytes || nbytes > self.nbytes - offset) {
+        throw nb::value_error("the range lies outside of this memory");
+    }
+}
+
+// A synchronous copy on a stream of its own; for verification and tools, not for speed.
+void copy_now(const PyRegion& self, uint64_t dst, uint64_t src, uint64_t nbytes) {
+    const auto& devices = self.engine->accelerators().devices();
+    const std::unique_ptr<accel::Stream> stream = devices[static_cast<size_t>(self.device)]->stream();
+    if (!stream) {
+        throw NativeError(Status::device_error, Reason::device_lost, "the device is lost");
+    }
+    const accel::CopySegment segment{dst, src, nbytes};
+    const std::shared_ptr<accel::Event> event = stream->copy({&segment, 1});
+    while (event->query() == accel::EventState::pending) {
+        sched_yield();
+    }
+    if (event->query() == accel::EventState::failed) {
+        throw NativeError(event->outcome(), "the device's copy failed");
+    }
+}
+
+nb::bytes read(const PyRegion& self, uint64_t offset, uint64_t nbytes) {
+    const Pin<Region> pin = Pin<Region>::of(self.get());
+    check(self, offset, nbytes);
+    nb::bytes result = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(nbytes)));
+    if (!result.is_valid()) {
+        throw nb::python_error();
+    }
+    auto* to = const_cast<char*>(result.c_str());
+    if (nbytes == 0) {
+        return result;
+    }
+    const nb::gil_scoped_release release;
+    if (self.device == kHostDevice) {
+        std::memcpy(to, reinterpret_cast<const void*>(self.address + offset), nbytes);
+    } else {
+        copy_now(self, reinterpret_cast<uint64_t>(to), self.address + offset, nbytes);
+    }
+    return result;
+}
+
+void write(const PyRegion& self, uint64_t offset, const nb::bytes& data) {
+    const Pin<Region> pin = Pin<Region>::of(self.get());
+    check(self, offset, data.size());
+    const void* from = data.c_str();
+    const size_t nbytes = data.size();
+    if (nbytes == 0) {
+        return;
+    }
+    const nb::gil_scoped_release release;
+    if (self.device == kHostDevice) {
+        std::memcpy(reinterpret_cast<void*>(self.address + offset), from, nbytes);
+    } else {
+        copy_now(self, self.address + offset, reinterpret_cast<uint64_t>(from), nbytes);
+    }
+}
+
+} // namespace
+
+void register_memory(nb::module_& m) {
+    nb::class_<PyRegion>(m, "Region", "A registered range of memory.")
+        .def_ro("address", &PyRegion::address)
+        .def_ro("nbytes", &PyRegion::nbytes)
+        .def_ro("device", &PyRegion::device)
+        .def_prop_ro("shareable", [](const PyRegion& self) { return self.region && self.region->fd() >= 0; })
+        .def_prop_ro("fd", [](const PyRegion& self) { return self.region ? self.region->fd() : -1; })
+        .def_prop_ro("fd_offset", [](const PyRegion& self) { return self.region ? self.region->fd_offset() : 0; })
+        .def_prop_ro("pins", [](const PyRegion& self) { return self.region ? self.region->pins() : 0; })
+        .def("close",
+             [](PyRegion& self) {
+                 if (self.region && !self.region->close()) {
+                     return false;
+                 }
+                 self.region.reset();
+                 return true;
+             })
+        .def("read", &read, nb::arg("offset"), nb::arg("nbytes"))
+        .def("write", &write, nb::arg("offset"), nb::arg("data"));
+
+    nb::class_<PyMapping>(m, "Mapping", "A peer's host memory, mapped here.")
+        .def_prop_ro("nbytes", [](const PyMapping& self) { return self.mapping->nbytes(); })
+        .def("close", [](const PyMapping& self) { return self.mapping->unmap(); });
+}
+
+} // namespace zerohop::bind

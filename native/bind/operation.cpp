@@ -1,0 +1,76 @@
+#include "bind/common.hpp"
+
+#include "engine/operation.hpp"
+
+#include <nanobind/stl/vector.h>
+
+namespace zerohop::bind {
+
+void register_operation(nb::module_& m) {
+    nb::class_<PyQueue>(m, "CompletionQueue", "Tokens of operations that ended, with one event descriptor for all.")
+        .def(
+            "__init__",
+            [](PyQueue* self, const std::shared_ptr<Engine>& engine) {
+                new (self) PyQueue{engine, std::make_shared<CompletionQueue>()};
+            },
+            nb::arg("engine"))
+        .def_prop_ro("fd", [](const PyQueue& self) { return self.queue->fd(); })
+        .def("drain", [](const PyQueue& self) { return self.queue->drain(); })
+        .def(
+            "wait",
+            [](const PyQueue& self, uint64_t deadline_ns, uint64_t spin_ns) {
+                {
+                    const nb::gil_scoped_release release;
+                    self.engine->wait([&] { return !self.queue->empty() || self.engine->closed(); }, deadline_ns,
+                                      spin_ns);
+                }
+                return self.queue->drain();
+            },
+            nb::arg("deadline_ns"), nb::arg("spin_ns"))
+        .def("close", [](const PyQueue& self) { self.queue->close(); });
+
+    nb::class_<PyOp>(m, "Op", "An operation in flight. Dropping it never blocks and cancels nothing.")
+        .def("done", [](const PyOp& self) { return self.op->done(); })
+        .def(
+            "wait",
+            [](const PyOp& self, uint64_t deadline_ns, uint64_t spin_ns) {
+                if (self.op->done()) {
+                    return true;
+                }
+                const nb::gil_scoped_release release;
+                return self.engine->wait([&] { return self.op->done(); }, deadline_ns, spin_ns);
+            },
+            nb::arg("deadline_ns"), nb::arg("spin_ns"))
+        .def(
+            "spin",
+            [](const PyOp& self, uint64_t spin_ns) {
+                if (self.op->done()) {
+                    return true;
+                }
+                const nb::gil_scoped_release release;
+                return self.engine->wait([&] { return self.op->done(); }, 0, spin_ns, false);
+            },
+            nb::arg("spin_ns"))
+        .def_prop_ro("status", [](const PyOp& self) { return self.op->status(); })
+        .def_prop_ro("reason", [](const PyOp& self) { return self.op->reason(); })
+        .def_prop_ro("bytes_done", [](const PyOp& self) { return self.op->bytes_done(); })
+        .def_prop_ro("value", [](const PyOp& self) { return self.op->value(); })
+        .def_prop_ro("started_ns", [](const PyOp& self) { return self.op->started_ns(); })
+        .def_prop_ro("finished_ns", [](const PyOp& self) { return self.op->finished_ns(); })
+        .def("cancel",
+             [](const PyOp& self) {
+                 return self.op->finish({Status::cancelled, Reason::user});
+             })
+        .def(
+            "arm",
+            [](const PyOp& self, const PyQueue& queue, uint64_t token) { return self.op->arm(queue.queue, token); },
+            nb::arg("queue"), nb::arg("token"))
+        .def(
+            "complete",
+            [](const PyOp& self, Status status, Reason reason, uint64_t value, uint64_t bytes) {
+                self.op->finish({status, reason}, bytes, value);
+            },
+            nb::arg("status"), nb::arg("reason"), nb::arg("value"), nb::arg("bytes"));
+}
+
+} // namespace zerohop::bind

@@ -1,0 +1,223 @@
+#include "bind/post.hpp"
+
+#include "engine/clock.hpp"
+
+#include <nanobind/ndarray.h>
+#include <optional>
+#include <string>
+
+namespace zerohop::bind {
+
+namespace {
+
+using Self = std::shared_ptr<Engine>;
+using Indices = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Above this a copy takes longer than giving the interpreter to another thread.
+constexpr uint64_t kHoldGilBytes = 4096;
+
+[[noreturn]] void raise(const Posted& posted) {
+    throw NativeError(posted.outcome, "the operation was refused");
+}
+
+void check_local(const Route& route, uint64_t offset, uint64_t nbytes, bool reads) {
+    if (offset > route.local->nbytes() || nbytes > route.local->nbytes() - offset) {
+        throw nb::value_error("the range lies outside of the local memory");
+    }
+    if (reads && route.local->readonly()) {
+        throw nb::value_error("the local memory is read-only");
+    }
+}
+
+// What Python gets: elapsed nanoseconds when it ended inline, else the operation.
+nb::object result(const Self& engine, Posted& posted, uint64_t started) {
+    switch (posted.what) {
+    case Posted::What::done:
+        return nb::int_(now_ns() - started);
+    case Posted::What::posted:
+        return nb::cast(PyOp{engine, std::move(posted.op)});
+    case Posted::What::retry:
+    case Posted::What::failed:
+        raise(posted);
+    }
+    raise(posted);
+}
+
+Posted post_released(Engine& engine, uint64_t route, Request& request, bool nowait) {
+    const nb::gil_scoped_release release;
+    return engine.post(route, request, nowait);
+}
+
+Posted post_released(Engine& engine, Endpoint& endpoint, Request& request, bool nowait) {
+    const nb::gil_scoped_release release;
+    return engine.post(endpoint, request, nowait);
+}
+
+std::vector<uint64_t> pages_of(const Indices& indices, uint64_t pages_there, const char* which) {
+    const int64_t* data = indices.data();
+    std::vector<uint64_t> pages(indices.size());
+    uint64_t most = 0;
+    for (size_t i = 0; i < pages.size(); ++i) {
+        pages[i] = static_cast<uint64_t>(data[i]); // a negative one becomes too large
+        most = std::max(most, pages[i]);
+    }
+    if (!pages.empty() && most >= pages_there) {
+        throw nb::index_error((std::string("a page number in ") + which + " is negative or past the end").c_str());
+    }
+    return pages;
+}
+
+nb::object post_one(const Self& engine, uint64_t route, int kind, uint64_t local_offset, uint64_t remote_offset,
+                    uint64_t nbytes, int64_t notify, uint64_t deadline_ns, bool nowait) {
+    const uint64_t started = now_ns();
+    const std::shared_ptr<const Route> found = engine->route(route);
+    if (!found) {
+        throw NativeError(Status::closed, Reason::lane_closed, "the route is gone");
+    }
+    check_local(*found, local_offset, nbytes, kind == 1);
+    Request request;
+    request.kind = kind == 1 ? Kind::read : Kind::write;
+    request.route = found.get();
+    request.local_offset = local_offset;
+    request.remote_offset = remote_offset;
+    request.nbytes = nbytes;
+    request.notify = notify;
+    request.deadline_ns = deadline_ns;
+    Endpoint& endpoint = *found->endpoint;
+    // A small mapped copy is over before another thread could use the interpreter; anything that may make a system
+    // call or wait gives it up.
+    if (found->mapping && nbytes <= kHoldGilBytes) {
+        Posted posted = engine->post(endpoint, request, true);
+        if (posted.what == Posted::What::retry && !nowait) {
+            posted = post_released(*engine, endpoint, request, false);
+        }
+        return result(engine, posted, started);
+    }
+    Posted posted = post_released(*engine, endpoint, request, nowait);
+    return result(engine, posted, started);
+}
+
+nb::object post_pages(const Self& engine, uint64_t route, int kind, const Indices& local_pages,
+                      const Indices& remote_pages, uint64_t page_bytes, int64_t notify, uint64_t deadline_ns,
+                      bool nowait, uint64_t local_offset, uint64_t remote_offset, uint64_t local_nbytes) {
+    const uint64_t started = now_ns();
+    const std::shared_ptr<const Route> found = engine->route(route);
+    if (!found) {
+        throw NativeError(Status::closed, Reason::lane_closed, "the route is gone");
+    }
+    if (page_bytes == 0) {
+        throw nb::value_error("page_bytes must be positive");
+    }
+    if (local_pages.size() != remote_pages.size()) {
+        throw nb::value_error("the two lists of pages have different lengths");
+    }
+    check_local(*found, local_offset, local_nbytes, kind == 1);
+    auto pages = std::make_shared<PageList>();
+    pages->page_bytes = page_bytes;
+    pages->local = pages_of(local_pages, local_nbytes / page_bytes, "the local memory");
+    pages->remote = pages_of(remote_pages, UINT64_MAX / page_bytes / 2, "the remote memory");
+    Request request;
+    request.kind = kind == 1 ? Kind::read : Kind::write;
+    request.route = found.get();
+    request.local_offset = local_offset;
+    request.remote_offset = remote_offset;
+    request.nbytes = pages->local.size() * page_bytes;
+    request.pages = std::move(pages);
+    request.notify = notify;
+    request.deadline_ns = deadline_ns;
+    Posted posted = post_released(*engine, *found->endpoint, request, nowait);
+    return result(engine, posted, started);
+}
+
+nb::object post_atomic(const Self& engine, uint64_t route, int kind, uint64_t remote_offset, uint64_t operand,
+                       uint64_t compare, uint64_t deadline_ns, bool nowait) {
+    const uint64_t started = now_ns();
+    Request request;
+    request.kind = kind == 1 ? Kind::compare_swap : Kind::fetch_add;
+    request.remote_offset = remote_offset;
+    request.nbytes = sizeof(uint64_t);
+    request.operand = operand;
+    request.compare = compare;
+    request.deadline_ns = deadline_ns;
+    Posted posted = post_released(*engine, route, request, nowait);
+    if (posted.what == Posted::What::done) {
+        return nb::make_tuple(now_ns() - started, posted.value);
+    }
+    return result(engine, posted, started);
+}
+
+nb::object post_notify(const Self& engine, const PyEndpoint& endpoint, int64_t notify, uint64_t deadline_ns,
+                       bool nowait) {
+    const uint64_t started = now_ns();
+    Request request;
+    request.kind = Kind::notify;
+    request.notify = notify;
+    request.deadline_ns = deadline_ns;
+    Posted posted = post_released(*engine, *endpoint.endpoint, request, nowait);
+    return result(engine, posted, started);
+}
+
+template <Kind kKind>
+nb::object post_message(const Self& engine, const PyEndpoint& endpoint, const PyRegion& region, uint64_t offset,
+                        uint64_t nbytes, uint64_t deadline_ns, bool nowait) {
+    const uint64_t started = now_ns();
+    if (offset > region.nbytes || nbytes > region.nbytes - offset) {
+        throw nb::value_error("the range lies outside of the local memory");
+    }
+    if (kKind == Kind::recv && region.get()->readonly()) {
+        throw nb::value_error("the local memory is read-only");
+    }
+    Request request;
+    request.kind = kKind;
+    request.local = region.get();
+    request.local_offset = offset;
+    request.nbytes = nbytes;
+    request.deadline_ns = deadline_ns;
+    Posted posted = post_released(*engine, *endpoint.endpoint, request, nowait);
+    return result(engine, posted, started);
+}
+
+nb::object post_flush(const Self& engine, const PyEndpoint& endpoint, uint64_t deadline_ns) {
+    const uint64_t started = now_ns();
+    Request request;
+    request.kind = Kind::flush;
+    request.deadline_ns = deadline_ns;
+    Posted posted = post_released(*engine, *endpoint.endpoint, request, false);
+    return result(engine, posted, started);
+}
+
+} // namespace
+
+void def_posts(nb::class_<Engine>& engine) {
+    engine
+        .def("post", &post_one, nb::arg("route"), nb::arg("kind"), nb::arg("local_offset"), nb::arg("remote_offset"),
+             nb::arg("nbytes"), nb::arg("notify"), nb::arg("deadline_ns"), nb::arg("nowait") = false,
+             nb::sig("def post(self, route: int, kind: int, local_offset: int, remote_offset: int, nbytes: int, "
+                     "notify: int, deadline_ns: int, nowait: bool = False) -> int | Op"))
+        .def("post_pages", &post_pages, nb::arg("route"), nb::arg("kind"), nb::arg("local_pages"),
+             nb::arg("remote_pages"), nb::arg("page_bytes"), nb::arg("notify"), nb::arg("deadline_ns"),
+             nb::arg("nowait"), nb::arg("local_offset"), nb::arg("remote_offset"), nb::arg("local_nbytes"),
+             nb::sig("def post_pages(self, route: int, kind: int, local_pages: NDArray[numpy.int64], "
+                     "remote_pages: NDArray[numpy.int64], page_bytes: int, notify: int, deadline_ns: int, "
+                     "nowait: bool, local_offset: int, remote_offset: int, local_nbytes: int) -> int | Op"))
+        .def("post_atomic", &post_atomic, nb::arg("route"), nb::arg("kind"), nb::arg("remote_offset"),
+             nb::arg("operand"), nb::arg("compare"), nb::arg("deadline_ns"), nb::arg("nowait") = false,
+             nb::sig("def post_atomic(self, route: int, kind: int, remote_offset: int, operand: int, compare: int, "
+                     "deadline_ns: int, nowait: bool = False) -> tuple[int, int] | Op"))
+        .def("post_notify", &post_notify, nb::arg("endpoint"), nb::arg("notify"), nb::arg("deadline_ns"),
+             nb::arg("nowait") = false,
+             nb::sig("def post_notify(self, endpoint: Endpoint, notify: int, deadline_ns: int, "
+                     "nowait: bool = False) -> int | Op"))
+        .def("post_send", &post_message<Kind::send>, nb::arg("endpoint"), nb::arg("region"), nb::arg("offset"),
+             nb::arg("nbytes"), nb::arg("deadline_ns"), nb::arg("nowait") = false,
+             nb::sig("def post_send(self, endpoint: Endpoint, region: Region, offset: int, nbytes: int, "
+                     "deadline_ns: int, nowait: bool = False) -> Op"))
+        .def("post_recv", &post_message<Kind::recv>, nb::arg("endpoint"), nb::arg("region"), nb::arg("offset"),
+             nb::arg("nbytes"), nb::arg("deadline_ns"), nb::arg("nowait") = false,
+             nb::sig("def post_recv(self, endpoint: Endpoint, region: Region, offset: int, nbytes: int, "
+                     "deadline_ns: int, nowait: bool = False) -> Op"))
+        .def("post_flush", &post_flush, nb::arg("endpoint"), nb::arg("deadline_ns"),
+             nb::sig("def post_flush(self, endpoint: Endpoint, deadline_ns: int) -> int | Op"));
+}
+
+} // namespace zerohop::bind

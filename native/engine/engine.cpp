@@ -1,0 +1,257 @@
+#include "engine/engine.hpp"
+
+#include <algorithm>
+#include <optional>
+
+namespace zerohop {
+
+Engine::Engine(const EngineOptions& options, std::shared_ptr<accel::Driver> driver)
+    : options_(options), operations_([this] {
+          finished_.notify_all();
+          poller_.wake_sleeping_caller();
+      }),
+      accelerators_(std::move(driver)), events_(std::make_shared<CompletionQueue>()),
+      poller_(*this, presence_, finished_, options.spin_ns) {
+    poller_.start();
+}
+
+Engine::~Engine() {
+    close(now_ns() + 2 * kSecond);
+}
+
+std::shared_ptr<Peer> Engine::add_peer(int presence_fd, int doorbell_fd) {
+    std::unique_ptr<PeerPresence> presence;
+    if (presence_fd >= 0) {
+        presence = std::make_unique<PeerPresence>(presence_fd, doorbell_fd);
+    }
+    const std::lock_guard lock(peers_mutex_);
+    auto peer = std::make_shared<Peer>(static_cast<int>(peers_.size()), std::move(presence));
+    peers_.push_back(peer);
+    if (!peer->same_host()) {
+        remote_peers_.fetch_add(1);
+    }
+    return peer;
+}
+
+std::shared_ptr<Peer> Engine::peer(int id) const {
+    const std::lock_guard lock(peers_mutex_);
+    return id >= 0 && static_cast<size_t>(id) < peers_.size() ? peers_[static_cast<size_t>(id)] : nullptr;
+}
+
+void Engine::drop_peer(int id, Outcome outcome) {
+    const std::shared_ptr<Peer> gone = peer(id);
+    if (!gone) {
+        return;
+    }
+    if (gone->lose(outcome) && !gone->same_host()) {
+        remote_peers_.fetch_sub(1);
+    }
+    std::vector<std::shared_ptr<Endpoint>> endpoints;
+    {
+        const std::lock_guard lock(endpoints_lock_);
+        endpoints = endpoints_;
+    }
+    poller_.exclusive([&] {
+        for (const auto& endpoint : endpoints) {
+            if (endpoint->peer().id() == id) {
+                endpoint->close(gone->state());
+            }
+        }
+    });
+    const std::lock_guard lock(peers_mutex_);
+    peers_[static_cast<size_t>(id)].reset(); // its page and doorbell go with the last lane
+}
+
+void Engine::lose_peer(Peer& peer, Outcome outcome) {
+    if (peer.lose(outcome)) {
+        if (!peer.same_host()) {
+            remote_peers_.fetch_sub(1);
+        }
+        events_->push(static_cast<uint64_t>(peer.id()));
+    }
+}
+
+std::shared_ptr<Endpoint> Engine::add_endpoint(const std::string& name, int id) {
+    const std::shared_ptr<Peer> owner = peer(id);
+    if (!owner || !owner->state().ok()) {
+        throw NativeError(owner ? owner->state() : Outcome{Status::closed, Reason::lane_closed}, "the peer is gone");
+    }
+    for (const Provider* provider : providers()) {
+        if (name == provider->name()) {
+            std::shared_ptr<Endpoint> endpoint = provider->endpoint(*this, owner);
+            poller_.exclusive([&] {
+                const std::lock_guard lock(endpoints_lock_);
+                endpoints_.push_back(endpoint);
+            });
+            return endpoint;
+        }
+    }
+    throw NativeError(Status::unsupported, Reason::none, "this build has no provider named " + name);
+}
+
+void Engine::close_endpoint(const std::shared_ptr<Endpoint>& endpoint, Outcome outcome) {
+    poller_.exclusive([&] { endpoint->close(outcome); });
+}
+
+uint64_t Engine::add_route(Route route) {
+    const std::lock_guard lock(routes_lock_);
+    uint32_t index = 0;
+    if (free_routes_.empty()) {
+        index = static_cast<uint32_t>(routes_.size());
+        routes_.emplace_back();
+    } else {
+        index = free_routes_.back();
+        free_routes_.pop_back();
+    }
+    routes_[index].route = std::make_shared<const Route>(std::move(route));
+    return static_cast<uint64_t>(index) << 32 | routes_[index].generation;
+}
+
+void Engine::drop_route(uint64_t id) {
+    std::shared_ptr<const Route> dropped; // destroyed outside the lock
+    const std::lock_guard lock(routes_lock_);
+    const auto index = static_cast<uint32_t>(id >> 32);
+    if (index < routes_.size() && routes_[index].generation == static_cast<uint32_t>(id)) {
+        dropped = std::move(routes_[index].route);
+        ++routes_[index].generation;
+        free_routes_.push_back(index);
+    }
+}
+
+std::shared_ptr<const Route> Engine::route(uint64_t id) {
+    const std::lock_guard lock(routes_lock_);
+    const auto index = static_cast<uint32_t>(id >> 32);
+    if (index >= routes_.size() || routes_[index].generation != static_cast<uint32_t>(id)) {
+        return nullptr;
+    }
+    return routes_[index].route;
+}
+
+Posted Engine::post(uint64_t id, Request& request, bool nowait) {
+    const std::shared_ptr<const Route> found = route(id);
+    if (!found) {
+        return {Posted::What::failed, {Status::closed, Reason::lane_closed}};
+    }
+    request.route = found.get();
+    return post(*found->endpoint, request, nowait);
+}
+
+Posted Engine::post(Endpoint& endpoint, Request& request, bool nowait) {
+    Posted posted = endpoint.post(request);
+    if (posted.what == Posted::What::retry && !nowait) {
+        full_.fetch_add(1, std::memory_order_relaxed);
+        const bool got = wait(
+            [&] {
+                if (posted.what == Posted::What::retry) { // asked again after it held
+                    posted = endpoint.post(request);
+                }
+                return posted.what != Posted::What::retry;
+            },
+            request.deadline_ns, options_.spin_ns);
+        if (!got) {
+            return {Posted::What::failed, {Status::deadline, posted.outcome.reason}};
+        }
+    }
+    if (posted.what == Posted::What::posted) {
+        posted_.fetch_add(1, std::memory_order_relaxed);
+        after_post(endpoint);
+    } else if (posted.what == Posted::What::done) {
+        inline_.fetch_add(1, std::memory_order_relaxed);
+    }
+    return posted;
+}
+
+void Engine::after_post(Endpoint& endpoint) {
+    if (endpoint.has_local_work()) {
+        poller_.kick();
+    } else {
+        note_pending();
+    }
+}
+
+void Engine::note_pending() {
+    const uint64_t now = now_ns();
+    poller_.limit_sleep(now, sleep_limit_ns(now));
+}
+
+bool Engine::wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep) {
+    return poller_.wait(done, deadline_ns, spin_ns, may_sleep);
+}
+
+void Engine::notify(Notification note) {
+    notifications_.push(std::move(note));
+    finished_.notify_all();
+    poller_.wake_sleeping_caller();
+}
+
+std::optional<Notification> Engine::pop_notification(uint64_t deadline_ns, uint64_t spin_ns, bool may_wait) {
+    std::optional<Notification> note;
+    const auto take = [&] {
+        if (!note) { // asked again after it held
+            note = notifications_.pop();
+        }
+        return note.has_value() || closed();
+    };
+    if (may_wait) {
+        wait(take, deadline_ns, spin_ns);
+    } else {
+        take();
+    }
+    if (note) {
+        note->endpoint->return_credits(1);
+    }
+    return note;
+}
+
+bool Engine::revoke(ShareId id, uint64_t deadline_ns) {
+    const std::shared_ptr<Share> share = shares_.remove(id);
+    if (!share) {
+        return true;
+    }
+    // Whoever moves bytes checks the mark before each piece: once nobody polls, no piece of before is left.
+    poller_.exclusive([] {});
+    return wait([&] { return share->device_copies.load(std::memory_order_acquire) == 0; }, deadline_ns,
+                options_.spin_ns);
+}
+
+bool Engine::close(uint64_t deadline_ns) {
+    if (closed_.exchange(true)) {
+        return true;
+    }
+    const Outcome outcome{Status::closed, Reason::context_closed};
+    std::vector<std::shared_ptr<Endpoint>> endpoints;
+    poller_.exclusive([&] {
+        const std::lock_guard lock(endpoints_lock_);
+        endpoints = endpoints_;
+    });
+    poller_.exclusive([&] {
+        for (const auto& endpoint : endpoints) {
+            endpoint->close(outcome);
+        }
+    });
+    operations_.finish_all(outcome);
+    const bool drained = wait(
+        [&] {
+            return !device_atomics_pending_.load(std::memory_order_relaxed) &&
+                   std::all_of(endpoints.begin(), endpoints.end(), [](const auto& e) { return e->idle(); });
+        },
+        deadline_ns, options_.spin_ns);
+    poller_.stop();
+    if (drained) {
+        {
+            const std::lock_guard lock(endpoints_lock_);
+            endpoints_.clear();
+        }
+        const std::lock_guard lock(routes_lock_);
+        routes_.clear();
+        free_routes_.clear();
+    }
+    return drained;
+}
+
+void Engine::abandon() {
+    closed_.store(true);
+    poller_.abandon();
+}
+
+} // namespace zerohop

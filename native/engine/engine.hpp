@@ -1,0 +1,120 @@
+// The engine of one Context: its operations, lanes, shares and notifications, and the poller that drives them.
+#pragma once
+
+#include "engine/notifications.hpp"
+#include "engine/operation.hpp"
+#include "engine/peer.hpp"
+#include "engine/poller.hpp"
+#include "memory/device_atomics.hpp"
+#include "memory/share.hpp"
+#include "memory/staging.hpp"
+#include "provider/provider.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace zerohop {
+
+struct EngineOptions {
+    uint64_t spin_ns = 50 * kMicrosecond;
+    uint64_t heartbeat_ns = 10 * kSecond; // a peer on another host that is silent for so long is lost; 0: never
+};
+
+class Engine : private Pollable {
+public:
+    Engine(const EngineOptions& options, std::shared_ptr<accel::Driver> driver);
+    ~Engine() override;
+
+    // Peers and lanes.
+    std::shared_ptr<Peer> add_peer(int presence_fd, int doorbell_fd); // -1, -1: on another host
+    void drop_peer(int peer, Outcome outcome);
+    [[nodiscard]] std::shared_ptr<Peer> peer(int id) const;
+    std::shared_ptr<Endpoint> add_endpoint(const std::string& provider, int peer);
+    void close_endpoint(const std::shared_ptr<Endpoint>& endpoint, Outcome outcome);
+
+    // Memory.
+    uint64_t add_route(Route route);
+    void drop_route(uint64_t id);
+    [[nodiscard]] std::shared_ptr<const Route> route(uint64_t id); // null: dropped
+    bool revoke(ShareId share, uint64_t deadline_ns);
+
+    // Operations. `request.route` is filled in from the id.
+    [[nodiscard]] Posted post(uint64_t route, Request& request, bool nowait);
+    [[nodiscard]] Posted post(Endpoint& endpoint, Request& request, bool nowait);
+    // An operation pends that no lane knows of: sleepers must mind its deadline.
+    void note_pending();
+    bool wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep = true);
+    [[nodiscard]] std::optional<Notification> pop_notification(uint64_t deadline_ns, uint64_t spin_ns, bool may_wait);
+
+    // For providers.
+    void notify(Notification note);
+    // A lane found its peer gone: everything to that peer ends.
+    void lose_peer(Peer& peer, Outcome outcome);
+
+    // Bounded: false when device copies were still running at the deadline (their memory then stays).
+    bool close(uint64_t deadline_ns);
+    // In a forked child, whose threads are gone: nothing of this engine may run or be waited for.
+    void abandon();
+    bool closed() const { return closed_.load(std::memory_order_acquire); }
+
+    OperationSlab& operations() { return operations_; }
+    ShareTable& shares() { return shares_; }
+    Accelerators& accelerators() { return accelerators_; }
+    DeviceAtomics& device_atomics() { return device_atomics_; } // the poller's
+    NotificationQueue& notifications() { return notifications_; }
+    Presence& presence() { return presence_; }
+    Poller& poller() { return poller_; }
+    const EngineOptions& options() const { return options_; }
+    // Tokens are the ids of peers that were found dead here.
+    const std::shared_ptr<CompletionQueue>& events() const { return events_; }
+    [[nodiscard]] std::map<std::string, uint64_t> statistics();
+
+private:
+    bool poll() override;
+    void tick(uint64_t now) override;
+    bool ready() override;
+    uint64_t sleep_limit_ns(uint64_t now) override;
+    void look_at_peers();
+    void reap_endpoints();
+    void after_post(Endpoint& endpoint);
+
+    const EngineOptions options_;
+    EventCount finished_;
+    Presence presence_;
+    OperationSlab operations_;
+    ShareTable shares_;
+    Accelerators accelerators_;
+    DeviceAtomics device_atomics_{accelerators_};
+    std::atomic<bool> device_atomics_pending_{false};
+    NotificationQueue notifications_;
+    std::shared_ptr<CompletionQueue> events_;
+
+    // Written under the poller's exclusive right and the lock; the poller reads without the lock.
+    mutable SpinLock endpoints_lock_;
+    std::vector<std::shared_ptr<Endpoint>> endpoints_;
+    mutable std::mutex peers_mutex_;
+    std::vector<std::shared_ptr<Peer>> peers_; // index = id
+    std::atomic<int> remote_peers_{0};
+
+    struct RouteEntry {
+        uint32_t generation = 1;
+        std::shared_ptr<const Route> route;
+    };
+    SpinLock routes_lock_;
+    std::vector<RouteEntry> routes_;
+    std::vector<uint32_t> free_routes_;
+
+    std::atomic<bool> closed_{false};
+    std::atomic<uint64_t> posted_{0};
+    std::atomic<uint64_t> inline_{0};
+    std::atomic<uint64_t> full_{0};
+    std::map<std::string, uint64_t> gone_statistics_; // of endpoints that are gone
+    Poller poller_;
+};
+
+} // namespace zerohop

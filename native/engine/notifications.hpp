@@ -1,0 +1,73 @@
+// Notifications that have arrived and nobody has taken yet. Bounded by the credits that each peer holds.
+#pragma once
+
+#include "engine/completion_queue.hpp"
+#include "engine/sync.hpp"
+#include "provider/provider.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+namespace zerohop {
+
+struct Notification {
+    int peer = -1;
+    uint32_t value = 0;
+    uint64_t nbytes = 0;
+    std::shared_ptr<Endpoint> endpoint; // gets its credit back
+};
+
+class NotificationQueue {
+public:
+    void push(Notification note) {
+        std::vector<std::pair<std::shared_ptr<CompletionQueue>, uint64_t>> waiting;
+        {
+            const std::lock_guard lock(lock_);
+            notes_.push_back(std::move(note));
+            size_.store(notes_.size(), std::memory_order_release);
+            waiting.swap(waiting_);
+        }
+        for (const auto& [queue, token] : waiting) {
+            queue->push(token);
+        }
+    }
+
+    [[nodiscard]] std::optional<Notification> pop() {
+        if (empty()) {
+            return std::nullopt;
+        }
+        const std::lock_guard lock(lock_);
+        if (notes_.empty()) {
+            return std::nullopt;
+        }
+        Notification note = std::move(notes_.front());
+        notes_.pop_front();
+        size_.store(notes_.size(), std::memory_order_release);
+        return note;
+    }
+
+    [[nodiscard]] bool empty() const { return size_.load(std::memory_order_acquire) == 0; }
+
+    // One token when the next one arrives; false (and nothing queued) when one is here now.
+    [[nodiscard]] bool arm(std::shared_ptr<CompletionQueue> queue, uint64_t token) {
+        const std::lock_guard lock(lock_);
+        if (!notes_.empty()) {
+            return false;
+        }
+        waiting_.emplace_back(std::move(queue), token);
+        return true;
+    }
+
+private:
+    SpinLock lock_;
+    std::deque<Notification> notes_;
+    std::atomic<size_t> size_{0};
+    std::vector<std::pair<std::shared_ptr<CompletionQueue>, uint64_t>> waiting_;
+};
+
+} // namespace zerohop

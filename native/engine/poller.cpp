@@ -1,0 +1,352 @@
+#include "engine/poller.hpp"
+
+#include "engine/status.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <poll.h>
+#include <pthread.h>
+#include <string>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+namespace zerohop {
+
+namespace {
+
+constexpr uint64_t kTick = kMillisecond;
+
+Descriptor checked(int fd, const char* what) {
+    if (fd < 0) {
+        throw NativeError(Status::no_memory, Reason::out_of_descriptors,
+                          std::string("cannot make ") + what + ": " + std::strerror(errno));
+    }
+    return Descriptor(fd);
+}
+
+void control(int epoll, int operation, int fd, uint32_t events) {
+    epoll_event event{};
+    event.events = events;
+    event.data.fd = fd;
+    epoll_ctl(epoll, operation, fd, &event);
+}
+
+// Rounds up to milliseconds only where the kernel knows no finer wait.
+void sleep_on(int epoll, uint64_t limit_ns) {
+    epoll_event events[4];
+    if (limit_ns == UINT64_MAX) {
+        epoll_wait(epoll, events, 4, -1);
+        return;
+    }
+    const timespec limit{static_cast<time_t>(limit_ns / kSecond), static_cast<long>(limit_ns % kSecond)};
+    if (epoll_pwait2(epoll, events, 4, &limit, nullptr) < 0 && errno == ENOSYS) {
+        epoll_wait(epoll, events, 4, static_cast<int>(std::min<uint64_t>(limit_ns / kMillisecond + 1, 1'000'000)));
+    }
+}
+
+} // namespace
+
+Poller::Poller(Pollable& work, Presence& presence, EventCount& finished, uint64_t spin_ns)
+    : work_(work), presence_(presence), finished_(finished), spin_ns_(spin_ns),
+      kick_fd_(checked(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "an event descriptor")),
+      descriptors_epoll_(checked(epoll_create1(EPOLL_CLOEXEC), "an epoll descriptor")),
+      progress_epoll_(checked(epoll_create1(EPOLL_CLOEXEC), "an epoll descriptor")),
+      caller_epoll_(checked(epoll_create1(EPOLL_CLOEXEC), "an epoll descriptor")) {
+    control(progress_epoll_.get(), EPOLL_CTL_ADD, kick_fd_.get(), EPOLLIN);
+    control(progress_epoll_.get(), EPOLL_CTL_ADD, presence_.doorbell_fd(), EPOLLIN);
+    control(progress_epoll_.get(), EPOLL_CTL_ADD, descriptors_epoll_.get(), EPOLLIN);
+    control(caller_epoll_.get(), EPOLL_CTL_ADD, presence_.doorbell_fd(), EPOLLIN);
+    control(caller_epoll_.get(), EPOLL_CTL_ADD, descriptors_epoll_.get(), EPOLLIN);
+}
+
+Poller::~Poller() {
+    stop();
+}
+
+void Poller::start() {
+    thread_ = std::thread([this] { run(); });
+    pthread_setname_np(thread_.native_handle(), "zerohop-poll");
+    started_.wait(false); // a peer that looks at the page must find it held
+}
+
+void Poller::stop() {
+    stop_.store(true, std::memory_order_seq_cst);
+    kick();
+    wake_sleeping_caller();
+    parked_.notify_all();
+    if (thread_.joinable()) {
+        thread_.join();
+    }
+}
+
+void Poller::abandon() {
+    stop_.store(true);
+    if (thread_.joinable()) {
+        thread_.detach();
+    }
+    for (Descriptor* fd : {&kick_fd_, &descriptors_epoll_, &progress_epoll_, &caller_epoll_}) {
+        fd->reset();
+    }
+}
+
+void Poller::enter() {
+    callers_.fetch_add(1, std::memory_order_seq_cst);
+    watch_descriptors_if_no_caller();
+    presence_.set_sleeping(false);
+}
+
+void Poller::leave() {
+    if (callers_.fetch_sub(1, std::memory_order_seq_cst) != 1) {
+        return;
+    }
+    watch_descriptors_if_no_caller();
+    presence_.set_sleeping(true);
+    // Work that came before the flag was up rang no doorbell.
+    if (work_.ready()) {
+        kick();
+    } else {
+        const uint64_t now = now_ns();
+        limit_sleep(now, work_.sleep_limit_ns(now));
+    }
+}
+
+// While a caller polls, a readable socket must not wake the progress thread for each message.
+void Poller::watch_descriptors_if_no_caller() {
+    if (descriptors() == 0) {
+        return;
+    }
+    const std::lock_guard lock(descriptors_lock_);
+    const bool wanted = callers_.load(std::memory_order_seq_cst) == 0;
+    if (wanted != descriptors_watched_) {
+        control(progress_epoll_.get(), EPOLL_CTL_MOD, descriptors_epoll_.get(), wanted ? uint32_t{EPOLLIN} : 0U);
+        descriptors_watched_ = wanted;
+    }
+}
+
+void Poller::watch(int fd) {
+    control(descriptors_epoll_.get(), EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLRDHUP);
+    descriptors_.fetch_add(1);
+    watch_descriptors_if_no_caller();
+}
+
+void Poller::watch_writable(int fd, bool writable) {
+    control(descriptors_epoll_.get(), EPOLL_CTL_MOD, fd,
+            static_cast<uint32_t>(EPOLLIN | EPOLLRDHUP) | (writable ? EPOLLOUT : 0U));
+}
+
+void Poller::unwatch(int fd) {
+    control(descriptors_epoll_.get(), EPOLL_CTL_DEL, fd, 0);
+    descriptors_.fetch_sub(1);
+}
+
+bool Poller::any_descriptor_ready() const {
+    if (descriptors() == 0) {
+        return false;
+    }
+    pollfd entry{descriptors_epoll_.get(), POLLIN, 0};
+    return ::poll(&entry, 1, 0) > 0;
+}
+
+void Poller::kick() {
+    if (!kicked_.exchange(true, std::memory_order_seq_cst)) {
+        const uint64_t one = 1;
+        [[maybe_unused]] const ssize_t written = write(kick_fd_.get(), &one, sizeof one);
+    }
+}
+
+void Poller::wake_sleeping_caller() {
+    if (sleeping_callers_.load(std::memory_order_seq_cst) != 0) {
+        presence_.ring();
+    }
+}
+
+void Poller::limit_sleep(uint64_t now, uint64_t limit_ns) {
+    const uint64_t wakes_at = wakes_at_.load(std::memory_order_seq_cst);
+    if (limit_ns != UINT64_MAX && wakes_at > now + limit_ns) {
+        kick();
+    }
+}
+
+void Poller::tick_when_due(uint64_t now) {
+    if (now >= next_tick_) {
+        next_tick_ = now + kTick;
+        work_.tick(now);
+    }
+}
+
+bool Poller::wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep) {
+    if (done()) {
+        return true;
+    }
+    const uint64_t spin_end = now_ns() + spin_ns;
+    enter();
+    for (;;) {
+        if (polling_.try_lock()) {
+            poll_and_hand_over(done, deadline_ns, spin_ns, may_sleep);
+        } else if (!may_sleep) {
+            cpu_pause();
+        } else {
+            const uint32_t ticket = finished_.prepare();
+            if (done()) {
+                finished_.cancel();
+            } else if (polling_.try_lock()) { // the poller left before we stood in line
+                finished_.cancel();
+                poll_and_hand_over(done, deadline_ns, spin_ns, may_sleep);
+            } else {
+                const uint64_t now = now_ns();
+                const uint64_t left = deadline_ns == 0 ? kSecond : deadline_ns - std::min(deadline_ns, now);
+                finished_.wait(ticket, std::min(left, kSecond));
+            }
+        }
+        const bool is_done = done();
+        const uint64_t now = is_done ? 0 : now_ns();
+        if (is_done || (deadline_ns != 0 && now >= deadline_ns) || (!may_sleep && now >= spin_end)) {
+            leave();
+            return is_done;
+        }
+        while (exclusive_.load(std::memory_order_seq_cst) != 0) {
+            sched_yield();
+        }
+    }
+}
+
+void Poller::poll_and_hand_over(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns,
+                                bool may_sleep) {
+    poll_until(done, deadline_ns, spin_ns, may_sleep);
+    polling_.unlock();
+    finished_.notify_all(); // another caller may take over
+}
+
+void Poller::poll_until(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep) {
+    uint64_t now = now_ns();
+    uint64_t spin_end = now + spin_ns;
+    while (exclusive_.load(std::memory_order_relaxed) == 0) {
+        const bool did = work_.poll();
+        if (done()) {
+            return;
+        }
+        now = now_ns();
+        tick_when_due(now);
+        if (deadline_ns != 0 && now >= deadline_ns) {
+            return;
+        }
+        if (did && may_sleep) {
+            spin_end = now + spin_ns;
+        } else if (now < spin_end) {
+            cpu_pause();
+        } else if (!may_sleep) {
+            return;
+        } else {
+            sleep_as_caller(deadline_ns);
+            now = now_ns();
+            tick_when_due(now);
+            spin_end = now + spin_ns;
+        }
+    }
+}
+
+void Poller::sleep_as_caller(uint64_t deadline_ns) {
+    // The progress thread must not take the doorbell's message: it leaves its epoll and parks.
+    sleeping_callers_.fetch_add(1, std::memory_order_seq_cst);
+    kick();
+    presence_.set_sleeping(true);
+    if (!work_.ready()) {
+        const uint64_t now = now_ns();
+        uint64_t limit = work_.sleep_limit_ns(now);
+        if (deadline_ns != 0) {
+            limit = std::min(limit, deadline_ns - std::min(deadline_ns, now));
+        }
+        sleeps_.fetch_add(1, std::memory_order_relaxed);
+        if (exclusive_.load(std::memory_order_seq_cst) == 0) {
+            sleep_on(caller_epoll_.get(), limit);
+        }
+    }
+    presence_.set_sleeping(false);
+    presence_.drain();
+    sleeping_callers_.fetch_sub(1, std::memory_order_seq_cst);
+    parked_.notify_all();
+}
+
+void Poller::exclusive(const std::function<void()>& f) {
+    exclusive_.fetch_add(1, std::memory_order_seq_cst);
+    kick();
+    presence_.ring(); // a caller may be asleep with the right to poll
+    {
+        const std::lock_guard lock(polling_);
+        f();
+    }
+    exclusive_.fetch_sub(1, std::memory_order_seq_cst);
+    finished_.notify_all();
+}
+
+void Poller::run() {
+    presence_.hold();
+    started_.store(true);
+    started_.notify_all();
+    while (!stop_.load(std::memory_order_seq_cst)) {
+        if (sleeping_callers_.load(std::memory_order_seq_cst) != 0) {
+            const uint32_t ticket = parked_.prepare();
+            if (sleeping_callers_.load(std::memory_order_seq_cst) != 0 && !stop_.load(std::memory_order_seq_cst)) {
+                parked_.wait(ticket, kSecond);
+            } else {
+                parked_.cancel();
+            }
+            continue;
+        }
+        if (callers_.load(std::memory_order_seq_cst) == 0) {
+            presence_.set_sleeping(true);
+        }
+        const uint64_t now = now_ns();
+        const uint64_t limit = work_.sleep_limit_ns(now);
+        wakes_at_.store(limit == UINT64_MAX ? UINT64_MAX : now + limit, std::memory_order_seq_cst);
+        const bool stay_awake = callers_.load(std::memory_order_seq_cst) == 0 && work_.ready();
+        if (!stay_awake) {
+            // What was posted while wakes_at_ was old has either kicked or is in this limit.
+            const uint64_t fresh = work_.sleep_limit_ns(now_ns());
+            sleep_on(progress_epoll_.get(), std::min(limit, fresh));
+            sleeps_.fetch_add(1, std::memory_order_relaxed);
+        }
+        wakes_at_.store(0, std::memory_order_seq_cst);
+        uint64_t count = 0;
+        kicked_.store(false, std::memory_order_seq_cst);
+        [[maybe_unused]] const ssize_t got = read(kick_fd_.get(), &count, sizeof count);
+        if (sleeping_callers_.load(std::memory_order_seq_cst) == 0) {
+            presence_.drain();
+            if (sleeping_callers_.load(std::memory_order_seq_cst) != 0) {
+                presence_.ring(); // that may have been the sleeper's message
+            }
+        }
+        if (callers_.load(std::memory_order_seq_cst) == 0 && polling_.try_lock()) {
+            spin_as_progress();
+            polling_.unlock();
+            finished_.notify_all();
+        }
+        while (exclusive_.load(std::memory_order_seq_cst) != 0) {
+            sched_yield();
+        }
+    }
+    presence_.release();
+}
+
+void Poller::spin_as_progress() {
+    presence_.set_sleeping(false);
+    uint64_t now = now_ns();
+    uint64_t spin_end = now + spin_ns_;
+    while (callers_.load(std::memory_order_relaxed) == 0 && exclusive_.load(std::memory_order_relaxed) == 0 &&
+           !stop_.load(std::memory_order_relaxed)) {
+        const bool did = work_.poll();
+        now = now_ns();
+        tick_when_due(now);
+        if (did) {
+            spin_end = now + spin_ns_;
+        } else if (now >= spin_end) {
+            break;
+        } else {
+            cpu_pause();
+        }
+    }
+}
+
+} // namespace zerohop

@@ -1,0 +1,106 @@
+// Who polls, and how the others sleep.
+//
+// At most one thread of a Context polls at any moment. A caller that waits takes polling over, spins, and then sleeps
+// on the doorbell itself; the progress thread polls only while no caller waits, and parks while one sleeps. On two
+// cores a second spinning thread costs a factor of thousands, so nobody ever spins beside another.
+#pragma once
+
+#include "engine/clock.hpp"
+#include "engine/presence.hpp"
+#include "engine/sync.hpp"
+#include "memory/descriptor.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace zerohop {
+
+// What the poller drives; the engine implements it.
+class Pollable {
+public:
+    virtual ~Pollable() = default;
+    // Moves what can be moved; true when it did something. Called by one thread at a time.
+    virtual bool poll() = 0;
+    // Deadlines, peers' lives, heartbeats. Called by the polling thread about once a millisecond.
+    virtual void tick(uint64_t now) = 0;
+    // Would poll() find something? Called by a thread about to sleep.
+    virtual bool ready() = 0;
+    // How long a sleeper may sleep at most before tick() or poll() must run; UINT64_MAX for no limit.
+    virtual uint64_t sleep_limit_ns(uint64_t now) = 0;
+};
+
+class Poller {
+public:
+    // `finished` is notified by whoever ends an operation.
+    Poller(Pollable& work, Presence& presence, EventCount& finished, uint64_t spin_ns);
+    ~Poller();
+    void start();
+    // Ends the progress thread. Callers that wait return when their deadline passes or their condition holds.
+    void stop();
+    // In a forked child: forgets the thread that does not exist there.
+    void abandon();
+
+    // Polls or sleeps until done() or the deadline (0: none); whether done() held. With may_sleep false it only spins
+    // for spin_ns and gives up. done() is called many times, also after it held.
+    bool wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep);
+    // Runs f while nobody polls.
+    void exclusive(const std::function<void()>& f);
+    // The progress thread looks at the world again: there is work, or its sleep would now be too long.
+    void kick();
+    // To be called when something ended that the poller did not end itself.
+    void wake_sleeping_caller();
+    // Kicks if a sleep limited to `limit_ns` from `now` would end before the progress thread wakes by itself.
+    void limit_sleep(uint64_t now, uint64_t limit_ns);
+    // Wakes the sleeper when the descriptor is readable (or writable, while asked for).
+    void watch(int fd);
+    void watch_writable(int fd, bool writable);
+    void unwatch(int fd);
+    // Ready descriptors are polled by their endpoints; this only tells whether there are any.
+    bool any_descriptor_ready() const;
+    int descriptors() const { return descriptors_.load(std::memory_order_relaxed); }
+    uint64_t spin_ns() const { return spin_ns_; }
+    uint64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }
+
+private:
+    void enter();
+    void leave();
+    void run();
+    void poll_until(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep);
+    void poll_and_hand_over(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep);
+    void sleep_as_caller(uint64_t deadline_ns);
+    void spin_as_progress();
+    void watch_descriptors_if_no_caller();
+    void tick_when_due(uint64_t now);
+
+    Pollable& work_;
+    Presence& presence_;
+    EventCount& finished_;
+    const uint64_t spin_ns_;
+
+    std::mutex polling_;
+    std::atomic<int> callers_{0};
+    std::atomic<int> sleeping_callers_{0};
+    std::atomic<int> exclusive_{0};
+    std::atomic<bool> stop_{false};
+    std::atomic<bool> kicked_{false};
+    // When the progress thread wakes by itself; 0 while it does not sleep.
+    std::atomic<uint64_t> wakes_at_{0};
+    std::atomic<uint64_t> sleeps_{0};
+    uint64_t next_tick_ = 0;
+    EventCount parked_;
+
+    SpinLock descriptors_lock_;
+    std::atomic<int> descriptors_{0};
+    bool descriptors_watched_ = true;
+    Descriptor kick_fd_;
+    Descriptor descriptors_epoll_; // the sockets
+    Descriptor progress_epoll_;    // kick, doorbell, and the sockets while no caller polls
+    Descriptor caller_epoll_;      // doorbell and sockets
+    std::atomic<bool> started_{false};
+    std::thread thread_;
+};
+
+} // namespace zerohop

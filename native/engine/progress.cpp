@@ -1,0 +1,123 @@
+// The engine as the poller sees it: what one pass over the lanes does, and how long a sleep may be.
+#include "engine/engine.hpp"
+
+#include <algorithm>
+
+namespace zerohop {
+
+namespace {
+
+// How often peers on this host are looked at while something pends and nobody spins.
+constexpr uint64_t kPresenceInterval = 5 * kMillisecond;
+// How often device copies are looked at: a GPU wakes nobody.
+constexpr uint64_t kDeviceInterval = 50 * kMicrosecond;
+
+} // namespace
+
+bool Engine::poll() {
+    bool did = false;
+    for (const auto& endpoint : endpoints_) {
+        did |= endpoint->poll();
+    }
+    if (!device_atomics_.empty()) {
+        did |= device_atomics_.poll();
+        device_atomics_pending_.store(!device_atomics_.empty(), std::memory_order_relaxed);
+    }
+    return did;
+}
+
+bool Engine::ready() {
+    const std::lock_guard lock(endpoints_lock_);
+    return std::any_of(endpoints_.begin(), endpoints_.end(), [](const auto& endpoint) { return endpoint->ready(); }) ||
+           poller_.any_descriptor_ready();
+}
+
+uint64_t Engine::sleep_limit_ns(uint64_t now) {
+    uint64_t limit = UINT64_MAX;
+    if (device_atomics_pending_.load(std::memory_order_relaxed)) {
+        return kDeviceInterval;
+    }
+    {
+        const std::lock_guard lock(endpoints_lock_);
+        for (const auto& endpoint : endpoints_) {
+            if (endpoint->needs_polling()) {
+                return kDeviceInterval;
+            }
+        }
+    }
+    if (operations_.pending() != 0) {
+        limit = kPresenceInterval;
+        const uint64_t deadline = operations_.earliest_deadline();
+        if (deadline != UINT64_MAX) {
+            limit = std::min(limit, deadline > now ? deadline - now : 1);
+        }
+    }
+    if (remote_peers_.load(std::memory_order_relaxed) != 0 && options_.heartbeat_ns != 0) {
+        limit = std::min(limit, options_.heartbeat_ns / 3);
+    }
+    return limit;
+}
+
+void Engine::tick(uint64_t now) {
+    operations_.expire(now);
+    look_at_peers();
+    for (const auto& endpoint : endpoints_) {
+        endpoint->tick(now);
+    }
+    reap_endpoints();
+}
+
+void Engine::look_at_peers() {
+    for (const auto& endpoint : endpoints_) {
+        Peer& peer = endpoint->peer();
+        if (peer.state().ok() && peer.dead()) {
+            const bool died = peer.presence()->life() == PeerPresence::Life::dead;
+            lose_peer(peer, {Status::peer_lost, died ? Reason::process_died : Reason::stream_closed});
+        }
+        if (!peer.state().ok() && endpoint->state().ok()) {
+            endpoint->close(peer.state());
+        }
+    }
+}
+
+void Engine::reap_endpoints() {
+    const auto gone = [](const std::shared_ptr<Endpoint>& endpoint) {
+        return !endpoint->state().ok() && endpoint->idle();
+    };
+    if (std::none_of(endpoints_.begin(), endpoints_.end(), gone)) {
+        return;
+    }
+    std::vector<std::shared_ptr<Endpoint>> dead; // destroyed outside the lock
+    const std::lock_guard lock(endpoints_lock_);
+    for (auto& endpoint : endpoints_) {
+        if (gone(endpoint)) {
+            endpoint->each_statistic(
+                [](void* sums, const char* name, uint64_t value) {
+                    (*static_cast<std::map<std::string, uint64_t>*>(sums))[name] += value;
+                },
+                &gone_statistics_);
+            dead.push_back(std::move(endpoint));
+        }
+    }
+    std::erase(endpoints_, nullptr);
+}
+
+std::map<std::string, uint64_t> Engine::statistics() {
+    const std::lock_guard lock(endpoints_lock_);
+    std::map<std::string, uint64_t> sums = gone_statistics_;
+    for (const auto& endpoint : endpoints_) {
+        endpoint->each_statistic(
+            [](void* into, const char* name, uint64_t value) {
+                (*static_cast<std::map<std::string, uint64_t>*>(into))[name] += value;
+            },
+            &sums);
+    }
+    sums["operations_inline"] = inline_.load(std::memory_order_relaxed);
+    sums["operations_posted"] = posted_.load(std::memory_order_relaxed);
+    sums["operations_pending"] = operations_.pending();
+    sums["lane_full"] = full_.load(std::memory_order_relaxed);
+    sums["sleeps"] = poller_.sleeps();
+    return sums;
+}
+
+} // namespace zerohop

@@ -1,0 +1,72 @@
+// How an operation ended, and why: the two numbers that native code hands to Python, which turns them into errors.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace zerohop {
+
+enum class Status : uint8_t {
+    ok = 0,
+    pending = 1,
+    closed = 2,
+    peer_lost = 3,
+    deadline = 4,
+    access_denied = 5,
+    cancelled = 6,
+    unsupported = 7,
+    protocol = 8,
+    no_memory = 9,
+    device_error = 10,
+    would_block = 11,
+};
+
+enum class Reason : uint8_t {
+    none = 0,
+    bounds,
+    rights,
+    generation,
+    revoked,
+    capability,
+    unknown_share,
+    process_died,
+    heartbeat,
+    stream_closed,
+    lane_closed,
+    window_full,
+    no_credit,
+    truncated,
+    copy_failed,
+    device_lost,
+    alloc_failed,
+    malformed,
+    out_of_descriptors,
+    out_of_shared_memory,
+    context_closed,
+    user,
+};
+
+// An outcome passed by value; [[nodiscard]] so that no failure is dropped without a thought.
+struct [[nodiscard]] Outcome {
+    Status status = Status::ok;
+    Reason reason = Reason::none;
+
+    bool ok() const { return status == Status::ok; }
+    friend bool operator==(const Outcome&, const Outcome&) = default;
+};
+
+// What the boundary to Python throws for an error known at once. Inside the data plane errors are values.
+class NativeError : public std::runtime_error {
+public:
+    NativeError(Status status, Reason reason, const std::string& text)
+        : std::runtime_error(text), outcome_{status, reason} {}
+    NativeError(Outcome outcome, const std::string& text) : std::runtime_error(text), outcome_(outcome) {}
+
+    Outcome outcome() const { return outcome_; }
+
+private:
+    Outcome outcome_;
+};
+
+} // namespace zerohop

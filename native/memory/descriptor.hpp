@@ -1,0 +1,34 @@
+// A file descriptor with one owner.
+#pragma once
+
+#include <utility>
+
+namespace zerohop {
+
+class Descriptor {
+public:
+    Descriptor() = default;
+    explicit Descriptor(int fd) : fd_(fd) {}
+    Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+    Descriptor& operator=(Descriptor&& other) noexcept {
+        if (this != &other) {
+            reset(std::exchange(other.fd_, -1));
+        }
+        return *this;
+    }
+    Descriptor(const Descriptor&) = delete;
+    Descriptor& operator=(const Descriptor&) = delete;
+    ~Descriptor() { reset(); }
+
+    int get() const { return fd_; }
+    explicit operator bool() const { return fd_ >= 0; }
+    void reset(int fd = -1);
+
+    // A close-on-exec duplicate of somebody else's descriptor. Throws NativeError when there are none left.
+    [[nodiscard]] static Descriptor duplicate(int fd);
+
+private:
+    int fd_ = -1;
+};
+
+} // namespace zerohop

@@ -1,0 +1,78 @@
+#include "memory/device_atomics.hpp"
+
+#include <cstring>
+
+namespace zerohop {
+
+bool DeviceAtomics::poll() {
+    if (queue_.empty()) {
+        return false;
+    }
+    if (!event_) {
+        return start();
+    }
+    switch (event_->query()) {
+    case accel::EventState::pending:
+        return false;
+    case accel::EventState::failed:
+        finish(event_->outcome());
+        return true;
+    case accel::EventState::done:
+        break;
+    }
+    DeviceAtomic& front = queue_.front();
+    if (writing_) {
+        finish({});
+        return true;
+    }
+    std::memcpy(&old_, buffer_.data(), sizeof old_);
+    if (front.swap && old_ != front.compare) {
+        finish({});
+        return true;
+    }
+    const uint64_t changed = front.swap ? front.operand : old_ + front.operand;
+    std::memcpy(buffer_.data(), &changed, sizeof changed);
+    accel::Stream* stream = accelerators_.stream(front.region->device(), Accelerators::Direction::inbound);
+    if (stream == nullptr) {
+        finish({Status::device_error, Reason::device_lost});
+        return true;
+    }
+    const accel::CopySegment back{front.address, reinterpret_cast<uint64_t>(buffer_.data()), sizeof changed};
+    event_ = stream->copy({&back, 1});
+    writing_ = true;
+    return true;
+}
+
+bool DeviceAtomics::start() {
+    DeviceAtomic& front = queue_.front();
+    if (front.share->revoked.load(std::memory_order_acquire)) {
+        finish({Status::access_denied, Reason::revoked});
+        return true;
+    }
+    // On the stream that inbound writes use, so that an atomic comes after the writes that were done before it.
+    accel::Stream* stream = accelerators_.stream(front.region->device(), Accelerators::Direction::inbound);
+    if (stream == nullptr) {
+        finish({Status::device_error, Reason::device_lost});
+        return true;
+    }
+    buffer_ = accelerators_.pool(Accelerators::Direction::inbound)->try_acquire();
+    if (!buffer_) {
+        return false;
+    }
+    const accel::CopySegment fetch{reinterpret_cast<uint64_t>(buffer_.data()), front.address, sizeof(uint64_t)};
+    event_ = stream->copy({&fetch, 1});
+    writing_ = false;
+    return true;
+}
+
+void DeviceAtomics::finish(Outcome outcome) {
+    DeviceAtomic front = std::move(queue_.front());
+    queue_.pop_front();
+    event_.reset();
+    buffer_ = {};
+    front.region.reset();
+    front.share->device_copies.fetch_sub(1, std::memory_order_acq_rel);
+    front.done(outcome, old_);
+}
+
+} // namespace zerohop

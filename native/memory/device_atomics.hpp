@@ -1,0 +1,47 @@
+// Atomics on device memory that no fabric reaches: read, change and write back through staging, one after the other,
+// so that all staged atomics of a Context are atomic towards each other. Driven by the poller.
+#pragma once
+
+#include "memory/share.hpp"
+#include "memory/staging.hpp"
+
+#include "engine/status.hpp"
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+
+namespace zerohop {
+
+struct DeviceAtomic {
+    bool swap = false;
+    uint64_t operand = 0;
+    uint64_t compare = 0;
+    std::shared_ptr<Share> share; // its device_copies counts this atomic
+    Pin<Region> region;
+    uint64_t address = 0;
+    std::function<void(Outcome, uint64_t old)> done;
+};
+
+class DeviceAtomics {
+public:
+    explicit DeviceAtomics(Accelerators& accelerators) : accelerators_(accelerators) {}
+    void push(DeviceAtomic atomic) { queue_.push_back(std::move(atomic)); }
+    // True when it moved on.
+    bool poll();
+    [[nodiscard]] bool empty() const { return queue_.empty(); }
+
+private:
+    bool start();
+    void finish(Outcome outcome);
+
+    Accelerators& accelerators_;
+    std::deque<DeviceAtomic> queue_;
+    StagingBuffer buffer_;
+    std::shared_ptr<accel::Event> event_; // of the front's copy
+    bool writing_ = false;
+    uint64_t old_ = 0;
+};
+
+} // namespace zerohop

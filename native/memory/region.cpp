@@ -1,0 +1,144 @@
+#include "memory/region.hpp"
+
+#include "engine/status.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <mutex>
+#include <string>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace zerohop {
+
+namespace {
+
+[[maybe_unused]] constexpr size_t kPopulateBytes = 256ULL << 20; // some 10 ms
+
+[[noreturn]] void raise_errno(const std::string& what, int error) {
+    Reason reason = Reason::out_of_shared_memory;
+    if (error == EMFILE || error == ENFILE) {
+        reason = Reason::out_of_descriptors;
+    } else if (error == EACCES || error == EPERM || error == EBADF || error == EINVAL) {
+        reason = Reason::malformed;
+    }
+    throw NativeError(Status::no_memory, reason, what + ": " + std::strerror(error));
+}
+
+} // namespace
+
+size_t page_bytes() {
+    static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    return bytes;
+}
+
+size_t round_to_pages(size_t nbytes) {
+    const size_t page = page_bytes();
+    return (nbytes + page - 1) / page * page;
+}
+
+Descriptor make_memfd(const char* name, size_t nbytes, unsigned seals) {
+    Descriptor fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (!fd) {
+        raise_errno("cannot create shared memory", errno);
+    }
+    if (ftruncate(fd.get(), static_cast<off_t>(nbytes)) != 0) {
+        raise_errno("cannot size shared memory of " + std::to_string(nbytes) + " bytes", errno);
+    }
+    if (seals != 0 && fcntl(fd.get(), F_ADD_SEALS, seals) != 0) {
+        raise_errno("cannot seal shared memory", errno);
+    }
+    return fd;
+}
+
+std::shared_ptr<Region> Region::wrap(uint64_t address, size_t nbytes, int device, int fd, uint64_t fd_offset,
+                                     bool readonly) {
+    std::shared_ptr<Region> region(new Region);
+    region->address_ = address;
+    region->nbytes_ = nbytes;
+    region->device_ = device;
+    region->readonly_ = readonly;
+    if (fd >= 0) {
+        region->backing_ = Descriptor::duplicate(fd);
+        region->fd_offset_ = fd_offset;
+    }
+    return region;
+}
+
+std::shared_ptr<Region> Region::allocate_host(size_t nbytes) {
+    std::shared_ptr<Region> region(new Region);
+    const size_t mapped = round_to_pages(nbytes == 0 ? 1 : nbytes);
+    // Sealed, so that no holder of the descriptor can pull pages away from under a peer's copy.
+    region->backing_ = make_memfd("zerohop-alloc", mapped, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    void* base = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, region->backing_.get(), 0);
+    if (base == MAP_FAILED) {
+        raise_errno("cannot map shared memory of " + std::to_string(nbytes) + " bytes", errno);
+    }
+    region->mapped_bytes_ = mapped;
+    region->address_ = reinterpret_cast<uint64_t>(base);
+    region->nbytes_ = nbytes;
+    return region;
+}
+
+std::shared_ptr<Region> Region::allocate_device(std::shared_ptr<accel::Device> device, int index, size_t nbytes) {
+    std::shared_ptr<Region> region(new Region);
+    uint64_t address = 0;
+    const Outcome outcome = device->alloc(nbytes, address);
+    if (!outcome.ok()) {
+        throw NativeError(outcome, "cannot allocate " + std::to_string(nbytes) + " bytes on " + device->facts().name);
+    }
+    region->owner_ = std::move(device);
+    region->address_ = address;
+    region->nbytes_ = nbytes;
+    region->device_ = index;
+    return region;
+}
+
+Region::~Region() {
+    if (owner_) {
+        // A lost device has nothing left to free; there is nobody to tell.
+        [[maybe_unused]] const Outcome outcome = owner_->free(address_);
+    } else if (mapped_bytes_ != 0) {
+        munmap(reinterpret_cast<void*>(address_), mapped_bytes_);
+    }
+}
+
+Mapping::Mapping(int fd, uint64_t offset, size_t nbytes, bool writable) : nbytes_(nbytes), writable_(writable) {
+    const uint64_t aligned = offset / page_bytes() * page_bytes();
+    const size_t lead = offset - aligned;
+    mapped_bytes_ = round_to_pages(lead + (nbytes == 0 ? 1 : nbytes));
+    const int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+    base_ = mmap(nullptr, mapped_bytes_, protection, MAP_SHARED, fd, static_cast<off_t>(aligned));
+    if (base_ == MAP_FAILED) {
+        base_ = nullptr;
+        raise_errno("cannot map a peer's memory of " + std::to_string(nbytes) + " bytes", errno);
+    }
+    data_ = static_cast<std::byte*>(base_) + lead;
+#ifdef MADV_POPULATE_WRITE
+    // Page faults now, in one call, rather than one by one in the first transfers. An older kernel refuses, and a
+    // larger range takes its faults as it goes.
+    if (mapped_bytes_ <= kPopulateBytes) {
+        madvise(base_, mapped_bytes_, writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+    }
+#endif
+}
+
+bool Mapping::unmap() {
+    if (!close()) {
+        return false;
+    }
+    if (base_ != nullptr) {
+        munmap(base_, mapped_bytes_);
+        base_ = nullptr;
+    }
+    return true;
+}
+
+Mapping::~Mapping() {
+    if (base_ != nullptr) {
+        munmap(base_, mapped_bytes_);
+    }
+}
+
+} // namespace zerohop

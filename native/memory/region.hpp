@@ -1,0 +1,79 @@
+// A registered range of host or device memory, and a peer's host memory mapped into this process.
+#pragma once
+
+#include "accel/driver.hpp"
+#include "memory/descriptor.hpp"
+#include "memory/pinned.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace zerohop {
+
+inline constexpr int kHostDevice = -1;
+
+class Region : public Pinnable {
+public:
+    // Somebody else's memory: the caller keeps it alive until close() has returned true.
+    // `fd`, where not negative, backs the range from `fd_offset` on and may be mapped by peers.
+    [[nodiscard]] static std::shared_ptr<Region> wrap(uint64_t address, size_t nbytes, int device, int fd,
+                                                      uint64_t fd_offset, bool readonly);
+    // Host memory of our own in a sealed memfd, zero-filled, page-aligned, mappable by peers.
+    [[nodiscard]] static std::shared_ptr<Region> allocate_host(size_t nbytes);
+    // Device memory of our own.
+    [[nodiscard]] static std::shared_ptr<Region> allocate_device(std::shared_ptr<accel::Device> device, int index,
+                                                                 size_t nbytes);
+    ~Region() override;
+
+    uint64_t address() const { return address_; }
+    size_t nbytes() const { return nbytes_; }
+    int device() const { return device_; }
+    bool is_host() const { return device_ == kHostDevice; }
+    bool readonly() const { return readonly_; }
+    int fd() const { return backing_.get(); }
+    uint64_t fd_offset() const { return fd_offset_; }
+    std::byte* host() const { return reinterpret_cast<std::byte*>(address_); }
+
+private:
+    Region() = default;
+
+    uint64_t address_ = 0;
+    size_t nbytes_ = 0;
+    int device_ = kHostDevice;
+    bool readonly_ = false;
+    Descriptor backing_;
+    uint64_t fd_offset_ = 0;
+    size_t mapped_bytes_ = 0;                 // ours to unmap
+    std::shared_ptr<accel::Device> owner_;    // ours to free
+};
+
+// Part of a peer's shared memory, mapped here. close() drains; the mapping goes with the last reference.
+class Mapping : public Pinnable {
+public:
+    // Maps [offset, offset + nbytes) of `fd`; `offset` needs no alignment. Throws NativeError.
+    Mapping(int fd, uint64_t offset, size_t nbytes, bool writable);
+    ~Mapping() override;
+    Mapping(const Mapping&) = delete;
+    Mapping& operator=(const Mapping&) = delete;
+
+    std::byte* data() const { return data_; }
+    size_t nbytes() const { return nbytes_; }
+    bool writable() const { return writable_; }
+    // Unmaps now if nothing uses it; false: still in use.
+    bool unmap();
+
+private:
+    void* base_ = nullptr;
+    size_t mapped_bytes_ = 0;
+    std::byte* data_ = nullptr;
+    size_t nbytes_ = 0;
+    bool writable_ = false;
+};
+
+// A memfd of `nbytes` (rounded up to pages by the caller). Throws NativeError with the reason that errno gives.
+[[nodiscard]] Descriptor make_memfd(const char* name, size_t nbytes, unsigned seals);
+[[nodiscard]] size_t page_bytes();
+[[nodiscard]] size_t round_to_pages(size_t nbytes);
+
+} // namespace zerohop

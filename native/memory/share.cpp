@@ -1,0 +1,87 @@
+#include "memory/share.hpp"
+
+#include <mutex>
+
+namespace zerohop {
+
+namespace {
+
+// In time that does not depend on where the first difference is.
+bool same(const Capability& a, const Capability& b) {
+    uint8_t difference = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+        difference |= static_cast<uint8_t>(a[i] ^ b[i]);
+    }
+    return difference == 0;
+}
+
+} // namespace
+
+ShareId ShareTable::add(std::shared_ptr<Region> region, uint64_t offset, uint64_t nbytes, uint8_t rights,
+                        const Capability& capability) {
+    auto share = std::make_shared<Share>();
+    share->region = std::move(region);
+    share->offset = offset;
+    share->nbytes = nbytes;
+    share->rights = rights;
+    share->capability = capability;
+    const std::lock_guard lock(lock_);
+    uint32_t index = 0;
+    if (free_.empty()) {
+        index = static_cast<uint32_t>(entries_.size());
+        entries_.emplace_back();
+    } else {
+        index = free_.back();
+        free_.pop_back();
+    }
+    entries_[index].share = std::move(share);
+    return {index, entries_[index].generation};
+}
+
+std::shared_ptr<Share> ShareTable::remove(ShareId id) {
+    const std::lock_guard lock(lock_);
+    if (id.index >= entries_.size() || entries_[id.index].generation != id.generation) {
+        return nullptr;
+    }
+    Entry& entry = entries_[id.index];
+    std::shared_ptr<Share> share = std::move(entry.share);
+    entry.share.reset();
+    share->revoked.store(true, std::memory_order_seq_cst);
+    // An index whose generations are used up is retired, so that no old handle ever becomes valid.
+    if (++entry.generation != 0) {
+        free_.push_back(id.index);
+    }
+    return share;
+}
+
+Outcome ShareTable::check(ShareId id, const Capability& capability, uint8_t right, uint64_t offset, uint64_t nbytes,
+                          std::shared_ptr<Share>& share) {
+    {
+        const std::lock_guard lock(lock_);
+        if (id.index >= entries_.size()) {
+            return {Status::access_denied, Reason::unknown_share};
+        }
+        const Entry& entry = entries_[id.index];
+        if (entry.generation != id.generation || !entry.share) {
+            // An older generation was ours and has been given back; a newer one never was.
+            return {Status::access_denied,
+                    id.generation < entry.generation ? Reason::revoked : Reason::unknown_share};
+        }
+        share = entry.share;
+    }
+    if (!same(share->capability, capability)) {
+        return {Status::access_denied, Reason::capability};
+    }
+    if (share->revoked.load(std::memory_order_acquire) || share->region->closed()) {
+        return {Status::access_denied, Reason::revoked};
+    }
+    if ((share->rights & right) != right) {
+        return {Status::access_denied, Reason::rights};
+    }
+    if (offset > share->nbytes || nbytes > share->nbytes - offset) {
+        return {Status::access_denied, Reason::bounds};
+    }
+    return {};
+}
+
+} // namespace zerohop

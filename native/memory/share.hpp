@@ -1,0 +1,62 @@
+// The shares of this process's memory: what a peer may reach, checked at the target before any byte moves.
+#pragma once
+
+#include "memory/region.hpp"
+
+#include "engine/status.hpp"
+#include "engine/sync.hpp"
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace zerohop {
+
+using Capability = std::array<uint8_t, 16>;
+
+inline constexpr uint8_t kRightRead = 1;
+inline constexpr uint8_t kRightWrite = 2;
+
+struct ShareId {
+    uint32_t index = 0;
+    uint32_t generation = 0;
+
+    uint64_t packed() const { return static_cast<uint64_t>(index) << 32 | generation; }
+    static ShareId unpack(uint64_t id) { return {static_cast<uint32_t>(id >> 32), static_cast<uint32_t>(id)}; }
+};
+
+struct Share {
+    std::shared_ptr<Region> region;
+    uint64_t offset = 0; // into the region
+    uint64_t nbytes = 0;
+    uint8_t rights = 0;
+    Capability capability{};
+    // Set once; whoever moves bytes looks at it before each piece.
+    std::atomic<bool> revoked{false};
+    // Copies that a device still runs for this share; revocation waits for them.
+    std::atomic<uint64_t> device_copies{0};
+};
+
+class ShareTable {
+public:
+    [[nodiscard]] ShareId add(std::shared_ptr<Region> region, uint64_t offset, uint64_t nbytes, uint8_t rights,
+                              const Capability& capability);
+    // Marks it revoked and forgets it: its id is never valid again. Null when it was not there.
+    std::shared_ptr<Share> remove(ShareId id);
+    // The share if the peer may do this to [offset, offset + nbytes) of it, else why not.
+    [[nodiscard]] Outcome check(ShareId id, const Capability& capability, uint8_t right, uint64_t offset,
+                                uint64_t nbytes, std::shared_ptr<Share>& share);
+
+private:
+    struct Entry {
+        uint32_t generation = 1;
+        std::shared_ptr<Share> share;
+    };
+    SpinLock lock_;
+    std::vector<Entry> entries_;
+    std::vector<uint32_t> free_;
+};
+
+} // namespace zerohop

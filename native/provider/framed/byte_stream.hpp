@@ -1,0 +1,28 @@
+// What a fabric must be for the framed protocol to run over it: bytes, in order, reliable, never blocking.
+#pragma once
+
+#include "engine/status.hpp"
+
+#include <cstddef>
+#include <span>
+#include <sys/uio.h>
+
+namespace zerohop::framed {
+
+class ByteStream {
+public:
+    virtual ~ByteStream() = default;
+    // Takes as many bytes as there is room for; 0: come back later, or the stream has ended (see state()).
+    [[nodiscard]] virtual size_t send(std::span<const iovec> pieces) = 0;
+    // Fills as much as there is. `streaming`: the destination is large, spare the cache.
+    [[nodiscard]] virtual size_t receive(std::span<const iovec> pieces, bool streaming) = 0;
+    // Would receive() or, while `wants_room`, send() do something?
+    [[nodiscard]] virtual bool ready(bool wants_room) const = 0;
+    // Whether the lane has bytes that it could not send; called when that changes.
+    virtual void want_room(bool wanted) = 0;
+    // ok while both directions work.
+    [[nodiscard]] virtual Outcome state() const = 0;
+    virtual void close() = 0;
+};
+
+} // namespace zerohop::framed

@@ -1,0 +1,237 @@
+// The life of a framed lane: polling, closing, credits, heartbeats.
+#include "provider/framed/endpoint.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+namespace zerohop::framed {
+
+namespace {
+
+constexpr uint64_t kPollBudget = 256 * 1024;
+
+} // namespace
+
+FramedEndpoint::FramedEndpoint(Engine& engine, std::shared_ptr<Peer> peer)
+    : engine_(engine), peer_(std::move(peer)) {}
+
+void FramedEndpoint::start(std::unique_ptr<ByteStream> stream) {
+    stream_ = std::move(stream);
+    last_heard_ns_ = now_ns();
+    started_.store(true, std::memory_order_release);
+    engine_.poller().kick(); // the peer may have written already
+}
+
+bool FramedEndpoint::poll() {
+    if (!started_.load(std::memory_order_acquire) || !state().ok()) {
+        return settle();
+    }
+    bool did = receive(kPollBudget);
+    if (did) {
+        heard_.store(true, std::memory_order_relaxed);
+    }
+    if (match_wanted_.load(std::memory_order_acquire)) {
+        match_wanted_.store(false, std::memory_order_release);
+        match();
+        did = true;
+    }
+    if (device_work_.load(std::memory_order_relaxed)) {
+        did |= poll_reads();
+        did |= poll_arrivals();
+    }
+    if (outbound_pending_.load(std::memory_order_acquire) && lane_.try_lock()) {
+        did |= pump(kPollBudget);
+        lane_.unlock();
+    }
+    if (device_work_.load(std::memory_order_relaxed)) {
+        note_device_work();
+    }
+    if (failure_.ok() && !stream_->state().ok()) {
+        fail(stream_->state());
+    }
+    if (!failure_.ok()) {
+        engine_.lose_peer(*peer_, failure_);
+        close(failure_);
+        did = true;
+    }
+    return did;
+}
+
+// With the lane's lock held.
+bool FramedEndpoint::pump(uint64_t budget) {
+    if (!state().ok() || !outbound_.pump(*stream_, budget)) {
+        note_blocked();
+        return false;
+    }
+    note_blocked();
+    return true;
+}
+
+void FramedEndpoint::note_blocked() {
+    const bool blocked = outbound_.blocked();
+    if (blocked != wants_room_.load(std::memory_order_relaxed)) {
+        wants_room_.store(blocked, std::memory_order_release);
+        stream_->want_room(blocked);
+    }
+}
+
+void FramedEndpoint::push_small(const FrameHeader& header, const void* body, size_t nbytes) {
+    SmallFrame frame;
+    frame.header = header;
+    if (nbytes != 0) {
+        std::memcpy(frame.bytes.data(), body, nbytes);
+    }
+    outbound_.push(std::move(frame));
+}
+
+bool FramedEndpoint::ready() const {
+    if (!started_.load(std::memory_order_acquire) || !state().ok()) {
+        return false;
+    }
+    return match_wanted_.load(std::memory_order_acquire) || stream_->ready(wants_room_.load(std::memory_order_acquire)) ||
+           (outbound_pending_.load(std::memory_order_acquire) && !wants_room_.load(std::memory_order_acquire) &&
+            !device_work_.load(std::memory_order_relaxed));
+}
+
+void FramedEndpoint::note_device_work() {
+    const std::lock_guard lock(lane_);
+    bool busy = !arrivals_.empty() || !ending_.empty() || outbound_.waits_for_device() || !outbound_.settled();
+    if (!busy) {
+        requests_.each([&](uint32_t, Outstanding& outstanding) {
+            busy = busy || (outstanding.sink && outstanding.local && !outstanding.local->is_host());
+        });
+    }
+    device_work_.store(busy, std::memory_order_relaxed);
+}
+
+// Remembered here and acted upon at the end of poll(): whoever finds it may hold the lane's lock.
+void FramedEndpoint::fail(Outcome outcome) {
+    if (failure_.ok()) {
+        failure_ = outcome;
+    }
+}
+
+void FramedEndpoint::close(Outcome outcome) {
+    std::vector<OpRef> ended;
+    {
+        const std::lock_guard lock(lane_);
+        if (!state().ok()) {
+            return;
+        }
+        reason_.store(outcome.reason, std::memory_order_relaxed);
+        status_.store(outcome.status, std::memory_order_release);
+        outbound_.clear();
+        std::vector<uint32_t> tickets;
+        requests_.each([&](uint32_t ticket, Outstanding& outstanding) {
+            ended.push_back(std::move(outstanding.op));
+            if (outstanding.sink && !outstanding.sink->settled()) {
+                unsettled_.push_back(std::move(outstanding.sink));
+            }
+            tickets.push_back(ticket);
+        });
+        requests_.epochs.fail_flushes(outcome);
+        for (const uint32_t ticket : tickets) {
+            requests_.remove(ticket);
+        }
+        for (PostedRecv& recv : recvs_) {
+            ended.push_back(std::move(recv.op));
+        }
+        recvs_.clear();
+        sends_.clear();
+    }
+    if (stream_) {
+        stream_->close();
+    }
+    in_.reset();
+    for (auto& [ticket, arrival] : arrivals_) {
+        ending_.push_back(std::move(arrival));
+    }
+    arrivals_.clear();
+    for (const auto& arrival : ending_) {
+        if (arrival->recv) {
+            ended.push_back(std::move(arrival->recv));
+        }
+    }
+    settle();
+    for (const OpRef& op : ended) {
+        op->finish(outcome);
+    }
+}
+
+// After close(): lets go of memory as device copies end; true if something did.
+bool FramedEndpoint::settle() {
+    if (settled_.load(std::memory_order_acquire) || state().ok()) {
+        return false;
+    }
+    std::erase_if(unsettled_, [](const auto& sink) { return sink->settled(); });
+    std::erase_if(ending_, [](const auto& arrival) {
+        if (!arrival->sink->settled()) {
+            return false;
+        }
+        if (arrival->share) {
+            arrival->share->device_copies.fetch_sub(1, std::memory_order_acq_rel);
+        }
+        return true;
+    });
+    const std::lock_guard lock(lane_);
+    const bool all = unsettled_.empty() && ending_.empty() && outbound_.settled();
+    settled_.store(all, std::memory_order_release);
+    device_work_.store(!all, std::memory_order_relaxed);
+    return all;
+}
+
+bool FramedEndpoint::idle() const {
+    return settled_.load(std::memory_order_acquire) ||
+           (!started_.load(std::memory_order_acquire) && !state().ok());
+}
+
+void FramedEndpoint::return_credits(uint32_t count) {
+    undelivered_credits_.fetch_add(static_cast<int>(count), std::memory_order_acq_rel);
+    // In batches: a credit frame for each notification would double the traffic.
+    const uint32_t owed = credits_to_return_.fetch_add(count, std::memory_order_acq_rel) + count;
+    if (owed < kCredits / 4) {
+        return;
+    }
+    const std::lock_guard lock(lane_);
+    const uint32_t returned = credits_to_return_.exchange(0, std::memory_order_acq_rel);
+    if (returned == 0 || !state().ok()) {
+        return;
+    }
+    FrameHeader header;
+    header.kind = FrameKind::credit;
+    header.arg = returned;
+    push_small(header);
+    pump(kPollBudget);
+}
+
+void FramedEndpoint::tick(uint64_t now) {
+    if (!started_.load(std::memory_order_acquire) || !state().ok() || peer_->same_host()) {
+        return;
+    }
+    const uint64_t heartbeat = engine_.options().heartbeat_ns;
+    if (heartbeat == 0) {
+        return;
+    }
+    if (heard_.exchange(false, std::memory_order_relaxed)) {
+        last_heard_ns_ = now;
+    }
+    if (now - last_heard_ns_ > heartbeat) {
+        fail({Status::peer_lost, Reason::heartbeat});
+    } else if (now - last_ping_ns_ > heartbeat / 3) {
+        last_ping_ns_ = now;
+        FrameHeader header;
+        header.kind = FrameKind::ping;
+        const std::lock_guard lock(lane_);
+        push_small(header);
+        pump(kPollBudget);
+    }
+}
+
+void FramedEndpoint::each_statistic(void (*visit)(void*, const char*, uint64_t), void* context) const {
+    visit(context, "bytes_sent", outbound_.bytes_sent());
+    visit(context, "bytes_received", bytes_received_.load(std::memory_order_relaxed));
+    visit(context, "refusals", refusals_.load(std::memory_order_relaxed));
+}
+
+} // namespace zerohop::framed

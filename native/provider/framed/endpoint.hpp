@@ -1,0 +1,145 @@
+// One end of a lane that runs the framed protocol over a byte stream. It is an initiator of its own operations
+// (initiator.cpp, messages.cpp) and the target of its peer's (target.cpp): the same frames go both ways.
+//
+// The lane's lock guards what posting threads and the poller share: the outbound half and the table of outstanding
+// requests. The inbound half belongs to the poller alone.
+#pragma once
+
+#include "engine/engine.hpp"
+#include "provider/framed/byte_stream.hpp"
+#include "provider/framed/frame.hpp"
+#include "provider/framed/inbound.hpp"
+#include "provider/framed/outbound.hpp"
+#include "provider/framed/requests.hpp"
+#include "provider/provider.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace zerohop::framed {
+
+class FramedEndpoint : public Endpoint {
+public:
+    FramedEndpoint(Engine& engine, std::shared_ptr<Peer> peer);
+
+    Posted post(const Request& request) override;
+    void close(Outcome outcome) override;
+    Outcome state() const override {
+        return {status_.load(std::memory_order_acquire), reason_.load(std::memory_order_relaxed)};
+    }
+    Peer& peer() const override { return *peer_; }
+    bool poll() override;
+    bool ready() const override;
+    bool has_local_work() const override { return match_wanted_.load(std::memory_order_acquire); }
+    bool needs_polling() const override { return device_work_.load(std::memory_order_relaxed); }
+    bool idle() const override;
+    void tick(uint64_t now) override;
+    void return_credits(uint32_t count) override;
+    void each_statistic(void (*visit)(void*, const char*, uint64_t), void* context) const override;
+
+protected:
+    // Once, by connect().
+    void start(std::unique_ptr<ByteStream> stream);
+    ByteStream* stream() const { return stream_.get(); }
+    Engine& engine() const { return engine_; }
+    SpinLock& lane() { return lane_; }
+    Requests& requests() { return requests_; }
+    bool streaming_hint = false;
+    const std::shared_ptr<Peer>& shared_peer() const { return peer_; }
+    [[nodiscard]] bool take_credit(const Request& request);
+    void give_credit_back() { credits_.fetch_add(1, std::memory_order_acq_rel); }
+    // Announces a write whose bytes went by another way; the credit has been taken.
+    [[nodiscard]] Outcome push_notify(uint32_t value, uint64_t nbytes);
+    [[nodiscard]] Outcome check_range(const Request& request, uint8_t right) const;
+
+private:
+    // initiator.cpp
+    Posted post_one_sided(const Request& request);
+    Posted post_atomic(const Request& request);
+    Posted post_notify(const Request& request);
+    Posted post_flush(const Request& request);
+    void push_read(const Request& request, Outstanding& outstanding, uint32_t ticket);
+    void push_write(const Request& request, Outstanding& outstanding, uint32_t ticket);
+    void on_ack(const FrameHeader& header);
+    bool begin_read_data(const FrameHeader& header);
+    void end_read_data(const FrameHeader& header);
+    void complete(uint32_t ticket);
+    bool poll_reads();
+    // messages.cpp
+    Posted post_send(const Request& request);
+    Posted post_recv(const Request& request);
+    void on_send(const FrameHeader& header);
+    void on_clear_to_send(const FrameHeader& header);
+    bool begin_send_data(const FrameHeader& header);
+    void end_send_data(const FrameHeader& header);
+    void match();
+    void grant(PostedRecv recv, ArrivedSend send);
+    // target.cpp
+    bool begin_write(const FrameHeader& header);
+    void end_write(const FrameHeader& header);
+    void on_read(const FrameHeader& header);
+    void on_atomic(const FrameHeader& header);
+    void on_notify(const FrameHeader& header);
+    void answer(uint32_t ticket, Outcome outcome, uint64_t value = 0, bool last = true);
+    [[nodiscard]] Outcome check_pages(const FrameHeader& header, uint8_t right, std::shared_ptr<Share>& share);
+    void deliver(const FrameHeader& header);
+    bool poll_arrivals();
+    void finish_arrival(Arrival& arrival);
+    // receive.cpp
+    bool receive(uint64_t budget);
+    bool receive_head(bool& did);
+    bool receive_payload(uint64_t& budget, bool& did);
+    void drop_payload();
+    bool begin_payload();
+    void end_frame();
+    [[nodiscard]] bool well_formed(const FrameHeader& header) const;
+    void fail(Outcome outcome);
+    void push_small(const FrameHeader& header, const void* body = nullptr, size_t nbytes = 0);
+    bool pump(uint64_t budget);
+    void note_device_work();
+    void note_blocked();
+    bool settle();
+
+    Engine& engine_;
+    const std::shared_ptr<Peer> peer_;
+    std::unique_ptr<ByteStream> stream_;
+    std::atomic<bool> started_{false};
+    std::atomic<Status> status_{Status::ok};
+    std::atomic<Reason> reason_{Reason::none};
+
+    SpinLock lane_;
+    std::atomic<bool> outbound_pending_{false};
+    std::atomic<bool> wants_room_{false};
+    Outbound outbound_{outbound_pending_};
+    Requests requests_;
+    std::deque<PostedRecv> recvs_;
+    std::deque<ArrivedSend> sends_;
+    uint32_t unmatched_sends_ = 0; // of ours, at the peer
+
+    std::atomic<int> credits_{static_cast<int>(kCredits)};
+    std::atomic<int> undelivered_credits_{static_cast<int>(kCredits)}; // what the peer may still announce
+    std::atomic<uint32_t> credits_to_return_{0};
+    std::atomic<bool> device_work_{false};
+
+    Inbound in_;
+    std::unordered_map<uint32_t, std::shared_ptr<Arrival>> arrivals_; // device writes and granted messages, by ticket
+    std::vector<std::shared_ptr<Arrival>> ending_;                   // their last frame has come
+    std::unordered_map<uint32_t, Outcome> refused_;                  // a piece was refused; the last one must be too
+    std::vector<std::unique_ptr<Sink>> unsettled_;
+
+    Outcome failure_;                 // found by the poller, acted upon at the end of poll()
+    std::atomic<bool> settled_{false};
+    std::atomic<bool> match_wanted_{false};
+    std::atomic<bool> heard_{false};
+    uint64_t last_heard_ns_ = 0;
+    uint64_t last_ping_ns_ = 0;
+    std::atomic<uint64_t> bytes_received_{0};
+    std::atomic<uint64_t> refusals_{0};
+};
+
+} // namespace zerohop::framed

@@ -1,0 +1,67 @@
+// The framed one-sided protocol: what the shm ring and tcp carry. Both ends run the same version (the handshake
+// refuses others), on little-endian machines; a frame is a header, a table of 8-byte words, and a payload.
+#pragma once
+
+#include "memory/share.hpp"
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+namespace zerohop::framed {
+
+static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
+
+enum class FrameKind : uint8_t {
+    write = 1,     // a piece of a write at `offset`; the piece with `last` is answered by an ack
+    write_pages,   // table: page numbers; payload: those pages
+    read,          // `arg` bytes at `offset`; answered by read_data
+    read_pages,    // table: page numbers of `arg` bytes each
+    fetch_add,     // table: addend
+    compare_swap,  // table: compare, swap
+    notify,        //
+    send,          // `arg`: size of the message; payload: all of it if it is eager
+    send_data,     // a piece of a message that was granted, at `offset` of it
+    read_data,     // a piece of a read, at `offset` of the operation
+    ack,           // the answer: status, reason, `arg`: value
+    clear_to_send, // the receiver has a buffer for the message
+    credit,        // `arg` notifications were taken
+    ping,          // I live
+};
+
+inline constexpr uint8_t kLast = 1;    // the last piece of its operation
+inline constexpr uint8_t kNotify = 2;  // `notify` holds a value for the target
+inline constexpr uint8_t kAborted = 4; // the operation ended early: nothing of it is to be announced
+
+// One cache line.
+struct FrameHeader {
+    FrameKind kind{};
+    uint8_t flags = 0;
+    uint8_t status = 0; // acks, and read_data that fails
+    uint8_t reason = 0;
+    uint32_t ticket = 0; // names the operation at its initiator
+    uint32_t share_index = 0;
+    uint32_t share_generation = 0;
+    Capability capability{};
+    uint64_t offset = 0;
+    uint64_t arg = 0;
+    uint32_t payload = 0; // bytes after the table
+    uint32_t table = 0;   // 8-byte words after the header
+    uint32_t notify = 0;
+    uint32_t page_bytes = 0;
+
+    bool has(uint8_t flag) const { return (flags & flag) != 0; }
+    ShareId share() const { return {share_index, share_generation}; }
+};
+static_assert(sizeof(FrameHeader) == 64);
+
+inline constexpr uint32_t kMaxPayload = 256 * 1024; // and so the size of a slice and of a staging buffer
+inline constexpr uint32_t kMaxPagesPerWrite = 512;
+inline constexpr uint32_t kMaxTable = 8192;
+inline constexpr uint32_t kEagerBytes = 8 * 1024;
+inline constexpr uint32_t kWindow = 1024;        // requests in flight on a lane, each way
+inline constexpr uint32_t kCredits = 4096;       // notifications in flight on a lane, each way
+inline constexpr uint32_t kMaxUnmatched = 256;   // sends that wait for their recv
+inline constexpr uint32_t kMaxAnswers = 8192;    // answers queued for a peer that does not read them
+
+} // namespace zerohop::framed

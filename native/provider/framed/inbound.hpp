@@ -1,0 +1,76 @@
+// What the receiving half of a framed lane keeps: the frame that is coming in, and what waits for devices.
+#pragma once
+
+#include "engine/operation.hpp"
+#include "memory/share.hpp"
+#include "provider/framed/frame.hpp"
+#include "provider/framed/sink.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace zerohop::framed {
+
+struct Inbound {
+    FrameHeader header;
+    size_t head_got = 0; // bytes of header and table
+    bool head_complete = false;
+    std::vector<uint64_t> table;      // of the current frame
+    bool in_payload = false;
+    uint64_t payload_left = 0;
+    Sink* sink = nullptr;             // null: the payload is thrown away
+    std::unique_ptr<Sink> own_sink;   // a sink for this frame alone
+    Outcome verdict;                  // on this frame
+    std::shared_ptr<Share> share;     // that this frame writes to
+    OpRef op;                         // that this frame belongs to
+    bool streaming = false;           // a large write: spare the cache
+    std::vector<std::byte> eager;     // payload of a message that nobody waits for yet
+    std::vector<std::byte> scrap;     // where unwanted payload goes
+
+    // Ready for the next frame; the buffers keep their memory.
+    void reset() {
+        head_got = 0;
+        head_complete = false;
+        in_payload = false;
+        payload_left = 0;
+        sink = nullptr;
+        own_sink.reset();
+        verdict = {};
+        share.reset();
+        op.reset();
+        streaming = false;
+        eager.clear();
+    }
+};
+
+// A transfer towards memory of ours whose end must wait: for device copies, or for more frames of a message.
+struct Arrival {
+    uint32_t ticket = 0;
+    std::unique_ptr<Sink> sink;
+    std::shared_ptr<Share> share; // device_copies counts this arrival
+    Outcome outcome;
+    bool aborted = false;
+    FrameHeader last{};
+    // Messages.
+    OpRef recv;
+    Extents extents;
+    uint64_t nbytes = 0;
+    std::vector<std::byte> eager; // bytes that came before the recv, for device memory
+};
+
+struct PostedRecv {
+    OpRef op;
+    Pin<Region> local;
+    uint64_t offset = 0;
+    uint64_t nbytes = 0;
+};
+
+struct ArrivedSend {
+    uint32_t ticket = 0;
+    uint64_t nbytes = 0;
+    bool eager = false;
+    std::vector<std::byte> bytes;
+};
+
+} // namespace zerohop::framed

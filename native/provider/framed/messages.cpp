@@ -1,0 +1,202 @@
+// send and recv: a message goes to the receiver's oldest recv. Small ones travel at once and wait at the receiver;
+// large ones wait at the sender until the receiver has a buffer.
+#include "provider/framed/endpoint.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+namespace zerohop::framed {
+
+namespace {
+
+constexpr uint64_t kPostBudget = 256 * 1024;
+
+} // namespace
+
+Posted FramedEndpoint::post_send(const Request& request) {
+    Pin<Region> local = Pin<Region>::of(request.local);
+    if (!local) {
+        return {Posted::What::failed, {Status::closed, Reason::revoked}};
+    }
+    const std::lock_guard lock(lane_);
+    if (!state().ok()) {
+        return {Posted::What::failed, state()};
+    }
+    if (requests_.full() || unmatched_sends_ == kMaxUnmatched) {
+        return {Posted::What::retry, {Status::would_block, Reason::window_full}};
+    }
+    OpRef op = engine_.operations().create(request.deadline_ns);
+    uint32_t ticket = 0;
+    Outstanding& outstanding = requests_.add(ticket);
+    outstanding.kind = Kind::send;
+    outstanding.op = op;
+    outstanding.local = std::move(local);
+    outstanding.nbytes = request.nbytes;
+    outstanding.local_offset = request.local_offset;
+    outstanding.unmatched = true;
+    ++unmatched_sends_;
+    FrameHeader header;
+    header.kind = FrameKind::send;
+    header.ticket = ticket;
+    header.arg = request.nbytes;
+    const bool eager = outstanding.local->is_host() && request.nbytes <= kEagerBytes;
+    if (!eager) {
+        push_small(header);
+    } else if (request.nbytes <= SmallFrame::kInline) {
+        header.payload = static_cast<uint32_t>(request.nbytes);
+        push_small(header, outstanding.local->host() + request.local_offset, request.nbytes);
+    } else {
+        Transfer transfer;
+        transfer.header = header;
+        transfer.source = make_source(engine_.accelerators(), outstanding.local, outstanding.extents(), nullptr);
+        transfer.remote = Extents(0, request.nbytes);
+        outbound_.push(std::move(transfer));
+    }
+    pump(kPostBudget);
+    return {Posted::What::posted, {}, std::move(op)};
+}
+
+Posted FramedEndpoint::post_recv(const Request& request) {
+    Pin<Region> local = Pin<Region>::of(request.local);
+    if (!local) {
+        return {Posted::What::failed, {Status::closed, Reason::revoked}};
+    }
+    const std::lock_guard lock(lane_);
+    if (!state().ok()) {
+        return {Posted::What::failed, state()};
+    }
+    OpRef op = engine_.operations().create(request.deadline_ns);
+    recvs_.push_back({op, std::move(local), request.local_offset, request.nbytes});
+    if (!sends_.empty()) {
+        match_wanted_.store(true, std::memory_order_release); // only the poller places bytes
+    }
+    return {Posted::What::posted, {}, std::move(op)};
+}
+
+void FramedEndpoint::on_send(const FrameHeader& header) {
+    if (sends_.size() >= kMaxUnmatched) {
+        return fail({Status::protocol, Reason::malformed});
+    }
+    ArrivedSend send;
+    send.ticket = header.ticket;
+    send.nbytes = header.arg;
+    send.eager = header.payload == header.arg && header.arg <= kEagerBytes;
+    send.bytes.swap(in_.eager);
+    {
+        const std::lock_guard lock(lane_);
+        sends_.push_back(std::move(send));
+    }
+    match();
+}
+
+void FramedEndpoint::match() {
+    for (;;) {
+        PostedRecv recv;
+        ArrivedSend send;
+        {
+            const std::lock_guard lock(lane_);
+            while (!recvs_.empty() && recvs_.front().op->done()) {
+                recvs_.pop_front(); // its deadline passed, or it was cancelled: no message is spent on it
+            }
+            if (recvs_.empty() || sends_.empty()) {
+                return;
+            }
+            recv = std::move(recvs_.front());
+            recvs_.pop_front();
+            send = std::move(sends_.front());
+            sends_.pop_front();
+        }
+        if (send.nbytes > recv.nbytes) {
+            answer(send.ticket, {Status::protocol, Reason::truncated});
+            recv.local.reset();
+            recv.op->finish({Status::protocol, Reason::truncated}, 0, send.nbytes);
+        } else {
+            grant(std::move(recv), std::move(send));
+        }
+    }
+}
+
+void FramedEndpoint::grant(PostedRecv recv, ArrivedSend send) {
+    const uint64_t base = recv.local->address() + recv.offset;
+    if (send.eager && recv.local->is_host()) {
+        std::memcpy(reinterpret_cast<void*>(base), send.bytes.data(), send.bytes.size());
+        recv.local.reset();
+        recv.op->finish({}, send.nbytes);
+        answer(send.ticket, {});
+        return;
+    }
+    auto arrival = std::make_shared<Arrival>();
+    arrival->ticket = send.ticket;
+    arrival->recv = std::move(recv.op);
+    arrival->nbytes = send.nbytes;
+    arrival->extents = Extents(base, send.nbytes);
+    arrival->eager = std::move(send.bytes);
+    if (!recv.local->is_host()) {
+        device_work_.store(true, std::memory_order_relaxed);
+    }
+    arrival->sink = make_sink(engine_.accelerators(), std::move(recv.local));
+    if (send.eager) {
+        ending_.push_back(std::move(arrival)); // poll_arrivals() puts the bytes in place
+        return;
+    }
+    arrivals_[send.ticket] = std::move(arrival);
+    FrameHeader header;
+    header.kind = FrameKind::clear_to_send;
+    header.ticket = send.ticket;
+    const std::lock_guard lock(lane_);
+    push_small(header);
+}
+
+void FramedEndpoint::on_clear_to_send(const FrameHeader& header) {
+    const std::lock_guard lock(lane_);
+    Outstanding* outstanding = requests_.find(header.ticket);
+    if (outstanding == nullptr || outstanding->kind != Kind::send || !outstanding->unmatched) {
+        return fail({Status::protocol, Reason::malformed});
+    }
+    outstanding->unmatched = false;
+    --unmatched_sends_;
+    FrameHeader data;
+    data.kind = FrameKind::send_data;
+    data.ticket = header.ticket;
+    if (outstanding->nbytes == 0) {
+        data.flags = kLast;
+        push_small(data);
+        return;
+    }
+    Transfer transfer;
+    transfer.header = data;
+    transfer.op = outstanding->op;
+    transfer.source = make_source(engine_.accelerators(), outstanding->local, outstanding->extents(), nullptr);
+    transfer.remote = Extents(0, outstanding->nbytes);
+    if (!outstanding->local->is_host()) {
+        device_work_.store(true, std::memory_order_relaxed);
+    }
+    outbound_.push(std::move(transfer));
+}
+
+bool FramedEndpoint::begin_send_data(const FrameHeader& header) {
+    const auto found = arrivals_.find(header.ticket);
+    if (found == arrivals_.end() || !found->second->recv) {
+        in_.verdict = {Status::protocol, Reason::malformed};
+        return true;
+    }
+    Arrival& arrival = *found->second;
+    if (header.offset > arrival.nbytes || header.payload > arrival.nbytes - header.offset) {
+        in_.verdict = {Status::protocol, Reason::malformed};
+        return true;
+    }
+    in_.op = arrival.recv;
+    if (arrival.recv->done() || header.payload == 0) {
+        return true;
+    }
+    Extents extents = arrival.extents;
+    extents.advance(header.offset);
+    if (!arrival.sink->begin_frame(extents.first(header.payload))) {
+        return false;
+    }
+    in_.sink = arrival.sink.get();
+    return true;
+}
+
+} // namespace zerohop::framed

@@ -1,0 +1,189 @@
+#include "provider/framed/outbound.hpp"
+
+#include <algorithm>
+
+namespace zerohop::framed {
+
+namespace {
+
+constexpr size_t kPieces = 64;
+
+} // namespace
+
+void Outbound::push(SmallFrame&& frame) {
+    small_.push_back(std::move(frame));
+    pending_.store(true, std::memory_order_release);
+}
+
+void Outbound::push(Transfer&& transfer) {
+    transfers_.push_back(std::move(transfer));
+    pending_.store(true, std::memory_order_release);
+}
+
+bool Outbound::pump(ByteStream& stream, uint64_t budget) {
+    bool sent_something = false;
+    blocked_ = false;
+    while (budget != 0) {
+        if (!in_progress_ && !begin_frame()) {
+            break;
+        }
+        const uint64_t sent = send_some(stream);
+        if (sent == 0) {
+            blocked_ = true;
+            break;
+        }
+        sent_something = true;
+        budget -= std::min(budget, sent);
+    }
+    pending_.store(busy(), std::memory_order_release);
+    return sent_something;
+}
+
+// Lays out the head of the next frame; false when there is none to send now.
+bool Outbound::begin_frame() {
+    if (!small_.empty()) {
+        const SmallFrame& frame = small_.front();
+        const size_t table_bytes = size_t{frame.header.table} * 8;
+        head_.resize(sizeof(FrameHeader) + table_bytes + frame.header.payload);
+        std::memcpy(head_.data(), &frame.header, sizeof(FrameHeader));
+        const void* body = frame.table.empty() ? static_cast<const void*>(frame.bytes.data()) : frame.table.data();
+        std::memcpy(head_.data() + sizeof(FrameHeader), body, head_.size() - sizeof(FrameHeader));
+        small_.pop_front();
+        in_progress_ = true;
+        head_sent_ = 0;
+        payload_left_ = 0;
+        transfer_ends_ = false;
+        of_transfer_ = false;
+        return true;
+    }
+    for (size_t tries = transfers_.size(); tries != 0; --tries) {
+        if (begin_transfer_frame(transfers_.front())) {
+            in_progress_ = true;
+            of_transfer_ = true;
+            head_sent_ = 0;
+            return true;
+        }
+        transfers_.splice(transfers_.end(), transfers_, transfers_.begin()); // its device is not ready
+    }
+    return false;
+}
+
+bool Outbound::begin_transfer_frame(Transfer& transfer) {
+    if (transfer.share && transfer.share->revoked.load(std::memory_order_acquire)) {
+        end_early(transfer, {Status::access_denied, Reason::revoked});
+        return true;
+    }
+    if (transfer.op && transfer.op->done()) {
+        end_early(transfer, {Status::cancelled, Reason::user});
+        return true;
+    }
+    const uint32_t unit = transfer.source->unit();
+    if (unit == 0) {
+        if (transfer.source->outcome().ok()) {
+            return false;
+        }
+        end_early(transfer, transfer.source->outcome());
+        return true;
+    }
+    FrameHeader header = transfer.header;
+    header.payload = unit;
+    header.offset = transfer.remote.address();
+    transfer_ends_ = transfer.source->left() == unit;
+    if (transfer_ends_) {
+        header.flags |= kLast;
+    }
+    const bool whole_pages = transfer.remote.paged() && transfer.remote.contiguous() < unit;
+    const bool one_page = transfer.remote.paged() && !whole_pages;
+    if (whole_pages) {
+        header.kind = FrameKind::write_pages;
+        header.page_bytes = static_cast<uint32_t>(transfer.remote.page_bytes());
+        header.table = static_cast<uint32_t>(unit / transfer.remote.page_bytes());
+        header.offset = transfer.header.offset;
+    }
+    if (one_page) {
+        header.kind = FrameKind::write;
+    }
+    head_.resize(sizeof header + size_t{header.table} * 8);
+    std::memcpy(head_.data(), &header, sizeof header);
+    if (whole_pages) {
+        std::memcpy(head_.data() + sizeof header, transfer.remote.page(), size_t{header.table} * 8);
+    }
+    transfer.remote.advance(unit);
+    payload_left_ = unit;
+    return true;
+}
+
+// The other end must hear of the end of every transfer that it has heard of.
+void Outbound::end_early(Transfer& transfer, Outcome outcome) {
+    FrameHeader header = transfer.header;
+    header.flags = kLast | kAborted;
+    header.status = static_cast<uint8_t>(outcome.status);
+    header.reason = static_cast<uint8_t>(outcome.reason);
+    if (header.kind == FrameKind::write_pages) {
+        header.kind = FrameKind::write;
+    }
+    head_.resize(sizeof header);
+    std::memcpy(head_.data(), &header, sizeof header);
+    payload_left_ = 0;
+    transfer_ends_ = true;
+}
+
+uint64_t Outbound::send_some(ByteStream& stream) {
+    iovec pieces[kPieces];
+    size_t count = 0;
+    const size_t head_left = head_.size() - head_sent_;
+    if (head_left != 0) {
+        pieces[count++] = {head_.data() + head_sent_, head_left};
+    }
+    if (payload_left_ != 0) {
+        Transfer& transfer = transfers_.front();
+        if (transfer.share && transfer.share->revoked.load(std::memory_order_acquire)) {
+            transfer.source->blank();
+        }
+        count += transfer.source->gather(pieces + count, kPieces - count, payload_left_);
+    }
+    uint64_t sent = stream.send({pieces, count});
+    const uint64_t total = sent;
+    const size_t of_head = std::min<uint64_t>(sent, head_left);
+    head_sent_ += of_head;
+    sent -= of_head;
+    if (sent != 0) {
+        transfers_.front().source->consume(sent);
+        payload_left_ -= sent;
+        bytes_sent_.fetch_add(sent, std::memory_order_relaxed);
+    }
+    if (head_sent_ == head_.size() && payload_left_ == 0) {
+        in_progress_ = false;
+        if (transfer_ends_) {
+            retire(transfers_.front());
+            transfers_.pop_front();
+        } else if (of_transfer_) {
+            transfers_.splice(transfers_.end(), transfers_, transfers_.begin()); // the next one's turn
+        }
+    }
+    return total;
+}
+
+// A source that ended early may have device copies still running into its buffers.
+void Outbound::retire(Transfer& transfer) {
+    if (!transfer.source->settled()) {
+        unsettled_.push_back(std::move(transfer.source));
+    }
+}
+
+bool Outbound::settled() {
+    std::erase_if(unsettled_, [](const auto& source) { return source->settled(); });
+    return unsettled_.empty();
+}
+
+void Outbound::clear() {
+    for (Transfer& transfer : transfers_) {
+        retire(transfer);
+    }
+    transfers_.clear();
+    small_.clear();
+    in_progress_ = false;
+    pending_.store(false, std::memory_order_release);
+}
+
+} // namespace zerohop::framed

@@ -1,0 +1,140 @@
+// The table of requests that a lane has sent and that wait for their answer.
+#pragma once
+
+#include "engine/operation.hpp"
+#include "memory/extents.hpp"
+#include "memory/region.hpp"
+#include "provider/framed/frame.hpp"
+#include "provider/framed/sink.hpp"
+#include "provider/provider.hpp"
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+namespace zerohop::framed {
+
+struct Outstanding {
+    bool used = false;
+    uint16_t generation = 0;
+    Kind kind = Kind::write;
+    OpRef op;
+    Pin<Region> local;
+    std::shared_ptr<const PageList> pages;
+    uint64_t nbytes = 0;
+    uint64_t local_offset = 0;
+    std::unique_ptr<Sink> sink; // reads
+    Outcome outcome;            // the first failure
+    uint64_t value = 0;
+    uint32_t answers_due = 1; // page lists are read with several requests
+    bool unmatched = false;   // a send whose recv is not there yet
+    uint64_t epoch = 0;
+
+    // The whole of it in local memory.
+    Extents extents() const {
+        const uint64_t base = local ? local->address() + local_offset : 0;
+        return pages ? Extents(base, pages->local.data(), pages->local.size(), pages->page_bytes)
+                     : Extents(base, nbytes);
+    }
+};
+
+// Tells when all that was posted before a moment has ended, with one counter per flush instead of a mark per request.
+class Epochs {
+public:
+    uint64_t begin() {
+        ++counts_.back().in_flight;
+        return first_ + counts_.size() - 1;
+    }
+    void end(uint64_t epoch) {
+        --counts_[epoch - first_].in_flight;
+        settle();
+    }
+    [[nodiscard]] bool empty() const { return counts_.size() == 1 && counts_.front().in_flight == 0; }
+    // Ends `flush` when everything begun so far has ended.
+    void flush(OpRef flush) {
+        counts_.back().flush = std::move(flush);
+        counts_.emplace_back();
+        settle();
+    }
+    void fail_flushes(Outcome outcome) {
+        for (Count& count : counts_) {
+            if (count.flush) {
+                count.flush->finish(outcome);
+            }
+        }
+    }
+
+private:
+    struct Count {
+        uint64_t in_flight = 0;
+        OpRef flush;
+    };
+    void settle() {
+        while (counts_.size() > 1 && counts_.front().in_flight == 0) {
+            counts_.front().flush->finish({});
+            counts_.pop_front();
+            ++first_;
+        }
+    }
+    std::deque<Count> counts_{1};
+    uint64_t first_ = 0;
+};
+
+class Requests {
+public:
+    Requests() : table_(kWindow) {
+        for (uint32_t i = kWindow; i-- > 0;) {
+            free_.push_back(i);
+        }
+    }
+    [[nodiscard]] bool full(uint32_t wanted = 1) const { return kWindow - free_.size() + extra_ + wanted > kWindow; }
+    // To be called only when not full.
+    Outstanding& add(uint32_t& ticket) {
+        const uint32_t index = free_.back();
+        free_.pop_back();
+        Outstanding& outstanding = table_[index];
+        outstanding.used = true;
+        outstanding.epoch = epochs.begin();
+        ticket = static_cast<uint32_t>(outstanding.generation) << 16 | index;
+        return outstanding;
+    }
+    // Null for a ticket that is not outstanding.
+    [[nodiscard]] Outstanding* find(uint32_t ticket) {
+        const uint32_t index = ticket & 0xffff;
+        if (index >= kWindow || !table_[index].used || table_[index].generation != ticket >> 16) {
+            return nullptr;
+        }
+        return &table_[index];
+    }
+    // Its slot is free for another; the caller has moved out what it needs.
+    void remove(uint32_t ticket) {
+        Outstanding& outstanding = table_[ticket & 0xffff];
+        const uint16_t generation = static_cast<uint16_t>(outstanding.generation + 1);
+        const uint64_t epoch = outstanding.epoch;
+        outstanding = Outstanding{};
+        outstanding.generation = generation;
+        free_.push_back(ticket & 0xffff);
+        epochs.end(epoch);
+    }
+    [[nodiscard]] size_t size() const { return kWindow - free_.size(); }
+    template <class F> void each(F&& f) {
+        for (uint32_t index = 0; index < kWindow; ++index) {
+            if (table_[index].used) {
+                f(static_cast<uint32_t>(table_[index].generation) << 16 | index, table_[index]);
+            }
+        }
+    }
+    void take_extra(uint32_t count) { extra_ += count; }
+    void give_extra(uint32_t count) { extra_ -= count; }
+
+    Epochs epochs;
+
+private:
+    std::vector<Outstanding> table_;
+    std::vector<uint32_t> free_;
+    uint32_t extra_ = 0; // requests beyond the first of operations that take several
+};
+
+} // namespace zerohop::framed

@@ -1,0 +1,171 @@
+#include "provider/framed/source.hpp"
+
+#include "memory/staging.hpp"
+#include "provider/framed/frame.hpp"
+
+#include <algorithm>
+#include <deque>
+#include <vector>
+
+namespace zerohop::framed {
+
+namespace {
+
+constexpr size_t kStagesAhead = 4; // copies in flight before the frame that needs them
+
+uint32_t unit_of(const Extents& extents) {
+    uint64_t limit = kMaxPayload;
+    if (extents.paged() && extents.page_bytes() < kMaxPayload) {
+        limit = std::min<uint64_t>(limit, extents.page_bytes() * kMaxPagesPerWrite);
+    }
+    return static_cast<uint32_t>(extents.unit(limit));
+}
+
+const std::byte* zeros() {
+    static const std::vector<std::byte> page(kMaxPayload);
+    return page.data();
+}
+
+iovec piece(const void* data, uint64_t nbytes) {
+    return {const_cast<void*>(data), nbytes};
+}
+
+class HostSource final : public Source {
+public:
+    HostSource(Pin<Region> region, Extents extents, std::shared_ptr<const void> pages)
+        : region_(std::move(region)), extents_(extents), pages_(std::move(pages)) {}
+
+    uint32_t unit() override { return unit_of(extents_); }
+
+    size_t gather(iovec* pieces, size_t max, uint64_t limit) override {
+        if (blank_) {
+            pieces[0] = piece(zeros(), std::min<uint64_t>(limit, kMaxPayload));
+            return 1;
+        }
+        Extents walk = extents_.first(limit);
+        size_t count = 0;
+        while (count < max && walk.left() != 0) {
+            const uint64_t n = walk.contiguous();
+            pieces[count++] = piece(reinterpret_cast<const void*>(walk.address()), n);
+            walk.advance(n);
+        }
+        return count;
+    }
+
+    void consume(uint64_t nbytes) override { extents_.advance(nbytes); }
+    uint64_t left() const override { return extents_.left(); }
+    Outcome outcome() const override { return {}; }
+    void blank() override { blank_ = true; }
+    bool settled() override { return true; }
+
+private:
+    Pin<Region> region_;
+    Extents extents_;
+    std::shared_ptr<const void> pages_;
+    bool blank_ = false;
+};
+
+class DeviceSource final : public Source {
+public:
+    DeviceSource(Accelerators& accelerators, Pin<Region> region, Extents extents, std::shared_ptr<const void> pages)
+        : accelerators_(accelerators), region_(std::move(region)), extents_(extents), pages_(std::move(pages)),
+          left_(extents.left()) {}
+
+    uint32_t unit() override {
+        start_copies();
+        if (stages_.empty() || !outcome_.ok()) {
+            return 0;
+        }
+        Stage& front = stages_.front();
+        switch (front.event->query()) {
+        case accel::EventState::pending:
+            return 0;
+        case accel::EventState::failed:
+            outcome_ = front.event->outcome();
+            return 0;
+        case accel::EventState::done:
+            break;
+        }
+        return front.nbytes - front.sent;
+    }
+
+    size_t gather(iovec* pieces, size_t /*max*/, uint64_t limit) override {
+        const Stage& front = stages_.front();
+        const uint64_t n = std::min<uint64_t>(limit, front.nbytes - front.sent);
+        pieces[0] = blank_ ? piece(zeros(), n) : piece(front.buffer.data() + front.sent, n);
+        return 1;
+    }
+
+    void consume(uint64_t nbytes) override {
+        Stage& front = stages_.front();
+        front.sent += static_cast<uint32_t>(nbytes);
+        left_ -= nbytes;
+        if (front.sent == front.nbytes) {
+            stages_.pop_front();
+        }
+    }
+
+    uint64_t left() const override { return left_; }
+    Outcome outcome() const override { return outcome_; }
+    void blank() override { blank_ = true; }
+
+    bool settled() override {
+        return std::all_of(stages_.begin(), stages_.end(),
+                           [](const Stage& stage) { return stage.event->query() != accel::EventState::pending; });
+    }
+
+private:
+    struct Stage {
+        StagingBuffer buffer;
+        std::shared_ptr<accel::Event> event;
+        uint32_t nbytes = 0;
+        uint32_t sent = 0;
+    };
+
+    void start_copies() {
+        while (outcome_.ok() && extents_.left() != 0 && stages_.size() < kStagesAhead) {
+            accel::Stream* stream = accelerators_.stream(region_->device(), Accelerators::Direction::outbound);
+            if (stream == nullptr) {
+                outcome_ = {Status::device_error, Reason::device_lost};
+                return;
+            }
+            StagingBuffer buffer = accelerators_.pool(Accelerators::Direction::outbound)->try_acquire();
+            if (!buffer) {
+                return;
+            }
+            const uint32_t nbytes = unit_of(extents_);
+            Extents walk = extents_.first(nbytes);
+            std::vector<accel::CopySegment> segments;
+            for (uint64_t at = 0; walk.left() != 0;) {
+                const uint64_t n = walk.contiguous();
+                segments.push_back({reinterpret_cast<uint64_t>(buffer.data()) + at, walk.address(), n});
+                walk.advance(n);
+                at += n;
+            }
+            std::shared_ptr<accel::Event> event = stream->copy(segments);
+            stages_.push_back({std::move(buffer), std::move(event), nbytes, 0});
+            extents_.advance(nbytes);
+        }
+    }
+
+    Accelerators& accelerators_;
+    Pin<Region> region_;
+    Extents extents_;
+    std::shared_ptr<const void> pages_;
+    uint64_t left_;
+    std::deque<Stage> stages_;
+    Outcome outcome_;
+    bool blank_ = false;
+};
+
+} // namespace
+
+std::unique_ptr<Source> make_source(Accelerators& accelerators, Pin<Region> region, Extents extents,
+                                    std::shared_ptr<const void> pages) {
+    if (region->is_host()) {
+        return std::make_unique<HostSource>(std::move(region), extents, std::move(pages));
+    }
+    return std::make_unique<DeviceSource>(accelerators, std::move(region), extents, std::move(pages));
+}
+
+} // namespace zerohop::framed

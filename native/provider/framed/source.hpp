@@ -1,0 +1,41 @@
+// Where outgoing payload comes from: host memory itself, or device memory through staging buffers.
+#pragma once
+
+#include "memory/extents.hpp"
+#include "memory/region.hpp"
+
+#include "engine/status.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <sys/uio.h>
+
+namespace zerohop {
+class Accelerators;
+}
+
+namespace zerohop::framed {
+
+class Source {
+public:
+    virtual ~Source() = default;
+    // Bytes of the next frame if they are ready now: whole pages, or a part of one; 0: not yet.
+    [[nodiscard]] virtual uint32_t unit() = 0;
+    // The next bytes of the unit, at most `limit`; how many pieces were filled in.
+    [[nodiscard]] virtual size_t gather(iovec* pieces, size_t max, uint64_t limit) = 0;
+    virtual void consume(uint64_t nbytes) = 0;
+    // What no frame has taken yet.
+    [[nodiscard]] virtual uint64_t left() const = 0;
+    // Not ok once a device copy has failed.
+    [[nodiscard]] virtual Outcome outcome() const = 0;
+    // Zeros from here on: the memory was revoked in the middle of a frame whose size is already promised.
+    virtual void blank() = 0;
+    // No device copy is running any more.
+    [[nodiscard]] virtual bool settled() = 0;
+};
+
+// `pages` keeps alive what `extents` points into.
+[[nodiscard]] std::unique_ptr<Source> make_source(Accelerators& accelerators, Pin<Region> region, Extents extents,
+                                                  std::shared_ptr<const void> pages);
+
+} // namespace zerohop::framed

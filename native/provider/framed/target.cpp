@@ -1,0 +1,287 @@
+// What the peer asks of this end: every request is checked against the share that it names before a byte moves.
+#include "memory/copy.hpp"
+#include "provider/framed/endpoint.hpp"
+
+#include <atomic>
+#include <cstring>
+#include <mutex>
+
+namespace zerohop::framed {
+
+Outcome FramedEndpoint::check_pages(const FrameHeader& header, uint8_t right, std::shared_ptr<Share>& share) {
+    const uint64_t page_bytes = header.kind == FrameKind::read_pages ? header.arg : header.page_bytes;
+    Outcome outcome = engine_.shares().check(header.share(), header.capability, right, header.offset, 0, share);
+    if (!outcome.ok()) {
+        return outcome;
+    }
+    const uint64_t room = share->nbytes - header.offset;
+    for (const uint64_t page : in_.table) {
+        if (page_bytes > room || (page_bytes != 0 && page > (room - page_bytes) / page_bytes)) {
+            return {Status::access_denied, Reason::bounds};
+        }
+    }
+    return {};
+}
+
+bool FramedEndpoint::begin_write(const FrameHeader& header) {
+    const bool paged = header.kind == FrameKind::write_pages;
+    std::shared_ptr<Share> share;
+    in_.verdict = paged ? check_pages(header, kRightWrite, share)
+                        : engine_.shares().check(header.share(), header.capability, kRightWrite, header.offset,
+                                                 header.payload, share);
+    if (!in_.verdict.ok()) {
+        refusals_.fetch_add(1, std::memory_order_relaxed);
+        return true;
+    }
+    Pin<Region> region = Pin<Region>::of(share->region);
+    if (!region) {
+        in_.verdict = {Status::access_denied, Reason::revoked};
+        return true;
+    }
+    if (header.payload == 0) {
+        return true;
+    }
+    const uint64_t base = region->address() + share->offset + header.offset;
+    const Extents extents = paged ? Extents(base, in_.table.data(), in_.table.size(), header.page_bytes)
+                                  : Extents(base, header.payload);
+    Sink* sink = nullptr;
+    if (region->is_host()) {
+        in_.own_sink = make_sink(engine_.accelerators(), std::move(region));
+        sink = in_.own_sink.get();
+        const bool spread = paged && header.page_bytes >= kMinStreamingPage && share->nbytes >= kStreamingPages;
+        in_.streaming = streaming_hint && (spread || (!paged && header.arg >= kStreamingBytes));
+    } else {
+        std::shared_ptr<Arrival>& arrival = arrivals_[header.ticket];
+        if (!arrival) {
+            arrival = std::make_shared<Arrival>();
+            arrival->ticket = header.ticket;
+            arrival->sink = make_sink(engine_.accelerators(), std::move(region));
+            arrival->share = share;
+            share->device_copies.fetch_add(1, std::memory_order_acq_rel);
+            device_work_.store(true, std::memory_order_relaxed);
+        }
+        sink = arrival->sink.get();
+    }
+    if (!sink->begin_frame(extents)) {
+        return false;
+    }
+    in_.sink = sink;
+    in_.share = std::move(share);
+    return true;
+}
+
+void FramedEndpoint::end_write(const FrameHeader& header) {
+    const bool last = header.has(kLast);
+    const auto refused = refused_.find(header.ticket);
+    if (!last) {
+        if (!in_.verdict.ok() && refused == refused_.end()) {
+            if (refused_.size() >= kWindow) {
+                return fail({Status::protocol, Reason::malformed});
+            }
+            refused_[header.ticket] = in_.verdict;
+            answer(header.ticket, in_.verdict, 0, false);
+        }
+        return;
+    }
+    Outcome outcome = in_.verdict;
+    if (refused != refused_.end()) {
+        outcome = refused->second;
+        refused_.erase(refused);
+    }
+    if (header.has(kAborted) && outcome.ok()) {
+        outcome = {static_cast<Status>(header.status), static_cast<Reason>(header.reason)};
+    }
+    const auto found = arrivals_.find(header.ticket);
+    if (found != arrivals_.end()) {
+        found->second->outcome = outcome;
+        found->second->last = header;
+        ending_.push_back(std::move(found->second));
+        arrivals_.erase(found);
+        return;
+    }
+    if (outcome.ok()) {
+        deliver(header);
+    }
+    answer(header.ticket, outcome);
+}
+
+// After the data: on this thread the bytes are in place, and whoever pops the notification synchronises with it.
+void FramedEndpoint::deliver(const FrameHeader& header) {
+    if (!header.has(kNotify)) {
+        return;
+    }
+    if (undelivered_credits_.fetch_sub(1, std::memory_order_acq_rel) <= 0) {
+        return fail({Status::protocol, Reason::no_credit}); // more than it was granted
+    }
+    engine_.notify({peer_->id(), header.notify, header.arg, shared_from_this()});
+}
+
+void FramedEndpoint::on_notify(const FrameHeader& header) {
+    deliver(header);
+    if (header.has(kLast)) {
+        answer(header.ticket, {});
+    }
+}
+
+void FramedEndpoint::on_read(const FrameHeader& header) {
+    const bool paged = header.kind == FrameKind::read_pages;
+    std::shared_ptr<Share> share;
+    Outcome outcome = paged ? check_pages(header, kRightRead, share)
+                            : engine_.shares().check(header.share(), header.capability, kRightRead, header.offset,
+                                                     header.arg, share);
+    Pin<Region> region;
+    if (outcome.ok()) {
+        region = Pin<Region>::of(share->region);
+        if (!region) {
+            outcome = {Status::access_denied, Reason::revoked};
+        }
+    }
+    const uint64_t nbytes = paged ? in_.table.size() * header.arg : header.arg;
+    if (!outcome.ok() || nbytes == 0) {
+        refusals_.fetch_add(outcome.ok() ? 0 : 1, std::memory_order_relaxed);
+        return answer(header.ticket, outcome);
+    }
+    const uint64_t base = region->address() + share->offset + header.offset;
+    Transfer transfer;
+    transfer.header.kind = FrameKind::read_data;
+    transfer.header.ticket = header.ticket;
+    transfer.share = share;
+    // Page lists of more than kMaxTable pages come in several requests; `notify` says which part of them this is.
+    const uint64_t before = paged ? uint64_t{header.notify} * kMaxTable * header.arg : 0;
+    transfer.remote = Extents(before, nbytes);
+    Extents extents(base, nbytes);
+    std::shared_ptr<std::vector<uint64_t>> pages;
+    if (paged) {
+        pages = std::make_shared<std::vector<uint64_t>>(std::move(in_.table));
+        extents = Extents(base, pages->data(), pages->size(), header.arg);
+    }
+    if (!region->is_host()) {
+        device_work_.store(true, std::memory_order_relaxed);
+    }
+    transfer.source = make_source(engine_.accelerators(), std::move(region), extents, std::move(pages));
+    const std::lock_guard lock(lane_);
+    if (outbound_.transfers() >= 2 * kMaxAnswers) {
+        return fail({Status::protocol, Reason::window_full});
+    }
+    outbound_.push(std::move(transfer));
+}
+
+void FramedEndpoint::on_atomic(const FrameHeader& header) {
+    const bool swap = header.kind == FrameKind::compare_swap;
+    std::shared_ptr<Share> share;
+    Outcome outcome = engine_.shares().check(header.share(), header.capability, kRightRead | kRightWrite,
+                                             header.offset, sizeof(uint64_t), share);
+    Pin<Region> region;
+    uint64_t address = 0;
+    if (outcome.ok()) {
+        region = Pin<Region>::of(share->region);
+        address = share->region->address() + share->offset + header.offset;
+        if (!region) {
+            outcome = {Status::access_denied, Reason::revoked};
+        } else if (address % sizeof(uint64_t) != 0) {
+            outcome = {Status::unsupported, Reason::malformed};
+        }
+    }
+    if (!outcome.ok()) {
+        refusals_.fetch_add(1, std::memory_order_relaxed);
+        return answer(header.ticket, outcome);
+    }
+    const uint64_t operand = in_.table[swap ? 1 : 0];
+    const uint64_t compare = in_.table[0];
+    if (!region->is_host()) {
+        share->device_copies.fetch_add(1, std::memory_order_acq_rel);
+        const auto reply = [lane = weak_from_this(), ticket = header.ticket](Outcome ended, uint64_t old) {
+            if (const auto endpoint = std::static_pointer_cast<FramedEndpoint>(lane.lock())) {
+                endpoint->answer(ticket, ended, old);
+            }
+        };
+        engine_.device_atomics().push({swap, operand, compare, std::move(share), std::move(region), address, reply});
+        return;
+    }
+    std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(address));
+    uint64_t old = compare;
+    if (swap) {
+        word.compare_exchange_strong(old, operand);
+    } else {
+        old = word.fetch_add(operand);
+    }
+    answer(header.ticket, {}, old);
+}
+
+void FramedEndpoint::answer(uint32_t ticket, Outcome outcome, uint64_t value, bool last) {
+    FrameHeader header;
+    header.kind = FrameKind::ack;
+    header.flags = last ? kLast : 0;
+    header.status = static_cast<uint8_t>(outcome.status);
+    header.reason = static_cast<uint8_t>(outcome.reason);
+    header.ticket = ticket;
+    header.arg = value;
+    const std::lock_guard lock(lane_);
+    if (outbound_.answers() >= kMaxAnswers) {
+        return fail({Status::protocol, Reason::window_full});
+    }
+    push_small(header);
+}
+
+void FramedEndpoint::end_send_data(const FrameHeader& header) {
+    if (in_.verdict.status == Status::protocol) {
+        return fail(in_.verdict);
+    }
+    if (!header.has(kLast)) {
+        return;
+    }
+    const auto found = arrivals_.find(header.ticket);
+    if (header.has(kAborted)) {
+        found->second->outcome = {static_cast<Status>(header.status), static_cast<Reason>(header.reason)};
+    }
+    ending_.push_back(std::move(found->second));
+    arrivals_.erase(found);
+    poll_arrivals();
+}
+
+// Ends what has had its last frame and its last device copy; true if something did.
+bool FramedEndpoint::poll_arrivals() {
+    bool did = false;
+    for (const auto& [ticket, arrival] : arrivals_) {
+        static_cast<void>(arrival->sink->settled()); // gives staging buffers back
+    }
+    for (auto& arrival : ending_) {
+        if (!arrival->eager.empty()) {
+            if (!arrival->sink->begin_frame(arrival->extents)) {
+                continue;
+            }
+            iovec piece;
+            [[maybe_unused]] const size_t one = arrival->sink->scatter(&piece, 1, arrival->eager.size());
+            std::memcpy(piece.iov_base, arrival->eager.data(), arrival->eager.size());
+            arrival->sink->consume(arrival->eager.size());
+            arrival->sink->end_frame(true);
+            arrival->eager.clear();
+        }
+        if (arrival->sink->settled()) {
+            finish_arrival(*arrival);
+            arrival.reset();
+            did = true;
+        }
+    }
+    std::erase(ending_, nullptr);
+    return did;
+}
+
+void FramedEndpoint::finish_arrival(Arrival& arrival) {
+    Outcome outcome = arrival.outcome.ok() ? arrival.sink->outcome() : arrival.outcome;
+    arrival.sink.reset(); // unpins before anybody can see the end
+    if (arrival.share) {
+        arrival.share->device_copies.fetch_sub(1, std::memory_order_acq_rel);
+    }
+    if (arrival.recv) {
+        // The sender gave up: the receiver's buffer holds a part of a message that will never be whole.
+        const bool given_up = outcome.status == Status::cancelled;
+        arrival.recv->finish(given_up ? Outcome{Status::peer_lost, Reason::truncated} : outcome,
+                             outcome.ok() ? arrival.nbytes : 0);
+    } else if (outcome.ok()) {
+        deliver(arrival.last);
+    }
+    answer(arrival.ticket, outcome);
+}
+
+} // namespace zerohop::framed

@@ -1,0 +1,120 @@
+// The contract of a provider: a kind of fabric. Providers start no threads; the engine's poller calls poll().
+#pragma once
+
+#include "engine/operation.hpp"
+#include "memory/extents.hpp"
+#include "memory/region.hpp"
+#include "memory/share.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace zerohop {
+
+class Engine;
+class Peer;
+class Endpoint;
+
+// What it costs to use a provider, as data, so that the path is chosen in one place.
+struct Limits {
+    uint64_t max_message = UINT64_MAX;
+    uint32_t alignment = 1;
+    double fixed_us = 0;
+    double gbps = 0;
+};
+
+// What two endpoints must tell each other: bytes, and descriptors where the fabric passes them.
+struct Address {
+    std::string bytes;
+    std::vector<int> fds; // borrowed
+};
+
+// A pair (memory, remote memory) on one lane: all that does not change from operation to operation.
+struct Route {
+    std::shared_ptr<Endpoint> endpoint;
+    std::shared_ptr<Region> local;
+    ShareId share;
+    Capability capability{};
+    uint64_t remote_nbytes = 0;
+    uint8_t rights = 0;
+    std::shared_ptr<Mapping> mapping; // the remote memory itself, where the lane can map it
+};
+
+enum class Kind : uint8_t { write, read, fetch_add, compare_swap, notify, send, recv, flush };
+
+// One transfer, as a plain value.
+struct Request {
+    Kind kind = Kind::write;
+    const Route* route = nullptr;  // one-sided kinds; alive for the call only
+    std::shared_ptr<Region> local; // send, recv
+    uint64_t local_offset = 0;
+    uint64_t remote_offset = 0;
+    uint64_t nbytes = 0;
+    std::shared_ptr<const PageList> pages; // nbytes is then the sum
+    int64_t notify = -1;                   // 32 bits, or -1 for none
+    uint64_t operand = 0;                  // fetch_add: addend; compare_swap: the new value
+    uint64_t compare = 0;
+    uint64_t deadline_ns = 0;
+};
+
+// `done`: ended well before post() returned, no slot was used. `posted`: `op` ends later. `retry`: nothing happened,
+// the lane is full for `outcome.reason`. `failed`: nothing happened, for good.
+struct Posted {
+    enum class What : uint8_t { done, posted, retry, failed };
+    What what = What::done;
+    Outcome outcome{};
+    OpRef op{};
+    uint64_t value = 0;
+};
+
+// One end of a lane. post() may be called from any thread; poll() by the engine's one poller only.
+class Endpoint : public std::enable_shared_from_this<Endpoint> {
+public:
+    virtual ~Endpoint() = default;
+    [[nodiscard]] virtual const char* provider() const = 0;
+    [[nodiscard]] virtual Limits limits() const = 0;
+    [[nodiscard]] virtual Address address() = 0;
+    virtual void connect(const Address& remote) = 0; // throws NativeError
+    [[nodiscard]] virtual Posted post(const Request& request) = 0;
+    // Every operation in flight ends with `outcome`; later posts fail with it. Memory stays pinned until copies end.
+    virtual void close(Outcome outcome) = 0;
+    [[nodiscard]] virtual Outcome state() const = 0; // ok while usable
+    [[nodiscard]] virtual Peer& peer() const = 0;
+
+    // Moves what can be moved now, at most about 256 KiB a direction; true when it did something.
+    virtual bool poll() = 0;
+    // May poll() have something to do? Read without a lock by a thread about to sleep.
+    [[nodiscard]] virtual bool ready() const = 0;
+    // Has it work that needs nothing from the peer? Then somebody must poll even if nobody waits.
+    [[nodiscard]] virtual bool has_local_work() const = 0;
+    // Does it wait for something that wakes nobody (device copies)? Then sleeping must be short.
+    [[nodiscard]] virtual bool needs_polling() const = 0;
+    // Nothing of it is in use by a device any more; only then may it be destroyed.
+    [[nodiscard]] virtual bool idle() const = 0;
+    // About once a millisecond while somebody polls: heartbeats.
+    virtual void tick(uint64_t now) = 0;
+    // Credits of `count` notifications that the user has taken go back to the peer.
+    virtual void return_credits(uint32_t count) = 0;
+    virtual void each_statistic(void (*visit)(void*, const char*, uint64_t), void* context) const = 0;
+};
+
+struct Probe {
+    bool usable = false;
+    std::string reason;
+    std::string fix;
+};
+
+class Provider {
+public:
+    virtual ~Provider() = default;
+    [[nodiscard]] virtual const char* name() const = 0;
+    [[nodiscard]] virtual Probe probe() const = 0;
+    [[nodiscard]] virtual std::shared_ptr<Endpoint> endpoint(Engine& engine, std::shared_ptr<Peer> peer) const = 0;
+};
+
+// All that this build has, cheapest first.
+[[nodiscard]] const std::vector<const Provider*>& providers();
+
+} // namespace zerohop

@@ -1,0 +1,52 @@
+// The shm lane. Memory that the peer mapped to us is copied to and from directly; all other memory goes through a
+// ring each way, with the framed protocol. Notifications always take the ring.
+#pragma once
+
+#include "provider/framed/endpoint.hpp"
+#include "provider/shm/mapped_copy.hpp"
+#include "provider/shm/ring.hpp"
+
+#include <list>
+#include <memory>
+
+namespace zerohop::shm {
+
+class ShmEndpoint final : public framed::FramedEndpoint {
+public:
+    ShmEndpoint(Engine& engine, std::shared_ptr<Peer> peer);
+
+    const char* provider() const override { return "shm"; }
+    Limits limits() const override;
+    Address address() override;
+    void connect(const Address& remote) override;
+    Posted post(const Request& request) override;
+    void close(Outcome outcome) override;
+    bool poll() override;
+    bool ready() const override;
+    bool has_local_work() const override;
+    bool needs_polling() const override;
+    bool idle() const override;
+    void each_statistic(void (*visit)(void*, const char*, uint64_t), void* context) const override;
+
+private:
+    Posted post_mapped(const Request& request);
+    Posted post_mapped_atomic(const Request& request);
+    bool poll_copies();
+    void finish(MappedCopy& copy, Outcome outcome);
+
+    std::unique_ptr<RingConsumer> inbound_; // until connect() gives it to the stream
+    SpinLock copies_lock_;
+    std::list<MappedCopy> copies_;
+    std::atomic<size_t> copies_pending_{0};
+    std::atomic<size_t> device_copies_{0};
+    std::atomic<uint64_t> bytes_mapped_{0};
+};
+
+class ShmProvider final : public Provider {
+public:
+    const char* name() const override { return "shm"; }
+    Probe probe() const override;
+    std::shared_ptr<Endpoint> endpoint(Engine& engine, std::shared_ptr<Peer> peer) const override;
+};
+
+} // namespace zerohop::shm

@@ -1,0 +1,162 @@
+#include "provider/shm/ring.hpp"
+
+#include "memory/copy.hpp"
+#include "memory/region.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <string>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+namespace zerohop::shm {
+
+namespace {
+
+constexpr size_t kPublishBytes = 32 * 1024;
+constexpr size_t kPiecesAhead = 2; // of a page list: their reads overlap
+constexpr size_t kIndexBytes = 4096;
+
+} // namespace
+
+RingMemory::RingMemory()
+    : fd_(make_memfd("zerohop-ring", kIndexBytes + kRingBytes, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
+    map();
+}
+
+RingMemory::RingMemory(int fd) : fd_(Descriptor::duplicate(fd)) {
+    struct stat info {};
+    const int seals = fcntl(fd_.get(), F_GET_SEALS);
+    // Without the seal the peer could shrink the file and our next access would be a bus error.
+    if (fstat(fd_.get(), &info) != 0 || static_cast<size_t>(info.st_size) != kIndexBytes + kRingBytes || seals < 0 ||
+        (seals & F_SEAL_SHRINK) == 0) {
+        throw NativeError(Status::protocol, Reason::malformed, "the peer's ring has an unknown size or no seal");
+    }
+    map();
+}
+
+void RingMemory::map() {
+    // Reserve the whole range first, then lay the two views of the data side by side into it.
+    void* base = mmap(nullptr, kIndexBytes + 2 * kRingBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED) {
+        throw NativeError(Status::no_memory, Reason::out_of_shared_memory,
+                          std::string("cannot reserve a ring: ") + std::strerror(errno));
+    }
+    base_ = base;
+    auto* start = static_cast<std::byte*>(base);
+    const int protection = PROT_READ | PROT_WRITE;
+    const int flags = MAP_SHARED | MAP_FIXED;
+    if (mmap(start, kIndexBytes + kRingBytes, protection, flags, fd_.get(), 0) == MAP_FAILED ||
+        mmap(start + kIndexBytes + kRingBytes, kRingBytes, protection, flags, fd_.get(), kIndexBytes) == MAP_FAILED) {
+        const int error = errno;
+        munmap(base_, kIndexBytes + 2 * kRingBytes);
+        throw NativeError(Status::no_memory, Reason::out_of_shared_memory,
+                          std::string("cannot map a ring: ") + std::strerror(error));
+    }
+    indices_ = static_cast<RingIndices*>(base);
+    data_ = start + kIndexBytes;
+}
+
+RingMemory::~RingMemory() {
+    munmap(base_, kIndexBytes + 2 * kRingBytes);
+}
+
+bool RingProducer::has_room() const {
+    return tail_ - memory_.indices().head.load(std::memory_order_seq_cst) < kRingBytes;
+}
+
+size_t RingProducer::send(std::span<const iovec> pieces, const PeerPresence* consumer) {
+    RingIndices& indices = memory_.indices();
+    size_t sent = 0;
+    size_t unpublished = 0;
+    for (size_t index = 0; index < pieces.size(); ++index) {
+        const iovec& piece = pieces[index];
+        if (index + kPiecesAhead < pieces.size()) {
+            prefetch(pieces[index + kPiecesAhead].iov_base, pieces[index + kPiecesAhead].iov_len);
+        }
+        const auto* from = static_cast<const std::byte*>(piece.iov_base);
+        size_t left = piece.iov_len;
+        while (left != 0) {
+            if (tail_ - head_seen_ == kRingBytes) {
+                head_seen_ = indices.head.load(std::memory_order_acquire);
+                if (head_seen_ > tail_ || tail_ - head_seen_ > kRingBytes) {
+                    corrupt_ = true;
+                    return 0;
+                }
+                if (tail_ - head_seen_ == kRingBytes) {
+                    break;
+                }
+            }
+            const size_t room = kRingBytes - (tail_ - head_seen_);
+            const size_t n = std::min({left, room, kPublishBytes - unpublished});
+            copy_cached(memory_.at(tail_), from, n);
+            tail_ += n;
+            from += n;
+            left -= n;
+            sent += n;
+            unpublished += n;
+            if (unpublished == kPublishBytes) {
+                indices.tail.store(tail_, std::memory_order_release);
+                unpublished = 0;
+            }
+        }
+        if (left != 0) {
+            break;
+        }
+    }
+    if (sent != 0) {
+        indices.tail.store(tail_, std::memory_order_seq_cst);
+        if (consumer != nullptr) {
+            consumer->wake();
+        }
+    }
+    return sent;
+}
+
+size_t RingConsumer::receive(std::span<const iovec> pieces, bool streaming, const PeerPresence* producer) {
+    RingIndices& indices = memory_.indices();
+    uint64_t head = head_.load(std::memory_order_relaxed);
+    const uint64_t available = indices.tail.load(std::memory_order_acquire) - head;
+    if (available > kRingBytes) {
+        corrupt_ = true;
+        return 0;
+    }
+    size_t got = 0;
+    size_t unpublished = 0;
+    for (const iovec& piece : pieces) {
+        auto* to = static_cast<std::byte*>(piece.iov_base);
+        size_t left = std::min<uint64_t>(piece.iov_len, available - got);
+        while (left != 0) {
+            const size_t n = std::min(left, kPublishBytes);
+            if (streaming) {
+                copy_streaming(to, memory_.at(head), n);
+            } else {
+                copy_cached(to, memory_.at(head), n);
+            }
+            head += n;
+            to += n;
+            left -= n;
+            got += n;
+            unpublished += n;
+            if (unpublished >= kPublishBytes) {
+                indices.head.store(head, std::memory_order_release);
+                unpublished = 0;
+            }
+        }
+    }
+    if (streaming) {
+        stream_fence();
+    }
+    if (got != 0) {
+        head_.store(head, std::memory_order_relaxed);
+        indices.head.store(head, std::memory_order_seq_cst);
+        if (indices.producer_waiting.load(std::memory_order_seq_cst) != 0 && producer != nullptr) {
+            producer->ring();
+        }
+    }
+    return got;
+}
+
+} // namespace zerohop::shm

@@ -1,0 +1,41 @@
+#include "provider/tcp/endpoint.hpp"
+
+#include "provider/tcp/socket_stream.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace zerohop::tcp {
+
+Limits TcpEndpoint::limits() const {
+    return {.max_message = UINT64_MAX, .alignment = 1, .fixed_us = 60.0, .gbps = 5.0};
+}
+
+void TcpEndpoint::connect(const Address& remote) {
+    if (remote.fds.size() != 1) {
+        throw NativeError(Status::unsupported, Reason::malformed, "a tcp lane needs one connected socket");
+    }
+    if (stream() != nullptr) {
+        throw NativeError(Status::closed, Reason::lane_closed, "this lane is connected already");
+    }
+    start(std::make_unique<SocketStream>(Descriptor::duplicate(remote.fds[0]), engine().poller()));
+}
+
+Probe TcpProvider::probe() const {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        return {false, std::string("the kernel gives no TCP socket: ") + std::strerror(errno),
+                "raise the limit of open files (ulimit -n), or allow sockets in this sandbox"};
+    }
+    ::close(fd);
+    return {true, "", ""};
+}
+
+std::shared_ptr<Endpoint> TcpProvider::endpoint(Engine& engine, std::shared_ptr<Peer> peer) const {
+    return std::make_shared<TcpEndpoint>(engine, std::move(peer));
+}
+
+} // namespace zerohop::tcp

@@ -1,0 +1,121 @@
+#include "provider/tcp/socket_stream.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+namespace zerohop::tcp {
+
+namespace {
+
+constexpr size_t kBufferBytes = 64 * 1024;
+constexpr size_t kMaxPieces = 65;
+constexpr size_t kLargePiece = 16 * 1024;
+constexpr size_t kHeadRoom = 64;
+
+} // namespace
+
+SocketStream::SocketStream(Descriptor socket, Poller& poller)
+    : socket_(std::move(socket)), poller_(poller), buffer_(kBufferBytes) {
+    const int on = 1;
+    setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    fcntl(socket_.get(), F_SETFL, fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
+    poller_.watch(socket_.get());
+}
+
+SocketStream::~SocketStream() {
+    close();
+}
+
+size_t SocketStream::send(std::span<const iovec> pieces) {
+    if (closed_.load(std::memory_order_relaxed) || ended_.load(std::memory_order_relaxed)) {
+        return 0;
+    }
+    msghdr message{};
+    message.msg_iov = const_cast<iovec*>(pieces.data());
+    message.msg_iovlen = pieces.size();
+    const ssize_t sent = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0) {
+        if (errno != EAGAIN && errno != EINTR) {
+            ended_.store(true, std::memory_order_release);
+        }
+        return 0;
+    }
+    return static_cast<size_t>(sent);
+}
+
+size_t SocketStream::receive(std::span<const iovec> pieces, bool /*streaming*/) {
+    size_t got = 0;
+    size_t buffered = buffered_.load(std::memory_order_relaxed);
+    if (buffered != 0) {
+        for (const iovec& piece : pieces) {
+            const size_t n = std::min(piece.iov_len, buffered);
+            std::memcpy(piece.iov_base, buffer_.data() + at_, n);
+            at_ += n;
+            buffered -= n;
+            got += n;
+        }
+        buffered_.store(buffered, std::memory_order_release);
+        return got;
+    }
+    if (closed_.load(std::memory_order_relaxed) || ended_.load(std::memory_order_relaxed)) {
+        return 0;
+    }
+    // One call fills the caller's pieces and takes what follows into the buffer: the next header, usually.
+    iovec all[kMaxPieces];
+    const size_t count = std::min(pieces.size(), kMaxPieces - 1);
+    std::copy_n(pieces.begin(), count, all);
+    // Behind a large payload only the next header is worth a copy; behind a small one there may be many frames.
+    all[count] = {buffer_.data(), pieces[0].iov_len >= kLargePiece ? kHeadRoom : buffer_.size()};
+    msghdr message{};
+    message.msg_iov = all;
+    message.msg_iovlen = count + 1;
+    const ssize_t received = recvmsg(socket_.get(), &message, MSG_DONTWAIT);
+    if (received <= 0) {
+        if (received == 0 || (errno != EAGAIN && errno != EINTR)) {
+            ended_.store(true, std::memory_order_release);
+        }
+        return 0;
+    }
+    auto left = static_cast<size_t>(received);
+    for (size_t i = 0; i < count && left != 0; ++i) {
+        const size_t n = std::min(pieces[i].iov_len, left);
+        got += n;
+        left -= n;
+    }
+    at_ = 0;
+    buffered_.store(left, std::memory_order_release);
+    return got;
+}
+
+bool SocketStream::ready(bool /*wants_room*/) const {
+    // The socket itself is watched by the poller's epoll; only what lies in the buffer is ours to tell.
+    return buffered_.load(std::memory_order_acquire) != 0;
+}
+
+void SocketStream::want_room(bool wanted) {
+    if (!closed_.load(std::memory_order_relaxed)) {
+        poller_.watch_writable(socket_.get(), wanted);
+    }
+}
+
+Outcome SocketStream::state() const {
+    if (ended_.load(std::memory_order_acquire) && buffered_.load(std::memory_order_acquire) == 0) {
+        return {Status::peer_lost, Reason::stream_closed};
+    }
+    return {};
+}
+
+void SocketStream::close() {
+    if (!closed_.exchange(true)) {
+        poller_.unwatch(socket_.get());
+        shutdown(socket_.get(), SHUT_RDWR);
+        // The descriptor itself stays until destruction: a posting thread may be about to use it.
+    }
+}
+
+} // namespace zerohop::tcp

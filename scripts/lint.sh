@@ -1,0 +1,59 @@
+#!/bin/bash
+# lint.sh: every check, all of them even when one fails; short when all is well.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+export PATH="$PWD/.venv/bin:$PATH"
+
+checks=0
+failed=()
+check() { # NAME COMMAND…
+    local name=$1 log=build/lint/$1.log
+    shift
+    checks=$((checks + 1))
+    if "$@" >"$log" 2>&1; then
+        echo "$name: ok"
+    else
+        echo "$name: failed"
+        tail -100 "$log"
+        failed+=("$name")
+    fi
+}
+mkdir -p build/lint
+
+mapfile -t cpp < <(git ls-files --cached --others --exclude-standard '*.cpp' '*.hpp' | sort)
+mapfile -t typed < <(for place in src/zerohop tests bench examples scripts; do
+    [ -n "$(find $place -name '*.py' 2>/dev/null | head -1)" ] && echo $place
+done)
+mapfile -t shell < <(git ls-files --cached --others --exclude-standard '*.sh' .ci/run)
+
+tidy() {
+    cmake -S . -B build/lint/cmake -G Ninja -DCMAKE_BUILD_TYPE=Debug -DZEROHOP_NATIVE_TESTS=ON \
+        -DPython_EXECUTABLE="$PWD/.venv/bin/python" || return 1
+    # A file is looked at again only when it, a header of ours, or the rules have changed.
+    local rules headers
+    rules=$(cat .clang-tidy CMakeLists.txt pyproject.toml | sha256sum)
+    headers=$(printf '%s\n' "${cpp[@]}" | grep 'hpp$' | xargs -r cat | sha256sum)
+    export rules headers
+    # shellcheck disable=SC2016 # the inner shell expands these
+    printf '%s\n' "${cpp[@]}" | grep 'cpp$' | xargs -r -n 1 -P "$(nproc)" bash -c '
+        seen=build/lint/tidy/$(cat "$0" - <<<"$0 $rules $headers" | sha256sum | cut -c1-40)
+        [ -e "$seen" ] && exit 0
+        clang-tidy --quiet -p build/lint/cmake "$0" 2>/dev/null && touch "$seen"'
+}
+mkdir -p build/lint/tidy
+
+syntax() {
+    local file
+    for file in "${shell[@]}"; do bash -n "$file" || return 1; done
+}
+
+check ruff ruff check .
+check ruff-format ruff format --check .
+check mypy mypy "${typed[@]}"
+check clang-format clang-format --dry-run -Werror "${cpp[@]}"
+check clang-tidy tidy
+check generated scripts/stubs.sh check
+check shell syntax
+
+echo "$((checks - ${#failed[@]})) passed, ${#failed[@]} failed"
+[ ${#failed[@]} = 0 ]

@@ -1,0 +1,41 @@
+"""Write docs/settings.md from the table in zerohop/settings.py, or check that it is what the table gives.
+
+settings_page.py write|check
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from zerohop.settings import SETTINGS
+
+PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
+
+HEAD = """# Settings
+
+Every default of a `Context`. An argument in the call wins over the environment variable, which wins over the default.
+A value that makes no sense is a `ValueError` that names where it came from.
+
+| argument | variable | default | meaning |
+|---|---|---|---|
+"""
+
+
+def page() -> str:
+    rows = [f"| `{row.name}` | `{row.variable}` | `{row.default}` | {row.help} |\n" for row in SETTINGS]
+    return HEAD + "".join(rows)
+
+
+def main() -> int:
+    if sys.argv[1:] == ["write"]:
+        PAGE.write_text(page(), encoding="utf-8")
+        return 0
+    if PAGE.read_text(encoding="utf-8") == page():
+        return 0
+    print("docs/settings.md differs from zerohop/settings.py: make stubs", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

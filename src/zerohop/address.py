@@ -1,0 +1,199 @@
+"""Where a Context can be reached: its URL, its Unix socket's directory, and which host this is."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import shutil
+import socket
+import stat
+import struct
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import parse_qsl, quote, urlsplit
+
+SCHEME: Final = "zerohop"
+# sun_path has 108 bytes, the last of them 0.
+MAX_SOCKET_PATH: Final = 107
+MAX_URL: Final = 1024
+SOCKET_NAME: Final = "s"
+_CONTEXT_ID: Final = re.compile(r"[0-9a-f]{32}")
+_HOST_ID: Final = re.compile(r"[0-9a-f]{32}")
+# A directory whose socket is not there yet may belong to a Context that is just being made.
+_YOUNG_S: Final = 60.0
+_SWEPT_AT_ONCE: Final = 64
+
+
+class Address(NamedTuple):
+    """A parsed URL. Any part may be missing: ``zerohop://host:port`` reaches whichever Context listens there."""
+
+    host: str
+    port: int
+    context: str = ""
+    host_id: str = ""
+    socket_path: str = ""
+
+    @property
+    def listens(self) -> bool:
+        """Whether it can be reached by TCP."""
+        return bool(self.host) and self.port != 0
+
+    def url(self) -> str:
+        """The text form; ``parse`` gives the same Address back."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        where = f"{host}:{self.port}" if self.listens else ""
+        parts = [f"host={self.host_id}"] if self.host_id else []
+        if self.socket_path:
+            parts.append(f"unix={quote(self.socket_path, safe='/')}")
+        query = f"?{'&'.join(parts)}" if parts else ""
+        return f"{SCHEME}://{where}/{self.context}{query}"
+
+
+def parse(url: str) -> Address:
+    """The Address of a URL.
+
+    Raises:
+        TypeError: not a string.
+        ValueError: not a zerohop URL, or one with a part that makes no sense.
+    """
+    if not isinstance(url, str):
+        raise TypeError(f"a URL is a string, not {type(url).__name__}")
+    if len(url) > MAX_URL or not url.isprintable():
+        raise ValueError("a zerohop URL has at most 1024 printable characters")
+    parts = urlsplit(url)
+    if parts.scheme != SCHEME:
+        raise ValueError(f"{url!r} does not begin with {SCHEME}://")
+    try:
+        port = parts.port or 0
+    except ValueError as error:
+        raise ValueError(f"{url!r}: {error}") from None
+    query = dict(parse_qsl(parts.query))
+    context = parts.path.strip("/")
+    address = Address(parts.hostname or "", port, context, query.get("host", ""), query.get("unix", ""))
+    if context and not _CONTEXT_ID.fullmatch(context):
+        raise ValueError(f"{url!r}: a Context's id is 32 hexadecimal digits, not {context!r}")
+    if address.host_id and not _HOST_ID.fullmatch(address.host_id):
+        raise ValueError(f"{url!r}: a host's id is 32 hexadecimal digits")
+    path = address.socket_path
+    if path and (not path.startswith("/") or len(os.fsencode(path)) > MAX_SOCKET_PATH):
+        raise ValueError(f"{url!r}: a Unix socket's path is absolute and has at most {MAX_SOCKET_PATH} bytes")
+    if not address.listens and not path:
+        raise ValueError(f"{url!r} has neither host:port nor the path of a Unix socket")
+    return address
+
+
+def split_listen(listen: str) -> tuple[str, int]:
+    """Host and port of ``"host:port"``, ``"[v6]:port"`` or ``"host"``.
+
+    Raises:
+        ValueError: not of that form.
+    """
+    try:
+        parts = urlsplit(f"//{listen}")
+        port = parts.port or 0
+    except ValueError as error:
+        raise ValueError(f"listen={listen!r} is not host:port: {error}") from None
+    if not parts.hostname or parts.path or parts.query or parts.username:
+        raise ValueError(f"listen={listen!r} is not host:port")
+    return parts.hostname, port
+
+
+@functools.cache
+def host_id() -> str:
+    """The same in all processes of one running kernel, containers included; different on every other host."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        # Nothing to know the host by: no peer will be taken to be on it, which costs speed and nothing else.
+        boot = uuid.uuid4().hex
+    return hashlib.sha256(f"zerohop host {boot}".encode()).hexdigest()[:32]
+
+
+def advertised_host(bound: str) -> str:
+    """The address that peers are told when a listener is bound to ``bound``: itself, unless that is a wildcard."""
+    if bound not in ("0.0.0.0", "::"):  # noqa: S104 - compared with, not bound to
+        return bound
+    family = socket.AF_INET6 if ":" in bound else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            # Sends nothing: asks the routing table which of our addresses the world sees.
+            probe.connect(("2001:db8::1" if family == socket.AF_INET6 else "192.0.2.1", 9))
+            host: str = probe.getsockname()[0]
+        except OSError:
+            return socket.gethostname()
+        else:
+            return host
+
+
+def make_directory() -> Path:
+    """A new 0700 directory for this Context's Unix socket, in $XDG_RUNTIME_DIR where that works, else in /tmp."""
+    prefix = f"zerohop-{os.getuid()}-"
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    for parent in (runtime, "/tmp"):  # noqa: S108 - mkdtemp makes it private
+        # The 8 random characters, two slashes and the socket's name come on top.
+        if not parent.startswith("/") or len(os.fsencode(parent)) + len(prefix) + 12 > MAX_SOCKET_PATH:
+            continue
+        try:
+            directory = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        except OSError:
+            continue
+        _sweep(Path(parent), prefix, directory)
+        return directory
+    return Path(tempfile.mkdtemp(prefix=prefix))
+
+
+def remove_directory(directory: Path) -> None:
+    """Remove what make_directory made; nothing happens when it is gone already."""
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _sweep(parent: Path, prefix: str, own: Path) -> None:
+    """Remove what killed processes of this user have left behind."""
+    try:
+        entries = [entry for entry in parent.iterdir() if entry.name.startswith(prefix) and entry != own]
+    except OSError:
+        return
+    bound = _bound_sockets() if entries else ""
+    for entry in entries[:_SWEPT_AT_ONCE]:
+        try:
+            status = entry.lstat()
+            ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+            if not ours or time.time() - status.st_mtime < _YOUNG_S or f"{entry}/{SOCKET_NAME}\n" in bound:
+                continue
+            if not _answers(entry / SOCKET_NAME):
+                shutil.rmtree(entry, ignore_errors=True)
+        except OSError:
+            continue
+
+
+def _bound_sockets() -> str:
+    """The kernel's list of Unix sockets, so that living Contexts need not be disturbed by connecting to them."""
+    try:
+        return Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _answers(path: Path) -> bool:
+    """Whether a process still listens on the socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True
+        return True
+
+
+def peer_uid(sock: socket.socket) -> int:
+    """User id of the process at the other end of a Unix socket, as the kernel knows it."""
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    uid: int = struct.unpack("3i", credentials)[1]
+    return uid

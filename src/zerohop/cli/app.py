@@ -1,0 +1,105 @@
+"""Commands and their options. The work is imported inside each command."""
+
+# No `from __future__ import annotations`: typer reads these annotations at run time.
+import enum
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="zerohop",
+    help="Moves bytes between the GPU memory, host memory and storage of any two processes.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class Fault(str, enum.Enum):
+    """Faults that the demo can inject to prove that its verification fails when it should."""
+
+    flip = "flip"
+    flip_sweep = "flip-sweep"
+
+
+class Place(str, enum.Enum):
+    """Memory that the benchmark can move."""
+
+    host = "host"
+    sim = "sim"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from zerohop.machine.facts import package_version
+
+        typer.echo(f"zerohop {package_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    """Moves bytes between the GPU memory, host memory and storage of any two processes."""
+
+
+@app.command()
+def info(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    sim_devices: Annotated[
+        int | None, typer.Option(min=0, max=64, help="Simulated GPUs to open. [default: ZEROHOP_SIM_DEVICES or 0]")
+    ] = None,
+) -> None:
+    """What this machine has: accelerators, NICs, providers; for each provider usable, or why not."""
+    from zerohop.cli.info import run
+
+    sys.exit(run(as_json=json, sim_devices=sim_devices))
+
+
+@app.command()
+def demo(
+    input: Annotated[  # noqa: A002 - the option's name is part of the interface
+        Path | None, typer.Option(exists=True, dir_okay=False, metavar="FILE.safetensors", help="Move this model.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds after which the demo gives up.")] = 170.0,
+    inject_fault: Annotated[Fault | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Two processes exchange GPU memory (simulated GPUs), verified on the receiving device; then a size sweep."""
+    from zerohop.cli.demo import Broken, run
+
+    broken = Broken(in_steps=inject_fault is Fault.flip, in_sweep=inject_fault is Fault.flip_sweep)
+    sys.exit(run(model=input, timeout=timeout, broken=broken))
+
+
+@app.command()
+def bench(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="write, read, write_notify, write_pages, …")
+    ] = None,
+    provider: Annotated[list[str] | None, typer.Option(help="Only this provider; may be repeated.")] = None,
+    src: Annotated[Place | None, typer.Option(help="Where the initiator's bytes are.")] = None,
+    dst: Annotated[Place | None, typer.Option(help="Where the other process's bytes are.")] = None,
+    bytes: Annotated[  # noqa: A002
+        str | None, typer.Option(metavar="N,N…", help="Sizes, as 8,64Ki,64Mi; of a page for the page lists.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Operations (or pages) of one measurement.")] = None,
+    json: Annotated[str | None, typer.Option(metavar="FILE|-", help="Write the rows as JSON.")] = None,
+    plot: Annotated[Path | None, typer.Option(dir_okay=False, metavar="FILE.png", help="Draw the rows.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Few rounds: a look, not a measurement.")] = False,
+) -> None:
+    """Measures transfers between two processes, every byte verified, against raw floors of the same run."""
+    from zerohop.cli.bench import Request, run
+
+    request = Request(
+        names=tuple(names or ()),
+        providers=tuple(provider or ()),
+        src=src.value if src else None,
+        dst=dst.value if dst else None,
+        sizes=bytes,
+        batch=batch,
+        quick=quick,
+    )
+    sys.exit(run(request, json_to=json, plot_to=plot))

@@ -1,0 +1,173 @@
+"""The second process of the benchmark: ``python -m zerohop.cli.bench._peer``, driven by `zerohop.cli.peer`."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import time
+
+import numpy as np
+
+import zerohop
+from zerohop import _floors
+from zerohop.cli.bench import notify
+from zerohop.cli.bench.session import TIMEOUT, LocalMemory
+from zerohop.cli.payload import Octets, digest, random_bytes
+from zerohop.cli.peer import Answer, serve
+
+
+class BenchPeer:
+    """One Context and one memory that the first process reaches; a command per method."""
+
+    def __init__(self) -> None:
+        """Opens nothing yet."""
+        self._context: zerohop.Context | None = None
+        self._memory: LocalMemory | None = None
+
+    @property
+    def context(self) -> zerohop.Context:
+        """The open Context."""
+        assert self._context is not None, "open comes first"
+        return self._context
+
+    @property
+    def memory(self) -> LocalMemory:
+        """The memory that the first process reaches."""
+        assert self._memory is not None, "allocate comes first"
+        return self._memory
+
+    def open(self, providers: list[str] | None, sim_devices: int, spin_us: float | None) -> Answer:
+        """Opens a Context; spin_us None keeps the default."""
+        if spin_us is None:
+            self._context = zerohop.Context(providers=providers, sim_devices=sim_devices)
+        else:
+            self._context = zerohop.Context(providers=providers, sim_devices=sim_devices, spin_us=spin_us)
+        return {"url": self._context.url}
+
+    def close(self) -> None:
+        """Closes the Context and what is left of its memory."""
+        self.release()
+        if self._context is not None:
+            self._context.close()
+        self._context = None
+
+    def allocate(self, kind: str, nbytes: int) -> Answer:
+        """Makes memory and shares all of it."""
+        self._memory = LocalMemory(self.context, kind, nbytes)
+        return {"handle": bytes(self._memory.memory.share("rw")).hex()}
+
+    def release(self) -> None:
+        """Closes the memory."""
+        if self._memory is not None:
+            self._memory.close()
+        self._memory = None
+
+    def fill(self, seed: int, nbytes: int) -> None:
+        """Fills the memory with random bytes."""
+        self.memory.put(random_bytes(seed, nbytes))
+
+    def clear(self) -> None:
+        """Fills the memory with zeros."""
+        self.memory.put(np.zeros(self.memory.memory.nbytes, np.uint8))
+
+    def digest(self, nbytes: int) -> Answer:
+        """Digests the first `nbytes` of the memory."""
+        return {"digest": self.memory.digest(nbytes)}
+
+    def poll(self, stop: int) -> None:
+        """Waits in Python until the notification `stop` comes; how it waits is the Context's setting."""
+        while self.context.notification(timeout=TIMEOUT).result().value != stop:
+            pass
+
+    def pong(self, mode: str, rounds: int, message_bytes: int, seed: int, handle: str, total: int) -> Answer:
+        """Answers a ping-pong."""
+        remote = zerohop.RemoteBuffer.from_bytes(bytes.fromhex(handle))
+        source = LocalMemory(self.context, "numpy", total)
+        source.put(random_bytes(seed, total))
+        cuts = [(i * message_bytes, (i + 1) * message_bytes) for i in range(rounds)]
+        outlets = [(source.memory[first:end], remote[first:end]) for first, end in cuts]
+        times: list[int] = []
+        try:
+            if mode == "result":
+                notify.pong(self.context, outlets)
+            else:
+                times = asyncio.run(notify.pong_async(self.context, outlets, asleep=mode == "await-asleep"))
+        finally:
+            source.close()
+        return {"times": times}
+
+    def read_digest(self, handle: str) -> Answer:
+        """Reads all of a handle and digests it."""
+        remote = zerohop.RemoteBuffer.from_bytes(bytes.fromhex(handle))
+        target = np.zeros(remote.nbytes, np.uint8)
+        self.context.read(remote, target).result(TIMEOUT)
+        return {"digest": digest(target)}
+
+    def cpu_seconds(self) -> Answer:
+        """Returns the processor time of this process."""
+        return {"seconds": time.process_time()}
+
+
+class FloorPeer:
+    """The other side of the floors; uses no zerohop code."""
+
+    def __init__(self) -> None:
+        """Takes its descriptors in `floor_open`."""
+        self._fds: dict[str, int] = {}
+        self._ring_bytes = 0
+        self._target: Octets = np.zeros(0, np.uint8)
+
+    def floor_open(self, descriptors: dict[str, int], ring_bytes: int) -> None:
+        """Takes the inherited descriptors by name."""
+        self._fds, self._ring_bytes = descriptors, ring_bytes
+
+    def _room(self, nbytes: int) -> Octets:
+        if self._target.size != nbytes:
+            self._target = np.zeros(nbytes, np.uint8)
+        self._target.fill(0)
+        return self._target
+
+    def floor_shared_digest(self, nbytes: int) -> Answer:
+        """Digests the shared memory as this process sees it."""
+        with mmap.mmap(self._fds["shared"], os.fstat(self._fds["shared"]).st_size) as view:
+            return {"digest": digest(view[:nbytes])}
+
+    def floor_target_digest(self, nbytes: int) -> Answer:
+        """Digests what the last ring or stream brought."""
+        return {"digest": digest(self._target[:nbytes])}
+
+    def floor_ring(self, target_bytes: int, nbytes: int) -> None:
+        """Receives from the ring."""
+        target = self._room(target_bytes)
+        _floors.Ring(self._fds["ring"], self._ring_bytes).receive(target, nbytes, TIMEOUT)
+
+    def floor_flag(self, rounds: int, seed: int) -> None:
+        """Answers the flag."""
+        _floors.Flag(self._fds["flag"]).pong(rounds, seed, TIMEOUT)
+
+    def floor_pong(self, which: str, nbytes: int, rounds: int) -> None:
+        """Echoes over a socket."""
+        _floors.socket_pong(self._fds[which], nbytes, rounds, TIMEOUT)
+
+    def floor_receive(self, nbytes: int, rounds: int) -> None:
+        """Receives a stream over TCP."""
+        _floors.socket_receive(self._fds["tcp"], self._room(nbytes), rounds, TIMEOUT)
+
+
+def main() -> None:
+    """Serves commands until the first process closes the pipe."""
+    peer, floor = BenchPeer(), FloorPeer()
+    commands = ("open", "close", "allocate", "release", "fill", "clear", "digest", "poll", "pong", "read_digest")
+    floors = ("open", "shared_digest", "target_digest", "ring", "flag", "pong", "receive")
+    try:
+        serve(
+            {name: getattr(peer, name) for name in (*commands, "cpu_seconds")}
+            | {f"floor_{name}": getattr(floor, f"floor_{name}") for name in floors}
+        )
+    finally:
+        peer.close()
+
+
+if __name__ == "__main__":
+    main()

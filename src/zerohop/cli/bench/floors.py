@@ -1,0 +1,186 @@
+"""The raw limits that rows are compared with, measured by `zerohop._floors` between this process and the second one."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zerohop import _floors
+from zerohop.cli.payload import Octets, digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zerohop.cli.bench.plan import Case
+    from zerohop.cli.peer import PeerProcess
+
+Pages: TypeAlias = NDArray[np.int64]
+
+_TIMEOUT: Final = 30.0
+_RING_BYTES: Final = 2 << 20
+_SMALL: Final = 64  # up to here a socket floor is a round trip, above it a stream with an answer at its end
+
+
+class FloorBroken(RuntimeError):
+    """A floor delivered wrong bytes: this machine, or the measurement, is not to be trusted."""
+
+
+class FloorDescriptors:
+    """Memory and sockets that both processes use, made before the second process starts and inherited by it."""
+
+    def __init__(self) -> None:
+        """Creates them; nothing has a name in the file system, so nothing can be left behind."""
+        self.shared = os.memfd_create("zerohop-floor-copy")
+        self.ring = os.memfd_create("zerohop-floor-ring")
+        self.flag = os.memfd_create("zerohop-floor-flag")
+        os.ftruncate(self.ring, _RING_BYTES)
+        os.ftruncate(self.flag, _floors.FLAG_BYTES)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            self.tcp = socket.create_connection(server.getsockname())
+            self.tcp_there, _ = server.accept()
+        self.unix, self.unix_there = socket.socketpair()
+        for end in (self.tcp, self.tcp_there):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for end in (self.tcp, self.tcp_there, self.unix, self.unix_there):
+            end.settimeout(None)  # blocking, in the kernel too
+
+    def for_peer(self) -> dict[str, int]:
+        """Returns the descriptors that the second process needs, by name."""
+        sockets = {"tcp": self.tcp_there.fileno(), "unix": self.unix_there.fileno()}
+        return {"shared": self.shared, "ring": self.ring, "flag": self.flag, **sockets}
+
+    def close(self) -> None:
+        """Closes everything here."""
+        for fd in (self.shared, self.ring, self.flag):
+            os.close(fd)
+        for end in (self.tcp, self.tcp_there, self.unix, self.unix_there):
+            end.close()
+
+
+class Floors:
+    """Runs floors. Each method moves `source` (or a message) `rounds` times, checks it, returns nanoseconds."""
+
+    def __init__(self, peer: PeerProcess, descriptors: FloorDescriptors) -> None:
+        """Takes the second process, which has inherited `descriptors`."""
+        self._peer = peer
+        self._fds = descriptors
+        self._copy: tuple[int, _floors.SharedCopy] | None = None
+        peer.call("floor_open", descriptors=descriptors.for_peer(), ring_bytes=_RING_BYTES)
+
+    def _shared_copy(self, nbytes: int) -> _floors.SharedCopy:
+        """Maps `nbytes`; the mapping of the last size is kept, so that rounds do not pay for page faults."""
+        if self._copy is None or self._copy[0] != nbytes:
+            self._copy = None
+            os.ftruncate(self._fds.shared, max(nbytes, mmap.PAGESIZE))
+            self._copy = (nbytes, _floors.SharedCopy(self._fds.shared, nbytes))
+        return self._copy[1]
+
+    def copy_in(self, source: Octets, rounds: int) -> list[int]:
+        """Memcpy into a mapping that the other process reads back and digests."""
+        times = self._shared_copy(source.size).write(source, rounds)
+        self._check("floor_shared_digest", source, nbytes=source.size)
+        return times
+
+    def copy_out(self, source: Octets, rounds: int) -> list[int]:
+        """Memcpy out of a mapping that holds `source`."""
+        copy = self._shared_copy(source.size)
+        copy.write(source, 1)
+        target = np.zeros_like(source)
+        times = copy.read(target, rounds)
+        if not np.array_equal(target, source):
+            raise FloorBroken("memcpy out of a shared mapping delivered wrong bytes")
+        return times
+
+    def copy_pages(
+        self, source: Octets, here: Pages, there: Pages, page_bytes: int, batch: int, rounds: int
+    ) -> list[int]:
+        """One memcpy per page into a shared mapping, page lists in batches."""
+        copy = self._shared_copy(source.size)
+        copy.write(np.zeros_like(source), 1)
+        times = copy.write_pages(source, here, there, page_bytes, batch, rounds)
+        self._check("floor_shared_digest", placed(source, here, there, page_bytes), nbytes=source.size)
+        return times
+
+    def ring(self, source: Octets, rounds: int) -> list[int]:
+        """A single-producer single-consumer ring, both processes spinning; done when the other one placed the bytes."""
+        ring = _floors.Ring(self._fds.ring, _RING_BYTES)
+        ring.reset()
+        self._peer.begin("floor_ring", target_bytes=source.size, nbytes=source.size * rounds)
+        times = ring.write(source, rounds, _TIMEOUT)
+        self._check("floor_target_digest", source, finish=True, nbytes=source.size)
+        return times
+
+    def ring_pages(
+        self, source: Octets, here: Pages, there: Pages, page_bytes: int, batch: int, rounds: int
+    ) -> list[int]:
+        """The same ring, one record per page."""
+        ring = _floors.Ring(self._fds.ring, _RING_BYTES)
+        ring.reset()
+        self._peer.begin("floor_ring", target_bytes=source.size, nbytes=page_bytes * batch * rounds)
+        times = ring.write_pages(source, here, there, page_bytes, batch, rounds, _TIMEOUT)
+        self._check("floor_target_digest", placed(source, here, there, page_bytes), finish=True, nbytes=source.size)
+        return times
+
+    def flag(self, rounds: int) -> list[int]:
+        """A flag with 8 bytes of payload in shared memory: half round trips."""
+        flag = _floors.Flag(self._fds.flag)
+        flag.reset()
+        self._peer.begin("floor_flag", rounds=rounds, seed=rounds)
+        times = flag.ping(rounds, rounds, _TIMEOUT)
+        self._peer.finish()
+        return [time // 2 for time in times]
+
+    def round_trip(self, which: str, source: Octets, nbytes: int, rounds: int) -> list[int]:
+        """Messages of `nbytes` and their echo over a blocking socket, "tcp" or "unix"."""
+        end = self._fds.tcp if which == "tcp" else self._fds.unix
+        self._peer.begin("floor_pong", which=which, nbytes=nbytes, rounds=rounds)
+        times = _floors.socket_ping(end.fileno(), source, nbytes, rounds, _TIMEOUT)
+        self._peer.finish()
+        return times
+
+    def tcp_stream(self, source: Octets, rounds: int) -> list[int]:
+        """`source` over a blocking TCP socket, until one byte of answer says that all of it has come."""
+        self._peer.begin("floor_receive", nbytes=source.size, rounds=rounds)
+        times = _floors.socket_send(self._fds.tcp.fileno(), source, rounds, _TIMEOUT)
+        self._check("floor_target_digest", source, finish=True, nbytes=source.size)
+        return times
+
+    def _check(self, command: str, expected: Octets, *, finish: bool = False, nbytes: int) -> None:
+        if finish:
+            self._peer.finish()
+        if self._peer.call(command, nbytes=nbytes)["digest"] != digest(expected):
+            raise FloorBroken(f"wrong bytes after {command}")
+
+
+def placed(source: Octets, here: Pages, there: Pages, page_bytes: int) -> Octets:
+    """Returns what a zeroed buffer holds after pages `here` of `source` were written to its pages `there`, in order."""
+    target = np.zeros_like(source)
+    pages = target[: source.size // page_bytes * page_bytes].reshape(-1, page_bytes)
+    origin = source[: source.size // page_bytes * page_bytes].reshape(-1, page_bytes)
+    pages[there] = origin[here]  # numpy keeps the last of several values for one index
+    return target
+
+
+def transfer_floor(floors: Floors, case: Case) -> tuple[str, Callable[[Octets, int], list[int]]]:
+    """Returns the floor of a `write` or `read` case: its name, and the function that measures (source, rounds).
+
+    `source` holds one measurement's bytes, or several messages for the small socket floors.
+    """
+    total = case.bytes * case.batch
+    if case.provider == "tcp":
+        if total <= _SMALL:
+            return "TCP socket round trip", lambda source, n: floors.round_trip("tcp", source, total, n)
+        return "TCP socket stream", lambda source, n: floors.tcp_stream(source[:total], n)
+    if case.target == "asleep":
+        name = "Unix socket round trip (both asleep)"
+        return name, lambda source, n: floors.round_trip("unix", source, min(total, source.size), n)
+    if case.form == "ring" and total <= 1 << 16:
+        return "SPSC ring in C++, both spinning", lambda source, n: floors.ring(source[:total], n)
+    if case.name == "read":
+        return "memcpy out of a shared mapping", lambda source, n: floors.copy_out(source[:total], n)
+    return "memcpy into a shared mapping", lambda source, n: floors.copy_in(source[:total], n)

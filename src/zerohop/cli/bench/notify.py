@@ -1,0 +1,154 @@
+"""The `write_notify` rows: one way from the call in one Python to the notification in the other."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from zerohop.cli.bench.rows import Row, Samples
+from zerohop.cli.payload import digest, random_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import zerohop
+    from zerohop.cli.bench.plan import Case
+    from zerohop.cli.bench.session import Session
+
+    Outlets = list[tuple[zerohop.View, zerohop.RemoteBuffer]]
+
+FALL_ASLEEP: Final = 0.004  # seconds between two messages when both sides are to sleep; spinning lasts 50 µs
+_WARM_UP: Final = 30
+
+
+class WrongNotification(RuntimeError):
+    """A notification carried another value than the one that was sent."""
+
+
+def measure_notify(session: Session, case: Case) -> Row:
+    """Measures one `write_notify` case: a ping-pong, each message in its own place, all of them compared at the end."""
+    asleep = case.mode == "await-asleep"
+    count = session.effort.asleep if asleep else session.effort.repetitions(20_000, 100)
+    nbytes = count * case.bytes
+    floor_name, floor = _floor(session, case)
+    samples = Samples()
+    with (
+        session.local("host", nbytes) as source,
+        session.local("host", nbytes, alloc=case.form == "mapped") as inbox,
+        session.remote("host", case.form, nbytes) as remote,
+    ):
+        answer_to = bytes(inbox.memory.share("w")).hex()
+        cuts = [(i * case.bytes, (i + 1) * case.bytes) for i in range(count)]
+        outlets = [(source.memory[first:end], remote[first:end]) for first, end in cuts]
+        explanation = session.context.explain(source.memory, remote)
+        for round_number in range(-1, session.effort.rounds):
+            rounds = min(count, _WARM_UP) if round_number < 0 else count
+            samples.floor_ns += floor(rounds) if round_number >= 0 else []
+            payload = random_bytes(round_number + 1, nbytes)
+            source.put(payload)
+            seed = 1000 + round_number
+            request = {"mode": case.mode, "rounds": rounds, "message_bytes": case.bytes, "total": nbytes}
+            session.peer.begin("pong", **request, seed=seed, handle=answer_to)
+            cpu = time.process_time_ns()
+            if case.mode == "result":
+                times = ping(session.context, outlets[:rounds])
+            else:
+                times = asyncio.run(ping_async(session.context, outlets[:rounds], asleep=asleep))
+            cpu = time.process_time_ns() - cpu
+            there = session.peer.finish()
+            if asleep:
+                times = one_way(times, there["times"])
+            moved = rounds * case.bytes
+            arrived = session.peer.call("digest", nbytes=moved)["digest"]
+            samples.verified &= arrived == digest(payload[:moved])
+            samples.verified &= inbox.digest(moved) == digest(random_bytes(seed, nbytes)[:moved])
+            if round_number >= 0:
+                samples.cpu_ns += cpu // 2 if asleep else cpu  # two samples per ping-pong
+                samples.times_ns += times if asleep else [time // 2 for time in times]
+    return samples.row(case, floor=floor_name, path=explanation)
+
+
+def ping(context: zerohop.Context, outlets: Outlets) -> list[int]:
+    """Sends each message with its number and waits for the same number; returns round trips in nanoseconds."""
+    write, notification, clock = context.write, context.notification, time.perf_counter_ns
+    times = [0] * len(outlets)
+    for index, (source, target) in enumerate(outlets):
+        start = clock()
+        write(source, target, notify=index).result()
+        note = notification().result()
+        times[index] = clock() - start
+        _check(note.value, index)
+    return times
+
+
+def pong(context: zerohop.Context, outlets: Outlets) -> None:
+    """Answers each message."""
+    write, notification = context.write, context.notification
+    for index, (source, target) in enumerate(outlets):
+        note = notification().result()
+        write(source, target, notify=index).result()
+        _check(note.value, index)
+
+
+async def ping_async(context: zerohop.Context, outlets: Outlets, *, asleep: bool) -> list[int]:
+    """The same with `await`.
+
+    Returns:
+        Round trips in nanoseconds; with `asleep`, after a pause before each message, the time of each departure and of
+        each arrival in turn.
+    """
+    write, notification, clock = context.write, context.notification, time.monotonic_ns
+    times = []
+    for index, (source, target) in enumerate(outlets):
+        if asleep:
+            await asyncio.sleep(FALL_ASLEEP)
+        start = clock()
+        await write(source, target, notify=index)
+        note = await notification()
+        end = clock()
+        times += [start, end] if asleep else [end - start]
+        _check(note.value, index)
+    return times
+
+
+async def pong_async(context: zerohop.Context, outlets: Outlets, *, asleep: bool) -> list[int]:
+    """Answers with `await`; with `asleep` after a pause, and returns the time of each arrival and departure in turn."""
+    write, notification, clock = context.write, context.notification, time.monotonic_ns
+    times = []
+    for index, (source, target) in enumerate(outlets):
+        note = await notification()
+        if asleep:
+            times.append(clock())
+            await asyncio.sleep(FALL_ASLEEP)
+            times.append(clock())
+        await write(source, target, notify=index)
+        _check(note.value, index)
+    return times
+
+
+def one_way(here: Sequence[int], there: Sequence[int]) -> list[int]:
+    """Pairs departures with arrivals; both processes read the one monotonic clock of their host.
+
+    Args:
+        here: departure of a message and arrival of its answer, in turn.
+        there: arrival of the message and departure of the answer, in turn.
+    """
+    out = [arrival - departure for departure, arrival in zip(here[::2], there[::2], strict=True)]
+    back = [arrival - departure for departure, arrival in zip(there[1::2], here[1::2], strict=True)]
+    return out + back
+
+
+def _check(value: int, expected: int) -> None:
+    if value != expected:
+        raise WrongNotification(f"notification {value} came where {expected} was sent")
+
+
+def _floor(session: Session, case: Case) -> tuple[str, Callable[[int], list[int]]]:
+    floors = session.floors
+    message = random_bytes(1, 64 * case.bytes)
+    if case.provider == "tcp" or case.mode == "await-asleep":
+        which = "tcp" if case.provider == "tcp" else "unix"
+        name = f"{'TCP' if which == 'tcp' else 'Unix'} socket, half round trip"
+        return name, lambda n: [time // 2 for time in floors.round_trip(which, message, case.bytes, n)]
+    return "shared-memory flag, half round trip", floors.flag

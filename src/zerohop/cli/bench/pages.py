@@ -1,0 +1,97 @@
+"""The `write_pages` and `read_pages` rows: one call moves a list of random pages within 64 MiB."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from zerohop.cli.bench.floors import placed
+from zerohop.cli.bench.rows import Row, Samples
+from zerohop.cli.payload import Octets, digest, random_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zerohop.cli.bench.floors import Pages
+    from zerohop.cli.bench.plan import Case
+    from zerohop.cli.bench.session import Session
+
+_SPAN: Final = 64 << 20
+_LISTS: Final = 64  # calls take turns over as many lists, so that no call finds its pages in a near cache
+
+
+def measure_pages(session: Session, case: Case) -> Row:
+    """Measures one page-list case. The lists share no page of the target, so that their order does not matter."""
+    span = max(_SPAN, case.bytes * case.batch)
+    lists = max(1, min(_LISTS, span // (case.bytes * case.batch)))
+    shuffle = np.random.default_rng(case.bytes).permutation
+    used = lists * case.batch
+    sources = shuffle(span // case.bytes)[:used].astype(np.int64)
+    targets = shuffle(span // case.bytes)[:used].astype(np.int64)
+    floor_name, floor = _floor(session, case, sources, targets)
+    samples = Samples()
+    with session.local("host", span) as local, session.remote("host", case.form, span) as remote:
+        cuts = [slice(i * case.batch, (i + 1) * case.batch) for i in range(lists)]
+        pairs = [(sources[cut], targets[cut]) for cut in cuts]
+        context = session.context
+
+        def write(index: int) -> None:
+            origin, destination = pairs[index % lists]
+            context.write_pages(local.memory, remote, origin, destination, page_bytes=case.bytes).result()
+
+        def read(index: int) -> None:
+            origin, destination = pairs[index % lists]
+            context.read_pages(remote, local.memory, origin, destination, page_bytes=case.bytes).result()
+
+        once = write if case.name == "write_pages" else read
+        once(0)  # connects
+        explanation = context.explain(local.memory, remote)
+        start = time.perf_counter_ns()
+        once(1)
+        estimate = time.perf_counter_ns() - start
+        for round_number in range(session.effort.rounds):
+            payload = random_bytes(round_number, span)
+            count = session.effort.repetitions(estimate, lists)
+            samples.floor_ns += floor(payload, count)
+            if case.name == "write_pages":
+                local.put(payload)
+                session.peer.call("clear")
+            else:
+                session.fill_remote(round_number, span)
+                local.put(np.zeros(span, np.uint8))
+            with session.polling(case.target):
+                _run(once, count, samples)
+            expected = digest(placed(payload, sources, targets, case.bytes))
+            writing = case.name == "write_pages"
+            found = session.peer.call("digest", nbytes=span)["digest"] if writing else local.digest(span)
+            samples.verified &= found == expected
+    return samples.row(case, floor=floor_name, path=explanation)
+
+
+def _run(once: Callable[[int], None], count: int, samples: Samples) -> None:
+    clock = time.perf_counter_ns
+    times = [0] * count
+    cpu = time.process_time_ns()
+    for index in range(1, count + 1):
+        start = clock()
+        once(index)
+        times[index - 1] = clock() - start
+    samples.cpu_ns += time.process_time_ns() - cpu
+    samples.times_ns += times
+
+
+def _floor(
+    session: Session, case: Case, sources: Pages, targets: Pages
+) -> tuple[str, Callable[[Octets, int], list[int]]]:
+    floors, nbytes, batch = session.floors, case.bytes, case.batch
+    if case.form == "mapped":
+        name = "memcpy per page, shared mapping"
+        return name, lambda payload, n: floors.copy_pages(payload, sources, targets, nbytes, batch, n)
+    if case.form == "ring" and nbytes <= 1 << 16:
+        name = "SPSC ring in C++, both spinning"
+        return name, lambda payload, n: floors.ring_pages(payload, sources, targets, nbytes, batch, n)
+    if case.form == "ring":
+        return "memcpy into a shared mapping", lambda payload, n: floors.copy_in(payload[: nbytes * batch], n)
+    return "TCP socket stream", lambda payload, n: floors.tcp_stream(payload[: nbytes * batch], n)

@@ -1,0 +1,99 @@
+"""The plot of a benchmark: latencies of 8-byte rows, rates over sizes, and page lists, each beside its floor."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+from zerohop.cli.bench.targets import judge
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from zerohop.cli.bench.rows import Row
+
+_SMALL = 64
+_COLOURS = {"mapped": "#1b6ca8", "ring": "#2a9d8f", "stream": "#e07a3f", "staged": "#8e5ea2"}
+
+
+class PlotUnavailable(RuntimeError):
+    """matplotlib is not installed; the text says what to type."""
+
+
+def require_matplotlib() -> None:
+    """Raises PlotUnavailable, before anything is measured, when a plot could not be drawn."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise PlotUnavailable("--plot needs matplotlib, which is not installed: pip install 'zerohop[plot]'")
+
+
+def draw(rows: Sequence[Row], target: Path) -> None:
+    """Draws `rows` into the file `target`, in the format of its suffix.
+
+    Raises:
+        PlotUnavailable: matplotlib is not installed.
+        ValueError: matplotlib does not know the suffix.
+    """
+    require_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    latencies = [row for row in rows if row.p50_us is not None and 0 < row.bytes <= _SMALL and row.batch == 1]
+    rates = [row for row in rows if row.name == "write" and row.GBps is not None and row.batch == 1]
+    pages = [row for row in rows if row.name.endswith("_pages") and row.GBps is not None]
+    height = max(4.0, 0.32 * len(latencies) + 1.2)
+    figure = Figure(figsize=(17, height), layout="constrained")
+    FigureCanvasAgg(figure)  # no display, no global state of pyplot
+    left, middle, right = figure.subplots(1, 3, width_ratios=(1.3, 1.1, 1))
+    _bars(left, latencies, "p50_us", "floor_p50_us", "µs, median, log scale", "Latency of small operations")
+    left.set_xscale("log")
+    _lines(middle, rates)
+    _bars(right, pages, "GBps", "floor_GBps", "GB/s", "Page lists, random pages within 64 MiB")
+    figure.suptitle("zerohop bench: two processes, from Python, every byte verified; black: the floor of the same run")
+    figure.savefig(target, dpi=110)
+
+
+def _bars(axes: Any, rows: Sequence[Row], value: str, floor: str, unit: str, title: str) -> None:
+    axes.set_title(title)
+    axes.set_xlabel(unit)
+    for position, row in enumerate(rows):
+        measured = getattr(row, value)
+        axes.barh(position, measured, color=_COLOURS.get(row.form or "", "grey"), height=0.6)
+        verdict = judge(row)
+        mark = "" if verdict is None else f"  ({verdict.target})"
+        axes.text(measured, position, f" {measured:.3g}{mark}", va="center", fontsize=8)
+        limit = getattr(row, floor)
+        if limit is not None:
+            axes.plot([limit, limit], [position - 0.4, position + 0.4], color="black", linewidth=2)
+    axes.set_yticks(range(len(rows)), [_label(row) for row in rows], fontsize=8)
+    axes.invert_yaxis()
+    axes.margins(x=0.35)
+
+
+def _lines(axes: Any, rows: Sequence[Row]) -> None:
+    axes.set_title("Rate of write over size")
+    series: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.target != "asleep":
+            series.setdefault(f"{row.provider} {row.form}, {row.src}→{row.dst}", []).append(row)
+    for name, points in series.items():
+        ordered = sorted(points, key=lambda row: row.bytes)
+        colour = _COLOURS.get(ordered[0].form or "", "grey")
+        style = "-" if ordered[0].provider == "shm" else "-."
+        sizes, rates = [row.bytes for row in ordered], [row.GBps for row in ordered]
+        axes.plot(sizes, rates, style, marker="o", color=colour, label=name)
+        floors = [(row.bytes, row.floor_GBps) for row in ordered if row.floor_GBps is not None]
+        if floors:
+            axes.plot(*zip(*floors, strict=True), ":", color="black", linewidth=1)
+    if series:
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.legend(fontsize=8)
+    axes.set_xlabel("bytes")
+    axes.set_ylabel("GB/s, median")
+    axes.grid(visible=True, alpha=0.3)
+
+
+def _label(row: Row) -> str:
+    how = ", ".join(part for part in (row.form, row.mode, row.target) if part)
+    return f"{row.name} {row.provider} ({how})"

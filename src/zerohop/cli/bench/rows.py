@@ -1,0 +1,134 @@
+"""A row of the benchmark: what was measured, its floor, and its form in JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zerohop.cli.bench.plan import Case
+    from zerohop.paths import Explanation
+
+_OPTIONAL = ("form", "mode", "target", "path", "seconds", "cpu_s", "peer_cpu_s")
+
+
+@dataclass(slots=True)
+class Row:
+    """One row. Times are microseconds, rates are 10^9 bytes a second; None where a number has no meaning.
+
+    Attributes:
+        name, provider, src, dst, bytes, batch, form, mode, target: see `Case`.
+        direct: the fabric reads and writes the memory itself.
+        p50_us, p99_us, p999_us: of one measurement: an operation, or `batch` operations posted together and waited for.
+            `write_notify` is one way: half a round trip, or with both sides asleep the difference of the two
+            processes' clocks, which on one host are one clock.
+        GBps: bytes × batch over the median.
+        cpu_us_per_op: processor time of the initiator, all threads, per operation.
+        floor: what the machine allows, measured in the same run without zerohop.
+        verified: every byte arrived as sent.
+        path: what the library says about the path that it took.
+        seconds, cpu_s, peer_cpu_s: of the `idle` row.
+    """
+
+    name: str
+    provider: str | None
+    direct: bool | None
+    src: str | None
+    dst: str | None
+    bytes: int
+    batch: int
+    p50_us: float | None = None
+    p99_us: float | None = None
+    p999_us: float | None = None
+    GBps: float | None = None
+    cpu_us_per_op: float | None = None
+    floor: str | None = None
+    floor_p50_us: float | None = None
+    floor_GBps: float | None = None  # noqa: N815 - the schema's name
+    verified: bool = False
+    form: str | None = None
+    mode: str | None = None
+    target: str | None = None
+    path: str | None = None
+    seconds: float | None = None
+    cpu_s: float | None = None
+    peer_cpu_s: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the row; keys that not every row has are left out where they say nothing."""
+        return {key: value for key, value in asdict(self).items() if value is not None or key not in _OPTIONAL}
+
+
+@dataclass(slots=True)
+class Samples:
+    """What the measurement of one case gathers over its rounds.
+
+    Attributes:
+        times_ns: of each measurement.
+        floor_ns: of each measurement of the floor.
+        cpu_ns: processor time of this process over all of them.
+        verified: nothing wrong has arrived so far.
+    """
+
+    times_ns: list[int] = field(default_factory=list)
+    floor_ns: list[int] = field(default_factory=list)
+    cpu_ns: int = 0
+    verified: bool = True
+
+    def row(self, case: Case, *, operations: int = 1, floor: str | None = None, path: Explanation | None = None) -> Row:
+        """Makes the row of `case`.
+
+        Args:
+            case: what was measured.
+            operations: of one measurement.
+            floor: name of what floor_ns are, or None.
+            path: what the library says about the path, or None.
+        """
+        moved = case.bytes * case.batch if case.provider else 0
+        median = percentile(self.times_ns, 0.5)
+        floor_median = percentile(self.floor_ns, 0.5) if self.floor_ns else None
+        return Row(
+            name=case.name,
+            provider=case.provider,
+            direct=None if path is None else path.direct,
+            src=case.src,
+            dst=case.dst,
+            bytes=case.bytes,
+            batch=case.batch,
+            p50_us=_us(median),
+            p99_us=_us(percentile(self.times_ns, 0.99)),
+            p999_us=_us(percentile(self.times_ns, 0.999)),
+            GBps=_rate(moved, median),
+            cpu_us_per_op=_us(self.cpu_ns / (len(self.times_ns) * operations)),
+            floor=floor,
+            floor_p50_us=_us(floor_median),
+            floor_GBps=_rate(moved, floor_median),
+            verified=self.verified,
+            form=path.form if path is not None and path.direct else case.form,  # as taken, whatever was planned
+            mode=case.mode,
+            target=case.target,
+            path=None if path is None else str(path),
+        )
+
+
+def percentile(samples: Sequence[float], fraction: float) -> float:
+    """Returns the smallest sample that at least `fraction` of the samples do not exceed.
+
+    Raises:
+        ValueError: there are no samples.
+    """
+    if not samples:
+        raise ValueError("no samples")
+    ordered = sorted(samples)
+    rank = -(-len(ordered) * round(fraction * 1000) // 1000)  # ceiling, in integers: 0.999 × 1000 is 999
+    return ordered[max(0, rank - 1)]
+
+
+def _us(nanoseconds: float | None) -> float | None:
+    return None if nanoseconds is None else round(nanoseconds / 1000, 3)
+
+
+def _rate(nbytes: int, nanoseconds: float | None) -> float | None:
+    return round(nbytes / nanoseconds, 4) if nbytes and nanoseconds else None

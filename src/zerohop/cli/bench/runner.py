@@ -1,0 +1,150 @@
+"""Runs the cases of a benchmark, and hands the rows to the table, the JSON file and the plot."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rich.markup import escape
+
+from zerohop.cli.bench.floors import FloorBroken, FloorDescriptors, Floors
+from zerohop.cli.bench.local import measure_idle, measure_import, measure_register
+from zerohop.cli.bench.notify import WrongNotification, measure_notify
+from zerohop.cli.bench.pages import measure_pages
+from zerohop.cli.bench.plan import Case, Request, plan
+from zerohop.cli.bench.plot import PlotUnavailable, draw, require_matplotlib
+from zerohop.cli.bench.report import describe_case, print_table
+from zerohop.cli.bench.session import FULL, QUICK, Effort, Session, open_session
+from zerohop.cli.bench.transfers import measure_transfer
+from zerohop.cli.console import human_time, make_console
+from zerohop.cli.peer import PeerFailed, PeerProcess
+from zerohop.errors import ZerohopError
+from zerohop.machine import inspect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console
+
+    from zerohop.cli.bench.rows import Row
+
+_COMMAND_TIMEOUT = 120.0
+
+
+class _Setting(NamedTuple):
+    """What decides which Contexts a case needs; cases with the same setting share them."""
+
+    provider: str | None
+    sim: bool
+    polling: bool
+
+
+def run(request: Request, *, json_to: str | None, plot_to: Path | None) -> int:
+    """Measures what `request` asks for.
+
+    Args:
+        request: which rows.
+        json_to: file for the rows, "-" for standard output, or None.
+        plot_to: file for the plot, or None.
+
+    Returns:
+        0; 1 when a byte was wrong; 2 when something could not be measured (what was measured is still reported).
+    """
+    errors = make_console(stderr=True)
+    started = time.monotonic()
+    try:
+        cases = plan(request)
+        if plot_to is not None:
+            require_matplotlib()
+    except (ValueError, PlotUnavailable) as error:
+        errors.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        return 2
+    rows: dict[Case, Row] = {}
+    failure = None
+    try:
+        for case, row in measure(cases, QUICK if request.quick else FULL, errors):
+            rows[case] = row  # noqa: PERF403 - what was measured before a failure is kept
+    except (PeerFailed, ZerohopError, FloorBroken, WrongNotification, OSError, RuntimeError) as error:
+        failure = error
+    ordered = [rows[case] for case in cases if case in rows]
+    print_table(errors if json_to == "-" else make_console(), ordered)
+    if json_to is not None:
+        _write_json(json_to, ordered)
+    if plot_to is not None and ordered:
+        draw(ordered, plot_to)
+    errors.print(f"{len(ordered)} of {len(cases)} rows in {human_time(time.monotonic() - started)}")
+    if failure is not None:
+        errors.print(f"[bold red]failed:[/] {type(failure).__name__}: {escape(str(failure))}", soft_wrap=True)
+        return 2
+    wrong = [row for row in ordered if not row.verified]
+    for row in wrong:
+        errors.print(f"[bold red]WRONG BYTES:[/] {escape(describe_case(row))}")
+    return 1 if wrong else 0
+
+
+def measure(cases: list[Case], effort: Effort, console: Console) -> Iterator[tuple[Case, Row]]:
+    """Measures all cases, one setting of Contexts after the other; yields each row as soon as it is there."""
+    descriptors = FloorDescriptors()
+    try:
+        fds = tuple(descriptors.for_peer().values())
+        with PeerProcess("zerohop.cli.bench._peer", pass_fds=fds, timeout=_COMMAND_TIMEOUT) as peer:
+            floors = Floors(peer, descriptors)
+            for setting, group in _grouped(cases).items():
+                if setting is None:
+                    for case in group:
+                        _announce(console, case)
+                        yield case, measure_import(effort, case)
+                    continue
+                with open_session(
+                    peer, floors, effort, setting.provider, sim=setting.sim, polling=setting.polling
+                ) as session:
+                    for case in group:
+                        _announce(console, case)
+                        yield case, _measure_one(session, case)
+    finally:
+        descriptors.close()
+
+
+def _measure_one(session: Session, case: Case) -> Row:
+    if case.name in ("write", "read"):
+        return measure_transfer(session, case)
+    if case.name in ("write_pages", "read_pages"):
+        return measure_pages(session, case)
+    if case.name == "write_notify":
+        return measure_notify(session, case)
+    return measure_register(session, case) if case.name == "register" else measure_idle(session, case)
+
+
+def _grouped(cases: list[Case]) -> dict[_Setting | None, list[Case]]:
+    groups: dict[_Setting | None, list[Case]] = {}
+    for case in cases:
+        setting = None
+        if case.name != "import":
+            setting = _Setting(case.provider, "sim" in (case.src, case.dst), case.target == "polling")
+        groups.setdefault(setting, []).append(case)
+    return groups
+
+
+def _announce(console: Console, case: Case) -> None:
+    if console.is_terminal:
+        console.print(f"[dim]measuring {escape(describe_case(case))}[/]")
+
+
+def _write_json(target: str, rows: list[Row]) -> None:
+    machine = inspect(sim_devices=0).to_json()
+    report: dict[str, Any] = {
+        "zerohop": machine["zerohop"],
+        "measured": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
+        "command": ["zerohop", *sys.argv[1:]],
+        "machine": {key: machine[key] for key in ("cpu", "kernel", "memory")},
+        "rows": [row.to_json() for row in rows],
+    }
+    text = json.dumps(report, indent=1, ensure_ascii=False) + "\n"
+    if target == "-":
+        sys.stdout.write(text)
+    else:
+        Path(target).write_text(text, encoding="utf-8")

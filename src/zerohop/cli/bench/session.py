@@ -1,0 +1,156 @@
+"""The two processes of a measurement: Contexts here and there, memory of every kind, fresh payload for every round."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+import zerohop
+from zerohop.cli.payload import Octets, digest, random_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from zerohop.cli.bench.floors import Floors
+    from zerohop.cli.peer import PeerProcess
+
+STOP: Final = 0xFFFF_FFFF  # the notification that ends the other process's polling
+POLLING_SPIN_US: Final = 5_000_000.0
+TIMEOUT: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much to measure.
+
+    Attributes:
+        rounds: rounds of one case; each has a fresh payload, is verified, and is preceded by a round of the floor.
+        seconds: of measuring in one round.
+        most: measurements of one round at most.
+        asleep: measurements of one round in which everything must fall asleep first.
+        idle_seconds: of the idle row.
+        imports: interpreters started for the import row.
+    """
+
+    rounds: int
+    seconds: float
+    most: int
+    asleep: int
+    idle_seconds: float
+    imports: int
+
+    def repetitions(self, nanoseconds: float, least: int) -> int:
+        """Returns how often to measure in one round what takes about `nanoseconds`, `least` times at least."""
+        return max(least, 3, min(self.most, int(self.seconds * 1e9 / max(nanoseconds, 1.0))))
+
+
+FULL: Final = Effort(rounds=5, seconds=0.15, most=4000, asleep=60, idle_seconds=10.0, imports=9)
+QUICK: Final = Effort(rounds=2, seconds=0.03, most=200, asleep=15, idle_seconds=2.0, imports=3)
+
+
+class LocalMemory:
+    """Memory of this process, with the means to fill and digest it whatever it is made of."""
+
+    def __init__(self, context: zerohop.Context, kind: str, nbytes: int) -> None:
+        """Makes memory of `kind`: "numpy", "alloc" or "sim"."""
+        self.array: Octets | None = None
+        if kind == "numpy":
+            self.array = np.zeros(nbytes, np.uint8)
+            self.array.fill(1)  # touch every page now
+            self.memory = context.register(self.array)
+        else:
+            self.memory = context.alloc(nbytes, device="host" if kind == "alloc" else "sim:0")
+            if kind == "alloc":
+                self.array = self.memory.numpy()
+
+    def put(self, data: Octets) -> None:
+        """Fills the memory from its start."""
+        if self.array is not None:
+            self.array[: data.size] = data
+        else:
+            self.memory.write_bytes(0, data.tobytes())
+
+    def digest(self, nbytes: int) -> str:
+        """Digests the first `nbytes`; device memory is copied back by its driver."""
+        if self.array is not None:
+            return digest(self.array[:nbytes])
+        return digest(self.memory.read_bytes(0, nbytes))
+
+    def close(self) -> None:
+        """Closes the memory."""
+        self.array = None
+        self.memory.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A Context here, one in the second process, and the connection between them."""
+
+    peer: PeerProcess
+    floors: Floors
+    effort: Effort
+    context: zerohop.Context
+    connection: zerohop.Connection
+
+    @contextmanager
+    def local(self, place: str, nbytes: int, *, alloc: bool = False) -> Iterator[LocalMemory]:
+        """Memory of this process at `place` ("host" or "sim"); host memory is a numpy array unless `alloc`."""
+        memory = LocalMemory(self.context, "sim" if place == "sim" else "alloc" if alloc else "numpy", nbytes)
+        try:
+            yield memory
+        finally:
+            memory.close()
+
+    @contextmanager
+    def remote(self, place: str, form: str | None, nbytes: int) -> Iterator[zerohop.RemoteBuffer]:
+        """Memory of the second process: of its device, from `Context.alloc` when the form is mapped, else numpy."""
+        kind = "sim" if place == "sim" else "alloc" if form == "mapped" else "numpy"
+        answer = self.peer.call("allocate", kind=kind, nbytes=nbytes)
+        try:
+            yield zerohop.RemoteBuffer.from_bytes(bytes.fromhex(answer["handle"]))
+        finally:
+            self.peer.call("release")
+
+    def fill_remote(self, seed: int, nbytes: int) -> Octets:
+        """Fills the second process's memory; returns what it holds now."""
+        self.peer.call("fill", seed=seed, nbytes=nbytes)
+        return random_bytes(seed, nbytes)
+
+    @contextmanager
+    def polling(self, target: str | None) -> Iterator[None]:
+        """While the block runs, the second process polls if `target` says so."""
+        if target != "polling":
+            yield
+            return
+        self.peer.begin("poll", stop=STOP)
+        yield
+        self.context.notify(self.connection, STOP).result(TIMEOUT)
+        self.peer.finish()
+
+
+@contextmanager
+def open_session(
+    peer: PeerProcess, floors: Floors, effort: Effort, provider: str | None, *, sim: bool = False, polling: bool = False
+) -> Iterator[Session]:
+    """Opens Contexts in both processes and connects them.
+
+    Args:
+        peer: the second process.
+        floors: measures floors with it.
+        effort: how much to measure.
+        provider: the only one to use, or None for all.
+        sim: open a simulated device in both.
+        polling: the second process's Context spins for as long as it waits; this one keeps the default.
+    """
+    providers = None if provider is None else [provider]
+    spin = POLLING_SPIN_US if polling else None
+    there = peer.call("open", providers=providers, sim_devices=int(sim), spin_us=spin)
+    try:
+        with zerohop.Context(providers=providers, sim_devices=int(sim)) as context:
+            connection = context.connect(there["url"]).result(TIMEOUT)
+            yield Session(peer, floors, effort, context, connection)
+    finally:
+        peer.call("close")

@@ -1,0 +1,92 @@
+"""What the library promises of its numbers: a limit for some rows, and whether a run kept it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from zerohop.cli.bench.rows import Row
+
+_MI = 1 << 20
+_HOST = {"src": "host", "dst": "host"}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A limit for the rows whose fields are as in `fields`; exactly one of the limits is set.
+
+    Attributes:
+        fields: field name -> value.
+        max_us: limit of the median.
+        max_times_floor: limit of the median as a multiple of the floor's.
+        min_gbps: lower limit of the rate.
+        min_of_floor: lower limit of the rate as a part of the floor's.
+        max_cpu: limit of processor seconds per second.
+    """
+
+    fields: dict[str, object] = field(default_factory=dict)
+    max_us: float | None = None
+    max_times_floor: float | None = None
+    min_gbps: float | None = None
+    min_of_floor: float | None = None
+    max_cpu: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a row compares with its target: the target and the measured value in words, and whether it was met."""
+
+    target: str
+    measured: str
+    met: bool
+
+
+def _target(name: str, provider: str | None = None, **rest: object) -> dict[str, object]:
+    where = {} if provider is None else {"provider": provider, **_HOST}
+    return {"name": name, **where, **rest}
+
+
+TARGETS: Final = (
+    Target(_target("write", "shm", bytes=8, batch=1, form="mapped"), max_us=1.5),
+    Target(_target("write", "shm", bytes=8, batch=1, form="ring", target="polling"), max_us=2.5),
+    Target(_target("write", "shm", bytes=8, batch=1, form="ring", target="asleep"), max_us=60),
+    Target(_target("write_notify", "shm", bytes=8, mode="result"), max_us=2.0),
+    Target(_target("write_notify", "shm", bytes=8, mode="await"), max_us=15),
+    Target(_target("write_notify", "shm", bytes=8, mode="await-asleep"), max_us=60),
+    Target(_target("write", "shm", bytes=64 * _MI, batch=1, form="mapped"), min_of_floor=0.95),
+    Target(_target("write", "shm", bytes=64 * _MI, batch=1, form="ring"), min_of_floor=0.7),
+    Target(_target("write_pages", "shm", bytes=1024, batch=256, form="mapped"), min_gbps=8),
+    Target(_target("write_pages", "shm", bytes=1024, batch=256, form="ring"), min_of_floor=0.9),
+    Target(_target("write", "tcp", bytes=8, batch=1), max_times_floor=1.2),
+    Target(_target("write", "tcp", bytes=64 * _MI, batch=1), min_of_floor=0.9),
+    Target(_target("register", bytes=1024 * _MI, mode="cold"), max_us=1000),
+    Target(_target("register", bytes=1024 * _MI, mode="cached"), max_us=5),
+    Target(_target("idle"), max_cpu=0.005),
+    Target(_target("import"), max_us=100_000),
+)
+
+
+def judge(row: Row) -> Verdict | None:
+    """Compares a row with its target; None when there is none or the row lacks the numbers."""
+    for target in TARGETS:
+        if all(getattr(row, key) == value for key, value in target.fields.items()):
+            return _verdict(row, target)
+    return None
+
+
+def _verdict(row: Row, target: Target) -> Verdict | None:
+    if target.max_us is not None and row.p50_us is not None:
+        return Verdict(f"≤ {target.max_us:g} µs", f"{row.p50_us:.3g} µs", row.p50_us <= target.max_us)
+    if target.max_times_floor is not None and row.p50_us is not None and row.floor_p50_us:
+        ratio = row.p50_us / row.floor_p50_us
+        return Verdict(f"≤ {target.max_times_floor:g} × floor", f"{ratio:.2f} ×", ratio <= target.max_times_floor)
+    if target.min_gbps is not None and row.GBps is not None:
+        return Verdict(f"≥ {target.min_gbps:g} GB/s", f"{row.GBps:.2f} GB/s", row.GBps >= target.min_gbps)
+    if target.min_of_floor is not None and row.GBps is not None and row.floor_GBps:
+        ratio = row.GBps / row.floor_GBps
+        return Verdict(f"≥ {target.min_of_floor:g} × floor", f"{ratio:.2f} ×", ratio >= target.min_of_floor)
+    if target.max_cpu is not None and row.cpu_s is not None and row.seconds:
+        limit = target.max_cpu * row.seconds
+        return Verdict(f"≤ {limit:g} CPU s", f"{row.cpu_s:.4f} CPU s", row.cpu_s <= limit)
+    return None

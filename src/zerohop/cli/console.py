@@ -1,0 +1,67 @@
+"""What the commands print with: one console, sizes and times as people read them, progress on long work."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_PLAIN_WIDTH = 160  # a pipe or a log file has no width: do not fold tables at 80 columns
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """Returns a console that colours terminals and prints plain text elsewhere."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(file=stream, highlight=False, emoji=False, width=None if stream.isatty() else _PLAIN_WIDTH)
+
+
+def human_bytes(nbytes: int) -> str:
+    """Formats a size: 8 B, 64 KiB, 86.7 MiB."""
+    value = float(nbytes)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if value == int(value) else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.0f} GiB" if value == int(value) else f"{value:.1f} GiB"
+
+
+def human_time(seconds: float) -> str:
+    """Formats a duration: 4.2 µs, 13 ms, 2.5 s."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}" if seconds < 1000 * scale else f"{seconds / scale:.0f} {unit}"
+    return f"{seconds * 1e9:.0f} ns"
+
+
+@contextmanager
+def long_work(console: Console, what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+    """Shows the progress of work that is counted in bytes; yields a function that takes the bytes just done.
+
+    A terminal gets a bar; anything else gets a plain line at most once a second.
+    """
+    if console.is_terminal:
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+        columns = (TextColumn("  {task.description}"), BarColumn(), DownloadColumn(binary_units=True))
+        with Progress(*columns, TransferSpeedColumn(), console=console, transient=True) as bar:
+            task = bar.add_task(what, total=total_bytes)
+            yield lambda nbytes: bar.update(task, advance=nbytes)
+        return
+    done = 0
+    last = time.monotonic()
+
+    def advance(nbytes: int) -> None:
+        nonlocal done, last
+        done += nbytes
+        now = time.monotonic()
+        if now - last >= 1.0:
+            last = now
+            console.print(f"  {what}: {human_bytes(done)} of {human_bytes(total_bytes)}")
+
+    yield advance

@@ -1,0 +1,169 @@
+"""``zerohop demo``: two processes exchange GPU memory in eight steps, then a size sweep, everything verified."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+
+from zerohop.cli.console import human_bytes, human_time, make_console
+from zerohop.cli.deadline import Deadline
+from zerohop.cli.demo_model import pull_model
+from zerohop.cli.demo_steps import Exchange, Mismatch, open_exchange
+from zerohop.cli.payload import digest, locate_difference, random_bytes
+from zerohop.cli.peer import PeerFailed, PeerProcess
+from zerohop.errors import ZerohopError
+from zerohop.integrations.safetensors import SafetensorsError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+_NOTIFY = 42
+_TRANSFER_BYTES = 1 << 20
+_SWEEP_SIZES = (8, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
+_SWEEP_SECONDS = 0.25  # of repetitions per row
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A byte that is flipped on purpose, so that the verification can be seen to fail.
+
+    Attributes:
+        in_steps: in the transfer of step 7 (or in the model).
+        in_sweep: in the last row of the sweep.
+    """
+
+    in_steps: bool = False
+    in_sweep: bool = False
+
+
+def run(*, model: Path | None, timeout: float, broken: Broken) -> int:
+    """Runs the demo.
+
+    Args:
+        model: a safetensors file whose tensors are moved, or None for random bytes.
+        timeout: seconds for everything.
+        broken: what to break.
+
+    Returns:
+        0 when every byte was verified; 1 when a byte was wrong; 2 when the demo could not be completed.
+    """
+    console = make_console()
+    started = time.monotonic()
+    deadline = Deadline(timeout)
+    try:
+        with PeerProcess("zerohop.cli._demo_peer", timeout=timeout) as peer:
+            if model is not None:
+                pull_model(console, peer, deadline, model, flip=broken.in_steps or broken.in_sweep)
+            else:
+                _exchange(console, peer, deadline, broken)
+                _sweep(console, peer, deadline, broken)
+    except Mismatch as error:
+        console.print(f"[bold red]MISMATCH:[/] {escape(str(error))}", soft_wrap=True)
+        return 1
+    except (PeerFailed, ZerohopError, SafetensorsError, MemoryError, OSError) as error:
+        make_console(stderr=True).print(f"[bold red]failed:[/] {escape(str(error))}", soft_wrap=True)
+        return 2
+    console.print(f"\n[green]Everything verified[/] in {human_time(time.monotonic() - started)}.")
+    return 0
+
+
+def _exchange(console: Console, peer: PeerProcess, deadline: Deadline, broken: Broken) -> None:
+    """The eight steps with random bytes: this process sends, the other receives and verifies."""
+    console.print("[bold]Two processes exchange GPU memory.[/] The GPUs are simulated: no GPU is used.\n")
+    with open_exchange(console, peer, deadline, _TRANSFER_BYTES) as exchange:
+        steps, context, memory = exchange.steps, exchange.context, exchange.memory
+        steps.next("Register the memory and share it")
+        shared = peer.call("share", rights="w", timeout=deadline.left())
+        steps.fact(
+            f"receiver shares {human_bytes(shared['nbytes'])} of {shared['device']}, rights '{shared['rights']}'"
+        )
+        steps.fact(f"sender has {memory.device} at 0x{memory.address:x} registered, {human_bytes(memory.nbytes)}")
+        steps.next("Exchange the handle")
+        handle = exchange.accept(shared["handle"])
+        size = len(shared["handle"]) // 2
+        steps.fact(f"the handle is a value of {size} bytes; owner {handle.owner}, device {handle.device}")
+        steps.next("Transfer, with a notification")
+        payload = random_bytes(_NOTIFY, _TRANSFER_BYTES)
+        memory.write_bytes(0, payload.tobytes())
+        peer.begin("expect_notification", timeout_s=deadline.left())
+        operation = context.write(memory, handle, notify=_NOTIFY, timeout=deadline.left())
+        operation.result(deadline.left())
+        steps.fact(operation.explain())
+        note = peer.finish(timeout=deadline.left())
+        steps.fact(f"receiver was notified: value {note['value']}, {note['nbytes']} bytes, by context {note['peer']}")
+        if note["value"] != _NOTIFY or note["nbytes"] != _TRANSFER_BYTES:
+            raise Mismatch(f"the notification says {note['value']} and {note['nbytes']} bytes")
+        if broken.in_steps:
+            steps.fault(peer.call("flip", offset=_TRANSFER_BYTES // 3, timeout=deadline.left()))
+        steps.next("Verify on the receiving device")
+        found = _verify(exchange, payload.tobytes())
+        steps.fact(f"receiver copied its device memory back: BLAKE2b {found}, as sent ({_TRANSFER_BYTES} bytes)")
+    console.print("  both contexts closed")
+
+
+def _verify(exchange: Exchange, expected: bytes) -> str:
+    """Compares what the receiving device holds with `expected`; returns the digest that both have."""
+    peer, left = exchange.peer, exchange.deadline.left
+    found: str = peer.call("digest", nbytes=len(expected), timeout=left())["digest"]
+    if found == digest(expected):
+        return found
+
+    def fetch(offset: int, nbytes: int) -> bytes:
+        return bytes.fromhex(peer.call("inspect", offset=offset, nbytes=nbytes, timeout=left())["data"])
+
+    blocks = peer.call("blocks", offset=0, nbytes=len(expected), timeout=left())["blocks"]
+    where = locate_difference(expected, blocks, fetch, mine_is_expected=True)
+    raise Mismatch(f"{len(expected)} bytes on the receiving device: {where}")
+
+
+def _sweep(console: Console, peer: PeerProcess, deadline: Deadline, broken: Broken) -> None:
+    """Writes of growing size from device to device, over every usable provider."""
+    from zerohop.machine.providers import read_providers
+
+    names = [provider.name for provider in read_providers() if provider.usable]
+    console.print("\n[bold]Size sweep:[/] write from sim GPU to sim GPU of the other process, median, verified there")
+    console.print(f"  {'bytes':>10}  {'median':>9}  {'GB/s':>7}  verified  path")
+    wrong: list[str] = []
+    for name in names:
+        with open_exchange(None, peer, deadline, max(_SWEEP_SIZES), providers=[name]) as exchange:
+            for nbytes in _SWEEP_SIZES:
+                flip = broken.in_sweep and name == names[-1] and nbytes == _SWEEP_SIZES[-1]
+                try:
+                    _sweep_row(console, exchange, nbytes, flip=flip)
+                except Mismatch as error:
+                    wrong.append(f"{name}, {error}")
+                    console.print(f"  {nbytes:>10}  [bold red]MISMATCH[/]")
+    if wrong:
+        raise Mismatch("; ".join(wrong))
+
+
+def _sweep_row(console: Console, exchange: Exchange, nbytes: int, *, flip: bool) -> None:
+    context, memory, deadline = exchange.context, exchange.memory, exchange.deadline
+    handle = exchange.accept(exchange.peer.call("share", rights="w", timeout=deadline.left())["handle"])
+    source, target = memory[:nbytes], handle[:nbytes]
+    operation = context.write(source, target, timeout=deadline.left())  # connects, and warms up
+    operation.result(deadline.left())
+    payload = random_bytes(nbytes, nbytes).tobytes()
+    memory.write_bytes(0, payload)
+    samples: list[float] = []
+    until = time.perf_counter() + _SWEEP_SECONDS
+    while len(samples) < 3 or (len(samples) < 200 and time.perf_counter() < until):
+        start = time.perf_counter()
+        operation = context.write(source, target)
+        operation.result(deadline.left())
+        samples.append(time.perf_counter() - start)
+    if flip:
+        flip_there = exchange.peer.call("flip", offset=nbytes // 3, timeout=deadline.left())
+        console.print(f"  [yellow]fault injected:[/] byte {flip_there['offset']} flipped on the receiving device")
+    _verify(exchange, payload)
+    median = sorted(samples)[len(samples) // 2]
+    rate = f"{nbytes / median / 1e9:.2f}" if nbytes >= 4096 else "–"
+    console.print(
+        f"  {nbytes:>10}  {human_time(median):>9}  {rate:>7}  [green]yes[/]       {escape(operation.explain())}",
+        soft_wrap=True,
+    )

@@ -1,0 +1,120 @@
+"""``zerohop demo --input model.safetensors``: one process publishes a model's tensors, the other pulls all of them.
+
+Here this process is the one that pulls: the receiving device is its own, and it verifies each tensor by the digest
+that the publisher took from the file.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import zerohop
+from zerohop.cli.console import human_bytes, human_time, long_work
+from zerohop.cli.demo_steps import Exchange, Mismatch, flip_byte, open_exchange
+from zerohop.cli.payload import digest, locate_difference
+from zerohop.integrations.safetensors import read_layout
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from zerohop.cli.deadline import Deadline
+    from zerohop.cli.peer import PeerProcess
+
+_LOAD_BYTES = 16 << 20  # what one `load` command copies
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    name: str
+    offset: int
+    nbytes: int
+    digest: str
+    handle: zerohop.RemoteBuffer
+
+
+def pull_model(console: Console, peer: PeerProcess, deadline: Deadline, model: Path, *, flip: bool) -> None:
+    """Moves every tensor of `model` from the other process's simulated GPU into this one's, and verifies each.
+
+    Raises:
+        Mismatch: a tensor arrived with a wrong byte; names the tensor and the bytes.
+        SafetensorsError: the file is not valid.
+    """
+    layout = read_layout(model)
+    path = str(model.resolve())
+    console.print(f"[bold]One process publishes {model.name}, the other pulls it.[/] The GPUs are simulated.\n")
+    with open_exchange(console, peer, deadline, max(1, layout.data_nbytes)) as exchange:
+        steps = exchange.steps
+        steps.next("Publish every tensor")
+        with long_work(console, "file to device", layout.data_nbytes) as advance:
+            start = time.perf_counter()
+            for first in range(0, layout.data_nbytes, _LOAD_BYTES):
+                nbytes = min(_LOAD_BYTES, layout.data_nbytes - first)
+                peer.call("load", path=path, offset=first, nbytes=nbytes, timeout=deadline.left())
+                advance(nbytes)
+        took = time.perf_counter() - start
+        steps.fact(f"publisher copied {human_bytes(layout.data_nbytes)} from file to device in {human_time(took)}")
+        steps.next("Exchange the handles")
+        catalogue = peer.call("publish", path=path, timeout=deadline.left())["tensors"]
+        tensors = [_tensor(exchange, entry) for entry in catalogue]
+        if sum(tensor.nbytes for tensor in tensors) != layout.data_nbytes:
+            raise Mismatch("the catalogue does not cover the file")
+        steps.fact(f"{len(tensors)} tensors, {sum(len(entry['handle']) for entry in catalogue) // 2} bytes of handles")
+        steps.next("Transfer: pull every tensor")
+        _pull(console, exchange, tensors)
+        if flip and tensors:
+            largest = max(tensors, key=lambda tensor: tensor.nbytes)
+            steps.fault(flip_byte(exchange.memory, largest.offset + largest.nbytes // 3))
+        steps.next("Verify on the receiving device")
+        _verify(console, exchange, tensors)
+
+
+def _tensor(exchange: Exchange, entry: dict[str, Any]) -> _Tensor:
+    return _Tensor(entry["name"], entry["offset"], entry["nbytes"], entry["digest"], exchange.accept(entry["handle"]))
+
+
+def _pull(console: Console, exchange: Exchange, tensors: list[_Tensor]) -> None:
+    context, memory, deadline = exchange.context, exchange.memory, exchange.deadline
+    wanted = [tensor for tensor in tensors if tensor.nbytes]
+    total = sum(tensor.nbytes for tensor in wanted)
+    with long_work(console, "pulling", total) as advance:
+        start = time.perf_counter()
+        operations = [
+            context.read(tensor.handle, memory[tensor.offset : tensor.offset + tensor.nbytes], timeout=deadline.left())
+            for tensor in wanted
+        ]
+        for operation in zerohop.as_completed(operations, timeout=deadline.left()):
+            advance(operation.result())
+        took = time.perf_counter() - start
+    if operations:
+        exchange.steps.fact(f"the last tensor: {operations[-1].explain()}")
+        rate = f"{human_bytes(total)} in {human_time(took)}, {total / took / 1e9:.2f} GB/s"
+        exchange.steps.fact(f"all {len(operations)} tensors with bytes: {rate}")
+
+
+def _verify(console: Console, exchange: Exchange, tensors: list[_Tensor]) -> None:
+    memory = exchange.memory
+    total = sum(tensor.nbytes for tensor in tensors)
+    with long_work(console, "verifying", total) as advance:
+        for tensor in tensors:
+            found = memory.read_bytes(tensor.offset, tensor.nbytes) if tensor.nbytes else b""
+            if digest(found) != tensor.digest:
+                raise Mismatch(f"tensor {tensor.name} ({tensor.nbytes} bytes): {_where(exchange, tensor, found)}")
+            advance(tensor.nbytes)
+    exchange.steps.fact(f"{len(tensors)} of {len(tensors)} tensors have the publisher's BLAKE2b, {human_bytes(total)}")
+
+
+def _where(exchange: Exchange, tensor: _Tensor, found: bytes) -> str:
+    """Asks the publisher, which has the right bytes, for the blocks that differ."""
+    peer, left = exchange.peer, exchange.deadline.left
+
+    def fetch(offset: int, nbytes: int) -> bytes:
+        answer = peer.call("inspect", offset=tensor.offset + offset, nbytes=nbytes, timeout=left())
+        return bytes.fromhex(answer["data"])
+
+    blocks = peer.call("blocks", offset=tensor.offset, nbytes=tensor.nbytes, timeout=left())["blocks"]
+    where = locate_difference(found, blocks, fetch, mine_is_expected=False)
+    return "the publisher's device does not hold what its file does" if where is None else str(where)

@@ -1,0 +1,129 @@
+"""The first four of the eight steps, which every form of the demo begins with, and what the forms share."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+
+import zerohop
+from zerohop.cli.console import human_bytes, human_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
+
+    from zerohop.cli.deadline import Deadline
+    from zerohop.cli.peer import PeerProcess
+
+STEPS = 8
+DEVICE = "sim:0"
+
+
+class Mismatch(Exception):
+    """Received bytes are not the sent ones; the text says which."""
+
+
+class Steps:
+    """Prints numbered steps and the facts of each; prints nothing without a console."""
+
+    def __init__(self, console: Console | None) -> None:
+        """Starts before step 1."""
+        self._console = console
+        self._number = 0
+
+    def next(self, title: str) -> None:
+        """Begins the next step."""
+        self._number += 1
+        assert self._number <= STEPS
+        if self._console:
+            self._console.print(f"[bold]Step {self._number} of {STEPS}: {title}[/]")
+
+    def fact(self, text: str) -> None:
+        """Prints what is so, as measured or read."""
+        if self._console:
+            self._console.print(f"  {escape(text)}", soft_wrap=True)
+
+    def fault(self, flipped: dict[str, Any]) -> None:
+        """Says which byte was flipped on purpose."""
+        if self._console:
+            where = f"byte {flipped['offset']}: 0x{flipped['before']:02x} became 0x{flipped['after']:02x}"
+            self._console.print(f"  [yellow]fault injected on the receiving device:[/] {where}")
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """This process's half of an exchange, connected to the other process."""
+
+    steps: Steps
+    peer: PeerProcess
+    deadline: Deadline
+    context: zerohop.Context
+    memory: zerohop.Memory
+
+    def accept(self, handle: str) -> zerohop.RemoteBuffer:
+        """Parses a handle that came as hexadecimal text."""
+        return zerohop.RemoteBuffer.from_bytes(bytes.fromhex(handle))
+
+
+@contextmanager
+def open_exchange(
+    console: Console | None,
+    peer: PeerProcess,
+    deadline: Deadline,
+    nbytes: int,
+    *,
+    providers: Sequence[str] | None = None,
+) -> Iterator[Exchange]:
+    """Opens a Context with one simulated GPU and `nbytes` on it in both processes, and connects the two (steps 1 to 4).
+
+    Both Contexts are closed when the block ends.
+    """
+    steps = Steps(console)
+    steps.next("Open a Context in each process")
+    chosen = None if providers is None else list(providers)
+    there = peer.call("open", providers=chosen, timeout=deadline.left())
+    with zerohop.Context(sim_devices=1, providers=chosen) as context:
+        steps.fact(f"this process:  context {context.id}, {context.url}")
+        steps.fact(f"other process: context {there['id']}, pid {there['pid']}, {there['url']}")
+        steps.next("Find the devices")
+        mine = ", ".join(device.name for device in context.devices)
+        steps.fact(f"this process:  {mine} (simulated in host memory)")
+        steps.fact(f"other process: {', '.join(there['devices'])} (simulated in host memory)")
+        steps.next("Allocate on the devices")
+        with context.alloc(nbytes, device=DEVICE) as memory:
+            allocated = peer.call("allocate", nbytes=nbytes, timeout=deadline.left())
+            steps.fact(_allocation("this process: ", memory.nbytes, memory.address, cpu_access(memory.address)))
+            steps.fact(_allocation("other process:", allocated["nbytes"], allocated["address"], allocated["access"]))
+            steps.next("Connect")
+            start = time.perf_counter()
+            connection = context.connect(there["url"]).result(deadline.left())
+            steps.fact(f"connected to context {connection.peer} in {human_time(time.perf_counter() - start)}")
+            yield Exchange(steps, peer, deadline, context, memory)
+        peer.call("close", timeout=deadline.left())
+
+
+def _allocation(whose: str, nbytes: int, address: int, access: str) -> str:
+    return f"{whose} {human_bytes(nbytes)} on {DEVICE} at 0x{address:x}; access by the CPU: {access}"
+
+
+def cpu_access(address: int) -> str:
+    """Returns what the CPU may do at `address` of this process, as the kernel has it: "none (---s)" or "rw-s"."""
+    for line in Path("/proc/self/maps").read_text(encoding="ascii", errors="replace").splitlines():
+        bounds, permissions = line.split(maxsplit=2)[:2]
+        first, _, end = bounds.partition("-")
+        if int(first, 16) <= address < int(end, 16):
+            return f"none ({permissions})" if permissions.startswith("---") else permissions
+    return "not mapped"
+
+
+def flip_byte(memory: zerohop.Memory, offset: int) -> dict[str, int]:
+    """Flips one bit of the byte at `offset` of device memory; returns the offset and the byte before and after."""
+    before = memory.read_bytes(offset, 1)[0]
+    memory.write_bytes(offset, bytes([before ^ 0x10]))
+    return {"offset": offset, "before": before, "after": memory.read_bytes(offset, 1)[0]}

@@ -1,0 +1,134 @@
+"""``zerohop info``: the facts of `zerohop.machine`, for people or as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+from rich.table import Table
+
+from zerohop.cli.console import human_bytes, make_console
+from zerohop.errors import ZerohopError
+from zerohop.machine import inspect
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from zerohop.machine import Accelerator, Listening, Machine, Nic, RdmaDevice
+
+_USABLE = "[green]usable[/]"
+_NOT = "[yellow]not usable[/]"
+
+
+def run(*, as_json: bool, sim_devices: int | None) -> int:
+    """Prints the facts; returns the exit code, which is 0 whenever the machine could be looked at."""
+    try:
+        machine = inspect(sim_devices=sim_devices)
+    except (ZerohopError, ValueError) as error:
+        make_console(stderr=True).print(f"[red]error:[/] {escape(str(error))}")
+        return 1
+    if as_json:
+        print(json.dumps(machine.to_json(), indent=2))
+    else:
+        show(machine, make_console())
+    return 0
+
+
+def show(machine: Machine, console: Console) -> None:
+    """Prints `machine` for people."""
+    cpu, kernel, memory, limits = machine.cpu, machine.kernel, machine.memory, machine.limits
+    console.print(f"[bold]zerohop {escape(machine.zerohop)}[/]")
+    facts = _grid()
+    share = f", {cpu.quota:g} by quota" if cpu.quota is not None else ""
+    virtual = ", virtual machine" if kernel.virtual else ""
+    facts.add_row("processor", f"{cpu.usable} of {cpu.online} usable{share}, {escape(cpu.model)}, {cpu.architecture}")
+    facts.add_row("kernel", f"Linux {escape(kernel.release)}, {escape(kernel.distribution)}{virtual}")
+    group = f", control group allows {_size(memory.cgroup_limit)}" if memory.cgroup_limit is not None else ""
+    facts.add_row("memory", f"{_size(memory.total)}, {_size(memory.available)} available{group}")
+    facts.add_row("/dev/shm", f"{_size(memory.shared_total)}, {_size(memory.shared_free)} free")
+    locked = _limit(limits.locked_memory)
+    facts.add_row("limits", f"{limits.descriptors or 'unlimited'} descriptors, {locked} locked memory")
+    facts.add_row("listens on", _listening(machine.listening))
+    console.print(facts)
+    _section(console, "accelerators", _accelerators(machine.accelerators), "none (--sim-devices N simulates some)")
+    _section(console, "network interfaces", _nics(machine.nics), "none")
+    _section(console, "RDMA devices", _rdma(machine.rdma_devices), "none")
+    providers = _grid()
+    for provider in machine.providers:
+        label = f"\n[magenta]{escape(provider.label)}[/]" if provider.label else ""
+        providers.add_row(provider.name, _state(provider.usable, provider.why, provider.fix) + label)
+    _section(console, "providers", providers, "none")
+
+
+def _grid() -> Table:
+    grid = Table(box=None, show_header=False, padding=(0, 2), pad_edge=True)
+    grid.add_column(style="bold", no_wrap=True)
+    return grid
+
+
+def _section(console: Console, title: str, rows: Table, otherwise: str) -> None:
+    console.print(f"\n[bold]{title}[/]")
+    if rows.row_count:
+        console.print(rows)
+    else:
+        console.print(f"  {otherwise}")
+
+
+def _state(usable: bool, why: str, fix: str) -> str:
+    if usable:
+        return _USABLE
+    return f"{_NOT}: {escape(why)}" + (f"\n[bold]fix:[/] {escape(fix)}" if fix else "")
+
+
+def _listening(listening: Listening) -> str:
+    if listening.address is None:
+        return "nothing (this process connects, nobody connects to it over the network)"
+    address = escape(listening.address)
+    if listening.insecure:
+        return (
+            f"[bold red]{address} INSECURE: no secret, whoever can reach this address can connect[/]"
+            f"\n[bold]fix:[/] {escape(listening.fix)}"
+        )
+    if listening.why:
+        return f"[red]{escape(listening.why)}[/]\n[bold]fix:[/] {escape(listening.fix)}"
+    return f"{address} ({'this host only' if listening.loopback else 'all who know the secret'})"
+
+
+def _accelerators(accelerators: tuple[Accelerator, ...]) -> Table:
+    grid = _grid()
+    for accelerator in accelerators:
+        label = "" if accelerator.verified or accelerator.kind == "sim" else "\n[magenta]not verified on hardware[/]"
+        state = _state(accelerator.usable, accelerator.why, accelerator.fix)
+        grid.add_row(accelerator.name, escape(accelerator.model), state + label)
+    return grid
+
+
+def _nics(nics: tuple[Nic, ...]) -> Table:
+    grid = _grid()
+    for nic in nics:
+        speed = f"{nic.gbps:g} Gb/s" if nic.gbps is not None else "speed not told"
+        where = f"{nic.driver or 'no driver'}{', PCI ' + nic.pci_address if nic.pci_address else ''}"
+        device = where if nic.kind == "physical" else nic.kind
+        node = f", NUMA node {nic.numa_node}" if nic.numa_node is not None else ""
+        rdma = f", RDMA device {nic.rdma}" if nic.rdma else ""
+        speed = speed if nic.kind == "physical" else ""
+        grid.add_row(nic.name, nic.state, speed, f"MTU {nic.mtu}", escape(device + node + rdma))
+    return grid
+
+
+def _rdma(devices: tuple[RdmaDevice, ...]) -> Table:
+    grid = _grid()
+    for device in devices:
+        for port in device.ports:
+            where = f"{device.driver or 'software'}{', PCI ' + device.pci_address if device.pci_address else ''}"
+            grid.add_row(device.name, f"port {port.number} {port.state}", port.rate, port.link_layer, escape(where))
+    return grid
+
+
+def _size(nbytes: int | None) -> str:
+    return "unknown" if nbytes is None else human_bytes(nbytes)
+
+
+def _limit(nbytes: int | None) -> str:
+    return "unlimited" if nbytes is None else human_bytes(nbytes)

@@ -1,0 +1,99 @@
+"""Random payloads that both processes can make, digests of what arrived, and where two buffers differ."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Octets: TypeAlias = NDArray[np.uint8]
+
+BLOCK_BYTES = 64 * 1024
+
+
+def random_bytes(seed: int, nbytes: int) -> Octets:
+    """Returns `nbytes` random bytes, writable, the same for the same seed in every process."""
+    words = np.random.Generator(np.random.SFC64(seed)).integers(0, 1 << 64, (nbytes + 7) // 8, dtype=np.uint64)
+    return words.view(np.uint8)[:nbytes]
+
+
+def digest(data: bytes | memoryview | Octets) -> str:
+    """Returns the BLAKE2b digest (128 bits, hexadecimal) of contiguous bytes."""
+    return hashlib.blake2b(data.data if isinstance(data, np.ndarray) else data, digest_size=16).hexdigest()
+
+
+def block_digests(data: bytes | memoryview) -> list[str]:
+    """Returns the digest of each block of BLOCK_BYTES, the last one shorter."""
+    view = memoryview(data)
+    return [digest(view[start : start + BLOCK_BYTES]) for start in range(0, len(view), BLOCK_BYTES)]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where received bytes are not the expected ones.
+
+    Attributes:
+        first: offset of the first wrong byte.
+        last: offset of the last one, as far as blocks were looked into.
+        count: how many are wrong, as far as blocks were looked into.
+        expected: the byte that should be at `first`.
+        found: the byte that is there.
+        more_blocks: differing blocks beyond the ones looked into.
+    """
+
+    first: int
+    last: int
+    count: int
+    expected: int
+    found: int
+    more_blocks: int
+
+    def __str__(self) -> str:
+        where = (
+            f"byte {self.first} differs"
+            if self.count == 1
+            else f"{self.count} bytes differ between {self.first} and {self.last}"
+        )
+        more = f"; {self.more_blocks} more blocks of {BLOCK_BYTES} bytes differ" if self.more_blocks else ""
+        return f"{where}: expected 0x{self.expected:02x} at {self.first}, found 0x{self.found:02x}{more}"
+
+
+def locate_difference(
+    mine: bytes | memoryview,
+    other_blocks: Sequence[str],
+    fetch: Callable[[int, int], bytes],
+    *,
+    mine_is_expected: bool,
+    look_into: int = 8,
+) -> Difference | None:
+    """Finds which bytes of another process's buffer differ, without moving all of it.
+
+    Args:
+        mine: the bytes that this process has.
+        other_blocks: `block_digests` of the other buffer, which is as long.
+        fetch: returns (offset, length) bytes of the other buffer.
+        mine_is_expected: this process has the right bytes; else the other one has.
+        look_into: how many differing blocks are fetched.
+    """
+    view = memoryview(mine)
+    bad = [i for i, (here, there) in enumerate(zip(block_digests(view), other_blocks, strict=True)) if here != there]
+    wrong: list[int] = []
+    first_pair = (0, 0)
+    for block in bad[:look_into]:
+        start = block * BLOCK_BYTES
+        here = np.frombuffer(view[start : start + BLOCK_BYTES], np.uint8)
+        there = np.frombuffer(fetch(start, here.size), np.uint8)
+        at = np.flatnonzero(here != there)
+        if at.size and not wrong:
+            first_pair = (int(here[at[0]]), int(there[at[0]]))
+        wrong.extend(int(offset) + start for offset in at)
+    if not wrong:
+        return None
+    expected, found = first_pair if mine_is_expected else first_pair[::-1]
+    return Difference(wrong[0], wrong[-1], len(wrong), expected, found, more_blocks=max(0, len(bad) - look_into))

@@ -1,0 +1,296 @@
+"""Connection: the live link to one peer Context."""
+
+from __future__ import annotations
+
+import operator
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from . import paths
+from ._native import NativeError, Reason, Status
+from .deferred import defer, defer_post
+from .errors import Closed, PeerLost, ZerohopError, from_native
+from .operation import BYTES_DONE, NBYTES, Failed, Finished, InFlight, Operation, failed
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from ._native import Endpoint, Op
+    from .context import Context
+    from .memory import Memory, View
+    from .paths import Cost
+    from .remote_buffer import Share
+    from .routes import Import, Route
+    from .session import Session
+
+_MAX_NOTIFY: Final = (1 << 32) - 1
+_MAX_IMPORTS: Final = 1024
+
+
+def notify_value(value: int) -> int:
+    """A notification's number, checked; ValueError unless it has 32 bits."""
+    number = operator.index(value)
+    if not 0 <= number <= _MAX_NOTIFY:
+        raise ValueError(f"a notification carries 32 bits, from 0 to {_MAX_NOTIFY}, not {number}")
+    return number
+
+
+class Connection:
+    """To one peer Context; made by ``Context.connect``, by the first use of a RemoteBuffer, or by the peer.
+
+    There is one per peer and Context, whoever asked for it first. When the peer dies, every operation to it ends with
+    PeerLost, and the next use of the same address connects anew, with a new Connection.
+
+    Attributes:
+        peer: id of the peer Context.
+        url: where the peer can be reached.
+        name: what the peer calls itself.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_context",
+        "_endpoint_or_none",
+        "_imports",
+        "_lane_costs",
+        "_lost",
+        "_missing",
+        "_native_id",
+        "_partner",
+        "_provider",
+        "_routes",
+        "_session",
+        "_unmappable",
+        "name",
+        "peer",
+        "url",
+    )
+
+    def __init__(self, context: Context, peer: str) -> None:
+        self.peer = peer
+        self.url = ""
+        self.name = ""
+        self._context = context
+        # What follows is filled in by the session, on the control thread.
+        self._session: Session | None = None
+        self._native_id = -1
+        self._endpoint_or_none: Endpoint | None = None
+        self._provider = ""
+        self._lane_costs: dict[str, Cost | None] = {}
+        self._missing: dict[str, str] = {}
+        self._imports: dict[int, Import] = {}
+        self._unmappable: dict[int, str] = {}
+        self._routes: dict[Route, None] = {}
+        self._lost: ZerohopError | None = None
+        # The other end, of a Context that talks to itself.
+        self._partner: Connection | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether operations can be posted: neither closed here nor known to be lost."""
+        return self._lost is None and self._endpoint_or_none is not None
+
+    @property
+    def provider(self) -> str:
+        """The fabric of the lane that messages and notifications take, such as ``"shm"``."""
+        return self._provider
+
+    def send(self, source: Memory | View | Any, *, timeout: float | None = None) -> Operation[int]:
+        """Send bytes to whichever ``recv`` of the peer is next in order; value: bytes sent.
+
+        Done means that the source may be reused and the peer has accepted every byte. Messages of one Connection
+        arrive in the order in which they were sent.
+
+        Args:
+            source: what may stand wherever a View may.
+            timeout: seconds, for the operation; None: the Context's.
+
+        Raises:
+            TypeError, ValueError, Closed: at once. Everything else comes from the Operation.
+        """
+        view = self._context._view(source)
+        deadline = self._context._deadline(timeout)
+
+        def post(nowait: bool) -> Op:
+            return self._context._engine.post_send(
+                self._endpoint, view._registration.region, view._offset, view.nbytes, deadline, nowait
+            )
+
+        return self._post("send", view.nbytes, deadline, post, view, NBYTES)
+
+    def recv(self, into: Memory | View | Any, *, timeout: float | None = None) -> Operation[int]:
+        """Receive the next message; value: its length.
+
+        Done means that the bytes are in ``into``. A message that is longer than ``into`` fails this Operation.
+
+        Args:
+            into: what may stand wherever a View may.
+            timeout: seconds, for the operation; None: none, it waits until a message comes or the peer is gone.
+
+        Raises:
+            TypeError, ValueError, Closed: at once. Everything else comes from the Operation.
+        """
+        view = self._context._view(into)
+        if view._registration.readonly:
+            raise ValueError("cannot receive into read-only memory")
+        deadline = 0 if timeout is None else self._context._deadline(timeout)
+        # A Context that talks to itself sends at one end and receives at the other.
+        source = self if self._partner is None else self._partner
+
+        def post(nowait: bool) -> Op:
+            return self._context._engine.post_recv(
+                source._endpoint, view._registration.region, view._offset, view.nbytes, deadline, nowait
+            )
+
+        return self._post("recv", view.nbytes, deadline, post, view, BYTES_DONE)
+
+    def notify(self, value: int, *, timeout: float | None = None) -> Operation[int]:
+        """Give the peer a notification without data; value: 0. Done means that the peer's Context has it.
+
+        Raises:
+            ValueError: more than 32 bits.
+            Closed: at once. Everything else comes from the Operation.
+        """
+        number = notify_value(value)
+        deadline = self._context._deadline(timeout)
+
+        def post(nowait: bool) -> int | Op:
+            return self._context._engine.post_notify(self._endpoint, number, deadline, nowait)
+
+        return self._post("notify", 0, deadline, post, None, NBYTES)
+
+    def flush(self, *, timeout: float | None = None) -> Operation[int]:
+        """Done when all that was posted to this peer before is visible there, done or failed; value: 0."""
+        deadline = self._context._deadline(timeout)
+
+        def post(_: bool) -> int | Op:
+            return self._context._engine.post_flush(self._endpoint, deadline)
+
+        return self._post("flush", 0, deadline, post, None, NBYTES)
+
+    def statistics(self) -> dict[str, int]:
+        """Counters of the lane, by name, since it was made."""
+        endpoint = self._endpoint_or_none
+        return {} if endpoint is None or self._lost is not None else dict(endpoint.statistics())
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Say goodbye and let go; idempotent. Operations in flight end with Closed here, with PeerLost there."""
+        if self._lost is None and not self._context._forked and not self._context._closed:
+            error = Closed("this Connection was closed", fix="connect again", peer=self.peer)
+            self._context._control.wait(
+                self._close, "the peer closed the Connection", error, Status.CLOSED, Reason.LANE_CLOSED, timeout=timeout
+            )
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "alive" if self.alive else "lost"
+        return f"<Connection to {self.name or self.peer[:12]} over {self._provider or 'nothing yet'}, {state}>"
+
+    @property
+    def _endpoint(self) -> Endpoint:
+        """The lane's native end; an error when there is none any more."""
+        self._check_alive()
+        assert self._endpoint_or_none is not None
+        return self._endpoint_or_none
+
+    def _check_alive(self) -> None:
+        if self._lost is not None:
+            raise again(self._lost)
+        if self._endpoint_or_none is None:
+            raise PeerLost("the connection is not ready", peer=self.peer)
+
+    def _post(
+        self, kind: str, nbytes: int, deadline_ns: int, post: Any, keep: object, value_from: int
+    ) -> Operation[int]:
+        """Post on the lane; where it is full, wait, or on an event loop's thread have the control thread wait."""
+        context = self._context
+        context._check_open()
+        try:
+            started = time.monotonic_ns()
+            try:
+                posted = post(True)
+            except NativeError as error:
+                if error.args[0] != Status.WOULD_BLOCK.value:
+                    raise
+                if on_event_loop():
+                    return defer(context, kind, nbytes, deadline_ns, lambda: defer_post(context, post, deadline_ns, nbytes, value_from), keep)
+                posted = post(False)
+        except NativeError as error:
+            context._check_open()
+            return failed(context, kind, None, nbytes, error, self)
+        except ZerohopError as error:
+            return Failed(context, kind, None, nbytes, error)
+        if isinstance(posted, int):
+            return Finished(context, kind, None, nbytes, nbytes, time.monotonic_ns() - started)
+        return InFlight(context, kind, None, nbytes, posted, keep, value_from)
+
+    def _why_not_mapped(self, remote: Share) -> str:
+        """Why the peer's memory cannot be mapped here; empty when it can."""
+        if not remote.mappable:
+            return "the memory is not in a shared file; ctx.alloc gives memory that is"
+        return self._unmappable.get(remote.share_id, "")
+
+    async def _close(self, farewell: str, error: ZerohopError, status: Status, reason: Reason) -> None:
+        """On the control thread: tell the peer and let go."""
+        session = self._session
+        if session is not None:
+            await session.say_goodbye(farewell)
+        self._lose(error, status, reason)
+
+    def _lose(self, error: ZerohopError, status: Status, reason: Reason) -> None:
+        """On the control thread: nothing goes to or comes from this peer any more. Idempotent."""
+        if self._lost is not None:
+            return
+        self._lost = error
+        context = self._context
+        if self._native_id >= 0:
+            try:
+                context._engine.drop_peer(self._native_id, status, reason)
+            except NativeError:
+                # The engine is closed, and all its peers dropped.
+                pass
+        for route in list(self._routes):
+            route.drop()
+        imports, self._imports = list(self._imports.values()), {}
+        for imported in imports:
+            context._peers.unmap(imported)
+        context._shares.lost(self)
+        context._peers.forget(self)
+        if self._session is not None:
+            self._session.end(error)
+
+    def _drop_old_imports(self) -> None:
+        """On the control thread: give back mappings that nothing uses when there are very many."""
+        for share_id, imported in list(self._imports.items())[:-_MAX_IMPORTS]:
+            if not imported.routes and self._session is not None:
+                del self._imports[share_id]
+                self._session.release(share_id, imported)
+
+
+def again(error: ZerohopError) -> ZerohopError:
+    """A copy of an error, so that raising it to several callers does not grow one traceback."""
+    return type(error)(**error._fields())
+
+
+def lost_error(connection: Connection, status: Status, reason: Reason) -> ZerohopError:
+    """The error for a peer that the engine found dead."""
+    return from_native(status.value, reason.value, peer=connection.peer, provider=connection._provider)
+
+
+def on_event_loop() -> bool:
+    """Whether this thread runs an event loop, which must not be held up."""
+    import asyncio
+
+    return asyncio._get_running_loop() is not None
+
+
+def lane_cost(endpoint: Endpoint) -> Cost | None:
+    """What the lane says that it costs."""
+    return paths.lane_cost(endpoint.limits)

@@ -1,0 +1,152 @@
+"""The control thread: one private event loop per Context, on which everything that talks about transfers happens.
+
+Bytes never pass through it. It connects, agrees on lanes, maps, revokes and notices what dies; user code never runs on
+it, so that nothing a user does can hold it up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import socket
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+logger = logging.getLogger("zerohop")
+
+THREAD_NAME: Final = "zerohop-control"
+_ONCE: Final = 256
+
+
+class ControlThread:
+    """A daemon thread with an event loop of asyncio's own kind, whatever the application's policy is."""
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop = asyncio.SelectorEventLoop()
+        # Every socket of the control plane, so that a forked child can let go of its copies.
+        self.sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._said: set[tuple[str, str]] = set()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+        self._thread.start()
+
+    def call(self, callback: Callable[..., object], *args: Any) -> None:
+        """Run it on the loop, soon. From any thread, destructors included; nothing happens after stop()."""
+        if not self._stopped:
+            try:
+                self.loop.call_soon_threadsafe(callback, *args)
+            except RuntimeError:  # closed in between
+                pass
+
+    def spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        """Run a coroutine function on the loop, from any thread."""
+        self.call(self.start, work, *args)
+
+    def start(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> asyncio.Task[None]:
+        """The same, on the loop itself."""
+        task = self.loop.create_task(work(*args))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def wait(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any, timeout: float) -> bool:
+        """Run it, from another thread, and wait for its end; False when that takes longer."""
+        done = threading.Event()
+
+        async def tracked() -> None:
+            try:
+                await work(*args)
+            finally:
+                done.set()
+
+        self.spawn(tracked)
+        return done.wait(timeout)
+
+    def say_once(self, key: str, topic: str, text: str, *args: object) -> None:
+        """Log a warning, once per key and topic, so that nobody outside can fill a log."""
+        if (key, topic) not in self._said and len(self._said) < _ONCE:
+            self._said.add((key, topic))
+            logger.warning(text, *args)
+
+    def stop(self, timeout: float) -> bool:
+        """Cancel what runs, end the loop and the thread; False when that took longer than ``timeout`` seconds."""
+        if not self._stopped:
+            self.call(self._cancel_all)
+            self._stopped = True
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def abandon(self) -> None:
+        """In a forked child, where the thread is not: close the child's copies, touch nothing that is shared.
+
+        The loop is neither closed nor freed: both would reach into the epoll instance that the parent still uses.
+        """
+        self._stopped = True
+        for sock in list(self.sockets):
+            sock.close()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.loop))
+
+    def _run(self) -> None:
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.close()
+
+    def _cancel_all(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self.start(self._finish)
+
+    async def _finish(self) -> None:
+        """Stop the loop once the cancelled tasks have ended."""
+        deadline = time.monotonic() + 1.0
+        while len(self._tasks) > 1 and time.monotonic() < deadline:
+            await asyncio.sleep(0)
+        self.loop.stop()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("zerohop's control thread failed in a way that it should not", exc_info=error)
+
+
+async def resolve(host: str, port: int) -> list[tuple[Any, ...]]:
+    """getaddrinfo, for stream sockets; a name that needs asking is asked for on a thread of its own.
+
+    Not on the loop's executor: the interpreter would wait at exit for a name server that does not answer.
+    """
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        pass
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[list[tuple[Any, ...]]] = loop.create_future()
+
+    def settle(found: list[tuple[Any, ...]] | None, error: OSError | None) -> None:
+        if not answer.done():
+            if error is not None:
+                answer.set_exception(error)
+            elif found is not None:
+                answer.set_result(found)
+
+    def ask() -> None:
+        found, error = None, None
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as failure:
+            error = failure
+        try:
+            loop.call_soon_threadsafe(settle, found, error)
+        except RuntimeError:  # the Context was closed meanwhile
+            pass
+
+    threading.Thread(target=ask, name="zerohop-resolve", daemon=True).start()
+    return await answer

@@ -1,0 +1,152 @@
+"""Operations that cannot be posted yet: the control thread prepares what they need, then posts and ends them.
+
+First use of a peer connects, and first use of its shared memory maps it; neither may hold up the caller. The user gets
+an Operation at once. Its deadline and its cancellation work from that moment, whatever the control thread is doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ._native import NativeError, Op, Reason, Status
+from .errors import ZerohopError, from_native
+from .operation import BYTES_DONE, NATIVE_VALUE, NBYTES, Failed, InFlight, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from .context import Context
+    from .routes import Route
+
+T = TypeVar("T")
+# Between attempts at a full lane.
+_RETRY_S: Final = 0.0005
+_MAX_RETRY_S: Final = 0.01
+
+
+class Deferred(InFlight[T]):
+    """Its native slot is ended by the control thread, after the native operation that does the work."""
+
+    __slots__ = ("_failure", "_payload", "_task")
+
+    def __init__(self, context: Context, kind: str, nbytes: int, native: Op, keep: object) -> None:
+        super().__init__(context, kind, None, nbytes, native, keep, NBYTES)
+        self._failure: BaseException | None = None
+        self._payload: Any = None
+        self._task: asyncio.Task[None] | None = None
+
+    def cancel(self) -> bool:
+        cancelled = super().cancel()
+        if cancelled:
+            self._context._control.call(self._abort)
+        return cancelled
+
+    def _abort(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _value_of(self, native: Op) -> T:  # noqa: ARG002
+        return self._payload  # type: ignore[no-any-return]
+
+    def _error_of(self, native: Op) -> BaseException:
+        # The slot may have ended by its deadline before the control thread had anything to say.
+        if self._failure is not None and native.reason == Reason.USER:
+            return self._failure
+        if native.status == Status.CLOSED and self._context._closed:
+            return self._context._closed_error()
+        return super()._error_of(native)
+
+
+def defer(
+    context: Context,
+    kind: str,
+    nbytes: int,
+    deadline_ns: int,
+    work: Callable[[], Coroutine[Any, Any, T]] | Callable[[Deferred[T]], Coroutine[Any, Any, T]],
+    keep: object,
+    *,
+    wants_operation: bool = False,
+) -> Operation[T]:
+    """An Operation whose value ``work``, a coroutine function for the control thread, returns; or whose error it raises."""
+    try:
+        native = context._engine.new_op(deadline_ns)
+    except NativeError as error:
+        context._check_open()
+        return Failed(context, kind, None, nbytes, from_native(*error.args, operation=kind))
+    operation: Deferred[T] = Deferred(context, kind, nbytes, native, keep)
+    start: Any = (lambda: work(operation)) if wants_operation else work  # type: ignore[call-arg]
+    context._control.call(_start, context, operation, native, start)
+    return operation
+
+
+def _start(
+    context: Context, operation: Deferred[T], native: Op, work: Callable[[], Coroutine[Any, Any, T]]
+) -> None:
+    operation._task = context._control.start(_run, context, operation, native, work)
+
+
+async def _run(
+    context: Context, operation: Deferred[T], native: Op, work: Callable[[], Coroutine[Any, Any, T]]
+) -> None:
+    # Not that of the Operation, which lets go of it when its deadline passes: this task must be able to end it still.
+    nbytes = 0
+    try:
+        operation._payload = await work()
+        nbytes = operation._payload if isinstance(operation._payload, int) else 0
+    except asyncio.CancelledError:
+        context._complete(native, Status.CLOSED, Reason.CONTEXT_CLOSED, 0)
+        raise
+    except NativeError as error:
+        operation._failure = from_native(*error.args, operation=operation._kind, **operation._where())
+    except (ZerohopError, Warning) as error:
+        operation._failure = error
+    except OSError as error:
+        operation._failure = from_native(3, 0, str(error), operation=operation._kind, **operation._where())
+    if operation._failure is None:
+        context._complete(native, Status.OK, Reason.NONE, nbytes)
+    else:
+        if isinstance(operation._failure, ZerohopError) and not operation._failure.operation:
+            operation._failure.operation = operation._kind
+        context._complete(native, Status.UNSUPPORTED, Reason.USER, 0)
+
+
+async def defer_post(
+    context: Context, post: Callable[[bool], int | Op | tuple[int, int]], deadline_ns: int, nbytes: int, value_from: int
+) -> int:
+    """On the control thread: post as soon as the lane takes it, wait for the end, give the value.
+
+    ``post(nowait)`` makes the native call. Those that wait for the same lane keep no order among each other.
+    """
+    pause = _RETRY_S
+    while True:
+        try:
+            posted = post(True)
+            break
+        except NativeError as error:
+            if error.args[0] != Status.WOULD_BLOCK.value:
+                raise
+            if deadline_ns and time.monotonic_ns() > deadline_ns:
+                raise NativeError(Status.DEADLINE.value, Reason.NONE.value, "the lane stayed full") from None
+            await asyncio.sleep(pause)
+            pause = min(_MAX_RETRY_S, pause * 2)
+    if isinstance(posted, int):
+        return nbytes
+    if isinstance(posted, tuple):
+        return posted[1]
+    try:
+        await context._loops.running().wait(posted.arm)
+    except asyncio.CancelledError:
+        posted.cancel()
+        raise
+    if posted.status == Status.OK:
+        return {NBYTES: nbytes, NATIVE_VALUE: posted.value, BYTES_DONE: posted.bytes_done}[value_from]
+    if posted.status == Status.CANCELLED:
+        raise asyncio.CancelledError
+    raise from_native(posted.status.value, posted.reason.value, bytes_done=posted.bytes_done)
+
+
+def attach(operation: Deferred[Any], route: Route) -> None:
+    """Let an Operation explain the path that was found for it."""
+    operation._route = route

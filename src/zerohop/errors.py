@@ -1,0 +1,207 @@
+"""What can go wrong, told apart by whose doing it is; and the one table from native outcomes to these errors.
+
+A bad argument is ``ValueError`` or ``TypeError``, raised by the call before anything is posted. Everything else is a
+``ZerohopError``: it comes from ``result()`` or ``await`` of the Operation, or from the call itself where there is none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class ZerohopError(Exception):
+    """Base of all errors of this library.
+
+    Attributes:
+        reason: what happened, in words.
+        fix: what to do about it; empty where nothing general can be said.
+        peer: id of the other Context; empty where none is involved.
+        provider: the fabric that was in use, such as ``"shm"``; empty where none was.
+        operation: ``"write"``, ``"connect"``, ...; empty where it is no operation.
+        bytes_done: bytes that had been accepted by the other side before the failure; their content is as written,
+            that of all others is undefined.
+    """
+
+    def __init__(
+        self,
+        reason: str = "",
+        *,
+        fix: str = "",
+        peer: str = "",
+        provider: str = "",
+        operation: str = "",
+        bytes_done: int = 0,
+    ) -> None:
+        self.reason = reason
+        self.fix = fix
+        self.peer = peer
+        self.provider = provider
+        self.operation = operation
+        self.bytes_done = bytes_done
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        where = self.operation
+        if self.provider:
+            where += f" over {self.provider}" if where else self.provider
+        if self.peer:
+            where += f" with peer {self.peer[:12]}" if where else f"peer {self.peer[:12]}"
+        text = f"{where}: {self.reason}" if where else self.reason
+        if self.bytes_done:
+            text += f" ({self.bytes_done} bytes were done)"
+        return f"{text}. Fix: {self.fix}" if self.fix else text
+
+    def __str__(self) -> str:
+        return self._text()
+
+    def _fields(self) -> dict[str, Any]:
+        return {
+            "reason": self.reason,
+            "fix": self.fix,
+            "peer": self.peer,
+            "provider": self.provider,
+            "operation": self.operation,
+            "bytes_done": self.bytes_done,
+        }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self._fields())
+
+
+def _rebuild(kind: type[ZerohopError], fields: dict[str, Any]) -> ZerohopError:
+    return kind(**fields)
+
+
+class Closed(ZerohopError):
+    """You closed it: the Context, Connection or Memory that the call needs. Not for what the other side closed."""
+
+
+class PeerLost(ZerohopError, ConnectionError):
+    """The other side or the wire is gone, or was never reached. Not for a peer that is merely slow: that is a deadline."""
+
+
+class DeadlineExceeded(ZerohopError, TimeoutError):
+    """The time that you allowed has passed.
+
+    From the operation's own ``timeout=``, the operation has ended, and its buffers stay pinned until nothing can touch
+    them any more. From ``result(timeout)`` only the wait has ended; the operation is still in flight.
+    """
+
+
+class WouldBlock(ZerohopError):
+    """A ``_nowait`` call could not go on at once; nothing was posted. Only such calls raise it."""
+
+
+class AccessDenied(ZerohopError):
+    """The owner of the memory does not allow it: bounds, rights, generation, capability, revoked, secret."""
+
+
+class RegistrationFailed(ZerohopError):
+    """Memory could not be allocated, registered or mapped."""
+
+
+class RevocationIncomplete(ZerohopError):
+    """Some peers that had mapped the memory have not given it back within the timeout; it stays allocated.
+
+    Attributes:
+        peers: ids of the Contexts that stayed silent.
+    """
+
+    def __init__(self, reason: str = "", *, peers: Sequence[str] = (), **fields: Any) -> None:
+        self.peers = tuple(peers)
+        super().__init__(reason, **fields)
+
+    def _fields(self) -> dict[str, Any]:
+        return {**super()._fields(), "peers": self.peers}
+
+
+class Unsupported(ZerohopError):
+    """This build, this machine or this pair of memories cannot do it; ``reason`` says which, ``fix`` what would."""
+
+
+class ProtocolError(ZerohopError):
+    """Bytes that are not what they should be: a handle that does not parse, a peer of another version."""
+
+
+class DeviceFailed(ZerohopError):
+    """An accelerator refused or lost a copy; the data of the operation is undefined."""
+
+
+class StagedPathWarning(RuntimeWarning):
+    """A path goes through host buffers although real accelerators are at its ends; given once per kind of path."""
+
+
+class _Words(NamedTuple):
+    reason: str
+    fix: str = ""
+
+
+# By the number of `Status` in native/engine/status.hpp. CANCELLED has no error here: it becomes CancelledError.
+_KINDS: dict[int, type[ZerohopError]] = {
+    2: Closed,
+    3: PeerLost,
+    4: DeadlineExceeded,
+    5: AccessDenied,
+    7: Unsupported,
+    8: ProtocolError,
+    9: RegistrationFailed,
+    10: DeviceFailed,
+    11: WouldBlock,
+}
+CANCELLED = 6
+
+_NEW_HANDLE = "ask the owner for a new handle"
+# Where a reason says nothing, or means something else under this status.
+_BY_STATUS: dict[int, _Words] = {
+    2: _Words("closed on this side"),
+    3: _Words("the peer is lost"),
+    4: _Words("the deadline passed", "allow more time with timeout=, or look at why the peer does not answer"),
+    5: _Words("access denied"),
+    7: _Words("not supported"),
+    8: _Words("the peer sent something malformed"),
+    9: _Words("out of memory"),
+    10: _Words("the device failed"),
+    11: _Words("cannot go on at once", "try again later, or use the call without _nowait"),
+}
+# By the number of `Reason`; the text of the reason is repeated in the first words, for whoever looks for it.
+_BY_REASON: dict[int, _Words] = {
+    1: _Words("out of bounds: the range does not lie within the shared memory", "check offset and length"),
+    2: _Words(
+        "rights: the handle does not give the right to do this",
+        'ask the owner to share with "w" or "rw" for writing, "r" or "rw" for reading',
+    ),
+    3: _Words("old generation: the handle belongs to an earlier share", _NEW_HANDLE),
+    4: _Words("revoked: the owner revoked the handle, or closed the memory", _NEW_HANDLE),
+    5: _Words("capability: the handle was not made by the owner of the memory", _NEW_HANDLE),
+    6: _Words("unknown share: the owner has no such memory, or has closed it", _NEW_HANDLE),
+    7: _Words("the peer process died", "start it again and ask for a new handle"),
+    8: _Words("the peer's heartbeat stopped", "check the network, or allow more with heartbeat="),
+    9: _Words("stream closed: the connection to the peer broke"),
+    10: _Words("lane closed: the link to the peer was closed"),
+    11: _Words("the lane is full: its window is used up", "wait for operations in flight"),
+    12: _Words("the peer takes no more notifications or messages for now", "let it receive those it has"),
+    13: _Words("truncated: the message is longer than the buffer that was given for it", "receive into a larger buffer"),
+    14: _Words("a copy failed"),
+    15: _Words("device lost: the accelerator is gone", "restart the process once the device is back"),
+    16: _Words("allocation failed", "free memory of the device, or ask for less"),
+    17: _Words("malformed: what arrived does not parse", "use the same version of zerohop on both sides"),
+    18: _Words("out of file descriptors", "raise the limit: ulimit -n"),
+    19: _Words("out of shared memory", "raise the memory or file-size limit of the process, or free shared memory"),
+    20: _Words("the Context is closed"),
+    21: _Words("ended by the application"),
+}
+_DOES_NOT_MATTER = _Words("")
+
+
+def from_native(status: int, reason: int, text: str = "", **fields: Any) -> ZerohopError:
+    """The error for a native outcome; ``text`` is what native code added, ``fields`` those of ZerohopError."""
+    words = _BY_REASON.get(reason, _DOES_NOT_MATTER)
+    general = _BY_STATUS.get(status, _DOES_NOT_MATTER)
+    said = words.reason or general.reason
+    if text and text != said:
+        said = f"{said}: {text}" if said else text
+    fields.setdefault("fix", words.fix or general.fix)
+    return _KINDS.get(status, ZerohopError)(said, **fields)

@@ -1,0 +1,218 @@
+"""From whatever a user hands over to the range of memory behind it: address, length, device, and who keeps it alive.
+
+Nothing is copied and no framework is imported: torch tensors are known by their methods, everything else by protocol.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from . import dlpack, shared_pages
+from .errors import Unsupported
+
+if TYPE_CHECKING:
+    from .shared_pages import Backing
+
+HOST: Final = "host"
+# A device's memory whose owner is found by its address (``__cuda_array_interface__`` names no device).
+DEVICE_BY_ADDRESS: Final = ""
+_TORCH_METHODS: Final = ("data_ptr", "element_size", "untyped_storage", "is_contiguous")
+
+
+class Source(NamedTuple):
+    """A range of memory, and the allocation that it is part of.
+
+    The allocation is what gets registered, so that all slices of a tensor share one registration.
+    """
+
+    address: int
+    nbytes: int
+    device: str
+    readonly: bool
+    # Keeps the memory where it is.
+    keep: object
+    base: int
+    extent: int
+    # By whose life a registration may be cached; None: not at all.
+    cached_by: object | None
+    # Whether the pages may be those of a shared file, which is slow to find out.
+    may_be_shared: bool
+
+    @property
+    def offset(self) -> int:
+        """Of the range within its allocation."""
+        return self.address - self.base
+
+
+def read(x: Any) -> Source:
+    """The range behind ``x``: a numpy array, a torch tensor, anything with DLPack, ``__cuda_array_interface__`` or the
+    buffer protocol, a ``multiprocessing.shared_memory.SharedMemory``, or a raw ``(pointer, nbytes, device)``.
+
+    Raises:
+        TypeError: none of these, or an array of Python objects.
+        ValueError: not contiguous, or a raw range that makes no sense.
+        Unsupported: memory of a device that this build has no driver for.
+    """
+    if isinstance(x, np.ndarray):
+        return _from_numpy(x)
+    if isinstance(x, tuple):
+        return _from_tuple(x)
+    kind = type(x)
+    if all(hasattr(kind, method) for method in _TORCH_METHODS):
+        return _from_torch(x)
+    if hasattr(x, "__cuda_array_interface__"):
+        return _from_cuda_array_interface(x)
+    if isinstance(getattr(x, "buf", None), memoryview):
+        return _from_buffer(x.buf, x)
+    try:
+        view = memoryview(x)
+    except (TypeError, BufferError):
+        pass
+    else:
+        return _from_buffer(view, x)
+    if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
+        return _from_dlpack(x)
+    raise TypeError(
+        f"memory is a numpy array, a tensor with DLPack or __cuda_array_interface__, an object with the buffer protocol "
+        f"or (pointer, nbytes, device); {kind.__name__} is none of these"
+    )
+
+
+def find_backing(source: Source) -> Backing | None:
+    """The shared file behind the whole allocation; None where there is none, or no way to open it."""
+    if not source.may_be_shared:
+        return None
+    return shared_pages.backing_of(source.base, source.extent, lambda: _descriptor(source.cached_by))
+
+
+def _not_contiguous(what: str, fix: str) -> ValueError:
+    return ValueError(f"the {what} is not contiguous, so its bytes are not one range. Fix: {fix}")
+
+
+def _from_numpy(array: np.ndarray[Any, Any]) -> Source:
+    flags = array.flags
+    if not (flags.c_contiguous or flags.f_contiguous):
+        raise _not_contiguous("array", "pass numpy.ascontiguousarray(x), or slice along its first axis only")
+    if array.dtype.hasobject:
+        raise TypeError(f"an array of {array.dtype} holds pointers to Python objects, not data")
+    root = array
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    address, readonly = array.__array_interface__["data"]
+    base, base_readonly = (address, readonly) if root is array else root.__array_interface__["data"]
+    nbytes, extent = array.nbytes, root.nbytes
+    shared = not root.flags.owndata
+    if base_readonly != readonly or not (base <= address and address + nbytes <= base + extent):
+        # A read-only view of a writable array, or a root with negative strides: the array stands for itself.
+        base, extent, root = address, nbytes, array
+    return Source(address, nbytes, HOST, readonly, array, base, extent, root, shared)
+
+
+def _from_buffer(view: memoryview, x: Any) -> Source:
+    if not view.contiguous:
+        raise _not_contiguous("buffer", "pass bytes(x), or a contiguous part of it")
+    if "O" in view.format:
+        raise TypeError("a buffer of Python objects holds pointers, not data")
+    if view.nbytes == 0:
+        address = 0
+    elif view.readonly or not view.c_contiguous:
+        address = np.asarray(view.cast("B") if view.c_contiguous else view).__array_interface__["data"][0]
+    else:
+        address = ctypes.addressof(ctypes.c_char.from_buffer(view))
+    # The view is kept, so that a bytearray cannot be resized meanwhile.
+    return _simple(address, view.nbytes, HOST, view.readonly, view, x, may_be_shared=not isinstance(x, (bytes, bytearray)))
+
+
+def _from_torch(tensor: Any) -> Source:
+    kind = tensor.device.type
+    if kind != "cpu":
+        raise Unsupported(
+            f"torch tensors on {tensor.device}: this build has no driver for them", fix="copy it with tensor.cpu() first"
+        )
+    try:
+        contiguous = tensor.is_contiguous() or tensor.numel() <= 1 or _is_dense(tensor)
+    except RuntimeError as error:
+        raise TypeError(f"a {tensor.layout} tensor has no plain memory: {error}") from None
+    if not contiguous:
+        raise _not_contiguous("tensor", "pass tensor.contiguous()")
+    if tensor.is_conj() or tensor.is_neg():
+        raise ValueError("the tensor's memory does not hold its values. Fix: tensor.resolve_conj().resolve_neg()")
+    nbytes = tensor.numel() * tensor.element_size()
+    address = int(tensor.data_ptr())
+    # Not numpy() nor DLPack: they refuse tensors that require gradients, and bfloat16.
+    storage = tensor.untyped_storage()
+    base, extent = int(storage.data_ptr()), int(storage.nbytes())
+    if not (base <= address and address + nbytes <= base + extent):
+        raise ValueError("the tensor does not lie within its storage")
+    owner = tensor._base if tensor._base is not None else tensor
+    return Source(address, nbytes, HOST, False, tensor, base, extent, owner, bool(tensor.is_shared()))
+
+
+def _is_dense(tensor: Any) -> bool:
+    """Whether the elements fill their range in some order of the axes (channels last, transposed)."""
+    pairs = sorted(
+        (stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size != 1
+    )
+    expected = 1
+    for stride, size in pairs:
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _descriptor(owner: Any) -> int:
+    """The descriptor of the file that the owner mapped, borrowed from it, or -1."""
+    if all(hasattr(type(owner), method) for method in _TORCH_METHODS):
+        # torch removes the name as soon as it has the descriptor, and keeps that.
+        try:
+            return int(owner.untyped_storage()._share_fd_cpu_()[0])
+        except (RuntimeError, OSError, AttributeError):
+            return -1
+    fd = getattr(owner, "_fd", -1)
+    return fd if isinstance(fd, int) else -1
+
+
+def _from_dlpack(x: Any) -> Source:
+    tensor = dlpack.read(x)
+    if not tensor.contiguous:
+        raise _not_contiguous("tensor", "pass a contiguous copy")
+    return _simple(
+        tensor.address, tensor.nbytes, HOST, tensor.readonly, (x, tensor.capsule), x, may_be_shared=True
+    )
+
+
+def _from_cuda_array_interface(x: Any) -> Source:
+    interface = x.__cuda_array_interface__
+    address, readonly = interface["data"]
+    shape = tuple(interface["shape"])
+    itemsize = np.dtype(interface["typestr"]).itemsize
+    strides = interface.get("strides")
+    if strides is not None and not dlpack.is_contiguous(shape, tuple(strides), itemsize):
+        raise _not_contiguous("device array", "pass a contiguous copy")
+    nbytes = math.prod(shape) * itemsize
+    return _simple(int(address or 0), nbytes, DEVICE_BY_ADDRESS, bool(readonly), x, None, may_be_shared=False)
+
+
+def _from_tuple(x: tuple[Any, ...]) -> Source:
+    if len(x) != 3:
+        raise TypeError("raw memory is a tuple (pointer, nbytes, device)")
+    address, nbytes, device = x
+    if isinstance(address, bool) or not isinstance(address, int) or not isinstance(nbytes, int):
+        raise TypeError("raw memory is (pointer, nbytes, device), the first two of them ints")
+    if not isinstance(device, str):
+        raise TypeError(f'the device of raw memory is a name such as "host" or "sim:0", not {device!r}')
+    if address < 0 or nbytes < 0 or address + nbytes > 1 << 64 or (address == 0 and nbytes > 0):
+        raise ValueError(f"no memory has address {address:#x} and {nbytes} bytes")
+    return _simple(address, nbytes, device, False, None, None, may_be_shared=device == HOST)
+
+
+def _simple(
+    address: int, nbytes: int, device: str, readonly: bool, keep: object, owner: object | None, *, may_be_shared: bool
+) -> Source:
+    """A range that is its own allocation."""
+    return Source(address, nbytes, device, readonly, keep, address, nbytes, owner, may_be_shared)

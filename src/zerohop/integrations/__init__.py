@@ -1,0 +1,1 @@
+"""Bridges to other libraries and formats. Nothing here is imported unless it is asked for."""

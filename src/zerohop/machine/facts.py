@@ -1,0 +1,77 @@
+"""Everything that `zerohop info` knows, in one value."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from zerohop.machine.accelerators import Accelerator, read_accelerators, simulated
+from zerohop.machine.host import Cpu, Kernel, read_cpu, read_kernel
+from zerohop.machine.listening import Listening, describe
+from zerohop.machine.memory import Limits, MemorySizes, read_limits, read_memory
+from zerohop.machine.nics import Nic, RdmaDevice, read_nics, read_rdma_devices
+from zerohop.machine.providers import ProviderFacts, read_providers
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What this machine and this process have."""
+
+    zerohop: str
+    cpu: Cpu
+    kernel: Kernel
+    memory: MemorySizes
+    limits: Limits
+    accelerators: tuple[Accelerator, ...]
+    nics: tuple[Nic, ...]
+    rdma_devices: tuple[RdmaDevice, ...]
+    providers: tuple[ProviderFacts, ...]
+    listening: Listening
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns plain dicts, lists, strings and numbers."""
+        return asdict(self)
+
+
+def package_version() -> str:
+    """Returns the installed version of zerohop, or "unknown" when it runs from a source tree."""
+    try:
+        return version("zerohop")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def inspect(*, sim_devices: int | None = None, root: Path = Path("/")) -> Machine:
+    """Looks at this machine.
+
+    Args:
+        sim_devices: simulated devices to open; None takes ZEROHOP_SIM_DEVICES.
+        root: where /proc, /sys and /etc are looked for.
+
+    Raises:
+        ZerohopError: the Context that opens the simulated devices could not be made.
+        ValueError: a setting of the environment cannot be understood.
+    """
+    import zerohop
+    from zerohop.settings import resolve
+
+    settings = resolve({})
+    wanted = settings.sim_devices if sim_devices is None else sim_devices
+    names: tuple[str, ...] = ()
+    if wanted:
+        with zerohop.Context(listen=None, sim_devices=wanted) as context:
+            names = tuple(device.name for device in context.devices)
+    return Machine(
+        zerohop=package_version(),
+        cpu=read_cpu(root),
+        kernel=read_kernel(root),
+        memory=read_memory(root),
+        limits=read_limits(),
+        accelerators=simulated(names) + read_accelerators(root),
+        nics=read_nics(root),
+        rdma_devices=read_rdma_devices(root),
+        providers=read_providers(),
+        listening=describe(settings.listen, secret=settings.secret is not None, insecure=settings.insecure),
+    )

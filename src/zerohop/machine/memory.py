@@ -1,0 +1,99 @@
+"""Memory, shared memory and the limits of this process that decide what can be shared and registered."""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from zerohop.machine import files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySizes:
+    """Sizes in bytes; None where the kernel does not say.
+
+    Attributes:
+        total: installed memory that the kernel manages.
+        available: what can be had without swapping.
+        cgroup_limit: limit of the control group, which shared memory counts against.
+        shared_total: size of /dev/shm. zerohop's own shared memory is anonymous (memfd) and not bound by it;
+            `multiprocessing.shared_memory` and shared torch tensors are.
+        shared_free: free space of /dev/shm.
+        shared_huge_pages: the kernel's setting of transparent huge pages for shared memory.
+    """
+
+    total: int | None
+    available: int | None
+    cgroup_limit: int | None
+    shared_total: int | None
+    shared_free: int | None
+    shared_huge_pages: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of this process; None stands for unlimited.
+
+    Attributes:
+        descriptors: open descriptors at most. A mapped allocation and a connection take a few each.
+        locked_memory: bytes that may be pinned. Verbs registration needs it; shm and tcp pin nothing.
+        address_space: bytes of address space.
+    """
+
+    descriptors: int | None
+    locked_memory: int | None
+    address_space: int | None
+
+
+def read_memory(root: Path) -> MemorySizes:
+    """Reads the sizes below `root`."""
+    meminfo = files.fields(root / "proc/meminfo")
+    limit = files.text(root / "sys/fs/cgroup/memory.max")
+    total, free = _shared_memory(root / "dev/shm")
+    return MemorySizes(
+        total=_kibibytes(meminfo.get("MemTotal")),
+        available=_kibibytes(meminfo.get("MemAvailable")),
+        cgroup_limit=int(limit) if limit is not None and limit.isdigit() else None,
+        shared_total=total,
+        shared_free=free,
+        shared_huge_pages=_chosen(files.text(root / "sys/kernel/mm/transparent_hugepage/shmem_enabled")),
+    )
+
+
+def read_limits() -> Limits:
+    """Reads the soft limits of this process."""
+    return Limits(
+        descriptors=_limit(resource.RLIMIT_NOFILE),
+        locked_memory=_limit(resource.RLIMIT_MEMLOCK),
+        address_space=_limit(resource.RLIMIT_AS),
+    )
+
+
+def _limit(which: int) -> int | None:
+    soft, _ = resource.getrlimit(which)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _kibibytes(value: str | None) -> int | None:
+    return int(value.split()[0]) * 1024 if value else None
+
+
+def _shared_memory(folder: Path) -> tuple[int | None, int | None]:
+    try:
+        facts = os.statvfs(folder)
+    except OSError:
+        return None, None
+    return facts.f_frsize * facts.f_blocks, facts.f_frsize * facts.f_bavail
+
+
+def _chosen(setting: str | None) -> str | None:
+    """Returns the word in brackets: the kernel prints `always [never] advise`."""
+    for word in (setting or "").split():
+        if word.startswith("["):
+            return word.strip("[]")
+    return None

@@ -1,0 +1,301 @@
+"""Memory and View: registered ranges of this process's memory."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+
+from ._native import NativeError
+from .errors import Closed, Unsupported, from_native
+from .inputs import HOST
+from .remote_buffer import RemoteBuffer, byte_range
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from .context import Context
+    from .registry import Registration
+    from .routes import Route
+    from .shares import LocalShare
+
+Rights = Literal["r", "w", "rw"]
+RIGHTS: Final[dict[str, int]] = {"r": 1, "w": 2, "rw": 3}
+_NAMES: Final[dict[int, Rights]] = {1: "r", 2: "w", 3: "rw"}
+# How long close() waits for peers on this host to unmap the memory before it goes on without them.
+_UNMAP_S: Final = 1.0
+
+
+def rights_bits(rights: str) -> int:
+    """The bits of "r", "w" or "rw"; anything else is a ValueError."""
+    bits = RIGHTS.get(rights)
+    if bits is None:
+        raise ValueError(f'rights are "r", "w" or "rw", not {rights!r}')
+    return bits
+
+
+class _Range:
+    """What Memory and View have in common: a range of bytes that transfers start from or end in."""
+
+    # _routes and _offset are what a transfer needs; they lie here so that the hot path finds them without a call.
+    __slots__ = ("_context", "_offset", "_registration", "_routes", "nbytes")
+
+    _context: Context
+    _registration: Registration
+    _routes: dict[bytes, Route]
+    _offset: int
+    nbytes: int
+
+    def _home(self) -> Memory:
+        raise NotImplementedError
+
+    @property
+    def device(self) -> str:
+        """Where the memory is: ``"host"``, ``"sim:0"``, ..."""
+        return self._registration.device
+
+    @property
+    def address(self) -> int:
+        """Of the first byte; for a device's memory an address that the CPU must not touch."""
+        return self._registration.address + self._offset
+
+    @property
+    def rights(self) -> Rights:
+        """What peers may be allowed at most."""
+        return _NAMES[self._home()._rights]
+
+    def __getitem__(self, key: slice) -> View:
+        start, stop = byte_range(key, self.nbytes)
+        return View(self._home(), self._offset + start, stop - start)
+
+    def share(self, rights: Rights = "r", *, revocable: bool = True) -> RemoteBuffer:
+        """A handle with which other Contexts reach this range.
+
+        It works until it is revoked, or the Memory is closed or dropped. A write right does not imply a read right.
+
+        Args:
+            rights: ``"r"``, ``"w"`` or ``"rw"``; no more than the Memory has.
+            revocable: whether ``revoke`` may take it back while the Memory lives.
+
+        Raises:
+            ValueError: rights that the memory does not have.
+            Closed: the Memory or its Context is closed.
+        """
+        memory = self._home()
+        bits = rights_bits(rights)
+        if bits & ~memory._rights:
+            raise ValueError(f'this memory can be shared with "{memory.rights}" at most, not "{rights}"')
+        memory._check_open()
+        share = self._context._shares.add(self._registration, self._offset, self.nbytes, bits, revocable=revocable)
+        memory._shares.append(share)
+        return share.handle
+
+    def numpy(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        """The bytes as an array, without a copy. The pages stay as long as the array, also after ``close()``.
+
+        Raises:
+            Unsupported: the memory is a device's, which the CPU cannot touch.
+            Closed: the Memory is closed.
+        """
+        memory = self._home()
+        memory._check_open()
+        if self.device != HOST:
+            raise Unsupported(f"the CPU cannot touch memory of {self.device}", fix="copy it with read_bytes()")
+        if self.nbytes == 0:
+            return np.empty(0, np.uint8)
+        exported = (ctypes.c_ubyte * self.nbytes).from_address(self.address)
+        # The array's base keeps what the pages belong to.
+        exported._zerohop_keep = (self._registration.region, memory._keep)
+        array = np.frombuffer(exported, np.uint8)
+        array.flags.writeable = not self._registration.readonly and bool(memory._rights & 2)
+        return array
+
+    def read_bytes(self, offset: int = 0, nbytes: int | None = None) -> bytes:
+        """A copy of part of the range; from a device by its driver, after the copies that are queued there.
+
+        Raises:
+            ValueError: not within the range.
+            DeviceFailed: the driver could not copy.
+            Closed: the Memory is closed.
+        """
+        nbytes = self._part(offset, nbytes)
+        if self.device == HOST:
+            return ctypes.string_at(self.address + offset, nbytes) if nbytes else b""
+        try:
+            return self._registration.region.read(self._offset + offset, nbytes)
+        except NativeError as error:
+            raise from_native(*error.args, operation="read_bytes") from None
+
+    def write_bytes(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Overwrite part of the range; on a device by its driver. On return the bytes are there.
+
+        Raises:
+            ValueError: not within the range, or the memory is read-only.
+            DeviceFailed: the driver could not copy.
+            Closed: the Memory is closed.
+        """
+        raw = bytes(data)
+        self._part(offset, len(raw))
+        if self._registration.readonly:
+            raise ValueError("this memory is read-only")
+        if self.device == HOST:
+            ctypes.memmove(self.address + offset, raw, len(raw))
+            return
+        try:
+            self._registration.region.write(self._offset + offset, raw)
+        except NativeError as error:
+            raise from_native(*error.args, operation="write_bytes") from None
+
+    def fill(self, value: int = 0) -> None:
+        """Set every byte of the range to ``value``; errors as for write_bytes."""
+        self.write_bytes(0, bytes([value]) * self.nbytes)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Device memory as an array of bytes, for libraries that know this protocol; host memory has none of it."""
+        if self.device == HOST:
+            raise AttributeError("host memory has no __cuda_array_interface__; use numpy()")
+        return {
+            "data": (self.address, self._registration.readonly),
+            "shape": (self.nbytes,),
+            "typestr": "|u1",
+            "strides": None,
+            "version": 3,
+        }
+
+    def _part(self, offset: int, nbytes: int | None) -> int:
+        """The length of a part; ValueError when it does not lie within the range."""
+        self._home()._check_open()
+        nbytes = self.nbytes - offset if nbytes is None else nbytes
+        if not 0 <= offset <= self.nbytes or not 0 <= nbytes <= self.nbytes - offset:
+            raise ValueError(f"bytes {offset} to {offset + nbytes} do not lie within {self.nbytes}")
+        return nbytes
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._home()._closed else ""
+        return f"{type(self).__name__}({self.nbytes} bytes of {self.device}{state})"
+
+
+class View(_Range):
+    """Part of a Memory, made by slicing: ``memory[a:b]``, in bytes. Keeps the Memory alive.
+
+    Attributes:
+        memory: what it is part of.
+        nbytes: length in bytes.
+    """
+
+    __slots__ = ("memory",)
+
+    def __init__(self, memory: Memory, offset: int, nbytes: int) -> None:
+        self.memory = memory
+        self._context = memory._context
+        self._registration = memory._registration
+        self._routes = memory._routes
+        self._offset = offset
+        self.nbytes = nbytes
+
+    def _home(self) -> Memory:
+        return self.memory
+
+
+class Memory(_Range):
+    """A registered range, made by ``Context.register`` or ``Context.alloc``.
+
+    Keeps the tensor or buffer that it came from alive until it is closed or dropped; both revoke its handles. What is
+    in flight then still ends safely: the source stays alive, unseen, until nothing can touch it any more.
+    A context manager that closes itself.
+
+    Attributes:
+        nbytes: length in bytes.
+    """
+
+    __slots__ = ("__weakref__", "_closed", "_keep", "_owned", "_rights", "_shares")
+
+    def __init__(
+        self,
+        context: Context,
+        registration: Registration,
+        offset: int,
+        nbytes: int,
+        rights: int,
+        keep: object,
+        *,
+        owned: bool,
+    ) -> None:
+        self._context = context
+        self._registration = registration
+        # Its own, so that it can be emptied when this Memory alone is closed.
+        self._routes = {}
+        self._offset = offset
+        self.nbytes = nbytes
+        self._rights = rights
+        self._keep = keep
+        self._owned = owned
+        self._shares: list[LocalShare] = []
+        self._closed = False
+
+    def _home(self) -> Memory:
+        return self
+
+    def revoke(self, handle: RemoteBuffer | None = None, timeout: float | None = None) -> None:
+        """Take back one handle, or all; blocks until no peer can reach the memory through it any more.
+
+        Over tcp and the shm ring that is enforced here: from now on such operations end with AccessDenied at the
+        peer, and those under way end or are cut short before this returns. Peers on this host that have mapped the
+        memory are asked to give it back.
+
+        Args:
+            handle: which one, or any slice of it; None for all of this Memory.
+            timeout: seconds; None for the Context's.
+
+        Raises:
+            RevocationIncomplete: ``peers`` have not given it back in time. They may still write; the memory stays
+                allocated until they do or are gone.
+            ValueError: the handle is not of this Memory, or was shared with ``revocable=False``.
+            Closed: the Memory is closed.
+        """
+        self._check_open()
+        if handle is None:
+            chosen = [share for share in self._shares if share.revocable]
+        else:
+            chosen = [share for share in self._shares if share.handle._key == handle._key]
+            if not chosen:
+                raise ValueError("the handle is not of this Memory, or has been revoked before")
+            if not chosen[0].revocable:
+                raise ValueError("the handle was shared with revocable=False")
+        self._context._shares.revoke(chosen, self._context._deadline(timeout))
+        self._shares = [share for share in self._shares if share not in chosen]
+
+    def close(self) -> None:
+        """Revoke all handles and give the registration back; idempotent. Blocks for at most a second, and that only
+        while peers on this host unmap the memory. Views of it raise Closed from now on."""
+        if not self._closed:
+            self._close(_UNMAP_S)
+
+    def _close(self, unmap_s: float) -> None:
+        self._closed = True
+        self._routes.clear()
+        shares, self._shares = self._shares, []
+        if shares:
+            self._context._shares.withdraw(shares, unmap_s)
+        keep, self._keep = self._keep, None
+        self._context._registry.release(self._registration, keep, owned=self._owned)
+
+    def _check_open(self) -> None:
+        self._context._check_open()
+        if self._closed:
+            raise Closed("this Memory was closed", fix="register the memory again")
+
+    def __enter__(self) -> Memory:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # __init__ may not have come far. Like close(), but it waits for nobody.
+        if not getattr(self, "_closed", True) and not self._context._forked:
+            self._close(0)

@@ -1,0 +1,210 @@
+"""Notifications: what the target of ``write(..., notify=N)`` and of ``notify`` receives."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ._native import NativeError
+from .errors import Closed, DeadlineExceeded, WouldBlock, from_native
+from .operation import _SLICE_NS, Operation, _cancelled_error
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Generator
+
+    from ._native import CompletionQueue
+    from .connection import Connection
+    from .context import Context
+
+_DO_NOT_WAIT: Final = -1
+
+
+class Notification(NamedTuple):
+    """Arrived from a peer, and never before the data that it announces is visible here.
+
+    Attributes:
+        value: the 32-bit number that the peer chose.
+        nbytes: bytes of the write that it came with; 0 when it came alone.
+        peer: the Connection that it came over.
+    """
+
+    value: int
+    nbytes: int
+    peer: Connection
+
+
+class NotificationWait(Operation[Notification]):
+    """The next notification that nobody else takes. One thread or task at a time may wait for it."""
+
+    __slots__ = ("_cancelled", "_deadline_ns", "_error", "_guard", "_note")
+
+    def __init__(self, context: Context, deadline_ns: int) -> None:
+        self._context = context
+        self._kind = "notification"
+        self._route = None
+        self.nbytes = 0
+        self._deadline_ns = deadline_ns
+        self._note: Notification | None = None
+        self._error: BaseException | None = None
+        self._cancelled = False
+        # Two waiters would take two notifications, and one of them would be lost.
+        self._guard = threading.Lock()
+
+    def done(self) -> bool:
+        if self._ended():
+            return True
+        if not self._guard.acquire(blocking=False):
+            return False
+        try:
+            return self._take(_DO_NOT_WAIT, 0) or self._expired()
+        finally:
+            self._guard.release()
+
+    def result(self, timeout: float | None = None) -> Notification:
+        self._join(timeout)
+        if self._note is None:
+            raise self._failure()
+        return self._note
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._join(timeout)
+        if self._cancelled:
+            raise _cancelled_error()
+        return self._error
+
+    def cancel(self) -> bool:
+        if self._ended():
+            return False
+        self._cancelled = True
+        return True
+
+    def __await__(self) -> Generator[Any, None, Notification]:
+        if not self._ended():
+            self._enter()
+            try:
+                spin_ns = self._context._spin_ns
+                if not self._take(_DO_NOT_WAIT, 0) and not self._take(time.monotonic_ns() + spin_ns, spin_ns):
+                    yield from self._suspend().__await__()
+            except BaseException:
+                self.cancel()
+                raise
+            finally:
+                self._guard.release()
+        if self._note is None:
+            if self._cancelled:
+                import asyncio
+
+                raise asyncio.CancelledError
+            raise self._failure()
+        return self._note
+
+    def _join(self, timeout: float | None) -> None:
+        if self._ended():
+            return
+        self._enter()
+        try:
+            if not self._take(_DO_NOT_WAIT, 0):
+                self._wait(timeout)
+        finally:
+            self._guard.release()
+
+    def _wait(self, timeout: float | None) -> None:
+        now = time.monotonic_ns()
+        spin_ns = self._context._spin_ns
+        give_up = None if timeout is None else now + int(timeout * 1e9)
+        while True:
+            until = now + _SLICE_NS
+            if give_up is not None and give_up < until:
+                until = give_up
+            if self._deadline_ns and self._deadline_ns < until:
+                until = self._deadline_ns
+            if self._take(until, spin_ns) or self._expired():
+                return
+            now = time.monotonic_ns()
+            if give_up is not None and now >= give_up:
+                raise DeadlineExceeded(f"no notification within {timeout} s", operation=self._kind, fix="wait again")
+            spin_ns = 0
+
+    async def _suspend(self) -> None:
+        """Until one is here or the deadline has passed."""
+        import asyncio
+
+        queue = self._context._loops.running()
+        while not self._take(_DO_NOT_WAIT, 0) and not self._expired():
+            if self._deadline_ns:
+                left = (self._deadline_ns - time.monotonic_ns()) / 1e9
+                try:
+                    await asyncio.wait_for(queue.wait(self._arm), left)
+                except (asyncio.TimeoutError, TimeoutError):
+                    continue
+            else:
+                await queue.wait(self._arm)
+
+    def _take(self, deadline_ns: int, spin_ns: int) -> bool:
+        """Take one if it comes before the deadline; whether this has ended."""
+        context = self._context
+        if self._cancelled:
+            return True
+        context._check_process()
+        try:
+            popped = context._engine.pop_notification(deadline_ns, spin_ns)
+        except NativeError as error:
+            self._error = context._closed_error() if context._closed else from_native(*error.args, operation=self._kind)
+            return True
+        if popped is None:
+            return False
+        self._note = make_notification(context, popped)
+        return True
+
+    def _expired(self) -> bool:
+        if not self._deadline_ns or time.monotonic_ns() < self._deadline_ns:
+            return False
+        self._error = DeadlineExceeded("no notification came", operation=self._kind, fix="allow more time with timeout=")
+        return True
+
+    def _ended(self) -> bool:
+        return self._note is not None or self._error is not None or self._cancelled
+
+    def _failure(self) -> BaseException:
+        return self._error if self._error is not None and not self._cancelled else _cancelled_error()
+
+    def _enter(self) -> None:
+        if not self._guard.acquire(blocking=False):
+            raise RuntimeError("another thread or task is waiting for this notification; ask for one each")
+
+    def _spin(self) -> bool:
+        return self.done()
+
+    def _arm(self, queue: CompletionQueue, token: int) -> bool:
+        return not self._ended() and self._context._engine.arm_notification(queue, token)
+
+    def _progress(self) -> str:
+        return "received" if self._note is not None else "waiting"
+
+
+def make_notification(context: Context, popped: tuple[int, int, int]) -> Notification:
+    """From what the engine gives: peer, value, bytes."""
+    peer, value, nbytes = popped
+    return Notification(value, nbytes, context._connection_of(peer))
+
+
+def take_now(context: Context) -> Notification:
+    """One that is here already, else WouldBlock."""
+    try:
+        popped = context._engine.pop_notification(_DO_NOT_WAIT, 0)
+    except NativeError as error:
+        raise from_native(*error.args, operation="notification") from None
+    if popped is None:
+        raise WouldBlock("no notification has arrived", operation="notification", fix="wait with notification()")
+    return make_notification(context, popped)
+
+
+async def iterate(context: Context) -> AsyncIterator[Notification]:
+    """One after the other, until the Context is closed."""
+    while not context._closed:
+        try:
+            note = await NotificationWait(context, 0)
+        except Closed:
+            return
+        yield note

@@ -1,0 +1,217 @@
+"""Which path a pair of memories takes: one table of candidates, one choice, and the words that explain it.
+
+A path is a provider and the form in which it is used. Among those that reach both memories the cheapest is taken,
+direct ones before staged ones. Direct means that the fabric reads and writes the memory itself; staged, that the bytes
+pass through host buffers on their way to or from a device.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from .errors import StagedPathWarning, Unsupported
+from .inputs import HOST
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MAPPED: Final = "mapped"
+RING: Final = "ring"
+STREAM: Final = "stream"
+# The size at which candidates are compared; one choice serves all sizes of a pair.
+_TYPICAL_BYTES: Final = 1 << 20
+_SIM: Final = "sim:"
+
+
+class Cost(NamedTuple):
+    """Time of a transfer: a fixed part in microseconds, and a rate in GB/s."""
+
+    fixed_us: float
+    gbps: float
+
+    def microseconds(self, nbytes: int) -> float:
+        """For one transfer of that size."""
+        return self.fixed_us + nbytes / (self.gbps * 1e3)
+
+
+# Where no lane says better. Only their order matters here.
+_USUAL: Final = {MAPPED: Cost(0.3, 18.0), RING: Cost(2.0, 14.0), STREAM: Cost(30.0, 4.0)}
+_NOT_BUILT: Final = "not in this build"
+_TO_COME: Final = ("p2p", "verbs")
+
+
+class Situation(NamedTuple):
+    """All that the choice depends on."""
+
+    local_device: str
+    remote_device: str
+    # Lanes that both sides hold, with what they say about themselves.
+    lanes: Mapping[str, Cost | None]
+    # Providers without a lane, and why there is none.
+    missing: Mapping[str, str]
+    # Why the peer's memory cannot be mapped; empty when it can.
+    not_mappable: str
+    require: str | None = None
+
+
+class Candidate(NamedTuple):
+    """One row of the table: a path that works (``why_not`` is empty), or one that does not."""
+
+    provider: str
+    form: str
+    direct: bool
+    cost: Cost
+    why_not: str = ""
+
+    @property
+    def name(self) -> str:
+        """``shm (ring)``."""
+        return f"{self.provider} ({self.form})" if self.form else self.provider
+
+
+class Explanation(NamedTuple):
+    """Why a transfer takes the path that it takes.
+
+    Attributes:
+        provider: name of the provider that was chosen, such as ``"shm"``.
+        form: how it is used: ``"mapped"``, ``"ring"`` or ``"stream"``.
+        direct: whether the fabric reads and writes both memories itself; otherwise the bytes are staged in host
+            buffers.
+        local_device: where this side's memory is.
+        remote_device: where the peer's memory is.
+        rejected: each other path and why it was not taken.
+    """
+
+    provider: str
+    form: str
+    direct: bool
+    local_device: str
+    remote_device: str
+    rejected: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        how = "direct" if self.direct else "staged"
+        return f"{self.provider} ({self.form}) {self.local_device}→{self.remote_device} {how}"
+
+    def details(self) -> str:
+        """Several lines: the choice, and for every other path why not."""
+        return "\n".join([str(self), *(f"  not {name}: {why}" for name, why in self.rejected)])
+
+
+def candidates(situation: Situation) -> list[Candidate]:
+    """Every path there is or could be, with why the impossible ones are that."""
+    on_host = situation.local_device == HOST and situation.remote_device == HOST
+    rows = [
+        _lane_row(situation, "shm", MAPPED, direct=on_host),
+        _lane_row(situation, "shm", RING, direct=on_host),
+        _lane_row(situation, "tcp", STREAM, direct=on_host),
+    ]
+    rows += [Candidate(name, "", True, Cost(0.0, 1.0), _NOT_BUILT) for name in _TO_COME]
+    return rows
+
+
+def choose(situation: Situation) -> Explanation:
+    """The cheapest path that reaches both memories, direct before staged.
+
+    Raises:
+        Unsupported: there is none, or with ``require="direct"`` no direct one.
+    """
+    rows = candidates(situation)
+    usable = sorted(
+        (row for row in rows if not row.why_not),
+        key=lambda row: (not row.direct, row.cost.microseconds(_TYPICAL_BYTES)),
+    )
+    pair = f"{situation.local_device}→{situation.remote_device}"
+    reasons = "; ".join(f"{row.name}: {row.why_not}" for row in rows if row.why_not)
+    if not usable:
+        raise Unsupported(f"no path {pair}: {reasons}", fix="allow more providers, or a path through another memory")
+    best = usable[0]
+    if situation.require == "direct" and not best.direct:
+        raise Unsupported(
+            f'no direct path {pair}, and require="direct" forbids staging through host memory: {best.name} would be '
+            f"staged; {reasons}",
+            fix="drop require, or move both memories to the host",
+            provider=best.provider,
+        )
+    rejected = [(row.name, row.why_not or _costlier(row, best)) for row in rows if row is not best]
+    return Explanation(
+        best.provider, best.form, best.direct, situation.local_device, situation.remote_device, tuple(rejected)
+    )
+
+
+def warn_if_staged(explanation: Explanation, warned: set[tuple[str, str, str]]) -> None:
+    """Give StagedPathWarning, once per provider and kinds of device.
+
+    Silent when a simulated device is at either end: there staging is all that this machine could do, and whoever asked
+    for such devices knows it.
+    """
+    devices = (explanation.local_device, explanation.remote_device)
+    if explanation.direct or any(device.startswith(_SIM) for device in devices):
+        return
+    kind = (explanation.provider, devices[0].partition(":")[0], devices[1].partition(":")[0])
+    if kind not in warned:
+        warned.add(kind)
+        warnings.warn(
+            f"{explanation} passes through host buffers. {explanation.details()}\n"
+            'Context(require="direct") makes this an error.',
+            StagedPathWarning,
+            stacklevel=2,
+        )
+
+
+def size_text(nbytes: int) -> str:
+    """``8 B``, ``64.0 MiB``."""
+    if nbytes < 1024:
+        return f"{nbytes} B"
+    value = float(nbytes)
+    for unit in ("KiB", "MiB", "GiB"):
+        value /= 1024
+        if value < 1024 or unit == "GiB":
+            break
+    return f"{value:.1f} {unit}"
+
+
+def duration_text(nanoseconds: int) -> str:
+    """``684 µs``, ``3.4 ms``."""
+    value = nanoseconds / 1e3
+    for unit in ("µs", "ms", "s"):
+        if value < 1000 or unit == "s":
+            break
+        value /= 1e3
+    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
+
+
+def transfer_text(nbytes: int, nanoseconds: int) -> str:
+    """``64.0 MiB in 3.4 ms, 19.7 GB/s``."""
+    text = f"{size_text(nbytes)} in {duration_text(nanoseconds)}"
+    if nbytes and nanoseconds > 0:
+        text += f", {nbytes / nanoseconds:.3g} GB/s"
+    return text
+
+
+def lane_cost(limits: Mapping[str, float]) -> Cost | None:
+    """What a lane says that it costs; None where it says nothing."""
+    gbps = limits.get("gbps", 0)
+    return Cost(limits.get("fixed_us", 0), gbps) if gbps > 0 else None
+
+
+def _lane_row(situation: Situation, provider: str, form: str, *, direct: bool) -> Candidate:
+    why_not = situation.missing.get(provider, "")
+    if not why_not and provider not in situation.lanes:
+        why_not = "no lane to this peer"
+    if not why_not and form == MAPPED:
+        why_not = situation.not_mappable
+        if not why_not and not direct:
+            why_not = "a device's memory cannot be copied to or from a peer's mapping"
+    said = situation.lanes.get(provider)
+    usual = _USUAL[form]
+    # A lane's own numbers are those of what it carries; a mapping carries nothing over the lane.
+    return Candidate(provider, form, direct, said if said is not None and form != MAPPED else usual, why_not)
+
+
+def _costlier(row: Candidate, best: Candidate) -> str:
+    if best.direct and not row.direct:
+        return "it would be staged"
+    times: Sequence[str] = [f"{each.cost.microseconds(_TYPICAL_BYTES):.0f} µs" for each in (row, best)]
+    return f"slower: about {times[0]} against {times[1]} for 1 MiB"

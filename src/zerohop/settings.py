@@ -1,0 +1,182 @@
+"""Defaults of a Context: each argument's value comes from the call, else from ``ZEROHOP_<NAME>``, else from here."""
+
+from __future__ import annotations
+
+import enum
+import os
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+PROVIDERS: Final = ("shm", "tcp")
+# Known by name, so that a request for one of them gets a reason instead of "no such provider".
+PROVIDERS_TO_COME: Final = ("p2p", "verbs")
+_MAX_SECONDS: Final = 10.0**9
+
+
+class Unset(enum.Enum):
+    """The type of ``UNSET``: an argument that was not given, where None means something."""
+
+    UNSET = "from the environment"
+
+
+UNSET: Final = Unset.UNSET
+
+
+class Settings(NamedTuple):
+    """The arguments of a Context after defaults and environment; seconds and microseconds as in the arguments."""
+
+    listen: str | None
+    secret: bytes | None
+    insecure: bool
+    providers: tuple[str, ...] | None
+    require: Literal["direct"] | None
+    sim_devices: int
+    timeout: float
+    spin_us: float
+    heartbeat: float
+    name: str
+
+
+class Setting(NamedTuple):
+    """One row of the table: how a value is read from the environment, and what it means."""
+
+    name: str
+    default: Any
+    parse: Callable[[str], Any]
+    help: str
+
+    @property
+    def variable(self) -> str:
+        """Name of the environment variable."""
+        return f"ZEROHOP_{self.name.upper()}"
+
+
+def _text_or_none(text: str) -> str | None:
+    return None if text.lower() in ("", "none") else text
+
+
+def _flag(text: str) -> bool:
+    lowered = text.lower()
+    if lowered in ("1", "true", "yes", "on"):
+        return True
+    if lowered in ("", "0", "false", "no", "off"):
+        return False
+    raise ValueError("expected 1 or 0")
+
+
+def _names(text: str) -> tuple[str, ...] | None:
+    return tuple(part.strip() for part in text.split(",") if part.strip()) or None
+
+
+SETTINGS: Final[tuple[Setting, ...]] = (
+    Setting("listen", "127.0.0.1:0", _text_or_none, "host:port to listen on; port 0 takes a free one; none: no TCP"),
+    Setting("secret", None, _text_or_none, "what peers must know to connect; needed to listen off loopback"),
+    Setting("insecure", False, _flag, "1: listen off loopback without a secret"),
+    Setting("providers", None, _names, "names with commas; only these are used; none: all that work here"),
+    Setting("require", None, _text_or_none, "direct: a path through host buffers is an error"),
+    Setting("sim_devices", 0, int, "number of simulated accelerators"),
+    Setting("timeout", 30.0, float, "seconds until an operation ends with DeadlineExceeded; 0: never"),
+    Setting("spin_us", 50.0, float, "microseconds of polling before a wait sleeps"),
+    Setting("heartbeat", 10.0, float, "seconds of silence until a peer on another host is lost; 0: never"),
+    Setting("name", None, _text_or_none, "what peers and logs call this Context; none: the process id"),
+)
+
+
+def resolve(given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
+    """Settings from the given arguments (UNSET where not given) and the environment.
+
+    Raises:
+        ValueError: a value that makes no sense, with the variable's name if it came from there.
+        TypeError: a value of the wrong type.
+    """
+    environment = os.environ if environment is None else environment
+    values: dict[str, Any] = {}
+    for setting in SETTINGS:
+        value = given.get(setting.name, UNSET)
+        if value is not UNSET:
+            values[setting.name] = _checked(setting.name, value, setting.name)
+        elif (text := environment.get(setting.variable)) is not None:
+            try:
+                value = setting.parse(text.strip())
+            except ValueError as error:
+                raise ValueError(f"{setting.variable}={text!r} is not understood: {error}") from None
+            values[setting.name] = _checked(setting.name, value, setting.variable)
+        else:
+            values[setting.name] = setting.default
+    if values["name"] is None:
+        values["name"] = str(os.getpid())
+    return Settings(**values)
+
+
+def _checked(name: str, value: Any, source: str) -> Any:
+    """The value in its final type."""
+    return _CHECKS[name](value, source)
+
+
+def _check_text(value: Any, source: str) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{source} must be a string or None, not {type(value).__name__}")
+    return value
+
+
+def _check_secret(value: Any, source: str) -> bytes | None:
+    if isinstance(value, str):
+        value = value.encode()
+    if value is not None and not isinstance(value, bytes):
+        raise TypeError(f"{source} must be str, bytes or None, not {type(value).__name__}")
+    if value is not None and not value:
+        raise ValueError(f"{source} must not be empty")
+    return value
+
+
+def _check_providers(value: Any, source: str) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        raise TypeError(f'{source} must be a sequence of names, such as ["{value}"]')
+    names = tuple(value)
+    known = PROVIDERS + PROVIDERS_TO_COME
+    for entry in names:
+        if entry not in known:
+            raise ValueError(f"{source}: no provider is called {entry!r}; there are {', '.join(known)}")
+    if not names:
+        raise ValueError(f"{source} names no provider; None means all that work here")
+    return names
+
+
+def _check_require(value: Any, source: str) -> str | None:
+    if value not in (None, "direct"):
+        raise ValueError(f'{source} must be "direct" or None, not {value!r}')
+    return "direct" if value else None
+
+
+def _check_count(value: Any, source: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{source} must be an int, not {type(value).__name__}")
+    if not 0 <= value <= 64:
+        raise ValueError(f"{source} must be from 0 to 64, not {value}")
+    return value
+
+
+def _check_seconds(value: Any, source: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{source} must be a number, not {type(value).__name__}")
+    if not 0 <= value <= _MAX_SECONDS:
+        raise ValueError(f"{source} must be from 0 to {_MAX_SECONDS:g}, not {value}")
+    return float(value)
+
+
+_CHECKS: Final[dict[str, Callable[[Any, str], Any]]] = {
+    "listen": _check_text,
+    "secret": _check_secret,
+    "insecure": lambda value, _: bool(value),
+    "providers": _check_providers,
+    "require": _check_require,
+    "sim_devices": _check_count,
+    "timeout": _check_seconds,
+    "spin_us": _check_seconds,
+    "heartbeat": _check_seconds,
+    "name": _check_text,
+}

@@ -1,0 +1,95 @@
+"""Which file a range of this process's memory is a shared mapping of, so that a peer on the host can map it too."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MAPS: Final = Path("/proc/self/maps")
+_SHARED_MEMORY: Final = "/dev/shm/"  # noqa: S108 - where shm_open puts its files
+_DELETED: Final = " (deleted)"
+
+
+class Backing(NamedTuple):
+    """A descriptor, which the receiver closes, and where in its file the range begins."""
+
+    fd: int
+    offset: int
+
+
+class _Mapped(NamedTuple):
+    start: int
+    stop: int
+    offset: int
+    device: int
+    inode: int
+    path: str
+
+
+def backing_of(address: int, nbytes: int, nameless: Callable[[], int]) -> Backing | None:
+    """The shared file behind [address, address + nbytes), or None where it is not all one shared mapping.
+
+    For a file that has no name any more, ``nameless()`` gives a descriptor to try, borrowed, or -1. A file is used
+    only if it is the very one that is mapped: names may have been taken over by other files since.
+    """
+    if nbytes == 0:
+        return None
+    mapped = _find(address, nbytes)
+    if mapped is None:
+        return None
+    offset = mapped.offset + (address - mapped.start)
+    if mapped.path.endswith(_DELETED):
+        fd = nameless()
+        return Backing(os.dup(fd), offset) if fd >= 0 and _is_file(fd, mapped) else None
+    if not mapped.path.startswith(_SHARED_MEMORY):
+        return None
+    try:
+        fd = os.open(mapped.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    if _is_file(fd, mapped):
+        return Backing(fd, offset)
+    os.close(fd)
+    return None
+
+
+def _is_file(fd: int, mapped: _Mapped) -> bool:
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == (mapped.device, mapped.inode)
+
+
+def _find(address: int, nbytes: int) -> _Mapped | None:
+    """The shared mapping that holds the range; neighbouring mappings of consecutive parts of a file count as one."""
+    found: _Mapped | None = None
+    stop = address + nbytes
+    with _MAPS.open(encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            bounds, permissions, offset, device, inode, *path = line.rstrip("\n").split(maxsplit=5)
+            start, end = (int(part, 16) for part in bounds.split("-"))
+            if end <= address:
+                continue
+            if start >= stop or permissions[3] != "s":
+                return None
+            major, minor = (int(part, 16) for part in device.split(":"))
+            name = path[0] if path else ""
+            here = _Mapped(start, end, int(offset, 16), os.makedev(major, minor), int(inode), name)
+            if found is None:
+                if start > address:
+                    return None
+                found = here
+            elif (here.device, here.inode, here.offset) != (
+                found.device,
+                found.inode,
+                found.offset + (start - found.start),
+            ):
+                return None
+            if end >= stop:
+                return found
+    return None

@@ -1,0 +1,189 @@
+"""Waiting for many Operations: all of them, or each as it ends."""
+
+from __future__ import annotations
+
+import select
+import time
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from ._native import CompletionQueue
+from .errors import DeadlineExceeded
+from .operation import Operation
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Generator, Iterable, Iterator
+
+    from .context import Context
+
+T = TypeVar("T")
+# A wait returns to Python this often, so that Ctrl-C is heard.
+_SLICE_NS: Final = 200_000_000
+
+
+class All(Generic[T]):
+    """Many Operations waited for as one. Made by ``wait_all``; awaitable, or ``result(timeout)``."""
+
+    __slots__ = ("operations",)
+
+    def __init__(self, operations: Iterable[Operation[T]]) -> None:
+        self.operations = list(operations)
+
+    def done(self) -> bool:
+        """Whether all have ended."""
+        return all(operation.done() for operation in self.operations)
+
+    def result(self, timeout: float | None = None) -> list[T]:
+        """Their values, in the order in which they were given, once all have ended.
+
+        Raises:
+            DeadlineExceeded: ``timeout`` seconds have passed; those that have not ended are still in flight.
+            ZerohopError: the first, in their order, of those that failed; all have ended.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for operation in self.operations:
+            operation._join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return [operation.result(0) for operation in self.operations]
+
+    def cancel(self) -> bool:
+        """Cancel those that are in flight; False when there were none."""
+        return any([operation.cancel() for operation in self.operations])  # noqa: C419 - all of them, not up to the first
+
+    def __await__(self) -> Generator[Any, None, list[T]]:
+        try:
+            pending = [operation for operation in self.operations if not operation.done()]
+            if pending:
+                # For the first only: a loop must not be held up once per operation.
+                pending[0]._spin()
+            for operation in pending:
+                yield from _ended(operation).__await__()
+        except BaseException:
+            self.cancel()
+            raise
+        values = []
+        for operation in self.operations:
+            values.append((yield from operation.__await__()))
+        return values
+
+
+class AsCompleted(Generic[T]):
+    """Operations in the order in which they end. Made by ``as_completed``; for use with ``for`` and ``async for``."""
+
+    __slots__ = ("_deadline", "_operations")
+
+    def __init__(self, operations: Iterable[Operation[T]], timeout: float | None) -> None:
+        self._operations = list(operations)
+        self._deadline = None if timeout is None else time.monotonic_ns() + int(timeout * 1e9)
+
+    def __iter__(self) -> Iterator[Operation[T]]:
+        pending, ready = _split(self._operations)
+        yield from ready
+        queues: dict[Context, CompletionQueue] = {}
+        try:
+            armed: dict[int, Operation[T]] = {}
+            for token, operation in enumerate(pending):
+                context = operation._context
+                if context not in queues:
+                    context._check_process()
+                    queues[context] = CompletionQueue(context._engine)
+                if operation._arm(queues[context], token):
+                    armed[token] = operation
+                else:
+                    yield operation
+            while armed:
+                for context, token in self._tokens(queues):
+                    operation = armed[token]
+                    # A notification may have been taken by somebody else.
+                    if not operation.done() and operation._arm(queues[context], token):
+                        continue
+                    del armed[token]
+                    yield operation
+        finally:
+            for queue in queues.values():
+                queue.close()
+
+    async def __aiter__(self) -> AsyncIterator[Operation[T]]:
+        import asyncio
+
+        pending, ready = _split(self._operations)
+        for operation in ready:
+            yield operation
+        ended: asyncio.Queue[Operation[T]] = asyncio.Queue()
+        for operation in pending:
+            _tell(operation, ended)
+        for _ in pending:
+            left = None if self._deadline is None else (self._deadline - time.monotonic_ns()) / 1e9
+            try:
+                yield await asyncio.wait_for(ended.get(), left)
+            except (asyncio.TimeoutError, TimeoutError):
+                raise _too_late() from None
+
+    def _tokens(self, queues: dict[Context, CompletionQueue]) -> list[tuple[Context, int]]:
+        """What has ended, at least one; DeadlineExceeded when the time is up first."""
+        spin_ns = max(context._spin_ns for context in queues)
+        while True:
+            now = time.monotonic_ns()
+            if self._deadline is not None and now >= self._deadline:
+                raise _too_late()
+            until = now + _SLICE_NS if self._deadline is None else min(self._deadline, now + _SLICE_NS)
+            if len(queues) == 1:
+                [(context, queue)] = queues.items()
+                found = [(context, token) for token in queue.wait(until, spin_ns)]
+            else:
+                # No thread can poll for several engines; their own threads do.
+                poll = select.poll()
+                for queue in queues.values():
+                    poll.register(queue.fd, select.POLLIN)
+                poll.poll((until - now) / 1e6)
+                found = [(context, token) for context, queue in queues.items() for token in queue.drain()]
+            for context in queues:
+                context._check_process()
+            if found:
+                return found
+            spin_ns = 0
+
+
+def wait_all(operations: Iterable[Operation[T]]) -> All[T]:
+    """Wait for all: ``await zh.wait_all(ops)``, or ``zh.wait_all(ops).result(timeout)``.
+
+    The values come in the order of ``operations``. If some fail, the wait still lasts until all have ended, and then
+    raises the first error in that order. Cancelling the wait cancels all of them.
+    """
+    return All(operations)
+
+
+def as_completed(operations: Iterable[Operation[T]], timeout: float | None = None) -> AsCompleted[T]:
+    """Each Operation as it ends, well or not, with ``for`` or ``async for``.
+
+    Raises:
+        DeadlineExceeded: from the loop, when ``timeout`` seconds after this call some have not ended.
+    """
+    return AsCompleted(operations, timeout)
+
+
+def _split(operations: list[Operation[T]]) -> tuple[list[Operation[T]], list[Operation[T]]]:
+    """Those that pend, and those that have ended."""
+    pending: list[Operation[T]] = []
+    ready: list[Operation[T]] = []
+    for operation in operations:
+        (ready if operation.done() else pending).append(operation)
+    return pending, ready
+
+
+async def _ended(operation: Operation[Any]) -> None:
+    """Until it has ended, whichever way."""
+    while not operation.done():
+        await operation._context._loops.running().wait(operation._arm)
+
+
+def _tell(operation: Operation[T], ended: Any) -> None:
+    """Put it into the asyncio queue once it has ended."""
+
+    def again() -> None:
+        if operation.done() or not operation._context._loops.running().arm(operation._arm, again):
+            ended.put_nowait(operation)
+
+    again()
+
+
+def _too_late() -> DeadlineExceeded:
+    return DeadlineExceeded("some operations are still in flight", fix="wait again, or cancel() them")

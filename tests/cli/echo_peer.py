@@ -1,0 +1,31 @@
+"""A second process for the tests of `zerohop.cli.peer`."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from zerohop.cli.peer import serve
+
+
+def echo(**arguments: Any) -> dict[str, Any]:
+    print("this must not get between the answers")
+    return arguments
+
+
+def fail() -> None:
+    raise ValueError("as asked")
+
+
+def leave() -> None:
+    os.write(2, b"goodbye\n")
+    os._exit(3)
+
+
+def nap(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+if __name__ == "__main__":
+    serve({"echo": echo, "fail": fail, "leave": leave, "nap": nap})

@@ -1,0 +1,174 @@
+"""The benchmark's plan, statistics, targets, table and plot, without measuring anything."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+
+from zerohop.cli.bench.notify import one_way
+from zerohop.cli.bench.plan import Case, Request, parse_sizes, plan
+from zerohop.cli.bench.plot import PlotUnavailable, draw, require_matplotlib
+from zerohop.cli.bench.report import describe_case, print_table
+from zerohop.cli.bench.rows import Row, Samples, percentile
+from zerohop.cli.bench.targets import TARGETS, judge
+from zerohop.paths import Explanation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEMA = [
+    "name", "provider", "direct", "src", "dst", "bytes", "batch", "p50_us", "p99_us", "p999_us", "GBps",
+    "cpu_us_per_op", "floor", "floor_p50_us", "floor_GBps", "verified",
+]  # fmt: skip
+
+
+def test_sizes() -> None:
+    assert parse_sizes("8, 64Ki,1M,2Gi") == (8, 65536, 10**6, 2 << 30)
+    for text in ("", "0", "-8", "8,,9", "8Ti", "Ki", "1.5Ki", "0x8"):
+        with pytest.raises(ValueError, match="is not a size"):
+            parse_sizes(text)
+
+
+def test_default_plan_has_a_row_for_every_target() -> None:
+    cases = plan(Request())
+    assert len(set(cases)) == len(cases)
+    for target in TARGETS:
+        assert any(all(getattr(case, key) == value for key, value in target.fields.items()) for case in cases), target
+
+
+def test_plan_keeps_to_what_was_asked() -> None:
+    cases = plan(Request(names=("read",), providers=("tcp",), src="host", dst="host", sizes="8,1Ki", batch=4))
+    assert cases == [Case("read", "tcp", "host", "host", nbytes, batch=4, form="stream") for nbytes in (8, 1024)]
+    mixed = plan(Request(names=("write",), src="host", dst="sim", sizes="4Ki"))
+    assert {(case.provider, case.src, case.dst, case.form) for case in mixed} == {
+        ("shm", "host", "sim", "staged"),
+        ("tcp", "host", "sim", "staged"),
+    }
+    assert {case.name for case in plan(Request(providers=("shm",)))} == {
+        "write", "read", "write_notify", "write_pages", "read_pages"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("request_", "complaint"),
+    [
+        (Request(names=("wirte",)), "unknown name 'wirte'"),
+        (Request(providers=("ucx",)), "unknown provider 'ucx'"),
+        (Request(names=("import",), src="sim"), "no row"),
+        (Request(sizes="x"), "is not a size"),
+    ],
+)
+def test_impossible_plans_are_refused(request_: Request, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        plan(request_)
+
+
+def test_percentiles_are_samples() -> None:
+    samples = list(range(1000, 0, -1))
+    assert percentile(samples, 0.5) == 500
+    assert percentile(samples, 0.99) == 990
+    assert percentile(samples, 0.999) == 999
+    assert percentile([7], 0.999) == 7
+    assert percentile([1, 2, 3], 0.5) == 2
+    with pytest.raises(ValueError, match="no samples"):
+        percentile([], 0.5)
+
+
+def test_row_has_exactly_the_schema_and_known_extras() -> None:
+    samples = Samples(times_ns=[1000, 2000, 3000], floor_ns=[500], cpu_ns=6000)
+    case = Case("write", "shm", "host", "host", 4000, batch=2, form="mapped")
+    row = samples.row(case, operations=2, floor="memcpy", path=Explanation("shm", "ring", True, "host", "host", ()))
+    data = row.to_json()
+    assert list(data)[: len(SCHEMA)] == SCHEMA
+    assert set(data) - set(SCHEMA) == {"form", "path"}
+    assert (row.form, row.path) == ("ring", "shm (ring) host→host direct")  # not what was planned, what was taken
+    assert (row.p50_us, row.GBps, row.cpu_us_per_op, row.direct) == (2.0, 4.0, 1.0, True)
+    assert (row.floor_p50_us, row.floor_GBps) == (0.5, 16.0)
+
+
+def test_rows_without_a_transfer_have_no_rate() -> None:
+    row = Samples(times_ns=[1000]).row(Case("register", src="host", bytes=1 << 30, mode="cold"))
+    assert row.GBps is None
+    assert row.direct is None
+
+
+def make(name: str = "write", **fields: object) -> Row:
+    row = Row(name, "shm", True, "host", "host", 8, 1, verified=True)
+    for key, value in fields.items():
+        setattr(row, key, value)
+    return row
+
+
+@pytest.mark.parametrize(
+    ("row", "met"),
+    [
+        (make(form="mapped", p50_us=1.5), True),
+        (make(form="mapped", p50_us=1.51), False),
+        (make(form="ring", target="polling", p50_us=2.6), False),
+        (make(form="ring", target="asleep", p50_us=2.6), True),
+        (make(form="mapped", bytes=64 << 20, GBps=9.5, floor_GBps=10.0, p50_us=1), True),
+        (make(form="ring", bytes=64 << 20, GBps=6.9, floor_GBps=10.0, p50_us=1), False),
+        (make("write_pages", bytes=1024, batch=256, form="mapped", GBps=8.0, p50_us=1), True),
+        (make(provider="tcp", p50_us=60.0, floor_p50_us=50.0), True),
+        (make(provider="tcp", p50_us=60.1, floor_p50_us=50.0), False),
+        (make("idle", provider=None, src=None, dst=None, bytes=0, seconds=10.0, cpu_s=0.051), False),
+        (make("idle", provider=None, src=None, dst=None, bytes=0, seconds=2.0, cpu_s=0.009), True),
+    ],
+)
+def test_targets(row: Row, met: bool) -> None:
+    verdict = judge(row)
+    assert verdict is not None
+    assert verdict.met is met
+
+
+def test_rows_without_a_target_are_not_judged() -> None:
+    assert judge(make(bytes=9, p50_us=1.0)) is None
+    assert judge(make(form="mapped", batch=2, p50_us=1.0)) is None
+
+
+def test_table_names_floors_targets_and_wrong_bytes() -> None:
+    rows = [
+        make(form="mapped", p50_us=1.0, p99_us=2.0, floor="memcpy", floor_p50_us=0.01),
+        make(form="ring", target="asleep", p50_us=100.0, verified=False),
+    ]
+    output = io.StringIO()
+    print_table(Console(file=output, width=200, color_system=None), rows)
+    text = output.getvalue()
+    assert "write shm mapped, host→host, 8 B" in text
+    assert "write shm ring, target asleep, host→host, 8 B" in text
+    assert "0.01 µs memcpy" in text
+    assert "100 µs ✗" in text
+    assert "NO" in text
+    assert "targets met: 1 of 2" in text
+
+
+def test_describe_counts_batches() -> None:
+    assert describe_case(Case("write_pages", "shm", "host", "host", 1024, 256, "ring")).endswith("256 × 1 KiB")
+    assert describe_case(Case("import")) == "import"
+
+
+def test_one_way_pairs_departures_with_arrivals() -> None:
+    assert one_way([100, 330, 500, 720], [110, 300, 520, 710]) == [10, 20, 30, 10]
+
+
+def test_plot_without_matplotlib_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(PlotUnavailable, match=r"pip install 'zerohop\[plot\]'"):
+        require_matplotlib()
+
+
+def test_plot_is_a_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    rows = [
+        make(form="mapped", p50_us=1.0, GBps=0.1, floor_GBps=0.2, floor_p50_us=0.5),
+        make(form="mapped", bytes=1 << 20, p50_us=20.0, GBps=40.0, floor_GBps=45.0, floor_p50_us=18.0),
+        make("write_pages", form="ring", bytes=1024, batch=256, GBps=7.0, floor_GBps=8.0),
+        make("idle", provider=None, bytes=0, cpu_s=0.01),
+    ]
+    draw(rows, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert "matplotlib.pyplot" not in sys.modules

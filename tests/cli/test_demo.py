@@ -1,0 +1,110 @@
+"""`zerohop demo`: it verifies, it ends in time, and a flipped byte anywhere makes it fail."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cli.command import zerohop
+from cli.minilm import LAYERS, shapes, write_model
+from zerohop.integrations.safetensors import read_layout
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "small.safetensors", vocabulary=500)
+
+
+def test_eight_steps_and_a_sweep() -> None:
+    start = time.monotonic()
+    run = zerohop("demo")
+    assert run.returncode == 0, run.stdout + run.stderr
+    for step in range(1, 9):
+        assert f"Step {step} of 8" in run.stdout
+    assert "access by the CPU: none (---s)" in run.stdout
+    assert "notified: value 42, 1048576 bytes" in run.stdout
+    assert "Everything verified" in run.stdout
+    rows = [line for line in run.stdout.splitlines() if "sim:0→sim:0 staged" in line]
+    for provider in ("shm", "tcp"):
+        assert sum(provider in row for row in rows) >= 6
+    assert "simulated" in run.stdout
+    assert "MISMATCH" not in run.stdout
+    assert time.monotonic() - start < 20
+
+
+@pytest.mark.parametrize("fault", ["flip", "flip-sweep"])
+def test_a_flipped_byte_fails_and_is_named(fault: str) -> None:
+    run = zerohop("demo", "--inject-fault", fault)
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "fault injected" in run.stdout
+    assert re.search(r"MISMATCH.* byte \d+ differs: expected 0x[0-9a-f]{2} at \d+, found 0x[0-9a-f]{2}", run.stdout)
+    assert "Everything verified" not in run.stdout
+    assert ("Size sweep" in run.stdout) is (fault == "flip-sweep")
+
+
+def test_model_is_pulled_and_verified(model: Path) -> None:
+    run = zerohop("demo", "--input", model)
+    assert run.returncode == 0, run.stdout + run.stderr
+    for step in range(1, 9):
+        assert f"Step {step} of 8" in run.stdout
+    assert "104 of 104 tensors have the publisher's BLAKE2b" in run.stdout
+    assert re.search(r"all 104 tensors with bytes: .* GB/s", run.stdout)
+
+
+def test_a_flipped_byte_of_a_model_fails_and_names_the_tensor(model: Path) -> None:
+    run = zerohop("demo", "--input", model, "--inject-fault", "flip")
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert re.search(r"MISMATCH: tensor encoder\.layer\.\d\.\S+ \(\d+ bytes\): byte \d+ differs", run.stdout)
+    assert "Everything verified" not in run.stdout
+
+
+def test_no_tensors_and_empty_tensors_are_fine(tmp_path: Path) -> None:
+    nothing = tmp_path / "nothing.safetensors"
+    nothing.write_bytes((2).to_bytes(8, "little") + b"{}")
+    assert zerohop("demo", "--input", nothing).returncode == 0
+    header = json.dumps({"x": {"dtype": "F32", "shape": [0, 3], "data_offsets": [0, 0]}}).encode()
+    empty = tmp_path / "empty.safetensors"
+    empty.write_bytes(len(header).to_bytes(8, "little") + header)
+    run = zerohop("demo", "--input", empty)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "1 of 1 tensors" in run.stdout
+
+
+def test_a_broken_file_is_refused(model: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.safetensors"
+    broken.write_bytes(model.read_bytes()[:-1])
+    run = zerohop("demo", "--input", broken)
+    assert run.returncode == 2
+    assert "the file has" in run.stderr
+
+
+def test_the_timeout_ends_it() -> None:
+    start = time.monotonic()
+    run = zerohop("demo", "--timeout", 1)
+    assert time.monotonic() - start < 10
+    assert run.returncode in (0, 2)  # 0 on a machine that needs less than a second
+    if run.returncode == 2:
+        assert "failed:" in run.stderr
+
+
+def test_the_generated_model_has_the_shapes_of_the_real_one() -> None:
+    table = shapes()
+    assert len(table) == 104
+    assert table["embeddings.word_embeddings.weight"] == ("F32", [30522, 384])
+    assert table["encoder.layer.5.output.dense.weight"] == ("F32", [384, 1536])
+    assert sum(name.startswith("encoder.layer.") for name in table) == 16 * LAYERS
+
+
+@pytest.mark.slow
+def test_full_size_model(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "full.safetensors")
+    assert read_layout(path).data_nbytes == 90_856_960
+    run = zerohop("demo", "--input", path)
+    assert run.returncode == 0, run.stdout + run.stderr

@@ -1,0 +1,159 @@
+"""The floors move what they say they move. Both sides run in one process here: the loops release the GIL."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from zerohop import _floors
+from zerohop.cli.bench.floors import placed
+from zerohop.cli.payload import random_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+RING_BYTES = 1 << 20
+
+
+@pytest.fixture
+def memory() -> Iterator[int]:
+    fd = os.memfd_create("test")
+    os.ftruncate(fd, RING_BYTES)
+    yield fd
+    os.close(fd)
+
+
+@pytest.fixture
+def beside() -> Iterator[Callable[..., Any]]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit
+
+
+def content(fd: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    with mmap.mmap(fd, RING_BYTES) as view:
+        return np.frombuffer(view[:], np.uint8)
+
+
+def page_lists(pages: int) -> tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.int64]]]:
+    rng = np.random.default_rng(3)
+    return rng.permutation(pages).astype(np.int64), rng.permutation(pages).astype(np.int64)
+
+
+def test_copy_both_ways(memory: int) -> None:
+    source = random_bytes(1, 100_001)
+    copy = _floors.SharedCopy(memory, RING_BYTES)
+    assert len(copy.write(source, 3)) == 3
+    assert np.array_equal(content(memory)[: source.size], source)
+    target = np.zeros_like(source)
+    assert min(copy.read(target, 2)) > 0
+    assert np.array_equal(target, source)
+
+
+def test_copied_pages_go_where_the_lists_say(memory: int) -> None:
+    source = random_bytes(2, 64 * 1000)
+    here, there = page_lists(64)
+    copy = _floors.SharedCopy(memory, RING_BYTES)
+    copy.write_pages(source, here, there, 1000, 16, 4)
+    expected = placed(source, here, there, 1000)
+    assert np.array_equal(content(memory)[: source.size], expected)
+    back = np.zeros_like(source)
+    copy.read_pages(back, there, here, 1000, 16, 4)
+    assert np.array_equal(back, source)
+
+
+def test_pages_outside_are_refused(memory: int) -> None:
+    copy = _floors.SharedCopy(memory, RING_BYTES)
+    inside, outside = np.zeros(1, np.int64), np.full(1, RING_BYTES // 1000, np.int64)
+    source = random_bytes(1, 5000)
+    for here, there in ((inside, outside), (outside, inside), (inside, -1 - inside)):
+        with pytest.raises(IndexError):
+            copy.write_pages(source, here, there, 1000, 1, 1)
+    with pytest.raises(ValueError, match="larger than the mapping"):
+        copy.write(random_bytes(1, RING_BYTES + 1), 1)
+    with pytest.raises(ValueError, match="fewer bytes"):
+        _floors.SharedCopy(memory, RING_BYTES + 1)
+
+
+def test_flag_goes_to_and_fro(memory: int, beside: Callable[..., Any]) -> None:
+    flag = _floors.Flag(memory)
+    flag.reset()
+    answered = beside(_floors.Flag(memory).pong, 2000, 9, 10.0)
+    times = flag.ping(2000, 9, 10.0)
+    answered.result()
+    assert len(times) == 2000
+    assert min(times) > 0
+
+
+def test_flag_checks_its_payload(memory: int, beside: Callable[..., Any]) -> None:
+    flag = _floors.Flag(memory)
+    flag.reset()
+    answered = beside(_floors.Flag(memory).pong, 1, 1, 10.0)
+    with pytest.raises(RuntimeError):
+        flag.ping(1, 2, 0.2)  # another seed: the answering side sees a wrong payload
+    with pytest.raises(RuntimeError, match="wrong payload"):
+        answered.result()
+
+
+@pytest.mark.parametrize("nbytes", [1, 8, 65_535, 65_536, 65_537, 3 * RING_BYTES + 11])
+def test_ring_delivers(memory: int, beside: Callable[..., Any], nbytes: int) -> None:
+    source, target = random_bytes(4, nbytes), np.zeros(nbytes, np.uint8)
+    ring = _floors.Ring(memory, RING_BYTES)
+    ring.reset()
+    placed_all = beside(_floors.Ring(memory, RING_BYTES).receive, target, 3 * nbytes, 10.0)
+    assert len(ring.write(source, 3, 10.0)) == 3
+    placed_all.result()
+    assert np.array_equal(target, source)
+
+
+def test_ring_delivers_pages(memory: int, beside: Callable[..., Any]) -> None:
+    source = random_bytes(5, 4096 * 1000)
+    here, there = page_lists(4096)
+    target = np.zeros_like(source)
+    ring = _floors.Ring(memory, RING_BYTES)
+    ring.reset()
+    placed_all = beside(_floors.Ring(memory, RING_BYTES).receive, target, source.size, 10.0)
+    ring.write_pages(source, here, there, 1000, 256, 16, 10.0)
+    placed_all.result()
+    assert np.array_equal(target, placed(source, here, there, 1000))
+
+
+def test_silence_ends(memory: int) -> None:
+    ring = _floors.Ring(memory, RING_BYTES)
+    ring.reset()
+    with pytest.raises(RuntimeError, match="timed out"):
+        ring.write(random_bytes(1, 2 * RING_BYTES), 1, 0.05)
+    ring.reset()
+    with pytest.raises(RuntimeError, match="timed out"):
+        ring.receive(np.zeros(8, np.uint8), 8, 0.05)
+    flag = _floors.Flag(memory)
+    with pytest.raises(RuntimeError, match="timed out"):
+        flag.pong(1, 1, 0.05)
+
+
+def test_sockets(beside: Callable[..., Any]) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        messages = random_bytes(6, 64 * 8)
+        echoed = beside(_floors.socket_pong, there.fileno(), 8, 200, 10.0)
+        assert len(_floors.socket_ping(here.fileno(), messages, 8, 200, 10.0)) == 200
+        echoed.result()
+        source, target = random_bytes(7, 3_000_001), np.zeros(3_000_001, np.uint8)
+        received = beside(_floors.socket_receive, there.fileno(), target, 2, 10.0)
+        _floors.socket_send(here.fileno(), source, 2, 10.0)
+        received.result()
+        assert np.array_equal(target, source)
+
+
+def test_closed_or_silent_socket_ends() -> None:
+    here, there = socket.socketpair()
+    with here:
+        with there, pytest.raises((RuntimeError, OSError)):
+            _floors.socket_ping(here.fileno(), random_bytes(1, 8), 8, 1, 0.05)
+        with pytest.raises((RuntimeError, OSError)):
+            _floors.socket_pong(here.fileno(), 8, 1, 1.0)

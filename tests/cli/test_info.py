@@ -1,0 +1,95 @@
+"""`zerohop info`: the facts as JSON, and the same for people."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from cli.command import zerohop
+from zerohop.cli.info import show
+from zerohop.machine import Accelerator, Machine, ProviderFacts, RdmaDevice, RdmaPort, listening
+from zerohop.machine.host import read_cpu, read_kernel
+from zerohop.machine.memory import read_limits, read_memory
+
+
+def machine() -> Machine:
+    nothing = Path("/nonexistent")
+    return Machine(
+        zerohop="1.2.3",
+        cpu=read_cpu(nothing),
+        kernel=read_kernel(nothing),
+        memory=read_memory(nothing),
+        limits=read_limits(),
+        accelerators=(),
+        nics=(),
+        rdma_devices=(),
+        providers=(ProviderFacts("shm", True, "", "", "x86_64", ""),),
+        listening=listening.describe("127.0.0.1:0", secret=False, insecure=False),
+    )
+
+
+def shown(facts: Machine, *, colour: bool = False) -> str:
+    output = io.StringIO()
+    show(facts, Console(file=output, width=180, color_system="standard" if colour else None, force_terminal=colour))
+    return output.getvalue()
+
+
+def test_an_empty_machine_is_shown() -> None:
+    text = shown(machine())
+    assert "zerohop 1.2.3" in text
+    assert "none (--sim-devices N simulates some)" in text
+    assert "127.0.0.1:0 (this host only)" in text
+
+
+def test_why_not_and_the_fix_are_shown() -> None:
+    provider = ProviderFacts("verbs", False, "no RDMA device", "modprobe rdma_rxe", "", "not verified on hardware")
+    gpu = Accelerator("0000:17:00.0", "cuda", "NVIDIA [H200]", False, "no driver", "install it", False)
+    device = RdmaDevice("mlx5_0", "mlx5_core", "0000:3b:00.0", (RdmaPort(1, "ACTIVE", "400 Gb/sec", "Ethernet"),))
+    text = shown(replace(machine(), providers=(provider,), accelerators=(gpu,), rdma_devices=(device,)))
+    for words in ("not usable: no RDMA device", "fix: modprobe rdma_rxe", "not verified on hardware", "NVIDIA [H200]"):
+        assert words in text
+    assert "port 1 ACTIVE" in text
+
+
+def test_insecure_listening_is_red() -> None:
+    facts = replace(machine(), listening=listening.describe("0.0.0.0:7000", secret=False, insecure=True))
+    text = shown(facts, colour=True)
+    assert "\x1b[1;31m0.0.0.0:7000 INSECURE" in text
+    assert "ZEROHOP_SECRET" in text
+
+
+def test_json() -> None:
+    run = zerohop("info", "--json")
+    assert run.returncode == 0, run.stderr
+    facts = json.loads(run.stdout)
+    assert facts["accelerators"] == []
+    assert {"shm", "tcp", "verbs", "p2p"} <= {provider["name"] for provider in facts["providers"]}
+    for provider in facts["providers"]:
+        assert provider["usable"] or provider["why"]
+    assert facts["listening"]["loopback"] is True
+
+
+@pytest.mark.parametrize("how", ["option", "environment"])
+def test_simulated_devices_exist_only_when_asked_for(how: str) -> None:
+    run = zerohop("info", "--sim-devices", 2) if how == "option" else zerohop("info", ZEROHOP_SIM_DEVICES="2")
+    assert run.returncode == 0, run.stderr
+    assert "sim:0" in run.stdout
+    assert "sim:1" in run.stdout
+    assert "simulated in host memory; not a GPU" in run.stdout
+    assert "sim:" not in zerohop("info").stdout
+
+
+def test_settings_of_the_environment_are_shown_and_checked() -> None:
+    run = zerohop("info", ZEROHOP_LISTEN="0.0.0.0:0")
+    assert run.returncode == 0
+    assert "listening on 0.0.0.0:0 without a secret is refused" in run.stdout
+    run = zerohop("info", ZEROHOP_LISTEN="0.0.0.0:0", ZEROHOP_INSECURE="1")
+    assert "INSECURE" in run.stdout
+    run = zerohop("info", ZEROHOP_SIM_DEVICES="many")
+    assert run.returncode == 1
+    assert "ZEROHOP_SIM_DEVICES" in run.stderr

@@ -1,0 +1,343 @@
+"""The same operations in a coroutine, on asyncio's own loop and on uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.loops import LOOPS, run
+from support.options import Options
+from support.pattern import expect_equal, pattern
+from support.service import Service
+from support.sizes import MIB
+from support.world import PROVIDERS, WORLDS
+
+if TYPE_CHECKING:
+    from support.fixtures import OpenContext
+    from support.world import World
+
+pytestmark = pytest.mark.parametrize("loop", LOOPS)
+
+# What is placed by the call itself, and what is still in flight when the call returns.
+LENGTHS = (8, 4097, 65_537, 3 * MIB + 1)
+
+
+async def _connect(world: World) -> zh.Connection:
+    return await world.here.connect(world.there.identity.url)
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_await(world: World, loop: str) -> None:
+    target = world.target("numpy", LENGTHS[-1])
+
+    async def main() -> None:
+        for seed, nbytes in enumerate(LENGTHS):
+            data = pattern(seed, nbytes)
+            back = np.zeros(nbytes, np.uint8)
+            write = world.here.write(data, target.handle[:nbytes])
+            assert await write == nbytes
+            assert write.done()
+            assert write.result() == nbytes
+            assert await world.here.read(target.handle[:nbytes], back) == nbytes
+            expect_equal(back, data, "read back")
+            assert await world.here.write_pages(data, target.handle[:nbytes], [0], [0], page_bytes=nbytes) == nbytes
+            assert await world.here.fetch_add(target.handle, 0) == int.from_bytes(data[:8].tobytes(), "little")
+            await world.here.flush()
+
+    run(loop, main())
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_awaiting_what_ended_long_ago_and_twice(world: World, loop: str) -> None:
+    target = world.target("numpy", 64)
+    operation = world.here.write(pattern(1, 64), target.handle)
+    assert operation.result(10) == 64
+
+    async def main() -> tuple[int, int]:
+        return await operation, await operation
+
+    assert run(loop, main()) == (64, 64)
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_gather(world: World, loop: str) -> None:
+    """100 operations of all lengths at once, awaited by as many tasks."""
+    slot = MIB // 4 + 1
+    total = 100
+    target = world.target("numpy", slot * total)
+    lengths = [1 + (k * 104_729) % slot for k in range(total)]
+
+    async def one(k: int) -> int:
+        data = pattern(k, lengths[k])
+        remote = target.handle[k * slot : k * slot + lengths[k]]
+        back = np.zeros(lengths[k], np.uint8)
+        written = await world.here.write(data, remote)
+        assert await world.here.read(remote, back) == written
+        expect_equal(back, data, f"task {k}")
+        return written
+
+    async def main() -> list[int]:
+        return await asyncio.gather(*(one(k) for k in range(total)))
+
+    assert run(loop, main()) == lengths
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_wait_all(world: World, loop: str) -> None:
+    target = world.target("numpy", MIB)
+    data = pattern(1, MIB)
+    pieces = [slice(start, start + 100_000) for start in range(0, 1_000_000, 100_000)]
+
+    async def main() -> None:
+        values = await zh.wait_all([world.here.write(data[p], target.handle[p]) for p in pieces])
+        assert values == [100_000] * len(pieces)
+        assert await zh.wait_all([]) == []
+
+    run(loop, main())
+    target.expect(0, 1_000_000, 1)
+    assert zh.wait_all(world.here.write(data[p], target.handle[p]) for p in pieces).result(10) == [100_000] * 10
+    assert zh.wait_all([]).result(1) == []
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_wait_all_with_a_failure(world: World, loop: str) -> None:
+    """The error of the failed one is raised, and the others have ended too."""
+    target = world.target("numpy", MIB)
+    readable = target.share("r")
+    data = pattern(1, MIB)
+
+    def post() -> list[zh.Operation[int]]:
+        good = [world.here.write(data[:MIB], target.handle) for _ in range(3)]
+        room = np.zeros(8, np.uint8)
+        connection = world.here.connect(world.there.identity.url).result(10)
+        return [*good, connection.recv(room, timeout=0.05)]
+
+    async def main() -> None:
+        operations = post()
+        with pytest.raises(zh.DeadlineExceeded):
+            await zh.wait_all(operations)
+        assert all(operation.done() for operation in operations)
+
+    run(loop, main())
+    operations = post()
+    with pytest.raises(zh.DeadlineExceeded):
+        zh.wait_all(operations).result(10)
+    assert [operation.exception(10) is None for operation in operations] == [True, True, True, False]
+    assert readable.rights == "r"
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_as_completed(world: World, loop: str) -> None:
+    """Each operation once, the one that waits for a message last, in a coroutine and without."""
+    slot = 200_000
+    target = world.target("numpy", 10 * slot)
+    data = pattern(1, 10 * slot)
+    pieces = [slice(start, start + slot) for start in range(0, 10 * slot, slot)]
+    connection = world.here.connect(world.there.identity.url).result(10)
+    message = world.target("numpy", 16)
+    room = np.zeros(16, np.uint8)
+
+    def post() -> list[zh.Operation[int]]:
+        return [connection.recv(room)] + [world.here.write(data[p], target.handle[p]) for p in pieces]
+
+    async def main() -> list[zh.Operation[int]]:
+        posted, ended = post(), []
+        async for operation in zh.as_completed(posted):
+            assert operation.done()
+            ended.append(operation)
+            if len(ended) == 10:
+                world.there.call(Service.send, world.here.url, message.number, 0, 16)
+        assert ended[-1] is posted[0]
+        return [operation for operation in ended if operation in posted]
+
+    assert len(run(loop, main())) == 11
+    posted, ended = post(), []
+    for operation in zh.as_completed(posted, timeout=10):
+        assert operation.done()
+        ended.append(operation)
+        if len(ended) == 10:
+            world.there.call(Service.send, world.here.url, message.number, 0, 16)
+    assert ended[-1] is posted[0]
+    assert len(ended) == len({id(operation) for operation in ended}) == 11
+    assert list(zh.as_completed([])) == []
+
+
+@pytest.mark.parametrize("world", ["shm-other", "tcp-other"], indirect=True)
+def test_as_completed_past_its_timeout(world: World, loop: str) -> None:
+    """What has ended is given, then DeadlineExceeded; what is in flight stays in flight."""
+    connection = world.here.connect(world.there.identity.url).result(10)
+    target = world.target("numpy", 16)
+    room = np.zeros(16, np.uint8)
+    write, receive = world.here.write(pattern(1, 16), target.handle), connection.recv(room)
+    ended = iter(zh.as_completed([receive, write], timeout=0.05))
+    assert next(ended) is write
+    with pytest.raises(zh.DeadlineExceeded):
+        next(ended)
+
+    async def main() -> None:
+        ended = aiter(zh.as_completed([receive], timeout=0.05))
+        with pytest.raises(zh.DeadlineExceeded):
+            await anext(ended)
+        assert not receive.done()
+
+    run(loop, main())
+    world.there.call(Service.send, world.here.url, target.number, 0, 16)
+    assert receive.result(10) == 16
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_notifications(world: World, loop: str) -> None:
+    """`async for` gives each of them, and leaving the loop leaves the rest."""
+
+    async def main() -> list[int]:
+        values = []
+        async for note in world.here.notifications():
+            assert note.peer.peer == world.there.identity.id
+            values.append(note.value)
+            if len(values) == 20:
+                break
+        return values
+
+    for value in range(25):
+        world.there.call(Service.notify, world.here.url, value)
+    assert run(loop, main()) == list(range(20))
+    assert [world.here.notification(10).result().value for _ in range(5)] == list(range(20, 25))
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_ping_pong_between_coroutines_and_a_peer(world: World, loop: str) -> None:
+    """Two tasks each wait for their own message while a third takes notifications: nobody starves."""
+    connection = world.here.connect(world.there.identity.url).result(10)
+    source = world.target("numpy", 16)
+    rooms = [np.zeros(16, np.uint8) for _ in range(2)]
+
+    async def receive(k: int) -> int:
+        return await connection.recv(rooms[k])
+
+    async def notified() -> int:
+        return (await world.here.notification()).value
+
+    async def main() -> None:
+        for turn in range(50):
+            tasks = [asyncio.ensure_future(receive(k)) for k in range(2)]
+            note = asyncio.ensure_future(notified())
+            await asyncio.sleep(0)
+            world.there.call(Service.send, world.here.url, source.number, 0, 16)
+            world.there.call(Service.notify, world.here.url, turn)
+            world.there.call(Service.send, world.here.url, source.number, 0, 8)
+            assert await note == turn
+            assert sorted(await asyncio.gather(*tasks)) == [8, 16]
+
+    run(loop, main())
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+class TestCancellation:
+    def test_cancelled_task(self, world: World, loop: str) -> None:
+        """The task ends at once; the Context goes on, and the next message goes to the next receive."""
+        source = world.target("numpy", 16)
+        source.fill(0, 16, 5)
+        abandoned, room = np.zeros(16, np.uint8), np.zeros(16, np.uint8)
+
+        async def main() -> None:
+            connection = await _connect(world)
+            task = asyncio.ensure_future(_awaited(connection.recv(abandoned)))
+            await asyncio.sleep(0.01)  # until the task has suspended, of which there is no event
+            assert not task.done()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            receive = connection.recv(room)
+            world.there.call(Service.send, world.here.url, source.number, 0, 16)
+            assert await receive == 16
+            expect_equal(room, pattern(5, 16), "the message")
+            assert not abandoned.any()
+
+        run(loop, main())
+
+    def test_cancelled_operation(self, world: World, loop: str) -> None:
+        async def main() -> None:
+            connection = await _connect(world)
+            operation = connection.recv(np.zeros(16, np.uint8))
+            waiting = asyncio.ensure_future(_awaited(operation))
+            await asyncio.sleep(0.01)  # until the task has suspended, of which there is no event
+            assert operation.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await operation
+            assert operation.done()
+            assert not operation.cancel()
+            await asyncio.wait([waiting])
+            assert waiting.cancelled()
+
+        run(loop, main())
+
+    def test_wait_for(self, world: World, loop: str) -> None:
+        async def main() -> None:
+            connection = await _connect(world)
+            for _ in range(20):
+                with pytest.raises((asyncio.TimeoutError, TimeoutError)):
+                    await asyncio.wait_for(_awaited(connection.recv(np.zeros(16, np.uint8))), 0.002)
+            await connection.flush()
+
+        run(loop, main())
+
+    def test_deadline(self, world: World, loop: str) -> None:
+        async def main() -> None:
+            connection = await _connect(world)
+            with pytest.raises(zh.DeadlineExceeded) as caught:
+                await connection.recv(np.zeros(16, np.uint8), timeout=0.01)
+            assert isinstance(caught.value, TimeoutError)
+            assert caught.value.operation == "recv"
+            with pytest.raises(zh.DeadlineExceeded):
+                await world.here.notification(0.01)
+
+        run(loop, main())
+
+
+async def _awaited(operation: zh.Operation[int]) -> int:
+    return await operation
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_first_use_and_close_in_a_coroutine(open_context: OpenContext, provider: str, loop: str) -> None:
+    """Contexts opened, connected, used and closed on the loop."""
+    options = Options(providers=(provider,))
+
+    async def main() -> None:
+        async with options.open() as first, options.open() as second:
+            target = np.zeros(100_000, np.uint8)
+            handle = second.register(target).share("rw")
+            note = second.notification()
+            assert await first.write(pattern(1, 100_000), handle, notify=4) == 100_000
+            assert (await note).value == 4
+            expect_equal(target, pattern(1, 100_000), "the target")
+        with pytest.raises(zh.Closed):
+            await first.write(pattern(1, 100_000), handle)
+
+    run(loop, main())
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_the_loop_is_not_blocked_by_first_use(open_context: OpenContext, provider: str, loop: str) -> None:
+    """Connecting happens elsewhere: a post to a peer never seen before returns before it is done, and the loop turns
+    meanwhile."""
+    options = Options(providers=(provider,))
+    first, second = open_context(options), open_context(options)
+    handle = second.register(np.zeros(64, np.uint8)).share("rw")
+
+    async def main() -> int:
+        turns = 0
+        operation = first.write(pattern(1, 64), handle)
+        assert not operation.done()
+        waiting = asyncio.ensure_future(_awaited(operation))
+        while not waiting.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert await waiting == 64
+        return turns
+
+    assert run(loop, main()) > 1

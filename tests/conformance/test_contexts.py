@@ -1,0 +1,140 @@
+"""Several Contexts: two in one process, one with itself, many towards one, connecting to each other at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.options import Options
+from support.pattern import expect_equal, pattern
+from support.service import Service
+from support.world import PROVIDERS, WORLDS
+
+if TYPE_CHECKING:
+    from support.fixtures import OpenContext, StartPeer
+    from support.world import World
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_two_contexts_know_nothing_of_each_other_until_they_connect(open_context: OpenContext, provider: str) -> None:
+    options = Options(providers=(provider,))
+    first, second = open_context(options), open_context(options)
+    assert first.id != second.id
+    assert first.url != second.url
+    assert not list(first.connections)
+    connection = first.connect(second.url).result(10)
+    assert connection.peer == second.id
+    assert connection.alive
+    assert [c.peer for c in first.connections] == [second.id]
+    back = second.connect(first.url).result(10)
+    assert back.peer == first.id
+    assert [c.peer for c in second.connections] == [first.id]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_both_connect_at_once(open_context: OpenContext, provider: str) -> None:
+    """Two connections that cross become one, on which messages meet."""
+    options = Options(providers=(provider,))
+    for _ in range(10):
+        first, second = open_context(options), open_context(options)
+        there, back = first.connect(second.url), second.connect(first.url)
+        one, other = there.result(10), back.result(10)
+        assert (len(list(first.connections)), len(list(second.connections))) == (1, 1)
+        data = pattern(1, 1000)
+        room = np.zeros(1000, np.uint8)
+        received = other.recv(room)
+        sent = one.send(data)
+        assert received.result(10) == sent.result(10) == 1000
+        expect_equal(room, data, "the message")
+        first.close()
+        second.close()
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_connecting_again_gives_the_same_connection(open_context: OpenContext, provider: str) -> None:
+    options = Options(providers=(provider,))
+    first, second = open_context(options), open_context(options)
+    pending = [first.connect(second.url) for _ in range(5)]
+    connections = {id(operation.result(10)) for operation in pending}
+    assert len(connections) == 1
+    assert len(list(first.connections)) == 1
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_connecting_after_a_close(open_context: OpenContext, provider: str) -> None:
+    """A closed Connection stays closed; a new one takes its place, for both sides."""
+    options = Options(providers=(provider,))
+    first, second = open_context(options), open_context(options)
+    target = np.zeros(1000, np.uint8)
+    handle = second.register(target).share("rw")
+    for turn in range(3):
+        connection = first.connect(second.url).result(10)
+        first.write(pattern(turn, 1000), handle).result(10)
+        expect_equal(target, pattern(turn, 1000), f"turn {turn}")
+        connection.close()
+        connection.close()
+        assert not connection.alive
+        with pytest.raises(zh.Closed):
+            connection.notify(1).result(10)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("kind", ["host", "sim:0"])
+def test_a_context_with_itself(open_context: OpenContext, provider: str, kind: str) -> None:
+    context = open_context(Options(providers=(provider,)))
+    nbytes = 300_001
+    with context.alloc(nbytes, device=kind) as source, context.alloc(nbytes, device=kind) as target:
+        data = pattern(1, nbytes)
+        source.write_bytes(0, data.tobytes())
+        handle = target.share("rw")
+        assert context.write(source, handle, notify=3).result(10) == nbytes
+        note = context.notification(10).result()
+        assert (note.value, note.nbytes, note.peer.peer) == (3, nbytes, context.id)
+        assert target.read_bytes(0, nbytes) == data.tobytes()
+        source.write_bytes(0, bytes(nbytes))
+        assert context.read(handle, source).result(10) == nbytes
+        assert source.read_bytes(0, nbytes) == data.tobytes()
+        target.write_bytes(0, (5).to_bytes(8, "little"))
+        assert context.fetch_add(handle, 2).result(10) == 5
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_64_peers_to_one_context(open_context: OpenContext, start_peer: StartPeer, provider: str) -> None:
+    """16 Contexts in each of 4 processes write at once into one memory, each into its own slot."""
+    processes, each, slot = 4, 16, 70_001
+    options = Options(providers=(provider,), sim_devices=0)
+    context = open_context(options)
+    everybody = processes * each
+    target = np.zeros(everybody * slot, np.uint8)
+    handle = bytes(context.register(target).share("rw"))
+    peers = [start_peer(options) for _ in range(processes)]
+    swarms = [
+        peer.start(Service.swarm, handle, options, process * each, each, slot) for process, peer in enumerate(peers)
+    ]
+    senders: dict[int, str] = {}
+    for _ in range(everybody):
+        note = context.notification(15).result()
+        assert note.nbytes == slot
+        place = slice(note.value * slot, (note.value + 1) * slot)
+        expect_equal(target[place], pattern(note.value, slot), f"slot {note.value}")
+        senders[note.value] = note.peer.peer
+    ids = [name for swarm in swarms for name in swarm.result()]
+    assert len(set(ids)) == everybody
+    assert senders == dict(enumerate(ids))
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_a_context_that_closes_disturbs_nobody_else(world: World, open_context: OpenContext) -> None:
+    target = world.target("numpy", 1000)
+    guest = open_context(Options(providers=(world.provider,)))
+    guest.write(pattern(1, 1000), target.handle).result(10)
+    target.expect(0, 1000, 1)
+    guest.close()
+    world.here.write(pattern(2, 1000), target.handle).result(10)
+    target.expect(0, 1000, 2)
+    with pytest.raises(zh.Closed):
+        guest.write(pattern(3, 1000), target.handle).result(10)
+    target.expect(0, 1000, 2)

@@ -1,0 +1,140 @@
+"""fork: the child gets a clear error and never hangs, the parent goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.forking import in_child
+from support.options import Options
+from support.pattern import pattern
+from support.world import WORLDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.world import World
+
+
+def _kind_and_text(action: Callable[[], object]) -> str:
+    try:
+        returned = action()
+        if isinstance(returned, zh.Operation):
+            returned.result(1)
+    except zh.ZerohopError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_every_call_in_the_child_is_refused(world: World) -> None:
+    target = world.target("numpy", 1000)
+    source = world.buffer("numpy", 1000)
+    connection = world.here.connect(world.there.identity.url).result(10)
+    pending = connection.recv(np.zeros(8, np.uint8))
+    here = world.here
+    calls: dict[str, Callable[[], object]] = {
+        "write": lambda: here.write(source.memory, target.handle),
+        "write_nowait": lambda: here.write_nowait(source.memory, target.handle),
+        "read": lambda: here.read(target.handle, source.memory),
+        "write_pages": lambda: here.write_pages(source.memory, target.handle, [0], [0], page_bytes=8),
+        "fetch_add": lambda: here.fetch_add(target.handle, 1),
+        "notify": lambda: here.notify(connection, 1),
+        "send": lambda: connection.send(source.memory),
+        "recv": lambda: connection.recv(source.memory),
+        "flush": here.flush,
+        "notification": lambda: here.notification(1).result(),
+        "notification_nowait": here.notification_nowait,
+        "register": lambda: here.register(np.zeros(8, np.uint8)),
+        "alloc": lambda: here.alloc(4096),
+        "share": lambda: source.memory.share("rw"),
+        "connect": lambda: here.connect(world.there.identity.url).result(1),
+        "a pending operation": lambda: pending.result(1),
+    }
+    for name, call in calls.items():
+        said = in_child(functools.partial(_kind_and_text, call))
+        assert said.startswith("Closed: "), f"{name}: {said}"
+        assert "fork" in said, f"{name}: {said}"
+    assert pending.cancel()
+    world.here.write(pattern(1, 1000), target.handle).result(10)
+    target.settle(0, 1000, 1)
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_closing_in_the_child_closes_nothing_of_the_parent(world: World) -> None:
+    target = world.target("alloc", 1000)
+    source = world.buffer("alloc", 1000)
+    world.here.write(source.memory, target.handle).result(10)
+
+    def work() -> str:
+        source.memory.close()
+        world.here.close(timeout=1)
+        world.here.close(timeout=1)
+        return _kind_and_text(lambda: world.here.write(source.memory, target.handle))
+
+    said = in_child(work)
+    assert said.startswith("Closed: "), said
+    source.fill(0, 1000, 4)
+    world.here.write(source.memory, target.handle).result(10)
+    target.settle(0, 1000, 4)
+    source.poison(0, 1000)
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_the_child_may_open_a_context_of_its_own(world: World) -> None:
+    """And talk to the parent's peer, and to the parent."""
+    target = world.target("numpy", 100_000)
+    mine = world.buffer("numpy", 100_000)
+    handle = mine.memory.share("rw")
+
+    def work() -> str:
+        with Options(providers=(world.provider,)).open() as context:
+            context.write(pattern(5, 100_000), target.handle).result(5)
+            context.write(pattern(6, 100_000), handle).result(5)
+            return context.id
+
+    said = in_child(work)
+    assert len(said) == 32, said
+    assert said != world.here.id
+    target.settle(0, 100_000, 5)
+    mine.settle(0, 100_000, 6)
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_forking_under_load(world: World) -> None:
+    """Children are forked while operations are in flight; all of those end well in the parent."""
+    nbytes = 3_000_001
+    target = world.target("numpy", nbytes)
+    for seed in range(10):
+        operation = world.here.write(pattern(seed, nbytes), target.handle, notify=seed)
+        assert in_child(lambda: "alive") == "alive"
+        assert operation.result(10) == nbytes
+        world.expect_notification(seed, nbytes)
+        target.settle(0, nbytes, seed)
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_objects_that_the_child_drops(world: World) -> None:
+    """Finalizers run in the child, of Operations, Memories and the Context, and do nothing there."""
+    target = world.target("numpy", 1000)
+    memory = world.here.alloc(4096)
+    held: list[object] = [memory, world.here.write(pattern(1, 1000), target.handle)]
+    del memory
+
+    def work() -> str:
+        held.clear()
+        return "done"
+
+    assert in_child(work) == "done"
+    assert len(held) == 2
+    again = held[0]
+    assert isinstance(again, zh.Memory)
+    again.write_bytes(0, b"\1" * 4096)
+    assert again.read_bytes(4095, 1) == b"\1"
+    again.close()
+    held.clear()
+    target.settle(0, 1000, 1)

@@ -1,0 +1,268 @@
+"""Everything that may stand where memory is expected, as source, as destination and shared with a peer."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import mmap
+from multiprocessing import shared_memory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.pattern import expect_equal, pattern
+from support.service import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.pattern import Bytes
+    from support.world import World
+
+NBYTES = 60_000
+
+# One provider that maps, one that does not; the other matrix is in test_contiguous.
+pytestmark = pytest.mark.parametrize("world", ["shm-other", "tcp-other"], indirect=True)
+
+
+class OnlyDLPack:
+    """What a framework without the buffer protocol offers."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __dlpack__(self, **asked: Any) -> Any:
+        return self.inner.__dlpack__(**asked)
+
+    def __dlpack_device__(self) -> Any:
+        return self.inner.__dlpack_device__()
+
+
+def _through_numpy(view: Bytes, make: Callable[[Bytes], object]) -> tuple[object, Bytes]:
+    return make(view), view
+
+
+def _bytearray() -> tuple[object, Bytes]:
+    raw = bytearray(NBYTES)
+    return raw, np.frombuffer(raw, np.uint8)
+
+
+def _array() -> tuple[object, Bytes]:
+    raw = array.array("d", bytes(NBYTES))
+    return raw, np.frombuffer(raw, np.uint8)
+
+
+def _ctypes() -> tuple[object, Bytes]:
+    raw = (ctypes.c_double * (NBYTES // 8))()
+    return raw, np.frombuffer(memoryview(raw).cast("B"), np.uint8)
+
+
+def _anonymous_mmap() -> tuple[object, Bytes]:
+    raw = mmap.mmap(-1, NBYTES)
+    return raw, np.frombuffer(raw, np.uint8)
+
+
+FORMS: dict[str, Callable[[], tuple[object, Bytes]]] = {
+    "uint8": lambda: _through_numpy(np.zeros(NBYTES, np.uint8), lambda view: view),
+    "float64 matrix": lambda: _through_numpy(
+        np.zeros(NBYTES, np.uint8), lambda view: view.view(np.float64).reshape(75, 100)
+    ),
+    "fortran order": lambda: _through_numpy(
+        np.zeros(NBYTES, np.uint8), lambda view: view.view(np.float32).reshape((100, 150), order="F")
+    ),
+    "part of an array": lambda: _through_numpy(np.zeros(NBYTES + 77, np.uint8)[33 : 33 + NBYTES], lambda view: view),
+    "memoryview": lambda: _through_numpy(np.zeros(NBYTES, np.uint8), lambda view: view.data),
+    "dlpack": lambda: _through_numpy(np.zeros(NBYTES, np.uint8), OnlyDLPack),
+    "dlpack float32": lambda: _through_numpy(
+        np.zeros(NBYTES, np.uint8), lambda view: OnlyDLPack(view.view(np.float32).reshape(3, -1))
+    ),
+    "raw pointer": lambda: _through_numpy(np.zeros(NBYTES, np.uint8), lambda view: (view.ctypes.data, NBYTES, "host")),
+    "bytearray": _bytearray,
+    "array.array": _array,
+    "ctypes": _ctypes,
+    "mmap": _anonymous_mmap,
+}
+
+
+def _round_trip(world: World, given: object, view: Bytes) -> None:
+    """As a source, as a destination, and as what a peer writes to and reads from."""
+    target = world.target("numpy", NBYTES)
+    view[:] = pattern(1, NBYTES)
+    assert world.here.write(given, target.handle).result(10) == NBYTES
+    target.expect(0, NBYTES, 1)
+    target.fill(0, NBYTES, 2)
+    assert world.here.read(target.handle, given).result(10) == NBYTES
+    expect_equal(view, pattern(2, NBYTES), "read into it")
+    with world.here.register(given) as memory:
+        assert memory.nbytes == NBYTES
+        assert memory.device == "host"
+        assert memory.rights == "rw"
+        handle = bytes(memory.share("rw"))
+        target.fill(0, NBYTES, 3)
+        assert world.there.call(Service.write, handle, target.number, 0, NBYTES) == NBYTES
+        expect_equal(view, pattern(3, NBYTES), "written by the peer")
+        view[:] = pattern(4, NBYTES)
+        assert world.there.call(Service.read, handle, target.number, 0, NBYTES) == NBYTES
+        target.expect(0, NBYTES, 4)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_host_memory(world: World, form: str) -> None:
+    given, view = FORMS[form]()
+    _round_trip(world, given, view)
+
+
+@pytest.mark.parametrize("form", ["object", "array", "buf"])
+def test_shared_memory(world: World, form: str) -> None:
+    """`multiprocessing.shared_memory`, whole, as an array over it, and as its buffer: mapped by peers in each form."""
+    block = shared_memory.SharedMemory(create=True, size=NBYTES)
+    try:
+        view = np.ndarray(NBYTES, np.uint8, buffer=block.buf)
+        given: dict[str, object] = {"object": block, "array": view, "buf": block.buf}
+        _round_trip(world, given[form], view)
+        with world.here.register(given[form]) as memory:
+            assert memory.share("r").revocation == "by agreement"
+        given.clear()
+        del view
+    finally:
+        block.close()
+        block.unlink()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "shared"])
+def test_torch_on_the_cpu(world: World, dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    tensor = torch.zeros(NBYTES, dtype=torch.uint8)
+    if dtype == "shared":
+        tensor.share_memory_()
+    view = tensor.numpy()
+    given = tensor if dtype == "shared" else tensor.view(getattr(torch, dtype)).reshape(100, -1)
+    _round_trip(world, given, view)
+    trained = torch.zeros(NBYTES // 4, requires_grad=True)
+    with world.here.register(trained) as memory:
+        assert memory.nbytes == NBYTES
+
+
+class DeviceArray:
+    """What a framework's array on a device offers."""
+
+    def __init__(self, interface: dict[str, object]) -> None:
+        self.__cuda_array_interface__ = interface
+
+
+def _device_array(address: int, nbytes: int, typestr: str = "|u1", *, readonly: bool = False) -> object:
+    return DeviceArray(
+        {
+            "data": (address, readonly),
+            "shape": (nbytes // np.dtype(typestr).itemsize,),
+            "typestr": typestr,
+            "strides": None,
+            "version": 3,
+        }
+    )
+
+
+@pytest.mark.parametrize("form", ["cuda array interface", "float32 interface", "raw pointer", "part of it"])
+def test_device_memory(world: World, form: str) -> None:
+    """Memory of a sim device by its address, as a framework would give it."""
+    offset = 128 if form == "part of it" else 0
+    owned = world.here.alloc(NBYTES + offset, device="sim:1")
+    target = world.target("numpy", NBYTES)
+    try:
+        address = owned.address + offset
+        forms: dict[str, object] = {
+            "cuda array interface": _device_array(address, NBYTES),
+            "float32 interface": _device_array(address, NBYTES, "<f4"),
+            "raw pointer": (address, NBYTES, "sim:1"),
+            "part of it": _device_array(address, NBYTES),
+        }
+        given = forms[form]
+        owned.write_bytes(offset, pattern(1, NBYTES).tobytes())
+        assert world.here.write(given, target.handle).result(10) == NBYTES
+        target.expect(0, NBYTES, 1)
+        with world.here.register(given) as memory:
+            assert memory.device == "sim:1"
+            assert memory.address == address
+            handle = bytes(memory.share("rw"))
+            target.fill(0, NBYTES, 2)
+            assert world.there.call(Service.write, handle, target.number, 0, NBYTES) == NBYTES
+        expect_equal(np.frombuffer(owned.read_bytes(offset, NBYTES), np.uint8), pattern(2, NBYTES), "device memory")
+    finally:
+        owned.close()
+
+
+def test_device_memory_that_is_none(world: World) -> None:
+    """Addresses that belong to no device, or not to the one named, or reach beyond their allocation."""
+    owned = world.here.alloc(4096, device="sim:0")
+    try:
+        for given in (
+            (owned.address, 4096, "sim:1"),
+            (owned.address, 1 << 30, "sim:0"),
+            (owned.address + 4096, 64, "sim:0"),
+            (4096, 64, "sim:0"),
+            (owned.address, 4096, "sim:7"),
+            (owned.address, 4096, "cuda:0"),
+            (owned.address, 4096, "nonsense"),
+            _device_array(4096, 64),
+        ):
+            with pytest.raises((ValueError, zh.RegistrationFailed, zh.Unsupported, zh.AccessDenied)):
+                world.here.register(given)
+    finally:
+        owned.close()
+
+
+class OfAnotherKind:
+    """Nothing that has memory."""
+
+
+BAD: dict[str, tuple[object, type[Exception]]] = {
+    "strided": (np.zeros((10, 10), np.uint8)[:, :5], ValueError),
+    "every second": (np.zeros(10, np.uint8)[::2], ValueError),
+    "objects": (np.array([object()]), TypeError),
+    "none": (None, TypeError),
+    "text": ("text", TypeError),
+    "number": (5, TypeError),
+    "anything": (OfAnotherKind(), TypeError),
+    "two-tuple": ((4096, 64), TypeError),
+    "null pointer": ((0, 64, "host"), ValueError),
+    "negative length": ((4096, -1, "host"), ValueError),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_is_no_memory(world: World, what: str) -> None:
+    given, error = BAD[what]
+    target = world.target("numpy", 64)
+    with pytest.raises(error):
+        world.here.register(given)
+    with pytest.raises(error):
+        world.here.write(given, target.handle)
+    with pytest.raises(error):
+        world.here.read(target.handle, given)
+    target.expect_poison()
+
+
+def test_handles_and_memories_in_each_others_places(world: World) -> None:
+    target = world.target("numpy", 64)
+    mine = world.buffer("numpy", 64)
+    with pytest.raises(TypeError):
+        world.here.write(mine.memory, mine.memory)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        world.here.write(target.handle, target.handle)
+    with pytest.raises(TypeError):
+        world.here.read(mine.memory, target.handle)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        world.here.write(mine.memory, bytes(target.handle))  # type: ignore[arg-type]
+    target.expect_poison()
+
+
+def test_the_memory_of_another_context(world: World) -> None:
+    """A Memory belongs to the Context that registered it."""
+    with zh.Context(providers=[world.provider]) as other:
+        target = world.target("numpy", 64)
+        memory = other.alloc(64)
+        with pytest.raises((ValueError, TypeError)):
+            world.here.write(memory, target.handle)
+        target.expect_poison()

@@ -1,0 +1,195 @@
+"""The Operation without asyncio: waiting, its two kinds of timeouts, cancelling, what it carries when it fails."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import pickle
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.options import Options
+from support.pattern import pattern
+from support.service import Service
+from support.world import PROVIDERS, WORLDS
+
+if TYPE_CHECKING:
+    from support.fixtures import OpenContext
+    from support.world import World
+
+
+def _connection(world: World) -> zh.Connection:
+    return world.here.connect(world.there.identity.url).result(10)
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+class TestWaiting:
+    def test_done_and_result(self, world: World) -> None:
+        target = world.target("numpy", 1000)
+        operation = world.here.write(pattern(1, 1000), target.handle)
+        assert operation.nbytes == 1000
+        assert operation.result(10) == 1000
+        assert operation.done()
+        assert operation.exception() is None
+        assert operation.result() == operation.result(0) == 1000
+
+    def test_a_wait_that_ends_leaves_the_operation_in_flight(self, world: World) -> None:
+        source = world.target("numpy", 16)
+        room = np.zeros(16, np.uint8)
+        receive = _connection(world).recv(room)
+        for timeout in (0, 0.01):
+            with pytest.raises(zh.DeadlineExceeded) as caught:
+                receive.result(timeout)
+            assert isinstance(caught.value, TimeoutError)
+            with pytest.raises(zh.DeadlineExceeded):
+                receive.exception(timeout)
+            assert not receive.done()
+        source.fill(0, 16, 1)
+        world.there.call(Service.send, world.here.url, source.number, 0, 16)
+        assert receive.result(10) == 16
+        assert room.tobytes() == pattern(1, 16).tobytes()
+
+    def test_a_deadline_ends_the_operation(self, world: World) -> None:
+        receive = _connection(world).recv(np.zeros(16, np.uint8), timeout=0.02)
+        with pytest.raises(zh.DeadlineExceeded) as caught:
+            receive.result()
+        assert receive.done()
+        error = caught.value
+        assert (error.operation, error.peer) == ("recv", world.there.identity.id)
+        assert error.provider == world.provider
+        assert error.bytes_done == 0
+        assert error.reason
+        assert error.fix
+        assert receive.exception() is not None
+
+    def test_errors_travel(self, world: World) -> None:
+        """By pickle, with all their fields."""
+        readable = world.target("numpy", 64).share("r")
+        with pytest.raises(zh.AccessDenied) as caught:
+            world.here.write(pattern(1, 64), readable).result(10)
+        again = pickle.loads(pickle.dumps(caught.value))
+        assert type(again) is zh.AccessDenied
+        assert str(again) == str(caught.value)
+        assert again.peer == caught.value.peer == world.there.identity.id
+
+    def test_several_threads_wait_for_one_operation(self, world: World) -> None:
+        source = world.target("numpy", 16)
+        receive = _connection(world).recv(np.zeros(16, np.uint8))
+        received: list[int] = []
+        threads = [threading.Thread(target=lambda: received.append(receive.result(10))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        world.there.call(Service.send, world.here.url, source.number, 0, 16)
+        for thread in threads:
+            thread.join()
+        assert received == [16] * 4
+
+    def test_operations_may_be_dropped(self, world: World) -> None:
+        """Nobody has to wait; what was posted happens all the same."""
+        target = world.target("numpy", 100_000)
+        for seed in range(200):
+            world.here.write(pattern(seed, 100_000), target.handle)
+        world.here.flush().result(10)
+        target.expect(0, 100_000, 199)
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+class TestCancelling:
+    def test_pending(self, world: World) -> None:
+        receive = _connection(world).recv(np.zeros(16, np.uint8))
+        assert receive.cancel()
+        assert receive.done()
+        with pytest.raises(concurrent.futures.CancelledError):
+            receive.result()
+        with pytest.raises(concurrent.futures.CancelledError):
+            receive.exception()
+        assert not receive.cancel()
+
+    def test_done(self, world: World) -> None:
+        target = world.target("numpy", 16)
+        write = world.here.write(pattern(1, 16), target.handle)
+        write.result(10)
+        assert not write.cancel()
+        assert write.result() == 16
+
+    def test_from_another_thread(self, world: World) -> None:
+        receive = _connection(world).recv(np.zeros(16, np.uint8))
+        waiting = threading.Event()
+        ended: list[BaseException | None] = []
+
+        def wait() -> None:
+            waiting.set()
+            try:
+                receive.result(10)
+            except concurrent.futures.CancelledError as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        waiting.wait(10)
+        assert receive.cancel()
+        thread.join(5)
+        assert len(ended) == 1
+
+    def test_a_cancelled_receive_takes_no_message(self, world: World) -> None:
+        source = world.target("numpy", 16)
+        connection = _connection(world)
+        abandoned, room = np.zeros(16, np.uint8), np.zeros(16, np.uint8)
+        connection.recv(abandoned).cancel()
+        expired = connection.recv(abandoned, timeout=0.01)
+        with pytest.raises(zh.DeadlineExceeded):
+            expired.result()
+        source.fill(0, 16, 3)
+        receive = connection.recv(room)
+        world.there.call(Service.send, world.here.url, source.number, 0, 16)
+        assert receive.result(10) == 16
+        assert room.tobytes() == pattern(3, 16).tobytes()
+        assert not abandoned.any()
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_the_default_deadline_is_the_contexts(open_context: OpenContext, provider: str) -> None:
+    options = Options(providers=(provider,), timeout=0.05)
+    first, second = open_context(options), open_context(options)
+    connection = first.connect(second.url).result(10)
+    with pytest.raises(zh.DeadlineExceeded):
+        connection.recv(np.zeros(8, np.uint8)).result(10)
+    # Longer than the default where asked for, and then ended by what arrives.
+    receive = connection.recv(np.zeros(8, np.uint8), timeout=10)
+    with pytest.raises(zh.DeadlineExceeded):
+        connection.recv(np.zeros(8, np.uint8)).result(10)
+    assert not receive.done()
+    receive.cancel()
+
+
+@pytest.mark.parametrize("timeout", [-1, "soon", float("nan")])
+@pytest.mark.parametrize("world", ["shm-other"], indirect=True)
+def test_timeouts_that_make_no_sense(world: World, timeout: object) -> None:
+    target = world.target("numpy", 8)
+    with pytest.raises((ValueError, TypeError)):
+        world.here.write(pattern(1, 8), target.handle, timeout=timeout)  # type: ignore[arg-type]
+    target.expect_poison()
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_first_use_of_an_address_where_nobody_listens(open_context: OpenContext, provider: str) -> None:
+    """PeerLost, for the connection and for whatever was posted before that was known."""
+    options = Options(providers=(provider,))
+    first, second = open_context(options), open_context(options)
+    handle = second.register(np.zeros(8, np.uint8)).share("rw")
+    second.close()
+    pending: list[zh.Operation[int]] = [
+        first.write(pattern(1, 8), handle),
+        first.read(handle, np.zeros(8, np.uint8)),
+        first.fetch_add(handle, 1),
+        first.notify(handle, 1),
+    ]
+    for operation in pending:
+        with pytest.raises(zh.PeerLost) as caught:
+            operation.result(10)
+        assert isinstance(caught.value, ConnectionError)
+    with pytest.raises(zh.PeerLost):
+        first.connect(handle.url).result(10)

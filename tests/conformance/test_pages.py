@@ -1,0 +1,174 @@
+"""write_pages and read_pages: random pages of odd and even lengths, every byte and its neighbours checked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.buffers import KINDS, Kind
+from support.service import Service
+from support.sizes import PAGE_LISTS, PAGE_ROOM, Pages
+from support.world import WORLDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from support.world import World
+
+SOURCES: tuple[Kind, ...] = ("numpy", "alloc", "sim")
+# Page lists start where no page of the machine does.
+LOCAL_BASE, REMOTE_BASE = 4097, 3
+
+
+def _draw(listed: Pages, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Pages to take from, some twice, and pages to place them at, none twice."""
+    generator = np.random.default_rng(seed)
+    origins = generator.integers(0, listed.pool, listed.pages)
+    return origins, generator.permutation(listed.pool)[: listed.pages].astype(np.int64)
+
+
+def _placed(origins: NDArray[np.int64], places: NDArray[np.int64]) -> list[tuple[int, int]]:
+    return list(zip(origins.tolist(), places.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("target_kind", KINDS)
+@pytest.mark.parametrize("source_kind", SOURCES)
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+class TestEveryPair:
+    def test_write_pages(self, world: World, source_kind: Kind, target_kind: Kind) -> None:
+        source = world.buffer(source_kind, PAGE_ROOM)
+        target = world.target(target_kind, PAGE_ROOM)
+        for seed, listed in enumerate(PAGE_LISTS, 1):
+            origins, places = _draw(listed, seed)
+            span = listed.page_bytes * listed.pool
+            source.fill(LOCAL_BASE, span, seed)
+            local = source.memory[LOCAL_BASE : LOCAL_BASE + span]
+            remote = target.handle[REMOTE_BASE : REMOTE_BASE + span]
+            value = seed if seed % 2 else None
+            total = listed.page_bytes * listed.pages
+            written = world.here.write_pages(local, remote, origins, places, page_bytes=listed.page_bytes, notify=value)
+            assert written.result(10) == total
+            if value is not None:
+                world.expect_notification(value, total)
+            world.there.call(
+                Service.settle_pages,
+                target.number,
+                REMOTE_BASE,
+                span,
+                listed.page_bytes,
+                _placed(origins, places),
+                seed,
+            )
+            source.settle(LOCAL_BASE, span, seed)
+        world.expect_no_notification()
+        target.expect_poison()
+
+    def test_read_pages(self, world: World, source_kind: Kind, target_kind: Kind) -> None:
+        into = world.buffer(source_kind, PAGE_ROOM)
+        target = world.target(target_kind, PAGE_ROOM)
+        for seed, listed in enumerate(PAGE_LISTS, 1):
+            origins, places = _draw(listed, seed)
+            span = listed.page_bytes * listed.pool
+            target.fill(REMOTE_BASE, span, seed)
+            local = into.memory[LOCAL_BASE : LOCAL_BASE + span]
+            remote = target.handle[REMOTE_BASE : REMOTE_BASE + span]
+            read = world.here.read_pages(remote, local, origins, places, page_bytes=listed.page_bytes)
+            assert read.result(10) == listed.page_bytes * listed.pages
+            into.settle_pages(LOCAL_BASE, span, listed.page_bytes, _placed(origins, places), seed)
+            target.settle(REMOTE_BASE, span, seed)
+        into.expect_poison()
+
+
+def _strided(values: list[int]) -> NDArray[np.int64]:
+    return np.repeat(np.array(values, np.int64), 2)[::2]
+
+
+INDEX_FORMS: dict[str, Callable[[list[int]], object]] = {
+    "list": list,
+    "int32": lambda values: np.array(values, np.int32),
+    "uint16": lambda values: np.array(values, np.uint16),
+    "uint64": lambda values: np.array(values, np.uint64),
+    "big-endian": lambda values: np.array(values, ">i8"),
+    "strided": _strided,
+    "read-only": lambda values: np.frombuffer(np.array(values, np.int64).tobytes(), np.int64),
+}
+
+
+@pytest.mark.parametrize("form", INDEX_FORMS)
+@pytest.mark.parametrize("world", ["shm-other", "tcp-other"], indirect=True)
+def test_index_arrays_of_other_forms(world: World, form: str) -> None:
+    page, pool = 512, 16
+    source = world.buffer("numpy", page * pool)
+    target = world.target("alloc", page * pool)
+    origins, places = [3, 3, 0, 15], [1, 15, 7, 0]
+    source.fill(0, page * pool, 1)
+    index = INDEX_FORMS[form]
+    world.here.write_pages(source.memory, target.handle, index(origins), index(places), page_bytes=page).result(10)
+    placed = list(zip(origins, places, strict=True))
+    world.there.call(Service.settle_pages, target.number, 0, page * pool, page, placed, 1)
+
+
+@pytest.mark.parametrize("world", ["shm-other", "tcp-other"], indirect=True)
+def test_index_arrays_may_change_once_the_call_returned(world: World) -> None:
+    """The arrays are read by the call, not by the operation that it leaves behind."""
+    page, pool = 64 * 1024 + 1, 64
+    source = world.buffer("numpy", page * pool)
+    target = world.target("numpy", page * pool)
+    source.fill(0, page * pool, 1)
+    origins = np.arange(pool, dtype=np.int64)
+    places = origins[::-1].copy()
+    placed = _placed(origins, places)
+    written = world.here.write_pages(source.memory, target.handle, origins, places, page_bytes=page)
+    origins[:] = 0
+    places[:] = 1 << 40
+    assert written.result(10) == page * pool
+    world.there.call(Service.settle_pages, target.number, 0, page * pool, page, placed, 1)
+
+
+BAD_LISTS: dict[str, tuple[object, object, int]] = {
+    "unequal lengths": ([0, 1], [0], 64),
+    "two dimensions": ([[0, 1]], [[0, 1]], 64),
+    "no integers": ([0.5], [0.5], 64),
+    "no page length": ([0], [0], 0),
+    "negative page length": ([0], [0], -64),
+}
+
+
+@pytest.mark.parametrize("wrong", BAD_LISTS)
+@pytest.mark.parametrize("world", ["shm-other", "tcp-other"], indirect=True)
+def test_page_lists_that_make_no_sense(world: World, wrong: str) -> None:
+    origins, places, page = BAD_LISTS[wrong]
+    source = world.buffer("numpy", 1024)
+    target = world.target("numpy", 1024)
+    with pytest.raises((ValueError, TypeError)):
+        world.here.write_pages(source.memory, target.handle, origins, places, page_bytes=page)
+    with pytest.raises((ValueError, TypeError)):
+        world.here.read_pages(target.handle, source.memory, origins, places, page_bytes=page)
+    target.expect_poison()
+    source.expect_poison()
+
+
+# The last page that fits is 15.
+OUTSIDE = (16, -1, 1 << 40, -(1 << 58), (1 << 63) - 1)
+
+
+@pytest.mark.parametrize("page", OUTSIDE)
+@pytest.mark.parametrize("target_kind", KINDS)
+@pytest.mark.parametrize("world", ["shm-other", "tcp-other"], indirect=True)
+def test_pages_outside_the_memory(world: World, target_kind: Kind, page: int) -> None:
+    """None of the pages is touched when one of them lies outside, on whichever side."""
+    source = world.buffer("numpy", 1024)
+    target = world.target(target_kind, 1024)
+    inside, outside = [0, 1], [0, page]
+    for origins, places in ((inside, outside), (outside, inside)):
+        with pytest.raises((ValueError, zh.AccessDenied)):
+            world.here.write_pages(source.memory, target.handle, origins, places, page_bytes=64).result(10)
+        with pytest.raises((ValueError, zh.AccessDenied)):
+            world.here.read_pages(target.handle, source.memory, origins, places, page_bytes=64).result(10)
+    target.expect_poison()
+    source.expect_poison()

@@ -1,0 +1,180 @@
+"""Which path is taken, what explain() says of it, what strict mode refuses, and what the statistics count."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.options import Options
+from support.pattern import pattern
+from support.service import Service
+from support.world import WORLDS, Target
+
+if TYPE_CHECKING:
+    from support.buffers import Kind
+    from support.fixtures import OpenContext, StartPeer
+    from support.world import World
+
+MEMORIES: tuple[Kind, ...] = ("numpy", "alloc", "sim")
+
+
+@pytest.mark.parametrize("target_kind", MEMORIES)
+@pytest.mark.parametrize("source_kind", MEMORIES)
+@pytest.mark.parametrize("world", ["shm-other", "tcp-other"], indirect=True)
+def test_explain(world: World, source_kind: Kind, target_kind: Kind) -> None:
+    """Before and after an operation: provider, both devices, direct or staged, how much, how long, how fast."""
+    nbytes = 1 << 20
+    source = world.buffer(source_kind, nbytes)
+    target = world.target(target_kind, nbytes)
+    write = world.here.write(source.memory, target.handle)
+    write.result(10)
+    said = write.explain()
+    planned = str(world.here.explain(source.memory, target.handle))
+    staged = "sim" in (source_kind, target_kind)
+    for text in (said, planned):
+        assert world.provider in text
+        assert ("staged" if staged else "direct") in text
+        assert ("direct" if staged else "staged") not in text.splitlines()[0]
+        for kind in (source_kind, target_kind):
+            assert ("sim:0" if kind == "sim" else "host") in text
+    assert "1.0 MiB" in said
+    assert "B/s" in said
+    if world.provider == "shm" and not staged:
+        assert ("mapped" if target_kind == "alloc" else "ring") in said
+
+
+@pytest.mark.parametrize("world", ["shm-other"], indirect=True)
+def test_explain_while_in_flight_and_after_a_failure(world: World) -> None:
+    connection = world.here.connect(world.there.identity.url).result(10)
+    receive = connection.recv(np.zeros(8, np.uint8))
+    assert "recv" in receive.explain()
+    receive.cancel()
+    assert "cancel" in receive.explain().lower()
+    readable = world.target("numpy", 8).share("r")
+    try:
+        write = world.here.write(pattern(1, 8), readable)
+    except zh.AccessDenied:
+        return
+    with pytest.raises(zh.AccessDenied):
+        write.result(10)
+    assert "rights" in write.explain()
+
+
+def test_the_cheapest_of_both_providers(open_context: OpenContext, start_peer: StartPeer) -> None:
+    """Without a restriction shm is taken on one host, and explain says why not tcp."""
+    context, peer = open_context(Options()), start_peer(Options())
+    target = Target(peer, "numpy", 1000)
+    write = context.write(pattern(1, 1000), target.handle)
+    write.result(10)
+    assert write.explain().startswith("shm")
+    explanation = str(context.explain(np.zeros(1000, np.uint8), target.handle))
+    assert explanation.startswith("shm")
+    assert "tcp" in explanation
+
+
+@pytest.mark.parametrize(("mine", "theirs"), [("shm", "tcp"), ("tcp", "shm")])
+def test_no_provider_in_common(open_context: OpenContext, start_peer: StartPeer, mine: str, theirs: str) -> None:
+    """An error that names what each side has, and the target untouched."""
+    context, peer = open_context(Options(providers=(mine,))), start_peer(Options(providers=(theirs,)))
+    target = Target(peer, "numpy", 64)
+    with pytest.raises(zh.Unsupported) as caught:
+        context.write(pattern(1, 64), target.handle).result(10)
+    assert mine in str(caught.value)
+    assert theirs in str(caught.value)
+    assert caught.value.fix
+    with pytest.raises(zh.Unsupported):
+        context.connect(peer.identity.url).result(10)
+    target.expect_poison()
+
+
+@pytest.mark.parametrize("provider", ["shm", "tcp"])
+@pytest.mark.parametrize("pair", [("sim", "numpy"), ("numpy", "sim"), ("sim", "alloc"), ("sim", "sim")])
+def test_require_direct_refuses_what_is_staged(
+    open_context: OpenContext, start_peer: StartPeer, provider: str, pair: tuple[Kind, Kind]
+) -> None:
+    source_kind, target_kind = pair
+    strict = open_context(Options(providers=(provider,), require="direct"))
+    peer = start_peer(Options(providers=(provider,)))
+    target = Target(peer, target_kind, 1000)
+    source = strict.alloc(1000, device="sim:0" if source_kind == "sim" else "host")
+    with pytest.raises(zh.Unsupported, match=r"direct|staged") as caught:
+        strict.write(source, target.handle).result(10)
+    assert caught.value.fix
+    with pytest.raises(zh.Unsupported):
+        strict.read(target.handle, source).result(10)
+    target.expect_poison()
+    # What is direct works as ever.
+    host = Target(peer, "alloc", 1000)
+    strict.write(pattern(1, 1000), host.handle).result(10)
+    host.expect(0, 1000, 1)
+    source.close()
+
+
+def test_providers_that_do_not_exist() -> None:
+    with pytest.raises(ValueError, match="nonsense"):
+        zh.Context(providers=["nonsense"])
+    with pytest.raises(ValueError, match="provider"):
+        zh.Context(providers=[])
+    for absent in ("verbs", "p2p"):
+        with pytest.raises(zh.Unsupported) as caught:
+            zh.Context(providers=[absent])
+        assert absent in str(caught.value)
+        assert caught.value.reason
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_sim_never_warns(world: World) -> None:
+    """The warning of staged paths is for real accelerators; a simulated one has been asked for."""
+    source = world.buffer("sim", 1000)
+    target = world.target("sim", 1000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        world.here.write(source.memory, target.handle).result(10)
+
+
+def _counted(before: tuple[object, ...], after: tuple[object, ...]) -> list[float]:
+    return [
+        float(now) - float(then)
+        for then, now in zip(before, after, strict=True)
+        if isinstance(then, int | float) and isinstance(now, int | float)
+    ]
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_statistics(world: World) -> None:
+    """A NamedTuple of numbers; 100 writes of 1000 bytes are found in it, of the Context and of the Connection."""
+    target = world.target("numpy", 1000)
+    connection = world.here.connect(world.there.identity.url).result(10)
+    data = pattern(1, 1000)
+    here, lane = world.here.statistics(), connection.statistics()
+    for _ in range(100):
+        world.here.write(data, target.handle).result(10)
+    counts = _counted(here, world.here.statistics())
+    assert any(100 <= count < 200 for count in counts), counts
+    assert any(100_000 <= count < 200_000 for count in counts), counts
+    assert all(count >= 0 or count > -10 for count in counts)
+    after = connection.statistics()
+    assert type(after)._fields == type(lane)._fields
+    assert after != lane
+
+
+@pytest.mark.parametrize("world", ["shm-other", "tcp-other"], indirect=True)
+def test_statistics_of_failures(world: World) -> None:
+    before = world.here.statistics()
+    connection = world.here.connect(world.there.identity.url).result(10)
+    for _ in range(10):
+        with pytest.raises(zh.DeadlineExceeded):
+            connection.recv(np.zeros(8, np.uint8), timeout=0.001).result()
+    counts = _counted(before, world.here.statistics())
+    assert any(10 <= count < 20 for count in counts), counts
+    assert world.there.call(Service.identity).id == connection.peer
+
+
+@pytest.mark.parametrize("world", ["shm-other"], indirect=True)
+def test_devices(world: World) -> None:
+    names = [str(getattr(device, "name", device)) for device in world.here.devices]
+    assert [name for name in names if "sim" in name] == ["sim:0", "sim:1"]

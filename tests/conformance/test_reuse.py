@@ -1,0 +1,147 @@
+"""Memory that is registered, freed and comes back at the same address: old handles never reach the new owner's."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.addresses import Mapping
+from support.buffers import KINDS, Kind
+from support.options import Options
+from support.pattern import POISON, expect_equal, expect_poison, pattern
+from support.world import PROVIDERS, WORLDS
+
+if TYPE_CHECKING:
+    from support.fixtures import OpenContext
+    from support.world import World
+
+NBYTES = 256 * 1024
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_raw_address_reused(open_context: OpenContext, provider: str) -> None:
+    """Remote side: the handle of the first registration is refused although its address is registered again."""
+    options = Options(providers=(provider,))
+    owner, other = open_context(options), open_context(options)
+    first = Mapping(NBYTES)
+    memory = owner.register((first.address, NBYTES, "host"))
+    old = memory.share("rw")
+    other.write(pattern(1, NBYTES), old).result(10)
+    expect_equal(first.array(), pattern(1, NBYTES), "the first memory")
+    memory.close()
+    first.unmap()
+    second = Mapping(NBYTES, first.address)
+    second.array()[:] = POISON
+    with owner.register((second.address, NBYTES, "host")) as again:
+        assert again.address == second.address
+        new = again.share("rw")
+        assert bytes(new) != bytes(old)
+        with pytest.raises((zh.AccessDenied, zh.PeerLost)):
+            other.write(pattern(2, NBYTES), old).result(10)
+        with pytest.raises((zh.AccessDenied, zh.PeerLost)):
+            other.read(old, np.zeros(NBYTES, np.uint8)).result(10)
+        expect_poison(second.array(), "memory at a reused address")
+        other.write(pattern(3, NBYTES), new).result(10)
+        expect_equal(second.array(), pattern(3, NBYTES), "the second memory")
+    second.unmap()
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_local_address_reused(world: World) -> None:
+    """Local side: raw pointers are never cached, so each registration sees the memory that is there now."""
+    target = world.target("numpy", NBYTES)
+    address: int | None = None
+    for seed in range(20):
+        mapping = Mapping(NBYTES, address)
+        address = mapping.address
+        mapping.array()[:] = pattern(seed, NBYTES)
+        with world.here.register((address, NBYTES, "host")) as memory:
+            world.here.write(memory, target.handle).result(10)
+        mapping.unmap()
+        target.expect(0, NBYTES, seed)
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_unregistered_arrays_are_seen_as_they_are(world: World) -> None:
+    """Arrays given to operations directly, freed and allocated again wherever the allocator likes."""
+    target = world.target("numpy", NBYTES)
+    for seed in range(50):
+        nbytes = NBYTES - seed
+        data = pattern(seed, nbytes).copy()
+        world.here.write(data, target.handle[:nbytes]).result(10)
+        del data
+        back = np.zeros(nbytes, np.uint8)
+        world.here.read(target.handle[:nbytes], back).result(10)
+        expect_equal(back, pattern(seed, nbytes), f"turn {seed}")
+
+
+@pytest.mark.parametrize("world", ["shm-other", "tcp-other"], indirect=True)
+def test_the_cache_keeps_nothing_alive(world: World) -> None:
+    """An array that an operation used is freed with its last reference, and its registration with it."""
+    target = world.target("numpy", NBYTES)
+    data = pattern(1, NBYTES).copy()
+    world.here.write(data, target.handle).result(10)
+    world.here.read(target.handle, data).result(10)
+    gone = weakref.ref(data)
+    del data
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("world", ["shm-other", "tcp-other"], indirect=True)
+def test_a_registration_keeps_its_array_alive(world: World) -> None:
+    data = pattern(1, NBYTES).copy()
+    alive = weakref.ref(data)
+    memory = world.here.register(data)
+    del data
+    gc.collect()
+    assert alive() is not None
+    target = world.target("numpy", NBYTES)
+    world.here.write(memory, target.handle).result(10)
+    target.expect(0, NBYTES, 1)
+    memory.close()
+    del memory
+    gc.collect()
+    assert alive() is None
+
+
+@pytest.mark.parametrize("world", ["shm-other", "tcp-other"], indirect=True)
+def test_an_operation_keeps_its_array_alive(world: World) -> None:
+    """An array that nobody else refers to is read to the end."""
+    nbytes = 8 * 1024 * 1024 + 3
+    target = world.target("numpy", nbytes)
+    operations = [world.here.write(pattern(seed, nbytes), target.handle) for seed in range(4)]
+    gc.collect()
+    garbage = [np.full(nbytes, 0xEE, np.uint8) for _ in range(4)]
+    for operation in operations:
+        assert operation.result(10) == nbytes
+    world.here.write(pattern(9, nbytes), target.handle).result(10)
+    target.expect(0, nbytes, 9)
+    assert len(garbage) == 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_allocated_freed_and_allocated_again(world: World, kind: Kind) -> None:
+    """At the target, 30 times; every handle of a time before is refused, whatever lies at its address by now."""
+    into = np.zeros(4096, np.uint8)
+    old: list[zh.RemoteBuffer] = []
+    for seed in range(30):
+        target = world.target(kind, 64 * 1024)
+        world.here.write(pattern(seed, 4096), target.handle[:4096]).result(10)
+        for handle in old[-3:]:
+            with pytest.raises(zh.AccessDenied) as caught:
+                world.here.write(pattern(999, 4096), handle[:4096]).result(10)
+            assert caught.value.peer == world.there.identity.id
+            with pytest.raises(zh.AccessDenied):
+                world.here.read(handle[:4096], into).result(10)
+        target.settle(0, 4096, seed)
+        target.expect_poison()
+        old.append(target.handle)
+        world.close_buffers()
+    assert not into.any()

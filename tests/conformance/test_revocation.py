@@ -1,0 +1,213 @@
+"""Memory taken back while a peer uses it: enforced where the target places the bytes, agreed where it is mapped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.buffers import KINDS, Buffer, Kind
+from support.options import Options
+from support.pattern import POISON, expect_poison, pattern
+from support.service import Service
+from support.sizes import MIB
+from support.world import WORLDS, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.fixtures import OpenContext, StartPeer
+    from support.loads import Refusal
+    from support.peer import Job
+    from support.world import World
+
+NBYTES = 2 * MIB + 1
+
+
+def _under_way(world: World, owned: Buffer, loop: Callable[..., Refusal]) -> tuple[Job[Refusal], zh.RemoteBuffer]:
+    """The other side's endless loop on `owned`, seen to go on."""
+    theirs = world.target("numpy", NBYTES)
+    handle = owned.memory.share("rw")
+    job = world.there.start(loop, bytes(handle), theirs.number, 77)
+    note = world.here.notification(10).result()
+    assert note.value == 77
+    return job, handle
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+class TestWhileInUse:
+    def test_revoked_while_being_read(self, world: World, kind: Kind) -> None:
+        owned = world.buffer(kind, NBYTES)
+        job, handle = _under_way(world, owned, Service.read_until_refused)
+        owned.memory.revoke(handle, timeout=5)
+        refusal = job.result()
+        assert refusal.outcome.kind == "AccessDenied"
+        assert refusal.outcome.says("revoked")
+        assert refusal.outcome.peer == world.here.id
+
+    def test_revoked_while_being_written(self, world: World, kind: Kind) -> None:
+        """Once `revoke` has returned, not one byte changes any more."""
+        owned = world.buffer(kind, NBYTES)
+        job, handle = _under_way(world, owned, Service.write_until_refused)
+        owned.memory.revoke(handle, timeout=5)
+        owned.poison(0, NBYTES)
+        assert job.result().outcome.kind == "AccessDenied"
+        owned.expect_poison()
+
+    def test_other_handles_of_the_memory_go_on(self, world: World, kind: Kind) -> None:
+        target = world.target(kind, 4096)
+        owned = world.buffer(kind, 4096)
+        doomed, kept = owned.memory.share("rw"), owned.memory.share("rw")
+        assert world.there.call(Service.write, bytes(doomed), target.number, 0, 4096) == 4096
+        owned.memory.revoke(doomed, timeout=5)
+        assert world.there.call(Service.try_write, bytes(doomed), target.number, 4096).kind == "AccessDenied"
+        target.fill(0, 4096, 8)
+        assert world.there.call(Service.write, bytes(kept), target.number, 0, 4096) == 4096
+        owned.expect(0, 4096, 8)
+
+    def test_without_a_handle_all_of_them(self, world: World, kind: Kind) -> None:
+        target = world.target(kind, 4096)
+        owned = world.buffer(kind, 4096)
+        handles = [bytes(owned.memory.share(rights)) for rights in ("rw", "w", "rw")]
+        for handle in handles:
+            assert world.there.call(Service.write, handle, target.number, 0, 4096) == 4096
+        owned.memory.revoke(timeout=5)
+        owned.poison(0, 4096)
+        for handle in handles:
+            assert world.there.call(Service.try_write, handle, target.number, 4096).kind == "AccessDenied"
+        owned.expect_poison()
+        # Sharing anew is possible, the old handles stay dead.
+        fresh = bytes(owned.memory.share("rw"))
+        target.fill(0, 4096, 9)
+        assert world.there.call(Service.write, fresh, target.number, 0, 4096) == 4096
+        owned.expect(0, 4096, 9)
+        assert world.there.call(Service.try_write, handles[0], target.number, 4096).kind == "AccessDenied"
+
+    def test_revoking_what_nobody_uses(self, world: World, kind: Kind) -> None:
+        owned = world.buffer(kind, 4096)
+        handle = owned.memory.share("rw")
+        owned.memory.revoke(handle, timeout=5)
+        with pytest.raises(ValueError, match="revoked"):
+            owned.memory.revoke(handle, timeout=5)
+        target = world.target(kind, 4096)
+        assert world.there.call(Service.try_write, bytes(handle), target.number, 4096).kind == "AccessDenied"
+        owned.expect_poison()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_a_handle_that_is_not_revocable(world: World, kind: Kind) -> None:
+    """It lasts as long as the Memory, and `revoke` says so."""
+    owned = world.buffer(kind, 4096)
+    target = world.target("numpy", 4096)
+    handle = owned.memory.share("rw", revocable=False)
+    with pytest.raises(ValueError, match="revocable"):
+        owned.memory.revoke(handle, timeout=5)
+    owned.memory.revoke(timeout=5)
+    target.fill(0, 4096, 3)
+    assert world.there.call(Service.write, bytes(handle), target.number, 0, 4096) == 4096
+    owned.expect(0, 4096, 3)
+    owned.memory.close()
+    assert world.there.call(Service.try_write, bytes(handle), target.number, 4096).kind == "AccessDenied"
+
+
+@pytest.mark.parametrize("world", ["shm-other"], indirect=True)
+def test_handles_of_others(world: World) -> None:
+    """Only the owner can revoke, and only through the Memory that it shared."""
+    mine, other = world.buffer("numpy", 64), world.buffer("numpy", 64)
+    target = world.target("numpy", 64)
+    for handle in (target.handle, other.memory.share("r")):
+        with pytest.raises(ValueError, match="handle"):
+            mine.memory.revoke(handle, timeout=5)
+    world.here.write(pattern(1, 64), target.handle).result(10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_closing_a_memory_ends_its_handles(world: World, kind: Kind) -> None:
+    owned = world.buffer(kind, NBYTES)
+    job, handle = _under_way(world, owned, Service.write_until_refused)
+    target = world.target("numpy", 4096)
+    owned.memory.close()
+    assert job.result().outcome.kind in {"AccessDenied", "Closed"}
+    assert world.there.call(Service.try_write, bytes(handle), target.number, 4096).kind in {"AccessDenied", "Closed"}
+
+
+@pytest.mark.parametrize("provider", ["shm", "tcp"])
+def test_a_stopped_peer_cannot_hold_what_is_enforced(
+    open_context: OpenContext, start_peer: StartPeer, provider: str
+) -> None:
+    """The target places the bytes itself, so it needs nobody's consent; the peer is refused when it wakes."""
+    options = Options(providers=(provider,))
+    context, peer = open_context(options), start_peer(options)
+    owned = np.full(NBYTES, POISON, np.uint8)
+    memory = context.register(owned)
+    handle = memory.share("rw")
+    theirs = peer.call(Service.new, "numpy", NBYTES, 0)
+    job = peer.start(Service.write_until_refused, bytes(handle), theirs, 1)
+    assert context.notification(10).result().value == 1
+    peer.stop()
+    memory.revoke(handle, timeout=5)
+    owned[:] = POISON
+    peer.resume()
+    assert job.result().outcome.kind == "AccessDenied"
+    expect_poison(owned, "memory that was revoked")
+
+
+@pytest.mark.parametrize("kind", ["alloc", "shared_memory"])
+def test_a_stopped_peer_holds_what_it_has_mapped(open_context: OpenContext, start_peer: StartPeer, kind: Kind) -> None:
+    """RevocationIncomplete names it, the memory stays, and a second `revoke` succeeds once the peer is back."""
+    options = Options(providers=("shm",))
+    context, peer = open_context(options), start_peer(options)
+    owned = Buffer(context, kind, NBYTES)
+    handle = owned.memory.share("rw")
+    theirs = peer.call(Service.new, "numpy", NBYTES, 0)
+    job = peer.start(Service.write_until_refused, bytes(handle), theirs, 1)
+    assert context.notification(10).result().value == 1
+    peer.stop()
+    with pytest.raises(zh.RevocationIncomplete) as caught:
+        owned.memory.revoke(handle, timeout=0.2)
+    assert list(caught.value.peers) == [peer.identity.id]
+    # Still allocated: it may be used by its owner, who will find the peer's late writes in it.
+    owned.fill(0, NBYTES, 3)
+    peer.resume()
+    owned.memory.revoke(handle, timeout=5)
+    owned.poison(0, NBYTES)
+    assert job.result().outcome.kind == "AccessDenied"
+    owned.expect_poison()
+    owned.close()
+
+
+@pytest.mark.parametrize("kind", ["alloc", "shared_memory"])
+def test_a_dead_peer_holds_nothing(open_context: OpenContext, start_peer: StartPeer, kind: Kind) -> None:
+    options = Options(providers=("shm",))
+    context, peer = open_context(options), start_peer(options)
+    owned = Buffer(context, kind, NBYTES)
+    handle = owned.memory.share("rw")
+    theirs = peer.call(Service.new, "numpy", NBYTES, 0)
+    peer.start(Service.write_until_refused, bytes(handle), theirs, 1)
+    assert context.notification(10).result().value == 1
+    peer.kill()
+    owned.memory.revoke(handle, timeout=5)
+    owned.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_a_slice_of_a_revoked_handle_is_revoked(world: World, kind: Kind) -> None:
+    """Slices are the same share: one `revoke` covers those made before and after."""
+    target: Target = world.target(kind, 4096)
+    before = target.handle[100:200]
+    data = pattern(1, 100)
+    world.here.write(data, before).result(10)
+    target.poison()
+    assert target.revoke(5).kind == "ok"
+    for handle in (before, target.handle[300:400]):
+        with pytest.raises(zh.AccessDenied):
+            world.here.write(data, handle).result(10)
+        with pytest.raises(zh.AccessDenied):
+            world.here.read(handle, np.zeros(100, np.uint8)).result(10)
+    target.expect_poison()

@@ -1,0 +1,186 @@
+"""A full lane: WouldBlock for calls that must not wait, waiting for the others, never an error."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.forms import FORMS, WAITING
+from support.loops import LOOPS, run
+from support.options import Options
+from support.pattern import pattern
+from support.service import Service
+from support.sizes import MIB
+from support.world import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.fixtures import OpenContext, StartPeer
+    from support.peer import Peer
+
+NBYTES = MIB + 1
+# More than any lane may hold.
+MANY = 200_000
+
+
+def _full(context: zh.Context, target: Target, *, notified: bool) -> tuple[list[zh.Operation[int]], zh.WouldBlock]:
+    """Posts until the lane takes no more."""
+    data = pattern(1, 4096)
+    posted: list[zh.Operation[int]] = []
+    for value in range(MANY):
+        try:
+            posted.append(context.write_nowait(data, target.handle[:4096], notify=value if notified else None))
+        except zh.WouldBlock as error:
+            return posted, error
+    raise AssertionError(f"{MANY} operations, and the lane is not full")
+
+
+def _pair(open_context: OpenContext, start_peer: StartPeer, form: str) -> tuple[zh.Context, Peer, Target]:
+    provider, kind, _ = FORMS[form]
+    options = Options(providers=(provider,))
+    context, peer = open_context(options), start_peer(options)
+    target = Target(peer, kind, NBYTES)
+    context.write(pattern(9, NBYTES), target.handle).result(10)
+    return context, peer, target
+
+
+@pytest.mark.parametrize("form", WAITING)
+def test_nowait(open_context: OpenContext, start_peer: StartPeer, form: str) -> None:
+    """The reason is named, nothing of the refused call is posted, and all that was accepted ends well."""
+    context, peer, target = _pair(open_context, start_peer, form)
+    peer.stop()
+    posted, error = _full(context, target, notified=False)
+    assert posted
+    assert error.provider == FORMS[form].provider
+    assert error.peer == peer.identity.id
+    assert error.reason
+    with pytest.raises(zh.WouldBlock):
+        context.read_nowait(target.handle, np.zeros(NBYTES, np.uint8))
+    peer.resume()
+    assert zh.wait_all(posted).result(10) == [4096] * len(posted)
+    target.expect(0, 4096, 1)
+    context.write_nowait(pattern(2, 8), target.handle[:8]).result(10)
+    target.expect(0, 8, 2)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_notifications_that_are_not_taken(open_context: OpenContext, start_peer: StartPeer, form: str) -> None:
+    """The target polls but its application takes no notification: those fill up too, on every form."""
+    context, peer, target = _pair(open_context, start_peer, form)
+    connection = context.connect(peer.identity.url).result(10)
+    limit = time.monotonic() + 10
+    posted: list[zh.Operation[int]] = []
+    while time.monotonic() < limit:
+        accepted, _ = _full(context, target, notified=True)
+        posted += accepted
+        if not accepted:
+            break
+    assert posted
+    # Others' needs are not those of notifications.
+    context.write(pattern(3, NBYTES), target.handle).result(10)
+    target.expect(0, NBYTES, 3)
+    assert len(peer.call(Service.take_notifications, len(posted))) == len(posted)
+    zh.wait_all(posted).result(10)
+    connection.notify(5).result(10)
+    assert peer.call(Service.notification).value == 5
+
+
+@pytest.mark.parametrize("form", WAITING)
+def test_calls_that_wait(open_context: OpenContext, start_peer: StartPeer, form: str) -> None:
+    """A post to a full lane returns when there is room again, in the order of a thread's own posts."""
+    context, peer, target = _pair(open_context, start_peer, form)
+    peer.stop()
+    posted, _ = _full(context, target, notified=False)
+    returned = threading.Event()
+    late: list[zh.Operation[int]] = []
+
+    def post() -> None:
+        late.append(context.write(pattern(4, NBYTES), target.handle))
+        returned.set()
+
+    thread = threading.Thread(target=post)
+    thread.start()
+    assert not returned.wait(0.2)
+    peer.resume()
+    assert returned.wait(10)
+    thread.join()
+    zh.wait_all(posted + late).result(10)
+    context.write(pattern(5, NBYTES), target.handle).result(10)
+    target.expect(0, NBYTES, 5)
+
+
+@pytest.mark.parametrize("form", WAITING)
+def test_a_call_that_waits_has_a_deadline(open_context: OpenContext, start_peer: StartPeer, form: str) -> None:
+    context, peer, target = _pair(open_context, start_peer, form)
+    peer.stop()
+    posted, _ = _full(context, target, notified=False)
+    started = time.monotonic()
+    with pytest.raises(zh.DeadlineExceeded):
+        context.write(pattern(4, 64), target.handle[:64], timeout=0.1).result()
+    assert 0.1 <= time.monotonic() - started < 2
+    peer.resume()
+    zh.wait_all(posted).result(10)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("form", WAITING)
+def test_back_pressure_in_a_coroutine(open_context: OpenContext, start_peer: StartPeer, form: str, loop: str) -> None:
+    """The idiom: post until WouldBlock, await the oldest, go on; the loop never stands still."""
+    context, _, target = _pair(open_context, start_peer, form)
+    chunk = 65_537
+
+    async def main() -> int:
+        data = pattern(1, chunk)
+        flying: list[zh.Operation[int]] = []
+        blocked = 0
+        for _ in range(3000):
+            while True:
+                try:
+                    flying.append(context.write_nowait(data, target.handle[:chunk]))
+                except zh.WouldBlock:
+                    blocked += 1
+                    assert flying, "the lane is full of nothing"
+                    await flying.pop(0)
+                    await asyncio.sleep(0)
+                else:
+                    break
+        await zh.wait_all(flying)
+        return blocked
+
+    assert run(loop, main()) > 0
+    target.expect(0, chunk, 1)
+
+
+POSTS: dict[str, Callable[[zh.Context, zh.RemoteBuffer], zh.Operation[int]]] = {
+    "write": lambda context, handle: context.write_nowait(pattern(1, 64), handle),
+    "read": lambda context, handle: context.read_nowait(handle, np.zeros(64, np.uint8)),
+}
+
+
+@pytest.mark.parametrize("post", POSTS)
+@pytest.mark.parametrize("provider", ["shm", "tcp"])
+def test_nowait_before_there_is_a_connection(
+    open_context: OpenContext, start_peer: StartPeer, provider: str, post: str
+) -> None:
+    """The first use is either taken, and ends well, or WouldBlock; in time it is taken."""
+    options = Options(providers=(provider,))
+    context, peer = open_context(options), start_peer(options)
+    target = Target(peer, "numpy", 64)
+    assert _when_taken(lambda: POSTS[post](context, target.handle)).result(10) == 64
+
+
+def _when_taken(post: Callable[[], zh.Operation[int]]) -> zh.Operation[int]:
+    limit = time.monotonic() + 10
+    while time.monotonic() < limit:
+        try:
+            return post()
+        except zh.WouldBlock:
+            time.sleep(0.001)  # the connection is being made elsewhere, and there is no Operation to wait for
+    raise AssertionError("the first use was never taken")

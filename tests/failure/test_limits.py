@@ -1,0 +1,200 @@
+"""Out of descriptors, out of shared memory, out of address space: the named error with a fix, and nothing leaks.
+
+Each limit is set in a peer process of the test's own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.leaks import expect_given_back, holdings
+from support.options import Options
+from support.pattern import pattern
+from support.service import Service
+from support.sizes import GIB, MIB
+from support.world import Target
+
+if TYPE_CHECKING:
+    from support.fixtures import OpenContext, StartPeer
+    from support.outcomes import Outcome
+
+pytestmark = pytest.mark.unprivileged
+
+# More than any of the calls below needs at once.
+ENOUGH = 40
+PROVIDERS = ["shm", "tcp"]
+
+
+def _expect_named(outcome: Outcome, *words: str) -> None:
+    """One of the library's own errors, which says what is missing and what to do."""
+    assert hasattr(zh, outcome.kind), f"{outcome.kind}: {outcome.text}"
+    assert issubclass(getattr(zh, outcome.kind), zh.ZerohopError)
+    assert outcome.says(*words), outcome
+    assert outcome.fix, outcome
+
+
+class TestOutOfDescriptors:
+    def test_opening_a_context(self, start_peer: StartPeer) -> None:
+        """Whatever number of descriptors is left, opening works or fails by name, and gives back what it took."""
+        options = Options()
+        peer = start_peer(options)
+        assert peer.call(Service.try_open, options).kind == "ok"
+        before = peer.call(Service.holdings)
+        failures = 0
+        for free in range(ENOUGH):
+            peer.call(Service.leave_descriptors, free)
+            outcome = peer.call(Service.try_open, options)
+            peer.call(Service.lift_limits)
+            if outcome.kind != "ok":
+                failures += 1
+                _expect_named(outcome, "descriptor", "ulimit")
+            expect_given_back(before, lambda: peer.call(Service.holdings), f"a process with {free} descriptors left")
+        assert 5 <= failures < ENOUGH
+
+    def test_allocating(self, start_peer: StartPeer) -> None:
+        peer = start_peer(Options())
+        for device in ("host", "sim:0"):
+            assert peer.call(Service.try_alloc, MIB, device).kind == "ok"
+            before = peer.call(Service.holdings)
+            peer.call(Service.leave_descriptors, 0)
+            outcome = peer.call(Service.try_alloc, MIB, device)
+            peer.call(Service.lift_limits)
+            assert outcome.kind == "RegistrationFailed"
+            _expect_named(outcome, "descriptor", "ulimit")
+            expect_given_back(before, lambda: peer.call(Service.holdings), "the process")
+            assert peer.call(Service.try_alloc, MIB, device).kind == "ok"
+
+    @pytest.mark.parametrize("provider", PROVIDERS)
+    def test_connecting(self, open_context: OpenContext, start_peer: StartPeer, provider: str) -> None:
+        """As the one that connects: the operation fails by name, others can still connect to it afterwards."""
+        options = Options(providers=(provider,))
+        failures = 0
+        for free in range(0, ENOUGH, 3):
+            server, peer = open_context(options), start_peer(options)
+            peer.call(Service.leave_descriptors, free)
+            outcome = peer.call(Service.try_connect, server.url)
+            peer.call(Service.lift_limits)
+            if outcome.kind != "ok":
+                failures += 1
+                _expect_named(outcome, "descriptor")
+            target = np.zeros(1000, np.uint8)
+            handle = bytes(server.register(target).share("rw"))
+            number = peer.call(Service.new, "numpy", 1000, 0)
+            peer.call(Service.fill, number, 0, 1000, 4)
+            assert peer.call(Service.try_write, handle, number, 1000).kind == "ok"
+            assert target.tobytes() == pattern(4, 1000).tobytes()
+            server.close()
+            peer.finish()
+        assert failures > 0
+
+    @pytest.mark.parametrize("provider", PROVIDERS)
+    def test_being_connected_to(self, open_context: OpenContext, start_peer: StartPeer, provider: str) -> None:
+        """As the one that listens: the other side gets an error in bounded time, and the listener lives on."""
+        options = Options(providers=(provider,))
+        for free in range(0, ENOUGH, 3):
+            client, peer = open_context(options), start_peer(options)
+            target = Target(peer, "numpy", 1000)
+            peer.call(Service.leave_descriptors, free)
+            error = client.connect(peer.identity.url).exception(12)
+            assert isinstance(error, zh.ZerohopError | None), error
+            peer.call(Service.lift_limits)
+            client.write(pattern(6, 1000), target.handle).result(10)
+            target.expect(0, 1000, 6)
+            client.close()
+            peer.finish()
+
+
+class TestOutOfSharedMemory:
+    @pytest.mark.parametrize("device", ["host", "sim:0"])
+    def test_files_too_small(self, start_peer: StartPeer, device: str) -> None:
+        """RLIMIT_FSIZE bounds a memfd too: what it refuses looks like a full tmpfs."""
+        peer = start_peer(Options())
+        before = peer.call(Service.holdings)
+        peer.call(Service.limit_file_bytes, MIB)
+        outcome = peer.call(Service.try_alloc, 4 * MIB, device)
+        assert outcome.kind == "RegistrationFailed"
+        _expect_named(outcome, "memory")
+        assert peer.call(Service.try_alloc, MIB // 2, device).kind == "ok"
+        peer.call(Service.lift_limits)
+        assert peer.call(Service.try_alloc, 4 * MIB, device).kind == "ok"
+        expect_given_back(before, lambda: peer.call(Service.holdings), "the process")
+
+    @pytest.mark.parametrize("device", ["host", "sim:0"])
+    def test_address_space_too_small(self, start_peer: StartPeer, device: str) -> None:
+        peer = start_peer(Options())
+        before = peer.call(Service.holdings)
+        peer.call(Service.limit_address_space, 256 * MIB)
+        outcome = peer.call(Service.try_alloc, GIB, device)
+        assert outcome.kind == "RegistrationFailed"
+        _expect_named(outcome, "memory")
+        peer.call(Service.lift_limits)
+        assert peer.call(Service.try_alloc, 4 * MIB, device).kind == "ok"
+        expect_given_back(before, lambda: peer.call(Service.holdings), "the process")
+
+    @pytest.mark.parametrize("nbytes", [1 << 50, (1 << 62) + 1, (1 << 63) - 1])
+    @pytest.mark.parametrize("device", ["host", "sim:0"])
+    def test_more_than_any_machine_has(self, start_peer: StartPeer, device: str, nbytes: int) -> None:
+        peer = start_peer(Options())
+        before = peer.call(Service.holdings)
+        outcome = peer.call(Service.try_alloc, nbytes, device)
+        assert outcome.kind == "RegistrationFailed"
+        _expect_named(outcome, "memory")
+        expect_given_back(before, lambda: peer.call(Service.holdings), "the process")
+
+    def test_lengths_that_make_no_sense(self, open_context: OpenContext) -> None:
+        context = open_context(Options())
+        for nbytes in (-1, 1 << 70):
+            with pytest.raises((ValueError, OverflowError)):
+                context.alloc(nbytes)
+        with pytest.raises((ValueError, zh.Unsupported)):
+            context.alloc(64, device="sim:9")
+        with pytest.raises((ValueError, zh.Unsupported)):
+            context.alloc(64, device="nonsense")
+
+    def test_no_room_for_a_ring(self, open_context: OpenContext, start_peer: StartPeer) -> None:
+        """shm alone, and its ring cannot be made: an error by name on the side that lacks the memory."""
+        options = Options(providers=("shm",))
+        server, peer = open_context(options), start_peer(options)
+        before = peer.call(Service.holdings)
+        peer.call(Service.limit_file_bytes, 4096)
+        outcome = peer.call(Service.try_connect, server.url)
+        peer.call(Service.lift_limits)
+        _expect_named(outcome, "memory")
+        expect_given_back(before, lambda: peer.call(Service.holdings), "the process")
+        assert peer.call(Service.try_connect, server.url).kind == "ok"
+
+    def test_no_room_to_map_a_peers_memory(self, open_context: OpenContext, start_peer: StartPeer) -> None:
+        """The bytes go another way, or the operation fails by name; a later one works."""
+        options = Options(providers=("shm",))
+        owner, peer = open_context(options), start_peer(options)
+        with owner.alloc(GIB) as memory:
+            handle = bytes(memory.share("rw"))
+            number = peer.call(Service.new, "numpy", 1000, 0)
+            assert peer.call(Service.try_connect, owner.url).kind == "ok"
+            peer.call(Service.limit_address_space, 256 * MIB)
+            outcome = peer.call(Service.try_write, handle, number, 1000)
+            peer.call(Service.lift_limits)
+            if outcome.kind != "ok":
+                _expect_named(outcome, "memory")
+            peer.call(Service.fill, number, 0, 1000, 3)
+            assert peer.call(Service.try_write, handle, number, 1000).kind == "ok"
+            assert memory.read_bytes(0, 1000) == pattern(3, 1000).tobytes()
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_two_hundred_connections_leave_nothing(open_context: OpenContext, start_peer: StartPeer, provider: str) -> None:
+    """Connect, use, close, again and again, from the side of the one that listens."""
+    options = Options(providers=(provider,), sim_devices=0)
+    server, peer = open_context(options), start_peer(options)
+    target = np.zeros(5000, np.uint8)
+    handle = bytes(server.register(target).share("rw"))
+    peer.call(Service.swarm, handle, options, 0, 2, 1000)
+    before, theirs = holdings(), peer.call(Service.holdings)
+    for _ in range(40):
+        peer.call(Service.swarm, handle, options, 0, 5, 1000)
+    expect_given_back(before, holdings, "the server")
+    expect_given_back(theirs, lambda: peer.call(Service.holdings), "the process of the clients")

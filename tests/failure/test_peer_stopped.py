@@ -1,0 +1,280 @@
+"""SIGSTOP of the peer: deadlines fire when they should, and what comes late after SIGCONT touches nothing freed."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import time
+import weakref
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.forms import FORMS, WAITING
+from support.leaks import SETTLE_S
+from support.loops import LOOPS, run
+from support.options import Options
+from support.pattern import POISON, expect_poison, pattern
+from support.service import Service
+from support.sizes import MIB
+from support.world import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.fixtures import OpenContext, StartPeer
+    from support.pattern import Bytes
+    from support.peer import Peer
+
+NBYTES = 4 * MIB
+DEADLINE_S = 0.1
+# How late a deadline may fire on a machine that is busy with something else.
+GRACE_S = 2.0
+
+
+def _pair(
+    open_context: OpenContext, start_peer: StartPeer, form: str
+) -> tuple[zh.Context, Peer, Target, zh.Connection]:
+    provider, kind, _ = FORMS[form]
+    options = Options(providers=(provider,))
+    context, peer = open_context(options), start_peer(options)
+    target = Target(peer, kind, NBYTES)
+    connection = context.connect(peer.identity.url).result(10)
+    context.write(pattern(1, NBYTES), target.handle).result(10)
+    target.poison()
+    return context, peer, target, connection
+
+
+def _expect_deadline(post: Callable[[], zh.Operation[int]]) -> zh.DeadlineExceeded:
+    """The operation, posted with a deadline of DEADLINE_S, ends at its deadline, neither before nor much later."""
+    started = time.monotonic()
+    with pytest.raises(zh.DeadlineExceeded) as caught:
+        post().result()
+    elapsed = time.monotonic() - started
+    assert DEADLINE_S <= elapsed < DEADLINE_S + GRACE_S
+    return caught.value
+
+
+@pytest.mark.parametrize("form", WAITING)
+def test_deadlines_where_the_peer_places_the_bytes(open_context: OpenContext, start_peer: StartPeer, form: str) -> None:
+    context, peer, target, connection = _pair(open_context, start_peer, form)
+    data, into = pattern(1, NBYTES), np.zeros(NBYTES, np.uint8)
+    peer.stop()
+    posts: list[Callable[[], zh.Operation[int]]] = [
+        lambda: context.write(data[:8], target.handle[:8], timeout=DEADLINE_S),
+        lambda: context.write(data, target.handle, timeout=DEADLINE_S),
+        lambda: context.write(data, target.handle, notify=1, timeout=DEADLINE_S),
+        lambda: context.read(target.handle, into, timeout=DEADLINE_S),
+        lambda: context.write_pages(data, target.handle, [0, 1], [1, 0], page_bytes=1000, timeout=DEADLINE_S),
+        lambda: context.read_pages(target.handle, into, [0, 1], [1, 0], page_bytes=1000, timeout=DEADLINE_S),
+        lambda: context.fetch_add(target.handle, 1, timeout=DEADLINE_S),
+        lambda: context.compare_swap(target.handle, 0, 1, timeout=DEADLINE_S),
+        lambda: connection.flush(timeout=DEADLINE_S),
+        lambda: connection.recv(into, timeout=DEADLINE_S),
+    ]
+    for post in posts:
+        error = _expect_deadline(post)
+        assert error.peer == peer.identity.id
+    peer.resume()
+    context.flush().result(10)
+    context.write(data, target.handle).result(10)
+    target.expect(0, NBYTES, 1)
+
+
+def test_mapped_memory_needs_no_peer(open_context: OpenContext, start_peer: StartPeer) -> None:
+    """Without a notification it is the initiator who moves the bytes, whatever its peer does."""
+    context, peer, target, _ = _pair(open_context, start_peer, "shm-mapped")
+    into = np.zeros(NBYTES, np.uint8)
+    peer.stop()
+    context.write(pattern(2, NBYTES), target.handle, timeout=5).result()
+    context.read(target.handle, into, timeout=5).result()
+    assert into.tobytes() == pattern(2, NBYTES).tobytes()
+    context.fetch_add(target.handle, 0, timeout=5).result()
+    peer.resume()
+    target.expect(0, NBYTES, 2)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_notifications_that_nobody_takes(open_context: OpenContext, start_peer: StartPeer, form: str) -> None:
+    """A notified write ends at the latest when the room for notifications is used up; those that were accepted
+    arrive once the peer runs again, each exactly once, and the lane is as good as new."""
+    context, peer, target, connection = _pair(open_context, start_peer, form)
+    data = pattern(3, 64)
+    peer.stop()
+    done: set[int] = set()
+    expired = 0
+    for value in range(1_000_000):
+        try:
+            context.write(data, target.handle[:64], notify=value, timeout=DEADLINE_S).result()
+        except zh.DeadlineExceeded:
+            expired = value
+            break
+        done.add(value)
+    else:
+        raise AssertionError("a million notifications, and none of them had to wait")
+    peer.resume()
+    last = 0xFFFF_FFFF
+    connection.flush().result(10)
+    connection.notify(last).result(10)
+    arrived: list[int] = []
+    # The one that expired may have been on its way, and may be the last to arrive.
+    while not set(arrived) >= done | {last}:
+        arrived.append(peer.call(Service.notification).value)
+    assert set(arrived) <= done | {last, expired}
+    assert len(arrived) == len(set(arrived))
+    context.write(data, target.handle[:64], notify=last - 1).result(10)
+    assert peer.call(Service.notification).value in {last - 1, expired}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("form", WAITING)
+def test_deadlines_of_what_is_awaited(open_context: OpenContext, start_peer: StartPeer, form: str, loop: str) -> None:
+    """And the loop turns meanwhile."""
+    context, peer, target, _ = _pair(open_context, start_peer, form)
+
+    async def main() -> None:
+        peer.stop()
+        operation = context.read(target.handle, np.zeros(NBYTES, np.uint8), timeout=DEADLINE_S)
+        started = time.monotonic()
+        with pytest.raises(zh.DeadlineExceeded):
+            await operation
+        assert DEADLINE_S - 0.01 <= time.monotonic() - started < DEADLINE_S + GRACE_S
+        peer.resume()
+
+    run(loop, main())
+
+
+@pytest.mark.parametrize("provider", ["shm", "tcp"])
+def test_deadlines_of_a_first_use(open_context: OpenContext, start_peer: StartPeer, provider: str) -> None:
+    """A peer that was stopped before anybody connected to it."""
+    options = Options(providers=(provider,))
+    context, peer = open_context(options), start_peer(options)
+    target = Target(peer, "numpy", 64)
+    peer.stop()
+    _expect_deadline(lambda: context.write(pattern(1, 64), target.handle, timeout=DEADLINE_S))
+    _expect_deadline(lambda: context.read(target.handle, np.zeros(64, np.uint8), timeout=DEADLINE_S))
+    connecting = context.connect(peer.identity.url)
+    with pytest.raises(zh.DeadlineExceeded):
+        connecting.result(0.05)
+    peer.resume()
+    assert connecting.result(10).peer == peer.identity.id
+    context.write(pattern(2, 64), target.handle).result(10)
+    target.expect(0, 64, 2)
+
+
+def _mapped_array(nbytes: int) -> Bytes:
+    """An array in pages of its own, which go back to the kernel with it: whoever touches them later crashes."""
+    array = np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
+    array[:] = POISON
+    return array
+
+
+LATE: dict[str, Callable[[zh.Context, zh.Connection, zh.RemoteBuffer, Bytes], zh.Operation[int]]] = {
+    "read": lambda context, _, handle, array: context.read(handle, array, timeout=DEADLINE_S),
+    "write": lambda context, _, handle, array: context.write(array, handle, timeout=DEADLINE_S),
+    "write notified": lambda context, _, handle, array: context.write(array, handle, notify=1, timeout=DEADLINE_S),
+    "read_pages": lambda context, _, handle, array: context.read_pages(
+        handle, array, np.arange(512), np.arange(512)[::-1], page_bytes=4096, timeout=DEADLINE_S
+    ),
+    "write_pages": lambda context, _, handle, array: context.write_pages(
+        array, handle, np.arange(512), np.arange(512)[::-1], page_bytes=4096, timeout=DEADLINE_S
+    ),
+    "recv": lambda _, connection, __, array: connection.recv(array, timeout=DEADLINE_S),
+    "send": lambda _, connection, __, array: connection.send(array, timeout=DEADLINE_S),
+}
+
+
+@pytest.mark.parametrize("late", LATE)
+@pytest.mark.parametrize("form", FORMS)
+def test_late_completions_touch_nothing_freed(
+    open_context: OpenContext, start_peer: StartPeer, form: str, late: str
+) -> None:
+    """After its deadline an operation's buffer is given up by its owner. It either stays pinned until nothing can
+    touch it any more, or nothing touches it from then on; the pages of a freed one are unmapped, and others take
+    their place."""
+    context, peer, target, connection = _pair(open_context, start_peer, form)
+    peer.stop()
+    arrays = [_mapped_array(NBYTES) for _ in range(3)]
+    operations = [LATE[late](context, connection, target.handle, array) for array in arrays]
+    outcomes = [operation.exception() for operation in operations]
+    for outcome in outcomes:
+        assert isinstance(outcome, zh.DeadlineExceeded | None), outcome
+    if FORMS[form].waits or late == "recv":
+        assert None not in outcomes
+    given_up = [weakref.ref(array) for array in arrays]
+    del operations, outcomes
+    arrays.clear()
+    gc.collect()
+    pinned = sum(reference() is not None for reference in given_up)
+    # Whatever was freed is another's now, most likely at the same addresses.
+    others = [_mapped_array(NBYTES) for _ in range(3 - pinned)]
+    peer.resume()
+    context.write(pattern(7, 4096), target.handle[:4096]).result(10)
+    context.flush().result(10)
+    deadline = time.monotonic() + SETTLE_S
+    while any(reference() is not None for reference in given_up):
+        assert time.monotonic() < deadline, "a buffer is pinned although the lane has been drained"
+        gc.collect()
+        time.sleep(0.005)  # there is no event for what nobody waits for
+    for array in others:
+        expect_poison(array, "memory of somebody else")
+    context.write(pattern(8, NBYTES), target.handle).result(10)
+    target.expect(0, NBYTES, 8)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_registered_buffer_of_an_expired_read(open_context: OpenContext, start_peer: StartPeer, form: str) -> None:
+    """Closing its Memory while the read may still come is safe, and gives it back in the end."""
+    context, peer, target, _ = _pair(open_context, start_peer, form)
+    array = _mapped_array(NBYTES)
+    memory = context.register(array)
+    given_up = weakref.ref(array)
+    peer.stop()
+    operation = context.read(target.handle, memory, timeout=DEADLINE_S)
+    error = operation.exception()
+    assert isinstance(error, zh.DeadlineExceeded | None)
+    memory.close()
+    del array, memory, operation, error
+    gc.collect()
+    peer.resume()
+    context.flush().result(10)
+    deadline = time.monotonic() + SETTLE_S
+    while given_up() is not None:
+        assert time.monotonic() < deadline, "the buffer is still pinned"
+        gc.collect()
+        time.sleep(0.005)  # there is no event for what nobody waits for
+
+
+@pytest.mark.parametrize("form", WAITING)
+def test_a_cancelled_read_of_a_stopped_peer(open_context: OpenContext, start_peer: StartPeer, form: str) -> None:
+    context, peer, target, _ = _pair(open_context, start_peer, form)
+    peer.stop()
+    into = np.full(NBYTES, POISON, np.uint8)
+    operation = context.read(target.handle, into)
+    assert operation.cancel()
+    assert operation.done()
+    peer.resume()
+    context.write(pattern(2, NBYTES), target.handle).result(10)
+    context.read(target.handle, into).result(10)
+    assert into.tobytes() == pattern(2, NBYTES).tobytes()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_peer_that_pauses_is_not_lost(open_context: OpenContext, start_peer: StartPeer, form: str) -> None:
+    """What has time enough ends well after the pause."""
+    context, peer, target, connection = _pair(open_context, start_peer, form)
+    peer.stop()
+    pending = [
+        context.write(pattern(3, NBYTES), target.handle, notify=4),
+        connection.flush(),
+        context.read(target.handle, np.zeros(NBYTES, np.uint8)),
+    ]
+    with pytest.raises(zh.DeadlineExceeded):
+        connection.recv(np.zeros(8, np.uint8), timeout=DEADLINE_S).result()
+    peer.resume()
+    assert zh.wait_all(pending).result(10)[0] == NBYTES
+    assert connection.alive
+    assert peer.call(Service.notification).value == 4
+    target.expect(0, NBYTES, 3)

@@ -1,0 +1,173 @@
+"""The shared secret: wrong or missing means refused, said once, and told to nobody."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.options import Options
+from support.pattern import pattern
+from support.raw_control import RawControl
+from zerohop import auth, wire
+
+if TYPE_CHECKING:
+    from support.fixtures import OpenContext
+
+pytestmark = [pytest.mark.unprivileged, pytest.mark.parametrize("provider", ["shm", "tcp"])]
+
+SECRET = "open sesame"
+
+
+def _tcp_only(url: str) -> str:
+    """The URL as one writes it by hand: host and port."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}{parts.path}"
+
+
+def _refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.name.startswith("zerohop") and "refused" in record.getMessage()
+    ]
+
+
+@pytest.mark.parametrize("theirs", [None, "open sesam", "open sesame ", "OPEN SESAME"])
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_refused_and_logged_once(
+    open_context: OpenContext, caplog: pytest.LogCaptureFixture, provider: str, theirs: str | None, by_hand: bool
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    owner = open_context(Options(providers=(provider,), secret=SECRET))
+    target = np.zeros(64, np.uint8)
+    handle = owner.register(target).share("rw")
+    url = _tcp_only(owner.url) if by_hand else owner.url
+    for _ in range(3):
+        stranger = open_context(Options(providers=(provider,), secret=theirs))
+        for _ in range(2):
+            with pytest.raises(zh.AccessDenied, match="secret") as caught:
+                stranger.connect(url).result(10)
+            assert caught.value.fix
+        with pytest.raises(zh.AccessDenied):
+            stranger.write(pattern(1, 64), handle).result(10)
+        assert not list(stranger.connections)
+        stranger.close()
+    assert not target.any()
+    assert not list(owner.connections)
+    said = _refusals(caplog)
+    # Once for each address: 127.0.0.1, and the Unix socket's.
+    assert 1 <= len(said) <= 2, said
+    assert len(set(said)) == len(said)
+    assert "secret" in said[0]
+    for record in caplog.records:
+        assert SECRET not in record.getMessage()
+
+
+def test_a_peer_without_one_where_the_other_has_one(open_context: OpenContext, provider: str) -> None:
+    """Refused in that direction too: who has a secret connects to nobody who has none."""
+    careless = open_context(Options(providers=(provider,)))
+    careful = open_context(Options(providers=(provider,), secret=SECRET))
+    with pytest.raises(zh.AccessDenied, match="secret"):
+        careful.connect(careless.url).result(10)
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_the_right_one(open_context: OpenContext, provider: str, by_hand: bool) -> None:
+    owner = open_context(Options(providers=(provider,), secret=SECRET))
+    friend = open_context(Options(providers=(provider,), secret=SECRET))
+    target = np.zeros(1000, np.uint8)
+    handle = owner.register(target).share("rw")
+    if by_hand:
+        friend.connect(_tcp_only(owner.url)).result(10)
+    friend.write(pattern(1, 1000), handle).result(10)
+    assert target.tobytes() == pattern(1, 1000).tobytes()
+    for text in (
+        owner.url,
+        repr(owner),
+        bytes(handle).decode("latin-1"),
+        repr(handle),
+        str(friend.explain(target, handle)),
+    ):
+        assert SECRET not in text
+
+
+def test_text_and_bytes_are_the_same_secret(provider: str) -> None:
+    with (
+        zh.Context(providers=[provider], secret=SECRET) as text,
+        zh.Context(providers=[provider], secret=SECRET.encode()) as raw,
+    ):
+        assert text.connect(raw.url).result(10).peer == raw.id
+
+
+def test_listening_to_other_hosts(open_context: OpenContext, provider: str) -> None:
+    """Not without a secret, unless the user insists."""
+    with pytest.raises((ValueError, zh.ZerohopError), match="secret"):
+        zh.Context(listen="0.0.0.0:0", providers=[provider])
+    with zh.Context(listen="0.0.0.0:0", providers=[provider], insecure=True) as context:
+        assert context.url
+    owner = open_context(Options(listen="0.0.0.0:0", providers=(provider,), secret=SECRET))
+    friend = open_context(Options(providers=(provider,), secret=SECRET))
+    assert friend.connect(owner.url).result(10).peer == owner.id
+
+
+@pytest.mark.parametrize("unix", [False, True])
+def test_a_proof_from_another_conversation(open_context: OpenContext, provider: str, unix: bool) -> None:
+    """Replayed, reflected or made for another purpose, it proves nothing."""
+    owner = open_context(Options(providers=(provider,), secret=SECRET))
+    secret = SECRET.encode()
+    for forge in ("replay", "reflect", "purpose", "zeros"):
+        client = RawControl(owner.url, unix=unix)
+        hello = client.hello(has_secret=True)
+        client.send(hello)
+        challenged = client.receive()
+        assert challenged is not None
+        challenge = challenged[0]
+        assert isinstance(challenge, wire.Challenge)
+        nonce = auth.new_nonce() if forge == "replay" else challenge.nonce
+        purpose = "lane" if forge == "purpose" else "control"
+        seen = auth.Transcript(hello.context, challenge.context, hello.nonce, nonce, purpose, b"")
+        proof = seen.proof(secret, "server" if forge == "reflect" else "client")
+        client.send(wire.Prove(proof=bytes(32) if forge == "zeros" else proof))
+        answered = client.receive()
+        assert answered is None or isinstance(answered[0], wire.Refuse), answered
+        assert client.hung_up()
+        client.close()
+    assert not list(owner.connections)
+
+
+@pytest.mark.parametrize("unix", [False, True])
+def test_another_version(open_context: OpenContext, provider: str, unix: bool) -> None:
+    """Both versions are named."""
+    owner = open_context(Options(providers=(provider,)))
+    client = RawControl(owner.url, unix=unix)
+    client.send(client.hello(version=wire.VERSION + 41))
+    answered = client.receive()
+    assert answered is not None
+    refusal = answered[0]
+    assert isinstance(refusal, wire.Refuse)
+    assert str(wire.VERSION + 41) in refusal.text
+    assert str(wire.VERSION) in refusal.text.replace(str(wire.VERSION + 41), "")
+    assert client.hung_up()
+    client.close()
+
+
+def test_a_lane_that_nobody_invited(open_context: OpenContext, provider: str) -> None:
+    owner = open_context(Options(providers=(provider,)))
+    client = RawControl(owner.url, unix=False)
+    hello = client.hello(purpose="lane", token=bytes(16))
+    client.send(hello)
+    challenged = client.receive()
+    assert challenged is not None
+    challenge = challenged[0]
+    assert isinstance(challenge, wire.Challenge)
+    seen = auth.Transcript(hello.context, challenge.context, hello.nonce, challenge.nonce, "lane", bytes(16))
+    client.send(wire.Prove(proof=seen.proof(None, "client")))
+    answered = client.receive()
+    assert answered is None or isinstance(answered[0], wire.Refuse)
+    assert client.hung_up()
+    client.close()

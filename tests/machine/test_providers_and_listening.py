@@ -1,0 +1,58 @@
+"""What providers and the listening address are said to be."""
+
+from __future__ import annotations
+
+import pytest
+
+from zerohop.machine import listening
+from zerohop.machine.providers import describe, read_providers
+
+
+def test_unusable_provider_keeps_reason_and_fix() -> None:
+    shm, *_ = describe([("shm", False, "memfd_create is not permitted", "allow it in the seccomp profile")], "x86_64")
+    assert (shm.usable, shm.why, shm.fix) == (False, "memfd_create is not permitted", "allow it in the seccomp profile")
+
+
+def test_providers_that_do_not_exist_yet_are_named_as_such() -> None:
+    facts = {provider.name: provider for provider in describe([("shm", True, "", "")], "x86_64")}
+    assert set(facts) == {"shm", "verbs", "p2p"}
+    assert not facts["verbs"].usable
+    assert "not in this version" in facts["verbs"].why
+
+
+def test_label_tells_what_has_not_run_on_hardware() -> None:
+    probed = [("shm", True, "", ""), ("tcp", True, "", ""), ("verbs", True, "", "")]
+    shm, tcp, verbs, _ = describe(probed, "x86_64")
+    assert shm.label == ""
+    assert "between two hosts" in tcp.label
+    assert verbs.label == "not verified on hardware"
+    arm, *_ = describe(probed, "aarch64")
+    assert arm.label.startswith("not verified on hardware: aarch64")
+
+
+def test_the_native_module_is_asked() -> None:
+    facts = {provider.name: provider for provider in read_providers()}
+    assert {"shm", "tcp"} <= set(facts)
+    assert facts["shm"].usable
+    assert facts["tcp"].usable
+
+
+@pytest.mark.parametrize("address", [None, "127.0.0.1:0", "localhost:4000", "[::1]:4000", "127.8.9.1:1"])
+def test_loopback_needs_no_secret(address: str | None) -> None:
+    facts = listening.describe(address, secret=False, insecure=False)
+    assert facts.loopback
+    assert not facts.insecure
+    assert (facts.why, facts.fix) == ("", "")
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", ":4000", "10.0.0.7:1", "[::]:1", "node7:1"])
+def test_strangers_are_kept_out_or_shown(address: str) -> None:
+    refused = listening.describe(address, secret=False, insecure=False)
+    assert "refused" in refused.why
+    assert "ZEROHOP_SECRET" in refused.fix
+    shown = listening.describe(address, secret=False, insecure=True)
+    assert shown.insecure
+    assert shown.why == ""
+    safe = listening.describe(address, secret=True, insecure=True)
+    assert not safe.insecure
+    assert (safe.why, safe.fix) == ("", "")

@@ -1,0 +1,122 @@
+"""The fixtures of the tests between real processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Generator, Iterator
+from multiprocessing import resource_tracker
+
+import pytest
+
+import zerohop as zh
+from support.leaks import expect_given_back, holdings
+from support.options import Options
+from support.peer import Peer, finish_all
+from support.service import Service
+from support.world import Pool, World
+
+OpenContext = Callable[[Options], zh.Context]
+StartPeer = Callable[[Options], Peer]
+
+# Whether the test itself passed; a failed one's traceback keeps its objects alive, so its leaks say nothing.
+_passed = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call":
+        item.stash[_passed] = report.passed
+    return report
+
+
+@pytest.fixture(scope="session")
+def runtime_directory() -> Iterator[None]:
+    """A folder of the session's own for the sockets of all its Contexts, and whatever a process opens only once."""
+    # Not tmp_path: the path of a Unix socket is limited to 107 bytes.
+    directory = tempfile.mkdtemp(prefix="zh-")
+    before = os.environ.get("XDG_RUNTIME_DIR")
+    os.environ["XDG_RUNTIME_DIR"] = directory
+    resource_tracker.ensure_running()
+    Options().open().close()
+    yield
+    if before is None:
+        del os.environ["XDG_RUNTIME_DIR"]
+    else:
+        os.environ["XDG_RUNTIME_DIR"] = before
+    shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def pool(runtime_directory: None) -> Iterator[Pool]:
+    pool = Pool()
+    yield pool
+    pool.close()
+
+
+def _world_name(request: pytest.FixtureRequest) -> str | None:
+    callspec = getattr(request.node, "callspec", None)
+    name = callspec.params.get("world") if callspec is not None else None
+    return name if isinstance(name, str) else None
+
+
+@pytest.fixture
+def no_leaks(request: pytest.FixtureRequest, pool: Pool) -> Iterator[None]:
+    """Descriptors, mappings, threads, /dev/shm and socket files are after the test what they were before, here and in
+    the pooled peer that the test uses."""
+    name = _world_name(request)
+    peer = None
+    if name is not None:
+        pool.world(name)
+        peer = pool.peer(name)
+    there = peer.call(Service.holdings) if peer is not None else None
+    here = holdings()
+    yield
+    if not request.node.stash.get(_passed, False):
+        return
+    expect_given_back(here, holdings, "this process")
+    if peer is not None and there is not None:
+        pooled = peer
+        expect_given_back(there, lambda: pooled.call(Service.holdings), "the peer process")
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest, pool: Pool, no_leaks: None) -> Iterator[World]:
+    """Parametrise it indirectly with names of support.world.WORLDS."""
+    world = pool.world(request.param)
+    yield world
+    if request.node.stash.get(_passed, False):
+        world.close_buffers()
+    else:
+        pool.drop(request.param)
+
+
+@pytest.fixture
+def open_context(no_leaks: None) -> Iterator[OpenContext]:
+    """Opens Contexts and closes them after the test."""
+    opened: list[zh.Context] = []
+
+    def open_one(options: Options) -> zh.Context:
+        context = options.open()
+        opened.append(context)
+        return context
+
+    yield open_one
+    for context in opened:
+        context.close()
+
+
+@pytest.fixture
+def start_peer(no_leaks: None) -> Iterator[StartPeer]:
+    """Starts peers of the test's own; none of them outlives the test."""
+    peers: list[Peer] = []
+
+    def start_one(options: Options) -> Peer:
+        peer = Peer(options)
+        peers.append(peer)
+        return peer
+
+    yield start_one
+    finish_all(peers)

@@ -1,0 +1,102 @@
+"""What a process holds, so that a test can prove that it gave everything back."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Closing is bounded, not immediate: a peer unmaps when it is asked to, and a thread needs a moment to end.
+SETTLE_S = 5.0
+
+
+class Holdings(NamedTuple):
+    """Counts by name. Equal Holdings before and after mean that nothing leaked."""
+
+    descriptors: Counter[str]
+    mappings: Counter[str]
+    threads: Counter[str]
+    shared_memory: Counter[str]
+    runtime_files: Counter[str]
+
+    def more_than(self, before: Holdings) -> str:
+        """What is held beyond `before`, in words; empty when nothing is."""
+        found = []
+        for name, now, then in zip(self._fields, self, before, strict=True):
+            extra = now - then
+            if extra:
+                found.append(f"{name}: " + ", ".join(f"{count} × {what}" for what, count in sorted(extra.items())))
+        return "; ".join(found)
+
+
+def holdings() -> Holdings:
+    """What this process holds now."""
+    return Holdings(_descriptors(), _mappings(), _threads(), _shared_memory(), _runtime_files())
+
+
+def _descriptors() -> Counter[str]:
+    found: Counter[str] = Counter()
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        try:
+            target = str(entry.readlink())
+        except FileNotFoundError:  # the descriptor that iterdir itself used
+            continue
+        # The inode of a socket or pipe says nothing across a reopening.
+        found[re.sub(r"\[\d+\]$", "", target)] += 1
+    return found
+
+
+def _mappings() -> Counter[str]:
+    found: Counter[str] = Counter()
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
+        fields = line.split(maxsplit=5)
+        if (
+            len(fields) == 6
+            and ("zerohop" in fields[5] or fields[5].startswith("/dev/shm/"))
+            and ".so" not in fields[5]
+        ):
+            found[fields[5]] += 1
+    return found
+
+
+def _threads() -> Counter[str]:
+    found: Counter[str] = Counter()
+    for task in list(Path("/proc/self/task").iterdir()):
+        try:
+            found[(task / "comm").read_text(encoding="utf-8").strip()] += 1
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def _shared_memory() -> Counter[str]:
+    """Of /dev/shm, which the whole machine shares, only what zerohop and multiprocessing may have made."""
+    names = (entry.name for entry in Path("/dev/shm").iterdir())
+    return Counter(name for name in names if name.startswith(("zerohop", "psm_", "sem.zerohop")))
+
+
+def _runtime_files() -> Counter[str]:
+    """What lies where this test session's Contexts put their sockets."""
+    root = Path(os.environ["XDG_RUNTIME_DIR"])
+    return Counter(str(path.relative_to(root)) for path in root.rglob("*"))
+
+
+def expect_given_back(before: Holdings, now: Callable[[], Holdings], who: str) -> None:
+    """Raise AssertionError when `now()` does not come back to `before` within SETTLE_S."""
+    extra = now().more_than(before)
+    if not extra:
+        return
+    # Only now: a collection costs more than most tests.
+    gc.collect()
+    deadline = time.monotonic() + SETTLE_S
+    while extra := now().more_than(before):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{who} still holds {extra}")
+        time.sleep(0.005)  # neither descriptors nor mappings have an event

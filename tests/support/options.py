@@ -1,0 +1,36 @@
+"""How a Context of a test is opened, as a plain value that crosses a process boundary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import zerohop as zh
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of `zh.Context`, with the tests' defaults: two sim devices, deadlines within a test's limit."""
+
+    providers: tuple[str, ...] | None = None
+    require: Literal["direct"] | None = None
+    sim_devices: int = 2
+    timeout: float = 10.0
+    listen: str = "127.0.0.1:0"
+    secret: str | None = None
+    spin_us: float = 50.0
+    heartbeat: float = 10.0
+    name: str | None = None
+
+    def open(self) -> zh.Context:
+        return zh.Context(
+            providers=self.providers,
+            require=self.require,
+            sim_devices=self.sim_devices,
+            timeout=self.timeout,
+            listen=self.listen,
+            secret=self.secret,
+            spin_us=self.spin_us,
+            heartbeat=self.heartbeat,
+            name=self.name,
+        )

@@ -1,0 +1,215 @@
+"""The other side of a transfer: a peer process of its own, or a second Context in this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from abc import ABC, abstractmethod
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from support.messages import Command, Failure, Result
+from support.outcomes import Outcome, outcome_of
+from support.service import Identity, Service
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from support.options import Options
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Longer than anything that a Service does, shorter than the limit of a test.
+ANSWER_S = 15.0
+_TESTS = Path(__file__).resolve().parents[1]
+
+
+class RemoteError(Exception):
+    """A call on the other side raised; `outcome` says what."""
+
+    def __init__(self, outcome: Outcome, trace: str) -> None:
+        super().__init__(f"{outcome.kind}: {outcome.text}\n{trace}")
+        self.outcome = outcome
+
+
+class PeerGoneError(Exception):
+    """The peer process ended, or said nothing in time; the text carries what it wrote to stderr."""
+
+
+class Job(ABC, Generic[T]):
+    """A call that goes on at the other side."""
+
+    @abstractmethod
+    def result(self, timeout: float = ANSWER_S) -> T:
+        """What the call returned. Raises RemoteError when it raised."""
+
+
+class Remote(ABC):
+    """The other side. One call at a time."""
+
+    identity: Identity
+
+    @abstractmethod
+    def start(self, method: Callable[Concatenate[Service, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
+        """Begin the call and return."""
+
+    def call(self, method: Callable[Concatenate[Service, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.start(method, *args, **kwargs).result()
+
+
+class Neighbour(Remote):
+    """A second Context in this process."""
+
+    def __init__(self, options: Options) -> None:
+        self._service = Service(options)
+        self.identity = self._service.identity()
+
+    def call(self, method: Callable[Concatenate[Service, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return method(self._service, *args, **kwargs)
+
+    def start(self, method: Callable[Concatenate[Service, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
+        return _ThreadJob(lambda: method(self._service, *args, **kwargs))
+
+    def finish(self) -> None:
+        self._service.shutdown()
+
+
+class _ThreadJob(Job[T]):
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._value: list[T] = []
+        self._failure: RemoteError | None = None
+        self._thread = threading.Thread(target=self._run, name="neighbour", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._value.append(self._work())
+        except Exception as error:
+            self._failure = RemoteError(outcome_of(error), traceback.format_exc())
+
+    def result(self, timeout: float = ANSWER_S) -> T:
+        self._thread.join(timeout)
+        assert not self._thread.is_alive(), f"not done within {timeout} s"
+        if self._failure is not None:
+            raise self._failure
+        return self._value[0]
+
+
+class Peer(Remote):
+    """A process with one Context. `finish` ends it in good order, `reap` in any case."""
+
+    def __init__(self, options: Options, *, environment: dict[str, str] | None = None) -> None:
+        self._pipe, theirs = Pipe()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by reap
+        self._pending: _PipeJob[Any] | None = None
+        path = os.pathsep.join([str(_TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-W", "error", "-X", "faulthandler", "-m", "support.peer_main", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stderr=self._errors,
+                env={**os.environ, **(environment or {}), "PYTHONPATH": path},
+            )
+        self.pid = self._process.pid
+        try:
+            self._pipe.send(options)
+            started: _PipeJob[Identity] = _PipeJob(self)
+            self._pending = started
+            self.identity = started.result()
+        except BaseException:
+            self.reap()
+            raise
+
+    def start(self, method: Callable[Concatenate[Service, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
+        assert self._pending is None, "the peer is busy"
+        try:
+            self._pipe.send(Command(method.__name__, args, kwargs))
+        except BrokenPipeError:
+            raise self.gone("is not there any more") from None
+        job: _PipeJob[T] = _PipeJob(self)
+        self._pending = job
+        return job
+
+    def stop(self) -> None:
+        """SIGSTOP; returns when the process has stopped."""
+        os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL; returns at once, before the kernel has torn the process down."""
+        os.kill(self.pid, signal.SIGKILL)
+
+    def finish(self) -> None:
+        """Have it close its Context and end; raises PeerGoneError unless it ends well."""
+        try:
+            self._pipe.send(None)
+            if self._process.wait(ANSWER_S) != 0:
+                raise self.gone("did not end well")
+        except (BrokenPipeError, subprocess.TimeoutExpired):
+            raise self.gone("did not end") from None
+        finally:
+            self.reap()
+
+    def reap(self) -> None:
+        """The process is gone afterwards, whatever state it was in. Only ever this one."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._pipe.close()
+        self._errors.close()
+
+    def gone(self, what: str) -> PeerGoneError:
+        """The exception that tells what became of the process, after having it say where its threads are."""
+        if self._process.poll() is None:
+            os.kill(self.pid, signal.SIGCONT)
+            os.kill(self.pid, signal.SIGABRT)  # faulthandler prints every thread's stack
+        code = self._process.wait()
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace")[-8000:]
+        return PeerGoneError(f"peer {self.pid} {what} (exit {code}); it wrote:\n{said}")
+
+
+class _PipeJob(Job[T]):
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+
+    def result(self, timeout: float = ANSWER_S) -> T:
+        peer = self._peer
+        try:
+            if not peer._pipe.poll(timeout):
+                raise peer.gone(f"gave no answer within {timeout} s")
+            answer: Result | Failure = peer._pipe.recv()
+        except (EOFError, ConnectionResetError):
+            raise peer.gone("ended in the middle of a call") from None
+        peer._pending = None
+        if isinstance(answer, Failure):
+            raise RemoteError(answer.outcome, answer.trace)
+        value: T = answer.value
+        return value
+
+
+def finish_all(peers: Sequence[Peer]) -> None:
+    """Reap all of them, even where one fails to finish; then raise the first failure."""
+    failures = []
+    for peer in peers:
+        try:
+            if peer._process.poll() is None and peer._pending is None:
+                peer.finish()
+            else:
+                peer.reap()
+        except PeerGoneError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]

@@ -1,0 +1,108 @@
+"""A client of the control plane that is no Context: it says what it is told to say, well-formed or not."""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from zerohop import address, auth, wire
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zerohop.wire import Message
+
+ANSWER_S = 8.0
+_FD_SPACE = socket.CMSG_SPACE(wire.MAX_FDS * array.array("i").itemsize)
+
+
+class RawControl:
+    """A socket to a Context's listener."""
+
+    def __init__(self, url: str, *, unix: bool) -> None:
+        self.where = address.parse(url)
+        if unix:
+            self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.socket.settimeout(ANSWER_S)
+            self.socket.connect(self.where.socket_path)
+        else:
+            self.socket = socket.create_connection((self.where.host, self.where.port), ANSWER_S)
+
+    def send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        frame = wire.encode(message)
+        if fds:
+            socket.send_fds(self.socket, [frame], list(fds))
+        else:
+            self.socket.sendall(frame)
+
+    def receive(self) -> tuple[Message, list[int]] | None:
+        """The next message and its descriptors; None when the Context has hung up."""
+        header, fds = self._read(wire.HEADER.size)
+        if header is None:
+            return None
+        body, more = self._read(wire.body_length(header, wire.MAX_FRAME))
+        assert body is not None, "hung up in the middle of a message"
+        return wire.decode(body), fds + more
+
+    def hello(self, **changes: object) -> wire.Hello:
+        """A Hello as a Context sends it, but for the changes."""
+        said: dict[str, object] = {
+            "version": wire.VERSION,
+            "magic": "zerohop",
+            "context": os.urandom(16).hex(),
+            "host": address.host_id(),
+            "pid": os.getpid(),
+            "name": "raw",
+            "purpose": "control",
+            "nonce": auth.new_nonce(),
+            "has_secret": False,
+            "token": b"",
+        }
+        return wire.Hello(**{**said, **changes})  # type: ignore[arg-type]
+
+    def shake_hands(self, secret: bytes | None = None) -> wire.Hello:
+        """The whole handshake; AssertionError when it is refused."""
+        hello = self.hello(has_secret=secret is not None)
+        self.send(hello)
+        challenged = self.receive()
+        assert challenged is not None
+        challenge = challenged[0]
+        assert isinstance(challenge, wire.Challenge), challenge
+        seen = auth.Transcript(hello.context, challenge.context, hello.nonce, challenge.nonce, "control", b"")
+        self.send(wire.Prove(proof=seen.proof(secret, "client")))
+        accepted = self.receive()
+        assert accepted is not None
+        assert isinstance(accepted[0], wire.Accept), accepted[0]
+        assert seen.verify(secret, "server", accepted[0].proof)
+        return hello
+
+    def hung_up(self) -> bool:
+        """Whether the Context ends the connection, whatever it says before."""
+        try:
+            while self.socket.recv(1 << 16):
+                pass
+        except ConnectionResetError:
+            return True
+        except TimeoutError:
+            return False
+        return True
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def _read(self, nbytes: int) -> tuple[bytes | None, list[int]]:
+        data = bytearray()
+        fds = array.array("i")
+        while len(data) < nbytes:
+            try:
+                piece, ancillary, _, _ = self.socket.recvmsg(nbytes - len(data), _FD_SPACE, socket.MSG_CMSG_CLOEXEC)
+            except ConnectionResetError:
+                piece, ancillary = b"", []
+            for _, _, payload in ancillary:
+                fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+            if not piece:
+                return None, list(fds)
+            data += piece
+        return bytes(data), list(fds)

@@ -1,0 +1,153 @@
+"""Two Contexts that talk over one provider, kept for the whole session, and the buffers that one test uses of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import zerohop as zh
+from support.buffers import Buffer, Kind
+from support.options import Options
+from support.peer import Neighbour, Peer, Remote
+from support.service import Service
+
+if TYPE_CHECKING:
+    from support.outcomes import Outcome
+
+Place = Literal["same", "other"]
+PROVIDERS = ("shm", "tcp")
+# Readable ids: provider, and whether the target lives in the same process or in another one.
+WORLDS = tuple(f"{provider}-{place}" for provider in PROVIDERS for place in ("same", "other"))
+# Every pair of memories that may meet on a path, so that no test is the first to use one.
+_WARMING: tuple[Kind, ...] = ("numpy", "alloc", "sim")
+
+
+class Target:
+    """A buffer at the other side, with its handle."""
+
+    def __init__(self, remote: Remote, kind: Kind, nbytes: int, rights: str = "rw", device: int = 0) -> None:
+        self.remote = remote
+        self.nbytes = nbytes
+        self.number = remote.call(Service.new, kind, nbytes, device)
+        self.handle = self.share(rights)
+
+    def share(self, rights: str = "rw") -> zh.RemoteBuffer:
+        return zh.RemoteBuffer.from_bytes(self.remote.call(Service.share, self.number, rights))
+
+    def fill(self, offset: int, nbytes: int, seed: int) -> None:
+        self.remote.call(Service.fill, self.number, offset, nbytes, seed)
+
+    def put(self, offset: int, data: bytes) -> None:
+        self.remote.call(Service.put, self.number, offset, data)
+
+    def get(self, offset: int, nbytes: int) -> bytes:
+        return self.remote.call(Service.get, self.number, offset, nbytes)
+
+    def poison(self, offset: int = 0, nbytes: int | None = None) -> None:
+        self.remote.call(Service.poison, self.number, offset, nbytes)
+
+    def expect(self, offset: int, nbytes: int, seed: int) -> None:
+        self.remote.call(Service.expect, self.number, offset, nbytes, seed)
+
+    def expect_poison(self) -> None:
+        """Nobody wrote anything."""
+        self.remote.call(Service.expect_poison, self.number)
+
+    def settle(self, offset: int, nbytes: int, seed: int) -> None:
+        self.remote.call(Service.settle, self.number, offset, nbytes, seed)
+
+    def revoke(self, timeout: float) -> Outcome:
+        return self.remote.call(Service.revoke, self.number, timeout)
+
+    def drop(self) -> None:
+        self.remote.call(Service.drop, self.number)
+
+
+class World:
+    """`here` starts the operations, `there` holds the targets. One test at a time."""
+
+    def __init__(self, provider: str, here: zh.Context, there: Remote) -> None:
+        self.provider = provider
+        self.here = here
+        self.there = there
+        self._buffers: list[Buffer] = []
+        self._targets: list[Target] = []
+
+    def buffer(self, kind: Kind, nbytes: int) -> Buffer:
+        """A buffer on this side, closed after the test."""
+        buffer = Buffer(self.here, kind, nbytes)
+        self._buffers.append(buffer)
+        return buffer
+
+    def target(self, kind: Kind, nbytes: int, rights: str = "rw") -> Target:
+        """A buffer at the other side, closed after the test."""
+        target = Target(self.there, kind, nbytes, rights)
+        self._targets.append(target)
+        return target
+
+    def expect_notification(self, value: int, nbytes: int) -> None:
+        """The other side has exactly this one."""
+        note = self.there.call(Service.notification)
+        assert (note.value, note.nbytes, note.peer) == (value, nbytes, self.here.id)
+
+    def expect_no_notification(self) -> None:
+        """Of operations that are done, none has notified the other side."""
+        self.there.call(Service.expect_no_notification)
+
+    def close_buffers(self) -> None:
+        while self._buffers:
+            self._buffers.pop().close()
+        while self._targets:
+            self._targets.pop().drop()
+
+    def warm(self) -> None:
+        """Connect, and go down every path once."""
+        for kind in _WARMING:
+            source = self.buffer(kind, 64)
+            for other in _WARMING:
+                target = self.target(other, 64)
+                self.here.write(source.memory[:], target.handle, notify=1).result(10)
+                self.expect_notification(1, 64)
+                self.here.read(target.handle, source.memory[:]).result(10)
+            handle = bytes(source.memory.share("rw"))
+            for other in _WARMING:
+                number = self._targets[_WARMING.index(other)].number
+                self.there.call(Service.write, handle, number, 0, 64)
+        self.close_buffers()
+
+
+class Pool:
+    """The worlds of a session, opened when they are first asked for."""
+
+    def __init__(self) -> None:
+        self._worlds: dict[str, World] = {}
+
+    def world(self, name: str) -> World:
+        if name not in self._worlds:
+            provider, place = name.split("-")
+            options = Options(providers=(provider,), name=f"tests-{provider}")
+            there: Remote = Peer(options) if place == "other" else Neighbour(options)
+            world = World(provider, options.open(), there)
+            self._worlds[name] = world
+            world.warm()
+        return self._worlds[name]
+
+    def peer(self, name: str) -> Peer | None:
+        """The other side's process, None where that is this one."""
+        there = self._worlds[name].there
+        return there if isinstance(there, Peer) else None
+
+    def drop(self, name: str) -> None:
+        """Forget a world that a failed test left in a state that nobody knows."""
+        world = self._worlds.pop(name)
+        world.here.close()
+        if isinstance(world.there, Peer):
+            world.there.reap()
+        elif isinstance(world.there, Neighbour):
+            world.there.finish()
+
+    def close(self) -> None:
+        for name in list(self._worlds):
+            world = self._worlds.pop(name)
+            world.here.close()
+            assert isinstance(world.there, Peer | Neighbour)
+            world.there.finish()

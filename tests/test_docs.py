@@ -1,0 +1,82 @@
+"""The documentation holds: its links lead somewhere, its programs run, its tables agree with the code."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zerohop import errors
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PROGRAMS = [
+    pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
+    for page in PAGES
+    for number, block in enumerate(
+        re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    )
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text("utf-8")):
+        if "://" not in target:
+            assert (page.parent / target.split("#")[0]).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_program_runs(program: str, tmp_path: Path) -> None:
+    script = tmp_path / "program.py"  # a file, because `spawn` imports it again in the child
+    script.write_text(program, "utf-8")
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", str(script)], capture_output=True, text=True, timeout=15, env=os.environ
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip(), "a program in the documentation shows something"
+    assert not ran.stderr.strip()
+
+
+def test_every_error_is_explained() -> None:
+    page = (ROOT / "docs" / "errors.md").read_text("utf-8")
+    for name, kind in inspect.getmembers(errors, inspect.isclass):
+        if issubclass(kind, errors.ZerohopError):
+            assert f"`{name}`" in page or f"`zerohop.{name}`" in page, f"docs/errors.md does not mention {name}"
+
+
+def test_settings_page_is_generated() -> None:
+    checked = subprocess.run([sys.executable, str(ROOT / "scripts" / "settings_page.py"), "check"], timeout=15)
+    assert checked.returncode == 0
+
+
+def test_seeds_name_the_tests_that_prove_them() -> None:
+    rows = [
+        line for line in (ROOT / "docs" / "seeds.md").read_text("utf-8").splitlines() if re.match(r"\| \w+-\d", line)
+    ]
+    assert len(rows) > 100
+    names = [row.split(":")[0] for row in rows]
+    assert len(set(names)) == len(names), "a row's name is used twice"
+    for row in rows:
+        proof, state = (cell.strip() for cell in row.split("|")[3:5])
+        assert state in ("open", "proved", "proved on sim"), row
+        assert bool(proof) == (state != "open"), row
+        for named in re.findall(r"`([^`]+)`", proof):
+            file, _, test = named.partition("::")
+            assert (ROOT / file).is_file(), f"{row}: no {file}"
+            assert not test or re.search(rf"\b{re.escape(test)}\b", (ROOT / file).read_text("utf-8")), (
+                f"{row}: no {test}"
+            )
+
+
+def test_changelog_knows_this_version() -> None:
+    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
+    assert version is not None
+    assert f"## [{version[1]}]" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert importlib.metadata.version("zerohop") == version[1]
