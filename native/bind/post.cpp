@@ -62,7 +62,7 @@ std::vector<uint64_t> pages_of(const Indices& indices, uint64_t pages_there, con
         most = std::max(most, pages[i]);
     }
     if (!pages.empty() && most >= pages_there) {
-        throw nb::index_error((std::string("a page number in ") + which + " is negative or past the end").c_str());
+        throw nb::value_error((std::string("a page number in ") + which + " is negative or past the end").c_str());
     }
     return pages;
 }

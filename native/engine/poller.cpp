@@ -17,6 +17,7 @@ namespace zerohop {
 namespace {
 
 constexpr uint64_t kTick = kMillisecond;
+constexpr uint64_t kLinger = 5 * kMillisecond; // no longer than the engine's look at its peers
 
 Descriptor checked(int fd, const char* what) {
     if (fd < 0) {
@@ -285,6 +286,7 @@ void Poller::run() {
     presence_.hold();
     started_.store(true);
     started_.notify_all();
+    bool linger = false; // it was kicked: operations come and go, do not make each of them kick again
     while (!stop_.load(std::memory_order_seq_cst)) {
         if (sleeping_callers_.load(std::memory_order_seq_cst) != 0) {
             const uint32_t ticket = parked_.prepare();
@@ -299,7 +301,7 @@ void Poller::run() {
             presence_.set_sleeping(true);
         }
         const uint64_t now = now_ns();
-        const uint64_t limit = work_.sleep_limit_ns(now);
+        const uint64_t limit = std::min(work_.sleep_limit_ns(now), linger ? kLinger : UINT64_MAX);
         wakes_at_.store(limit == UINT64_MAX ? UINT64_MAX : now + limit, std::memory_order_seq_cst);
         const bool stay_awake = callers_.load(std::memory_order_seq_cst) == 0 && work_.ready();
         if (!stay_awake) {
@@ -310,7 +312,7 @@ void Poller::run() {
         }
         wakes_at_.store(0, std::memory_order_seq_cst);
         uint64_t count = 0;
-        kicked_.store(false, std::memory_order_seq_cst);
+        linger = kicked_.exchange(false, std::memory_order_seq_cst);
         [[maybe_unused]] const ssize_t got = read(kick_fd_.get(), &count, sizeof count);
         if (sleeping_callers_.load(std::memory_order_seq_cst) == 0) {
             presence_.drain();
@@ -332,12 +334,11 @@ void Poller::run() {
 
 void Poller::spin_as_progress() {
     presence_.set_sleeping(false);
-    uint64_t now = now_ns();
-    uint64_t spin_end = now + spin_ns_;
+    uint64_t spin_end = 0; // it woke for nothing (a timer, a new deadline) until it has found something
     while (callers_.load(std::memory_order_relaxed) == 0 && exclusive_.load(std::memory_order_relaxed) == 0 &&
            !stop_.load(std::memory_order_relaxed)) {
         const bool did = work_.poll();
-        now = now_ns();
+        const uint64_t now = now_ns();
         tick_when_due(now);
         if (did) {
             spin_end = now + spin_ns_;

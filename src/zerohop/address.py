@@ -6,13 +6,10 @@ import functools
 import hashlib
 import os
 import re
-import shutil
 import socket
 import stat
 import struct
-import tempfile
 import time
-import uuid
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, quote, urlsplit
@@ -110,7 +107,7 @@ def host_id() -> str:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         # Nothing to know the host by: no peer will be taken to be on it, which costs speed and nothing else.
-        boot = uuid.uuid4().hex
+        boot = os.urandom(16).hex()
     return hashlib.sha256(f"zerohop host {boot}".encode()).hexdigest()[:32]
 
 
@@ -132,6 +129,9 @@ def advertised_host(bound: str) -> str:
 
 def make_directory() -> Path:
     """A new 0700 directory for this Context's Unix socket, in $XDG_RUNTIME_DIR where that works, else in /tmp."""
+    # Here and below: tempfile and shutil bring in much, and only an opened Context needs them.
+    import tempfile
+
     prefix = f"zerohop-{os.getuid()}-"
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     for parent in (runtime, "/tmp"):  # noqa: S108 - mkdtemp makes it private
@@ -149,6 +149,8 @@ def make_directory() -> Path:
 
 def remove_directory(directory: Path) -> None:
     """Remove what make_directory made; nothing happens when it is gone already."""
+    import shutil
+
     shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -166,7 +168,7 @@ def _sweep(parent: Path, prefix: str, own: Path) -> None:
             if not ours or time.time() - status.st_mtime < _YOUNG_S or f"{entry}/{SOCKET_NAME}\n" in bound:
                 continue
             if not _answers(entry / SOCKET_NAME):
-                shutil.rmtree(entry, ignore_errors=True)
+                remove_directory(entry)
         except OSError:
             continue
 

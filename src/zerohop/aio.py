@@ -11,6 +11,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
+from . import closed
 from ._native import CompletionQueue
 
 if TYPE_CHECKING:
@@ -101,11 +102,10 @@ class Loops:
         queue = self._queues.get(loop)
         if queue is None:
             with self._lock:
+                if self._closed:
+                    closed.refuse()
                 self._sweep()
                 queue = self._queues[loop] = LoopQueue(self._engine, loop)
-                closed = self._closed
-            if closed:
-                queue.close()
         return queue
 
     def close(self) -> None:
@@ -116,6 +116,7 @@ class Loops:
             self._queues.clear()
         for queue in queues:
             queue.close()
+        self._engine = closed.ENGINE
 
     def _sweep(self) -> None:
         """Close the queues of loops that were closed; a loop tells nobody when it is."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import operator
-import time
-from typing import TYPE_CHECKING, Any, Final
+import sys
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from . import paths
 from ._native import NativeError, Reason, Status
 from .deferred import defer, defer_post
 from .errors import Closed, PeerLost, ZerohopError, from_native
-from .operation import BYTES_DONE, NBYTES, Failed, Finished, InFlight, Operation, failed
+from .inputs import HOST
+from .operation import BYTES_DONE, NBYTES, Failed, Finished, InFlight, Operation
+from .paths import Explanation
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -35,6 +37,13 @@ def notify_value(value: int) -> int:
     return number
 
 
+class LanePath(NamedTuple):
+    """What an Operation of a Connection itself, such as ``send``, knows of its way."""
+
+    connection: Connection
+    explanation: Explanation
+
+
 class Connection:
     """To one peer Context; made by ``Context.connect``, by the first use of a RemoteBuffer, or by the peer.
 
@@ -53,6 +62,7 @@ class Connection:
         "_endpoint_or_none",
         "_imports",
         "_lane_costs",
+        "_lane_path",
         "_lost",
         "_missing",
         "_native_id",
@@ -77,6 +87,7 @@ class Connection:
         self._endpoint_or_none: Endpoint | None = None
         self._provider = ""
         self._lane_costs: dict[str, Cost | None] = {}
+        self._lane_path: LanePath | None = None
         self._missing: dict[str, str] = {}
         self._imports: dict[int, Import] = {}
         self._unmappable: dict[int, str] = {}
@@ -213,23 +224,33 @@ class Connection:
         context = self._context
         context._check_open()
         try:
-            started = time.monotonic_ns()
             try:
                 posted = post(True)
             except NativeError as error:
                 if error.args[0] != Status.WOULD_BLOCK.value:
                     raise
                 if on_event_loop():
-                    return defer(context, kind, nbytes, deadline_ns, lambda: defer_post(context, post, deadline_ns, nbytes, value_from), keep)
+
+                    async def work() -> int:
+                        return await defer_post(context, post, deadline_ns, nbytes, value_from)
+
+                    return defer(context, kind, nbytes, deadline_ns, work, keep)
                 posted = post(False)
         except NativeError as error:
             context._check_open()
-            return failed(context, kind, None, nbytes, error, self)
+            return Failed(context, kind, self._path(), nbytes, lane_error(self, error, kind))
         except ZerohopError as error:
             return Failed(context, kind, None, nbytes, error)
         if isinstance(posted, int):
-            return Finished(context, kind, None, nbytes, nbytes, time.monotonic_ns() - started)
-        return InFlight(context, kind, None, nbytes, posted, keep, value_from)
+            return Finished(context, kind, self._path(), nbytes, nbytes, posted)
+        return InFlight(context, kind, self._path(), nbytes, posted, keep, value_from)
+
+    def _path(self) -> LanePath:
+        """The way of messages and notifications: the lane itself."""
+        if self._lane_path is None:
+            form = paths.RING if self._provider == "shm" else paths.STREAM
+            self._lane_path = LanePath(self, Explanation(self._provider, form, True, HOST, HOST, ()))
+        return self._lane_path
 
     def _why_not_mapped(self, remote: Share) -> str:
         """Why the peer's memory cannot be mapped here; empty when it can."""
@@ -263,8 +284,10 @@ class Connection:
             context._peers.unmap(imported)
         context._shares.lost(self)
         context._peers.forget(self)
-        if self._session is not None:
-            self._session.end(error)
+        session, self._session = self._session, None
+        self._endpoint_or_none = None
+        if session is not None:
+            session.end(error)
 
     def _drop_old_imports(self) -> None:
         """On the control thread: give back mappings that nothing uses when there are very many."""
@@ -272,6 +295,20 @@ class Connection:
             if not imported.routes and self._session is not None:
                 del self._imports[share_id]
                 self._session.release(share_id, imported)
+
+
+def lane_error(connection: Connection, error: NativeError, operation: str) -> ZerohopError:
+    """What a native call over a lane came to. A lane that is closed though nobody here closed it has lost its peer."""
+    status, reason, text = error.args
+    where = {"operation": operation, "peer": connection.peer, "provider": connection._provider}
+    if status == Status.CLOSED.value:
+        connection._context._check_open()
+        if connection._lost is not None:
+            return from_native(Status.PEER_LOST.value, 0, connection._lost.reason, **where)
+        found = connection._context._engine.peer_status(connection._native_id)
+        if found[0] != Status.OK:
+            status, reason, text = found[0].value, found[1].value, ""
+    return from_native(status, reason, text, **where)
 
 
 def again(error: ZerohopError) -> ZerohopError:
@@ -286,9 +323,8 @@ def lost_error(connection: Connection, status: Status, reason: Reason) -> Zeroho
 
 def on_event_loop() -> bool:
     """Whether this thread runs an event loop, which must not be held up."""
-    import asyncio
-
-    return asyncio._get_running_loop() is not None
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None
 
 
 def lane_cost(endpoint: Endpoint) -> Cost | None:

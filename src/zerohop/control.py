@@ -11,7 +11,6 @@ import ctypes
 import logging
 import socket
 import threading
-import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +21,7 @@ logger = logging.getLogger("zerohop")
 
 THREAD_NAME: Final = "zerohop-control"
 _ONCE: Final = 256
+_ENDING_S: Final = 1.0
 
 
 class ControlThread:
@@ -101,15 +101,15 @@ class ControlThread:
             self.loop.close()
 
     def _cancel_all(self) -> None:
-        for task in self._tasks:
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
             task.cancel()
-        self.start(self._finish)
+        self.start(self._finish, tasks)
 
-    async def _finish(self) -> None:
+    async def _finish(self, tasks: set[asyncio.Task[Any]]) -> None:
         """Stop the loop once the cancelled tasks have ended."""
-        deadline = time.monotonic() + 1.0
-        while len(self._tasks) > 1 and time.monotonic() < deadline:
-            await asyncio.sleep(0)
+        if tasks:
+            await asyncio.wait(tasks, timeout=_ENDING_S)
         self.loop.stop()
 
     def _ended(self, task: asyncio.Task[None]) -> None:

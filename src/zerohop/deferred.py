@@ -6,19 +6,20 @@ an Operation at once. Its deadline and its cancellation work from that moment, w
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ._native import NativeError, Op, Reason, Status
+from ._native import NativeError, Reason, Status
 from .errors import ZerohopError, from_native
 from .operation import BYTES_DONE, NATIVE_VALUE, NBYTES, Failed, InFlight, Operation
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Coroutine
 
+    from ._native import Op
     from .context import Context
-    from .routes import Route
+    from .operation import Path
 
 T = TypeVar("T")
 # Between attempts at a full lane.
@@ -90,7 +91,9 @@ def _start(
 async def _run(
     context: Context, operation: Deferred[T], native: Op, work: Callable[[], Coroutine[Any, Any, T]]
 ) -> None:
-    # Not that of the Operation, which lets go of it when its deadline passes: this task must be able to end it still.
+    # `native` is passed apart, because the Operation lets go of it when its deadline passes.
+    import asyncio
+
     nbytes = 0
     try:
         operation._payload = await work()
@@ -119,16 +122,19 @@ async def defer_post(
 
     ``post(nowait)`` makes the native call. Those that wait for the same lane keep no order among each other.
     """
+    import asyncio
+
     pause = _RETRY_S
-    while True:
+    posted: int | Op | tuple[int, int] | None = None
+    while posted is None:
+        # Before the first attempt too: connecting may have taken longer than the user allowed.
+        if deadline_ns and time.monotonic_ns() > deadline_ns:
+            raise NativeError(Status.DEADLINE.value, Reason.NONE.value, "nothing was posted")
         try:
             posted = post(True)
-            break
         except NativeError as error:
             if error.args[0] != Status.WOULD_BLOCK.value:
                 raise
-            if deadline_ns and time.monotonic_ns() > deadline_ns:
-                raise NativeError(Status.DEADLINE.value, Reason.NONE.value, "the lane stayed full") from None
             await asyncio.sleep(pause)
             pause = min(_MAX_RETRY_S, pause * 2)
     if isinstance(posted, int):
@@ -147,6 +153,6 @@ async def defer_post(
     raise from_native(posted.status.value, posted.reason.value, bytes_done=posted.bytes_done)
 
 
-def attach(operation: Deferred[Any], route: Route) -> None:
+def attach(operation: Deferred[Any], path: Path) -> None:
     """Let an Operation explain the path that was found for it."""
-    operation._route = route
+    operation._path = path

@@ -43,6 +43,7 @@ class Listeners:
         """  # noqa: D205, D212, D415
         self.host, self.port = "", 0
         self.socket_path = ""
+        self._closed = False
         self._sockets: list[socket.socket] = []
         self._directory: Path | None = None
         # Lanes that peers were invited to open, by token.
@@ -64,13 +65,18 @@ class Listeners:
             self.close()
             raise
 
-    def start(self, control: ControlThread, me: Identity, admit: Callable[[Hello], None], enter: Callable[[Channel, Hello], None]) -> None:
+    def start(
+        self,
+        control: ControlThread,
+        me: Identity,
+        admit: Callable[[Hello], None],
+        enter: Callable[[Channel, Hello], None],
+    ) -> None:
         """Accept from now on. On the control thread ``admit`` may raise Refused; ``enter`` takes over who came in."""
         self._control = control
         self._me = me
         self._admit = admit
         self._enter = enter
-        self._closed = False
         slots = asyncio.Semaphore(_MAX_UNAUTHENTICATED)
         for sock in self._sockets:
             control.sockets.add(sock)
@@ -123,7 +129,7 @@ class Listeners:
 
     async def _accept(self, listening: socket.socket, slots: asyncio.Semaphore) -> None:
         loop = asyncio.get_running_loop()
-        while not self._closed:
+        while True:
             await slots.acquire()
             try:
                 sock, where = await loop.sock_accept(listening)

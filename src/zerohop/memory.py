@@ -10,6 +10,7 @@ import numpy as np
 from ._native import NativeError
 from .errors import Closed, Unsupported, from_native
 from .inputs import HOST
+from .registry import Export
 from .remote_buffer import RemoteBuffer, byte_range
 
 if TYPE_CHECKING:
@@ -106,9 +107,11 @@ class _Range:
             return np.empty(0, np.uint8)
         exported = (ctypes.c_ubyte * self.nbytes).from_address(self.address)
         # The array's base keeps what the pages belong to.
-        exported._zerohop_keep = (self._registration.region, memory._keep)
-        array = np.frombuffer(exported, np.uint8)
-        array.flags.writeable = not self._registration.readonly and bool(memory._rights & 2)
+        exported._zerohop_keep = Export(  # type: ignore[attr-defined]
+            self._context._registry, self._registration, memory._keep
+        )
+        array = np.frombuffer(memoryview(exported), np.uint8)
+        array.flags.writeable = not self._registration.readonly
         return array
 
     def read_bytes(self, offset: int = 0, nbytes: int | None = None) -> bytes:
@@ -277,9 +280,12 @@ class Memory(_Range):
         self._closed = True
         self._routes.clear()
         shares, self._shares = self._shares, []
+        keep, self._keep = self._keep, None
+        if self._context._closed:
+            # All its memory is given back already; in a forked child it is the parent's.
+            return
         if shares:
             self._context._shares.withdraw(shares, unmap_s)
-        keep, self._keep = self._keep, None
         self._context._registry.release(self._registration, keep, owned=self._owned)
 
     def _check_open(self) -> None:
@@ -297,5 +303,5 @@ class Memory(_Range):
 
     def __del__(self) -> None:
         # __init__ may not have come far. Like close(), but it waits for nobody.
-        if not getattr(self, "_closed", True) and not self._context._forked:
+        if not getattr(self, "_closed", True):
             self._close(0)

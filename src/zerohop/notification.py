@@ -42,7 +42,7 @@ class NotificationWait(Operation[Notification]):
     def __init__(self, context: Context, deadline_ns: int) -> None:
         self._context = context
         self._kind = "notification"
-        self._route = None
+        self._path = None
         self.nbytes = 0
         self._deadline_ns = deadline_ns
         self._note: Notification | None = None

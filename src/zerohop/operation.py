@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from . import paths
-from ._native import NativeError, Status
+from ._native import Status
 from .errors import DeadlineExceeded, from_native
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from ._native import CompletionQueue, Op
+    from .connection import Connection
     from .context import Context
-    from .routes import Route
+    from .paths import Explanation
 
 T = TypeVar("T")
+
+
+class Path(Protocol):
+    """What an Operation knows of the way that it takes."""
+
+    @property
+    def connection(self) -> Connection:
+        """Over which it goes."""
+
+    @property
+    def explanation(self) -> Explanation:
+        """Why it takes this way."""
+
 
 # A wait returns to Python this often, so that Ctrl-C is heard.
 _SLICE_NS: Final = 200_000_000
@@ -37,11 +51,11 @@ class Operation(Generic[T]):
         nbytes: bytes that it moves when all goes well; 0 where that is not known before.
     """
 
-    __slots__ = ("_context", "_kind", "_route", "nbytes")
+    __slots__ = ("_context", "_kind", "_path", "nbytes")
 
     _context: Context
     _kind: str
-    _route: Route | None
+    _path: Path | None
     nbytes: int
 
     def done(self) -> bool:
@@ -83,8 +97,8 @@ class Operation(Generic[T]):
 
     def explain(self) -> str:
         """The path that it took and how long it took: ``shm (mapped) host→host direct, 64.0 MiB in 3.4 ms, 19.7 GB/s``."""
-        path = str(self._route.explanation) if self._route is not None else self._kind
-        return f"{path}, {self._progress()}"
+        path = self._path
+        return f"{self._kind if path is None else path.explanation}, {self._progress()}"
 
     def _progress(self) -> str:
         raise NotImplementedError
@@ -110,11 +124,11 @@ class Finished(Operation[T]):
     __slots__ = ("_elapsed_ns", "_value")
 
     def __init__(
-        self, context: Context, kind: str, route: Route | None, nbytes: int, value: T, elapsed_ns: int
+        self, context: Context, kind: str, path: Path | None, nbytes: int, value: T, elapsed_ns: int
     ) -> None:
         self._context = context
         self._kind = kind
-        self._route = route
+        self._path = path
         self.nbytes = nbytes
         self._value = value
         self._elapsed_ns = elapsed_ns
@@ -132,8 +146,8 @@ class Finished(Operation[T]):
         return False
 
     def __await__(self) -> Generator[Any, None, T]:
+        yield from ()
         return self._value
-        yield
 
     def _progress(self) -> str:
         return paths.transfer_text(self.nbytes, self._elapsed_ns)
@@ -144,10 +158,10 @@ class Failed(Operation[T]):
 
     __slots__ = ("_error",)
 
-    def __init__(self, context: Context, kind: str, route: Route | None, nbytes: int, error: BaseException) -> None:
+    def __init__(self, context: Context, kind: str, path: Path | None, nbytes: int, error: BaseException) -> None:
         self._context = context
         self._kind = kind
-        self._route = route
+        self._path = path
         self.nbytes = nbytes
         self._error = error
 
@@ -164,8 +178,8 @@ class Failed(Operation[T]):
         return False
 
     def __await__(self) -> Generator[Any, None, T]:
+        yield from ()
         raise self._error
-        yield
 
     def _progress(self) -> str:
         return f"failed: {self._error}"
@@ -177,11 +191,11 @@ class InFlight(Operation[T]):
     __slots__ = ("_cancelled", "_elapsed_ns", "_error", "_keep", "_native", "_value", "_value_from")
 
     def __init__(
-        self, context: Context, kind: str, route: Route | None, nbytes: int, native: Op, keep: object, value_from: int
+        self, context: Context, kind: str, path: Path | None, nbytes: int, native: Op, keep: object, value_from: int
     ) -> None:
         self._context = context
         self._kind = kind
-        self._route = route
+        self._path = path
         self.nbytes = nbytes
         # None once the outcome has been taken over.
         self._native: Op | None = native
@@ -299,8 +313,7 @@ class InFlight(Operation[T]):
         )
 
     def _where(self) -> dict[str, Any]:
-        route = self._route
-        return {} if route is None else {"peer": route.connection.peer, "provider": route.explanation.provider}
+        return where(self._path)
 
     def _progress(self) -> str:
         native = self._native
@@ -326,7 +339,6 @@ def _cancelled_error() -> BaseException:
     return CancelledError("the operation was cancelled")
 
 
-def failed(context: Context, kind: str, route: Route | None, nbytes: int, error: NativeError) -> Failed[Any]:
-    """The Operation for a native error that was known at once."""
-    where = {} if route is None else {"peer": route.connection.peer, "provider": route.explanation.provider}
-    return Failed(context, kind, route, nbytes, from_native(*error.args, operation=kind, **where))
+def where(path: Path | None) -> dict[str, Any]:
+    """The fields of an error that say where it happened."""
+    return {} if path is None else {"peer": path.connection.peer, "provider": path.explanation.provider}

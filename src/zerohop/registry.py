@@ -14,11 +14,13 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from . import inputs
+from . import closed, inputs
 from ._native import NativeError
 from .errors import Closed, RegistrationFailed, Unsupported, ZerohopError, from_native
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ._native import Engine, Region
     from .inputs import Source
     from .routes import Route
@@ -31,7 +33,19 @@ _KEPT: Final = (Closed, Unsupported)
 class Registration:
     """One native region and what belongs to it. Memories of the same allocation share it."""
 
-    __slots__ = ("__weakref__", "address", "closed", "device", "fd_offset", "nbytes", "owner", "readonly", "region", "routes")
+    __slots__ = (
+        "__weakref__",
+        "address",
+        "closed",
+        "device",
+        "exports",
+        "fd_offset",
+        "nbytes",
+        "owner",
+        "readonly",
+        "region",
+        "routes",
+    )
 
     def __init__(self, region: Region, device: str, fd_offset: int, *, readonly: bool) -> None:
         self.region = region
@@ -41,6 +55,8 @@ class Registration:
         self.fd_offset = fd_offset
         self.readonly = readonly
         self.closed = False
+        # Arrays that show its bytes; memory of ours stays mapped until they are gone.
+        self.exports: weakref.WeakSet[Export] = weakref.WeakSet()
         # By whose life it is cached.
         self.owner: weakref.ref[Any] | None = None
         # By RemoteBuffer key. A route that has gone stale is recognised by the call that uses it.
@@ -52,11 +68,29 @@ class Registration:
         return self.region.shareable
 
 
+class Export:
+    """What an array that was made of a Memory holds on to."""
+
+    __slots__ = ("__weakref__", "_keep", "_region", "_registry")
+
+    def __init__(self, registry: Registry, registration: Registration, keep: object) -> None:
+        self._registry = registry
+        self._region = registration.region
+        self._keep = keep
+        registration.exports.add(self)
+
+    def __del__(self) -> None:
+        # The region may have waited for this only.
+        self._registry.drain()
+
+
 class Registry:
     """All Registrations of a Context. Thread-safe; nothing that a destructor calls takes a lock."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, wake: Callable[[], None]) -> None:
+        """``wake`` has drain() called again soon, for as long as that finds something that waits for operations."""
         self._engine = engine
+        self._wake = wake
         self._lock = threading.Lock()
         self._cache: dict[int, Registration] = {}
         self._live: weakref.WeakSet[Registration] = weakref.WeakSet()
@@ -86,7 +120,9 @@ class Registry:
         index = self.devices.get(name)
         if index is None:
             known = ", ".join(self.devices)
-            raise ValueError(f"no device is called {name!r}; this Context has {known} (sim_devices=N adds simulated ones)")
+            raise ValueError(
+                f"no device is called {name!r}; this Context has {known}. Fix: sim_devices=N adds simulated ones"
+            )
         return index
 
     def register(self, source: Source) -> tuple[Registration, bool]:
@@ -130,6 +166,9 @@ class Registry:
         """
         if not self._let_go(registration, owned=owned):
             self._pinned.append((registration, keep, owned))
+            if not registration.exports:
+                # Arrays tell when they go, operations do not.
+                self._wake()
 
     def drain(self) -> None:
         """Let go of what was pinned and is not any more."""
@@ -148,7 +187,10 @@ class Registry:
         for registration in live:
             registration.owner = None
             self._let_go(registration, owned=True)
+            # Where arrays still show its bytes, they hold it; nothing else does.
+            registration.region = closed.REGION
         self._pinned.clear()
+        self._engine = closed.ENGINE
 
     def _new(self, source: Source) -> Registration:
         if source.device == inputs.DEVICE_BY_ADDRESS:
@@ -219,7 +261,7 @@ class Registry:
         for route in list(registration.routes.values()):
             route.drop()
         registration.routes.clear()
-        return registration.region.close()
+        return not registration.exports and registration.region.close()
 
 
 def _failed(error: NativeError, operation: str, what: str) -> ZerohopError:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Final
 
-from . import paths
+from . import closed, paths
 from ._native import NativeError
-from .errors import from_native
 from .inputs import HOST
 
 if TYPE_CHECKING:
@@ -52,8 +51,9 @@ class Route:
         if registration is not None and registration.routes.get(self._key) is self:
             registration.routes.pop(self._key, None)
         self.connection._routes.pop(self, None)
+        engine, self._engine = self._engine, closed.ENGINE
         try:
-            self._engine.drop_route(self.id)
+            engine.drop_route(self.id)
         except NativeError:
             # The engine is closed or abandoned, and its routes with it.
             pass
@@ -105,6 +105,8 @@ class Routes:
 
     def make(self, connection: Connection, registration: Registration, remote: Share, key: bytes) -> Route | None:
         """The route, or None when the peer must be asked first for its memory."""
+        from .connection import lane_error
+
         explanation = self.explain(connection, registration.device, remote)
         imported = None
         if explanation.form == paths.MAPPED:
@@ -123,7 +125,7 @@ class Routes:
                 -1 if remote.device == HOST else int(remote.device.partition(":")[2]),
             )
         except NativeError as error:
-            raise from_native(*error.args, peer=connection.peer, provider=explanation.provider) from None
+            raise lane_error(connection, error, "") from None
         route = Route(self._engine, native_id, connection, explanation, registration, key)
         connection._routes[route] = None
         registration.routes[key] = route
@@ -137,6 +139,10 @@ class Routes:
             return None
         paths.warn_if_staged(explanation, self._warned)
         return route
+
+    def close(self) -> None:
+        """Let go of the engine."""
+        self._engine = closed.ENGINE
 
     def _remember(self, route: Route) -> None:
         self._all[weakref.ref(route, self._forget)] = None

@@ -16,7 +16,7 @@ from . import address, wire
 from ._native import NativeError, Reason, Status
 from .channel import ChannelEnded
 from .connection import again, lane_cost
-from .errors import PeerLost, ProtocolError, RegistrationFailed, Unsupported, ZerohopError, from_native
+from .errors import PeerLost, ProtocolError, Unsupported, ZerohopError, from_native
 from .routes import Import
 from .settings import PROVIDERS
 
@@ -40,17 +40,27 @@ _GOODBYE_S: Final = 0.2
 class Session:
     """What this side knows of the conversation."""
 
-    def __init__(self, context: Context, connection: Connection, channel: Channel, *, initiator: bool, dialled: Address | None) -> None:
+    def __init__(
+        self,
+        context: Context,
+        connection: Connection,
+        channel: Channel,
+        *,
+        initiator: bool,
+        dialled: Address | None,
+    ) -> None:
         """``dialled`` is the address that reached the peer, which may differ from the one it knows of itself."""
         self._context = context
         self._connection = connection
         self._channel = channel
-        self._initiator = initiator
+        self.initiator = initiator
         self._dialled = dialled
         self._mine_ready = self._theirs_ready = False
         self._requests = 0
         self._replies: dict[int, asyncio.Future[tuple[wire.MapReply, list[int]]]] = {}
         self._importing: dict[int, asyncio.Task[None]] = {}
+        # The lane's end here, until the Connection has it.
+        self._endpoint: Endpoint | None = None
         # Done when the lane is up; an error when it never will be.
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ready.add_done_callback(lambda future: future.cancelled() or future.exception())
@@ -80,12 +90,19 @@ class Session:
             self._fail(PeerLost(f"the peer is gone: {ended}", peer=self._connection.peer), Reason.STREAM_CLOSED)
         except NativeError as error:
             self._fail(from_native(*error.args, peer=self._connection.peer), Reason.LANE_CLOSED)
-        except ProtocolError as error:
-            self._context._control.say_once(self._connection.peer, "protocol", "disconnected a peer: %s", error.reason)
-            self._fail(error, Reason.MALFORMED)
+        except (ProtocolError, ValueError, TypeError) as error:
+            # Values that no peer of ours sends are caught here or by the native side's own checks.
+            self._context._control.say_once(self._connection.peer, "protocol", "disconnected a peer: %s", error)
+            self._fail(ProtocolError(f"malformed: {error}", peer=self._connection.peer), Reason.MALFORMED)
+        except ZerohopError as error:
+            self._fail(error, Reason.LANE_CLOSED)
         except OSError as error:
-            reason = Reason.OUT_OF_DESCRIPTORS if error.errno in (errno.EMFILE, errno.ENFILE) else Reason.STREAM_CLOSED
+            out = error.errno in (errno.EMFILE, errno.ENFILE)
+            reason = Reason.OUT_OF_DESCRIPTORS if out else Reason.STREAM_CLOSED
             self._fail(from_native(Status.PEER_LOST.value, reason.value, peer=self._connection.peer), reason)
+        finally:
+            # Whatever happened: without its conversation a Connection would wait for ever.
+            self._fail(PeerLost("the conversation with the peer broke off", peer=self._connection.peer), Reason.NONE)
 
     async def say_goodbye(self, text: str) -> None:
         """Tell the peer that this side ends the Connection."""
@@ -105,6 +122,7 @@ class Session:
         for task in self._importing.values():
             task.cancel()
         self._channel.close()
+        self._endpoint = None
 
     def ask_to_unmap(self, share_id: int) -> None:
         """The peer is to give back what it mapped of our share."""
@@ -114,13 +132,14 @@ class Session:
         """Unmap, and tell the owner when that is done."""
         self._context._control.start(self._give_back, share_id, imported)
 
-    async def import_share(self, share: Share, key: int) -> None:
+    async def import_share(self, share: Share) -> None:
         """Map the memory behind the peer's share, or note why that is impossible.
 
         Raises:
             AccessDenied: the owner does not allow it.
             PeerLost: it is gone.
         """
+        key = share.share_id
         task = self._importing.get(key)
         if task is None:
             task = self._importing[key] = asyncio.get_running_loop().create_task(self._import(share))
@@ -148,12 +167,15 @@ class Session:
         finally:
             self._replies.pop(number, None)
         try:
-            if reply.status == Status.ACCESS_DENIED.value:
-                raise from_native(reply.status, reply.reason, peer=connection.peer, provider="shm")
-            if reply.status != Status.OK.value:
-                connection._unmappable[share.share_id] = reply.text or "its owner cannot give it out"
-                return
-            self._map(share, reply, fds[0])
+            if reply.status == Status.UNSUPPORTED.value:
+                connection._unmappable[share.share_id] = "its owner cannot give it out"
+            elif reply.status != Status.OK.value:
+                raise from_native(reply.status, reply.reason, "said by the peer", peer=connection.peer, provider="shm")
+            elif fds:
+                self._map(share, reply, fds[0])
+            else:
+                self._channel.post(wire.Unmapped(share=share.share_id))
+                raise from_native(Status.NO_MEMORY.value, Reason.OUT_OF_DESCRIPTORS.value, operation="map")
         finally:
             for fd in fds:
                 os.close(fd)
@@ -176,6 +198,8 @@ class Session:
         connection._drop_old_imports()
 
     def _handle(self, message: wire.Message, fds: list[int]) -> None:
+        if getattr(message, "nfds", 0) and not fds and not isinstance(message, wire.MapReply):
+            raise OSError(errno.EMFILE, "no number left for a descriptor that the peer sent")
         if isinstance(message, wire.Setup):
             self._set_up(message, fds)
         elif isinstance(message, wire.Bye):
@@ -219,9 +243,7 @@ class Session:
         provider = self._choose(setup.providers)
         connection._provider = provider
         try:
-            endpoint = engine.endpoint(provider, connection._native_id)
-            connection._endpoint_or_none = None
-            self._endpoint: Endpoint = endpoint
+            endpoint = self._endpoint = engine.endpoint(provider, connection._native_id)
             if provider == "shm":
                 data, own = endpoint.address()
                 self._channel.post(wire.Lane(provider=provider, address=data, nfds=len(own)), own)
@@ -250,27 +272,24 @@ class Session:
             self._connection._missing[provider] = why
         if not chosen:
             reasons = "; ".join(f"{name}: {why}" for name, why in self._connection._missing.items())
-            raise_unsupported = Unsupported(
+            self._channel.post(wire.Bye(text=f"no provider in common: {reasons}"[:2000]))
+            raise Unsupported(
                 f"no provider in common: {reasons}",
                 fix="allow the same providers= on both sides",
                 peer=self._connection.peer,
             )
-            self._channel.post(wire.Bye(text=f"no provider in common: {reasons}"[:2000]))
-            raise SetupFailed(raise_unsupported)
         return chosen
 
     def _arrange_tcp(self, peer: Address) -> None:
         own = address.parse(self._context.url)
-        acceptor_listens = peer.listens if self._initiator else own.listens
-        initiator_listens = own.listens if self._initiator else peer.listens
-        if not acceptor_listens and not initiator_listens:
-            raise SetupFailed(
-                Unsupported(
-                    "tcp: neither side listens on TCP", fix="give one of them listen=", peer=self._connection.peer
-                )
+        acceptor_listens = peer.listens if self.initiator else own.listens
+        if not own.listens and not peer.listens:
+            raise Unsupported(
+                "tcp: neither side listens on TCP", fix="give one of them listen=", peer=self._connection.peer
             )
-        # The side that accepted listens, so the other need not be reachable.
-        if self._initiator != acceptor_listens:
+        # The side that accepted listens if it can, so that the other need not be reachable.
+        i_listen = not acceptor_listens if self.initiator else acceptor_listens
+        if i_listen:
             token, future = self._context._listeners.invite()
             self._channel.post(wire.LaneInvite(provider="tcp", token=token))
             self._context._control.start(self._guarded, self._take_tcp(future))
@@ -305,7 +324,7 @@ class Session:
             self._fail(from_native(*error.args, peer=self._connection.peer), Reason.LANE_CLOSED)
 
     def _connect_lane(self, provider: str, data: bytes, fds: list[int]) -> None:
-        if self._mine_ready or provider != self._connection._provider:
+        if self._mine_ready or provider != self._connection._provider or self._endpoint is None:
             raise ProtocolError("malformed: a lane that was not agreed on")
         try:
             self._endpoint.connect(data, fds)
@@ -317,7 +336,7 @@ class Session:
         self._check_ready()
 
     def _check_ready(self) -> None:
-        if self._mine_ready and self._theirs_ready and not self.ready.done():
+        if self._mine_ready and self._theirs_ready and self._endpoint is not None and not self.ready.done():
             connection = self._connection
             connection._lane_costs[connection._provider] = lane_cost(self._endpoint)
             connection._endpoint_or_none = self._endpoint
@@ -353,9 +372,4 @@ class Session:
         self._channel.post(wire.Unmapped(share=share_id))
 
     def _fail(self, error: ZerohopError, reason: Reason) -> None:
-        if isinstance(error, RegistrationFailed):
-            # Its own trouble; for operations the peer is what is missing.
-            status = Status.PEER_LOST
-        else:
-            status = Status.PEER_LOST
-        self._connection._lose(error, status, reason)
+        self._connection._lose(error, Status.PEER_LOST, reason)

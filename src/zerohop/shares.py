@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import auth
+from . import auth, closed
 from ._native import NativeError, Reason, Status
 from .errors import RevocationIncomplete, from_native
 from .remote_buffer import RemoteBuffer, Share
@@ -155,6 +155,13 @@ class Shares:
         self._withdraw(shares, _AT_ONCE_NS)
         if timeout and any(share.importers for share in shares):
             self._wait(shares, time.monotonic_ns() + int(timeout * 1e9))
+
+    def close(self) -> None:
+        """Forget all; the engine is closed, and nobody can reach anything."""
+        with self._lock:
+            self._shares.clear()
+            self._leaving.clear()
+        self._engine = closed.ENGINE
 
     def _withdraw(self, shares: Iterable[LocalShare], deadline_ns: int) -> list[LocalShare]:
         """No peer may begin anything with them from now on; returns those that the engine is still busy with."""

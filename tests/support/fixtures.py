@@ -108,15 +108,25 @@ def open_context(no_leaks: None) -> Iterator[OpenContext]:
         context.close()
 
 
+@pytest.fixture(scope="session")
+def spares(runtime_directory: None) -> Iterator[list[Peer]]:
+    """Processes that start while other tests run. There are always as many, so that no test's leak check sees one."""
+    spares = [Peer() for _ in range(2)]
+    yield spares
+    for peer in spares:
+        peer.reap()
+
+
 @pytest.fixture
-def start_peer(no_leaks: None) -> Iterator[StartPeer]:
+def start_peer(spares: list[Peer], no_leaks: None) -> Iterator[StartPeer]:
     """Starts peers of the test's own; none of them outlives the test."""
     peers: list[Peer] = []
 
     def start_one(options: Options) -> Peer:
-        peer = Peer(options)
+        peer = spares.pop(0)
+        spares.append(Peer())
         peers.append(peer)
-        return peer
+        return peer.open(options)
 
     yield start_one
     finish_all(peers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -104,12 +105,19 @@ class _ThreadJob(Job[T]):
 
 
 class Peer(Remote):
-    """A process with one Context. `finish` ends it in good order, `reap` in any case."""
+    """A process with one Context. `finish` ends it in good order, `reap` in any case.
 
-    def __init__(self, options: Options, *, environment: dict[str, str] | None = None) -> None:
+    Starting the interpreter takes most of the time and needs nobody to wait for it, so the constructor does that and
+    returns; `open` gives the process its Context.
+    """
+
+    def __init__(self) -> None:
         self._pipe, theirs = Pipe()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by reap
         self._pending: _PipeJob[Any] | None = None
+        self._stopped = False
+        # Its own: a killed process leaves its sockets behind, which is nobody's leak.
+        self._runtime = Path(tempfile.mkdtemp(prefix="zh-peer-"))
         path = os.pathsep.join([str(_TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
         with theirs:
             self._process = subprocess.Popen(
@@ -117,17 +125,21 @@ class Peer(Remote):
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stderr=self._errors,
-                env={**os.environ, **(environment or {}), "PYTHONPATH": path},
+                env={**os.environ, "PYTHONPATH": path, "XDG_RUNTIME_DIR": str(self._runtime)},
             )
         self.pid = self._process.pid
+
+    def open(self, options: Options) -> Peer:
+        """Open its Context; returns itself. The process is gone when that fails."""
         try:
             self._pipe.send(options)
-            started: _PipeJob[Identity] = _PipeJob(self)
-            self._pending = started
-            self.identity = started.result()
+            opened: _PipeJob[Identity] = _PipeJob(self)
+            self._pending = opened
+            self.identity = opened.result()
         except BaseException:
             self.reap()
             raise
+        return self
 
     def start(self, method: Callable[Concatenate[Service, P], T], /, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
         assert self._pending is None, "the peer is busy"
@@ -143,20 +155,30 @@ class Peer(Remote):
         """SIGSTOP; returns when the process has stopped."""
         os.kill(self.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+        self._stopped = True
 
     def resume(self) -> None:
+        self._stopped = False
         os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """SIGKILL; returns at once, before the kernel has torn the process down."""
         os.kill(self.pid, signal.SIGKILL)
 
+    @property
+    def idle(self) -> bool:
+        """Whether it is there, runs, and has answered everything."""
+        return self._process.poll() is None and self._pending is None and not self._stopped
+
     def finish(self) -> None:
-        """Have it close its Context and end; raises PeerGoneError unless it ends well."""
+        """Have it close its Context and end; raises PeerGoneError unless it ends well and leaves nothing behind."""
         try:
             self._pipe.send(None)
             if self._process.wait(ANSWER_S) != 0:
                 raise self.gone("did not end well")
+            left = list(self._runtime.iterdir())
+            if left:
+                raise self.gone(f"left {left} behind")
         except (BrokenPipeError, subprocess.TimeoutExpired):
             raise self.gone("did not end") from None
         finally:
@@ -169,13 +191,18 @@ class Peer(Remote):
             self._process.wait()
         self._pipe.close()
         self._errors.close()
+        shutil.rmtree(self._runtime, ignore_errors=True)
 
     def gone(self, what: str) -> PeerGoneError:
         """The exception that tells what became of the process, after having it say where its threads are."""
         if self._process.poll() is None:
             os.kill(self.pid, signal.SIGCONT)
             os.kill(self.pid, signal.SIGABRT)  # faulthandler prints every thread's stack
-        code = self._process.wait()
+        try:
+            code = self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace")[-8000:]
         return PeerGoneError(f"peer {self.pid} {what} (exit {code}); it wrote:\n{said}")
@@ -205,7 +232,7 @@ def finish_all(peers: Sequence[Peer]) -> None:
     failures = []
     for peer in peers:
         try:
-            if peer._process.poll() is None and peer._pending is None:
+            if peer.idle:
                 peer.finish()
             else:
                 peer.reap()

@@ -125,7 +125,7 @@ class Pool:
         if name not in self._worlds:
             provider, place = name.split("-")
             options = Options(providers=(provider,), name=f"tests-{provider}")
-            there: Remote = Peer(options) if place == "other" else Neighbour(options)
+            there: Remote = Peer().open(options) if place == "other" else Neighbour(options)
             world = World(provider, options.open(), there)
             self._worlds[name] = world
             world.warm()

@@ -153,7 +153,7 @@ size_t RingConsumer::receive(std::span<const iovec> pieces, bool streaming, cons
         head_.store(head, std::memory_order_relaxed);
         indices.head.store(head, std::memory_order_seq_cst);
         if (indices.producer_waiting.load(std::memory_order_seq_cst) != 0 && producer != nullptr) {
-            producer->ring();
+            producer->wake();
         }
     }
     return got;

@@ -1,0 +1,54 @@
+"""Moves bytes between GPU memory, host memory and storage of any two processes, with no needless hop."""
+
+from .connection import Connection
+from .context import Context, Device, Statistics
+from .errors import (
+    AccessDenied,
+    Closed,
+    DeadlineExceeded,
+    DeviceFailed,
+    PeerLost,
+    ProtocolError,
+    RegistrationFailed,
+    RevocationIncomplete,
+    StagedPathWarning,
+    Unsupported,
+    WouldBlock,
+    ZerohopError,
+)
+from .memory import Memory, View
+from .notification import Notification
+from .operation import Operation
+from .paths import Explanation
+from .remote_buffer import RemoteBuffer
+from .waiting import as_completed, wait_all
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AccessDenied",
+    "Closed",
+    "Connection",
+    "Context",
+    "DeadlineExceeded",
+    "Device",
+    "DeviceFailed",
+    "Explanation",
+    "Memory",
+    "Notification",
+    "Operation",
+    "PeerLost",
+    "ProtocolError",
+    "RegistrationFailed",
+    "RemoteBuffer",
+    "RevocationIncomplete",
+    "StagedPathWarning",
+    "Statistics",
+    "Unsupported",
+    "View",
+    "WouldBlock",
+    "ZerohopError",
+    "__version__",
+    "as_completed",
+    "wait_all",
+]

@@ -1,0 +1,602 @@
+"""Context: this process's presence. Everything else is made from one."""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from . import _native, address, closed, inputs, transfer
+from ._native import NativeError, Reason, Status
+from .errors import Closed, Unsupported, ZerohopError, from_native
+from .memory import Memory, View, rights_bits
+from .notification import Notification, NotificationWait, iterate, take_now
+from .operation import Finished, Operation
+from .registry import Registry
+from .routes import Routes
+from .settings import UNSET, Unset, resolve
+from .shares import Shares
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from types import TracebackType
+
+    from .connection import Connection
+    from .memory import Rights
+    from .paths import Explanation
+    from .remote_buffer import RemoteBuffer
+    from .transfer import Local, Pages
+
+_NS: Final = 1_000_000_000
+_READ_ONLY: Final = 1
+_READ_WRITE: Final = 3
+_SCRATCH_BYTES: Final = 64
+# How often memory is looked at that was closed while operations used it.
+_DRAIN_S: Final = 0.02
+# Contexts that were not closed get this long each when the interpreter exits.
+_EXIT_S: Final = 1.0
+# For a forked child to find them; holds nothing alive.
+_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+
+
+class Device(NamedTuple):
+    """An accelerator of this Context.
+
+    Attributes:
+        name: what ``alloc`` and ``register`` take, such as ``"sim:0"``.
+        kind: of driver: ``"sim"``, ``"cuda"``, ``"hip"``.
+        capabilities: what it can do, by name.
+        pci_address: empty for one that is not on a bus.
+        total_bytes: its memory.
+    """
+
+    name: str
+    kind: str
+    capabilities: tuple[str, ...]
+    pci_address: str
+    total_bytes: int
+
+
+class Statistics(NamedTuple):
+    """Counters of a Context.
+
+    Attributes:
+        connections: peers that it is connected to.
+        registrations: registered regions, cached ones included.
+        pinned: regions that were closed and still wait for transfers to end.
+        shares: handles that can be used.
+        mapped: peers' memories that are mapped here.
+        routes: pairs (memory, remote memory) whose path is chosen.
+        engine: counters of the data plane, by name.
+    """
+
+    connections: int
+    registrations: int
+    pinned: int
+    shares: int
+    mapped: int
+    routes: int
+    engine: Mapping[str, int]
+
+
+class Context:
+    """The accelerators, links and registered memory of this process, its listening address and its engine.
+
+    There is no global state: two Contexts in one process work, and may talk to each other. All methods may be called
+    from any thread. A context manager, with ``with`` and ``async with``. Close it when you are done; one that is not
+    closed lives until the interpreter exits. After ``fork()`` the child's copy raises Closed, and never hangs.
+
+    Each argument's default comes from ``ZEROHOP_<NAME>`` where that is set.
+
+    Args:
+        listen: ``"host:port"`` for peers on other hosts; port 0 takes a free one. None: no TCP listener, only peers
+            on this host can connect. Off loopback a secret is needed.
+        secret: what peers must have too; proved, never sent.
+        insecure: listen off loopback without a secret.
+        providers: names, such as ``["shm", "tcp"]``; None: all that work here.
+        require: ``"direct"`` makes a path through host buffers an error (Unsupported).
+        sim_devices: number of simulated accelerators, ``sim:0`` and so on.
+        timeout: seconds until an operation ends with DeadlineExceeded, unless it says otherwise; 0: never.
+        spin_us: microseconds of polling before a wait sleeps.
+        heartbeat: seconds of silence until a peer on another host is lost; 0: never.
+        name: what peers and logs call it.
+
+    Raises:
+        ValueError, TypeError: an argument makes no sense; listening off loopback without a secret.
+        Unsupported: a provider does not work here, or the address cannot be had; with the reason and the fix.
+        RegistrationFailed: out of descriptors or memory.
+    """
+
+    def __init__(
+        self,
+        *,
+        listen: str | Unset | None = UNSET,
+        secret: str | bytes | Unset | None = UNSET,
+        insecure: bool | Unset = UNSET,
+        providers: Sequence[str] | Unset | None = UNSET,
+        require: Literal["direct"] | Unset | None = UNSET,
+        sim_devices: int | Unset = UNSET,
+        timeout: float | Unset = UNSET,
+        spin_us: float | Unset = UNSET,
+        heartbeat: float | Unset = UNSET,
+        name: str | Unset | None = UNSET,
+    ) -> None:
+        self._closed = True
+        self._forked = False
+        settings = resolve(
+            {
+                "listen": listen,
+                "secret": secret,
+                "insecure": insecure,
+                "providers": providers,
+                "require": require,
+                "sim_devices": sim_devices,
+                "timeout": timeout,
+                "spin_us": spin_us,
+                "heartbeat": heartbeat,
+                "name": name,
+            }
+        )
+        self.id: Final = os.urandom(16).hex()
+        self.name: Final = settings.name
+        self._settings = settings
+        self._providers = _usable(settings.providers)
+        self._timeout_ns = int(settings.timeout * _NS)
+        self._spin_ns = int(settings.spin_us * 1000)
+        self._scratch: Memory | None = None
+        self._draining = False
+        self._start()
+
+    def _start(self) -> None:
+        # asyncio and all that speaks to peers: not needed by whoever only imports.
+        from .aio import Loops
+        from .control import ControlThread
+        from .handshake import Identity
+        from .listener import Listeners
+        from .peers import Peers
+
+        settings = self._settings
+        self._listeners = Listeners(settings)
+        try:
+            self.url = address.Address(
+                self._listeners.host,
+                self._listeners.port,
+                self.id,
+                address.host_id(),
+                self._listeners.socket_path,
+            ).url()
+            self._identity = Identity(self.id, address.host_id(), os.getpid(), self.name[:256], settings.secret)
+            self._engine = _native.Engine(self._spin_ns, settings.sim_devices, int(settings.heartbeat * _NS))
+        except BaseException as error:
+            self._listeners.close()
+            if isinstance(error, NativeError):
+                raise from_native(*error.args, operation="open") from None
+            raise
+        self._post: Callable[..., int | _native.Op] = self._engine.post
+        self._registry = Registry(self._engine, self._drain_soon)
+        self._shares = Shares(self._engine, self.id, self.url, self._ask_to_unmap)
+        self._routes = Routes(self._engine, settings.require)
+        self._loops = Loops(self._engine)
+        self._peers = Peers(self)
+        try:
+            self._control = ControlThread()
+        except BaseException as error:
+            self._engine.close(time.monotonic_ns() + _NS)
+            self._listeners.close()
+            if isinstance(error, OSError):
+                raise from_native(Status.NO_MEMORY.value, Reason.OUT_OF_DESCRIPTORS.value, operation="open") from None
+            raise
+        self._closed = False
+        _contexts.add(self)
+        self._control.wait(self._begin, timeout=_EXIT_S)
+
+    async def _begin(self) -> None:
+        self._peers.start()
+        self._listeners.start(self._control, self._identity, self._peers.admit, self._peers.enter)
+
+    # Memory
+
+    def register(self, x: Any, rights: Rights | None = None) -> Memory:
+        """The Memory of what ``x`` refers to, without a copy; ``x`` is kept alive until it is closed.
+
+        ``x`` is a numpy array, a torch tensor, anything with DLPack, ``__cuda_array_interface__`` or the buffer
+        protocol, or a raw ``(pointer, nbytes, device)``. It must be contiguous. The allocation behind it is registered
+        once, and found again as long as the object that owns it lives; raw pointers never are. Memory that other
+        processes on this host can map, from ``alloc``, ``multiprocessing.shared_memory`` or a shared tensor, is
+        recognised.
+
+        Freeing a raw pointer before the Memory is closed is the caller's error.
+
+        Args:
+            x: the memory.
+            rights: what ``share`` may give out at most: ``"r"``, ``"w"`` or ``"rw"``; None: what ``x`` allows.
+
+        Raises:
+            TypeError: not memory.
+            ValueError: not contiguous; rights that ``x`` does not have; no such device.
+            Unsupported: memory of a device that this build has no driver for.
+            RegistrationFailed: the system refused.
+            Closed: the Context is closed.
+        """
+        self._check_open()
+        if isinstance(x, (Memory, View)):
+            raise TypeError("it is registered already")
+        source = inputs.read(x)
+        possible = _READ_ONLY if source.readonly else _READ_WRITE
+        bits = possible if rights is None else rights_bits(rights)
+        if bits & ~possible:
+            raise ValueError(f'{type(x).__name__} is read-only: rights can be "r" only')
+        registration, owned = self._registry.register(source)
+        offset = source.address - registration.address
+        return Memory(self, registration, offset, source.nbytes, bits, source.keep, owned=owned)
+
+    def alloc(self, nbytes: int, device: str = "host") -> Memory:
+        """New memory. On the host zero-filled, page-aligned, and mappable by other processes on this host.
+
+        Args:
+            nbytes: length, at least 1.
+            device: ``"host"`` or a device's name, such as ``"sim:0"``; its contents are undefined.
+
+        Raises:
+            ValueError: no such device, or no such length.
+            RegistrationFailed: out of memory.
+            Closed: the Context is closed.
+        """
+        self._check_open()
+        if isinstance(nbytes, bool) or not isinstance(nbytes, int):
+            raise TypeError(f"nbytes must be an int, not {type(nbytes).__name__}")
+        if not 0 < nbytes < 1 << 62:
+            raise ValueError(f"cannot allocate {nbytes} bytes")
+        registration = self._registry.allocate(nbytes, device)
+        return Memory(self, registration, 0, nbytes, _READ_WRITE, None, owned=True)
+
+    # Peers
+
+    def connect(self, url: str, *, timeout: float | None = None) -> Operation[Connection]:
+        """The Connection to the Context at the URL; value: the Connection. There is one per peer.
+
+        A URL with a Context's id reaches that Context and no other; ``zerohop://host:port`` whichever is there.
+
+        Raises:
+            ValueError: not a URL of ours.
+            Closed: the Context is closed. From the Operation: PeerLost, AccessDenied (wrong secret), ProtocolError
+                (another version), Unsupported (no provider in common), DeadlineExceeded.
+        """
+        where = address.parse(url)
+        self._check_open()
+        existing = self._peers.connected.get(where.context)
+        if existing is not None:
+            return Finished(self, "connect", None, 0, existing, 0)
+        from .deferred import defer
+
+        return defer(self, "connect", 0, self._deadline(timeout), lambda: self._peers.connect(where), None)
+
+    @property
+    def connections(self) -> list[Connection]:
+        """Those that are alive, whichever side made them."""
+        return [connection for connection in list(self._peers.connected.values()) if connection.alive]
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The accelerators of this Context."""
+        self._check_open()
+        return tuple(
+            Device(
+                each["name"], each["kind"], tuple(each["capabilities"]), each["pci_address"], each["total_bytes"]
+            )
+            for each in self._engine.devices()
+        )
+
+    # Transfers
+
+    def write(
+        self, src: Local, dst: RemoteBuffer, *, notify: int | None = None, timeout: float | None = None
+    ) -> Operation[int]:
+        """Write all of ``src`` into the remote ``dst`` of the same length; value: bytes moved.
+
+        Done means that ``src`` may be reused and the other side has accepted every byte; over shm and tcp it is then
+        visible there. Operations have no order among each other. A first use connects and maps in the background.
+        Where the lane is full, the call waits; on an event loop's thread the Operation does instead.
+
+        Args:
+            src: a Memory, a View, or anything that ``register`` takes, which then is registered through the cache.
+            dst: where to; slice it to the same length.
+            notify: a 32-bit number for the peer's ``notification``, never delivered before the data is visible there.
+            timeout: seconds for the operation; None: the Context's; ``math.inf``: none.
+
+        Raises:
+            ValueError: unequal lengths, memory of another Context, a notification of more than 32 bits.
+            TypeError: not memory, not a RemoteBuffer.
+            Closed: the Context or the Memory is closed. All other errors come from the Operation.
+        """
+        return transfer.write(self, src, dst, notify, timeout)
+
+    def write_nowait(
+        self, src: Local, dst: RemoteBuffer, *, notify: int | None = None, timeout: float | None = None
+    ) -> Operation[int]:
+        """Like ``write``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""
+        return transfer.transfer(self, "write", src, dst, notify, timeout, nowait=True)
+
+    def read(self, src: RemoteBuffer, into: Local, *, timeout: float | None = None) -> Operation[int]:
+        """Read all of the remote ``src`` into ``into`` of the same length; value: bytes moved.
+
+        Done means that the bytes are in ``into``. Arguments and errors as for ``write``; read-only memory is a
+        ValueError.
+        """
+        return transfer.transfer(self, "read", into, src, None, timeout)
+
+    def read_nowait(self, src: RemoteBuffer, into: Local, *, timeout: float | None = None) -> Operation[int]:
+        """Like ``read``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""
+        return transfer.transfer(self, "read", into, src, None, timeout, nowait=True)
+
+    def write_pages(
+        self,
+        src: Local,
+        dst: RemoteBuffer,
+        src_pages: Pages,
+        dst_pages: Pages,
+        *,
+        page_bytes: int,
+        notify: int | None = None,
+        timeout: float | None = None,
+    ) -> Operation[int]:
+        """Write page ``src_pages[i]`` of ``src`` to page ``dst_pages[i]`` of ``dst``, for all i, as one Operation.
+
+        Page n of a range are its bytes ``n * page_bytes`` to ``(n + 1) * page_bytes``. The pages have no order among
+        each other; ``notify`` comes after all of them. The index arrays may be reused when the call returns.
+        Done and errors as for ``write``; pages outside the remote range are AccessDenied, from the Operation.
+
+        Args:
+            src: memory here; the lengths of ``src`` and ``dst`` need not be equal.
+            dst: memory there.
+            src_pages: one-dimensional array of integers.
+            dst_pages: as many of them.
+            page_bytes: length of a page, at least 1.
+            notify: as for ``write``.
+            timeout: as for ``write``.
+        """
+        return transfer.transfer_pages(
+            self, "write_pages", src, dst, src_pages, dst_pages, page_bytes, notify, timeout
+        )
+
+    def read_pages(
+        self,
+        src: RemoteBuffer,
+        into: Local,
+        src_pages: Pages,
+        dst_pages: Pages,
+        *,
+        page_bytes: int,
+        timeout: float | None = None,
+    ) -> Operation[int]:
+        """Read page ``src_pages[i]`` of ``src`` into page ``dst_pages[i]`` of ``into``, for all i; see write_pages."""
+        return transfer.transfer_pages(self, "read_pages", into, src, dst_pages, src_pages, page_bytes, None, timeout)
+
+    def fetch_add(
+        self, dst: RemoteBuffer, value: int, *, offset: int = 0, timeout: float | None = None
+    ) -> Operation[int]:
+        """Add to the 8 bytes at ``offset``, an unsigned integer in the target's byte order that wraps around.
+
+        The Operation's value is what was there before. Atomic against operations of the same provider on the same
+        memory, and only those. Needs both rights.
+
+        Raises:
+            ValueError: not within ``dst``, or not aligned to 8 bytes. Else as for ``write``.
+        """
+        return transfer.atomic(self, "fetch_add", dst, value, 0, offset, timeout)
+
+    def compare_swap(
+        self, dst: RemoteBuffer, compare: int, swap: int, *, offset: int = 0, timeout: float | None = None
+    ) -> Operation[int]:
+        """Put ``swap`` into the 8 bytes at ``offset`` if they are ``compare``; value: what was there before.
+
+        It was put there if the value equals ``compare``. Atomicity and errors as for ``fetch_add``.
+        """
+        return transfer.atomic(self, "compare_swap", dst, swap, compare, offset, timeout)
+
+    def notify(
+        self, target: Connection | RemoteBuffer, value: int, *, timeout: float | None = None
+    ) -> Operation[int]:
+        """Give a peer, or the owner of a handle, a notification without data; value: 0. Errors as for ``write``."""
+        return transfer.notify_peer(self, target, value, timeout)
+
+    def flush(self, connection: Connection | None = None, *, timeout: float | None = None) -> Operation[int]:
+        """Done when what was posted before, to one peer or to all, is visible there; value: 0."""
+        return transfer.flush(self, connection, timeout)
+
+    def explain(self, local: Local, remote: RemoteBuffer, *, timeout: float | None = None) -> Explanation:
+        """Which path transfers between the two take, and why not another; connects first where needed, and waits.
+
+        Raises:
+            Unsupported: there is none; the reason names every candidate. Other errors as for ``write``.
+        """
+        return transfer.explain(self, local, remote, timeout)
+
+    # Notifications
+
+    def notification(self, timeout: float | None = None) -> Operation[Notification]:
+        """The next notification that arrives, or the first that has. ``timeout`` in seconds; None: no limit."""
+        self._check_open()
+        return NotificationWait(self, 0 if timeout is None else self._deadline(timeout))
+
+    def notification_nowait(self) -> Notification:
+        """One that has arrived; WouldBlock when there is none."""
+        self._check_open()
+        return take_now(self)
+
+    def notifications(self) -> AsyncIterator[Notification]:
+        """All of them, with ``async for``, until the Context is closed."""
+        self._check_open()
+        return iterate(self)
+
+    # The end
+
+    def statistics(self) -> Statistics:
+        """Counters, as they are now."""
+        self._check_open()
+        self._registry.drain()
+        connections = list(self._peers.connected.values())
+        return Statistics(
+            connections=len(connections),
+            registrations=len(self._registry),
+            pinned=self._registry.pinned,
+            shares=len(self._shares),
+            mapped=sum(len(connection._imports) for connection in connections),
+            routes=len(self._routes),
+            engine=dict(self._engine.statistics()),
+        )
+
+    def close(self, timeout: float = 5.0) -> None:
+        """End everything, in ``timeout`` seconds whatever the peers do; idempotent.
+
+        Operations in flight end with Closed, those of the peers with PeerLost; handles of this Context are dead.
+        Every Memory is closed. Arrays from ``Memory.numpy`` stay valid.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        deadline = time.monotonic() + timeout
+        control = self._control
+        control.wait(self._say_goodbye, timeout=min(timeout, 1.0))
+        self._engine.close(time.monotonic_ns() + int(max(0.0, deadline - time.monotonic()) * _NS))
+        control.wait(self._let_go, timeout=max(0.1, deadline - time.monotonic()))
+        self._loops.close()
+        control.stop(max(0.1, deadline - time.monotonic()))
+        for part in (self._shares, self._routes, self._registry):
+            part.close()
+        self._engine, self._post = closed.ENGINE, closed.refuse
+        _contexts.discard(self)
+
+    async def _say_goodbye(self) -> None:
+        self._listeners.close()
+        await self._peers.close("the peer closed its Context")
+
+    async def _let_go(self) -> None:
+        self._peers.lose_all()
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Context:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        import asyncio
+
+        # It may wait for peers, and the loop has other things to do.
+        await asyncio.to_thread(self.close)
+
+    def __repr__(self) -> str:
+        return f"<Context {self.name} at {self.url}{', closed' if self._closed else ''}>"
+
+    # For the rest of the package
+
+    def _check_open(self) -> None:
+        if self._closed or self._forked:
+            raise self._closed_error()
+
+    def _check_process(self) -> None:
+        """Raise in a forked child, before something there waits for threads that it does not have."""
+        if self._forked:
+            raise self._closed_error()
+
+    def _closed_error(self) -> ZerohopError:
+        if self._forked:
+            return Closed("this Context was created before fork()", fix="create a new Context in the child")
+        return Closed("this Context is closed")
+
+    def _deadline(self, timeout: float | None) -> int:
+        """Absolute, in native nanoseconds; 0: none."""
+        if timeout is None:
+            return time.monotonic_ns() + self._timeout_ns if self._timeout_ns else 0
+        if timeout < 0 or math.isnan(timeout):
+            raise ValueError(f"timeout must not be negative, as {timeout} is")
+        return 0 if timeout == math.inf else time.monotonic_ns() + int(timeout * _NS)
+
+    def _view(self, x: Local) -> Memory | View:
+        """What a transfer's local argument stands for."""
+        if not isinstance(x, (Memory, View)):
+            return self.register(x)
+        if x._context is not self:
+            raise ValueError("the memory was registered with another Context")
+        self._check_open()
+        x._home()._check_open()
+        return x
+
+    def _scratch_memory(self) -> Memory:
+        """What the route of an atomic operation begins at; nothing is ever written there."""
+        if self._scratch is None:
+            self._scratch = self.alloc(_SCRATCH_BYTES)
+        return self._scratch
+
+    def _connection_of(self, native_id: int) -> Connection:
+        return self._peers.of_native(native_id)
+
+    def _ask_to_unmap(self, connection: Connection, share_id: int) -> None:
+        session = connection._session
+        if session is not None:
+            self._control.call(session.ask_to_unmap, share_id)
+
+    def _drain_soon(self) -> None:
+        """From any thread: look again whether memory that was closed is still in use."""
+        if not self._closed and not self._draining:
+            self._draining = True
+            self._control.call(self._control.loop.call_later, _DRAIN_S, self._drain)
+
+    def _drain(self) -> None:
+        self._draining = False
+        if not self._closed:
+            self._registry.drain()
+
+    def _complete(self, native: _native.Op, status: Status, reason: Reason, nbytes: int) -> None:
+        """End an operation of ours; one that its deadline or a cancellation has ended stays as it is."""
+        try:
+            native.complete(status, reason, 0, nbytes)
+        except NativeError:
+            # The engine is closed, and has ended it.
+            pass
+
+    def _abandon(self) -> None:
+        """In a forked child."""
+        self._forked = self._closed = True
+        # The hot path looks at nothing else.
+        self._post = closed.refuse
+        self._engine.abandon()
+        self._control.abandon()
+
+
+def _usable(wanted: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The providers that this Context may use; Unsupported when one that was asked for does not work here."""
+    probed = {name: (usable, reason, fix) for name, usable, reason, fix in _native.providers()}
+    if wanted is None:
+        return tuple(name for name, (usable, _, _) in probed.items() if usable)
+    for name in wanted:
+        usable, reason, fix = probed.get(name, (False, "it is not in this build", "use another provider"))
+        if not usable:
+            raise Unsupported(f"provider {name}: {reason}", fix=fix, provider=name)
+    return wanted
+
+
+def _after_fork() -> None:
+    for context in list(_contexts):
+        context._abandon()
+    _contexts.clear()
+
+
+def _at_exit() -> None:
+    for context in list(_contexts):
+        context.close(_EXIT_S)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

@@ -1,0 +1,365 @@
+"""The peers of one Context: dialling, being dialled, and keeping one Connection per pair. On the control thread.
+
+When two Contexts dial each other at the same time, the one with the smaller id wins: it refuses the other's socket,
+and the other uses the one that comes in. A Context may also dial itself; then both ends are its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from . import address, handshake
+from ._native import Reason, Status
+from .channel import Channel, ChannelEnded
+from .connection import Connection, again, lost_error
+from .control import resolve
+from .errors import AccessDenied, PeerLost, ZerohopError
+from .handshake import CLOSED, CONTROL, DUPLICATE, LANE, Refused
+from .session import SETUP_S, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from .address import Address
+    from .context import Context
+    from .routes import Import
+    from .wire import Hello
+
+_CONNECT_S: Final = 5.0
+# After a refusal because the peer is dialling too: how long its own socket may take, and how often to dial again.
+_CROSSING_S: Final = 0.25
+_ATTEMPTS: Final = 8
+_BACKLOG_PAUSE_S: Final = 0.005
+# Connections that are gone, kept for notifications that arrived before they were.
+_REMEMBERED: Final = 1024
+_UNMAP_PAUSE_S: Final = 0.002
+
+
+class Peers:
+    """Every Connection of a Context."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        # By id of the peer Context; read by any thread.
+        self.connected: dict[str, Connection] = {}
+        # By native id, the lost ones too.
+        self._introduced: dict[int, Connection] = {}
+        self._dials: dict[str, asyncio.Task[Connection]] = {}
+        self._dialling: set[str] = set()
+        # Those that have not come to a lane yet, and when peers were admitted that are about to become one.
+        self._young: set[Connection] = set()
+        self._admitted: dict[str, float] = {}
+        self._arrivals: asyncio.Event | None = None
+        # The first end of a Context that dials itself, until the second is there.
+        self._own_end: Connection | None = None
+        self._closing = False
+
+    def start(self) -> None:
+        """Look out for peers that the engine finds dead."""
+        self._arrivals = asyncio.Event()
+        events = self._context._engine.events
+        asyncio.get_running_loop().add_reader(events.fd, self._died)
+
+    async def connect(self, where: Address) -> Connection:
+        """The Connection to the Context at the address, made if there is none.
+
+        Raises:
+            PeerLost: nobody answers there, or another Context does.
+            AccessDenied, ProtocolError, Unsupported: they could not agree.
+        """
+        existing = self.connected.get(where.context)
+        if existing is not None:
+            return existing
+        key = where.context or where.url()
+        task = self._dials.get(key)
+        if task is None:
+            task = self._dials[key] = asyncio.get_running_loop().create_task(self._dial(where))
+            task.add_done_callback(lambda done: self._dialled(key, done))
+        try:
+            # Others may be waiting for the same one.
+            return await asyncio.shield(task)
+        except ZerohopError as error:
+            raise again(error) from None
+
+    async def open_lane(self, where: Address, peer: str, token: bytes) -> socket.socket:
+        """A socket for the data plane, to the listener that invited it."""
+        channel = await self._open_tcp(where)
+        try:
+            await self._greet(channel, LANE, token, peer)
+            return channel.detach()
+        except BaseException:
+            channel.close()
+            raise
+
+    def admit(self, hello: Hello) -> None:
+        """Whether a peer that dialled may come in; raises Refused."""
+        if self._closing:
+            raise Refused(CLOSED, "this Context is closing")
+        own, other = self._context.id, hello.context
+        if other == own:
+            return
+        if other in self.connected:
+            raise Refused(DUPLICATE, "already connected")
+        if self._arriving(other) or (other in self._dialling and own < other):
+            raise Refused(DUPLICATE, "connecting to that peer already")
+        self._admitted[other] = time.monotonic()
+
+    def enter(self, channel: Channel, hello: Hello) -> None:
+        """A peer that dialled and was admitted."""
+        self._admitted.pop(hello.context, None)
+        connection = Connection(self._context, hello.context)
+        connection.name = hello.name
+        session = Session(self._context, connection, channel, initiator=False, dialled=None)
+        self._context._control.start(self._receive, connection, session)
+
+    def introduce(self, connection: Connection) -> None:
+        """It has a native id from now on."""
+        self._introduced[connection._native_id] = connection
+        if len(self._introduced) > _REMEMBERED:
+            for native_id, old in list(self._introduced.items()):
+                if old._lost is not None:
+                    del self._introduced[native_id]
+                    break
+
+    def established(self, connection: Connection) -> None:
+        """Its lane is up."""
+        self._young.discard(connection)
+        if connection.peer == self._context.id:
+            self._pair(connection)
+        else:
+            self.connected[connection.peer] = connection
+        if self._arrivals is not None:
+            self._arrivals.set()
+            self._arrivals = asyncio.Event()
+
+    def _pair(self, connection: Connection) -> None:
+        """One of the two ends of a Context that dialled itself; they count once both are there."""
+        other, self._own_end = self._own_end, None
+        if other is None or other._lost is not None:
+            self._own_end = connection
+            return
+        connection._partner, other._partner = other, connection
+        dialled = connection if connection._session is not None and connection._session.initiator else other
+        self.connected[connection.peer] = dialled
+
+    def _arriving(self, peer: str) -> bool:
+        """Whether a Connection to that peer, which dialled, is being set up."""
+        admitted = self._admitted.get(peer)
+        if admitted is not None and time.monotonic() - admitted > handshake.TIMEOUT_S:
+            del self._admitted[peer]
+            admitted = None
+        return admitted is not None or any(
+            connection.peer == peer and connection._session is not None and not connection._session.initiator
+            for connection in self._young
+        )
+
+    def forget(self, connection: Connection) -> None:
+        """It is lost."""
+        self._young.discard(connection)
+        if self.connected.get(connection.peer) is connection:
+            del self.connected[connection.peer]
+        partner, connection._partner = connection._partner, None
+        if partner is not None and partner._lost is None:
+            error = connection._lost
+            assert error is not None
+            partner._lose(again(error), Status.PEER_LOST, Reason.LANE_CLOSED)
+
+    def of_native(self, native_id: int) -> Connection:
+        """The Connection that a native id stands for; an unnamed, lost one when it is long gone."""
+        connection = self._introduced.get(native_id)
+        if connection is None:
+            connection = Connection(self._context, "")
+            connection._lost = PeerLost("the peer is long gone")
+        return connection
+
+    def unmap(self, imported: Import) -> None:
+        """Unmap a peer's memory, now or when the last copy has ended."""
+        if not imported.close():
+            self._context._control.start(self.drained, imported)
+
+    async def drained(self, imported: Import) -> None:
+        """Until a peer's memory is unmapped here."""
+        while not imported.close():
+            await asyncio.sleep(_UNMAP_PAUSE_S)
+
+    async def close(self, farewell: str) -> None:
+        """Say goodbye to all."""
+        self._closing = True
+        everyone = {*self.connected.values(), *self._young}
+        goodbyes: list[Coroutine[Any, Any, None]] = [
+            connection._session.say_goodbye(farewell) for connection in everyone if connection._session is not None
+        ]
+        await asyncio.gather(*goodbyes, return_exceptions=True)
+
+    def lose_all(self) -> None:
+        """After the engine is closed: let go of what the connections hold."""
+        asyncio.get_running_loop().remove_reader(self._context._engine.events.fd)
+        error = self._context._closed_error()
+        for connection in {*self.connected.values(), *self._young, *self._introduced.values()}:
+            connection._lose(again(error), Status.CLOSED, Reason.LANE_CLOSED)
+
+    def _died(self) -> None:
+        """The engine has found peers dead."""
+        engine = self._context._engine
+        for native_id in engine.events.drain():
+            connection = self._introduced.get(native_id)
+            if connection is not None and connection._lost is None:
+                status, reason = engine.peer_status(native_id)
+                connection._lose(lost_error(connection, status, reason), status, reason)
+
+    def _dialled(self, key: str, task: asyncio.Task[Connection]) -> None:
+        self._dials.pop(key, None)
+        if not task.cancelled():
+            # Whoever waited may be gone.
+            task.exception()
+
+    async def _dial(self, where: Address) -> Connection:
+        peer = where.context
+        for _ in range(_ATTEMPTS):
+            if peer == self._context.id or not self._arriving(peer):
+                self._dialling.add(peer)
+                try:
+                    connection = await self._dial_once(where)
+                finally:
+                    self._dialling.discard(peer)
+                if connection is not None and connection.peer != self._context.id:
+                    return connection
+            arrived = await self._crossing(peer or self._context.id)
+            if arrived is not None:
+                return arrived
+        raise PeerLost("the peer refuses a second connection, and the first is not there", peer=peer)
+
+    async def _dial_once(self, where: Address) -> Connection | None:
+        """None when the peer is dialling us, or still believes to be connected."""
+        channel = await self._open(where)
+        try:
+            challenge = await self._greet(channel, CONTROL, b"", where.context)
+            existing = self.connected.get(challenge.context)
+            if existing is not None:
+                channel.close()
+                return existing
+            connection = Connection(self._context, challenge.context)
+            session = Session(self._context, connection, channel, initiator=True, dialled=where)
+        except Refused as refusal:
+            channel.close()
+            if refusal.code == DUPLICATE and where.context:
+                return None
+            raise refusal.error(where.context) from None
+        except BaseException:
+            channel.close()
+            raise
+        await self._set_up(connection, session)
+        return connection
+
+    async def _receive(self, connection: Connection, session: Session) -> None:
+        try:
+            await self._set_up(connection, session)
+        except PeerLost:
+            # It left again; if it wanted anything it will come back.
+            return
+        except ZerohopError as error:
+            self._context._control.say_once(connection.peer, "setup", "a peer did not get through its setup: %s", error)
+
+    async def _set_up(self, connection: Connection, session: Session) -> None:
+        """Until the lane is up."""
+        self._young.add(connection)
+        self._context._control.start(session.run)
+        try:
+            await asyncio.wait_for(asyncio.shield(session.ready), SETUP_S)
+        except (asyncio.TimeoutError, TimeoutError):
+            error = PeerLost("the peer did not agree on a lane in time", peer=connection.peer, operation="connect")
+            connection._lose(error, Status.PEER_LOST, Reason.LANE_CLOSED)
+            raise again(error) from None
+
+    async def _crossing(self, peer: str) -> Connection | None:
+        """The Connection that the peer is making, if it comes soon."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _CROSSING_S
+        while peer not in self.connected and loop.time() < deadline and self._arrivals is not None:
+            try:
+                await asyncio.wait_for(self._arrivals.wait(), deadline - loop.time())
+            except (asyncio.TimeoutError, TimeoutError):
+                break
+        return self.connected.get(peer)
+
+    async def _greet(self, channel: Channel, purpose: str, token: bytes, peer: str) -> Any:
+        try:
+            return await asyncio.wait_for(
+                handshake.greet(channel, self._context._identity, purpose, token, peer), handshake.TIMEOUT_S
+            )
+        except (asyncio.TimeoutError, TimeoutError):
+            raise PeerLost("the peer did not finish the handshake in time", peer=peer, operation="connect") from None
+        except ChannelEnded as ended:
+            raise PeerLost(f"the peer hung up during the handshake: {ended}", peer=peer, operation="connect") from None
+
+    async def _open(self, where: Address) -> Channel:
+        """A channel to whoever is there, by the Unix socket where that works."""
+        why_not = ""
+        if where.socket_path and where.host_id in ("", address.host_id()):
+            try:
+                return await self._open_unix(where.socket_path)
+            except (OSError, AccessDenied) as error:
+                why_not = f"nobody answers at {where.socket_path} ({error})"
+        if where.listens:
+            return await self._open_tcp(where)
+        raise PeerLost(
+            why_not or "the peer is on another host and does not listen on TCP",
+            fix="is the peer still running?",
+            peer=where.context,
+            operation="connect",
+        )
+
+    async def _open_unix(self, path: str) -> Channel:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._context._control.sockets.add(sock)
+        try:
+            sock.setblocking(False)
+            while True:
+                try:
+                    sock.connect(path)
+                    break
+                except BlockingIOError:
+                    # Its backlog is full; nothing wakes us when it no longer is.
+                    await asyncio.sleep(_BACKLOG_PAUSE_S)
+            if address.peer_uid(sock) != os.getuid():
+                raise AccessDenied("the Unix socket belongs to another user")
+            return Channel(sock)
+        except BaseException:
+            sock.close()
+            raise
+
+    async def _open_tcp(self, where: Address) -> Channel:
+        failure: OSError | None = None
+        try:
+            found = await resolve(where.host, where.port)
+        except OSError as error:
+            found, failure = [], error
+        for family, kind, protocol, _, target in found:
+            sock = None
+            try:
+                sock = socket.socket(family, kind, protocol)
+                self._context._control.sockets.add(sock)
+                sock.setblocking(False)
+                await asyncio.wait_for(asyncio.get_running_loop().sock_connect(sock, target), _CONNECT_S)
+                return Channel(sock)
+            except (asyncio.TimeoutError, TimeoutError):
+                failure = TimeoutError("no answer")
+            except OSError as error:
+                failure = error
+            except BaseException:
+                if sock is not None:
+                    sock.close()
+                raise
+            if sock is not None:
+                sock.close()
+        why = (failure.strerror or str(failure)) if failure is not None else "no address"
+        raise PeerLost(
+            f"nobody answers at {where.host}:{where.port}: {why}",
+            fix="is the peer still running, and does it listen there?",
+            peer=where.context,
+            operation="connect",
+        )

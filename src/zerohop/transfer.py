@@ -1,0 +1,428 @@
+"""The transfers of a Context: write, read, pages, atomics, notify, flush. The hot path of the library."""
+
+from __future__ import annotations
+
+import time
+from operator import index
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from . import address
+from ._native import NativeError, Status
+from .connection import Connection, lane_error, notify_value, on_event_loop
+from .deferred import Deferred, attach, defer, defer_post
+from .errors import PeerLost, WouldBlock, ZerohopError, from_native
+from .operation import NATIVE_VALUE, NBYTES, Failed, Finished, InFlight, Operation
+from .remote_buffer import RemoteBuffer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
+
+    from ._native import Op
+    from .context import Context
+    from .memory import Memory, View
+    from .paths import Explanation
+    from .routes import Route
+
+    # What may stand wherever a View may: it is registered through the cache.
+    Local: TypeAlias = Memory | View | Any
+    Pages: TypeAlias = np.ndarray[Any, Any] | Sequence[int]
+    # Makes the native call: route id, nowait.
+    Post: TypeAlias = Callable[[int, bool], int | tuple[int, int] | Op]
+
+_WRITE: Final = 0
+_READ: Final = 1
+_FETCH_ADD: Final = 0
+_COMPARE_SWAP: Final = 1
+_NO_NOTIFY: Final = -1
+_MAX_NOTIFY: Final = (1 << 32) - 1
+_WORD: Final = 8
+_WORD_MASK: Final = (1 << 64) - 1
+_BOUNDS: Final = (5, 1)  # ACCESS_DENIED, BOUNDS
+# A route may go while it is being found; that often in a row it does not.
+_ATTEMPTS: Final = 4
+_MANY_ROUTES: Final = 4096
+
+
+def write(
+    context: Context, src: Local, dst: RemoteBuffer, notify: int | None, timeout: float | None
+) -> Operation[int]:
+    """Context.write: one dictionary, one clock, one native call."""
+    try:
+        route = src._routes[dst._key]
+    except (AttributeError, KeyError):
+        return transfer(context, "write", src, dst, notify, timeout)
+    nbytes: int = src.nbytes
+    if nbytes != dst.nbytes or src._context is not context:
+        return transfer(context, "write", src, dst, notify, timeout)
+    if notify is None:
+        number = _NO_NOTIFY
+    elif type(notify) is int and 0 <= notify <= _MAX_NOTIFY:
+        number = notify
+    else:
+        return transfer(context, "write", src, dst, notify, timeout)
+    if timeout is None and context._timeout_ns:
+        deadline = time.monotonic_ns() + context._timeout_ns
+    else:
+        deadline = context._deadline(timeout)
+    try:
+        posted = context._post(route.id, _WRITE, src._offset, dst._offset, nbytes, number, deadline, True)
+    except NativeError:
+        # Nothing was posted; the long way tells a full lane, a stale route and a failure apart.
+        return transfer(context, "write", src, dst, notify, timeout)
+    if type(posted) is int:
+        return Finished(context, "write", route, nbytes, nbytes, posted)
+    return InFlight(context, "write", route, nbytes, posted, src, NBYTES)  # type: ignore[arg-type]
+
+
+def transfer(
+    context: Context,
+    kind: str,
+    local: Local,
+    remote: RemoteBuffer,
+    notify: int | None,
+    timeout: float | None,
+    *,
+    nowait: bool = False,
+) -> Operation[int]:
+    """Write or read one range, with all checks."""
+    view = context._view(local)
+    check_remote(remote)
+    nbytes = view.nbytes
+    if nbytes != remote.nbytes:
+        raise ValueError(f"{kind}: {nbytes} bytes here and {remote.nbytes} there; slice one of them")
+    code = _WRITE if kind == "write" else _READ
+    if code == _READ and view._registration.readonly:
+        raise ValueError("cannot read into read-only memory")
+    number = _NO_NOTIFY if notify is None else notify_value(notify)
+    deadline = context._deadline(timeout)
+    engine, here, there = context._engine, view._offset, remote._offset
+
+    def post(route: int, nowait: bool) -> int | Op:
+        return engine.post(route, code, here, there, nbytes, number, deadline, nowait)
+
+    return launch(context, kind, view, remote, nbytes, NBYTES, deadline, post, nowait=nowait)
+
+
+def transfer_pages(
+    context: Context,
+    kind: str,
+    local: Local,
+    remote: RemoteBuffer,
+    local_pages: Pages,
+    remote_pages: Pages,
+    page_bytes: int,
+    notify: int | None,
+    timeout: float | None,
+) -> Operation[int]:
+    """Write or read a list of pages."""
+    view = context._view(local)
+    check_remote(remote)
+    page_bytes = index(page_bytes)
+    if page_bytes <= 0:
+        raise ValueError(f"page_bytes must be positive, not {page_bytes}")
+    here, there = _index_array(local_pages), _index_array(remote_pages)
+    if here.size != there.size:
+        raise ValueError(f"{kind}: {here.size} pages here and {there.size} there")
+    code = _WRITE if kind == "write_pages" else _READ
+    if code == _READ and view._registration.readonly:
+        raise ValueError("cannot read into read-only memory")
+    nbytes = here.size * page_bytes
+    # The native call checks those here; there, it knows of the whole share only.
+    if remote.nbytes != remote._share.nbytes and _outside(there, page_bytes, remote.nbytes):
+        return Failed(context, kind, None, nbytes, from_native(*_BOUNDS, operation=kind, peer=remote.owner))
+    number = _NO_NOTIFY if notify is None else notify_value(notify)
+    deadline = context._deadline(timeout)
+    engine, offset, remote_offset, local_nbytes = context._engine, view._offset, remote._offset, view.nbytes
+    route = ready_route(context, view, remote) if not context._closed else None
+    if route is None:
+        # It will be posted later, when a wrong number could no longer be told here, and the arrays may have changed.
+        if _outside(here, page_bytes, view.nbytes):
+            raise ValueError(f"{kind}: a page number is negative, or its page not within the {view.nbytes} bytes here")
+        here, there = here.copy(), there.copy()
+
+    def post(route: int, nowait: bool) -> int | Op:
+        return engine.post_pages(
+            route, code, here, there, page_bytes, number, deadline, nowait, offset, remote_offset, local_nbytes
+        )
+
+    return launch(context, kind, view, remote, nbytes, NBYTES, deadline, post)
+
+
+def atomic(
+    context: Context,
+    kind: str,
+    remote: RemoteBuffer,
+    operand: int,
+    compare: int,
+    offset: int,
+    timeout: float | None,
+) -> Operation[int]:
+    """fetch_add or compare_swap on 8 bytes."""
+    check_remote(remote)
+    offset = index(offset)
+    if not 0 <= offset <= remote.nbytes - _WORD:
+        raise ValueError(f"{kind}: 8 bytes at offset {offset} do not lie within {remote.nbytes}")
+    where = remote._offset + offset
+    if where % _WORD:
+        raise ValueError(f"{kind}: the word at offset {where} of the shared memory is not aligned to 8 bytes")
+    code = _FETCH_ADD if kind == "fetch_add" else _COMPARE_SWAP
+    operand, compare = index(operand) & _WORD_MASK, index(compare) & _WORD_MASK
+    deadline = context._deadline(timeout)
+    engine = context._engine
+
+    def post(route: int, nowait: bool) -> tuple[int, int] | Op:
+        return engine.post_atomic(route, code, where, operand, compare, deadline, nowait)
+
+    return launch(context, kind, context._scratch_memory(), remote, _WORD, NATIVE_VALUE, deadline, post)
+
+
+def notify_peer(
+    context: Context, target: Connection | RemoteBuffer, value: int, timeout: float | None
+) -> Operation[int]:
+    """A notification without data."""
+    number = notify_value(value)
+    if isinstance(target, Connection):
+        if target._context is not context:
+            raise ValueError("the Connection belongs to another Context")
+        return target.notify(number, timeout=timeout)
+    check_remote(target)
+    connection = context._peers.connected.get(target.owner)
+    if connection is not None:
+        return connection.notify(number, timeout=timeout)
+    context._check_open()
+    deadline = context._deadline(timeout)
+    where = address.parse(target.url)
+
+    async def work() -> int:
+        connected = await context._peers.connect(where)
+
+        def post(nowait: bool) -> int | Op:
+            return context._engine.post_notify(connected._endpoint, number, deadline, nowait)
+
+        return await defer_post(context, post, deadline, 0, NBYTES)
+
+    return defer(context, "notify", 0, deadline, work, None)
+
+
+def flush(context: Context, connection: Connection | None, timeout: float | None) -> Operation[int]:
+    """Of one Connection or of all."""
+    context._check_open()
+    if connection is not None:
+        return connection.flush(timeout=timeout)
+    everyone = list(context._peers.connected.values())
+    deadline = context._deadline(timeout)
+
+    async def work() -> int:
+        for each in everyone:
+            if each.alive:
+                await defer_post(context, _flush_of(context, each, deadline), deadline, 0, NBYTES)
+        return 0
+
+    return defer(context, "flush", 0, deadline, work, None)
+
+
+def _flush_of(context: Context, connection: Connection, deadline_ns: int) -> Callable[[bool], int | Op]:
+    endpoint = connection._endpoint
+    return lambda _: context._engine.post_flush(endpoint, deadline_ns)
+
+
+def explain(context: Context, local: Local, remote: RemoteBuffer, timeout: float | None) -> Explanation:
+    """The path of a pair, connecting first where that is needed."""
+    view = context._view(local)
+    check_remote(remote)
+    context._check_open()
+    route = ready_route(context, view, remote)
+    if route is None:
+
+        async def work() -> Route:
+            return await find_route(context, view, remote)
+
+        found: Operation[Route] = defer(context, "explain", 0, context._deadline(timeout), work, view)
+        route = found.result()
+    return route.explanation
+
+
+def launch(
+    context: Context,
+    kind: str,
+    view: Memory | View,
+    remote: RemoteBuffer,
+    nbytes: int,
+    value_from: int,
+    deadline_ns: int,
+    post: Post,
+    *,
+    nowait: bool = False,
+) -> Operation[int]:
+    """Find the route and post on it; where either takes time, have the control thread do it."""
+    context._check_open()
+    for _ in range(_ATTEMPTS):
+        try:
+            route = ready_route(context, view, remote)
+        except ZerohopError as error:
+            error.operation = error.operation or kind
+            return Failed(context, kind, None, nbytes, error)
+        if route is None:
+            break
+        try:
+            posted = post(route.id, True)
+        except NativeError as error:
+            if error.args[0] == Status.WOULD_BLOCK.value:
+                return _wait_for_room(context, kind, view, route, nbytes, value_from, deadline_ns, post, error, nowait)
+            context._check_open()
+            if route.stale:
+                continue
+            return _failure(context, kind, view, route, nbytes, error)
+        return _posted(context, kind, view, route, nbytes, value_from, posted)
+    if nowait:
+        context._control.spawn(_prepare, context, view, remote)
+        raise WouldBlock(
+            "first use: connecting to the peer and asking for its memory", operation=kind, fix="try again soon"
+        )
+
+    async def work(operation: Deferred[int]) -> int:
+        route = await find_route(context, view, remote)
+        attach(operation, route)
+        return await defer_post(context, lambda nowait: post(route.id, nowait), deadline_ns, nbytes, value_from)
+
+    return defer(context, kind, nbytes, deadline_ns, work, view, wants_operation=True)
+
+
+def ready_route(context: Context, view: Memory | View, remote: RemoteBuffer) -> Route | None:
+    """The route, if nobody needs to be asked for it.
+
+    Raises:
+        Closed: the Memory is closed.
+        Unsupported, PeerLost: there is a Connection, and no path over it.
+    """
+    routes, key = view._routes, remote._key
+    route = routes.get(key)
+    if route is not None:
+        if not route.stale:
+            return route
+        routes.pop(key, None)
+    view._home()._check_open()
+    registration = view._registration
+    route = registration.routes.get(key)
+    if route is None or route.stale:
+        connection = context._peers.connected.get(remote.owner)
+        if connection is None:
+            return None
+        route = context._routes.make(connection, registration, remote._share, key)
+        if route is None:
+            return None
+    if len(routes) > _MANY_ROUTES:
+        for stale in [name for name, old in list(routes.items()) if old.stale]:
+            routes.pop(stale, None)
+    routes[key] = route
+    return route
+
+
+async def find_route(context: Context, view: Memory | View, remote: RemoteBuffer) -> Route:
+    """On the control thread: connect, and map the peer's memory, as far as that is needed."""
+    where = address.parse(remote.url)
+    for _ in range(_ATTEMPTS):
+        connection = await context._peers.connect(where)
+        try:
+            route = ready_route(context, view, remote)
+        except PeerLost:
+            if connection._lost is None:
+                raise
+            continue
+        if route is not None:
+            return route
+        session = connection._session
+        if connection._lost is None and session is not None:
+            await session.import_share(remote._share)
+    raise PeerLost("the connection breaks each time that it is made", peer=remote.owner)
+
+
+def check_remote(remote: object) -> None:
+    """TypeError unless it is a handle."""
+    if not isinstance(remote, RemoteBuffer):
+        raise TypeError(
+            f"the remote side is a RemoteBuffer, not {type(remote).__name__}; "
+            f"bytes become one with RemoteBuffer.from_bytes"
+        )
+
+
+async def _prepare(context: Context, view: Memory | View, remote: RemoteBuffer) -> None:
+    """For a _nowait call to find the route ready next time."""
+    try:
+        await find_route(context, view, remote)
+    except (ZerohopError, NativeError, Warning):
+        # Whoever calls again without _nowait is told.
+        return
+
+
+def _wait_for_room(
+    context: Context,
+    kind: str,
+    view: Memory | View,
+    route: Route,
+    nbytes: int,
+    value_from: int,
+    deadline_ns: int,
+    post: Post,
+    full: NativeError,
+    nowait: bool,
+) -> Operation[int]:
+    """The lane is full."""
+    if nowait:
+        raise from_native(*full.args, operation=kind, peer=route.connection.peer, provider=route.explanation.provider)
+    if on_event_loop():
+
+        async def work(operation: Deferred[int]) -> int:
+            attach(operation, route)
+            return await defer_post(context, lambda nowait: post(route.id, nowait), deadline_ns, nbytes, value_from)
+
+        return defer(context, kind, nbytes, deadline_ns, work, view, wants_operation=True)
+    try:
+        posted = post(route.id, False)
+    except NativeError as error:
+        context._check_open()
+        return _failure(context, kind, view, route, nbytes, error)
+    return _posted(context, kind, view, route, nbytes, value_from, posted)
+
+
+def _posted(
+    context: Context,
+    kind: str,
+    view: Memory | View,
+    route: Route,
+    nbytes: int,
+    value_from: int,
+    posted: int | tuple[int, int] | Op,
+) -> Operation[int]:
+    if isinstance(posted, int):
+        return Finished(context, kind, route, nbytes, nbytes, posted)
+    if isinstance(posted, tuple):
+        return Finished(context, kind, route, nbytes, posted[1], posted[0])
+    return InFlight(context, kind, route, nbytes, posted, view, value_from)
+
+
+def _failure(
+    context: Context, kind: str, view: Memory | View, route: Route, nbytes: int, error: NativeError
+) -> Operation[int]:
+    """A post that failed at once."""
+    view._home()._check_open()
+    return Failed(context, kind, route, nbytes, lane_error(route.connection, error, kind))
+
+
+def _index_array(pages: Pages) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Page numbers as the native call wants them."""
+    array = np.asarray(pages)
+    if array.ndim != 1:
+        raise ValueError(f"page numbers are a one-dimensional array, not one of shape {array.shape}")
+    if array.dtype.kind not in "iu" and array.size:
+        raise TypeError(f"page numbers are integers, not {array.dtype}")
+    return np.ascontiguousarray(array, dtype=np.int64)
+
+
+def _outside(pages: np.ndarray[Any, np.dtype[np.int64]], page_bytes: int, nbytes: int) -> bool:
+    """Whether a page does not lie within a range of ``nbytes``."""
+    # Negative numbers are very large ones without their sign.
+    return bool(pages.size) and int(pages.view(np.uint64).max()) >= nbytes // page_bytes

@@ -1,0 +1,346 @@
+"""close(timeout) returns in time in every state that a Context can be in, ends what is in flight, and does nothing
+the second time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.buffers import Buffer
+from support.loops import LOOPS, run
+from support.native import engine_of
+from support.options import Options
+from support.pattern import pattern
+from support.service import Service
+from support.sizes import MIB
+from support.world import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.fixtures import OpenContext, StartPeer
+    from support.peer import Peer
+
+TIMEOUT_S = 0.5
+# On a machine that is busy with something else.
+GRACE_S = 1.5
+NBYTES = 2 * MIB
+
+Pending = list[zh.Operation[int]]
+
+
+class Setting(NamedTuple):
+    """A Context, its peer, and memory of either kind at the peer's."""
+
+    context: zh.Context
+    peer: Peer
+    ring: Target
+    mapped: Target
+    device: Target
+
+
+def _connected(open_context: OpenContext, start_peer: StartPeer, provider: str) -> Setting:
+    options = Options(providers=(provider,), timeout=60)
+    context, peer = open_context(options), start_peer(options)
+    targets = [Target(peer, kind, NBYTES) for kind in ("numpy", "alloc", "sim")]
+    for target in targets:
+        context.write(pattern(1, NBYTES), target.handle).result(10)
+    return Setting(context, peer, *targets)
+
+
+def _idle(_: Setting) -> Pending:
+    return []
+
+
+def _receiving(setting: Setting) -> Pending:
+    connection = setting.context.connect(setting.peer.identity.url).result(10)
+    return [connection.recv(np.zeros(64, np.uint8)) for _ in range(100)]
+
+
+def _in_full_flight(setting: Setting) -> Pending:
+    """Of these, some may have ended well before the close."""
+    data, into = pattern(1, NBYTES), np.zeros(NBYTES, np.uint8)
+    posts: Pending = []
+    for target in (setting.ring, setting.mapped, setting.device):
+        posts.append(setting.context.write(data, target.handle))
+        posts.append(setting.context.read(target.handle, into))
+    return posts
+
+
+def _stopped(setting: Setting) -> Pending:
+    setting.peer.stop()
+    data = pattern(1, NBYTES)
+    return [
+        *_receiving(setting),
+        setting.context.write(data, setting.ring.handle),
+        setting.context.read(setting.device.handle, np.zeros(NBYTES, np.uint8)),
+        setting.context.fetch_add(setting.ring.handle, 1),
+        setting.context.flush(),
+    ]
+
+
+def _full(setting: Setting) -> Pending:
+    setting.peer.stop()
+    posts: Pending = []
+    try:
+        for value in range(200_000):
+            posts.append(setting.context.write_nowait(pattern(1, 64), setting.ring.handle[:64], notify=value))
+    except zh.WouldBlock:
+        return posts
+    raise AssertionError("the lane was never full")
+
+
+def _dead(setting: Setting) -> Pending:
+    setting.peer.kill()
+    setting.peer.reap()
+    return []
+
+
+def _dying(setting: Setting) -> Pending:
+    """Killed with operations in flight, and nobody has looked yet."""
+    posts = _stopped(setting)
+    setting.peer.kill()
+    return posts
+
+
+def _connecting(setting: Setting) -> Pending:
+    """A further peer that was stopped before anybody connected."""
+    setting.peer.stop()
+    stranger = Options(providers=("tcp",)).open()
+    try:
+        handle = stranger.alloc(64).share("rw")
+    finally:
+        stranger.close()
+    return [setting.context.write(pattern(1, 64), handle), setting.context.notify(setting.ring.handle, 1)]
+
+
+def _slow_device(setting: Setting) -> Pending:
+    memory = setting.context.alloc(NBYTES, device="sim:0")
+    engine_of(setting.context).sim_delay(0, 100_000_000, 0)
+    return [setting.context.write(memory, setting.ring.handle) for _ in range(3)]
+
+
+def _lost_device(setting: Setting) -> Pending:
+    memory = setting.context.alloc(NBYTES, device="sim:0")
+    posts = [setting.context.write(memory, setting.ring.handle)]
+    engine_of(setting.context).sim_inject(0, "lost", 1)
+    return [*posts, setting.context.write(memory, setting.ring.handle)]
+
+
+STATES: dict[str, Callable[[Setting], Pending]] = {
+    "idle": _idle,
+    "receiving": _receiving,
+    "in full flight": _in_full_flight,
+    "peer stopped": _stopped,
+    "lane full": _full,
+    "peer dead": _dead,
+    "peer dying": _dying,
+    "connecting": _connecting,
+    "slow device": _slow_device,
+    "lost device": _lost_device,
+}
+
+
+def _expect_prompt(close: Callable[[], object], limit: float = TIMEOUT_S) -> None:
+    started = time.monotonic()
+    close()
+    elapsed = time.monotonic() - started
+    assert elapsed < limit + GRACE_S, f"close took {elapsed:.1f} s"
+
+
+def _expect_closed(context: zh.Context, pending: Pending) -> None:
+    """What was in flight has ended, well or as one may expect, and a second close does nothing."""
+    for operation in pending:
+        assert operation.done()
+        error = operation.exception(0)
+        assert isinstance(error, zh.Closed | zh.PeerLost | zh.DeviceFailed | None), error
+    started = time.monotonic()
+    context.close(timeout=5)
+    context.close()
+    assert time.monotonic() - started < 0.2, "a second close does something"
+    with pytest.raises(zh.Closed):
+        context.alloc(64)
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("provider", ["shm", "tcp"])
+class TestInTime:
+    def test_close(self, open_context: OpenContext, start_peer: StartPeer, provider: str, state: str) -> None:
+        setting = _connected(open_context, start_peer, provider)
+        pending = STATES[state](setting)
+        _expect_prompt(lambda: setting.context.close(timeout=TIMEOUT_S))
+        _expect_closed(setting.context, pending)
+        if state in ("receiving", "peer stopped"):
+            assert all(isinstance(operation.exception(), zh.Closed) for operation in pending)
+
+    def test_with_waiting_threads(
+        self, open_context: OpenContext, start_peer: StartPeer, provider: str, state: str
+    ) -> None:
+        """Threads in result(), in notification() and in a post that waits for room all come back with Closed."""
+        setting = _connected(open_context, start_peer, provider)
+        connection = setting.context.connect(setting.peer.identity.url).result(10)
+        ended: list[BaseException | None] = []
+
+        def attempt(action: Callable[[], object]) -> None:
+            try:
+                action()
+                ended.append(None)
+            except BaseException as error:
+                ended.append(error)
+
+        receive = connection.recv(np.zeros(64, np.uint8))
+        waits: list[Callable[[], object]] = [
+            lambda: receive.result(),
+            lambda: setting.context.notification().result(),
+        ]
+        threads = [threading.Thread(target=attempt, args=[wait]) for wait in waits]
+        for thread in threads:
+            thread.start()
+        pending = STATES[state](setting)
+        if state == "lane full":
+            late = threading.Thread(
+                target=attempt,
+                args=[lambda: setting.context.write(pattern(1, 64), setting.ring.handle[:64], notify=1).result()],
+            )
+            late.start()
+            threads.append(late)
+        _expect_prompt(lambda: setting.context.close(timeout=TIMEOUT_S))
+        for thread in threads:
+            thread.join(5)
+            assert not thread.is_alive(), "a thread still waits for a closed Context"
+        assert len(ended) == len(threads)
+        for error in ended:
+            assert isinstance(error, zh.Closed | zh.PeerLost), error
+        _expect_closed(setting.context, pending)
+
+    def test_without_any_time(
+        self, open_context: OpenContext, start_peer: StartPeer, provider: str, state: str
+    ) -> None:
+        """close(timeout=0) returns as well; what it could not wait for goes in the background."""
+        setting = _connected(open_context, start_peer, provider)
+        STATES[state](setting)
+        _expect_prompt(lambda: setting.context.close(timeout=0), 0)
+        setting.context.close()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("provider", ["shm", "tcp"])
+def test_with_waiting_coroutines(open_context: OpenContext, start_peer: StartPeer, provider: str, loop: str) -> None:
+    setting = _connected(open_context, start_peer, provider)
+    connection = setting.context.connect(setting.peer.identity.url).result(10)
+
+    async def receive() -> int:
+        return await connection.recv(np.zeros(64, np.uint8))
+
+    async def notified() -> int:
+        return (await setting.context.notification()).value
+
+    async def each() -> int:
+        async for note in setting.context.notifications():
+            return note.value
+        return -1
+
+    async def main() -> None:
+        tasks = [asyncio.ensure_future(work) for work in (receive(), notified(), each())]
+        await asyncio.sleep(0.01)  # until all of them have suspended, of which there is no event
+        setting.context.close(timeout=TIMEOUT_S)
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        # `async for` may simply end.
+        assert all(isinstance(outcome, zh.Closed) for outcome in outcomes[:2]), outcomes
+        assert isinstance(outcomes[2], zh.Closed) or outcomes[2] == -1
+
+    run(loop, main())
+
+
+def test_while_a_stopped_peer_has_memory_mapped(open_context: OpenContext, start_peer: StartPeer) -> None:
+    """As importer and as exporter; also while a thread revokes."""
+    setting = _connected(open_context, start_peer, "shm")
+    owned = Buffer(setting.context, "alloc", NBYTES)
+    theirs = setting.peer.call(Service.new, "numpy", NBYTES, 0)
+    handle = owned.memory.share("rw")
+    setting.peer.call(Service.write, bytes(handle), theirs, 0, NBYTES)
+    setting.peer.stop()
+    failed: list[BaseException] = []
+
+    def revoke() -> None:
+        try:
+            owned.memory.revoke(handle, timeout=30)
+        except zh.ZerohopError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=revoke)
+    thread.start()
+    _expect_prompt(lambda: setting.context.close(timeout=TIMEOUT_S))
+    thread.join(5)
+    assert not thread.is_alive(), "revoke() still waits in a closed Context"
+    _expect_closed(setting.context, [])
+    owned.close()
+    setting.peer.resume()
+
+
+@pytest.mark.parametrize("limit", ["descriptors", "files", "address space"])
+@pytest.mark.parametrize("provider", ["shm", "tcp"])
+def test_under_a_limit(open_context: OpenContext, start_peer: StartPeer, provider: str, limit: str) -> None:
+    """In a process that has nothing left to open or to map."""
+    setting = _connected(open_context, start_peer, provider)
+    setting.peer.call(Service.connect, setting.context.url)
+    if limit == "descriptors":
+        setting.peer.call(Service.leave_descriptors, 0)
+    elif limit == "files":
+        setting.peer.call(Service.limit_file_bytes, 0)
+    else:
+        setting.peer.call(Service.limit_address_space, 8 * MIB)
+    assert setting.peer.call(Service.close, TIMEOUT_S) < TIMEOUT_S + GRACE_S
+    assert setting.peer.call(Service.close, TIMEOUT_S) < 0.2
+    setting.peer.call(Service.lift_limits)
+
+
+@pytest.mark.parametrize("provider", ["shm", "tcp"])
+def test_both_sides_at_once(open_context: OpenContext, provider: str) -> None:
+    for _ in range(10):
+        options = Options(providers=(provider,))
+        first, second = open_context(options), open_context(options)
+        handle = second.alloc(NBYTES).share("rw")
+        pending = [first.write(pattern(1, NBYTES), handle) for _ in range(4)]
+        threads = [threading.Thread(target=context.close, args=[TIMEOUT_S]) for context in (first, second)]
+        started = time.monotonic()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert time.monotonic() - started < TIMEOUT_S + GRACE_S
+        assert all(operation.done() for operation in pending)
+
+
+@pytest.mark.parametrize("provider", ["shm", "tcp"])
+def test_from_several_threads(open_context: OpenContext, provider: str) -> None:
+    options = Options(providers=(provider,))
+    first, second = open_context(options), open_context(options)
+    first.connect(second.url).result(10)
+    threads = [threading.Thread(target=first.close, args=[TIMEOUT_S]) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5)
+        assert not thread.is_alive()
+    _expect_closed(first, [])
+
+
+def test_a_context_that_is_only_dropped(open_context: OpenContext) -> None:
+    """Without close(): what it held goes with it (see the leak check), and its peer learns of it."""
+    other = open_context(Options())
+    context = Options().open()
+    target = np.zeros(64, np.uint8)
+    context.write(pattern(1, 64), other.register(target).share("w")).result(10)
+    note = other.connect(context.url).result(10)
+    assert note.alive
+    receive = note.recv(np.zeros(8, np.uint8))
+    del context
+    with pytest.raises(zh.PeerLost):
+        receive.result(10)

@@ -1,0 +1,63 @@
+"""The control plane's decoders and its URLs: a message, an Address, or the error that the documentation names."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import atheris
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+with atheris.instrument_imports(include=["zerohop"]):
+    import zerohop as zh
+    from zerohop import address, wire
+
+from support.fuzzing import fuzz
+
+URL, HELLO, MESSAGE = range(3)
+
+
+def one_input(data: bytes) -> None:
+    which, body = (data[0] % 3, data[1:]) if data else (MESSAGE, b"")
+    try:
+        if which == URL:
+            text = body.decode(errors="replace")
+            if address.parse(address.parse(text).url()) != address.parse(text):
+                raise AssertionError("a URL that does not give its Address back")
+        elif which == HELLO:
+            wire.decode_hello(body)
+        else:
+            message = wire.decode(body)
+            if wire.decode(wire.encode(message)[wire.HEADER.size :]) != message:
+                raise AssertionError("a message that does not survive its own bytes")
+    except (zh.ProtocolError, ValueError):
+        return
+
+
+if __name__ == "__main__":
+    messages: list[wire.Message] = [
+        wire.Hello(
+            version=wire.VERSION,
+            magic="zerohop",
+            context="0" * 32,
+            host="1" * 32,
+            pid=1,
+            name="fuzz",
+            purpose="control",
+            nonce=bytes(32),
+            has_secret=False,
+        ),
+        wire.Challenge(context="0" * 32, host="1" * 32, nonce=bytes(32)),
+        wire.Setup(providers=["shm", "tcp"], url="zerohop://h:1/", name="fuzz", nfds=2),
+        wire.Lane(provider="shm", address=b"ring", nfds=1),
+        wire.MapRequest(request=1, share=1 << 40, capability=bytes(16)),
+        wire.MapReply(request=1, status=0, reason=0, nbytes=4096, nfds=1),
+        wire.Bye(text="no more"),
+    ]
+    bodies = [wire.encode(message)[wire.HEADER.size :] for message in messages]
+    url = f"zerohop://127.0.0.1:4000/{'a' * 32}?host={'b' * 32}&unix=/run/zerohop/s"
+    fuzz(
+        one_input,
+        [bytes([MESSAGE]) + body for body in bodies] + [bytes([HELLO]) + bodies[0], bytes([URL]) + url.encode()],
+    )

@@ -1,0 +1,127 @@
+// Walks over contiguous and paged memory, against a model that lists every byte's address.
+#include "memory/extents.hpp"
+
+#include <doctest/doctest.h>
+
+#include <random>
+
+using namespace zerohop;
+
+namespace {
+
+std::vector<uint64_t> model(uint64_t base, const std::vector<uint64_t>& pages, uint64_t page_bytes) {
+    std::vector<uint64_t> addresses;
+    for (const uint64_t page : pages) {
+        for (uint64_t i = 0; i < page_bytes; ++i) {
+            addresses.push_back(base + page * page_bytes + i);
+        }
+    }
+    return addresses;
+}
+
+void check_position(const Extents& walk, const std::vector<uint64_t>& addresses, uint64_t at) {
+    REQUIRE(walk.left() == addresses.size() - at);
+    if (walk.left() == 0) {
+        return;
+    }
+    REQUIRE(walk.address() == addresses[at]);
+    const uint64_t run = walk.contiguous();
+    REQUIRE(run >= 1);
+    REQUIRE(run <= walk.left());
+    for (uint64_t i = 0; i < run; ++i) {
+        REQUIRE(addresses[at + i] == addresses[at] + i);
+    }
+}
+
+} // namespace
+
+TEST_CASE("extents: contiguous") {
+    Extents walk(1000, 50);
+    CHECK_FALSE(walk.paged());
+    CHECK(walk.left() == 50);
+    CHECK(walk.contiguous() == 50);
+    walk.advance(20);
+    CHECK(walk.address() == 1020);
+    CHECK(walk.left() == 30);
+    CHECK(walk.first(10).left() == 10);
+    CHECK(walk.first(10).address() == 1020);
+    CHECK(walk.first(99).left() == 30);
+    CHECK(walk.unit(7) == 7);
+    CHECK(walk.unit(700) == 30);
+    walk.advance(30);
+    CHECK(walk.left() == 0);
+    CHECK(walk.unit(7) == 0);
+}
+
+TEST_CASE("extents: empty walks") {
+    CHECK(Extents().left() == 0);
+    CHECK(Extents(0, 0).contiguous() == 0);
+    const std::vector<uint64_t> none;
+    const Extents walk(4096, none.data(), 0, 64);
+    CHECK(walk.left() == 0);
+    CHECK(walk.unit(100) == 0);
+    CHECK(walk.first(5).left() == 0);
+}
+
+TEST_CASE("extents: pages, in any steps") {
+    std::mt19937 random(7);
+    for (const uint64_t page_bytes : {1, 2, 7, 64, 1000}) {
+        for (const size_t count : {1, 2, 17, 40}) {
+            std::vector<uint64_t> pages(count);
+            for (uint64_t& page : pages) {
+                page = random() % 100;
+            }
+            const std::vector<uint64_t> addresses = model(4096, pages, page_bytes);
+            for (const uint64_t longest : {uint64_t{1}, uint64_t{3}, page_bytes, 3 * page_bytes + 1}) {
+                Extents walk(4096, pages.data(), pages.size(), page_bytes);
+                for (uint64_t at = 0; at < addresses.size();) {
+                    check_position(walk, addresses, at);
+                    const uint64_t step = std::min<uint64_t>(1 + random() % longest, walk.left());
+                    walk.advance(step);
+                    at += step;
+                }
+                check_position(walk, addresses, addresses.size());
+            }
+        }
+    }
+}
+
+TEST_CASE("extents: a unit is whole pages, or a part of one") {
+    const std::vector<uint64_t> pages{5, 3, 9, 1, 0};
+    for (const uint64_t page_bytes : {10, 100}) {
+        for (const uint64_t limit : {1, 9, 10, 11, 25, 30, 100, 1000}) {
+            for (const uint64_t first : {uint64_t{0}, uint64_t{1}, page_bytes - 1, page_bytes}) {
+                Extents walk(0, pages.data(), pages.size(), page_bytes);
+                walk.advance(first);
+                uint64_t sum = first;
+                while (walk.left() != 0) {
+                    const uint64_t unit = walk.unit(limit);
+                    REQUIRE(unit >= 1);
+                    REQUIRE(unit <= limit);
+                    const bool whole = walk.within() == 0 && unit % page_bytes == 0;
+                    REQUIRE((whole || unit <= page_bytes - walk.within()));
+                    walk.advance(unit);
+                    sum += unit;
+                }
+                CHECK(sum == pages.size() * page_bytes);
+            }
+        }
+    }
+}
+
+TEST_CASE("extents: the first part of a paged walk is a walk of its own") {
+    const std::vector<uint64_t> pages{5, 3, 9};
+    Extents walk(0, pages.data(), pages.size(), 10);
+    walk.advance(7);
+    Extents part = walk.first(15);
+    CHECK(part.left() == 15);
+    CHECK(part.address() == 57);
+    CHECK(part.contiguous() == 3);
+    part.advance(3);
+    CHECK(part.address() == 30);
+    CHECK(part.contiguous() == 10);
+    part.advance(10);
+    CHECK(part.address() == 90);
+    CHECK(part.contiguous() == 2);
+    CHECK(walk.left() == 23); // the walk it came from has not moved
+}
