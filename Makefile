@@ -72,10 +72,12 @@ stubs: ## regenerate the native modules' .pyi files and docs/settings.md
 	@scripts/stubs.sh write
 
 .PHONY: bench
-bench: ## every benchmark row into bench/results/, with its plot
+bench: ## every benchmark row into bench/results/, with its plot and docs/benchmarks.md
 	@$(SETUP) plot
+	@scripts/wheel.sh
 	@mkdir -p bench/results
-	@$(BIN)/zerohop bench --json bench/results/bench.json --plot bench/results/bench.png
+	@$(BIN)/zerohop bench --wheel dist/*.whl --json bench/results/bench.json --plot bench/results/bench.png
+	@$(BIN)/python scripts/benchmarks_page.py write
 
 .PHONY: wheel docs clean
 wheel: ## the wheel, in dist/, checked against its size limit

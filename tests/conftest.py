@@ -6,6 +6,7 @@ from support.fixtures import (
     pool,
     pytest_runtest_makereport,
     runtime_directory,
+    spares,
     start_peer,
     world,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "pool",
     "pytest_runtest_makereport",
     "runtime_directory",
+    "spares",
     "start_peer",
     "world",
 ]

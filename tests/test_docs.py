@@ -56,6 +56,11 @@ def test_settings_page_is_generated() -> None:
     assert checked.returncode == 0
 
 
+def test_benchmarks_page_is_generated() -> None:
+    checked = subprocess.run([sys.executable, str(ROOT / "scripts" / "benchmarks_page.py"), "check"], timeout=15)
+    assert checked.returncode == 0
+
+
 def test_seeds_name_the_tests_that_prove_them() -> None:
     rows = [
         line for line in (ROOT / "docs" / "seeds.md").read_text("utf-8").splitlines() if re.match(r"\| \w+-\d", line)

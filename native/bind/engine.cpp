@@ -221,7 +221,7 @@ void register_engine(nb::module_& m) {
             nb::arg("deadline_ns"))
         .def("close", &Engine::close, nb::arg("deadline_ns"), nb::call_guard<nb::gil_scoped_release>())
         .def("abandon", &Engine::abandon)
-        .def("devices", &devices)
+        .def("devices", &devices, nb::sig("def devices(self) -> list[dict[str, typing.Any]]"))
         .def("sim_inject", &sim_inject, nb::arg("device"), nb::arg("what"), nb::arg("count"))
         .def(
             "sim_delay",

@@ -197,8 +197,8 @@ void def_posts(nb::class_<Engine>& engine) {
         .def("post_pages", &post_pages, nb::arg("route"), nb::arg("kind"), nb::arg("local_pages"),
              nb::arg("remote_pages"), nb::arg("page_bytes"), nb::arg("notify"), nb::arg("deadline_ns"),
              nb::arg("nowait"), nb::arg("local_offset"), nb::arg("remote_offset"), nb::arg("local_nbytes"),
-             nb::sig("def post_pages(self, route: int, kind: int, local_pages: NDArray[numpy.int64], "
-                     "remote_pages: NDArray[numpy.int64], page_bytes: int, notify: int, deadline_ns: int, "
+             nb::sig("def post_pages(self, route: int, kind: int, local_pages: numpy.typing.NDArray[numpy.int64], "
+                     "remote_pages: numpy.typing.NDArray[numpy.int64], page_bytes: int, notify: int, deadline_ns: int, "
                      "nowait: bool, local_offset: int, remote_offset: int, local_nbytes: int) -> int | Op"))
         .def("post_atomic", &post_atomic, nb::arg("route"), nb::arg("kind"), nb::arg("remote_offset"),
              nb::arg("operand"), nb::arg("compare"), nb::arg("deadline_ns"), nb::arg("nowait") = false,

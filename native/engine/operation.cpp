@@ -5,8 +5,7 @@
 namespace zerohop {
 
 bool Operation::finish(Outcome outcome, uint64_t bytes_done, uint64_t value) {
-    std::shared_ptr<CompletionQueue> queue;
-    uint64_t token = 0;
+    std::vector<std::pair<std::shared_ptr<CompletionQueue>, uint64_t>> armed;
     {
         const std::lock_guard lock(lock_);
         if (status_.load(std::memory_order_relaxed) != Status::pending) {
@@ -16,12 +15,11 @@ bool Operation::finish(Outcome outcome, uint64_t bytes_done, uint64_t value) {
         bytes_done_ = bytes_done;
         value_ = value;
         finished_ns_ = now_ns();
-        queue = std::move(queue_);
-        token = token_;
+        armed.swap(armed_);
         status_.store(outcome.status, std::memory_order_release);
     }
     slab_->pending_.fetch_sub(1, std::memory_order_acq_rel);
-    if (queue) {
+    for (const auto& [queue, token] : armed) {
         queue->push(token); // before the wake: a waiter may be waiting for the queue itself
     }
     slab_->on_finish_();
@@ -33,8 +31,7 @@ bool Operation::arm(std::shared_ptr<CompletionQueue> queue, uint64_t token) {
     if (status_.load(std::memory_order_relaxed) != Status::pending) {
         return false;
     }
-    queue_ = std::move(queue);
-    token_ = token;
+    armed_.emplace_back(std::move(queue), token);
     return true;
 }
 

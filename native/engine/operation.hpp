@@ -36,7 +36,8 @@ public:
 
     // Ends the operation; false when it had ended before (its deadline passed, or it was cancelled).
     bool finish(Outcome outcome, uint64_t bytes_done = 0, uint64_t value = 0);
-    // Asks for `token` in `queue` when it ends; false (and nothing queued) when it has ended already.
+    // Asks for `token` in `queue` when it ends, beside whoever asked before; false (and nothing queued) when it has
+    // ended already.
     bool arm(std::shared_ptr<CompletionQueue> queue, uint64_t token);
 
 private:
@@ -52,8 +53,7 @@ private:
     uint64_t finished_ns_ = 0;
     uint64_t bytes_done_ = 0;
     uint64_t value_ = 0;
-    uint64_t token_ = 0;
-    std::shared_ptr<CompletionQueue> queue_;
+    std::vector<std::pair<std::shared_ptr<CompletionQueue>, uint64_t>> armed_;
     OperationSlab* slab_ = nullptr;
     Operation* next_free_ = nullptr;
 };

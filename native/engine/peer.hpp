@@ -18,12 +18,11 @@ public:
     // Null for a peer on another host.
     const PeerPresence* presence() const { return presence_.get(); }
 
-    Outcome state() const { return {status_.load(std::memory_order_acquire), reason_.load(std::memory_order_relaxed)}; }
+    Outcome state() const { return state_.load(std::memory_order_acquire); }
     // The first loss counts; false when it was lost before.
     bool lose(Outcome outcome) {
-        Status expected = Status::ok;
-        reason_.store(outcome.reason, std::memory_order_relaxed);
-        return status_.compare_exchange_strong(expected, outcome.status, std::memory_order_acq_rel);
+        Outcome expected;
+        return state_.compare_exchange_strong(expected, outcome, std::memory_order_acq_rel);
     }
     // Looked at around each transfer that needs no answer, so that success is never reported to a dead peer.
     bool dead() const { return presence_ && presence_->life() != PeerPresence::Life::alive; }
@@ -31,8 +30,7 @@ public:
 private:
     const int id_;
     std::unique_ptr<PeerPresence> presence_;
-    std::atomic<Status> status_{Status::ok};
-    std::atomic<Reason> reason_{Reason::none};
+    std::atomic<Outcome> state_{};
 };
 
 } // namespace zerohop

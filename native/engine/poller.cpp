@@ -74,7 +74,7 @@ void Poller::start() {
 
 void Poller::stop() {
     stop_.store(true, std::memory_order_seq_cst);
-    kick();
+    kick_progress();
     wake_sleeping_caller();
     parked_.notify_all();
     if (thread_.joinable()) {
@@ -95,7 +95,6 @@ void Poller::abandon() {
 void Poller::enter() {
     callers_.fetch_add(1, std::memory_order_seq_cst);
     watch_descriptors_if_no_caller();
-    presence_.set_sleeping(false);
 }
 
 void Poller::leave() {
@@ -151,6 +150,14 @@ bool Poller::any_descriptor_ready() const {
 }
 
 void Poller::kick() {
+    if (sleeping_callers_.load(std::memory_order_seq_cst) != 0) {
+        presence_.ring(); // the progress thread is parked: the caller that sleeps will poll
+    } else {
+        kick_progress();
+    }
+}
+
+void Poller::kick_progress() {
     if (!kicked_.exchange(true, std::memory_order_seq_cst)) {
         const uint64_t one = 1;
         [[maybe_unused]] const ssize_t written = write(kick_fd_.get(), &one, sizeof one);
@@ -164,7 +171,8 @@ void Poller::wake_sleeping_caller() {
 }
 
 void Poller::limit_sleep(uint64_t now, uint64_t limit_ns) {
-    const uint64_t wakes_at = wakes_at_.load(std::memory_order_seq_cst);
+    const uint64_t wakes_at =
+        std::max(wakes_at_.load(std::memory_order_seq_cst), caller_wakes_at_.load(std::memory_order_seq_cst));
     if (limit_ns != UINT64_MAX && wakes_at > now + limit_ns) {
         kick();
     }
@@ -221,6 +229,7 @@ void Poller::poll_and_hand_over(const std::function<bool()>& done, uint64_t dead
 }
 
 void Poller::poll_until(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep) {
+    presence_.set_sleeping(false); // not earlier: another caller may have been asleep with the right to poll
     uint64_t now = now_ns();
     uint64_t spin_end = now + spin_ns;
     while (exclusive_.load(std::memory_order_relaxed) == 0) {
@@ -240,7 +249,7 @@ void Poller::poll_until(const std::function<bool()>& done, uint64_t deadline_ns,
         } else if (!may_sleep) {
             return;
         } else {
-            sleep_as_caller(deadline_ns);
+            sleep_as_caller(done, deadline_ns);
             now = now_ns();
             tick_when_due(now);
             spin_end = now + spin_ns;
@@ -248,21 +257,23 @@ void Poller::poll_until(const std::function<bool()>& done, uint64_t deadline_ns,
     }
 }
 
-void Poller::sleep_as_caller(uint64_t deadline_ns) {
+void Poller::sleep_as_caller(const std::function<bool()>& done, uint64_t deadline_ns) {
     // The progress thread must not take the doorbell's message: it leaves its epoll and parks.
     sleeping_callers_.fetch_add(1, std::memory_order_seq_cst);
-    kick();
+    kick_progress();
     presence_.set_sleeping(true);
-    if (!work_.ready()) {
+    // Who ends an operation from here on rings; what was ended before is seen now.
+    if (!done() && !work_.ready()) {
         const uint64_t now = now_ns();
-        uint64_t limit = work_.sleep_limit_ns(now);
-        if (deadline_ns != 0) {
-            limit = std::min(limit, deadline_ns - std::min(deadline_ns, now));
-        }
+        uint64_t limit = deadline_ns == 0 ? UINT64_MAX : deadline_ns - std::min(deadline_ns, now);
+        limit = std::min(limit, work_.sleep_limit_ns(now));
+        caller_wakes_at_.store(limit == UINT64_MAX ? UINT64_MAX : now + limit, std::memory_order_seq_cst);
+        limit = std::min(limit, work_.sleep_limit_ns(now)); // as in run(): either this sees it, or it is kicked
         sleeps_.fetch_add(1, std::memory_order_relaxed);
         if (exclusive_.load(std::memory_order_seq_cst) == 0) {
             sleep_on(caller_epoll_.get(), limit);
         }
+        caller_wakes_at_.store(0, std::memory_order_seq_cst);
     }
     presence_.set_sleeping(false);
     presence_.drain();
@@ -312,8 +323,8 @@ void Poller::run() {
         }
         wakes_at_.store(0, std::memory_order_seq_cst);
         uint64_t count = 0;
-        linger = kicked_.exchange(false, std::memory_order_seq_cst);
         [[maybe_unused]] const ssize_t got = read(kick_fd_.get(), &count, sizeof count);
+        linger = kicked_.exchange(false, std::memory_order_seq_cst); // after the read, which may not take a later kick
         if (sleeping_callers_.load(std::memory_order_seq_cst) == 0) {
             presence_.drain();
             if (sleeping_callers_.load(std::memory_order_seq_cst) != 0) {

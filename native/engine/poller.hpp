@@ -48,7 +48,7 @@ public:
     bool wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep);
     // Runs f while nobody polls.
     void exclusive(const std::function<void()>& f);
-    // The progress thread looks at the world again: there is work, or its sleep would now be too long.
+    // Whoever sleeps looks at the world again: there is work, or its sleep would now be too long.
     void kick();
     // To be called when something ended that the poller did not end itself.
     void wake_sleeping_caller();
@@ -70,7 +70,8 @@ private:
     void run();
     void poll_until(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep);
     void poll_and_hand_over(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep);
-    void sleep_as_caller(uint64_t deadline_ns);
+    void sleep_as_caller(const std::function<bool()>& done, uint64_t deadline_ns);
+    void kick_progress();
     void spin_as_progress();
     void watch_descriptors_if_no_caller();
     void tick_when_due(uint64_t now);
@@ -86,8 +87,9 @@ private:
     std::atomic<int> exclusive_{0};
     std::atomic<bool> stop_{false};
     std::atomic<bool> kicked_{false};
-    // When the progress thread wakes by itself; 0 while it does not sleep.
+    // When the progress thread, and the caller that sleeps, wake by themselves; 0 while they do not sleep.
     std::atomic<uint64_t> wakes_at_{0};
+    std::atomic<uint64_t> caller_wakes_at_{0};
     std::atomic<uint64_t> sleeps_{0};
     uint64_t next_tick_ = 0;
     EventCount parked_;

@@ -77,8 +77,11 @@ void Presence::drain() const {
 
 PeerPresence::PeerPresence(int page_fd, int doorbell_fd) : doorbell_(Descriptor::duplicate(doorbell_fd)) {
     struct stat info {};
-    if (fstat(page_fd, &info) != 0 || static_cast<size_t>(info.st_size) < page_bytes()) {
-        throw NativeError(Status::protocol, Reason::malformed, "the peer's presence page is too small");
+    const int seals = fcntl(page_fd, F_GET_SEALS);
+    // Without the seal the peer could shrink the file and our next look would be a bus error.
+    if (fstat(page_fd, &info) != 0 || static_cast<size_t>(info.st_size) < page_bytes() || seals < 0 ||
+        (seals & F_SEAL_SHRINK) == 0) {
+        throw NativeError(Status::protocol, Reason::malformed, "the peer's presence page is too small or not sealed");
     }
     void* base = mmap(nullptr, page_bytes(), PROT_READ, MAP_SHARED, page_fd, 0);
     if (base == MAP_FAILED) {

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace zerohop {
@@ -105,6 +106,15 @@ Region::~Region() {
 }
 
 Mapping::Mapping(int fd, uint64_t offset, size_t nbytes, bool writable) : nbytes_(nbytes), writable_(writable) {
+    struct stat info {};
+    // The peer says where its memory lies; what the file does not have would be a bus error at the first touch.
+    if (fstat(fd, &info) != 0) {
+        raise_errno("cannot look at a peer's memory", errno);
+    }
+    const auto there = static_cast<uint64_t>(info.st_size);
+    if (offset > there || nbytes > there - offset) {
+        throw NativeError(Status::protocol, Reason::malformed, "a peer's memory is smaller than it says");
+    }
     const uint64_t aligned = offset / page_bytes() * page_bytes();
     const size_t lead = offset - aligned;
     mapped_bytes_ = round_to_pages(lead + (nbytes == 0 ? 1 : nbytes));

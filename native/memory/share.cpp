@@ -23,7 +23,8 @@ ShareId ShareTable::add(std::shared_ptr<Region> region, uint64_t offset, uint64_
     share->region = std::move(region);
     share->offset = offset;
     share->nbytes = nbytes;
-    share->rights = rights;
+    // Where this process itself must not write, no peer may.
+    share->rights = share->region->readonly() ? rights & kRightRead : rights;
     share->capability = capability;
     const std::lock_guard lock(lock_);
     uint32_t index = 0;

@@ -134,7 +134,7 @@ def make_directory() -> Path:
 
     prefix = f"zerohop-{os.getuid()}-"
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    for parent in (runtime, "/tmp"):  # noqa: S108 - mkdtemp makes it private
+    for parent in (runtime, "/tmp"):
         # The 8 random characters, two slashes and the socket's name come on top.
         if not parent.startswith("/") or len(os.fsencode(parent)) + len(prefix) + 12 > MAX_SOCKET_PATH:
             continue

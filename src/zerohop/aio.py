@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import closed
 from ._native import CompletionQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from ._native import Engine
 
@@ -24,23 +24,33 @@ if TYPE_CHECKING:
 
 
 class LoopQueue:
-    """What one loop waits for in one engine. Its methods are for the loop's own thread."""
+    """What one loop waits for in one engine. Its methods are for the loop's own thread.
+
+    The loop alone keeps it alive, through the reader that it adds. So a loop that is closed and forgotten takes its
+    queue along, whatever was waiting.
+    """
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         self._queue = CompletionQueue(engine)
         self._loop = weakref.ref(loop)
         self._waiting: dict[int, Callable[[], None]] = {}
         self._tokens = 0
-        loop.add_reader(self._queue.fd, self._drain)
+        self.closed = False
+        # The one thing that a loop tells of its end: it closes the asynchronous generators that were begun on it.
+        end = None
+        if not getattr(loop, "_asyncgens_shutdown_called", False):
+            end = _until_the_end(self)
+            _step(end.__anext__())
+        loop.add_reader(self._queue.fd, self._drain, end)
 
-    def arm(self, arm: Arm, callback: Callable[[], None]) -> bool:
-        """Call back once when it happens; False, and no call, when it has happened already."""
+    def arm(self, arm: Arm, callback: Callable[[], None]) -> int:
+        """Call back once when it happens; 0, and no call, when it has happened already."""
         token = self._tokens = self._tokens + 1
         self._waiting[token] = callback
         if arm(self._queue, token):
-            return True
+            return token
         del self._waiting[token]
-        return False
+        return 0
 
     async def wait(self, arm: Arm) -> None:
         """Until it happens."""
@@ -50,37 +60,44 @@ class LoopQueue:
             if not future.done():
                 future.set_result(None)
 
-        if self.arm(arm, wake):
-            await future
+        token = self.arm(arm, wake)
+        if token:
+            try:
+                await future
+            finally:
+                self._waiting.pop(token, None)
 
     def close(self) -> None:
         """Wake everyone who waits, and leave the loop. From any thread, once the engine ends no more operations."""
         loop = self._loop()
-        if loop is None or loop.is_closed():
-            self._queue.close()
-        elif loop.is_running():
+        if loop is not None and loop.is_running():
             try:
-                loop.call_soon_threadsafe(self._leave)
+                loop.call_soon_threadsafe(self.leave)
             except RuntimeError:  # closed in between
-                self._queue.close()
-        else:
-            self._leave()
+                pass
+            else:
+                return
+        self.leave()
 
-    def _drain(self) -> None:
-        for token in self._queue.drain():
-            callback = self._waiting.pop(token, None)
-            if callback is not None:
-                callback()
-
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """The same, on the loop's thread, or when the loop does not run."""
         waiting, self._waiting = self._waiting, {}
         for callback in waiting.values():
             callback()
+        if self.closed:
+            return
+        self.closed = True
         loop = self._loop()
         if loop is not None and not loop.is_closed():
             # Before the descriptor is closed, or the loop would mistake the next one of that number for it.
             loop.remove_reader(self._queue.fd)
         self._queue.close()
+
+    def _drain(self, _: object) -> None:
+        for token in self._queue.drain():
+            callback = self._waiting.pop(token, None)
+            if callback is not None:
+                callback()
 
 
 class Loops:
@@ -89,7 +106,8 @@ class Loops:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lock = threading.Lock()
-        self._queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopQueue] = weakref.WeakKeyDictionary()
+        self._queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[LoopQueue]]
+        self._queues = weakref.WeakKeyDictionary()
         self._closed = False
 
     def running(self) -> LoopQueue:
@@ -99,28 +117,51 @@ class Loops:
             RuntimeError: no loop is running on this thread.
         """
         loop = asyncio.get_running_loop()
-        queue = self._queues.get(loop)
-        if queue is None:
+        reference = self._queues.get(loop)
+        queue = None if reference is None else reference()
+        if queue is None or queue.closed:
             with self._lock:
                 if self._closed:
                     closed.refuse()
                 self._sweep()
-                queue = self._queues[loop] = LoopQueue(self._engine, loop)
+                queue = LoopQueue(self._engine, loop)
+                self._queues[loop] = weakref.ref(queue)
         return queue
 
     def close(self) -> None:
         """Close all; see LoopQueue.close."""
         with self._lock:
             self._closed = True
-            queues = list(self._queues.values())
+            queues = [reference() for reference in self._queues.values()]
             self._queues.clear()
         for queue in queues:
-            queue.close()
+            if queue is not None:
+                queue.close()
         self._engine = closed.ENGINE
 
     def _sweep(self) -> None:
-        """Close the queues of loops that were closed; a loop tells nobody when it is."""
-        for loop, queue in list(self._queues.items()):
-            if loop.is_closed():
-                del self._queues[loop]
+        """Close the queues of loops that were closed without saying so."""
+        for loop, reference in list(self._queues.items()):
+            queue = reference()
+            if loop.is_closed() and queue is not None:
                 queue.close()
+
+
+async def _until_the_end(queue: LoopQueue) -> AsyncGenerator[None, None]:
+    """Of the loop on which it is begun; then, or when the queue has left before, it ends."""
+    reference = weakref.ref(queue)
+    del queue
+    try:
+        yield
+    finally:
+        found = reference()
+        if found is not None:
+            found.leave()
+
+
+def _step(awaitable: Awaitable[Any]) -> None:
+    """Run what awaits nothing to its end."""
+    try:
+        awaitable.__await__().send(None)
+    except (StopIteration, StopAsyncIteration):
+        pass

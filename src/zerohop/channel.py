@@ -28,7 +28,7 @@ _MAX_QUEUED: Final = 2 << 20
 _PIECE: Final = 64 << 10
 
 
-class ChannelEnded(Exception):  # noqa: N818 - an event, caught where channels are used
+class ChannelEnded(Exception):
     """The other side has closed the stream, it broke, or this side has closed it; the text says which."""
 
 

@@ -17,6 +17,8 @@ from .paths import Explanation
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from typing_extensions import Self
+
     from ._native import Endpoint, Op
     from .context import Context
     from .memory import Memory, View
@@ -192,7 +194,7 @@ class Connection:
                 self._close, "the peer closed the Connection", error, Status.CLOSED, Reason.LANE_CLOSED, timeout=timeout
             )
 
-    def __enter__(self) -> Connection:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from types import TracebackType
 
+    from typing_extensions import Self
+
     from .connection import Connection
     from .memory import Rights
     from .paths import Explanation
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 _NS: Final = 1_000_000_000
 _READ_ONLY: Final = 1
 _READ_WRITE: Final = 3
-_SCRATCH_BYTES: Final = 64
+_SCRATCH_BYTES: Final = 8
 # How often memory is looked at that was closed while operations used it.
 _DRAIN_S: Final = 0.02
 # Contexts that were not closed get this long each when the interpreter exits.
@@ -284,9 +286,7 @@ class Context:
         """The accelerators of this Context."""
         self._check_open()
         return tuple(
-            Device(
-                each["name"], each["kind"], tuple(each["capabilities"]), each["pci_address"], each["total_bytes"]
-            )
+            Device(each["name"], each["kind"], tuple(each["capabilities"]), each["pci_address"], each["total_bytes"])
             for each in self._engine.devices()
         )
 
@@ -358,9 +358,7 @@ class Context:
             notify: as for ``write``.
             timeout: as for ``write``.
         """
-        return transfer.transfer_pages(
-            self, "write_pages", src, dst, src_pages, dst_pages, page_bytes, notify, timeout
-        )
+        return transfer.transfer_pages(self, "write_pages", src, dst, src_pages, dst_pages, page_bytes, notify, timeout)
 
     def read_pages(
         self,
@@ -397,9 +395,7 @@ class Context:
         """
         return transfer.atomic(self, "compare_swap", dst, swap, compare, offset, timeout)
 
-    def notify(
-        self, target: Connection | RemoteBuffer, value: int, *, timeout: float | None = None
-    ) -> Operation[int]:
+    def notify(self, target: Connection | RemoteBuffer, value: int, *, timeout: float | None = None) -> Operation[int]:
         """Give a peer, or the owner of a handle, a notification without data; value: 0. Errors as for ``write``."""
         return transfer.notify_peer(self, target, value, timeout)
 
@@ -477,7 +473,7 @@ class Context:
     async def _let_go(self) -> None:
         self._peers.lose_all()
 
-    def __enter__(self) -> Context:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -485,7 +481,7 @@ class Context:
     ) -> None:
         self.close()
 
-    async def __aenter__(self) -> Context:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -536,7 +532,7 @@ class Context:
     def _scratch_memory(self) -> Memory:
         """What the route of an atomic operation begins at; nothing is ever written there."""
         if self._scratch is None:
-            self._scratch = self.alloc(_SCRATCH_BYTES)
+            self._scratch = self.register(bytearray(_SCRATCH_BYTES))
         return self._scratch
 
     def _connection_of(self, native_id: int) -> Connection:

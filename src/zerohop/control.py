@@ -73,7 +73,8 @@ class ControlThread:
         """Log a warning, once per key and topic, so that nobody outside can fill a log."""
         if (key, topic) not in self._said and len(self._said) < _ONCE:
             self._said.add((key, topic))
-            logger.warning(text, *args)
+            # As text: whoever keeps log records would keep an error's traceback, and with it half the Context.
+            logger.warning(text, *map(str, args))
 
     def stop(self, timeout: float) -> bool:
         """Cancel what runs, end the loop and the thread; False when that took longer than ``timeout`` seconds."""

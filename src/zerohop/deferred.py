@@ -4,6 +4,8 @@ First use of a peer connects, and first use of its shared memory maps it; neithe
 an Operation at once. Its deadline and its cancellation work from that moment, whatever the control thread is doing.
 """
 
+# ruff: noqa: D102 - what these methods do is said where Operation declares them
+
 from __future__ import annotations
 
 import time
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ._native import NativeError, Reason, Status
 from .errors import ZerohopError, from_native
-from .operation import BYTES_DONE, NATIVE_VALUE, NBYTES, Failed, InFlight, Operation
+from .operation import BYTES_DONE, NATIVE_VALUE, NBYTES, Failed, InFlight, Operation, complete_fields
 
 if TYPE_CHECKING:
     import asyncio
@@ -68,23 +70,27 @@ def defer(
     work: Callable[[], Coroutine[Any, Any, T]] | Callable[[Deferred[T]], Coroutine[Any, Any, T]],
     keep: object,
     *,
+    peer: str = "",
     wants_operation: bool = False,
 ) -> Operation[T]:
-    """An Operation whose value ``work``, a coroutine function for the control thread, returns; or whose error it raises."""
+    """An Operation that ``work``, a coroutine function for the control thread, gives its value or its error.
+
+    ``peer`` is whom it moves something to or from, for a flush to wait for it.
+    """
     try:
         native = context._engine.new_op(deadline_ns)
     except NativeError as error:
         context._check_open()
         return Failed(context, kind, None, nbytes, from_native(*error.args, operation=kind))
     operation: Deferred[T] = Deferred(context, kind, nbytes, native, keep)
+    if peer:
+        context._deferred[operation] = peer
     start: Any = (lambda: work(operation)) if wants_operation else work  # type: ignore[call-arg]
     context._control.call(_start, context, operation, native, start)
     return operation
 
 
-def _start(
-    context: Context, operation: Deferred[T], native: Op, work: Callable[[], Coroutine[Any, Any, T]]
-) -> None:
+def _start(context: Context, operation: Deferred[T], native: Op, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
     operation._task = context._control.start(_run, context, operation, native, work)
 
 
@@ -103,15 +109,16 @@ async def _run(
         raise
     except NativeError as error:
         operation._failure = from_native(*error.args, operation=operation._kind, **operation._where())
-    except (ZerohopError, Warning) as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, whoever waits must get it
         operation._failure = error
-    except OSError as error:
-        operation._failure = from_native(3, 0, str(error), operation=operation._kind, **operation._where())
     if operation._failure is None:
         context._complete(native, Status.OK, Reason.NONE, nbytes)
     else:
-        if isinstance(operation._failure, ZerohopError) and not operation._failure.operation:
-            operation._failure.operation = operation._kind
+        failure = operation._failure
+        if isinstance(failure, ZerohopError):
+            complete_fields(failure, operation._kind, operation._path)
+            # The control thread's frames say nothing to a user, and would keep all that they know alive with the error.
+            failure.__traceback__ = failure.__context__ = failure.__cause__ = None
         context._complete(native, Status.UNSUPPORTED, Reason.USER, 0)
 
 
@@ -151,6 +158,17 @@ async def defer_post(
     if posted.status == Status.CANCELLED:
         raise asyncio.CancelledError
     raise from_native(posted.status.value, posted.reason.value, bytes_done=posted.bytes_done)
+
+
+def deferred_to(context: Context, peer: str) -> list[Deferred[Any]]:
+    """What has not been posted to a peer yet, or has not ended since; of all peers when that is empty."""
+    return [operation for operation, to in list(context._deferred.items()) if peer in ("", to)]
+
+
+async def all_ended(operations: list[Deferred[Any]]) -> None:
+    """Until they have, well or not."""
+    for operation in operations:
+        await ended(operation)
 
 
 def attach(operation: Deferred[Any], path: Path) -> None:

@@ -80,7 +80,7 @@ class Closed(ZerohopError):
 
 
 class PeerLost(ZerohopError, ConnectionError):
-    """The other side or the wire is gone, or was never reached. Not for a peer that is merely slow: that is a deadline."""
+    """The other side or the wire is gone, or was never reached. Not for a slow peer: that is a deadline."""
 
 
 class DeadlineExceeded(ZerohopError, TimeoutError):
@@ -174,7 +174,7 @@ _BY_REASON: dict[int, _Words] = {
         'ask the owner to share with "w" or "rw" for writing, "r" or "rw" for reading',
     ),
     3: _Words("old generation: the handle belongs to an earlier share", _NEW_HANDLE),
-    4: _Words("revoked: the owner revoked the handle, or closed the memory", _NEW_HANDLE),
+    4: _Words("revoked: the owner revoked the handle, or closed or dropped its Memory", _NEW_HANDLE),
     5: _Words("capability: the handle was not made by the owner of the memory", _NEW_HANDLE),
     6: _Words("unknown share: the owner has no such memory, or has closed it", _NEW_HANDLE),
     7: _Words("the peer process died", "start it again and ask for a new handle"),
@@ -183,7 +183,7 @@ _BY_REASON: dict[int, _Words] = {
     10: _Words("lane closed: the link to the peer was closed"),
     11: _Words("the lane is full: its window is used up", "wait for operations in flight"),
     12: _Words("the peer takes no more notifications or messages for now", "let it receive those it has"),
-    13: _Words("truncated: the message is longer than the buffer that was given for it", "receive into a larger buffer"),
+    13: _Words("truncated: the message is longer than the buffer that it was to go into", "receive into a larger one"),
     14: _Words("a copy failed"),
     15: _Words("device lost: the accelerator is gone", "restart the process once the device is back"),
     16: _Words("allocation failed", "free memory of the device, or ask for less"),

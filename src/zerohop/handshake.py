@@ -21,6 +21,9 @@ LANE: Final = "lane"
 VERSION, SECRET, DUPLICATE, TOKEN, BUSY, CLOSED = "version", "secret", "duplicate", "token", "busy", "closed"
 
 
+_BOTH_THE_SAME: Final = "give both Contexts the same secret="
+
+
 class Identity(NamedTuple):
     """What one side says about itself."""
 
@@ -31,7 +34,7 @@ class Identity(NamedTuple):
     secret: bytes | None
 
 
-class Refused(Exception):  # noqa: N818 - an event, turned into errors where its meaning is known
+class Refused(Exception):
     """The listening side will not go on; ``code`` says why in one word."""
 
     def __init__(self, code: str, text: str) -> None:
@@ -42,9 +45,7 @@ class Refused(Exception):  # noqa: N818 - an event, turned into errors where its
     def error(self, peer: str = "") -> ZerohopError:
         """What the user gets."""
         if self.code == SECRET:
-            return AccessDenied(
-                f"refused by the peer: {self.text}", fix="give both Contexts the same secret=", peer=peer, operation="connect"
-            )
+            return AccessDenied(f"refused by the peer: {self.text}", fix=_BOTH_THE_SAME, peer=peer, operation="connect")
         if self.code == VERSION:
             return ProtocolError(
                 f"refused by the peer: {self.text}", fix="install the same version of zerohop on both sides", peer=peer
@@ -88,7 +89,7 @@ async def greet(channel: Channel, me: Identity, purpose: str, token: bytes, expe
     channel.post(wire.Prove(proof=seen.proof(me.secret, "client")))
     accept = await _expect(channel, wire.Accept)
     if not seen.verify(me.secret, "server", accept.proof):
-        raise AccessDenied("the peer does not know the secret", fix="give both Contexts the same secret=", operation="connect")
+        raise AccessDenied("the peer does not know the secret", fix=_BOTH_THE_SAME, operation="connect")
     channel.limit = wire.MAX_FRAME
     return challenge
 
@@ -106,14 +107,11 @@ async def answer(channel: Channel, me: Identity, admit: Callable[[Hello], None])
         except wire.OtherVersion as error:
             raise Refused(VERSION, error.reason) from error
         nonce = auth.new_nonce()
-        if hello.has_secret != (me.secret is not None):
-            has, lacks = ("the connecting side", "this one") if hello.has_secret else ("this side", "the connecting one")
-            raise Refused(SECRET, f"{has} has a secret, {lacks} has none")
+        _check_secrets(hello, me)
         channel.post(wire.Challenge(context=me.context, host=me.host, nonce=nonce))
         prove = await _expect(channel, wire.Prove)
         seen = auth.Transcript(hello.context, me.context, hello.nonce, nonce, hello.purpose, hello.token)
-        if not seen.verify(me.secret, "client", prove.proof):
-            raise Refused(SECRET, "wrong secret")
+        _check_proof(seen, me, prove.proof)
         admit(hello)
     except Refused as refusal:
         channel.post(wire.Refuse(version=wire.VERSION, code=refusal.code, text=refusal.text[:2000]))
@@ -122,6 +120,18 @@ async def answer(channel: Channel, me: Identity, admit: Callable[[Hello], None])
     channel.post(wire.Accept(proof=seen.proof(me.secret, "server")))
     channel.limit = wire.MAX_FRAME
     return hello
+
+
+def _check_secrets(hello: Hello, me: Identity) -> None:
+    if hello.has_secret and me.secret is None:
+        raise Refused(SECRET, "the connecting side has a secret, this one has none")
+    if not hello.has_secret and me.secret is not None:
+        raise Refused(SECRET, "this side has a secret, the connecting one has none")
+
+
+def _check_proof(seen: auth.Transcript, me: Identity, proof: bytes) -> None:
+    if not seen.verify(me.secret, "client", proof):
+        raise Refused(SECRET, "wrong secret")
 
 
 async def _expect(channel: Channel, kind: type[wire.T]) -> wire.T:

@@ -49,8 +49,10 @@ class Source(NamedTuple):
 
 
 def read(x: Any) -> Source:
-    """The range behind ``x``: a numpy array, a torch tensor, anything with DLPack, ``__cuda_array_interface__`` or the
-    buffer protocol, a ``multiprocessing.shared_memory.SharedMemory``, or a raw ``(pointer, nbytes, device)``.
+    """The range behind ``x``.
+
+    That is a numpy array, a torch tensor, anything with DLPack, ``__cuda_array_interface__`` or the buffer protocol, a
+    ``multiprocessing.shared_memory.SharedMemory``, or a raw ``(pointer, nbytes, device)``.
 
     Raises:
         TypeError: none of these, or an array of Python objects.
@@ -77,8 +79,8 @@ def read(x: Any) -> Source:
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         return _from_dlpack(x)
     raise TypeError(
-        f"memory is a numpy array, a tensor with DLPack or __cuda_array_interface__, an object with the buffer protocol "
-        f"or (pointer, nbytes, device); {kind.__name__} is none of these"
+        f"memory is a numpy array, a tensor with DLPack or __cuda_array_interface__, an object with the buffer "
+        f"protocol or (pointer, nbytes, device); {kind.__name__} is none of these"
     )
 
 
@@ -124,14 +126,15 @@ def _from_buffer(view: memoryview, x: Any) -> Source:
     else:
         address = ctypes.addressof(ctypes.c_char.from_buffer(view))
     # The view is kept, so that a bytearray cannot be resized meanwhile.
-    return _simple(address, view.nbytes, HOST, view.readonly, view, x, may_be_shared=not isinstance(x, (bytes, bytearray)))
+    private = isinstance(x, (bytes, bytearray))
+    return _simple(address, view.nbytes, HOST, view.readonly, view, x, may_be_shared=not private)
 
 
 def _from_torch(tensor: Any) -> Source:
     kind = tensor.device.type
     if kind != "cpu":
         raise Unsupported(
-            f"torch tensors on {tensor.device}: this build has no driver for them", fix="copy it with tensor.cpu() first"
+            f"torch tensors on {tensor.device}: this build has no driver for them", fix="use tensor.cpu()"
         )
     try:
         contiguous = tensor.is_contiguous() or tensor.numel() <= 1 or _is_dense(tensor)
@@ -154,9 +157,7 @@ def _from_torch(tensor: Any) -> Source:
 
 def _is_dense(tensor: Any) -> bool:
     """Whether the elements fill their range in some order of the axes (channels last, transposed)."""
-    pairs = sorted(
-        (stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size != 1
-    )
+    pairs = sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size != 1)
     expected = 1
     for stride, size in pairs:
         if stride != expected:
@@ -181,9 +182,7 @@ def _from_dlpack(x: Any) -> Source:
     tensor = dlpack.read(x)
     if not tensor.contiguous:
         raise _not_contiguous("tensor", "pass a contiguous copy")
-    return _simple(
-        tensor.address, tensor.nbytes, HOST, tensor.readonly, (x, tensor.capsule), x, may_be_shared=True
-    )
+    return _simple(tensor.address, tensor.nbytes, HOST, tensor.readonly, (x, tensor.capsule), x, may_be_shared=True)
 
 
 def _from_cuda_array_interface(x: Any) -> Source:

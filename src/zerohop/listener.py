@@ -32,15 +32,15 @@ _LONG_OF_DESCRIPTORS_S: Final = 0.1
 
 
 class Listeners:
-    """The listening sockets of a Context. Bound by the constructor, accepting after start()."""
+    """The listening sockets of a Context. Bound by the constructor, accepting after start().
+
+    Raises:
+        ValueError: an address off loopback without a secret, unless ``insecure``.
+        Unsupported: the address cannot be had.
+        RegistrationFailed: out of descriptors.
+    """
 
     def __init__(self, settings: Settings) -> None:
-        """
-        Raises:
-            ValueError: an address off loopback without a secret, unless ``insecure``.
-            Unsupported: the address cannot be had.
-            RegistrationFailed: out of descriptors.
-        """  # noqa: D205, D212, D415
         self.host, self.port = "", 0
         self.socket_path = ""
         self._closed = False
@@ -149,7 +149,7 @@ class Listeners:
         try:
             channel = Channel(sock)
             if channel.unix and address.peer_uid(sock) != os.getuid():
-                self._control.say_once(who, "uid", "refused a process of user %d", address.peer_uid(sock))
+                self._control.say_once(who, "uid", "refused a process of user %s", address.peer_uid(sock))
                 return
             lanes: list[asyncio.Future[socket.socket]] = []
             hello = await asyncio.wait_for(

@@ -16,6 +16,8 @@ from .remote_buffer import RemoteBuffer, byte_range
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from typing_extensions import Self
+
     from .context import Context
     from .registry import Registration
     from .routes import Route
@@ -65,6 +67,9 @@ class _Range:
     def rights(self) -> Rights:
         """What peers may be allowed at most."""
         return _NAMES[self._home()._rights]
+
+    def __len__(self) -> int:
+        return self.nbytes
 
     def __getitem__(self, key: slice) -> View:
         start, stop = byte_range(key, self.nbytes)
@@ -271,8 +276,10 @@ class Memory(_Range):
         self._shares = [share for share in self._shares if share not in chosen]
 
     def close(self) -> None:
-        """Revoke all handles and give the registration back; idempotent. Blocks for at most a second, and that only
-        while peers on this host unmap the memory. Views of it raise Closed from now on."""
+        """Revoke all handles and give the registration back; idempotent. Views of it raise Closed from now on.
+
+        Blocks for at most a second, and that only while peers on this host unmap the memory.
+        """
         if not self._closed:
             self._close(_UNMAP_S)
 
@@ -293,7 +300,7 @@ class Memory(_Range):
         if self._closed:
             raise Closed("this Memory was closed", fix="register the memory again")
 
-    def __enter__(self) -> Memory:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

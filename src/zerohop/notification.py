@@ -1,5 +1,7 @@
 """Notifications: what the target of ``write(..., notify=N)`` and of ``notify`` receives."""
 
+# ruff: noqa: D102 - what these methods do is said where Operation declares them
+
 from __future__ import annotations
 
 import threading
@@ -160,7 +162,7 @@ class NotificationWait(Operation[Notification]):
     def _expired(self) -> bool:
         if not self._deadline_ns or time.monotonic_ns() < self._deadline_ns:
             return False
-        self._error = DeadlineExceeded("no notification came", operation=self._kind, fix="allow more time with timeout=")
+        self._error = DeadlineExceeded("no notification came", operation=self._kind, fix="allow more with timeout=")
         return True
 
     def _ended(self) -> bool:

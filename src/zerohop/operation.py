@@ -1,5 +1,7 @@
 """Operation: one transfer in flight, awaitable, and usable without asyncio."""
 
+# ruff: noqa: D102 - what these methods do is said where Operation declares them
+
 from __future__ import annotations
 
 import time
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from ._native import CompletionQueue, Op
     from .connection import Connection
     from .context import Context
+    from .errors import ZerohopError
     from .paths import Explanation
 
 T = TypeVar("T")
@@ -96,7 +99,7 @@ class Operation(Generic[T]):
         raise NotImplementedError
 
     def explain(self) -> str:
-        """The path that it took and how long it took: ``shm (mapped) host→host direct, 64.0 MiB in 3.4 ms, 19.7 GB/s``."""
+        """The path that it took, and its time: ``shm (mapped) host→host direct, 64.0 MiB in 3.4 ms, 19.7 GB/s``."""
         path = self._path
         return f"{self._kind if path is None else path.explanation}, {self._progress()}"
 
@@ -123,9 +126,7 @@ class Finished(Operation[T]):
 
     __slots__ = ("_elapsed_ns", "_value")
 
-    def __init__(
-        self, context: Context, kind: str, path: Path | None, nbytes: int, value: T, elapsed_ns: int
-    ) -> None:
+    def __init__(self, context: Context, kind: str, path: Path | None, nbytes: int, value: T, elapsed_ns: int) -> None:
         self._context = context
         self._kind = kind
         self._path = path
@@ -342,3 +343,11 @@ def _cancelled_error() -> BaseException:
 def where(path: Path | None) -> dict[str, Any]:
     """The fields of an error that say where it happened."""
     return {} if path is None else {"peer": path.connection.peer, "provider": path.explanation.provider}
+
+
+def complete_fields(error: ZerohopError, kind: str, path: Path | None) -> None:
+    """Say where an error happened, as far as whoever raised it did not know."""
+    error.operation = error.operation or kind
+    if path is not None:
+        error.peer = error.peer or path.connection.peer
+        error.provider = error.provider or path.explanation.provider

@@ -21,6 +21,8 @@ RING: Final = "ring"
 STREAM: Final = "stream"
 # The size at which candidates are compared; one choice serves all sizes of a pair.
 _TYPICAL_BYTES: Final = 1 << 20
+# Below this a rate is the latency in disguise.
+_HAS_A_RATE: Final = 4096
 _SIM: Final = "sim:"
 
 
@@ -183,9 +185,9 @@ def duration_text(nanoseconds: int) -> str:
 
 
 def transfer_text(nbytes: int, nanoseconds: int) -> str:
-    """``64.0 MiB in 3.4 ms, 19.7 GB/s``."""
+    """``64.0 MiB in 3.4 ms, 19.7 GB/s``; of a small transfer the time alone, which is all there is to know."""
     text = f"{size_text(nbytes)} in {duration_text(nanoseconds)}"
-    if nbytes and nanoseconds > 0:
+    if nbytes >= _HAS_A_RATE and nanoseconds > 0:
         text += f", {nbytes / nanoseconds:.3g} GB/s"
     return text
 

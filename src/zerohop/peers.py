@@ -112,6 +112,7 @@ class Peers:
         """A peer that dialled and was admitted."""
         self._admitted.pop(hello.context, None)
         connection = Connection(self._context, hello.context)
+        self._young.add(connection)
         connection.name = hello.name
         session = Session(self._context, connection, channel, initiator=False, dialled=None)
         self._context._control.start(self._receive, connection, session)
@@ -147,15 +148,12 @@ class Peers:
         self.connected[connection.peer] = dialled
 
     def _arriving(self, peer: str) -> bool:
-        """Whether a Connection to that peer, which dialled, is being set up."""
+        """Whether a Connection to that peer is being set up."""
         admitted = self._admitted.get(peer)
         if admitted is not None and time.monotonic() - admitted > handshake.TIMEOUT_S:
             del self._admitted[peer]
             admitted = None
-        return admitted is not None or any(
-            connection.peer == peer and connection._session is not None and not connection._session.initiator
-            for connection in self._young
-        )
+        return admitted is not None or any(connection.peer == peer for connection in self._young)
 
     def forget(self, connection: Connection) -> None:
         """It is lost."""
@@ -183,7 +181,8 @@ class Peers:
 
     async def drained(self, imported: Import) -> None:
         """Until a peer's memory is unmapped here."""
-        while not imported.close():
+        # The copies that are left end within microseconds, and nothing tells when.
+        while not imported.close():  # noqa: ASYNC110
             await asyncio.sleep(_UNMAP_PAUSE_S)
 
     async def close(self, farewell: str) -> None:
@@ -325,8 +324,7 @@ class Peers:
                 except BlockingIOError:
                     # Its backlog is full; nothing wakes us when it no longer is.
                     await asyncio.sleep(_BACKLOG_PAUSE_S)
-            if address.peer_uid(sock) != os.getuid():
-                raise AccessDenied("the Unix socket belongs to another user")
+            _check_user(sock)
             return Channel(sock)
         except BaseException:
             sock.close()
@@ -363,3 +361,9 @@ class Peers:
             peer=where.context,
             operation="connect",
         )
+
+
+def _check_user(sock: socket.socket) -> None:
+    """A path may have been taken over by somebody else's socket."""
+    if address.peer_uid(sock) != os.getuid():
+        raise AccessDenied("the Unix socket belongs to another user")

@@ -139,7 +139,7 @@ class Registry:
                 self._expire(id(owner), cached)
         self.drain()
         known = self._of_address(source.base, source.extent)
-        if known is not None:
+        if known is not None and source.device in (known.device, inputs.DEVICE_BY_ADDRESS):
             return known, False
         registration = self._new(source)
         return registration, owner is None or not self._remember(owner, registration)

@@ -125,6 +125,9 @@ class RemoteBuffer:
         """``"by agreement"`` when processes on the owner's host may map the memory, else ``"enforced"``."""
         return "by agreement" if self._share.mappable else "enforced"
 
+    def __len__(self) -> int:
+        return self.nbytes
+
     def __getitem__(self, key: slice) -> RemoteBuffer:
         start, stop = byte_range(key, self.nbytes)
         return RemoteBuffer(self._share, self._offset + start, stop - start, self._key)

@@ -17,6 +17,7 @@ from ._native import NativeError, Reason, Status
 from .channel import ChannelEnded
 from .connection import again, lane_cost
 from .errors import PeerLost, ProtocolError, Unsupported, ZerohopError, from_native
+from .handshake import Refused
 from .routes import Import
 from .settings import PROVIDERS
 
@@ -169,31 +170,29 @@ class Session:
         try:
             if reply.status == Status.UNSUPPORTED.value:
                 connection._unmappable[share.share_id] = "its owner cannot give it out"
-            elif reply.status != Status.OK.value:
-                raise from_native(reply.status, reply.reason, "said by the peer", peer=connection.peer, provider="shm")
-            elif fds:
-                self._map(share, reply, fds[0])
             else:
-                self._channel.post(wire.Unmapped(share=share.share_id))
-                raise from_native(Status.NO_MEMORY.value, Reason.OUT_OF_DESCRIPTORS.value, operation="map")
+                self._map(share, reply, fds)
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def _map(self, share: Share, reply: wire.MapReply, fd: int) -> None:
+    def _map(self, share: Share, reply: wire.MapReply, fds: list[int]) -> None:
         connection = self._connection
+        if reply.status != Status.OK.value:
+            raise from_native(reply.status, reply.reason, "said by the peer", peer=connection.peer, provider="shm")
+        if not fds:
+            self._channel.post(wire.Unmapped(share=share.share_id))
+            raise from_native(Status.NO_MEMORY.value, Reason.OUT_OF_DESCRIPTORS.value, peer=connection.peer)
+        # Beyond the end of the file a copy would crash the process.
+        if reply.nbytes != share.nbytes or os.fstat(fds[0]).st_size < reply.offset + reply.nbytes:
+            self._channel.post(wire.Unmapped(share=share.share_id))
+            raise ProtocolError("malformed: the peer's file is shorter than what it shared", peer=connection.peer)
         try:
-            # Beyond the end of the file a copy would crash the process.
-            if reply.nbytes != share.nbytes or os.fstat(fd).st_size < reply.offset + reply.nbytes:
-                raise ProtocolError("malformed: the peer's file is shorter than what it shared", peer=connection.peer)
-            mapping = self._context._engine.map(fd, reply.offset, reply.nbytes, reply.writable)
+            mapping = self._context._engine.map(fds[0], reply.offset, reply.nbytes, reply.writable)
         except NativeError as error:
             connection._unmappable[share.share_id] = f"it could not be mapped here: {error.args[2]}"
             self._channel.post(wire.Unmapped(share=share.share_id))
             return
-        except ProtocolError:
-            self._channel.post(wire.Unmapped(share=share.share_id))
-            raise
         connection._imports[share.share_id] = Import(mapping)
         connection._drop_old_imports()
 
@@ -322,6 +321,10 @@ class Session:
             self._fail(error, Reason.LANE_CLOSED)
         except NativeError as error:
             self._fail(from_native(*error.args, peer=self._connection.peer), Reason.LANE_CLOSED)
+        except Refused as refusal:
+            self._fail(refusal.error(self._connection.peer), Reason.LANE_CLOSED)
+        except OSError as error:
+            self._fail(PeerLost(f"the lane could not be opened: {error}"), Reason.LANE_CLOSED)
 
     def _connect_lane(self, provider: str, data: bytes, fds: list[int]) -> None:
         if self._mine_ready or provider != self._connection._provider or self._endpoint is None:
@@ -332,12 +335,16 @@ class Session:
             self._channel.post(wire.LaneFailed(provider=provider, text=str(error.args[2])[:2000]))
             raise
         self._mine_ready = True
-        self._channel.post(wire.LaneReady(provider=provider))
+        if self.initiator:
+            self._channel.post(wire.LaneReady(provider=provider))
         self._check_ready()
 
     def _check_ready(self) -> None:
         if self._mine_ready and self._theirs_ready and self._endpoint is not None and not self.ready.done():
             connection = self._connection
+            if not self.initiator:
+                # Only now, so that whoever dialled finds this side complete once it is told that it is connected.
+                self._channel.post(wire.LaneReady(provider=connection._provider))
             connection._lane_costs[connection._provider] = lane_cost(self._endpoint)
             connection._endpoint_or_none = self._endpoint
             self._context._peers.established(connection)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MAPS: Final = Path("/proc/self/maps")
-_SHARED_MEMORY: Final = "/dev/shm/"  # noqa: S108 - where shm_open puts its files
+_SHARED_MEMORY: Final = "/dev/shm/"
 _DELETED: Final = " (deleted)"
 
 

@@ -13,7 +13,7 @@ from ._native import NativeError, Status
 from .connection import Connection, lane_error, notify_value, on_event_loop
 from .deferred import Deferred, attach, defer, defer_post
 from .errors import PeerLost, WouldBlock, ZerohopError, from_native
-from .operation import NATIVE_VALUE, NBYTES, Failed, Finished, InFlight, Operation
+from .operation import NATIVE_VALUE, NBYTES, Failed, Finished, InFlight, Operation, complete_fields
 from .remote_buffer import RemoteBuffer
 
 if TYPE_CHECKING:
@@ -46,9 +46,7 @@ _ATTEMPTS: Final = 4
 _MANY_ROUTES: Final = 4096
 
 
-def write(
-    context: Context, src: Local, dst: RemoteBuffer, notify: int | None, timeout: float | None
-) -> Operation[int]:
+def write(context: Context, src: Local, dst: RemoteBuffer, notify: int | None, timeout: float | None) -> Operation[int]:
     """Context.write: one dictionary, one clock, one native call."""
     try:
         route = src._routes[dst._key]
@@ -169,7 +167,7 @@ def atomic(
     if where % _WORD:
         raise ValueError(f"{kind}: the word at offset {where} of the shared memory is not aligned to 8 bytes")
     code = _FETCH_ADD if kind == "fetch_add" else _COMPARE_SWAP
-    operand, compare = index(operand) & _WORD_MASK, index(compare) & _WORD_MASK
+    operand, compare = _word(operand), _word(compare)
     deadline = context._deadline(timeout)
     engine = context._engine
 
@@ -263,7 +261,7 @@ def launch(
         try:
             route = ready_route(context, view, remote)
         except ZerohopError as error:
-            error.operation = error.operation or kind
+            complete_fields(error, kind, None)
             return Failed(context, kind, None, nbytes, error)
         if route is None:
             break
@@ -410,6 +408,14 @@ def _failure(
     """A post that failed at once."""
     view._home()._check_open()
     return Failed(context, kind, route, nbytes, lane_error(route.connection, error, kind))
+
+
+def _word(value: int) -> int:
+    """The 64 bits of a number, signed or not."""
+    number = index(value)
+    if not -(1 << 63) <= number <= _WORD_MASK:
+        raise ValueError(f"{number} does not fit into 64 bits")
+    return number & _WORD_MASK
 
 
 def _index_array(pages: Pages) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ._native import CompletionQueue
 from .errors import DeadlineExceeded
-from .operation import Operation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 
     from .context import Context
+    from .operation import Operation
 
 T = TypeVar("T")
 # A wait returns to Python this often, so that Ctrl-C is heard.
@@ -55,13 +55,13 @@ class All(Generic[T]):
                 # For the first only: a loop must not be held up once per operation.
                 pending[0]._spin()
             for operation in pending:
-                yield from _ended(operation).__await__()
+                yield from ended(operation).__await__()
         except BaseException:
             self.cancel()
             raise
         values = []
         for operation in self.operations:
-            values.append((yield from operation.__await__()))
+            values.append((yield from operation.__await__()))  # noqa: PERF401 - no comprehension can do this
         return values
 
 
@@ -169,7 +169,7 @@ def _split(operations: list[Operation[T]]) -> tuple[list[Operation[T]], list[Ope
     return pending, ready
 
 
-async def _ended(operation: Operation[Any]) -> None:
+async def ended(operation: Operation[Any]) -> None:
     """Until it has ended, whichever way."""
     while not operation.done():
         await operation._context._loops.running().wait(operation._arm)

@@ -204,7 +204,9 @@ def body_length(header: bytes, limit: int) -> int:
     """
     length: int = HEADER.unpack(header)[0]
     if length > limit:
-        raise ProtocolError(f"malformed: not the zerohop protocol, or a frame of {length} bytes where {limit} is the limit")
+        raise ProtocolError(
+            f"malformed: not the zerohop protocol, or a frame of {length} bytes where {limit} is the limit"
+        )
     return length
 
 
@@ -217,7 +219,7 @@ def decode(body: bytes) -> Message:
     try:
         return _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-        raise ProtocolError(f"malformed message: {error}", fix="use the same version of zerohop on both sides") from None
+        raise ProtocolError(f"malformed message: {error}", fix="use the same version on both sides") from None
 
 
 def decode_hello(body: bytes) -> Hello:

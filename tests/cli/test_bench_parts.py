@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
 
+from zerohop.cli.bench.neighbours import Neighbours
 from zerohop.cli.bench.notify import one_way
 from zerohop.cli.bench.plan import Case, Request, parse_sizes, plan
 from zerohop.cli.bench.plot import PlotUnavailable, draw, require_matplotlib
-from zerohop.cli.bench.report import describe_case, print_table
+from zerohop.cli.bench.report import describe_case, print_rows
+from zerohop.cli.bench.results import Report, read_report, write_report
 from zerohop.cli.bench.rows import Row, Samples, percentile
 from zerohop.cli.bench.targets import TARGETS, judge
 from zerohop.paths import Explanation
@@ -33,8 +37,10 @@ def test_sizes() -> None:
             parse_sizes(text)
 
 
-def test_default_plan_has_a_row_for_every_target() -> None:
-    cases = plan(Request())
+def test_default_plan_has_a_row_for_every_target(tmp_path: Path) -> None:
+    wheel = tmp_path / "some.whl"
+    wheel.write_bytes(b"x")
+    cases = plan(Request(wheel=wheel))
     assert len(set(cases)) == len(cases)
     for target in TARGETS:
         assert any(all(getattr(case, key) == value for key, value in target.fields.items()) for case in cases), target
@@ -84,16 +90,54 @@ def test_row_has_exactly_the_schema_and_known_extras() -> None:
     row = samples.row(case, operations=2, floor="memcpy", path=Explanation("shm", "ring", True, "host", "host", ()))
     data = row.to_json()
     assert list(data)[: len(SCHEMA)] == SCHEMA
-    assert set(data) - set(SCHEMA) == {"form", "path"}
+    assert set(data) - set(SCHEMA) == {"form", "path", "samples"}
     assert (row.form, row.path) == ("ring", "shm (ring) host→host direct")  # not what was planned, what was taken
     assert (row.p50_us, row.GBps, row.cpu_us_per_op, row.direct) == (2.0, 4.0, 1.0, True)
     assert (row.floor_p50_us, row.floor_GBps) == (0.5, 16.0)
 
 
-def test_rows_without_a_transfer_have_no_rate() -> None:
+def test_rows_without_a_transfer_and_small_ones_have_no_rate() -> None:
     row = Samples(times_ns=[1000]).row(Case("register", src="host", bytes=1 << 30, mode="cold"))
     assert row.GBps is None
     assert row.direct is None
+    assert Samples(times_ns=[1000]).row(Case("write", "shm", "host", "host", 8)).GBps is None
+
+
+def test_percentiles_that_no_sample_lies_beyond_are_left_out() -> None:
+    case = Case("write", "shm", "host", "host", 8)
+    few, some, many = (Samples(times_ns=list(range(1, count + 1))).row(case) for count in (99, 100, 1000))
+    assert (few.p99_us, few.p999_us, few.samples) == (None, None, 99)
+    assert (some.p99_us, some.p999_us) == (0.099, None)
+    assert (many.p99_us, many.p999_us) == (0.99, 0.999)
+
+
+def test_report_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    rows = [make(form="mapped", p50_us=1.0, samples=3), make("idle", provider=None, cpu_s=0.1, seconds=2.0)]
+    report = Report.of_this_machine(rows, 1.25, 0.5)
+    file = tmp_path / "report.json"
+    write_report(str(file), report)
+    assert read_report(file) == report
+    file.write_text('{"rows": [{}]}')
+    with pytest.raises(ValueError, match="not a report"):
+        read_report(file)
+
+
+def test_neighbours_are_what_is_not_ours(tmp_path: Path) -> None:
+    stat = tmp_path / "stat"
+    hertz = os.sysconf("SC_CLK_TCK")
+
+    def write(busy_seconds: float) -> None:
+        # The kernel puts guests into user time too: the ninth number is not to be added.
+        stat.write_text(f"cpu  {int(busy_seconds * hertz)} 0 0 123456 777 0 0 0 55 0\ncpu0 1 2 3\n")
+
+    write(1000)
+    neighbours = Neighbours(stat)
+    time.sleep(0.1)
+    write(1000.2)
+    found = neighbours.processors()
+    assert found is not None
+    assert 0.5 < found < 2.1
+    assert Neighbours(tmp_path / "nothing").processors() is None
 
 
 def make(name: str = "write", **fields: object) -> Row:
@@ -117,6 +161,9 @@ def make(name: str = "write", **fields: object) -> Row:
         (make(provider="tcp", p50_us=60.1, floor_p50_us=50.0), False),
         (make("idle", provider=None, src=None, dst=None, bytes=0, seconds=10.0, cpu_s=0.051), False),
         (make("idle", provider=None, src=None, dst=None, bytes=0, seconds=2.0, cpu_s=0.009), True),
+        (make("idle", provider=None, src=None, dst=None, seconds=2.0, cpu_s=0.009, peer_cpu_s=0.011), False),
+        (make("wheel", provider=None, src=None, dst=None, bytes=3 << 20), True),
+        (make("wheel", provider=None, src=None, dst=None, bytes=(3 << 20) + 1), False),
     ],
 )
 def test_targets(row: Row, met: bool) -> None:
@@ -136,18 +183,18 @@ def test_table_names_floors_targets_and_wrong_bytes() -> None:
         make(form="ring", target="asleep", p50_us=100.0, verified=False),
     ]
     output = io.StringIO()
-    print_table(Console(file=output, width=200, color_system=None), rows)
+    print_rows(Console(file=output, width=200, color_system=None), rows)
     text = output.getvalue()
-    assert "write shm mapped, host→host, 8 B" in text
-    assert "write shm ring, target asleep, host→host, 8 B" in text
-    assert "0.01 µs memcpy" in text
-    assert "100 µs ✗" in text
-    assert "NO" in text
+    assert "write shm mapped 8 B" in text
+    assert "write shm ring 8 B, target asleep WRONG BYTES" in text
+    assert "10 ns, memcpy" in text
+    assert "100 µs  ✗ ≤ 60 µs" in text
     assert "targets met: 1 of 2" in text
 
 
 def test_describe_counts_batches() -> None:
     assert describe_case(Case("write_pages", "shm", "host", "host", 1024, 256, "ring")).endswith("256 × 1 KiB")
+    assert describe_case(Case("read", "tcp", "sim", "host", 8, form="staged")) == "read tcp staged 8 B, sim→host"
     assert describe_case(Case("import")) == "import"
 
 

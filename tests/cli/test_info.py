@@ -43,7 +43,7 @@ def test_an_empty_machine_is_shown() -> None:
     text = shown(machine())
     assert "zerohop 1.2.3" in text
     assert "none (--sim-devices N simulates some)" in text
-    assert "127.0.0.1:0 (this host only)" in text
+    assert "127.0.0.1, a free port (this host only)" in text
 
 
 def test_why_not_and_the_fix_are_shown() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,6 +62,33 @@ def test_awaiting_what_ended_long_ago_and_twice(world: World, loop: str) -> None
         return await operation, await operation
 
     assert run(loop, main()) == (64, 64)
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_everybody_may_await_one_operation(world: World, loop: str) -> None:
+    """Three tasks, a task on another loop, a thread without one, and as_completed: all are woken."""
+    source = world.target("numpy", 16)
+    connection = world.here.connect(world.there.identity.url).result(10)
+    receive = connection.recv(np.zeros(16, np.uint8))
+    received: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: received.append(run(loop, _awaited(receive)))),
+        threading.Thread(target=lambda: received.append(receive.result(10))),
+        threading.Thread(target=lambda: received.extend(each.result() for each in zh.as_completed([receive], 10))),
+    ]
+
+    async def main() -> None:
+        tasks = [asyncio.ensure_future(_awaited(receive)) for _ in range(3)]
+        await asyncio.sleep(0.01)  # until they have suspended, of which there is no event
+        world.there.call(Service.send, world.here.url, source.number, 0, 16)
+        received.extend(await asyncio.gather(*tasks))
+
+    for thread in threads:
+        thread.start()
+    run(loop, main())
+    for thread in threads:
+        thread.join(10)
+    assert received == [16] * 6
 
 
 @pytest.mark.parametrize("world", WORLDS, indirect=True)
@@ -310,7 +338,8 @@ def test_first_use_and_close_in_a_coroutine(open_context: OpenContext, provider:
     async def main() -> None:
         async with options.open() as first, options.open() as second:
             target = np.zeros(100_000, np.uint8)
-            handle = second.register(target).share("rw")
+            memory = second.register(target)
+            handle = memory.share("rw")
             note = second.notification()
             assert await first.write(pattern(1, 100_000), handle, notify=4) == 100_000
             assert (await note).value == 4
@@ -327,7 +356,8 @@ def test_the_loop_is_not_blocked_by_first_use(open_context: OpenContext, provide
     meanwhile."""
     options = Options(providers=(provider,))
     first, second = open_context(options), open_context(options)
-    handle = second.register(np.zeros(64, np.uint8)).share("rw")
+    memory = second.register(np.zeros(64, np.uint8))
+    handle = memory.share("rw")
 
     async def main() -> int:
         turns = 0

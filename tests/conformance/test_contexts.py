@@ -69,7 +69,8 @@ def test_connecting_after_a_close(open_context: OpenContext, provider: str) -> N
     options = Options(providers=(provider,))
     first, second = open_context(options), open_context(options)
     target = np.zeros(1000, np.uint8)
-    handle = second.register(target).share("rw")
+    memory = second.register(target)
+    handle = memory.share("rw")
     for turn in range(3):
         connection = first.connect(second.url).result(10)
         first.write(pattern(turn, 1000), handle).result(10)
@@ -109,7 +110,8 @@ def test_64_peers_to_one_context(open_context: OpenContext, start_peer: StartPee
     context = open_context(options)
     everybody = processes * each
     target = np.zeros(everybody * slot, np.uint8)
-    handle = bytes(context.register(target).share("rw"))
+    memory = context.register(target)
+    handle = bytes(memory.share("rw"))
     peers = [start_peer(options) for _ in range(processes)]
     swarms = [
         peer.start(Service.swarm, handle, options, process * each, each, slot) for process, peer in enumerate(peers)

@@ -9,12 +9,15 @@ import pytest
 import zerohop as zh
 from support.buffers import KINDS, Kind
 from support.loads import Stream
+from support.options import Options
+from support.pattern import pattern
 from support.service import Service
-from support.world import WORLDS
+from support.world import PROVIDERS, WORLDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from support.fixtures import OpenContext
     from support.world import World
 
 # On both sides of 64 KiB, 256 KiB and 1 MiB, small ones in between so that large ones are overtaken if they can be.
@@ -140,6 +143,26 @@ def test_flush(world: World, target_kind: Kind) -> None:
         flush().result(10)
         target.expect(0, nbytes, seed)
         zh.wait_all(writes).result(10)
+
+
+@pytest.mark.parametrize("connected", [True, False])
+@pytest.mark.parametrize("kind", ["host", "sim:0"])
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_flush_covers_first_use(open_context: OpenContext, provider: str, kind: str, connected: bool) -> None:
+    """Also what still connects, or asks for the peer's memory, when the flush is posted."""
+    nbytes = 100_001
+    options = Options(providers=(provider,))
+    for seed in range(5):
+        first, second = open_context(options), open_context(options)
+        target = second.alloc(nbytes, device=kind)
+        data = pattern(seed, nbytes)
+        handle = target.share("rw")
+        connection = first.connect(second.url).result(10) if connected else None
+        first.write(data, handle)
+        first.flush(connection).result(10)
+        assert target.read_bytes() == data.tobytes()
+        first.close()
+        second.close()
 
 
 @pytest.mark.parametrize("world", WORLDS, indirect=True)

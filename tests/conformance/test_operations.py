@@ -155,14 +155,17 @@ def test_the_default_deadline_is_the_contexts(open_context: OpenContext, provide
     options = Options(providers=(provider,), timeout=0.05)
     first, second = open_context(options), open_context(options)
     connection = first.connect(second.url).result(10)
-    with pytest.raises(zh.DeadlineExceeded):
-        connection.recv(np.zeros(8, np.uint8)).result(10)
-    # Longer than the default where asked for, and then ended by what arrives.
-    receive = connection.recv(np.zeros(8, np.uint8), timeout=10)
-    with pytest.raises(zh.DeadlineExceeded):
-        connection.recv(np.zeros(8, np.uint8)).result(10)
+    # Nobody receives. A receive itself waits until something comes, as it does for a notification.
+    receive = connection.recv(np.zeros(8, np.uint8))
+    longer = connection.send(pattern(1, 8), timeout=10)
+    with pytest.raises(zh.DeadlineExceeded) as caught:
+        connection.send(pattern(1, 8)).result(10)
+    assert caught.value.operation == "send"
+    assert caught.value.reason == "the deadline passed"
+    assert not longer.done()
     assert not receive.done()
-    receive.cancel()
+    assert longer.cancel()
+    assert receive.cancel()
 
 
 @pytest.mark.parametrize("timeout", [-1, "soon", float("nan")])
@@ -179,7 +182,8 @@ def test_first_use_of_an_address_where_nobody_listens(open_context: OpenContext,
     """PeerLost, for the connection and for whatever was posted before that was known."""
     options = Options(providers=(provider,))
     first, second = open_context(options), open_context(options)
-    handle = second.register(np.zeros(8, np.uint8)).share("rw")
+    memory = second.register(np.zeros(8, np.uint8))
+    handle = memory.share("rw")
     second.close()
     pending: list[zh.Operation[int]] = [
         first.write(pattern(1, 8), handle),

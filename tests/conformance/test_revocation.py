@@ -129,8 +129,8 @@ def test_handles_of_others(world: World) -> None:
 @pytest.mark.parametrize("world", WORLDS, indirect=True)
 def test_closing_a_memory_ends_its_handles(world: World, kind: Kind) -> None:
     owned = world.buffer(kind, NBYTES)
-    job, handle = _under_way(world, owned, Service.write_until_refused)
     target = world.target("numpy", 4096)
+    job, handle = _under_way(world, owned, Service.write_until_refused)
     owned.memory.close()
     assert job.result().outcome.kind in {"AccessDenied", "Closed"}
     assert world.there.call(Service.try_write, bytes(handle), target.number, 4096).kind in {"AccessDenied", "Closed"}

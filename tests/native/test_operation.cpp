@@ -136,6 +136,19 @@ TEST_CASE("operation: armed") {
     CHECK(queue->drain().empty());
 }
 
+TEST_CASE("operation: everybody who asked is told, also twice in one queue") {
+    Slab s;
+    const auto one = std::make_shared<CompletionQueue>();
+    const auto other = std::make_shared<CompletionQueue>();
+    const OpRef op = s.slab.create(0);
+    CHECK(op->arm(one, 1));
+    CHECK(op->arm(other, 2));
+    CHECK(op->arm(one, 3));
+    op->finish({});
+    CHECK(one->drain() == std::vector<uint64_t>{1, 3});
+    CHECK(other->drain() == std::vector<uint64_t>{2});
+}
+
 TEST_CASE("operation: its token is in the queue before those who wait are woken") {
     // They look at the queue when they wake, and would go back to sleep.
     const auto queue = std::make_shared<CompletionQueue>();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import tempfile
@@ -12,6 +13,7 @@ import pytest
 
 import zerohop as zh
 from support.leaks import expect_given_back, holdings
+from support.loops import LOOPS
 from support.options import Options
 from support.peer import Peer, finish_all
 from support.service import Service
@@ -41,6 +43,10 @@ def runtime_directory() -> Iterator[None]:
     os.environ["XDG_RUNTIME_DIR"] = directory
     resource_tracker.ensure_running()
     Options().open().close()
+    for make_loop in LOOPS.values():
+        loop = make_loop()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
     yield
     if before is None:
         del os.environ["XDG_RUNTIME_DIR"]

@@ -48,8 +48,8 @@ def _descriptors() -> Counter[str]:
             target = str(entry.readlink())
         except FileNotFoundError:  # the descriptor that iterdir itself used
             continue
-        # The inode of a socket or pipe says nothing across a reopening.
-        found[re.sub(r"\[\d+\]$", "", target)] += 1
+        # The inode of a socket, a pipe or a nameless file says nothing across a reopening.
+        found[re.sub(r"(\[|#)\d+(?=\]$| \(deleted\)$)", r"\1", target)] += 1
     return found
 
 

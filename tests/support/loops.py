@@ -24,7 +24,8 @@ def run(loop: str, main: Coroutine[Any, Any, T], limit: float = 15.0) -> T:
         left = asyncio.all_tasks(event_loop)
         for task in left:
             task.cancel()
-        event_loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        if left:
+            event_loop.run_until_complete(asyncio.wait(left))
         event_loop.run_until_complete(event_loop.shutdown_asyncgens())
         event_loop.run_until_complete(event_loop.shutdown_default_executor())
         event_loop.close()

@@ -72,15 +72,15 @@ class World:
         self._buffers: list[Buffer] = []
         self._targets: list[Target] = []
 
-    def buffer(self, kind: Kind, nbytes: int) -> Buffer:
+    def buffer(self, kind: Kind, nbytes: int, *, device: int = 0) -> Buffer:
         """A buffer on this side, closed after the test."""
-        buffer = Buffer(self.here, kind, nbytes)
+        buffer = Buffer(self.here, kind, nbytes, device=device)
         self._buffers.append(buffer)
         return buffer
 
-    def target(self, kind: Kind, nbytes: int, rights: str = "rw") -> Target:
+    def target(self, kind: Kind, nbytes: int, rights: str = "rw", *, device: int = 0) -> Target:
         """A buffer at the other side, closed after the test."""
-        target = Target(self.there, kind, nbytes, rights)
+        target = Target(self.there, kind, nbytes, rights, device)
         self._targets.append(target)
         return target
 
@@ -100,7 +100,7 @@ class World:
             self._targets.pop().drop()
 
     def warm(self) -> None:
-        """Connect, and go down every path once."""
+        """Connect, go down every path once, and let every device start its threads."""
         for kind in _WARMING:
             source = self.buffer(kind, 64)
             for other in _WARMING:
@@ -112,6 +112,10 @@ class World:
             for other in _WARMING:
                 number = self._targets[_WARMING.index(other)].number
                 self.there.call(Service.write, handle, number, 0, 64)
+        for memory in (self.buffer("sim", 64, device=1).memory, self.buffer("numpy", 64).memory):
+            target = self.target("sim", 64, device=1)
+            self.here.write(memory, target.handle).result(10)
+            self.here.read(target.handle, memory).result(10)
         self.close_buffers()
 
 

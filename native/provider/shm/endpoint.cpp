@@ -57,7 +57,8 @@ private:
 } // namespace
 
 ShmEndpoint::ShmEndpoint(Engine& engine, std::shared_ptr<Peer> peer)
-    : FramedEndpoint(engine, std::move(peer)), inbound_(std::make_unique<RingConsumer>()) {
+    : FramedEndpoint(engine, std::move(peer)), inbound_(std::make_unique<RingConsumer>()),
+      inbound_fd_(inbound_->fd()) {
     streaming_hint = true;
 }
 
@@ -66,7 +67,7 @@ Limits ShmEndpoint::limits() const {
 }
 
 Address ShmEndpoint::address() {
-    return {"", {inbound_->fd()}};
+    return {"", {inbound_fd_}};
 }
 
 void ShmEndpoint::connect(const Address& remote) {

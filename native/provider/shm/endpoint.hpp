@@ -35,6 +35,7 @@ private:
     void finish(MappedCopy& copy, Outcome outcome);
 
     std::unique_ptr<RingConsumer> inbound_; // until connect() gives it to the stream
+    const int inbound_fd_;                  // the ring's, which lives as long as this
     SpinLock copies_lock_;
     std::list<MappedCopy> copies_;
     std::atomic<size_t> copies_pending_{0};

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import zerohop
 from zerohop.cli.demo_steps import DEVICE, cpu_access, flip_byte
 from zerohop.cli.payload import block_digests, digest
 from zerohop.cli.peer import Answer, serve
 from zerohop.integrations.safetensors import read_layout
+
+if TYPE_CHECKING:
+    from zerohop.memory import Rights
 
 
 class DemoPeer:
@@ -46,12 +49,12 @@ class DemoPeer:
         address = self._memory.address
         return {"nbytes": self._memory.nbytes, "address": address, "access": cpu_access(address)}
 
-    def share(self, rights: str) -> Answer:
+    def share(self, rights: Rights) -> Answer:
         """Shares the whole allocation."""
         handle = self._shared(rights)
         return {"handle": bytes(handle).hex(), "nbytes": handle.nbytes, "device": handle.device, "rights": rights}
 
-    def _shared(self, rights: str) -> zerohop.RemoteBuffer:
+    def _shared(self, rights: Rights) -> zerohop.RemoteBuffer:
         if self._handle is None:
             self._handle = self.memory.share(rights)
         return self._handle
@@ -59,7 +62,7 @@ class DemoPeer:
     def expect_notification(self, timeout_s: float) -> Answer:
         """Waits for one notification."""
         note = self.context.notification(timeout=timeout_s).result()
-        return {"value": note.value, "nbytes": note.nbytes, "peer": note.peer.peer}
+        return {"value": note.value, "nbytes": note.nbytes, "context": note.peer.peer}
 
     def digest(self, nbytes: int) -> Answer:
         """Copies device memory back by the driver and digests it."""

@@ -88,6 +88,9 @@ def bench(
     batch: Annotated[int | None, typer.Option(min=1, help="Operations (or pages) of one measurement.")] = None,
     json: Annotated[str | None, typer.Option(metavar="FILE|-", help="Write the rows as JSON.")] = None,
     plot: Annotated[Path | None, typer.Option(dir_okay=False, metavar="FILE.png", help="Draw the rows.")] = None,
+    wheel: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, metavar="FILE.whl", help="Add a row with its size.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few rounds: a look, not a measurement.")] = False,
 ) -> None:
     """Measures transfers between two processes, every byte verified, against raw floors of the same run."""
@@ -100,6 +103,7 @@ def bench(
         dst=dst.value if dst else None,
         sizes=bytes,
         batch=batch,
+        wheel=wheel,
         quick=quick,
     )
     sys.exit(run(request, json_to=json, plot_to=plot))

@@ -8,9 +8,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.text import Text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from rich.table import Table
 
 _PLAIN_WIDTH = 160  # a pipe or a log file has no width: do not fold tables at 80 columns
 
@@ -19,6 +22,15 @@ def make_console(*, stderr: bool = False) -> Console:
     """Returns a console that colours terminals and prints plain text elsewhere."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(file=stream, highlight=False, emoji=False, width=None if stream.isatty() else _PLAIN_WIDTH)
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Prints a table; into a file or a pipe without the spaces that fill its lines up."""
+    if console.is_terminal:
+        console.print(table)
+        return
+    for line in console.render_lines(table, pad=False):
+        console.print(Text("".join(segment.text for segment in line).rstrip()), soft_wrap=True)
 
 
 def human_bytes(nbytes: int) -> str:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from zerohop.cli.console import human_bytes, human_time, make_console
 from zerohop.cli.deadline import Deadline
 from zerohop.cli.demo_model import pull_model
-from zerohop.cli.demo_steps import Exchange, Mismatch, open_exchange
+from zerohop.cli.demo_steps import Exchange, Mismatch, open_exchange, short
 from zerohop.cli.payload import digest, locate_difference, random_bytes
 from zerohop.cli.peer import PeerFailed, PeerProcess
 from zerohop.errors import ZerohopError
@@ -86,23 +86,25 @@ def _exchange(console: Console, peer: PeerProcess, deadline: Deadline, broken: B
         steps.next("Exchange the handle")
         handle = exchange.accept(shared["handle"])
         size = len(shared["handle"]) // 2
-        steps.fact(f"the handle is a value of {size} bytes; owner {handle.owner}, device {handle.device}")
+        steps.fact(f"the handle is a value of {size} bytes; owner {short(handle.owner)}, device {handle.device}")
         steps.next("Transfer, with a notification")
         payload = random_bytes(_NOTIFY, _TRANSFER_BYTES)
         memory.write_bytes(0, payload.tobytes())
         peer.begin("expect_notification", timeout_s=deadline.left())
         operation = context.write(memory, handle, notify=_NOTIFY, timeout=deadline.left())
         operation.result(deadline.left())
-        steps.fact(operation.explain())
+        steps.fact(f"{operation.explain()} (the first one, which finds the path too)")
         note = peer.finish(timeout=deadline.left())
-        steps.fact(f"receiver was notified: value {note['value']}, {note['nbytes']} bytes, by context {note['peer']}")
+        steps.fact(
+            f"receiver was notified: value {note['value']}, {note['nbytes']} bytes, by context {short(note['context'])}"
+        )
         if note["value"] != _NOTIFY or note["nbytes"] != _TRANSFER_BYTES:
             raise Mismatch(f"the notification says {note['value']} and {note['nbytes']} bytes")
         if broken.in_steps:
             steps.fault(peer.call("flip", offset=_TRANSFER_BYTES // 3, timeout=deadline.left()))
         steps.next("Verify on the receiving device")
         found = _verify(exchange, payload.tobytes())
-        steps.fact(f"receiver copied its device memory back: BLAKE2b {found}, as sent ({_TRANSFER_BYTES} bytes)")
+        steps.fact(f"receiver copied {human_bytes(_TRANSFER_BYTES)} back from its device: BLAKE2b {found}, as sent")
     console.print("  both contexts closed")
 
 
@@ -127,7 +129,7 @@ def _sweep(console: Console, peer: PeerProcess, deadline: Deadline, broken: Brok
 
     names = [provider.name for provider in read_providers() if provider.usable]
     console.print("\n[bold]Size sweep:[/] write from sim GPU to sim GPU of the other process, median, verified there")
-    console.print(f"  {'bytes':>10}  {'median':>9}  {'GB/s':>7}  verified  path")
+    console.print(f"  {'size':>8}  {'median':>8}  {'GB/s':>5}  verified  path")
     wrong: list[str] = []
     for name in names:
         with open_exchange(None, peer, deadline, max(_SWEEP_SIZES), providers=[name]) as exchange:
@@ -137,7 +139,7 @@ def _sweep(console: Console, peer: PeerProcess, deadline: Deadline, broken: Brok
                     _sweep_row(console, exchange, nbytes, flip=flip)
                 except Mismatch as error:
                     wrong.append(f"{name}, {error}")
-                    console.print(f"  {nbytes:>10}  [bold red]MISMATCH[/]")
+                    console.print(f"  {human_bytes(nbytes):>8}  [bold red]MISMATCH[/]")
     if wrong:
         raise Mismatch("; ".join(wrong))
 
@@ -145,17 +147,16 @@ def _sweep(console: Console, peer: PeerProcess, deadline: Deadline, broken: Brok
 def _sweep_row(console: Console, exchange: Exchange, nbytes: int, *, flip: bool) -> None:
     context, memory, deadline = exchange.context, exchange.memory, exchange.deadline
     handle = exchange.accept(exchange.peer.call("share", rights="w", timeout=deadline.left())["handle"])
+    path = str(context.explain(memory, handle))
     source, target = memory[:nbytes], handle[:nbytes]
-    operation = context.write(source, target, timeout=deadline.left())  # connects, and warms up
-    operation.result(deadline.left())
+    context.write(source, target).result(deadline.left())  # warms up
     payload = random_bytes(nbytes, nbytes).tobytes()
     memory.write_bytes(0, payload)
     samples: list[float] = []
     until = time.perf_counter() + _SWEEP_SECONDS
     while len(samples) < 3 or (len(samples) < 200 and time.perf_counter() < until):
         start = time.perf_counter()
-        operation = context.write(source, target)
-        operation.result(deadline.left())
+        context.write(source, target).result(deadline.left())
         samples.append(time.perf_counter() - start)
     if flip:
         flip_there = exchange.peer.call("flip", offset=nbytes // 3, timeout=deadline.left())
@@ -164,6 +165,6 @@ def _sweep_row(console: Console, exchange: Exchange, nbytes: int, *, flip: bool)
     median = sorted(samples)[len(samples) // 2]
     rate = f"{nbytes / median / 1e9:.2f}" if nbytes >= 4096 else "–"
     console.print(
-        f"  {nbytes:>10}  {human_time(median):>9}  {rate:>7}  [green]yes[/]       {escape(operation.explain())}",
+        f"  {human_bytes(nbytes):>8}  {human_time(median):>8}  {rate:>5}  [green]yes[/]       {escape(path)}",
         soft_wrap=True,
     )

@@ -89,10 +89,11 @@ def _pull(console: Console, exchange: Exchange, tensors: list[_Tensor]) -> None:
         for operation in zerohop.as_completed(operations, timeout=deadline.left()):
             advance(operation.result())
         took = time.perf_counter() - start
-    if operations:
-        exchange.steps.fact(f"the last tensor: {operations[-1].explain()}")
+    if wanted:
         rate = f"{human_bytes(total)} in {human_time(took)}, {total / took / 1e9:.2f} GB/s"
-        exchange.steps.fact(f"all {len(operations)} tensors with bytes: {rate}")
+        exchange.steps.fact(f"path: {context.explain(memory, wanted[0].handle)}")
+        empty = f", {len(tensors) - len(wanted)} more are empty" if len(tensors) > len(wanted) else ""
+        exchange.steps.fact(f"pulled {len(wanted)} tensors{empty}: {rate}")
 
 
 def _verify(console: Console, exchange: Exchange, tensors: list[_Tensor]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 import zerohop
+from zerohop import address
 from zerohop.cli.console import human_bytes, human_time
 
 if TYPE_CHECKING:
@@ -89,8 +91,8 @@ def open_exchange(
     chosen = None if providers is None else list(providers)
     there = peer.call("open", providers=chosen, timeout=deadline.left())
     with zerohop.Context(sim_devices=1, providers=chosen) as context:
-        steps.fact(f"this process:  context {context.id}, {context.url}")
-        steps.fact(f"other process: context {there['id']}, pid {there['pid']}, {there['url']}")
+        steps.fact(f"this process:  pid {os.getpid()}, {_presence(context.url)}")
+        steps.fact(f"other process: pid {there['pid']}, {_presence(there['url'])}")
         steps.next("Find the devices")
         mine = ", ".join(device.name for device in context.devices)
         steps.fact(f"this process:  {mine} (simulated in host memory)")
@@ -103,9 +105,20 @@ def open_exchange(
             steps.next("Connect")
             start = time.perf_counter()
             connection = context.connect(there["url"]).result(deadline.left())
-            steps.fact(f"connected to context {connection.peer} in {human_time(time.perf_counter() - start)}")
+            steps.fact(f"connected to context {short(connection.peer)} in {human_time(time.perf_counter() - start)}")
             yield Exchange(steps, peer, deadline, context, memory)
         peer.call("close", timeout=deadline.left())
+
+
+def short(context_id: str) -> str:
+    """Returns as much of a Context's id as tells two of them apart."""
+    return context_id[:8]
+
+
+def _presence(url: str) -> str:
+    """Says who is at a URL and where; the whole URL also names the host and the Unix socket, and is long."""
+    where = address.parse(url)
+    return f"context {short(where.context)}, listens on {where.host}:{where.port} and a Unix socket"
 
 
 def _allocation(whose: str, nbytes: int, address: int, access: str) -> str:

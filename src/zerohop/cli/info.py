@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
-from zerohop.cli.console import human_bytes, make_console
+from zerohop.cli.console import human_bytes, make_console, print_table
 from zerohop.errors import ZerohopError
 from zerohop.machine import inspect
 
@@ -50,7 +50,7 @@ def show(machine: Machine, console: Console) -> None:
     locked = _limit(limits.locked_memory)
     facts.add_row("limits", f"{limits.descriptors or 'unlimited'} descriptors, {locked} locked memory")
     facts.add_row("listens on", _listening(machine.listening))
-    console.print(facts)
+    print_table(console, facts)
     _section(console, "accelerators", _accelerators(machine.accelerators), "none (--sim-devices N simulates some)")
     _section(console, "network interfaces", _nics(machine.nics), "none")
     _section(console, "RDMA devices", _rdma(machine.rdma_devices), "none")
@@ -70,7 +70,7 @@ def _grid() -> Table:
 def _section(console: Console, title: str, rows: Table, otherwise: str) -> None:
     console.print(f"\n[bold]{title}[/]")
     if rows.row_count:
-        console.print(rows)
+        print_table(console, rows)
     else:
         console.print(f"  {otherwise}")
 
@@ -92,7 +92,9 @@ def _listening(listening: Listening) -> str:
         )
     if listening.why:
         return f"[red]{escape(listening.why)}[/]\n[bold]fix:[/] {escape(listening.fix)}"
-    return f"{address} ({'this host only' if listening.loopback else 'all who know the secret'})"
+    host, _, port = address.rpartition(":")
+    where = f"{host}, a free port" if port == "0" else address
+    return f"{where} ({'this host only' if listening.loopback else 'all who know the secret'})"
 
 
 def _accelerators(accelerators: tuple[Accelerator, ...]) -> Table:
@@ -107,7 +109,7 @@ def _accelerators(accelerators: tuple[Accelerator, ...]) -> Table:
 def _nics(nics: tuple[Nic, ...]) -> Table:
     grid = _grid()
     for nic in nics:
-        speed = f"{nic.gbps:g} Gb/s" if nic.gbps is not None else "speed not told"
+        speed = f"{nic.gbps:g} Gb/s" if nic.gbps is not None else "speed unknown"
         where = f"{nic.driver or 'no driver'}{', PCI ' + nic.pci_address if nic.pci_address else ''}"
         device = where if nic.kind == "physical" else nic.kind
         node = f", NUMA node {nic.numa_node}" if nic.numa_node is not None else ""

@@ -57,7 +57,7 @@ def describe(probed: list[tuple[str, bool, str, str]], architecture: str) -> tup
     ]
     present = {provider.name for provider in found}
     found += [
-        ProviderFacts(name, usable=False, why=f"not in this version ({what})", fix="", verified_on="", label="")
+        ProviderFacts(name, usable=False, why=f"not in this version: {what}", fix="", verified_on="", label="")
         for name, what in _LATER.items()
         if name not in present
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import socket
+import time
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
@@ -96,6 +97,18 @@ class Floors:
             raise FloorBroken("memcpy out of a shared mapping delivered wrong bytes")
         return times
 
+    def copy_pages_out(
+        self, source: Octets, there: Pages, here: Pages, page_bytes: int, batch: int, rounds: int
+    ) -> list[int]:
+        """One memcpy per page out of a mapping that holds `source`, page lists in batches."""
+        copy = self._shared_copy(source.size)
+        copy.write(source, 1)
+        target = np.zeros_like(source)
+        times = copy.read_pages(target, there, here, page_bytes, batch, rounds)
+        if not np.array_equal(target, placed(source, there, here, page_bytes)):
+            raise FloorBroken("memcpy of pages out of a shared mapping delivered wrong bytes")
+        return times
+
     def copy_pages(
         self, source: Octets, here: Pages, there: Pages, page_bytes: int, batch: int, rounds: int
     ) -> list[int]:
@@ -135,11 +148,20 @@ class Floors:
         self._peer.finish()
         return [time // 2 for time in times]
 
-    def round_trip(self, which: str, source: Octets, nbytes: int, rounds: int) -> list[int]:
-        """Messages of `nbytes` and their echo over a blocking socket, "tcp" or "unix"."""
+    def round_trip(self, which: str, source: Octets, nbytes: int, rounds: int, *, pause: float = 0.0) -> list[int]:
+        """Messages of `nbytes` and their echo over a blocking socket, "tcp" or "unix".
+
+        With a pause before each message, both processes and their processors have gone to sleep.
+        """
         end = self._fds.tcp if which == "tcp" else self._fds.unix
         self._peer.begin("floor_pong", which=which, nbytes=nbytes, rounds=rounds)
-        times = _floors.socket_ping(end.fileno(), source, nbytes, rounds, _TIMEOUT)
+        if pause:
+            times = []
+            for _ in range(rounds):
+                time.sleep(pause)
+                times += _floors.socket_ping(end.fileno(), source, nbytes, 1, _TIMEOUT)
+        else:
+            times = _floors.socket_ping(end.fileno(), source, nbytes, rounds, _TIMEOUT)
         self._peer.finish()
         return times
 
@@ -166,21 +188,22 @@ def placed(source: Octets, here: Pages, there: Pages, page_bytes: int) -> Octets
     return target
 
 
-def transfer_floor(floors: Floors, case: Case) -> tuple[str, Callable[[Octets, int], list[int]]]:
+def transfer_floor(floors: Floors, case: Case, pause: float) -> tuple[str, Callable[[Octets, int], list[int]]]:
     """Returns the floor of a `write` or `read` case: its name, and the function that measures (source, rounds).
 
-    `source` holds one measurement's bytes, or several messages for the small socket floors.
+    `source` holds one measurement's bytes, or several messages for the small socket floors. `pause` is what a case
+    with a sleeping target waits before each measurement; its floor waits as long.
     """
     total = case.bytes * case.batch
     if case.provider == "tcp":
         if total <= _SMALL:
-            return "TCP socket round trip", lambda source, n: floors.round_trip("tcp", source, total, n)
+            return "TCP socket, blocking", lambda source, n: floors.round_trip("tcp", source, total, n)
         return "TCP socket stream", lambda source, n: floors.tcp_stream(source[:total], n)
     if case.target == "asleep":
-        name = "Unix socket round trip (both asleep)"
-        return name, lambda source, n: floors.round_trip("unix", source, min(total, source.size), n)
+        name = "Unix socket, blocking"
+        return name, lambda source, n: floors.round_trip("unix", source, min(total, source.size), n, pause=pause)
     if case.form == "ring" and total <= 1 << 16:
-        return "SPSC ring in C++, both spinning", lambda source, n: floors.ring(source[:total], n)
+        return "C++ ring", lambda source, n: floors.ring(source[:total], n)
     if case.name == "read":
-        return "memcpy out of a shared mapping", lambda source, n: floors.copy_out(source[:total], n)
-    return "memcpy into a shared mapping", lambda source, n: floors.copy_in(source[:total], n)
+        return "memcpy", lambda source, n: floors.copy_out(source[:total], n)
+    return "memcpy", lambda source, n: floors.copy_in(source[:total], n)

@@ -149,6 +149,10 @@ def _floor(session: Session, case: Case) -> tuple[str, Callable[[int], list[int]
     message = random_bytes(1, 64 * case.bytes)
     if case.provider == "tcp" or case.mode == "await-asleep":
         which = "tcp" if case.provider == "tcp" else "unix"
-        name = f"{'TCP' if which == 'tcp' else 'Unix'} socket, half round trip"
-        return name, lambda n: [time // 2 for time in floors.round_trip(which, message, case.bytes, n)]
-    return "shared-memory flag, half round trip", floors.flag
+        pause = FALL_ASLEEP if case.mode == "await-asleep" else 0.0
+
+        def one_way_of_socket(rounds: int) -> list[int]:
+            return [time // 2 for time in floors.round_trip(which, message, case.bytes, rounds, pause=pause)]
+
+        return f"{'TCP' if which == 'tcp' else 'Unix'} socket, half round trip", one_way_of_socket
+    return "flag in shared memory", floors.flag

@@ -62,6 +62,7 @@ def measure_pages(session: Session, case: Case) -> Row:
                 session.fill_remote(round_number, span)
                 local.put(np.zeros(span, np.uint8))
             with session.polling(case.target):
+                once(0)
                 _run(once, count, samples)
             expected = digest(placed(payload, sources, targets, case.bytes))
             writing = case.name == "write_pages"
@@ -87,11 +88,10 @@ def _floor(
 ) -> tuple[str, Callable[[Octets, int], list[int]]]:
     floors, nbytes, batch = session.floors, case.bytes, case.batch
     if case.form == "mapped":
-        name = "memcpy per page, shared mapping"
-        return name, lambda payload, n: floors.copy_pages(payload, sources, targets, nbytes, batch, n)
+        copy = floors.copy_pages if case.name == "write_pages" else floors.copy_pages_out
+        return "memcpy per page", lambda payload, n: copy(payload, sources, targets, nbytes, batch, n)
     if case.form == "ring" and nbytes <= 1 << 16:
-        name = "SPSC ring in C++, both spinning"
-        return name, lambda payload, n: floors.ring_pages(payload, sources, targets, nbytes, batch, n)
+        return "C++ ring", lambda payload, n: floors.ring_pages(payload, sources, targets, nbytes, batch, n)
     if case.form == "ring":
-        return "memcpy into a shared mapping", lambda payload, n: floors.copy_in(payload[: nbytes * batch], n)
+        return "memcpy", lambda payload, n: floors.copy_in(payload[: nbytes * batch], n)
     return "TCP socket stream", lambda payload, n: floors.tcp_stream(payload[: nbytes * batch], n)

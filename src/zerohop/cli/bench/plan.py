@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
 NAMES: Final = ("write", "read", "write_notify", "write_pages", "read_pages", "register", "idle", "import")
 PROVIDERS: Final = ("shm", "tcp")
 _KI, _MI, _GI = 1 << 10, 1 << 20, 1 << 30
 _SIZES: Final = (8, 8 * _KI, 1 * _MI, 64 * _MI)
+_SMALL: Final = 64  # up to here it matters whether the target is awake
 _PAGE_BYTES, _PAGES = 1 * _KI, 256
 _UNITS: Final = {"": 1, "k": 1000, "ki": _KI, "m": 10**6, "mi": _MI, "g": 10**9, "gi": _GI}
 
@@ -26,6 +28,7 @@ class Request:
     dst: str | None = None
     sizes: str | None = None
     batch: int | None = None
+    wheel: Path | None = None
     quick: bool = False
 
 
@@ -34,7 +37,7 @@ class Case:
     """One row to measure.
 
     Attributes:
-        name: one of NAMES.
+        name: one of NAMES, or "wheel".
         provider: "shm", "tcp", or None where no transfer is measured.
         src: "host" or "sim": where the bytes come from.
         dst: where they go.
@@ -43,7 +46,8 @@ class Case:
         form: "mapped" (memory that `Context.alloc` gave), "ring" (any other host memory), "stream" (TCP) or "staged"
             (device memory).
         mode: how the callers wait ("result", "await", "await-asleep"), or "cold" and "cached".
-        target: "polling" when the target's Python waits while its Context spins, "asleep" when everything there sleeps.
+        target: "polling" when the target's Python waits while its Context spins, "asleep" when everything there
+            sleeps; None: as it comes.
     """
 
     name: str
@@ -86,6 +90,8 @@ def plan(request: Request) -> list[Case]:
     sizes = parse_sizes(request.sizes) if request.sizes else None
     names = request.names or NAMES
     cases = [case for name in NAMES if name in names for case in _of(name, request, sizes)]
+    if request.wheel is not None:
+        cases.append(Case("wheel", bytes=request.wheel.stat().st_size))
     if not cases:
         raise ValueError("no row of the benchmark fits these options")
     return cases
@@ -116,9 +122,8 @@ def _transfers(name: str, sizes: tuple[int, ...] | None, *, mixed: bool) -> list
     for nbytes in sizes or _SIZES:
         host = Case(name, "shm", "host", "host", nbytes)
         cases.append(replace(host, form="mapped"))
-        cases.append(replace(host, form="ring", target="polling"))
-        if nbytes <= 64:
-            cases.append(replace(host, form="ring", target="asleep"))
+        small = nbytes <= _SMALL
+        cases += [replace(host, form="ring", target=target) for target in (("polling", "asleep") if small else (None,))]
         cases.append(replace(host, provider="tcp", form="stream"))
     for nbytes in sizes or (1 * _MI, 64 * _MI):
         for provider in PROVIDERS:
@@ -141,7 +146,7 @@ def _page_lists(name: str, sizes: tuple[int, ...] | None) -> list[Case]:
     for nbytes in sizes or (_PAGE_BYTES,):
         host = Case(name, "shm", "host", "host", nbytes, batch=_PAGES)
         cases.append(replace(host, form="mapped"))
-        cases.append(replace(host, form="ring", target="polling"))
+        cases.append(replace(host, form="ring"))
         cases.append(replace(host, provider="tcp", form="stream"))
     return cases
 

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from zerohop.cli.bench.plan import Case
     from zerohop.paths import Explanation
 
-_OPTIONAL = ("form", "mode", "target", "path", "seconds", "cpu_s", "peer_cpu_s")
+_OPTIONAL = ("form", "mode", "target", "path", "samples", "seconds", "cpu_s", "peer_cpu_s")
+_HAS_A_RATE = 4096  # bytes; of less a rate is the latency in disguise
 
 
 @dataclass(slots=True)
@@ -23,12 +24,13 @@ class Row:
         direct: the fabric reads and writes the memory itself.
         p50_us, p99_us, p999_us: of one measurement: an operation, or `batch` operations posted together and waited for.
             `write_notify` is one way: half a round trip, or with both sides asleep the difference of the two
-            processes' clocks, which on one host are one clock.
-        GBps: bytes × batch over the median.
+            processes' clocks, which on one host are one clock. None where too few samples lie beyond it.
+        GBps: bytes × batch over the median; None below 4 KiB.
         cpu_us_per_op: processor time of the initiator, all threads, per operation.
         floor: what the machine allows, measured in the same run without zerohop.
         verified: every byte arrived as sent.
         path: what the library says about the path that it took.
+        samples: how many measurements there are.
         seconds, cpu_s, peer_cpu_s: of the `idle` row.
     """
 
@@ -52,6 +54,7 @@ class Row:
     mode: str | None = None
     target: str | None = None
     path: str | None = None
+    samples: int | None = None
     seconds: float | None = None
     cpu_s: float | None = None
     peer_cpu_s: float | None = None
@@ -98,8 +101,8 @@ class Samples:
             bytes=case.bytes,
             batch=case.batch,
             p50_us=_us(median),
-            p99_us=_us(percentile(self.times_ns, 0.99)),
-            p999_us=_us(percentile(self.times_ns, 0.999)),
+            p99_us=_us(self._beyond(0.99)),
+            p999_us=_us(self._beyond(0.999)),
             GBps=_rate(moved, median),
             cpu_us_per_op=_us(self.cpu_ns / (len(self.times_ns) * operations)),
             floor=floor,
@@ -110,7 +113,12 @@ class Samples:
             mode=case.mode,
             target=case.target,
             path=None if path is None else str(path),
+            samples=len(self.times_ns),
         )
+
+    def _beyond(self, fraction: float) -> float | None:
+        """Returns the percentile, or None when there are too few samples for one to lie beyond it."""
+        return percentile(self.times_ns, fraction) if len(self.times_ns) * (1 - fraction) > 0.999 else None
 
 
 def percentile(samples: Sequence[float], fraction: float) -> float:
@@ -131,4 +139,4 @@ def _us(nanoseconds: float | None) -> float | None:
 
 
 def _rate(nbytes: int, nanoseconds: float | None) -> float | None:
-    return round(nbytes / nanoseconds, 4) if nbytes and nanoseconds else None
+    return round(nbytes / nanoseconds, 4) if nbytes >= _HAS_A_RATE and nanoseconds else None

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import json
-import sys
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.markup import escape
 
 from zerohop.cli.bench.floors import FloorBroken, FloorDescriptors, Floors
-from zerohop.cli.bench.local import measure_idle, measure_import, measure_register
+from zerohop.cli.bench.local import measure_idle, measure_import, measure_register, weigh_wheel
+from zerohop.cli.bench.neighbours import NOISY, Neighbours
 from zerohop.cli.bench.notify import WrongNotification, measure_notify
 from zerohop.cli.bench.pages import measure_pages
 from zerohop.cli.bench.plan import Case, Request, plan
 from zerohop.cli.bench.plot import PlotUnavailable, draw, require_matplotlib
-from zerohop.cli.bench.report import describe_case, print_table
+from zerohop.cli.bench.report import describe_case, print_rows
+from zerohop.cli.bench.results import Report, write_report
 from zerohop.cli.bench.session import FULL, QUICK, Effort, Session, open_session
 from zerohop.cli.bench.transfers import measure_transfer
 from zerohop.cli.console import human_time, make_console
 from zerohop.cli.peer import PeerFailed, PeerProcess
 from zerohop.errors import ZerohopError
-from zerohop.machine import inspect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from rich.console import Console
 
@@ -55,7 +53,6 @@ def run(request: Request, *, json_to: str | None, plot_to: Path | None) -> int:
         0; 1 when a byte was wrong; 2 when something could not be measured (what was measured is still reported).
     """
     errors = make_console(stderr=True)
-    started = time.monotonic()
     try:
         cases = plan(request)
         if plot_to is not None:
@@ -64,25 +61,45 @@ def run(request: Request, *, json_to: str | None, plot_to: Path | None) -> int:
         errors.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         return 2
     rows: dict[Case, Row] = {}
-    failure = None
+    failure: BaseException | None = None
+    neighbours, started = Neighbours(), time.monotonic()
     try:
         for case, row in measure(cases, QUICK if request.quick else FULL, errors):
             rows[case] = row  # noqa: PERF403 - what was measured before a failure is kept
-    except (PeerFailed, ZerohopError, FloorBroken, WrongNotification, OSError, RuntimeError) as error:
+    except (
+        PeerFailed,
+        ZerohopError,
+        FloorBroken,
+        WrongNotification,
+        OSError,
+        RuntimeError,
+        KeyboardInterrupt,
+    ) as error:
         failure = error
     ordered = [rows[case] for case in cases if case in rows]
-    print_table(errors if json_to == "-" else make_console(), ordered)
-    if json_to is not None:
-        _write_json(json_to, ordered)
-    if plot_to is not None and ordered:
-        draw(ordered, plot_to)
-    errors.print(f"{len(ordered)} of {len(cases)} rows in {human_time(time.monotonic() - started)}")
+    others, seconds = neighbours.processors(), time.monotonic() - started
+    print_rows(errors if json_to == "-" else make_console(), ordered)
+    if failure is None or isinstance(failure, Exception):
+        if json_to is not None:
+            write_report(json_to, Report.of_this_machine(ordered, seconds, others))
+        if plot_to is not None and ordered:
+            draw(ordered, plot_to)
+    errors.print(f"{len(ordered)} of {len(cases)} rows in {human_time(seconds)}")
+    if others is not None and others > NOISY:
+        errors.print(f"[yellow]not a quiet machine:[/] others kept {others:.1f} processors busy meanwhile")
+    return _verdict(errors, ordered, failure)
+
+
+def _verdict(console: Console, rows: list[Row], failure: BaseException | None) -> int:
+    if isinstance(failure, KeyboardInterrupt):
+        console.print("[bold red]interrupted[/]")
+        return 130
     if failure is not None:
-        errors.print(f"[bold red]failed:[/] {type(failure).__name__}: {escape(str(failure))}", soft_wrap=True)
+        console.print(f"[bold red]failed:[/] {type(failure).__name__}: {escape(str(failure))}", soft_wrap=True)
         return 2
-    wrong = [row for row in ordered if not row.verified]
+    wrong = [row for row in rows if not row.verified]
     for row in wrong:
-        errors.print(f"[bold red]WRONG BYTES:[/] {escape(describe_case(row))}")
+        console.print(f"[bold red]WRONG BYTES:[/] {escape(describe_case(row))}")
     return 1 if wrong else 0
 
 
@@ -97,7 +114,7 @@ def measure(cases: list[Case], effort: Effort, console: Console) -> Iterator[tup
                 if setting is None:
                     for case in group:
                         _announce(console, case)
-                        yield case, measure_import(effort, case)
+                        yield case, measure_import(effort, case) if case.name == "import" else weigh_wheel(case)
                     continue
                 with open_session(
                     peer, floors, effort, setting.provider, sim=setting.sim, polling=setting.polling
@@ -123,7 +140,7 @@ def _grouped(cases: list[Case]) -> dict[_Setting | None, list[Case]]:
     groups: dict[_Setting | None, list[Case]] = {}
     for case in cases:
         setting = None
-        if case.name != "import":
+        if case.name not in ("import", "wheel"):
             setting = _Setting(case.provider, "sim" in (case.src, case.dst), case.target == "polling")
         groups.setdefault(setting, []).append(case)
     return groups
@@ -132,19 +149,3 @@ def _grouped(cases: list[Case]) -> dict[_Setting | None, list[Case]]:
 def _announce(console: Console, case: Case) -> None:
     if console.is_terminal:
         console.print(f"[dim]measuring {escape(describe_case(case))}[/]")
-
-
-def _write_json(target: str, rows: list[Row]) -> None:
-    machine = inspect(sim_devices=0).to_json()
-    report: dict[str, Any] = {
-        "zerohop": machine["zerohop"],
-        "measured": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
-        "command": ["zerohop", *sys.argv[1:]],
-        "machine": {key: machine[key] for key in ("cpu", "kernel", "memory")},
-        "rows": [row.to_json() for row in rows],
-    }
-    text = json.dumps(report, indent=1, ensure_ascii=False) + "\n"
-    if target == "-":
-        sys.stdout.write(text)
-    else:
-        Path(target).write_text(text, encoding="utf-8")

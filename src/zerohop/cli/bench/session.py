@@ -43,8 +43,8 @@ class Effort:
     imports: int
 
     def repetitions(self, nanoseconds: float, least: int) -> int:
-        """Returns how often to measure in one round what takes about `nanoseconds`, `least` times at least."""
-        return max(least, 3, min(self.most, int(self.seconds * 1e9 / max(nanoseconds, 1.0))))
+        """Returns how often to measure in one round what takes about `nanoseconds`; `least` times if that may be."""
+        return max(3, min(least, self.most), min(self.most, int(self.seconds * 1e9 / max(nanoseconds, 1.0))))
 
 
 FULL: Final = Effort(rounds=5, seconds=0.15, most=4000, asleep=60, idle_seconds=10.0, imports=9)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from zerohop.cli.console import human_bytes, human_time
+
 if TYPE_CHECKING:
     from zerohop.cli.bench.rows import Row
 
@@ -22,7 +24,8 @@ class Target:
         max_times_floor: limit of the median as a multiple of the floor's.
         min_gbps: lower limit of the rate.
         min_of_floor: lower limit of the rate as a part of the floor's.
-        max_cpu: limit of processor seconds per second.
+        max_cpu: limit of processor seconds per second, in each of the two processes.
+        max_bytes: limit of the size.
     """
 
     fields: dict[str, object] = field(default_factory=dict)
@@ -31,6 +34,7 @@ class Target:
     min_gbps: float | None = None
     min_of_floor: float | None = None
     max_cpu: float | None = None
+    max_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ TARGETS: Final = (
     Target(_target("register", bytes=1024 * _MI, mode="cached"), max_us=5),
     Target(_target("idle"), max_cpu=0.005),
     Target(_target("import"), max_us=100_000),
+    Target(_target("wheel"), max_bytes=3 * _MI),
 )
 
 
@@ -77,7 +82,7 @@ def judge(row: Row) -> Verdict | None:
 
 def _verdict(row: Row, target: Target) -> Verdict | None:
     if target.max_us is not None and row.p50_us is not None:
-        return Verdict(f"≤ {target.max_us:g} µs", f"{row.p50_us:.3g} µs", row.p50_us <= target.max_us)
+        return Verdict(f"≤ {_time(target.max_us)}", _time(row.p50_us), row.p50_us <= target.max_us)
     if target.max_times_floor is not None and row.p50_us is not None and row.floor_p50_us:
         ratio = row.p50_us / row.floor_p50_us
         return Verdict(f"≤ {target.max_times_floor:g} × floor", f"{ratio:.2f} ×", ratio <= target.max_times_floor)
@@ -87,6 +92,12 @@ def _verdict(row: Row, target: Target) -> Verdict | None:
         ratio = row.GBps / row.floor_GBps
         return Verdict(f"≥ {target.min_of_floor:g} × floor", f"{ratio:.2f} ×", ratio >= target.min_of_floor)
     if target.max_cpu is not None and row.cpu_s is not None and row.seconds:
-        limit = target.max_cpu * row.seconds
-        return Verdict(f"≤ {limit:g} CPU s", f"{row.cpu_s:.4f} CPU s", row.cpu_s <= limit)
+        limit, most = target.max_cpu * row.seconds, max(row.cpu_s, row.peer_cpu_s or 0.0)
+        return Verdict(f"≤ {human_time(limit)} in {human_time(row.seconds)}", human_time(most), most <= limit)
+    if target.max_bytes is not None:
+        return Verdict(f"≤ {human_bytes(target.max_bytes)}", human_bytes(row.bytes), row.bytes <= target.max_bytes)
     return None
+
+
+def _time(microseconds: float) -> str:
+    return human_time(microseconds / 1e6)

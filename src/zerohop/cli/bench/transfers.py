@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
 
 import zerohop
 from zerohop.cli.bench.floors import transfer_floor
@@ -17,8 +19,11 @@ if TYPE_CHECKING:
     from zerohop.cli.bench.plan import Case
     from zerohop.cli.bench.session import Session
 
+    Pairs: TypeAlias = Sequence[tuple[object, object]]
+
 _SLOT_BYTES: Final = 256 << 10  # small operations take turns over this much memory
-_SLOTS: Final = 64
+_SLOTS: Final = 4096
+_WARM_UP: Final = 50  # measurements before those that count, at most
 _FALL_ASLEEP: Final = 0.003  # seconds; a Context spins for 50 µs by default
 
 
@@ -26,75 +31,61 @@ def measure_transfer(session: Session, case: Case) -> Row:
     """Measures one `write` or `read` case, interleaved with its floor, a fresh payload in every round."""
     slots = max(case.batch, min(_SLOTS, max(1, _SLOT_BYTES // case.bytes)))
     total = slots * case.bytes
-    here, there = (case.src, case.dst) if case.name == "write" else (case.dst, case.src)
+    writing = case.name == "write"
+    here, there = (case.src, case.dst) if writing else (case.dst, case.src)
     assert here is not None
     assert there is not None
     with session.local(here, total) as local, session.remote(there, case.form, total) as remote:
         cuts = [(i * case.bytes, (i + 1) * case.bytes) for i in range(slots)]
         views = [local.memory[first:end] for first, end in cuts]
         handles = [remote[first:end] for first, end in cuts]
-        pairs = list(zip(views, handles, strict=True) if case.name == "write" else zip(handles, views, strict=True))
-        post = session.context.write if case.name == "write" else session.context.read
-        once = _single(post, pairs) if case.batch == 1 else _batched(post, pairs, case.batch)
-        samples = Samples()
-        asleep = case.target == "asleep"
-        floor_name, floor = transfer_floor(session.floors, case)
-        once(0)  # connects
+        pairs: Pairs = list(zip(views, handles, strict=True) if writing else zip(handles, views, strict=True))
+        post = session.context.write if writing else session.context.read
+        pause = _FALL_ASLEEP if case.target == "asleep" else 0.0
+        floor_name, floor = transfer_floor(session.floors, case, pause)
         explanation = session.context.explain(local.memory, remote)
-        start = time.perf_counter_ns()
-        once(0)
-        estimate = time.perf_counter_ns() - start
+        zeros = np.zeros(total, np.uint8)
+        samples = Samples()
+        estimate = min(_measure(post, pairs, case.batch, 3, pause))
         for round_number in range(session.effort.rounds):
             seed = round_number * 1000 + case.bytes % 997
             payload = random_bytes(seed, total)
-            count = session.effort.asleep if asleep else session.effort.repetitions(estimate, slots // case.batch)
+            count = session.effort.asleep if pause else session.effort.repetitions(estimate, slots // case.batch)
             samples.floor_ns += floor(payload, min(count, 1000))
-            if case.name == "write":
-                local.put(payload)
-            else:
+            if not writing:
                 session.fill_remote(seed, total)
             with session.polling(case.target):
-                _run(once, count, samples, pause=_FALL_ASLEEP if asleep else 0.0)
+                _measure(post, pairs, case.batch, 1 + min(_WARM_UP, count // 10), pause)
+                local.put(payload if writing else zeros)  # what the warm-up moved proves nothing
+                cpu = time.process_time_ns()
+                samples.times_ns += _measure(post, pairs, case.batch, count, pause)
+                samples.cpu_ns += time.process_time_ns() - cpu
             written = min(total, count * case.batch * case.bytes)
-            expected = digest(payload[:written])
-            there_now = session.peer.call("digest", nbytes=written)["digest"] if case.name == "write" else None
-            samples.verified &= (there_now or local.digest(written)) == expected
+            found = session.peer.call("digest", nbytes=written)["digest"] if writing else local.digest(written)
+            samples.verified &= found == digest(payload[:written])
     return samples.row(case, operations=case.batch, floor=floor_name, path=explanation)
 
 
-def _run(once: Callable[[int], None], count: int, samples: Samples, pause: float) -> None:
+def _measure(
+    post: Callable[..., zerohop.Operation[int]], pairs: Pairs, batch: int, count: int, pause: float
+) -> list[int]:
+    """Returns the nanoseconds of each measurement: from the call to the end of one operation, or of `batch` at once."""
     clock = time.perf_counter_ns
     times = [0] * count
-    cpu = time.process_time_ns()
+    slots = len(pairs)
     for index in range(count):
         if pause:
             time.sleep(pause)
-        start = clock()
-        once(index)
-        times[index] = clock() - start
-    samples.cpu_ns += time.process_time_ns() - cpu
-    samples.times_ns += times
-
-
-def _single(
-    post: Callable[..., zerohop.Operation[int]], pairs: Sequence[tuple[object, object]]
-) -> Callable[[int], None]:
-    slots = len(pairs)
-
-    def once(index: int) -> None:
-        source, target = pairs[index % slots]
-        post(source, target).result()
-
-    return once
-
-
-def _batched(
-    post: Callable[..., zerohop.Operation[int]], pairs: Sequence[tuple[object, object]], batch: int
-) -> Callable[[int], None]:
-    groups = [pairs[first : first + batch] for first in range(0, len(pairs) - batch + 1, batch)]
-
-    def once(index: int) -> None:
-        operations = [post(source, target) for source, target in groups[index % len(groups)]]
-        zerohop.wait_all(operations).result(TIMEOUT)
-
-    return once
+        if batch == 1:
+            source, target = pairs[index % slots]
+            start = clock()
+            post(source, target).result()
+            times[index] = clock() - start
+        else:
+            first = index % (slots // batch) * batch
+            group = pairs[first : first + batch]
+            start = clock()
+            operations = [post(source, target) for source, target in group]
+            zerohop.wait_all(operations).result(TIMEOUT)
+            times[index] = clock() - start
+    return times

@@ -1,0 +1,107 @@
+"""Write docs/benchmarks.md from bench/results/bench.json, or check that it is what the results give.
+
+benchmarks_page.py write|check
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zerohop.cli.bench.report import describe_case, numbers
+from zerohop.cli.bench.results import Report, read_report
+from zerohop.cli.bench.targets import judge
+from zerohop.cli.console import human_bytes, human_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "bench" / "results" / "bench.json"
+PAGE = ROOT / "docs" / "benchmarks.md"
+
+HEAD = """# Benchmarks
+
+This page is made from [bench/results/bench.json](../bench/results/bench.json): `make bench` measures, and writes both.
+
+{facts}
+
+Two processes, driven from Python as a user would. Each row is measured in rounds; in each round the floor goes first,
+the payload is new, and the target's bytes are compared with the source's at the end. A time is the median of all
+measurements of all rounds, from the call to the end of the operation; `write_notify` is one way, from the call in one
+process to the notification in the other. The floor is what the same machine gave in the same run to plain C++ that
+uses nothing of zerohop. CPU is the processor time of the initiating process, all its threads, for each operation.
+
+| floor | what it is |
+|---|---|
+| memcpy | `memcpy` between a buffer and a mapping that the other process shares |
+| memcpy per page | the same, one call for each page of the same lists |
+| C++ ring | a single-producer single-consumer ring in shared memory, both processes spinning |
+| flag in shared memory | 8 bytes and a sequence number in one cache line, both processes spinning, half a round trip |
+| TCP socket, Unix socket | a message and its echo over blocking sockets; with sleeping targets after the same pause |
+| TCP socket stream | the bytes one way, then one byte of answer |
+
+"target polling": a thread there waits for notifications and does not sleep. "target asleep" and "await-asleep": a
+pause before each operation, in which the other process, or both, have gone to sleep. `staged`: between two simulated
+GPUs, through host buffers.
+"""
+
+PLOT = "\n![Latencies, rates and page lists beside their floors](../bench/results/bench.png)\n"
+
+
+def page(report: Report) -> str:
+    judged = [(row, verdict) for row in report.rows if (verdict := judge(row)) is not None]
+    met = sum(verdict.met for _, verdict in judged)
+    targets = [
+        (describe_case(row), verdict.measured, numbers(row)[-1], verdict.target, "yes" if verdict.met else "**no**")
+        for row, verdict in judged
+    ]
+    rows = [(describe_case(row), *numbers(row)) for row in report.rows]
+    return "".join(
+        [
+            HEAD.format(facts=facts(report)),
+            PLOT,
+            f"\n## Targets: {met} of {len(judged)} met\n\n",
+            table(("row", "measured", "floor", "target", "met"), targets),
+            "\n## All rows\n\n",
+            table(("row", "median", "p99", "GB/s", "CPU for each", "floor"), rows),
+        ]
+    )
+
+
+def facts(report: Report) -> str:
+    cpu, kernel, memory = (report.machine[part] for part in ("cpu", "kernel", "memory"))
+    virtual = " in a virtual machine" if kernel["virtual"] else ""
+    others = report.other_processors
+    noise = "" if others is None else f" Other processes kept {others:.2f} processors busy meanwhile."
+    wrong = sum(not row.verified for row in report.rows)
+    verified = "Every byte of every row was verified." if not wrong else f"**{wrong} rows had wrong bytes.**"
+    return (
+        f"zerohop {report.zerohop}, {report.measured[:10]}: {cpu['usable']} processors ({cpu['model']},"
+        f" {cpu['architecture']}){virtual}, {human_bytes(memory['total'])} of memory, Linux {kernel['release']}."
+        f" {len(report.rows)} rows in {human_time(report.seconds)}.{noise} {verified}"
+    )
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+def main() -> int:
+    text = page(read_report(RESULTS))
+    if sys.argv[1:] == ["write"]:
+        PAGE.write_text(text, encoding="utf-8")
+        return 0
+    if PAGE.read_text(encoding="utf-8") == text:
+        return 0
+    print(
+        "docs/benchmarks.md differs from bench/results/bench.json: python scripts/benchmarks_page.py write",
+        file=sys.stderr,
+    )
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""A benchmark run as JSON: the rows, and what one has to know to judge them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zerohop.cli.bench.rows import Row
+from zerohop.machine import inspect
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_COLUMNS = frozenset(field.name for field in fields(Row))
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One run.
+
+    Attributes:
+        zerohop: version of the library.
+        measured: when, in UTC.
+        command: what was typed.
+        machine: processor, kernel and memory, as `zerohop info --json` has them.
+        seconds: that it took.
+        other_processors: how many processors other processes kept busy meanwhile; None where that is not known.
+        rows: what was measured.
+    """
+
+    zerohop: str
+    measured: str
+    command: tuple[str, ...]
+    machine: dict[str, Any]
+    seconds: float
+    other_processors: float | None
+    rows: tuple[Row, ...]
+
+    @classmethod
+    def of_this_machine(cls, rows: Sequence[Row], seconds: float, other_processors: float | None) -> Report:
+        """Makes the report of a run that has just ended."""
+        machine = inspect(sim_devices=0).to_json()
+        return cls(
+            zerohop=machine["zerohop"],
+            measured=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
+            command=("zerohop", *sys.argv[1:]),
+            machine={key: machine[key] for key in ("cpu", "kernel", "memory")},
+            seconds=round(seconds, 1),
+            other_processors=other_processors,
+            rows=tuple(rows),
+        )
+
+
+def write_report(target: str, report: Report) -> None:
+    """Writes `report` into the file `target`, or to standard output for "-"."""
+    data = {field.name: getattr(report, field.name) for field in fields(Report)}
+    data["rows"] = [row.to_json() for row in report.rows]
+    text = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+    if target == "-":
+        sys.stdout.write(text)
+    else:
+        Path(target).write_text(text, encoding="utf-8")
+
+
+def read_report(source: Path) -> Report:
+    """Reads what `write_report` wrote.
+
+    Raises:
+        ValueError: the file is not that.
+    """
+    data = json.loads(source.read_text(encoding="utf-8"))
+    try:
+        rows = tuple(Row(**{key: row[key] for key in row if key in _COLUMNS}) for row in data.pop("rows"))
+        return Report(**{**data, "command": tuple(data["command"]), "rows": rows})
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{source} is not a report of zerohop bench: {error}") from error
