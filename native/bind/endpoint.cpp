@@ -31,7 +31,10 @@ std::vector<std::tuple<std::string, bool, std::string, std::string>> probe_all()
 void register_endpoint(nb::module_& m) {
     nb::class_<PyEndpoint>(m, "Endpoint", "One end of a lane.")
         .def_prop_ro("provider", [](const PyEndpoint& self) { return std::string(self.endpoint->provider()); })
-        .def_prop_ro("alive", [](const PyEndpoint& self) { return self.endpoint->state().ok(); })
+        .def_prop_ro("alive",
+                     [](const PyEndpoint& self) {
+                         return self.endpoint->state().ok() && self.endpoint->peer().state().ok();
+                     })
         .def_prop_ro("limits",
                      [](const PyEndpoint& self) {
                          const Limits limits = self.endpoint->limits();

@@ -28,9 +28,8 @@ Capability capability_of(const nb::bytes& bytes) {
     return capability;
 }
 
-PyRegion own(const std::shared_ptr<Engine>& engine, std::shared_ptr<Region> region) {
-    PyRegion result{engine, region, region->address(), region->nbytes(), region->device()};
-    return result;
+PyRegion own(const std::shared_ptr<Engine>& engine, const std::shared_ptr<Region>& region) {
+    return {engine, region, region->address(), region->nbytes(), region->device()};
 }
 
 const std::shared_ptr<accel::Device>& device_at(Engine& engine, int device) {

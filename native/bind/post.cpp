@@ -2,9 +2,8 @@
 
 #include "engine/clock.hpp"
 
+#include <algorithm>
 #include <nanobind/ndarray.h>
-#include <optional>
-#include <string>
 
 namespace zerohop::bind {
 
@@ -53,18 +52,16 @@ Posted post_released(Engine& engine, Endpoint& endpoint, Request& request, bool 
     return engine.post(endpoint, request, nowait);
 }
 
-std::vector<uint64_t> pages_of(const Indices& indices, uint64_t pages_there, const char* which) {
+// Copies the page numbers; false when one of them is not below `limit`.
+bool copy_pages(const Indices& indices, uint64_t limit, std::vector<uint64_t>& pages) {
     const int64_t* data = indices.data();
-    std::vector<uint64_t> pages(indices.size());
+    pages.resize(indices.size());
     uint64_t most = 0;
     for (size_t i = 0; i < pages.size(); ++i) {
         pages[i] = static_cast<uint64_t>(data[i]); // a negative one becomes too large
         most = std::max(most, pages[i]);
     }
-    if (!pages.empty() && most >= pages_there) {
-        throw nb::value_error((std::string("a page number in ") + which + " is negative or past the end").c_str());
-    }
-    return pages;
+    return pages.empty() || most < limit;
 }
 
 nb::object post_one(const Self& engine, uint64_t route, int kind, uint64_t local_offset, uint64_t remote_offset,
@@ -114,8 +111,13 @@ nb::object post_pages(const Self& engine, uint64_t route, int kind, const Indice
     check_local(*found, local_offset, local_nbytes, kind == 1);
     auto pages = std::make_shared<PageList>();
     pages->page_bytes = page_bytes;
-    pages->local = pages_of(local_pages, local_nbytes / page_bytes, "the local memory");
-    pages->remote = pages_of(remote_pages, UINT64_MAX / page_bytes / 2, "the remote memory");
+    if (!copy_pages(local_pages, local_nbytes / page_bytes, pages->local)) {
+        throw nb::value_error("a page number is negative, or its page not within the local memory");
+    }
+    // The owner knows the bounds; this is what has no offset at all.
+    if (!copy_pages(remote_pages, UINT64_MAX / page_bytes / 2, pages->remote)) {
+        throw NativeError(Status::access_denied, Reason::bounds, "a page number is negative, or too large");
+    }
     Request request;
     request.kind = kind == 1 ? Kind::read : Kind::write;
     request.route = found.get();

@@ -6,10 +6,7 @@
 namespace zerohop {
 
 Engine::Engine(const EngineOptions& options, std::shared_ptr<accel::Driver> driver)
-    : options_(options), operations_([this] {
-          finished_.notify_all();
-          poller_.wake_sleeping_caller();
-      }),
+    : options_(options), operations_([this] { wake_waiters(); }),
       accelerators_(std::move(driver)), events_(std::make_shared<CompletionQueue>()),
       poller_(*this, presence_, finished_, options.spin_ns) {
     poller_.start();
@@ -17,6 +14,7 @@ Engine::Engine(const EngineOptions& options, std::shared_ptr<accel::Driver> driv
 
 Engine::~Engine() {
     close(now_ns() + 2 * kSecond);
+    accelerators_.stop(); // what a device still copies ends before the memory goes
 }
 
 std::shared_ptr<Peer> Engine::add_peer(int presence_fd, int doorbell_fd) {
@@ -54,6 +52,7 @@ void Engine::drop_peer(int id, Outcome outcome) {
     poller_.exclusive([&] {
         for (const auto& endpoint : endpoints) {
             if (endpoint->peer().id() == id) {
+                take_arrived(*endpoint);
                 endpoint->close(gone->state());
             }
         }
@@ -68,6 +67,7 @@ void Engine::lose_peer(Peer& peer, Outcome outcome) {
             remote_peers_.fetch_sub(1);
         }
         events_->push(static_cast<uint64_t>(peer.id()));
+        wake_waiters();
     }
 }
 
@@ -81,8 +81,13 @@ std::shared_ptr<Endpoint> Engine::add_endpoint(const std::string& name, int id) 
             std::shared_ptr<Endpoint> endpoint = provider->endpoint(*this, owner);
             poller_.exclusive([&] {
                 const std::lock_guard lock(endpoints_lock_);
-                endpoints_.push_back(endpoint);
+                if (!closed()) { // or nobody would ever close it
+                    endpoints_.push_back(endpoint);
+                }
             });
+            if (closed()) {
+                throw NativeError(Status::closed, Reason::context_closed, "this Context is closed");
+            }
             return endpoint;
         }
     }
@@ -90,6 +95,9 @@ std::shared_ptr<Endpoint> Engine::add_endpoint(const std::string& name, int id) 
 }
 
 void Engine::close_endpoint(const std::shared_ptr<Endpoint>& endpoint, Outcome outcome) {
+    if (closed()) {
+        return; // close() has done it; after abandon() the lanes are the parent's
+    }
     poller_.exclusive([&] { endpoint->close(outcome); });
 }
 
@@ -137,6 +145,9 @@ Posted Engine::post(uint64_t id, Request& request, bool nowait) {
 }
 
 Posted Engine::post(Endpoint& endpoint, Request& request, bool nowait) {
+    if (closed()) {
+        return {Posted::What::failed, {Status::closed, Reason::context_closed}};
+    }
     Posted posted = endpoint.post(request);
     if (posted.what == Posted::What::retry && !nowait) {
         full_.fetch_add(1, std::memory_order_relaxed);
@@ -180,8 +191,7 @@ bool Engine::wait(const std::function<bool()>& done, uint64_t deadline_ns, uint6
 
 void Engine::notify(Notification note) {
     notifications_.push(std::move(note));
-    finished_.notify_all();
-    poller_.wake_sleeping_caller();
+    wake_waiters();
 }
 
 std::optional<Notification> Engine::pop_notification(uint64_t deadline_ns, uint64_t spin_ns, bool may_wait) {
@@ -198,7 +208,9 @@ std::optional<Notification> Engine::pop_notification(uint64_t deadline_ns, uint6
         take();
     }
     if (note) {
-        note->endpoint->return_credits(1);
+        if (const std::shared_ptr<Endpoint> endpoint = note->endpoint.lock()) {
+            endpoint->return_credits(1);
+        }
     }
     return note;
 }
@@ -208,8 +220,12 @@ bool Engine::revoke(ShareId id, uint64_t deadline_ns) {
     if (!share) {
         return true;
     }
-    // Whoever moves bytes checks the mark before each piece: once nobody polls, no piece of before is left.
-    poller_.exclusive([] {});
+    // Whoever moves bytes checks the mark before each piece: once nobody polls or posts, no piece of before is left.
+    poller_.exclusive([&] {
+        for (const auto& endpoint : endpoints_) {
+            endpoint->quiesce();
+        }
+    });
     return wait([&] { return share->device_copies.load(std::memory_order_acquire) == 0; }, deadline_ns,
                 options_.spin_ns);
 }
@@ -238,10 +254,10 @@ bool Engine::close(uint64_t deadline_ns) {
         deadline_ns, options_.spin_ns);
     poller_.stop();
     if (drained) {
-        {
+        poller_.exclusive([&] { // callers may still be polling
             const std::lock_guard lock(endpoints_lock_);
             endpoints_.clear();
-        }
+        });
         const std::lock_guard lock(routes_lock_);
         routes_.clear();
         free_routes_.clear();

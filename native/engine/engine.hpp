@@ -32,19 +32,19 @@ public:
 
     // Peers and lanes.
     std::shared_ptr<Peer> add_peer(int presence_fd, int doorbell_fd); // -1, -1: on another host
-    void drop_peer(int peer, Outcome outcome);
+    void drop_peer(int id, Outcome outcome);
     [[nodiscard]] std::shared_ptr<Peer> peer(int id) const;
-    std::shared_ptr<Endpoint> add_endpoint(const std::string& provider, int peer);
+    std::shared_ptr<Endpoint> add_endpoint(const std::string& name, int id);
     void close_endpoint(const std::shared_ptr<Endpoint>& endpoint, Outcome outcome);
 
     // Memory.
     uint64_t add_route(Route route);
     void drop_route(uint64_t id);
     [[nodiscard]] std::shared_ptr<const Route> route(uint64_t id); // null: dropped
-    bool revoke(ShareId share, uint64_t deadline_ns);
+    bool revoke(ShareId id, uint64_t deadline_ns);
 
     // Operations. `request.route` is filled in from the id.
-    [[nodiscard]] Posted post(uint64_t route, Request& request, bool nowait);
+    [[nodiscard]] Posted post(uint64_t id, Request& request, bool nowait);
     [[nodiscard]] Posted post(Endpoint& endpoint, Request& request, bool nowait);
     // An operation pends that no lane knows of: sleepers must mind its deadline.
     void note_pending();
@@ -53,8 +53,15 @@ public:
 
     // For providers.
     void notify(Notification note);
+    // Something changed for those who wait, other than the end of an operation: there is room, or credit.
+    void wake_waiters() {
+        finished_.notify_all();
+        poller_.wake_sleeping_caller();
+    }
     // A lane found its peer gone: everything to that peer ends.
     void lose_peer(Peer& peer, Outcome outcome);
+    // Ok while the peer lives, else how it was lost; everything to it ends then.
+    [[nodiscard]] Outcome look_at(Peer& peer);
 
     // Bounded: false when device copies were still running at the deadline (their memory then stays).
     bool close(uint64_t deadline_ns);
@@ -80,6 +87,7 @@ private:
     bool ready() override;
     uint64_t sleep_limit_ns(uint64_t now) override;
     void look_at_peers();
+    static void take_arrived(Endpoint& endpoint);
     void reap_endpoints();
     void after_post(Endpoint& endpoint);
 

@@ -19,7 +19,7 @@ struct Notification {
     int peer = -1;
     uint32_t value = 0;
     uint64_t nbytes = 0;
-    std::shared_ptr<Endpoint> endpoint; // gets its credit back
+    std::weak_ptr<Endpoint> endpoint; // gets its credit back; a lane that is gone is not kept for that
 };
 
 class NotificationQueue {
@@ -29,7 +29,7 @@ public:
         {
             const std::lock_guard lock(lock_);
             notes_.push_back(std::move(note));
-            size_.store(notes_.size(), std::memory_order_release);
+            size_.store(notes_.size(), std::memory_order_seq_cst); // before the look at who waits
             waiting.swap(waiting_);
         }
         for (const auto& [queue, token] : waiting) {

@@ -1,6 +1,7 @@
 #include "engine/operation.hpp"
 
 #include <mutex>
+#include <ranges>
 
 namespace zerohop {
 
@@ -44,10 +45,10 @@ OpRef OperationSlab::create(uint64_t deadline_ns) {
                 throw NativeError(Status::no_memory, Reason::window_full, "1 Mi operations are in flight");
             }
             chunks_.push_back(std::make_unique<Chunk>());
-            for (auto slot = chunks_.back()->rbegin(); slot != chunks_.back()->rend(); ++slot) {
-                slot->slab_ = this;
-                slot->next_free_ = free_;
-                free_ = &*slot;
+            for (Operation& slot : std::views::reverse(*chunks_.back())) {
+                slot.slab_ = this;
+                slot.next_free_ = free_;
+                free_ = &slot;
             }
         }
         op = free_;

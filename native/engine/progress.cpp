@@ -9,6 +9,7 @@ namespace {
 
 // How often peers on this host are looked at while something pends and nobody spins.
 constexpr uint64_t kPresenceInterval = 5 * kMillisecond;
+constexpr int kLastPasses = 64; // of 256 KiB: more than any lane buffers
 // How often device copies are looked at: a GPU wakes nobody.
 constexpr uint64_t kDeviceInterval = 50 * kMicrosecond;
 
@@ -20,7 +21,10 @@ bool Engine::poll() {
         did |= endpoint->poll();
     }
     if (!device_atomics_.empty()) {
-        did |= device_atomics_.poll();
+        if (device_atomics_.poll()) {
+            did = true;
+            wake_waiters(); // whoever revokes the share
+        }
         device_atomics_pending_.store(!device_atomics_.empty(), std::memory_order_relaxed);
     }
     return did;
@@ -70,14 +74,27 @@ void Engine::tick(uint64_t now) {
 void Engine::look_at_peers() {
     for (const auto& endpoint : endpoints_) {
         Peer& peer = endpoint->peer();
-        if (peer.state().ok() && peer.dead()) {
-            const bool died = peer.presence()->life() == PeerPresence::Life::dead;
-            lose_peer(peer, {Status::peer_lost, died ? Reason::process_died : Reason::stream_closed});
-        }
-        if (!peer.state().ok() && endpoint->state().ok()) {
-            endpoint->close(peer.state());
+        const Outcome outcome = look_at(peer);
+        if (!outcome.ok() && endpoint->state().ok()) {
+            take_arrived(*endpoint);
+            endpoint->close(outcome);
         }
     }
+}
+
+// What a peer sent before it went is still delivered; the goodbye may have come by a faster way. Bounded, because a
+// peer that lives on might send for ever.
+void Engine::take_arrived(Endpoint& endpoint) {
+    for (int pass = 0; pass < kLastPasses && endpoint.poll(); ++pass) {
+    }
+}
+
+Outcome Engine::look_at(Peer& peer) {
+    if (peer.state().ok() && peer.dead()) {
+        const bool died = peer.presence()->life() == PeerPresence::Life::dead;
+        lose_peer(peer, {Status::peer_lost, died ? Reason::process_died : Reason::stream_closed});
+    }
+    return peer.state();
 }
 
 void Engine::reap_endpoints() {

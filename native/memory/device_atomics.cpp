@@ -72,7 +72,7 @@ void DeviceAtomics::finish(Outcome outcome) {
     buffer_ = {};
     front.region.reset();
     front.share->device_copies.fetch_sub(1, std::memory_order_acq_rel);
-    front.done(outcome, old_);
+    front.done(outcome, outcome.ok() ? old_ : 0); // `old_` may be another one's
 }
 
 } // namespace zerohop

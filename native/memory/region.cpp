@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <limits>
 #include <mutex>
 #include <string>
 #include <sys/mman.h>
@@ -44,8 +45,9 @@ Descriptor make_memfd(const char* name, size_t nbytes, unsigned seals) {
     if (!fd) {
         raise_errno("cannot create shared memory", errno);
     }
-    if (ftruncate(fd.get(), static_cast<off_t>(nbytes)) != 0) {
-        raise_errno("cannot size shared memory of " + std::to_string(nbytes) + " bytes", errno);
+    const bool any_file = nbytes <= static_cast<size_t>(std::numeric_limits<off_t>::max());
+    if (!any_file || ftruncate(fd.get(), static_cast<off_t>(nbytes)) != 0) {
+        raise_errno("cannot size shared memory of " + std::to_string(nbytes) + " bytes", any_file ? errno : EFBIG);
     }
     if (seals != 0 && fcntl(fd.get(), F_ADD_SEALS, seals) != 0) {
         raise_errno("cannot seal shared memory", errno);

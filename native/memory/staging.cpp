@@ -65,10 +65,19 @@ Accelerators::Accelerators(std::shared_ptr<accel::Driver> driver)
 accel::Stream* Accelerators::stream(int device, Direction direction) {
     const std::lock_guard lock(mutex_);
     auto& stream = streams_[static_cast<size_t>(device) * 2 + (direction == Direction::inbound ? 1 : 0)];
-    if (!stream) {
+    if (!stream && !stopped_) {
         stream = devices_[static_cast<size_t>(device)]->stream();
     }
     return stream.get();
+}
+
+void Accelerators::stop() {
+    std::vector<std::unique_ptr<accel::Stream>> streams(streams_.size());
+    {
+        const std::lock_guard lock(mutex_);
+        stopped_ = true;
+        streams.swap(streams_);
+    }
 }
 
 } // namespace zerohop

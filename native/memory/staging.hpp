@@ -63,6 +63,8 @@ public:
     accel::Driver& driver() const { return *driver_; }
     // Null where the device is lost.
     [[nodiscard]] accel::Stream* stream(int device, Direction direction);
+    // Ends all copies, whatever that takes, and starts no more.
+    void stop();
     const std::shared_ptr<StagingPool>& pool(Direction direction) const {
         return direction == Direction::outbound ? outbound_ : inbound_;
     }
@@ -74,6 +76,7 @@ private:
     std::shared_ptr<StagingPool> inbound_;
     std::mutex mutex_;
     std::vector<std::unique_ptr<accel::Stream>> streams_; // device × direction
+    bool stopped_ = false;
 };
 
 } // namespace zerohop

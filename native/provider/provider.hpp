@@ -95,6 +95,8 @@ public:
     [[nodiscard]] virtual bool idle() const = 0;
     // About once a millisecond while somebody polls: heartbeats.
     virtual void tick(uint64_t now) = 0;
+    // Returns when every post() has returned that was under way.
+    virtual void quiesce() = 0;
     // Credits of `count` notifications that the user has taken go back to the peer.
     virtual void return_credits(uint32_t count) = 0;
     virtual void each_statistic(void (*visit)(void*, const char*, uint64_t), void* context) const = 0;

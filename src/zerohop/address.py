@@ -149,9 +149,12 @@ def make_directory() -> Path:
 
 def remove_directory(directory: Path) -> None:
     """Remove what make_directory made; nothing happens when it is gone already."""
-    import shutil
-
-    shutil.rmtree(directory, ignore_errors=True)
+    # Unlike shutil.rmtree this needs no descriptor: there may be none left.
+    try:
+        (directory / SOCKET_NAME).unlink(missing_ok=True)
+        directory.rmdir()
+    except OSError:
+        pass
 
 
 def _sweep(parent: Path, prefix: str, own: Path) -> None:

@@ -29,7 +29,9 @@ class Transcript(NamedTuple):
 
     def proof(self, secret: bytes | None, side: Literal["client", "server"]) -> bytes:
         """The proof that ``side`` knows the secret."""
-        code = hmac.new(secret or b"", _LABEL, hashlib.sha256)
+        # Hashed first: HMAC itself pads a short key with zeros, and would take "x" and "x\0" for the same.
+        key = b"" if secret is None else hashlib.sha256(secret).digest()
+        code = hmac.new(key, _LABEL, hashlib.sha256)
         for part in (
             side.encode(),
             self.client.encode(),

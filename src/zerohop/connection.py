@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from . import paths
 from ._native import NativeError, Reason, Status
-from .deferred import defer, defer_post
+from .deferred import all_ended, defer, defer_post, deferred_to
 from .errors import Closed, PeerLost, ZerohopError, from_native
 from .inputs import HOST
 from .operation import BYTES_DONE, NBYTES, Failed, Finished, InFlight, Operation
@@ -60,6 +60,7 @@ class Connection:
 
     __slots__ = (
         "__weakref__",
+        "_closing",
         "_context",
         "_endpoint_or_none",
         "_imports",
@@ -95,13 +96,16 @@ class Connection:
         self._unmappable: dict[int, str] = {}
         self._routes: dict[Route, None] = {}
         self._lost: ZerohopError | None = None
+        # Why it will be lost, once this side has begun to close it.
+        self._closing: ZerohopError | None = None
         # The other end, of a Context that talks to itself.
         self._partner: Connection | None = None
 
     @property
     def alive(self) -> bool:
         """Whether operations can be posted: neither closed here nor known to be lost."""
-        return self._lost is None and self._endpoint_or_none is not None
+        endpoint = self._endpoint_or_none
+        return self._lost is None and endpoint is not None and endpoint.alive
 
     @property
     def provider(self) -> str:
@@ -179,6 +183,14 @@ class Connection:
         def post(_: bool) -> int | Op:
             return self._context._engine.post_flush(self._endpoint, deadline)
 
+        before = deferred_to(self._context, self.peer)
+        if before:
+
+            async def work() -> int:
+                await all_ended(before)
+                return await defer_post(self._context, post, deadline, 0, NBYTES)
+
+            return defer(self._context, "flush", 0, deadline, work, None)
         return self._post("flush", 0, deadline, post, None, NBYTES)
 
     def statistics(self) -> dict[str, int]:
@@ -236,7 +248,7 @@ class Connection:
                     async def work() -> int:
                         return await defer_post(context, post, deadline_ns, nbytes, value_from)
 
-                    return defer(context, kind, nbytes, deadline_ns, work, keep)
+                    return defer(context, kind, nbytes, deadline_ns, work, keep, peer=self.peer)
                 posted = post(False)
         except NativeError as error:
             context._check_open()
@@ -262,23 +274,30 @@ class Connection:
 
     async def _close(self, farewell: str, error: ZerohopError, status: Status, reason: Reason) -> None:
         """On the control thread: tell the peer and let go."""
-        session = self._session
-        if session is not None:
-            await session.say_goodbye(farewell)
+        await self._part(farewell, error, status, reason)
         self._lose(error, status, reason)
+
+    async def _part(self, farewell: str, error: ZerohopError, status: Status, reason: Reason) -> None:
+        """On the control thread: end what is in flight, and tell the peer.
+
+        In this order: the peer answers by closing its end, and what is still in flight then has lost its peer.
+        """
+        if self._lost is not None or self._closing is not None:
+            return
+        self._closing = error
+        self._drop_peer(status, reason)
+        if self._session is not None:
+            await self._session.say_goodbye(farewell)
 
     def _lose(self, error: ZerohopError, status: Status, reason: Reason) -> None:
         """On the control thread: nothing goes to or comes from this peer any more. Idempotent."""
         if self._lost is not None:
             return
-        self._lost = error
+        error = self._closing or error
+        # A copy: the traceback would keep everything alive that its frames know.
+        self._lost = again(error)
         context = self._context
-        if self._native_id >= 0:
-            try:
-                context._engine.drop_peer(self._native_id, status, reason)
-            except NativeError:
-                # The engine is closed, and all its peers dropped.
-                pass
+        self._drop_peer(status, reason)
         for route in list(self._routes):
             route.drop()
         imports, self._imports = list(self._imports.values()), {}
@@ -290,6 +309,15 @@ class Connection:
         self._endpoint_or_none = None
         if session is not None:
             session.end(error)
+
+    def _drop_peer(self, status: Status, reason: Reason) -> None:
+        """End what is in flight. The first call counts."""
+        if self._native_id >= 0:
+            try:
+                self._context._engine.drop_peer(self._native_id, status, reason)
+            except NativeError:
+                # The engine is closed, and all its peers dropped.
+                pass
 
     def _drop_old_imports(self) -> None:
         """On the control thread: give back mappings that nothing uses when there are very many."""

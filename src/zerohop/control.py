@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import logging
+import selectors
 import socket
 import threading
 import weakref
@@ -28,14 +29,18 @@ class ControlThread:
     """A daemon thread with an event loop of asyncio's own kind, whatever the application's policy is."""
 
     def __init__(self) -> None:
-        self.loop: asyncio.AbstractEventLoop = asyncio.SelectorEventLoop()
+        self.loop: asyncio.AbstractEventLoop = _new_loop()
         # Every socket of the control plane, so that a forked child can let go of its copies.
         self.sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._tasks: set[asyncio.Task[None]] = set()
         self._said: set[tuple[str, str]] = set()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            self.loop.close()
+            raise
 
     def call(self, callback: Callable[..., object], *args: Any) -> None:
         """Run it on the loop, soon. From any thread, destructors included; nothing happens after stop()."""
@@ -68,6 +73,10 @@ class ControlThread:
 
         self.spawn(tracked)
         return done.wait(timeout)
+
+    def run(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any, timeout: float) -> None:
+        """Run it, from another thread; raises what it raises, and TimeoutError when it takes longer."""
+        asyncio.run_coroutine_threadsafe(work(*args), self.loop).result(timeout)
 
     def say_once(self, key: str, topic: str, text: str, *args: object) -> None:
         """Log a warning, once per key and topic, so that nobody outside can fill a log."""
@@ -117,6 +126,19 @@ class ControlThread:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("zerohop's control thread failed in a way that it should not", exc_info=error)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """OSError when there are not enough descriptors for one."""
+    selector = selectors.DefaultSelector()
+    try:
+        # What the loop will ask for: one whose constructor fails half way keeps its selector, and complains.
+        for sock in socket.socketpair():
+            sock.close()
+        return asyncio.SelectorEventLoop(selector)
+    except BaseException:
+        selector.close()
+        raise
 
 
 async def resolve(host: str, port: int) -> list[tuple[Any, ...]]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ._native import NativeError, Reason, Status
 from .errors import ZerohopError, from_native
 from .operation import BYTES_DONE, NATIVE_VALUE, NBYTES, Failed, InFlight, Operation, complete_fields
+from .waiting import ended
 
 if TYPE_CHECKING:
     import asyncio
@@ -91,7 +92,8 @@ def defer(
 
 
 def _start(context: Context, operation: Deferred[T], native: Op, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
-    operation._task = context._control.start(_run, context, operation, native, work)
+    operation._task = task = context._control.start(_run, context, operation, native, work)
+    task.add_done_callback(lambda _: context._deferred.pop(operation, None))
 
 
 async def _run(
@@ -162,7 +164,7 @@ async def defer_post(
 
 def deferred_to(context: Context, peer: str) -> list[Deferred[Any]]:
     """What has not been posted to a peer yet, or has not ended since; of all peers when that is empty."""
-    return [operation for operation, to in list(context._deferred.items()) if peer in ("", to)]
+    return [operation for operation, to in context._deferred.copy().items() if peer in ("", to)]
 
 
 async def all_ended(operations: list[Deferred[Any]]) -> None:

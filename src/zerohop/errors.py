@@ -6,6 +6,7 @@ A bad argument is ``ValueError`` or ``TypeError``, raised by the call before any
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -194,6 +195,8 @@ _BY_REASON: dict[int, _Words] = {
     21: _Words("ended by the application"),
 }
 _DOES_NOT_MATTER = _Words("")
+PEER_LOST, NO_MEMORY = 3, 9
+OUT_OF_DESCRIPTORS = 18
 
 
 def from_native(status: int, reason: int, text: str = "", **fields: Any) -> ZerohopError:
@@ -205,3 +208,8 @@ def from_native(status: int, reason: int, text: str = "", **fields: Any) -> Zero
         said = f"{said}: {text}" if said else text
     fields.setdefault("fix", words.fix or general.fix)
     return _KINDS.get(status, ZerohopError)(said, **fields)
+
+
+def out_of_descriptors(error: OSError) -> bool:
+    """Whether this process, or the system, has no descriptor left."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)

@@ -136,11 +136,9 @@ def _from_torch(tensor: Any) -> Source:
         raise Unsupported(
             f"torch tensors on {tensor.device}: this build has no driver for them", fix="use tensor.cpu()"
         )
-    try:
-        contiguous = tensor.is_contiguous() or tensor.numel() <= 1 or _is_dense(tensor)
-    except RuntimeError as error:
-        raise TypeError(f"a {tensor.layout} tensor has no plain memory: {error}") from None
-    if not contiguous:
+    if str(tensor.layout) != "torch.strided":
+        raise TypeError(f"a tensor of layout {tensor.layout} has no memory of its own that is one range")
+    if not (tensor.is_contiguous() or tensor.numel() <= 1 or _is_dense(tensor)):
         raise _not_contiguous("tensor", "pass tensor.contiguous()")
     if tensor.is_conj() or tensor.is_neg():
         raise ValueError("the tensor's memory does not hold its values. Fix: tensor.resolve_conj().resolve_neg()")

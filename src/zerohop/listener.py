@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import ipaddress
 import os
 import socket
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from . import address, auth, handshake
 from .channel import Channel, ChannelEnded
-from .errors import ProtocolError, Unsupported, from_native
+from .errors import NO_MEMORY, OUT_OF_DESCRIPTORS, ProtocolError, Unsupported, from_native, out_of_descriptors
 from .handshake import CLOSED, LANE, TOKEN, Refused
 
 if TYPE_CHECKING:
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 # Peers that have not proved yet who they are; more of them wait in the kernel's backlog.
 _MAX_UNAUTHENTICATED: Final = 64
 _BACKLOG: Final = 1024
-# NO_MEMORY and OUT_OF_DESCRIPTORS of native/engine/status.hpp.
-_OUT_OF_DESCRIPTORS: Final = (9, 18)
 _LONG_OF_DESCRIPTORS_S: Final = 0.1
 
 
@@ -54,8 +51,8 @@ class Listeners:
             self._bind_unix()
         except OSError as error:
             self.close()
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise from_native(*_OUT_OF_DESCRIPTORS, operation="listen") from None
+            if out_of_descriptors(error):
+                raise from_native(NO_MEMORY, OUT_OF_DESCRIPTORS, operation="listen") from None
             raise Unsupported(
                 f"cannot listen on {settings.listen}: {error.strerror or error}",
                 fix="choose another address; port 0 takes a free port",

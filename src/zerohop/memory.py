@@ -78,7 +78,8 @@ class _Range:
     def share(self, rights: Rights = "r", *, revocable: bool = True) -> RemoteBuffer:
         """A handle with which other Contexts reach this range.
 
-        It works until it is revoked, or the Memory is closed or dropped. A write right does not imply a read right.
+        It works until it is revoked, or the Memory or its Context is closed. Until then the Context keeps the Memory,
+        whether or not you do. A write right does not imply a read right.
 
         Args:
             rights: ``"r"``, ``"w"`` or ``"rw"``; no more than the Memory has.
@@ -94,6 +95,7 @@ class _Range:
             raise ValueError(f'this memory can be shared with "{memory.rights}" at most, not "{rights}"')
         memory._check_open()
         share = self._context._shares.add(self._registration, self._offset, self.nbytes, bits, revocable=revocable)
+        share.memory = memory
         memory._shares.append(share)
         return share.handle
 
@@ -210,8 +212,9 @@ class View(_Range):
 class Memory(_Range):
     """A registered range, made by ``Context.register`` or ``Context.alloc``.
 
-    Keeps the tensor or buffer that it came from alive until it is closed or dropped; both revoke its handles. What is
-    in flight then still ends safely: the source stays alive, unseen, until nothing can touch it any more.
+    Keeps the tensor or buffer that it came from alive until it is closed, which revokes its handles; or until it is
+    dropped while it has none. What is in flight then still ends safely: the source stays alive, unseen, until nothing
+    can touch it any more.
     A context manager that closes itself.
 
     Attributes:

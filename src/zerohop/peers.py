@@ -17,7 +17,15 @@ from ._native import Reason, Status
 from .channel import Channel, ChannelEnded
 from .connection import Connection, again, lost_error
 from .control import resolve
-from .errors import AccessDenied, PeerLost, ZerohopError
+from .errors import (
+    OUT_OF_DESCRIPTORS,
+    PEER_LOST,
+    AccessDenied,
+    PeerLost,
+    ZerohopError,
+    from_native,
+    out_of_descriptors,
+)
 from .handshake import CLOSED, CONTROL, DUPLICATE, LANE, Refused
 from .session import SETUP_S, Session
 
@@ -72,6 +80,10 @@ class Peers:
             AccessDenied, ProtocolError, Unsupported: they could not agree.
         """
         existing = self.connected.get(where.context)
+        if existing is not None and not existing.alive:
+            # The engine knows, and its message is on the way.
+            self._died()
+            existing = self.connected.get(where.context)
         if existing is not None:
             return existing
         key = where.context or where.url()
@@ -189,8 +201,9 @@ class Peers:
         """Say goodbye to all."""
         self._closing = True
         everyone = {*self.connected.values(), *self._young}
+        error, status, reason = self._context._closed_error(), Status.CLOSED, Reason.CONTEXT_CLOSED
         goodbyes: list[Coroutine[Any, Any, None]] = [
-            connection._session.say_goodbye(farewell) for connection in everyone if connection._session is not None
+            connection._part(farewell, error, status, reason) for connection in everyone
         ]
         await asyncio.gather(*goodbyes, return_exceptions=True)
 
@@ -199,7 +212,8 @@ class Peers:
         asyncio.get_running_loop().remove_reader(self._context._engine.events.fd)
         error = self._context._closed_error()
         for connection in {*self.connected.values(), *self._young, *self._introduced.values()}:
-            connection._lose(again(error), Status.CLOSED, Reason.LANE_CLOSED)
+            connection._lose(error, Status.CLOSED, Reason.LANE_CLOSED)
+        self._introduced.clear()
 
     def _died(self) -> None:
         """The engine has found peers dead."""
@@ -302,6 +316,7 @@ class Peers:
             try:
                 return await self._open_unix(where.socket_path)
             except (OSError, AccessDenied) as error:
+                _check_descriptors(error, where)
                 why_not = f"nobody answers at {where.socket_path} ({error})"
         if where.listens:
             return await self._open_tcp(where)
@@ -347,6 +362,7 @@ class Peers:
             except (asyncio.TimeoutError, TimeoutError):
                 failure = TimeoutError("no answer")
             except OSError as error:
+                _check_descriptors(error, where)
                 failure = error
             except BaseException:
                 if sock is not None:
@@ -361,6 +377,12 @@ class Peers:
             peer=where.context,
             operation="connect",
         )
+
+
+def _check_descriptors(error: Exception, where: Address) -> None:
+    """What is missing here is not the peer's doing, and no other way to it would help."""
+    if isinstance(error, OSError) and out_of_descriptors(error):
+        raise from_native(PEER_LOST, OUT_OF_DESCRIPTORS, operation="connect", peer=where.context) from None
 
 
 def _check_user(sock: socket.socket) -> None:

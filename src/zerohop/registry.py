@@ -56,7 +56,7 @@ class Registration:
         self.readonly = readonly
         self.closed = False
         # Arrays that show its bytes; memory of ours stays mapped until they are gone.
-        self.exports: weakref.WeakSet[Export] = weakref.WeakSet()
+        self.exports: set[weakref.ref[Export]] = set()
         # By whose life it is cached.
         self.owner: weakref.ref[Any] | None = None
         # By RemoteBuffer key. A route that has gone stale is recognised by the call that uses it.
@@ -71,17 +71,18 @@ class Registration:
 class Export:
     """What an array that was made of a Memory holds on to."""
 
-    __slots__ = ("__weakref__", "_keep", "_region", "_registry")
+    __slots__ = ("__weakref__", "_keep", "_region")
 
     def __init__(self, registry: Registry, registration: Registration, keep: object) -> None:
-        self._registry = registry
         self._region = registration.region
         self._keep = keep
-        registration.exports.add(self)
 
-    def __del__(self) -> None:
-        # The region may have waited for this only.
-        self._registry.drain()
+        def gone(reference: weakref.ref[Export]) -> None:
+            registration.exports.discard(reference)
+            # The region may have waited for this only.
+            registry.drain()
+
+        registration.exports.add(weakref.ref(self, gone))
 
 
 class Registry:
@@ -139,7 +140,10 @@ class Registry:
                 self._expire(id(owner), cached)
         self.drain()
         known = self._of_address(source.base, source.extent)
-        if known is not None and source.device in (known.device, inputs.DEVICE_BY_ADDRESS):
+        if known is not None:
+            if source.device not in (known.device, inputs.DEVICE_BY_ADDRESS):
+                self.device_index(source.device)
+                raise ValueError(f"the memory at {source.address:#x} is on {known.device}, not on {source.device}")
             return known, False
         registration = self._new(source)
         return registration, owner is None or not self._remember(owner, registration)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Final
 
-from . import closed, paths
-from ._native import NativeError
+from . import auth, closed, paths
+from ._native import NativeError, Reason, Status
+from .errors import from_native
 from .inputs import HOST
 
 if TYPE_CHECKING:
@@ -60,12 +61,15 @@ class Route:
 
 
 class Import:
-    """A peer's shared memory, mapped here."""
+    """A peer's shared memory, mapped here, as the peer described it when it gave it out."""
 
-    __slots__ = ("closed", "mapping", "routes")
+    __slots__ = ("capability", "closed", "mapping", "nbytes", "rights", "routes")
 
-    def __init__(self, mapping: Mapping) -> None:
+    def __init__(self, mapping: Mapping, capability: bytes, nbytes: int, rights: int) -> None:
         self.mapping = mapping
+        self.capability = capability
+        self.nbytes = nbytes
+        self.rights = rights
         self.routes: weakref.WeakSet[Route] = weakref.WeakSet()
         self.closed = False
 
@@ -109,18 +113,25 @@ class Routes:
 
         explanation = self.explain(connection, registration.device, remote)
         imported = None
+        nbytes, rights = remote.nbytes, remote.rights
         if explanation.form == paths.MAPPED:
             imported = connection._imports.get(remote.share_id)
             if imported is None:
                 return None
+            # Nobody at the target checks a mapped copy, so a handle must not get more than the owner gave.
+            nbytes, rights = imported.nbytes, imported.rights
+            if not auth.same(imported.capability, remote.capability):
+                raise from_native(
+                    Status.ACCESS_DENIED.value, Reason.CAPABILITY.value, peer=connection.peer, provider="shm"
+                )
         try:
             native_id = self._engine.route(
                 connection._endpoint,
                 registration.region,
                 remote.share_id,
                 remote.capability,
-                remote.nbytes,
-                remote.rights,
+                nbytes,
+                rights,
                 None if imported is None else imported.mapping,
                 -1 if remote.device == HOST else int(remote.device.partition(":")[2]),
             )

@@ -16,7 +16,7 @@ from . import address, wire
 from ._native import NativeError, Reason, Status
 from .channel import ChannelEnded
 from .connection import again, lane_cost
-from .errors import PeerLost, ProtocolError, Unsupported, ZerohopError, from_native
+from .errors import PeerLost, ProtocolError, Unsupported, ZerohopError, from_native, out_of_descriptors
 from .handshake import Refused
 from .routes import Import
 from .settings import PROVIDERS
@@ -36,6 +36,7 @@ SETUP_S: Final = 10.0
 _REPLY_S: Final = 10.0
 _INVITATION_S: Final = 10.0
 _GOODBYE_S: Final = 0.2
+_WRITE: Final = 2
 
 
 class Session:
@@ -98,8 +99,7 @@ class Session:
         except ZerohopError as error:
             self._fail(error, Reason.LANE_CLOSED)
         except OSError as error:
-            out = error.errno in (errno.EMFILE, errno.ENFILE)
-            reason = Reason.OUT_OF_DESCRIPTORS if out else Reason.STREAM_CLOSED
+            reason = Reason.OUT_OF_DESCRIPTORS if out_of_descriptors(error) else Reason.STREAM_CLOSED
             self._fail(from_native(Status.PEER_LOST.value, reason.value, peer=self._connection.peer), reason)
         finally:
             # Whatever happened: without its conversation a Connection would wait for ever.
@@ -184,16 +184,17 @@ class Session:
             self._channel.post(wire.Unmapped(share=share.share_id))
             raise from_native(Status.NO_MEMORY.value, Reason.OUT_OF_DESCRIPTORS.value, peer=connection.peer)
         # Beyond the end of the file a copy would crash the process.
-        if reply.nbytes != share.nbytes or os.fstat(fds[0]).st_size < reply.offset + reply.nbytes:
+        if os.fstat(fds[0]).st_size < reply.offset + reply.nbytes:
             self._channel.post(wire.Unmapped(share=share.share_id))
             raise ProtocolError("malformed: the peer's file is shorter than what it shared", peer=connection.peer)
         try:
-            mapping = self._context._engine.map(fds[0], reply.offset, reply.nbytes, reply.writable)
+            mapping = self._context._engine.map(fds[0], reply.offset, reply.nbytes, bool(reply.rights & _WRITE))
         except NativeError as error:
             connection._unmappable[share.share_id] = f"it could not be mapped here: {error.args[2]}"
             self._channel.post(wire.Unmapped(share=share.share_id))
             return
-        connection._imports[share.share_id] = Import(mapping)
+        # By the owner's word, and not by that of the handle, which somebody may have changed.
+        connection._imports[share.share_id] = Import(mapping, share.capability, reply.nbytes, reply.rights)
         connection._drop_old_imports()
 
     def _handle(self, message: wire.Message, fds: list[int]) -> None:
@@ -358,7 +359,7 @@ class Session:
             reason=grant.reason.value,
             offset=grant.offset,
             nbytes=grant.nbytes,
-            writable=grant.writable,
+            rights=grant.rights,
             nfds=int(grant.fd >= 0),
         )
         try:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ._native import Engine
     from .connection import Connection
+    from .memory import Memory
     from .registry import Registration
 
 _READ, _WRITE = 1, 2
@@ -28,9 +29,11 @@ _AT_ONCE_NS = 1
 class LocalShare:
     """One share of our memory."""
 
-    __slots__ = ("handle", "importers", "offset", "registration", "returned", "revocable")
+    __slots__ = ("handle", "importers", "memory", "offset", "registration", "returned", "revocable")
 
     def __init__(self, registration: Registration, offset: int, handle: RemoteBuffer, *, revocable: bool) -> None:
+        # Kept alive by its handles: a peer cannot know that the last name for it went away here.
+        self.memory: Memory | None = None
         self.registration = registration
         self.offset = offset
         self.handle = handle
@@ -54,7 +57,7 @@ class Grant(NamedTuple):
     fd: int = -1
     offset: int = 0
     nbytes: int = 0
-    writable: bool = False
+    rights: int = 0
 
 
 class Shares:
@@ -103,16 +106,15 @@ class Shares:
             region = share.registration.region
             if not share.registration.shareable:
                 return Grant(Status.UNSUPPORTED, Reason.NONE)
-            writable = bool(described.rights & _WRITE)
             try:
                 # Reopened, so that a reader's descriptor cannot be mapped for writing.
-                mode = os.O_RDWR if writable else os.O_RDONLY
+                mode = os.O_RDWR if described.rights & _WRITE else os.O_RDONLY
                 fd = os.open(f"/proc/self/fd/{region.fd}", mode | os.O_CLOEXEC)
             except OSError:
                 return Grant(Status.NO_MEMORY, Reason.OUT_OF_DESCRIPTORS)
             share.importers.add(connection)
             offset = share.registration.fd_offset + share.offset
-            return Grant(Status.OK, Reason.NONE, fd, offset, described.nbytes, writable)
+            return Grant(Status.OK, Reason.NONE, fd, offset, described.nbytes, described.rights)
 
     def given_back(self, connection: Connection, share_id: int) -> None:
         """A peer has unmapped a share."""

@@ -11,7 +11,7 @@ import numpy as np
 from . import address
 from ._native import NativeError, Status
 from .connection import Connection, lane_error, notify_value, on_event_loop
-from .deferred import Deferred, attach, defer, defer_post
+from .deferred import Deferred, all_ended, attach, defer, defer_post, deferred_to
 from .errors import PeerLost, WouldBlock, ZerohopError, from_native
 from .operation import NATIVE_VALUE, NBYTES, Failed, Finished, InFlight, Operation, complete_fields
 from .remote_buffer import RemoteBuffer
@@ -202,7 +202,7 @@ def notify_peer(
 
         return await defer_post(context, post, deadline, 0, NBYTES)
 
-    return defer(context, "notify", 0, deadline, work, None)
+    return defer(context, "notify", 0, deadline, work, None, peer=target.owner)
 
 
 def flush(context: Context, connection: Connection | None, timeout: float | None) -> Operation[int]:
@@ -210,11 +210,12 @@ def flush(context: Context, connection: Connection | None, timeout: float | None
     context._check_open()
     if connection is not None:
         return connection.flush(timeout=timeout)
-    everyone = list(context._peers.connected.values())
+    before = deferred_to(context, "")
     deadline = context._deadline(timeout)
 
     async def work() -> int:
-        for each in everyone:
+        await all_ended(before)
+        for each in list(context._peers.connected.values()):
             if each.alive:
                 await defer_post(context, _flush_of(context, each, deadline), deadline, 0, NBYTES)
         return 0
@@ -286,7 +287,7 @@ def launch(
         attach(operation, route)
         return await defer_post(context, lambda nowait: post(route.id, nowait), deadline_ns, nbytes, value_from)
 
-    return defer(context, kind, nbytes, deadline_ns, work, view, wants_operation=True)
+    return defer(context, kind, nbytes, deadline_ns, work, view, peer=remote.owner, wants_operation=True)
 
 
 def ready_route(context: Context, view: Memory | View, remote: RemoteBuffer) -> Route | None:
@@ -377,7 +378,8 @@ def _wait_for_room(
             attach(operation, route)
             return await defer_post(context, lambda nowait: post(route.id, nowait), deadline_ns, nbytes, value_from)
 
-        return defer(context, kind, nbytes, deadline_ns, work, view, wants_operation=True)
+        peer = route.connection.peer
+        return defer(context, kind, nbytes, deadline_ns, work, view, peer=peer, wants_operation=True)
     try:
         posted = post(route.id, False)
     except NativeError as error:

@@ -133,7 +133,7 @@ class MapReply(msgspec.Struct, tag="mapped"):
     text: LongText = ""
     offset: U63 = 0
     nbytes: U63 = 0
-    writable: bool = False
+    rights: Annotated[int, msgspec.Meta(ge=0, le=3)] = 0
     nfds: FdCount = 0
 
 

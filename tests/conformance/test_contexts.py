@@ -75,9 +75,13 @@ def test_connecting_after_a_close(open_context: OpenContext, provider: str) -> N
         connection = first.connect(second.url).result(10)
         first.write(pattern(turn, 1000), handle).result(10)
         expect_equal(target, pattern(turn, 1000), f"turn {turn}")
+        pending = connection.recv(np.zeros(8, np.uint8))
         connection.close()
         connection.close()
         assert not connection.alive
+        # Not PeerLost, although the peer closed its end too.
+        with pytest.raises(zh.Closed):
+            pending.result(10)
         with pytest.raises(zh.Closed):
             connection.notify(1).result(10)
 

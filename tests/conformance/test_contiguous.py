@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.buffers import KINDS, Kind
+from support.matrix import every_pair, every_target
 from support.sizes import ROOM, Case, cases, thorough_cases
 from support.world import WORLDS
 
@@ -47,9 +48,7 @@ def _read_all(world: World, into_kind: Kind, target_kind: Kind, planned: Iterabl
     into.expect_poison()
 
 
-@pytest.mark.parametrize("target_kind", KINDS)
-@pytest.mark.parametrize("source_kind", SOURCES)
-@pytest.mark.parametrize("world", WORLDS, indirect=True)
+@pytest.mark.parametrize(("world", "source_kind", "target_kind"), every_pair(SOURCES, KINDS), indirect=["world"])
 class TestEveryPair:
     def test_write(self, world: World, source_kind: Kind, target_kind: Kind) -> None:
         _write_all(world, source_kind, target_kind, cases(notified=True))
@@ -68,8 +67,7 @@ class TestEveryPair:
         _read_all(world, source_kind, target_kind, thorough_cases())
 
 
-@pytest.mark.parametrize("target_kind", KINDS)
-@pytest.mark.parametrize("world", WORLDS, indirect=True)
+@pytest.mark.parametrize(("world", "target_kind"), every_target(KINDS), indirect=["world"])
 def test_many_in_flight(world: World, target_kind: Kind) -> None:
     """64 writes and 64 reads posted before the first is waited for, each into its own slot."""
     slots, slot = 64, 20_011

@@ -78,7 +78,7 @@ def test_slicing(world: World) -> None:
     with pytest.raises(ValueError, match="step"):
         handle[::2]
     with pytest.raises(TypeError):
-        handle[3]
+        handle[3]  # type: ignore[index]
     memory = world.buffer("numpy", 100).memory
     assert memory[10:20][2:4].nbytes == 2
     with pytest.raises(ValueError, match="step"):

@@ -202,6 +202,7 @@ def test_device_memory_that_is_none(world: World) -> None:
             (owned.address, 1 << 30, "sim:0"),
             (owned.address + 4096, 64, "sim:0"),
             (4096, 64, "sim:0"),
+            (owned.address, 4096, "host"),
             (owned.address, 4096, "sim:7"),
             (owned.address, 4096, "cuda:0"),
             (owned.address, 4096, "nonsense"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import zerohop as zh
+from support.matrix import every_pair
 from support.service import Service
 from support.sizes import ROOM, cases
 from support.world import WORLDS
@@ -22,9 +23,7 @@ def _connection(world: World) -> zh.Connection:
     return world.here.connect(world.there.identity.url).result(10)
 
 
-@pytest.mark.parametrize("target_kind", MEMORIES)
-@pytest.mark.parametrize("source_kind", MEMORIES)
-@pytest.mark.parametrize("world", WORLDS, indirect=True)
+@pytest.mark.parametrize(("world", "source_kind", "target_kind"), every_pair(MEMORIES, MEMORIES), indirect=["world"])
 class TestEveryPair:
     def test_send(self, world: World, source_kind: Kind, target_kind: Kind) -> None:
         """The receiver waits first."""

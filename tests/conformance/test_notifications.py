@@ -9,6 +9,7 @@ import pytest
 import zerohop as zh
 from support.buffers import KINDS, Kind
 from support.loads import Stream
+from support.matrix import every_target
 from support.options import Options
 from support.pattern import pattern
 from support.service import Service
@@ -108,11 +109,10 @@ def _receive(world: World, target_kind: Kind, total: int) -> None:
     assert not early
 
 
-@pytest.mark.parametrize("target_kind", KINDS)
-@pytest.mark.parametrize("world", WORLDS, indirect=True)
+@pytest.mark.parametrize(("world", "target_kind"), every_target(KINDS), indirect=["world"])
 class TestNeverBeforeItsData:
-    def test_5_000_times(self, world: World, target_kind: Kind) -> None:
-        _receive(world, target_kind, 5_000)
+    def test_2_000_times(self, world: World, target_kind: Kind) -> None:
+        _receive(world, target_kind, 2_000)
 
     @pytest.mark.slow
     @pytest.mark.timeout(600)
@@ -120,8 +120,7 @@ class TestNeverBeforeItsData:
         _receive(world, target_kind, 100_000)
 
 
-@pytest.mark.parametrize("target_kind", KINDS)
-@pytest.mark.parametrize("world", WORLDS, indirect=True)
+@pytest.mark.parametrize(("world", "target_kind"), every_target(KINDS), indirect=["world"])
 def test_flush(world: World, target_kind: Kind) -> None:
     """What was posted before the flush is visible when it returns, whether or not anybody waited for it."""
     nbytes = 400_001

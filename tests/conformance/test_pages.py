@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import zerohop as zh
 from support.buffers import KINDS, Kind
+from support.matrix import every_pair
 from support.service import Service
 from support.sizes import PAGE_LISTS, PAGE_ROOM, Pages
-from support.world import WORLDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,9 +36,7 @@ def _placed(origins: NDArray[np.int64], places: NDArray[np.int64]) -> list[tuple
     return list(zip(origins.tolist(), places.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("target_kind", KINDS)
-@pytest.mark.parametrize("source_kind", SOURCES)
-@pytest.mark.parametrize("world", WORLDS, indirect=True)
+@pytest.mark.parametrize(("world", "source_kind", "target_kind"), every_pair(SOURCES, KINDS), indirect=["world"])
 class TestEveryPair:
     def test_write_pages(self, world: World, source_kind: Kind, target_kind: Kind) -> None:
         source = world.buffer(source_kind, PAGE_ROOM)
@@ -88,7 +86,7 @@ def _strided(values: list[int]) -> NDArray[np.int64]:
     return np.repeat(np.array(values, np.int64), 2)[::2]
 
 
-INDEX_FORMS: dict[str, Callable[[list[int]], object]] = {
+INDEX_FORMS: dict[str, Callable[[list[int]], Any]] = {
     "list": list,
     "int32": lambda values: np.array(values, np.int32),
     "uint16": lambda values: np.array(values, np.uint16),
@@ -130,7 +128,7 @@ def test_index_arrays_may_change_once_the_call_returned(world: World) -> None:
     world.there.call(Service.settle_pages, target.number, 0, page * pool, page, placed, 1)
 
 
-BAD_LISTS: dict[str, tuple[object, object, int]] = {
+BAD_LISTS: dict[str, tuple[Any, Any, int]] = {
     "unequal lengths": ([0, 1], [0], 64),
     "two dimensions": ([[0, 1]], [[0, 1]], 64),
     "no integers": ([0.5], [0.5], 64),
@@ -161,14 +159,23 @@ OUTSIDE = (16, -1, 1 << 40, -(1 << 58), (1 << 63) - 1)
 @pytest.mark.parametrize("target_kind", KINDS)
 @pytest.mark.parametrize("world", ["shm-other", "tcp-other"], indirect=True)
 def test_pages_outside_the_memory(world: World, target_kind: Kind, page: int) -> None:
-    """None of the pages is touched when one of them lies outside, on whichever side."""
+    """None of the pages is touched when one of them lies outside: here a bad argument, there the owner's refusal."""
     source = world.buffer("numpy", 1024)
     target = world.target(target_kind, 1024)
     inside, outside = [0, 1], [0, page]
-    for origins, places in ((inside, outside), (outside, inside)):
-        with pytest.raises((ValueError, zh.AccessDenied)):
-            world.here.write_pages(source.memory, target.handle, origins, places, page_bytes=64).result(10)
-        with pytest.raises((ValueError, zh.AccessDenied)):
-            world.here.read_pages(target.handle, source.memory, origins, places, page_bytes=64).result(10)
+    write, read = world.here.write_pages, world.here.read_pages
+    with pytest.raises(ValueError, match="page number"):
+        write(source.memory, target.handle, outside, inside, page_bytes=64)
+    with pytest.raises(ValueError, match="page number"):
+        read(target.handle, source.memory, inside, outside, page_bytes=64)
+    # Of the whole memory, and of a part of it.
+    for handle in (target.handle, target.handle[:1024], target.handle[64:]):
+        for refused in (
+            write(source.memory, handle, inside, outside, page_bytes=64),
+            read(handle, source.memory, outside, inside, page_bytes=64),
+        ):
+            with pytest.raises(zh.AccessDenied, match="bounds") as caught:
+                refused.result(10)
+            assert caught.value.peer == world.there.identity.id
     target.expect_poison()
     source.expect_poison()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from support.buffers import KINDS, Kind
+from support.matrix import every_target
 from support.pattern import expect_equal, pattern
 from support.service import Service
 from support.sizes import MIB
@@ -70,11 +71,10 @@ def _run(world: World, target_kind: Kind, seconds: float) -> None:
         raise failures[0]
 
 
-@pytest.mark.parametrize("target_kind", KINDS)
-@pytest.mark.parametrize("world", WORLDS, indirect=True)
+@pytest.mark.parametrize(("world", "target_kind"), every_target(KINDS), indirect=["world"])
 class TestEightThreads:
-    def test_for_a_second(self, world: World, target_kind: Kind) -> None:
-        _run(world, target_kind, 1)
+    def test_for_a_moment(self, world: World, target_kind: Kind) -> None:
+        _run(world, target_kind, 0.5)
 
     @pytest.mark.slow
     @pytest.mark.timeout(60)

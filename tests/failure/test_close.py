@@ -4,8 +4,13 @@ the second time."""
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -306,7 +311,8 @@ def test_both_sides_at_once(open_context: OpenContext, provider: str) -> None:
     for _ in range(10):
         options = Options(providers=(provider,))
         first, second = open_context(options), open_context(options)
-        handle = second.alloc(NBYTES).share("rw")
+        memory = second.alloc(NBYTES)
+        handle = memory.share("rw")
         pending = [first.write(pattern(1, NBYTES), handle) for _ in range(4)]
         threads = [threading.Thread(target=context.close, args=[TIMEOUT_S]) for context in (first, second)]
         started = time.monotonic()
@@ -332,15 +338,39 @@ def test_from_several_threads(open_context: OpenContext, provider: str) -> None:
     _expect_closed(first, [])
 
 
-def test_a_context_that_is_only_dropped(open_context: OpenContext) -> None:
-    """Without close(): what it held goes with it (see the leak check), and its peer learns of it."""
-    other = open_context(Options())
-    context = Options().open()
+FORGETFUL = """
+import sys, zerohop as zh
+context = zh.Context()
+context.write(b"x" * 64, zh.RemoteBuffer.from_bytes(bytes.fromhex(sys.argv[1])), notify=1).result(10)
+del context
+sys.stdin.read()
+"""
+
+
+def test_a_context_that_nobody_closes(open_context: OpenContext) -> None:
+    """Dropped, it lives on until the interpreter exits; that ends it as close() would."""
+    owner = open_context(Options())
     target = np.zeros(64, np.uint8)
-    context.write(pattern(1, 64), other.register(target).share("w")).result(10)
-    note = other.connect(context.url).result(10)
-    assert note.alive
-    receive = note.recv(np.zeros(8, np.uint8))
-    del context
-    with pytest.raises(zh.PeerLost):
-        receive.result(10)
+    memory = owner.register(target)
+    with tempfile.TemporaryDirectory(prefix="zh-forgetful-") as runtime:
+        child = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", FORGETFUL, bytes(memory.share("w")).hex()],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "XDG_RUNTIME_DIR": runtime},
+        )
+        try:
+            peer = owner.notification(10).result().peer
+            assert target.tobytes() == b"x" * 64
+            receive = peer.recv(np.zeros(8, np.uint8))
+            # It is there as long as its process is.
+            peer.notify(1).result(10)
+            assert list(Path(runtime).iterdir())
+            _, said = child.communicate(timeout=10)
+        finally:
+            child.kill()
+            child.communicate()
+        assert (child.returncode, said) == (0, b"")
+        with pytest.raises(zh.PeerLost):
+            receive.result(10)
+        assert not list(Path(runtime).iterdir())

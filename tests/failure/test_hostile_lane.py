@@ -87,8 +87,8 @@ class Client(RawControl):
     def __init__(self, url: str) -> None:
         super().__init__(url, unix=True)
         self.engine = Engine(0, 0, 0)
-        self.shake_hands()
-        setup = wire.Setup(providers=["shm"], url="", name="raw", nfds=2)
+        hello = self.shake_hands()
+        setup = wire.Setup(providers=["shm"], url=f"zerohop:///{hello.context}?unix=/nowhere", name="raw", nfds=2)
         self.send(setup, [self.engine.presence_fd, self.engine.doorbell_fd])
 
     def map(self, share: int, capability: bytes) -> tuple[wire.MapReply, list[int]]:

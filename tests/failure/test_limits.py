@@ -82,7 +82,8 @@ class TestOutOfDescriptors:
                 failures += 1
                 _expect_named(outcome, "descriptor")
             target = np.zeros(1000, np.uint8)
-            handle = bytes(server.register(target).share("rw"))
+            memory = server.register(target)
+            handle = bytes(memory.share("rw"))
             number = peer.call(Service.new, "numpy", 1000, 0)
             peer.call(Service.fill, number, 0, 1000, 4)
             assert peer.call(Service.try_write, handle, number, 1000).kind == "ok"
@@ -191,7 +192,8 @@ def test_two_hundred_connections_leave_nothing(open_context: OpenContext, start_
     options = Options(providers=(provider,), sim_devices=0)
     server, peer = open_context(options), start_peer(options)
     target = np.zeros(5000, np.uint8)
-    handle = bytes(server.register(target).share("rw"))
+    memory = server.register(target)
+    handle = bytes(memory.share("rw"))
     peer.call(Service.swarm, handle, options, 0, 2, 1000)
     before, theirs = holdings(), peer.call(Service.holdings)
     for _ in range(40):

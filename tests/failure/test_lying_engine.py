@@ -61,6 +61,7 @@ class Lane:
     def close(self) -> None:
         self.liar.close()
         self.owner.close()
+        del self.here, self.there
 
 
 @pytest.fixture

@@ -315,8 +315,8 @@ private:
 
 // The three ways in which a lane of this build moves bytes.
 struct Path {
-    const char* name;
-    const char* provider;
+    std::string name;
+    std::string provider;
     bool mapped;
     int local;
     int remote;

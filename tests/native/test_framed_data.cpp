@@ -1,9 +1,6 @@
 // Writes, reads, page lists and atomics over every path, byte by byte, at sizes around every switch of the protocol.
 #include "engine_fixture.hpp"
 
-#include "memory/device_atomics.hpp"
-#include "provider/framed/frame.hpp"
-
 #include <numeric>
 #include <random>
 
@@ -13,11 +10,11 @@ using namespace zerohop::test;
 namespace {
 
 constexpr size_t kKi = 1024;
+constexpr size_t kLargest = 5 * kKi * kKi + 3;
 // An empty one; a small frame's inline bytes; what post() sends itself; a slice; streaming; and odd ones.
 const std::vector<size_t> kSizes{0,           1,           63,           64,      65,           255,
                                  256,         257,         4095,         4097,    64 * kKi - 1, 64 * kKi,
-                                 64 * kKi + 1, 256 * kKi - 1, 256 * kKi, 256 * kKi + 1, 5 * kKi * kKi + 3};
-constexpr size_t kRoom = 5 * kKi * kKi + 4096;
+                                 64 * kKi + 1, 256 * kKi - 1, 256 * kKi, 256 * kKi + 1, kLargest};
 
 Bytes range(const Bytes& bytes, size_t from, size_t nbytes) {
     return {bytes.begin() + static_cast<ptrdiff_t>(from), bytes.begin() + static_cast<ptrdiff_t>(from + nbytes)};
@@ -42,15 +39,16 @@ TEST_CASE("lane: writes and reads, every byte, with guards") {
     for (const Path& path : every_path()) {
         CAPTURE(path.name);
         Pair pair(path.provider);
-        const Reach reach = pair.reach(kRoom, path.local, path.remote, path.mapped);
         unsigned seed = 0;
         for (const size_t nbytes : kSizes) {
+            const size_t room = nbytes + 4096;
+            const Reach reach = pair.reach(room, path.local, path.remote, path.mapped);
             for (const auto& [from, to] : {std::pair<size_t, size_t>{0, 0}, {1, 3}, {64, 4091}}) {
                 CAPTURE(nbytes);
                 CAPTURE(from);
                 CAPTURE(to);
-                const Bytes mine = pattern(kRoom, ++seed);
-                Bytes theirs = pattern(kRoom, ++seed);
+                const Bytes mine = pattern(room, ++seed);
+                Bytes theirs = pattern(room, ++seed);
                 pair.a.put(*reach.local, mine);
                 pair.b.put(*reach.remote, theirs);
                 REQUIRE(run(pair.a, reach.route, request(Kind::write, from, to, nbytes)) == kOk);
@@ -58,17 +56,18 @@ TEST_CASE("lane: writes and reads, every byte, with guards") {
                 REQUIRE(same_bytes(pair.b.get(*reach.remote), theirs));
                 REQUIRE(same_bytes(pair.a.get(*reach.local), mine));
 
-                Bytes read_into = pattern(kRoom, ++seed);
+                Bytes read_into = pattern(room, ++seed);
                 pair.a.put(*reach.local, read_into);
                 REQUIRE(run(pair.a, reach.route, request(Kind::read, from, to, nbytes)) == kOk);
                 overlay(read_into, from, range(theirs, to, nbytes));
                 REQUIRE(same_bytes(pair.a.get(*reach.local), read_into));
                 REQUIRE(same_bytes(pair.b.get(*reach.remote), theirs));
             }
+            pair.a.engine->drop_route(reach.route);
+            pair.a.sync();
+            CHECK(reach.local->pins() == 0);
+            CHECK(reach.remote->pins() == 0);
         }
-        pair.a.sync();
-        CHECK(reach.local->pins() == 0);
-        CHECK(reach.remote->pins() == 0);
     }
 }
 
@@ -91,7 +90,7 @@ TEST_CASE("lane: a notification comes after its data, with the byte count") {
     for (const Path& path : every_path()) {
         CAPTURE(path.name);
         Pair pair(path.provider);
-        const Reach reach = pair.reach(kRoom, path.local, path.remote, path.mapped);
+        const Reach reach = pair.reach(kLargest + 7, path.local, path.remote, path.mapped);
         uint32_t value = 0;
         for (const size_t nbytes : kSizes) {
             CAPTURE(nbytes);
@@ -231,7 +230,7 @@ TEST_CASE("lane: atomics of both sides and many threads add up") {
 }
 
 TEST_CASE("lane: notify alone, and flush") {
-    for (const char* provider : {"shm", "tcp"}) {
+    for (const std::string provider : {"shm", "tcp"}) {
         CAPTURE(provider);
         Pair pair(provider);
         const Reach reach = pair.reach(1 << 20);

@@ -21,7 +21,7 @@ void arrive(const Side& sender, const Side& receiver) {
 } // namespace
 
 TEST_CASE("message: every size, the recv posted before or after") {
-    for (const char* provider : {"shm", "tcp"}) {
+    for (const std::string provider : {"shm", "tcp"}) {
         for (const int from : {kHostDevice, kSimDevice}) {
             for (const int to : {kHostDevice, kSimDevice}) {
                 CAPTURE(provider);
@@ -71,7 +71,7 @@ TEST_CASE("message: every size, the recv posted before or after") {
 }
 
 TEST_CASE("message: in order, both ways at once") {
-    for (const char* provider : {"shm", "tcp"}) {
+    for (const std::string provider : {"shm", "tcp"}) {
         CAPTURE(provider);
         Pair pair(provider);
         constexpr int kCount = 60;
@@ -110,7 +110,7 @@ TEST_CASE("message: in order, both ways at once") {
 }
 
 TEST_CASE("message: too large for its recv") {
-    for (const char* provider : {"shm", "tcp"}) {
+    for (const std::string provider : {"shm", "tcp"}) {
         for (const size_t nbytes : {100, 5000, 100'000}) {
             CAPTURE(provider);
             CAPTURE(nbytes);
@@ -133,7 +133,7 @@ TEST_CASE("message: too large for its recv") {
 }
 
 TEST_CASE("message: a recv that has ended takes no message") {
-    for (const char* provider : {"shm", "tcp"}) {
+    for (const std::string provider : {"shm", "tcp"}) {
         for (const size_t nbytes : {10, 5000, 100'000}) {
             CAPTURE(provider);
             CAPTURE(nbytes);
@@ -158,7 +158,7 @@ TEST_CASE("message: a recv that has ended takes no message") {
 }
 
 TEST_CASE("message: a recv that has ended lets go of its memory, with no message to come") {
-    for (const char* provider : {"shm", "tcp"}) {
+    for (const std::string provider : {"shm", "tcp"}) {
         CAPTURE(provider);
         Pair pair(provider);
         const auto target = pair.b.alloc(kRoom);
@@ -174,13 +174,13 @@ TEST_CASE("message: a recv that has ended lets go of its memory, with no message
 }
 
 TEST_CASE("message: cancelled recvs race with messages, and none is lost") {
-    for (const char* provider : {"shm", "tcp"}) {
+    for (const std::string provider : {"shm", "tcp"}) {
         CAPTURE(provider);
         Pair pair(provider);
         constexpr int kCount = 400;
         const auto source = pair.a.alloc(64);
         std::vector<Posted> sends;
-        std::thread sender([&] {
+        std::jthread sender([&] {
             for (int i = 0; i < kCount; ++i) {
                 Bytes bytes(64, static_cast<uint8_t>(i));
                 bytes[1] = static_cast<uint8_t>(i >> 8);
@@ -211,7 +211,7 @@ TEST_CASE("message: cancelled recvs race with messages, and none is lost") {
 }
 
 TEST_CASE("message: given up by the sender before it was matched") {
-    for (const char* provider : {"shm", "tcp"}) {
+    for (const std::string provider : {"shm", "tcp"}) {
         CAPTURE(provider);
         Pair pair(provider);
         const auto source = pair.a.alloc(kRoom);
@@ -231,7 +231,7 @@ TEST_CASE("message: given up by the sender before it was matched") {
 }
 
 TEST_CASE("message: more sends than the receiver lets wait") {
-    for (const char* provider : {"shm", "tcp"}) {
+    for (const std::string provider : {"shm", "tcp"}) {
         for (const size_t nbytes : {8, 100'000}) {
             CAPTURE(provider);
             CAPTURE(nbytes);
@@ -250,7 +250,7 @@ TEST_CASE("message: more sends than the receiver lets wait") {
             CHECK(late.what == Posted::What::failed);
             CHECK(late.outcome.status == Status::deadline);
             // A blocking post goes on when a message has found its recv.
-            std::thread blocked([&] { sends.push_back(post(pair.a, message(Kind::send, source, nbytes))); });
+            std::jthread blocked([&] { sends.push_back(post(pair.a, message(Kind::send, source, nbytes))); });
             for (uint32_t i = 0; i < framed::kMaxUnmatched + 1; ++i) {
                 REQUIRE(pair.b.wait(post(pair.b, message(Kind::recv, target, nbytes))) == kOk);
             }

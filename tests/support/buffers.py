@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 from multiprocessing import shared_memory
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
+from support.leaks import shared_memory_prefix
 from support.pattern import POISON, Bytes, expect_equal, expect_poison, pattern, poison
 
 if TYPE_CHECKING:
@@ -34,7 +36,8 @@ class Buffer:
             self.memory = context.alloc(nbytes)
             self._array = self.memory.numpy()
         elif kind == "shared_memory":
-            self._shared = shared_memory.SharedMemory(create=True, size=nbytes)
+            name = shared_memory_prefix() + secrets.token_hex(8)
+            self._shared = shared_memory.SharedMemory(name, create=True, size=nbytes)
             self._array = np.ndarray(nbytes, np.uint8, buffer=self._shared.buf)
             self.memory = context.register(self._array)
         else:

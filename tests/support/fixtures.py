@@ -12,7 +12,7 @@ from multiprocessing import resource_tracker
 import pytest
 
 import zerohop as zh
-from support.leaks import expect_given_back, holdings
+from support.leaks import SESSION, expect_given_back, holdings
 from support.loops import LOOPS
 from support.options import Options
 from support.peer import Peer, finish_all
@@ -22,7 +22,7 @@ from support.world import Pool, World
 OpenContext = Callable[[Options], zh.Context]
 StartPeer = Callable[[Options], Peer]
 
-# Whether the test itself passed; a failed one's traceback keeps its objects alive, so its leaks say nothing.
+# Whether the test itself did not fail; a failed one's traceback keeps its objects alive, so its leaks say nothing.
 _passed = pytest.StashKey[bool]()
 
 
@@ -30,7 +30,7 @@ _passed = pytest.StashKey[bool]()
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.when == "call":
-        item.stash[_passed] = report.passed
+        item.stash[_passed] = not report.failed
     return report
 
 
@@ -40,7 +40,7 @@ def runtime_directory() -> Iterator[None]:
     # Not tmp_path: the path of a Unix socket is limited to 107 bytes.
     directory = tempfile.mkdtemp(prefix="zh-")
     before = os.environ.get("XDG_RUNTIME_DIR")
-    os.environ["XDG_RUNTIME_DIR"] = directory
+    os.environ["XDG_RUNTIME_DIR"] = os.environ[SESSION] = directory
     resource_tracker.ensure_running()
     Options().open().close()
     for make_loop in LOOPS.values():
@@ -52,6 +52,7 @@ def runtime_directory() -> Iterator[None]:
         del os.environ["XDG_RUNTIME_DIR"]
     else:
         os.environ["XDG_RUNTIME_DIR"] = before
+    del os.environ[SESSION]
     shutil.rmtree(directory)
 
 

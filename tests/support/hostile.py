@@ -121,7 +121,7 @@ def send_frames(seed: int, rounds: int) -> None:
             for _ in range(chance.choice((1, 5, 50))):
                 lane.socket.sendall(_random_frame(chance, owner))
             lane.socket.sendall(Frame(KIND_PING).pack() * (8192 // HEADER_BYTES))
-            lane.socket.shutdown(1)
+            lane.end()
             while lane.socket.recv(1 << 16):
                 pass
         except (BrokenPipeError, ConnectionResetError):

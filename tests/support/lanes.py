@@ -6,6 +6,7 @@ itself, one frame at a time, to an engine at the other end of a socket.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import time
@@ -69,8 +70,10 @@ class Owner:
         expect_poison(self.memory[self.MARGIN + self.SHARED :], "the memory above the share")
 
     def close(self) -> None:
+        """Close and let go of what is native, which pytest would otherwise keep until after its leak check."""
         assert self.engine.close(deadline()), "the engine did not close in time"
         self.region.close()
+        del self.engine, self.region
 
 
 class Liar:
@@ -84,8 +87,10 @@ class Liar:
         self.region: Region = self.engine.register(self.memory.ctypes.data, self.memory.nbytes, HOST)
 
     def close(self) -> None:
+        """Close and let go of what is native, which pytest would otherwise keep until after its leak check."""
         assert self.engine.close(deadline()), "the engine did not close in time"
         self.region.close()
+        del self.engine, self.region
 
 
 def linked(provider: str, one: Engine, other: Engine) -> tuple[Endpoint, Endpoint]:
@@ -213,8 +218,14 @@ class RawLane:
             pass
         eventually(lambda: not self.endpoint.alive, "the endpoint is alive although its stream has ended")
 
+    def end(self) -> None:
+        """Nothing more comes from this side; nothing happens where the engine has hung up before."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
+
     def close(self) -> None:
         self.socket.close()
+        del self.engine, self.endpoint
 
 
 def eventually(condition: Callable[[], bool], otherwise: str) -> None:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+# Environment variable that holds a folder of this test session's own.
+SESSION = "TESTS_SESSION_DIRECTORY"
 # Closing is bounded, not immediate: a peer unmaps when it is asked to, and a thread needs a moment to end.
 SETTLE_S = 5.0
 
@@ -76,10 +78,15 @@ def _threads() -> Counter[str]:
     return found
 
 
+def shared_memory_prefix() -> str:
+    """With which the names in /dev/shm begin that this test session makes, its peer processes included."""
+    return f"{Path(os.environ[SESSION]).name}-"
+
+
 def _shared_memory() -> Counter[str]:
-    """Of /dev/shm, which the whole machine shares, only what zerohop and multiprocessing may have made."""
-    names = (entry.name for entry in Path("/dev/shm").iterdir())
-    return Counter(name for name in names if name.startswith(("zerohop", "psm_", "sem.zerohop")))
+    """Of /dev/shm, which the whole machine shares, only what zerohop and this session may have made."""
+    ours = ("zerohop", "sem.zerohop", shared_memory_prefix())
+    return Counter(entry.name for entry in Path("/dev/shm").iterdir() if entry.name.startswith(ours))
 
 
 def _runtime_files() -> Counter[str]:

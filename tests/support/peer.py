@@ -115,7 +115,7 @@ class Peer(Remote):
         self._pipe, theirs = Pipe()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by reap
         self._pending: _PipeJob[Any] | None = None
-        self._stopped = False
+        self._stopped = self._killed = False
         # Its own: a killed process leaves its sockets behind, which is nobody's leak.
         self._runtime = Path(tempfile.mkdtemp(prefix="zh-peer-"))
         path = os.pathsep.join([str(_TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -163,12 +163,13 @@ class Peer(Remote):
 
     def kill(self) -> None:
         """SIGKILL; returns at once, before the kernel has torn the process down."""
+        self._killed = True
         os.kill(self.pid, signal.SIGKILL)
 
     @property
     def idle(self) -> bool:
         """Whether it is there, runs, and has answered everything."""
-        return self._process.poll() is None and self._pending is None and not self._stopped
+        return self._process.poll() is None and self._pending is None and not self._stopped and not self._killed
 
     def finish(self) -> None:
         """Have it close its Context and end; raises PeerGoneError unless it ends well and leaves nothing behind."""

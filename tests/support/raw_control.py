@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import errno
 import os
 import socket
 from typing import TYPE_CHECKING
@@ -36,6 +37,17 @@ class RawControl:
             socket.send_fds(self.socket, [frame], list(fds))
         else:
             self.socket.sendall(frame)
+
+    def shout(self, data: bytes) -> None:
+        """Send the bytes and say that no more come; the Context may hang up before it has heard everything."""
+        try:
+            self.socket.sendall(data)
+            self.socket.shutdown(socket.SHUT_WR)
+        except (BrokenPipeError, ConnectionResetError):
+            return
+        except OSError as error:
+            if error.errno != errno.ENOTCONN:
+                raise
 
     def receive(self) -> tuple[Message, list[int]] | None:
         """The next message and its descriptors; None when the Context has hung up."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from support.options import Options
+    from zerohop.memory import Rights
 
 # How long the other side waits for what must come; a test's own limit is longer.
 PATIENCE_S = 8.0
@@ -66,7 +67,7 @@ class Service(Loads, Limits):
         """Close the Memory alone; `drop` still has to follow."""
         self._buffers[number].memory.close()
 
-    def share(self, number: int, rights: str = "rw", *, revocable: bool = True) -> bytes:
+    def share(self, number: int, rights: Rights = "rw", *, revocable: bool = True) -> bytes:
         return bytes(self._buffers[number].memory.share(rights, revocable=revocable))
 
     def revoke(self, number: int, timeout: float) -> Outcome:

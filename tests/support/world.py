@@ -12,6 +12,7 @@ from support.service import Service
 
 if TYPE_CHECKING:
     from support.outcomes import Outcome
+    from zerohop.memory import Rights
 
 Place = Literal["same", "other"]
 PROVIDERS = ("shm", "tcp")
@@ -19,18 +20,20 @@ PROVIDERS = ("shm", "tcp")
 WORLDS = tuple(f"{provider}-{place}" for provider in PROVIDERS for place in ("same", "other"))
 # Every pair of memories that may meet on a path, so that no test is the first to use one.
 _WARMING: tuple[Kind, ...] = ("numpy", "alloc", "sim")
+# More than a call moves by itself, so that first uses wait for an end on the control thread.
+_WARMING_BYTES = 300_001
 
 
 class Target:
     """A buffer at the other side, with its handle."""
 
-    def __init__(self, remote: Remote, kind: Kind, nbytes: int, rights: str = "rw", device: int = 0) -> None:
+    def __init__(self, remote: Remote, kind: Kind, nbytes: int, rights: Rights = "rw", device: int = 0) -> None:
         self.remote = remote
         self.nbytes = nbytes
         self.number = remote.call(Service.new, kind, nbytes, device)
         self.handle = self.share(rights)
 
-    def share(self, rights: str = "rw") -> zh.RemoteBuffer:
+    def share(self, rights: Rights = "rw") -> zh.RemoteBuffer:
         return zh.RemoteBuffer.from_bytes(self.remote.call(Service.share, self.number, rights))
 
     def fill(self, offset: int, nbytes: int, seed: int) -> None:
@@ -78,7 +81,7 @@ class World:
         self._buffers.append(buffer)
         return buffer
 
-    def target(self, kind: Kind, nbytes: int, rights: str = "rw", *, device: int = 0) -> Target:
+    def target(self, kind: Kind, nbytes: int, rights: Rights = "rw", *, device: int = 0) -> Target:
         """A buffer at the other side, closed after the test."""
         target = Target(self.there, kind, nbytes, rights, device)
         self._targets.append(target)
@@ -100,18 +103,20 @@ class World:
             self._targets.pop().drop()
 
     def warm(self) -> None:
-        """Connect, go down every path once, and let every device start its threads."""
+        """Connect, also the other side with itself, go down every path once, and let every device start its threads."""
         for kind in _WARMING:
-            source = self.buffer(kind, 64)
+            source = self.buffer(kind, _WARMING_BYTES)
             for other in _WARMING:
-                target = self.target(other, 64)
+                target = self.target(other, _WARMING_BYTES)
                 self.here.write(source.memory[:], target.handle, notify=1).result(10)
-                self.expect_notification(1, 64)
+                self.expect_notification(1, _WARMING_BYTES)
                 self.here.read(target.handle, source.memory[:]).result(10)
             handle = bytes(source.memory.share("rw"))
             for other in _WARMING:
                 number = self._targets[_WARMING.index(other)].number
-                self.there.call(Service.write, handle, number, 0, 64)
+                self.there.call(Service.write, handle, number, 0, _WARMING_BYTES)
+        for target in self._targets[: len(_WARMING)]:
+            self.there.call(Service.write, bytes(target.handle), target.number, 0, _WARMING_BYTES)
         for memory in (self.buffer("sim", 64, device=1).memory, self.buffer("numpy", 64).memory):
             target = self.target("sim", 64, device=1)
             self.here.write(memory, target.handle).result(10)

@@ -22,7 +22,8 @@ public:
     virtual void want_room(bool wanted) = 0;
     // ok while both directions work.
     [[nodiscard]] virtual Outcome state() const = 0;
-    virtual void close() = 0;
+    // `at_once`: the peer has broken the protocol; it may not go on sending, and need not get what is on its way.
+    virtual void close(bool at_once) = 0;
 };
 
 } // namespace zerohop::framed

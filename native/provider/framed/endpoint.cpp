@@ -17,9 +17,19 @@ FramedEndpoint::FramedEndpoint(Engine& engine, std::shared_ptr<Peer> peer)
     : engine_(engine), peer_(std::move(peer)) {}
 
 void FramedEndpoint::start(std::unique_ptr<ByteStream> stream) {
-    stream_ = std::move(stream);
-    last_heard_ns_ = now_ns();
-    started_.store(true, std::memory_order_release);
+    // The lane may be closed at any moment, also before it was connected.
+    engine_.poller().exclusive([&] {
+        stream_ = std::move(stream);
+        if (!state().ok()) {
+            stream_->close(false);
+            return;
+        }
+        last_heard_ns_ = now_ns();
+        started_.store(true, std::memory_order_release);
+    });
+    if (!state().ok()) {
+        throw NativeError(state(), "this lane is closed");
+    }
     engine_.poller().kick(); // the peer may have written already
 }
 
@@ -60,12 +70,17 @@ bool FramedEndpoint::poll() {
 
 // With the lane's lock held.
 bool FramedEndpoint::pump(uint64_t budget) {
-    if (!state().ok() || !outbound_.pump(*stream_, budget)) {
-        note_blocked();
+    if (!state().ok()) {
         return false;
     }
+    bool did = outbound_.pump(*stream_, budget);
     note_blocked();
-    return true;
+    // Room that came before the peer knew that it is wanted is announced by nobody.
+    if (outbound_.blocked() && stream_->ready(true)) {
+        did |= outbound_.pump(*stream_, budget);
+        note_blocked();
+    }
+    return did;
 }
 
 void FramedEndpoint::note_blocked() {
@@ -74,6 +89,10 @@ void FramedEndpoint::note_blocked() {
         wants_room_.store(blocked, std::memory_order_release);
         stream_->want_room(blocked);
     }
+}
+
+void FramedEndpoint::quiesce() {
+    const std::lock_guard lock(lane_);
 }
 
 void FramedEndpoint::push_small(const FrameHeader& header, const void* body, size_t nbytes) {
@@ -90,8 +109,7 @@ bool FramedEndpoint::ready() const {
         return false;
     }
     return match_wanted_.load(std::memory_order_acquire) || stream_->ready(wants_room_.load(std::memory_order_acquire)) ||
-           (outbound_pending_.load(std::memory_order_acquire) && !wants_room_.load(std::memory_order_acquire) &&
-            !device_work_.load(std::memory_order_relaxed));
+           can_send();
 }
 
 void FramedEndpoint::note_device_work() {
@@ -141,7 +159,7 @@ void FramedEndpoint::close(Outcome outcome) {
         sends_.clear();
     }
     if (stream_) {
-        stream_->close();
+        stream_->close(outcome.status == Status::protocol);
     }
     in_.reset();
     for (auto& [ticket, arrival] : arrivals_) {
@@ -165,13 +183,11 @@ bool FramedEndpoint::settle() {
         return false;
     }
     std::erase_if(unsettled_, [](const auto& sink) { return sink->settled(); });
-    std::erase_if(ending_, [](const auto& arrival) {
+    std::erase_if(ending_, [this](const auto& arrival) {
         if (!arrival->sink->settled()) {
             return false;
         }
-        if (arrival->share) {
-            arrival->share->device_copies.fetch_sub(1, std::memory_order_acq_rel);
-        }
+        uncount(*arrival);
         return true;
     });
     const std::lock_guard lock(lane_);
@@ -206,8 +222,12 @@ void FramedEndpoint::return_credits(uint32_t count) {
 }
 
 void FramedEndpoint::tick(uint64_t now) {
-    if (!started_.load(std::memory_order_acquire) || !state().ok() || peer_->same_host()) {
+    if (!started_.load(std::memory_order_acquire) || !state().ok()) {
         return;
+    }
+    drop_ended_recvs();
+    if (peer_->same_host()) {
+        return; // its presence page tells
     }
     const uint64_t heartbeat = engine_.options().heartbeat_ns;
     if (heartbeat == 0) {

@@ -35,11 +35,14 @@ public:
     Peer& peer() const override { return *peer_; }
     bool poll() override;
     bool ready() const override;
-    bool has_local_work() const override { return match_wanted_.load(std::memory_order_acquire); }
+    bool has_local_work() const override {
+        return match_wanted_.load(std::memory_order_acquire) || can_send();
+    }
     bool needs_polling() const override { return device_work_.load(std::memory_order_relaxed); }
     bool idle() const override;
     void tick(uint64_t now) override;
     void return_credits(uint32_t count) override;
+    void quiesce() override;
     void each_statistic(void (*visit)(void*, const char*, uint64_t), void* context) const override;
 
 protected:
@@ -78,7 +81,8 @@ private:
     bool begin_send_data(const FrameHeader& header);
     void end_send_data(const FrameHeader& header);
     void match();
-    void grant(PostedRecv recv, ArrivedSend send);
+    [[nodiscard]] bool grant(PostedRecv& recv, ArrivedSend& send);
+    void drop_ended_recvs();
     // target.cpp
     bool begin_write(const FrameHeader& header);
     void end_write(const FrameHeader& header);
@@ -88,6 +92,8 @@ private:
     void answer(uint32_t ticket, Outcome outcome, uint64_t value = 0, bool last = true);
     [[nodiscard]] Outcome check_pages(const FrameHeader& header, uint8_t right, std::shared_ptr<Share>& share);
     void deliver(const FrameHeader& header);
+    [[nodiscard]] Sink* arrival_sink(const FrameHeader& header, Pin<Region> region, const std::shared_ptr<Share>& share);
+    void uncount(Arrival& arrival);
     bool poll_arrivals();
     void finish_arrival(Arrival& arrival);
     // receive.cpp
@@ -101,6 +107,10 @@ private:
     void fail(Outcome outcome);
     void push_small(const FrameHeader& header, const void* body = nullptr, size_t nbytes = 0);
     bool pump(uint64_t budget);
+    bool can_send() const {
+        return outbound_pending_.load(std::memory_order_acquire) && !wants_room_.load(std::memory_order_acquire) &&
+               !device_work_.load(std::memory_order_relaxed);
+    }
     void note_device_work();
     void note_blocked();
     bool settle();
@@ -131,6 +141,7 @@ private:
     std::vector<std::shared_ptr<Arrival>> ending_;                   // their last frame has come
     std::unordered_map<uint32_t, Outcome> refused_;                  // a piece was refused; the last one must be too
     std::vector<std::unique_ptr<Sink>> unsettled_;
+    uint32_t atomics_pending_ = 0; // on devices of ours
 
     Outcome failure_;                 // found by the poller, acted upon at the end of poll()
     std::atomic<bool> settled_{false};

@@ -55,6 +55,30 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 64);
 
+// What an answer says. A peer may write anything there, also what would leave an operation pending for ever.
+inline Outcome outcome_of(const FrameHeader& header) {
+    const auto status = static_cast<Status>(header.status);
+    const auto reason = static_cast<Reason>(header.reason);
+    switch (status) {
+    case Status::ok:
+        return {};
+    case Status::peer_lost:
+    case Status::access_denied:
+    case Status::cancelled:
+    case Status::unsupported:
+    case Status::protocol:
+    case Status::no_memory:
+    case Status::device_error:
+        return {status, reason <= Reason::user ? reason : Reason::malformed};
+    case Status::pending:
+    case Status::closed:
+    case Status::deadline:
+    case Status::would_block:
+        break;
+    }
+    return {Status::protocol, Reason::malformed};
+}
+
 inline constexpr uint32_t kMaxPayload = 256 * 1024; // and so the size of a slice and of a staging buffer
 inline constexpr uint32_t kMaxPagesPerWrite = 512;
 inline constexpr uint32_t kMaxTable = 8192;

@@ -48,7 +48,8 @@ struct Inbound {
 struct Arrival {
     uint32_t ticket = 0;
     std::unique_ptr<Sink> sink;
-    std::shared_ptr<Share> share; // device_copies counts this arrival
+    std::shared_ptr<Share> share;
+    bool counted = false; // in the share's device_copies
     Outcome outcome;
     bool aborted = false;
     FrameHeader last{};

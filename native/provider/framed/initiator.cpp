@@ -121,6 +121,7 @@ Posted FramedEndpoint::post_one_sided(const Request& request) {
     outstanding.nbytes = request.nbytes;
     outstanding.local_offset = request.local_offset;
     outstanding.answers_due = parts;
+    outstanding.credit = request.notify >= 0;
     requests_.take_extra(parts - 1);
     if (reads) {
         push_read(request, outstanding, ticket);
@@ -227,6 +228,7 @@ Posted FramedEndpoint::post_notify(const Request& request) {
     Outstanding& outstanding = requests_.add(ticket);
     outstanding.kind = request.kind;
     outstanding.op = op;
+    outstanding.credit = true;
     FrameHeader header;
     header.kind = FrameKind::notify;
     header.flags = kNotify | kLast;
@@ -267,22 +269,27 @@ Posted FramedEndpoint::post_flush(const Request& request) {
 }
 
 void FramedEndpoint::on_ack(const FrameHeader& header) {
-    const Outcome outcome{static_cast<Status>(header.status), static_cast<Reason>(header.reason)};
+    const Outcome outcome = outcome_of(header);
+    bool ended = false;
     {
         const std::lock_guard lock(lane_);
         Outstanding* outstanding = requests_.find(header.ticket);
-        if (outstanding == nullptr) {
+        if (outstanding == nullptr || outstanding->answers_due == 0) {
             return fail({Status::protocol, Reason::malformed});
         }
         if (!outcome.ok() && outstanding->outcome.ok()) {
             outstanding->outcome = outcome;
         }
         outstanding->value = header.arg;
-        if (!header.has(kLast) || --outstanding->answers_due != 0) {
-            return;
+        if (header.has(kLast)) {
+            --outstanding->answers_due;
         }
+        // A part of a read may be refused while the device still copies another; then poll_reads() ends it.
+        ended = outstanding->answers_due == 0 && (!outstanding->sink || outstanding->sink->settled());
     }
-    complete(header.ticket);
+    if (ended) {
+        complete(header.ticket);
+    }
 }
 
 // A piece of a read: it goes where the operation wants it, or nowhere if the operation has ended meanwhile.
@@ -318,7 +325,7 @@ void FramedEndpoint::end_read_data(const FrameHeader& header) {
         if (outstanding == nullptr) {
             return; // the lane was closed meanwhile
         }
-        const Outcome outcome{static_cast<Status>(header.status), static_cast<Reason>(header.reason)};
+        const Outcome outcome = outcome_of(header);
         if (!outcome.ok() && outstanding->outcome.ok()) {
             outstanding->outcome = outcome;
         }
@@ -371,13 +378,18 @@ void FramedEndpoint::complete(uint32_t ticket) {
         if (outstanding->unmatched) {
             --unmatched_sends_;
         }
+        if (outstanding->credit && !outcome.ok()) {
+            give_credit_back(); // nothing was announced, so the peer has nothing to return
+        }
         if (outstanding->kind == Kind::read && outstanding->pages) {
             const size_t parts = (outstanding->pages->remote.size() + kMaxTable - 1) / kMaxTable;
             requests_.give_extra(parts > 1 ? static_cast<uint32_t>(parts - 1) : 0);
         }
         requests_.remove(ticket); // unpins, before anybody can see the end
     }
-    op->finish(outcome, nbytes, value);
+    if (!op->finish(outcome, nbytes, value)) {
+        engine_.wake_waiters(); // it had ended before, but only now there is room for another
+    }
 }
 
 } // namespace zerohop::framed

@@ -107,24 +107,33 @@ void FramedEndpoint::match() {
             send = std::move(sends_.front());
             sends_.pop_front();
         }
-        if (send.nbytes > recv.nbytes) {
-            answer(send.ticket, {Status::protocol, Reason::truncated});
-            recv.local.reset();
-            recv.op->finish({Status::protocol, Reason::truncated}, 0, send.nbytes);
-        } else {
-            grant(std::move(recv), std::move(send));
+        if (!grant(recv, send)) {
+            const std::lock_guard lock(lane_);
+            sends_.push_front(std::move(send));
         }
     }
 }
 
-void FramedEndpoint::grant(PostedRecv recv, ArrivedSend send) {
+// False: the recv ended in this very moment, and the message is for the next one.
+bool FramedEndpoint::grant(PostedRecv& recv, ArrivedSend& send) {
+    if (send.nbytes > recv.nbytes) {
+        const Outcome truncated{Status::protocol, Reason::truncated};
+        recv.local.reset();
+        if (!recv.op->finish(truncated, 0, send.nbytes)) {
+            return false;
+        }
+        answer(send.ticket, truncated);
+        return true;
+    }
     const uint64_t base = recv.local->address() + recv.offset;
     if (send.eager && recv.local->is_host()) {
-        std::memcpy(reinterpret_cast<void*>(base), send.bytes.data(), send.bytes.size());
+        std::copy(send.bytes.begin(), send.bytes.end(), reinterpret_cast<std::byte*>(base));
         recv.local.reset();
-        recv.op->finish({}, send.nbytes);
+        if (!recv.op->finish({}, send.nbytes)) {
+            return false;
+        }
         answer(send.ticket, {});
-        return;
+        return true;
     }
     auto arrival = std::make_shared<Arrival>();
     arrival->ticket = send.ticket;
@@ -138,17 +147,30 @@ void FramedEndpoint::grant(PostedRecv recv, ArrivedSend send) {
     arrival->sink = make_sink(engine_.accelerators(), std::move(recv.local));
     if (send.eager) {
         ending_.push_back(std::move(arrival)); // poll_arrivals() puts the bytes in place
-        return;
+        return true;
     }
-    arrivals_[send.ticket] = std::move(arrival);
+    if (!arrivals_.try_emplace(send.ticket, arrival).second) {
+        arrival->sink.reset();
+        arrival->recv->finish({Status::protocol, Reason::malformed});
+        fail({Status::protocol, Reason::malformed}); // the peer uses this ticket for something else already
+        return true;
+    }
     FrameHeader header;
     header.kind = FrameKind::clear_to_send;
     header.ticket = send.ticket;
     const std::lock_guard lock(lane_);
     push_small(header);
+    return true;
+}
+
+// Nothing comes for them any more: their memory is given back without waiting for a message.
+void FramedEndpoint::drop_ended_recvs() {
+    const std::lock_guard lock(lane_);
+    std::erase_if(recvs_, [](const PostedRecv& recv) { return recv.op->done(); });
 }
 
 void FramedEndpoint::on_clear_to_send(const FrameHeader& header) {
+    engine_.wake_waiters(); // one of those that wait for room may send
     const std::lock_guard lock(lane_);
     Outstanding* outstanding = requests_.find(header.ticket);
     if (outstanding == nullptr || outstanding->kind != Kind::send || !outstanding->unmatched) {

@@ -203,6 +203,7 @@ void FramedEndpoint::end_frame() {
         return on_clear_to_send(header);
     case FrameKind::credit:
         credits_.fetch_add(static_cast<int>(std::min<uint64_t>(header.arg, kCredits)), std::memory_order_acq_rel);
+        engine_.wake_waiters();
         return;
     case FrameKind::ping:
         return;

@@ -61,6 +61,7 @@ public:
 
     void end_frame(bool keep) override {
         if (!keep || filled_ == 0) {
+            buffer_ = {}; // others may need it before this sink gets its next frame, if it does
             return;
         }
         accel::Stream* stream = accelerators_.stream(region_->device(), Accelerators::Direction::inbound);

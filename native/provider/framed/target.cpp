@@ -51,16 +51,11 @@ bool FramedEndpoint::begin_write(const FrameHeader& header) {
         const bool spread = paged && header.page_bytes >= kMinStreamingPage && share->nbytes >= kStreamingPages;
         in_.streaming = streaming_hint && (spread || (!paged && header.arg >= kStreamingBytes));
     } else {
-        std::shared_ptr<Arrival>& arrival = arrivals_[header.ticket];
-        if (!arrival) {
-            arrival = std::make_shared<Arrival>();
-            arrival->ticket = header.ticket;
-            arrival->sink = make_sink(engine_.accelerators(), std::move(region));
-            arrival->share = share;
-            share->device_copies.fetch_add(1, std::memory_order_acq_rel);
-            device_work_.store(true, std::memory_order_relaxed);
+        sink = arrival_sink(header, std::move(region), share);
+        if (sink == nullptr) {
+            in_.verdict = {Status::protocol, Reason::malformed};
+            return true;
         }
-        sink = arrival->sink.get();
     }
     if (!sink->begin_frame(extents)) {
         return false;
@@ -70,7 +65,39 @@ bool FramedEndpoint::begin_write(const FrameHeader& header) {
     return true;
 }
 
+// Of the write that this piece belongs to. Null where no honest peer gets: a ticket that means something else already,
+// or more writes than the window.
+Sink* FramedEndpoint::arrival_sink(const FrameHeader& header, Pin<Region> region, const std::shared_ptr<Share>& share) {
+    const auto found = arrivals_.find(header.ticket);
+    if (found != arrivals_.end()) {
+        return found->second->share == share ? found->second->sink.get() : nullptr;
+    }
+    if (arrivals_.size() >= kWindow) {
+        return nullptr;
+    }
+    auto arrival = std::make_shared<Arrival>();
+    arrival->ticket = header.ticket;
+    arrival->sink = make_sink(engine_.accelerators(), std::move(region));
+    arrival->share = share;
+    arrival->counted = true;
+    share->device_copies.fetch_add(1, std::memory_order_acq_rel);
+    device_work_.store(true, std::memory_order_relaxed);
+    return arrivals_.emplace(header.ticket, std::move(arrival)).first->second->sink.get();
+}
+
+// No device copy of it runs any more, and none will begin.
+void FramedEndpoint::uncount(Arrival& arrival) {
+    if (arrival.counted) {
+        arrival.counted = false;
+        arrival.share->device_copies.fetch_sub(1, std::memory_order_acq_rel);
+        engine_.wake_waiters(); // whoever revokes the share
+    }
+}
+
 void FramedEndpoint::end_write(const FrameHeader& header) {
+    if (in_.verdict.status == Status::protocol) {
+        return fail(in_.verdict);
+    }
     const bool last = header.has(kLast);
     const auto refused = refused_.find(header.ticket);
     if (!last) {
@@ -89,10 +116,13 @@ void FramedEndpoint::end_write(const FrameHeader& header) {
         refused_.erase(refused);
     }
     if (header.has(kAborted) && outcome.ok()) {
-        outcome = {static_cast<Status>(header.status), static_cast<Reason>(header.reason)};
+        outcome = outcome_of(header);
     }
     const auto found = arrivals_.find(header.ticket);
     if (found != arrivals_.end()) {
+        if (found->second->recv) {
+            return fail({Status::protocol, Reason::malformed}); // that ticket is a message
+        }
         found->second->outcome = outcome;
         found->second->last = header;
         ending_.push_back(std::move(found->second));
@@ -160,7 +190,7 @@ void FramedEndpoint::on_read(const FrameHeader& header) {
     }
     transfer.source = make_source(engine_.accelerators(), std::move(region), extents, std::move(pages));
     const std::lock_guard lock(lane_);
-    if (outbound_.transfers() >= 2 * kMaxAnswers) {
+    if (outbound_.transfers() >= 2 * kWindow) { // ours, and as many of the peer's reads
         return fail({Status::protocol, Reason::window_full});
     }
     outbound_.push(std::move(transfer));
@@ -189,9 +219,14 @@ void FramedEndpoint::on_atomic(const FrameHeader& header) {
     const uint64_t operand = in_.table[swap ? 1 : 0];
     const uint64_t compare = in_.table[0];
     if (!region->is_host()) {
+        if (atomics_pending_ >= kWindow) {
+            return fail({Status::protocol, Reason::window_full});
+        }
+        ++atomics_pending_;
         share->device_copies.fetch_add(1, std::memory_order_acq_rel);
         const auto reply = [lane = weak_from_this(), ticket = header.ticket](Outcome ended, uint64_t old) {
             if (const auto endpoint = std::static_pointer_cast<FramedEndpoint>(lane.lock())) {
+                --endpoint->atomics_pending_;
                 endpoint->answer(ticket, ended, old);
             }
         };
@@ -232,7 +267,7 @@ void FramedEndpoint::end_send_data(const FrameHeader& header) {
     }
     const auto found = arrivals_.find(header.ticket);
     if (header.has(kAborted)) {
-        found->second->outcome = {static_cast<Status>(header.status), static_cast<Reason>(header.reason)};
+        found->second->outcome = outcome_of(header);
     }
     ending_.push_back(std::move(found->second));
     arrivals_.erase(found);
@@ -243,7 +278,11 @@ void FramedEndpoint::end_send_data(const FrameHeader& header) {
 bool FramedEndpoint::poll_arrivals() {
     bool did = false;
     for (const auto& [ticket, arrival] : arrivals_) {
-        static_cast<void>(arrival->sink->settled()); // gives staging buffers back
+        // Asked of every one: it gives staging buffers back. What is revoked gets no further piece, and must not wait
+        // for a peer that never sends its last one.
+        if (arrival->sink->settled() && arrival->share && arrival->share->revoked.load(std::memory_order_acquire)) {
+            uncount(*arrival);
+        }
     }
     for (auto& arrival : ending_) {
         if (!arrival->eager.empty()) {
@@ -270,14 +309,15 @@ bool FramedEndpoint::poll_arrivals() {
 void FramedEndpoint::finish_arrival(Arrival& arrival) {
     Outcome outcome = arrival.outcome.ok() ? arrival.sink->outcome() : arrival.outcome;
     arrival.sink.reset(); // unpins before anybody can see the end
-    if (arrival.share) {
-        arrival.share->device_copies.fetch_sub(1, std::memory_order_acq_rel);
-    }
+    uncount(arrival);
     if (arrival.recv) {
-        // The sender gave up: the receiver's buffer holds a part of a message that will never be whole.
-        const bool given_up = outcome.status == Status::cancelled;
-        arrival.recv->finish(given_up ? Outcome{Status::peer_lost, Reason::truncated} : outcome,
-                             outcome.ok() ? arrival.nbytes : 0);
+        // Where one side gave up, the other must not take a part of a message for the whole.
+        const Outcome given_up{Status::peer_lost, Reason::truncated};
+        const bool taken = arrival.recv->finish(outcome.status == Status::cancelled ? given_up : outcome,
+                                                outcome.ok() ? arrival.nbytes : 0);
+        if (!taken && outcome.ok()) {
+            outcome = given_up;
+        }
     } else if (outcome.ok()) {
         deliver(arrival.last);
     }

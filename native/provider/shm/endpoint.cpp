@@ -19,8 +19,9 @@ constexpr size_t kMaxCopies = 1024;
 
 class RingStream final : public framed::ByteStream {
 public:
-    RingStream(std::unique_ptr<RingConsumer> inbound, int outbound_fd, std::shared_ptr<Peer> peer)
-        : inbound_(std::move(inbound)), outbound_(outbound_fd), peer_(std::move(peer)) {}
+    // Takes `inbound` unless the peer's ring is not one: then it throws, and connect() may be called again.
+    RingStream(std::unique_ptr<RingConsumer>& inbound, int outbound_fd, std::shared_ptr<Peer> peer)
+        : outbound_(outbound_fd), inbound_(std::move(inbound)), peer_(std::move(peer)) {}
 
     size_t send(std::span<const iovec> pieces) override { return outbound_.send(pieces, peer_->presence()); }
     size_t receive(std::span<const iovec> pieces, bool streaming) override {
@@ -40,7 +41,7 @@ public:
         }
         return {};
     }
-    void close() override {
+    void close(bool /*at_once*/) override {
         inbound_->close();
         outbound_.close();
         if (peer_->presence() != nullptr) {
@@ -49,8 +50,8 @@ public:
     }
 
 private:
-    std::unique_ptr<RingConsumer> inbound_;
     RingProducer outbound_;
+    std::unique_ptr<RingConsumer> inbound_;
     std::shared_ptr<Peer> peer_;
 };
 
@@ -77,7 +78,7 @@ void ShmEndpoint::connect(const Address& remote) {
     if (!inbound_) {
         throw NativeError(Status::closed, Reason::lane_closed, "this lane is connected already");
     }
-    start(std::make_unique<RingStream>(std::move(inbound_), remote.fds[0], shared_peer()));
+    start(std::make_unique<RingStream>(inbound_, remote.fds[0], shared_peer()));
 }
 
 Posted ShmEndpoint::post(const Request& request) {
@@ -123,29 +124,44 @@ Posted ShmEndpoint::post_mapped(const Request& request) {
     }
     MappedCopy copy(engine().accelerators(), request, std::move(local), std::move(remote));
     bytes_mapped_.fetch_add(request.nbytes, std::memory_order_relaxed);
-    copy.step(kPostBytes);
+    if (!copy.on_device()) {
+        copy.step(kPostBytes);
+    }
     if (!copy.on_device() && copy.done()) {
         // Asked after the copy: a write that succeeds was accepted by a living peer.
-        if (peer().dead()) {
-            return {Posted::What::failed, {Status::peer_lost, Reason::process_died}};
+        if (const Outcome living = engine().look_at(peer()); !living.ok()) {
+            return {Posted::What::failed, living};
         }
         const Outcome outcome =
             request.notify >= 0 ? push_notify(static_cast<uint32_t>(request.notify), request.nbytes) : Outcome{};
         return {outcome.ok() ? Posted::What::done : Posted::What::failed, outcome};
     }
-    OpRef op = engine().operations().create(request.deadline_ns);
+    return enqueue(std::move(copy), engine().operations().create(request.deadline_ns));
+}
+
+// For the poller. Under the lock either close() finds the copy there, or this finds the lane closed.
+Posted ShmEndpoint::enqueue(MappedCopy copy, OpRef op) {
     copy.op = op;
     {
         const std::lock_guard lock(lane());
         copy.epoch = requests().epochs.begin();
     }
-    const std::lock_guard lock(copies_lock_);
-    if (copy.on_device()) {
-        device_copies_.fetch_add(1, std::memory_order_relaxed);
+    const uint64_t epoch = copy.epoch;
+    {
+        const std::lock_guard lock(copies_lock_);
+        if (state().ok()) {
+            copies_pending_.fetch_add(1, std::memory_order_release);
+            copies_.push_back(std::move(copy));
+            if (copies_.back().on_device()) {
+                device_copies_.fetch_add(1, std::memory_order_relaxed);
+                copies_.back().step(kPostBytes); // begins only where it will be waited for
+            }
+            return {Posted::What::posted, {}, std::move(op)};
+        }
     }
-    copies_.push_back(std::move(copy));
-    copies_pending_.fetch_add(1, std::memory_order_release);
-    return {Posted::What::posted, {}, std::move(op)};
+    const std::lock_guard lock(lane());
+    requests().epochs.end(epoch);
+    return {Posted::What::failed, state()};
 }
 
 Posted ShmEndpoint::post_mapped_atomic(const Request& request) {
@@ -157,8 +173,11 @@ Posted ShmEndpoint::post_mapped_atomic(const Request& request) {
     if (!remote) {
         return {Posted::What::failed, {Status::access_denied, Reason::revoked}};
     }
-    if (!state().ok() || peer().dead()) {
-        return {Posted::What::failed, state().ok() ? Outcome{Status::peer_lost, Reason::process_died} : state()};
+    if (!state().ok()) {
+        return {Posted::What::failed, state()};
+    }
+    if (const Outcome living = engine().look_at(peer()); !living.ok()) {
+        return {Posted::What::failed, living};
     }
     std::byte* address = remote->data() + request.remote_offset;
     if (reinterpret_cast<uintptr_t>(address) % sizeof(uint64_t) != 0) {
@@ -213,8 +232,8 @@ bool ShmEndpoint::poll_copies() {
     }
     for (MappedCopy& copy : ended) {
         Outcome outcome = state().ok() ? copy.outcome() : state();
-        if (outcome.ok() && peer().dead()) {
-            outcome = {Status::peer_lost, Reason::process_died};
+        if (outcome.ok()) {
+            outcome = engine().look_at(peer());
         }
         if (copy.on_device()) {
             device_copies_.fetch_sub(1, std::memory_order_relaxed);

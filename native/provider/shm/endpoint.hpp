@@ -31,6 +31,7 @@ public:
 private:
     Posted post_mapped(const Request& request);
     Posted post_mapped_atomic(const Request& request);
+    Posted enqueue(MappedCopy copy, OpRef op);
     bool poll_copies();
     void finish(MappedCopy& copy, Outcome outcome);
 

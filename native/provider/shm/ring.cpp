@@ -64,11 +64,12 @@ RingMemory::~RingMemory() {
 }
 
 bool RingProducer::has_room() const {
-    return tail_ - memory_.indices().head.load(std::memory_order_seq_cst) < kRingBytes;
+    return tail_.load(std::memory_order_relaxed) - memory_.indices().head.load(std::memory_order_seq_cst) < kRingBytes;
 }
 
 size_t RingProducer::send(std::span<const iovec> pieces, const PeerPresence* consumer) {
     RingIndices& indices = memory_.indices();
+    uint64_t tail = tail_.load(std::memory_order_relaxed);
     size_t sent = 0;
     size_t unpublished = 0;
     for (size_t index = 0; index < pieces.size(); ++index) {
@@ -79,26 +80,26 @@ size_t RingProducer::send(std::span<const iovec> pieces, const PeerPresence* con
         const auto* from = static_cast<const std::byte*>(piece.iov_base);
         size_t left = piece.iov_len;
         while (left != 0) {
-            if (tail_ - head_seen_ == kRingBytes) {
+            if (tail - head_seen_ == kRingBytes) {
                 head_seen_ = indices.head.load(std::memory_order_acquire);
-                if (head_seen_ > tail_ || tail_ - head_seen_ > kRingBytes) {
-                    corrupt_ = true;
+                if (head_seen_ > tail || tail - head_seen_ > kRingBytes) {
+                    corrupt_.store(true, std::memory_order_relaxed);
                     return 0;
                 }
-                if (tail_ - head_seen_ == kRingBytes) {
+                if (tail - head_seen_ == kRingBytes) {
                     break;
                 }
             }
-            const size_t room = kRingBytes - (tail_ - head_seen_);
+            const size_t room = kRingBytes - (tail - head_seen_);
             const size_t n = std::min({left, room, kPublishBytes - unpublished});
-            copy_cached(memory_.at(tail_), from, n);
-            tail_ += n;
+            copy_cached(memory_.at(tail), from, n);
+            tail += n;
             from += n;
             left -= n;
             sent += n;
             unpublished += n;
             if (unpublished == kPublishBytes) {
-                indices.tail.store(tail_, std::memory_order_release);
+                indices.tail.store(tail, std::memory_order_release);
                 unpublished = 0;
             }
         }
@@ -107,7 +108,8 @@ size_t RingProducer::send(std::span<const iovec> pieces, const PeerPresence* con
         }
     }
     if (sent != 0) {
-        indices.tail.store(tail_, std::memory_order_seq_cst);
+        tail_.store(tail, std::memory_order_relaxed);
+        indices.tail.store(tail, std::memory_order_seq_cst);
         if (consumer != nullptr) {
             consumer->wake();
         }
@@ -120,7 +122,7 @@ size_t RingConsumer::receive(std::span<const iovec> pieces, bool streaming, cons
     uint64_t head = head_.load(std::memory_order_relaxed);
     const uint64_t available = indices.tail.load(std::memory_order_acquire) - head;
     if (available > kRingBytes) {
-        corrupt_ = true;
+        corrupt_.store(true, std::memory_order_relaxed);
         return 0;
     }
     size_t got = 0;

@@ -55,14 +55,14 @@ public:
     [[nodiscard]] bool has_room() const;
     void set_waiting(bool waiting) { memory_.indices().producer_waiting.store(waiting ? 1 : 0); }
     [[nodiscard]] bool closed() const { return memory_.indices().closed.load(std::memory_order_acquire) != 0; }
-    [[nodiscard]] bool corrupt() const { return corrupt_; }
+    [[nodiscard]] bool corrupt() const { return corrupt_.load(std::memory_order_relaxed); }
     void close() { memory_.indices().closed.store(1); }
 
 private:
     RingMemory memory_;
-    uint64_t tail_ = 0;
+    std::atomic<uint64_t> tail_{0}; // read by threads that only look; written by who holds the lane's lock
     uint64_t head_seen_ = 0;
-    bool corrupt_ = false;
+    std::atomic<bool> corrupt_{false};
 };
 
 class RingConsumer {
@@ -70,14 +70,14 @@ public:
     [[nodiscard]] size_t receive(std::span<const iovec> pieces, bool streaming, const PeerPresence* producer);
     [[nodiscard]] bool has_data() const { return memory_.indices().tail.load(std::memory_order_seq_cst) != head_; }
     [[nodiscard]] bool closed() const { return memory_.indices().closed.load(std::memory_order_acquire) != 0; }
-    [[nodiscard]] bool corrupt() const { return corrupt_; }
+    [[nodiscard]] bool corrupt() const { return corrupt_.load(std::memory_order_relaxed); }
     void close() { memory_.indices().closed.store(1); }
     int fd() const { return memory_.fd(); }
 
 private:
     RingMemory memory_;
     std::atomic<uint64_t> head_{0}; // read by threads that only look; written by the poller
-    bool corrupt_ = false;
+    std::atomic<bool> corrupt_{false};
 };
 
 } // namespace zerohop::shm

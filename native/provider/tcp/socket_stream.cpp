@@ -27,10 +27,6 @@ SocketStream::SocketStream(Descriptor socket, Poller& poller)
     poller_.watch(socket_.get());
 }
 
-SocketStream::~SocketStream() {
-    close();
-}
-
 size_t SocketStream::send(std::span<const iovec> pieces) {
     if (closed_.load(std::memory_order_relaxed) || ended_.load(std::memory_order_relaxed)) {
         return 0;
@@ -110,9 +106,14 @@ Outcome SocketStream::state() const {
     return {};
 }
 
-void SocketStream::close() {
+void SocketStream::close(bool at_once) {
     if (!closed_.exchange(true)) {
         poller_.unwatch(socket_.get());
+        if (at_once) {
+            // A reset. After shutdown() a peer that fills our window would neither be told nor stopped.
+            const sockaddr nobody{AF_UNSPEC, {}};
+            ::connect(socket_.get(), &nobody, sizeof nobody);
+        }
         shutdown(socket_.get(), SHUT_RDWR);
         // The descriptor itself stays until destruction: a posting thread may be about to use it.
     }

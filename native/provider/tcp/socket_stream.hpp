@@ -11,17 +11,17 @@
 
 namespace zerohop::tcp {
 
+// Destroying it without close() leaves the connection to whoever else holds the socket: the parent, after a fork.
 class SocketStream final : public framed::ByteStream {
 public:
     SocketStream(Descriptor socket, Poller& poller);
-    ~SocketStream() override;
 
     size_t send(std::span<const iovec> pieces) override;
     size_t receive(std::span<const iovec> pieces, bool streaming) override;
     bool ready(bool wants_room) const override;
     void want_room(bool wanted) override;
     Outcome state() const override;
-    void close() override;
+    void close(bool at_once) override;
 
 private:
     Descriptor socket_;

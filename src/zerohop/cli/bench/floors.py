@@ -24,6 +24,7 @@ Pages: TypeAlias = NDArray[np.int64]
 
 _TIMEOUT: Final = 30.0
 _RING_BYTES: Final = 2 << 20
+MOST: Final = 500  # rounds of a floor at most: where others take the processors, two spinning processes starve
 _SMALL: Final = 64  # up to here a socket floor is a round trip, above it a stream with an answer at its end
 
 

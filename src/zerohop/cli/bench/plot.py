@@ -6,6 +6,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from zerohop.cli.bench.targets import judge
+from zerohop.cli.console import human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,10 +88,13 @@ def _lines(axes: Any, rows: Sequence[Row]) -> None:
             axes.plot(*zip(*floors, strict=True), ":", color="black", linewidth=1)
     if series:
         axes.set_xscale("log", base=2)
+        ticks = sorted({row.bytes for row in rows})
+        axes.set_xticks(ticks, [human_bytes(nbytes) for nbytes in ticks])
+        axes.minorticks_off()
         axes.set_yscale("log")
         axes.legend(fontsize=8)
-    axes.set_xlabel("bytes")
-    axes.set_ylabel("GB/s, median")
+    axes.set_xlabel("bytes of one write")
+    axes.set_ylabel("GB/s, median, log scale; dotted: the floors")
     axes.grid(visible=True, alpha=0.3)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 import zerohop
-from zerohop.cli.bench.floors import transfer_floor
+from zerohop.cli.bench.floors import MOST, transfer_floor
 from zerohop.cli.bench.rows import Row, Samples
 from zerohop.cli.bench.session import TIMEOUT
 from zerohop.cli.payload import digest, random_bytes
@@ -51,7 +51,7 @@ def measure_transfer(session: Session, case: Case) -> Row:
             seed = round_number * 1000 + case.bytes % 997
             payload = random_bytes(seed, total)
             count = session.effort.asleep if pause else session.effort.repetitions(estimate, slots // case.batch)
-            samples.floor_ns += floor(payload, min(count, 1000))
+            samples.floor_ns += floor(payload, min(count, MOST))
             if not writing:
                 session.fill_remote(seed, total)
             with session.polling(case.target):

@@ -1,0 +1,261 @@
+"""The life of a Context: opening, closing, a forked child, and what its parts ask of it."""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from . import _native, address, closed
+from ._native import NativeError, Reason, Status
+from .errors import (
+    NO_MEMORY,
+    OUT_OF_DESCRIPTORS,
+    Closed,
+    Unsupported,
+    ZerohopError,
+    from_native,
+    out_of_descriptors,
+)
+from .registry import Registry
+from .routes import Routes
+from .shares import Shares
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from .connection import Connection
+    from .context import Context
+    from .deferred import Deferred
+    from .memory import Memory
+    from .settings import Settings
+
+_NS: Final = 1_000_000_000
+# How often memory is looked at that was closed while operations used it.
+_DRAIN_S: Final = 0.02
+# Contexts that were not closed get this long each when the interpreter exits.
+_EXIT_S: Final = 1.0
+# For a forked child to find them; holds nothing alive.
+_contexts: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
+
+
+class Lifecycle:
+    """What a Context is, apart from what it does for its users (context.py)."""
+
+    # Until it is open. An argument that makes no sense ends the constructor before this one begins.
+    _closed = True
+    _forked = False
+
+    def __init__(self, settings: Settings) -> None:
+        self.id: Final = os.urandom(16).hex()
+        self.name: Final = settings.name
+        self._settings = settings
+        self._providers = _usable(settings.providers)
+        self._timeout_ns = int(settings.timeout * _NS)
+        self._spin_ns = int(settings.spin_us * 1000)
+        self._scratch: Memory | None = None
+        self._draining = False
+        # What the control thread has still to post, by the peer that it goes to.
+        self._deferred: dict[Deferred[Any], str] = {}
+        self._start()
+
+    def _start(self) -> None:
+        # asyncio and all that speaks to peers: not needed by whoever only imports.
+        from .aio import Loops
+        from .control import ControlThread
+        from .handshake import Identity
+        from .listener import Listeners
+        from .peers import Peers
+
+        settings = self._settings
+        self._listeners = Listeners(settings)
+        try:
+            self.url = address.Address(
+                self._listeners.host,
+                self._listeners.port,
+                self.id,
+                address.host_id(),
+                self._listeners.socket_path,
+            ).url()
+            self._identity = Identity(self.id, address.host_id(), os.getpid(), self.name[:256], settings.secret)
+            self._engine = _native.Engine(self._spin_ns, settings.sim_devices, int(settings.heartbeat * _NS))
+        except BaseException as error:
+            self._listeners.close()
+            if isinstance(error, NativeError):
+                raise from_native(*error.args, operation="open") from None
+            raise
+        self._post: Callable[..., int | _native.Op] = self._engine.post
+        self._registry = Registry(self._engine, self._drain_soon)
+        self._shares = Shares(self._engine, self.id, self.url, self._ask_to_unmap)
+        self._routes = Routes(self._engine, settings.require)
+        self._loops = Loops(self._engine)
+        self._peers = Peers(cast("Context", self))
+        control = None
+        try:
+            control = self._control = ControlThread()
+            control.run(self._begin, timeout=_EXIT_S)
+        except BaseException as error:
+            self._engine.close(time.monotonic_ns() + _NS)
+            self._loops.close()
+            if control is not None:
+                control.stop(_EXIT_S)
+            self._listeners.close()
+            self._let_go_of_engine()
+            if isinstance(error, NativeError):
+                raise from_native(*error.args, operation="open") from None
+            if isinstance(error, OSError) and out_of_descriptors(error):
+                raise from_native(NO_MEMORY, OUT_OF_DESCRIPTORS, operation="open") from None
+            raise
+        self._closed = False
+        _contexts.add(self)
+
+    async def _begin(self) -> None:
+        # Now, so that no descriptor comes later, when a transfer happens to need it.
+        self._loops.running()
+        self._peers.start()
+        self._listeners.start(self._control, self._identity, self._peers.admit, self._peers.enter)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """End everything, in ``timeout`` seconds whatever the peers do; idempotent.
+
+        Operations in flight end with Closed, those of the peers with PeerLost; handles of this Context are dead.
+        Every Memory is closed. Arrays from ``Memory.numpy`` stay valid.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        deadline = time.monotonic() + timeout
+        control = self._control
+        control.wait(self._say_goodbye, timeout=min(timeout, 1.0))
+        self._engine.close(time.monotonic_ns() + int(max(0.0, deadline - time.monotonic()) * _NS))
+        control.wait(self._let_go, timeout=max(0.1, deadline - time.monotonic()))
+        self._loops.close()
+        control.stop(max(0.1, deadline - time.monotonic()))
+        self._let_go_of_engine()
+        _contexts.discard(self)
+
+    def _let_go_of_engine(self) -> None:
+        """What it holds goes now, and not when the garbage is collected."""
+        for part in (self._shares, self._routes, self._registry):
+            part.close()
+        self._deferred.clear()
+        self._engine, self._post = closed.ENGINE, closed.refuse
+
+    async def _say_goodbye(self) -> None:
+        self._listeners.close()
+        await self._peers.close("the peer closed its Context")
+
+    async def _let_go(self) -> None:
+        self._peers.lose_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        import asyncio
+
+        # It may wait for peers, and the loop has other things to do.
+        await asyncio.to_thread(self.close)
+
+    def __repr__(self) -> str:
+        return f"<Context {self.name} at {self.url}{', closed' if self._closed else ''}>"
+
+    def _check_open(self) -> None:
+        if self._closed or self._forked:
+            raise self._closed_error()
+
+    def _check_process(self) -> None:
+        """Raise in a forked child, before something there waits for threads that it does not have."""
+        if self._forked:
+            raise self._closed_error()
+
+    def _closed_error(self) -> ZerohopError:
+        if self._forked:
+            return Closed("this Context was created before fork()", fix="create a new Context in the child")
+        return Closed("this Context is closed")
+
+    def _deadline(self, timeout: float | None) -> int:
+        """Absolute, in native nanoseconds; 0: none."""
+        if timeout is None:
+            return time.monotonic_ns() + self._timeout_ns if self._timeout_ns else 0
+        if timeout < 0 or math.isnan(timeout):
+            raise ValueError(f"timeout must not be negative, as {timeout} is")
+        return 0 if timeout == math.inf else time.monotonic_ns() + int(timeout * _NS)
+
+    def _connection_of(self, native_id: int) -> Connection:
+        return self._peers.of_native(native_id)
+
+    def _ask_to_unmap(self, connection: Connection, share_id: int) -> None:
+        session = connection._session
+        if session is not None:
+            self._control.call(session.ask_to_unmap, share_id)
+
+    def _drain_soon(self) -> None:
+        """From any thread: look again whether memory that was closed is still in use."""
+        if not self._closed and not self._draining:
+            self._draining = True
+            self._control.call(self._control.loop.call_later, _DRAIN_S, self._drain)
+
+    def _drain(self) -> None:
+        self._draining = False
+        if not self._closed:
+            self._registry.drain()
+
+    def _complete(self, native: _native.Op, status: Status, reason: Reason, nbytes: int) -> None:
+        """End an operation of ours; one that its deadline or a cancellation has ended stays as it is."""
+        try:
+            native.complete(status, reason, 0, nbytes)
+        except NativeError:
+            # The engine is closed, and has ended it.
+            pass
+
+    def _abandon(self) -> None:
+        """In a forked child."""
+        self._forked = self._closed = True
+        # The hot path looks at nothing else.
+        self._post = closed.refuse
+        self._engine.abandon()
+        self._control.abandon()
+
+
+def _usable(wanted: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The providers that this Context may use; Unsupported when one that was asked for does not work here."""
+    probed = {name: (usable, reason, fix) for name, usable, reason, fix in _native.providers()}
+    if wanted is None:
+        return tuple(name for name, (usable, _, _) in probed.items() if usable)
+    for name in wanted:
+        usable, reason, fix = probed.get(name, (False, "it is not in this build", "use another provider"))
+        if not usable:
+            raise Unsupported(f"provider {name}: {reason}", fix=fix, provider=name)
+    return wanted
+
+
+def _after_fork() -> None:
+    for context in list(_contexts):
+        context._abandon()
+    _contexts.clear()
+
+
+def _at_exit() -> None:
+    for context in list(_contexts):
+        context.close(_EXIT_S)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)

@@ -1,0 +1,56 @@
+"""Which combinations of a world and the memories at its two sides the fast suite goes through; the slow one goes
+through all of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.world import WORLDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from _pytest.mark import ParameterSet
+
+    from support.buffers import Kind
+
+# Every way that bytes can take, on each provider: mapped, through a ring, or through a stream; and staged at either
+# side, at both or at none. Which host memory it is matters only at the target.
+_FAST: dict[str, set[tuple[Kind, Kind]]] = {
+    "other": {
+        ("numpy", "numpy"),
+        ("numpy", "alloc"),
+        ("alloc", "shared_memory"),
+        ("numpy", "sim"),
+        ("sim", "numpy"),
+        ("sim", "alloc"),
+        ("sim", "sim"),
+    },
+    # The same code, but for who polls: one process has both ends.
+    "same": {("numpy", "numpy"), ("numpy", "alloc"), ("sim", "sim")},
+}
+
+
+def every_pair(sources: Sequence[Kind], targets: Sequence[Kind]) -> list[ParameterSet]:
+    """Parameters (world, source_kind, target_kind), `world` being indirect."""
+    return [
+        _param(world, (world, source, target), fast=(source, target) in _FAST[world.partition("-")[2]])
+        for world in WORLDS
+        for source in sources
+        for target in targets
+    ]
+
+
+def every_target(targets: Sequence[Kind]) -> list[ParameterSet]:
+    """Parameters (world, target_kind), for sources in plain host memory; `world` being indirect."""
+    return [
+        _param(world, (world, target), fast=("numpy", target) in _FAST[world.partition("-")[2]])
+        for world in WORLDS
+        for target in targets
+    ]
+
+
+def _param(world: str, values: tuple[str, ...], *, fast: bool) -> ParameterSet:
+    return pytest.param(*values, id="-".join(values), marks=() if fast else pytest.mark.slow)

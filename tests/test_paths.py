@@ -1,0 +1,115 @@
+"""The choice of a path from its table, and the words that explain it. No Context needed."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+import zerohop as zh
+from zerohop import paths
+from zerohop.paths import Cost, Situation
+
+SHM = {"shm": Cost(1.0, 10.0)}
+TCP = {"tcp": Cost(20.0, 4.0)}
+UNNEEDED = {"tcp": "not needed beside shm"}
+
+
+def situation(local: str = "host", remote: str = "host", not_mappable: str = "") -> Situation:
+    return Situation(local, remote, SHM, UNNEEDED, not_mappable)
+
+
+def test_mapped_before_ring_before_stream() -> None:
+    both = situation()._replace(lanes={**SHM, **TCP}, missing={})
+    assert str(paths.choose(both)) == "shm (mapped) host→host direct"
+    assert str(paths.choose(both._replace(not_mappable="no file"))) == "shm (ring) host→host direct"
+    only_tcp = both._replace(lanes=TCP, missing={"shm": "other host"})
+    assert str(paths.choose(only_tcp)) == "tcp (stream) host→host direct"
+
+
+@pytest.mark.parametrize("pair", [("sim:0", "host"), ("host", "sim:1"), ("sim:0", "sim:0")])
+def test_a_device_at_either_end_is_staged(pair: tuple[str, str]) -> None:
+    chosen = paths.choose(situation(*pair))
+    assert str(chosen) == f"shm (ring) {pair[0]}→{pair[1]} staged"
+    assert not chosen.direct
+    assert "mapped" in dict(chosen.rejected).__str__()
+
+
+def test_every_other_path_says_why_not() -> None:
+    chosen = paths.choose(situation(not_mappable="it lies in no shared file"))
+    rejected = dict(chosen.rejected)
+    assert rejected["shm (mapped)"] == "it lies in no shared file"
+    assert rejected["tcp (stream)"] == "not needed beside shm"
+    assert rejected["p2p"] == rejected["verbs"] == "not in this build"
+    for name, why in chosen.rejected:
+        assert f"not {name}: {why}" in chosen.details()
+
+
+def test_a_slower_path_says_by_how_much() -> None:
+    both = situation()._replace(lanes={**SHM, **TCP}, missing={}, not_mappable="no")
+    assert "slower" in dict(paths.choose(both).rejected)["tcp (stream)"]
+
+
+def test_no_path_names_every_reason() -> None:
+    nothing = situation()._replace(lanes={}, missing={"shm": "other host"})
+    with pytest.raises(zh.Unsupported) as caught:
+        paths.choose(nothing)
+    for word in ("shm (ring): other host", "tcp (stream): no lane", "p2p", "verbs"):
+        assert word in caught.value.reason
+    assert caught.value.fix
+
+
+def test_require_direct() -> None:
+    assert paths.choose(situation()._replace(require="direct")).direct
+    with pytest.raises(zh.Unsupported, match="staged") as caught:
+        paths.choose(situation("sim:0")._replace(require="direct"))
+    assert caught.value.provider == "shm"
+    assert caught.value.fix
+
+
+def test_a_staged_path_warns_once_where_real_devices_are() -> None:
+    warned: set[tuple[str, str, str]] = set()
+    real = paths.choose(situation("cuda:0", "host"))
+    with pytest.warns(zh.StagedPathWarning, match="require"):
+        paths.warn_if_staged(real, warned)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        paths.warn_if_staged(real, warned)
+        paths.warn_if_staged(paths.choose(situation("cuda:1", "host")), warned)
+        paths.warn_if_staged(paths.choose(situation()), set())
+        paths.warn_if_staged(paths.choose(situation("sim:0", "cuda:0")), set())
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [(0, "0 B"), (8, "8 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (64 << 20, "64.0 MiB"), (3 << 40, "3072.0 GiB")],
+)
+def test_sizes(nbytes: int, text: str) -> None:
+    assert paths.size_text(nbytes) == text
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "text"),
+    [
+        (0, "0 µs"),
+        (931, "0.931 µs"),
+        (684_000, "684 µs"),
+        (3_400_000, "3.4 ms"),
+        (2 * 10**9, "2 s"),
+        (10**13, "10000 s"),
+    ],
+)
+def test_durations(nanoseconds: int, text: str) -> None:
+    assert paths.duration_text(nanoseconds) == text
+
+
+def test_transfers() -> None:
+    assert paths.transfer_text(64 << 20, 3_400_000) == "64.0 MiB in 3.4 ms, 19.7 GB/s"
+    assert paths.transfer_text(0, 1_000) == "0 B in 1 µs"
+
+
+def test_a_lane_without_numbers_has_the_usual_cost() -> None:
+    assert paths.lane_cost({}) is None
+    assert paths.lane_cost({"fixed_us": 1.5, "gbps": 0}) is None
+    assert paths.lane_cost({"fixed_us": 1.5, "gbps": 8.0}) == Cost(1.5, 8.0)
+    assert str(paths.choose(situation()._replace(lanes={"shm": None}))) == "shm (mapped) host→host direct"
