@@ -5,10 +5,11 @@
 #include "memory/region.hpp"
 #include "provider/provider.hpp"
 
-#include <memory>
-#include <mutex>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
+
+#include <memory>
+#include <mutex>
 
 namespace zerohop::bind {
 

@@ -1,12 +1,12 @@
 #include "bind/common.hpp"
-
 #include "provider/provider.hpp"
 
-#include <map>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+
+#include <map>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -31,27 +31,28 @@ std::vector<std::tuple<std::string, bool, std::string, std::string>> probe_all()
 void register_endpoint(nb::module_& m) {
     nb::class_<PyEndpoint>(m, "Endpoint", "One end of a lane.")
         .def_prop_ro("provider", [](const PyEndpoint& self) { return std::string(self.endpoint->provider()); })
-        .def_prop_ro("alive",
-                     [](const PyEndpoint& self) {
-                         return self.endpoint->state().ok() && self.endpoint->peer().state().ok();
-                     })
-        .def_prop_ro("limits",
-                     [](const PyEndpoint& self) {
-                         const Limits limits = self.endpoint->limits();
-                         nb::dict result;
-                         result["max_message"] = limits.max_message;
-                         result["alignment"] = limits.alignment;
-                         result["fixed_us"] = limits.fixed_us;
-                         result["gbps"] = limits.gbps;
-                         return result;
-                     },
-                     nb::sig("def limits(self) -> dict[str, float]"))
-        .def("address",
-             [](const PyEndpoint& self) {
-                 const Address address = self.endpoint->address();
-                 return nb::make_tuple(nb::bytes(address.bytes.data(), address.bytes.size()), address.fds);
-             },
-             nb::sig("def address(self) -> tuple[bytes, list[int]]"))
+        .def_prop_ro(
+            "alive",
+            [](const PyEndpoint& self) { return self.endpoint->state().ok() && self.endpoint->peer().state().ok(); })
+        .def_prop_ro(
+            "limits",
+            [](const PyEndpoint& self) {
+                const Limits limits = self.endpoint->limits();
+                nb::dict result;
+                result["max_message"] = limits.max_message;
+                result["alignment"] = limits.alignment;
+                result["fixed_us"] = limits.fixed_us;
+                result["gbps"] = limits.gbps;
+                return result;
+            },
+            nb::sig("def limits(self) -> dict[str, float]"))
+        .def(
+            "address",
+            [](const PyEndpoint& self) {
+                const Address address = self.endpoint->address();
+                return nb::make_tuple(nb::bytes(address.bytes.data(), address.bytes.size()), address.fds);
+            },
+            nb::sig("def address(self) -> tuple[bytes, list[int]]"))
         .def(
             "connect",
             [](const PyEndpoint& self, const nb::bytes& data, const std::vector<int>& fds) {

@@ -1,14 +1,14 @@
-#include "bind/common.hpp"
-
 #include "accel/sim/sim.hpp"
+#include "bind/common.hpp"
 #include "bind/post.hpp"
 
-#include <cstring>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+
+#include <cstring>
 
 namespace zerohop::bind {
 
@@ -53,8 +53,7 @@ PyRegion register_host(const std::shared_ptr<Engine>& engine, uint64_t address, 
         const auto& found = device_at(*engine, device);
         const accel::Description description = engine->accelerators().driver().describe(address);
         if (description.kind != accel::MemoryKind::device || description.device != device ||
-            address - description.base > description.size ||
-            nbytes > description.size - (address - description.base)) {
+            address - description.base > description.size || nbytes > description.size - (address - description.base)) {
             throw NativeError(Status::access_denied, Reason::bounds,
                               "the range is not allocated on " + found->facts().name);
         }
@@ -149,7 +148,9 @@ void register_engine(nb::module_& m) {
         .def_prop_ro("doorbell_fd", [](Engine& self) { return self.presence().doorbell_fd(); })
         .def(
             "add_peer",
-            [](Engine& self, int presence_fd, int doorbell_fd) { return self.add_peer(presence_fd, doorbell_fd)->id(); },
+            [](Engine& self, int presence_fd, int doorbell_fd) {
+                return self.add_peer(presence_fd, doorbell_fd)->id();
+            },
             nb::arg("presence_fd"), nb::arg("doorbell_fd"))
         .def(
             "drop_peer",
@@ -199,12 +200,19 @@ void register_engine(nb::module_& m) {
             nb::arg("fd"), nb::arg("offset"), nb::arg("nbytes"), nb::arg("writable"))
         .def("route", &route, nb::arg("endpoint"), nb::arg("region"), nb::arg("share_id"), nb::arg("capability"),
              nb::arg("remote_nbytes"), nb::arg("rights"), nb::arg("mapping").none(), nb::arg("remote_device"))
-        .def("drop_route", [](Engine& self, uint64_t id) { self.drop_route(id); }, nb::arg("route"))
+        .def(
+            "drop_route", [](Engine& self, uint64_t id) { self.drop_route(id); }, nb::arg("route"))
         .def("pop_notification", &pop_notification, nb::arg("deadline_ns"), nb::arg("spin_ns"))
         .def(
             "arm_notification",
             [](Engine& self, const PyQueue& queue, uint64_t token) {
                 return self.notifications().arm(queue.queue, token);
+            },
+            nb::arg("queue"), nb::arg("token"))
+        .def(
+            "disarm_notification",
+            [](Engine& self, const PyQueue& queue, uint64_t token) {
+                self.notifications().disarm(*queue.queue, token);
             },
             nb::arg("queue"), nb::arg("token"))
         .def_prop_ro("events", [](const Self& self) { return PyQueue{self, self->events()}; })

@@ -1,9 +1,9 @@
 #include "bind/common.hpp"
-
 #include "memory/region.hpp"
 
-#include <cstring>
 #include <nanobind/stl/string.h>
+
+#include <cstring>
 
 namespace zerohop::bind {
 

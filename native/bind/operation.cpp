@@ -1,6 +1,6 @@
-#include "bind/common.hpp"
-
 #include "engine/operation.hpp"
+
+#include "bind/common.hpp"
 
 #include <nanobind/stl/vector.h>
 
@@ -16,6 +16,8 @@ void register_operation(nb::module_& m) {
             nb::arg("engine"))
         .def_prop_ro("fd", [](const PyQueue& self) { return self.queue->fd(); })
         .def("drain", [](const PyQueue& self) { return self.queue->drain(); })
+        .def(
+            "push", [](const PyQueue& self, uint64_t token) { self.queue->push(token); }, nb::arg("token"))
         .def(
             "wait",
             [](const PyQueue& self, uint64_t deadline_ns, uint64_t spin_ns) {
@@ -59,11 +61,19 @@ void register_operation(nb::module_& m) {
         .def_prop_ro("finished_ns", [](const PyOp& self) { return self.op->finished_ns(); })
         .def("cancel",
              [](const PyOp& self) {
-                 return self.op->finish({Status::cancelled, Reason::user});
+                 const bool ended = self.op->finish({Status::cancelled, Reason::user});
+                 if (ended) {
+                     self.engine->poller().kick(); // its memory may go now, and nobody else may be awake to see to it
+                 }
+                 return ended;
              })
         .def(
             "arm",
             [](const PyOp& self, const PyQueue& queue, uint64_t token) { return self.op->arm(queue.queue, token); },
+            nb::arg("queue"), nb::arg("token"))
+        .def(
+            "disarm",
+            [](const PyOp& self, const PyQueue& queue, uint64_t token) { self.op->disarm(*queue.queue, token); },
             nb::arg("queue"), nb::arg("token"))
         .def(
             "complete",

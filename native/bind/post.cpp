@@ -2,8 +2,9 @@
 
 #include "engine/clock.hpp"
 
-#include <algorithm>
 #include <nanobind/ndarray.h>
+
+#include <algorithm>
 
 namespace zerohop::bind {
 

@@ -1,6 +1,6 @@
-#include "bind/common.hpp"
-
 #include "engine/status.hpp"
+
+#include "bind/common.hpp"
 
 #include <nanobind/stl/string.h>
 
@@ -50,16 +50,15 @@ void register_status(nb::module_& m) {
         "zerohop._native.NativeError", "An error known at once; args are (status, reason, text).", PyExc_Exception,
         nullptr));
     m.attr("NativeError") = error_type;
-    nb::register_exception_translator(
-        [](const std::exception_ptr& pointer, void*) {
-            try {
-                std::rethrow_exception(pointer);
-            } catch (const NativeError& error) {
-                const nb::tuple args = nb::make_tuple(static_cast<int>(error.outcome().status),
-                                                      static_cast<int>(error.outcome().reason), error.what());
-                PyErr_SetObject(error_type.ptr(), args.ptr());
-            }
-        });
+    nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
+        try {
+            std::rethrow_exception(pointer);
+        } catch (const NativeError& error) {
+            const nb::tuple args = nb::make_tuple(static_cast<int>(error.outcome().status),
+                                                  static_cast<int>(error.outcome().reason), error.what());
+            PyErr_SetObject(error_type.ptr(), args.ptr());
+        }
+    });
 }
 
 } // namespace zerohop::bind

@@ -41,6 +41,11 @@ std::vector<uint64_t> CompletionQueue::drain() {
     return tokens;
 }
 
+bool CompletionQueue::closed() const {
+    const std::lock_guard lock(mutex_);
+    return closed_;
+}
+
 void CompletionQueue::close() {
     const std::lock_guard lock(mutex_);
     closed_ = true;

@@ -22,6 +22,7 @@ public:
     [[nodiscard]] bool empty() const { return size_.load(std::memory_order_acquire) == 0; }
     // Later pushes are dropped: the loop that would have read them is gone.
     void close();
+    bool closed() const;
 
 private:
     mutable std::mutex mutex_;

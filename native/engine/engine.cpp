@@ -6,9 +6,8 @@
 namespace zerohop {
 
 Engine::Engine(const EngineOptions& options, std::shared_ptr<accel::Driver> driver)
-    : options_(options), operations_([this] { wake_waiters(); }),
-      accelerators_(std::move(driver)), events_(std::make_shared<CompletionQueue>()),
-      poller_(*this, presence_, finished_, options.spin_ns) {
+    : options_(options), operations_([this] { wake_waiters(); }), accelerators_(std::move(driver)),
+      events_(std::make_shared<CompletionQueue>()), poller_(*this, presence_, finished_, options.spin_ns) {
     poller_.start();
 }
 
@@ -37,7 +36,7 @@ std::shared_ptr<Peer> Engine::peer(int id) const {
 }
 
 void Engine::drop_peer(int id, Outcome outcome) {
-    const std::shared_ptr<Peer> gone = peer(id);
+    const std::shared_ptr<Peer> gone = abandoned_ ? nullptr : peer(id);
     if (!gone) {
         return;
     }
@@ -95,8 +94,8 @@ std::shared_ptr<Endpoint> Engine::add_endpoint(const std::string& name, int id) 
 }
 
 void Engine::close_endpoint(const std::shared_ptr<Endpoint>& endpoint, Outcome outcome) {
-    if (closed()) {
-        return; // close() has done it; after abandon() the lanes are the parent's
+    if (abandoned_) {
+        return; // it is the parent's
     }
     poller_.exclusive([&] { endpoint->close(outcome); });
 }
@@ -216,9 +215,20 @@ std::optional<Notification> Engine::pop_notification(uint64_t deadline_ns, uint6
 }
 
 bool Engine::revoke(ShareId id, uint64_t deadline_ns) {
-    const std::shared_ptr<Share> share = shares_.remove(id);
-    if (!share) {
-        return true;
+    if (abandoned_) {
+        return true; // the lanes are the parent's, and so are their threads and locks
+    }
+    std::shared_ptr<Share> share;
+    {
+        const std::lock_guard lock(revoking_mutex_);
+        share = shares_.remove(id);
+        if (share) {
+            revoking_.emplace(id.packed(), share);
+        } else if (const auto found = revoking_.find(id.packed()); found != revoking_.end()) {
+            share = found->second; // asked again, because it took too long
+        } else {
+            return true;
+        }
     }
     // Whoever moves bytes checks the mark before each piece: once nobody polls or posts, no piece of before is left.
     poller_.exclusive([&] {
@@ -226,8 +236,13 @@ bool Engine::revoke(ShareId id, uint64_t deadline_ns) {
             endpoint->quiesce();
         }
     });
-    return wait([&] { return share->device_copies.load(std::memory_order_acquire) == 0; }, deadline_ns,
-                options_.spin_ns);
+    const bool over = wait([&] { return share->device_copies.load(std::memory_order_acquire) == 0; }, deadline_ns,
+                           options_.spin_ns);
+    if (over) {
+        const std::lock_guard lock(revoking_mutex_);
+        revoking_.erase(id.packed());
+    }
+    return over;
 }
 
 bool Engine::close(uint64_t deadline_ns) {
@@ -266,6 +281,7 @@ bool Engine::close(uint64_t deadline_ns) {
 }
 
 void Engine::abandon() {
+    abandoned_ = true;
     closed_.store(true);
     poller_.abandon();
 }

@@ -117,7 +117,11 @@ private:
     std::vector<RouteEntry> routes_;
     std::vector<uint32_t> free_routes_;
 
+    std::mutex revoking_mutex_;
+    std::map<uint64_t, std::shared_ptr<Share>> revoking_; // revoked, and a device still copies
+
     std::atomic<bool> closed_{false};
+    bool abandoned_ = false; // this is a forked child, which has one thread
     std::atomic<uint64_t> posted_{0};
     std::atomic<uint64_t> inline_{0};
     std::atomic<uint64_t> full_{0};

@@ -59,8 +59,15 @@ public:
         if (!notes_.empty()) {
             return false;
         }
+        std::erase_if(waiting_, [](const auto& each) { return each.first->closed(); });
         waiting_.emplace_back(std::move(queue), token);
         return true;
+    }
+
+    // Whoever asked so does not want to know any more.
+    void disarm(const CompletionQueue& queue, uint64_t token) {
+        const std::lock_guard lock(lock_);
+        std::erase_if(waiting_, [&](const auto& each) { return each.first.get() == &queue && each.second == token; });
     }
 
 private:

@@ -32,8 +32,14 @@ bool Operation::arm(std::shared_ptr<CompletionQueue> queue, uint64_t token) {
     if (status_.load(std::memory_order_relaxed) != Status::pending) {
         return false;
     }
+    std::erase_if(armed_, [](const auto& each) { return each.first->closed(); });
     armed_.emplace_back(std::move(queue), token);
     return true;
+}
+
+void Operation::disarm(const CompletionQueue& queue, uint64_t token) {
+    const std::lock_guard lock(lock_);
+    std::erase_if(armed_, [&](const auto& each) { return each.first.get() == &queue && each.second == token; });
 }
 
 OpRef OperationSlab::create(uint64_t deadline_ns) {

@@ -39,6 +39,8 @@ public:
     // Asks for `token` in `queue` when it ends, beside whoever asked before; false (and nothing queued) when it has
     // ended already.
     bool arm(std::shared_ptr<CompletionQueue> queue, uint64_t token);
+    // Whoever asked so does not want to know any more.
+    void disarm(const CompletionQueue& queue, uint64_t token);
 
 private:
     friend class OperationSlab;

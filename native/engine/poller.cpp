@@ -297,7 +297,9 @@ void Poller::run() {
     presence_.hold();
     started_.store(true);
     started_.notify_all();
-    bool linger = false; // it was kicked: operations come and go, do not make each of them kick again
+    // After a kick: operations come and go, do not make each of them kick again; and what was cancelled without a
+    // trace elsewhere is cleaned up by a tick, which must come before a long sleep. 0: neither.
+    uint64_t linger_until = 0;
     while (!stop_.load(std::memory_order_seq_cst)) {
         if (sleeping_callers_.load(std::memory_order_seq_cst) != 0) {
             const uint32_t ticket = parked_.prepare();
@@ -312,7 +314,8 @@ void Poller::run() {
             presence_.set_sleeping(true);
         }
         const uint64_t now = now_ns();
-        const uint64_t limit = std::min(work_.sleep_limit_ns(now), linger ? kLinger : UINT64_MAX);
+        const uint64_t linger = linger_until == 0 ? UINT64_MAX : linger_until - std::min(linger_until, now);
+        const uint64_t limit = std::min(work_.sleep_limit_ns(now), linger);
         wakes_at_.store(limit == UINT64_MAX ? UINT64_MAX : now + limit, std::memory_order_seq_cst);
         const bool stay_awake = callers_.load(std::memory_order_seq_cst) == 0 && work_.ready();
         if (!stay_awake) {
@@ -324,7 +327,9 @@ void Poller::run() {
         wakes_at_.store(0, std::memory_order_seq_cst);
         uint64_t count = 0;
         [[maybe_unused]] const ssize_t got = read(kick_fd_.get(), &count, sizeof count);
-        linger = kicked_.exchange(false, std::memory_order_seq_cst); // after the read, which may not take a later kick
+        // After the read, which may not take a later kick.
+        const bool kicked = kicked_.exchange(false, std::memory_order_seq_cst);
+        const uint64_t woken = now_ns();
         if (sleeping_callers_.load(std::memory_order_seq_cst) == 0) {
             presence_.drain();
             if (sleeping_callers_.load(std::memory_order_seq_cst) != 0) {
@@ -335,6 +340,13 @@ void Poller::run() {
             spin_as_progress();
             polling_.unlock();
             finished_.notify_all();
+            if (kicked) {
+                linger_until = woken + kLinger;
+            } else if (linger_until <= woken) {
+                linger_until = 0;
+            }
+        } else if (kicked || linger_until != 0) {
+            linger_until = woken + kLinger; // a caller polls, perhaps not for long enough
         }
         while (exclusive_.load(std::memory_order_seq_cst) != 0) {
             sched_yield();

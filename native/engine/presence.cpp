@@ -76,7 +76,7 @@ void Presence::drain() const {
 }
 
 PeerPresence::PeerPresence(int page_fd, int doorbell_fd) : doorbell_(Descriptor::duplicate(doorbell_fd)) {
-    struct stat info {};
+    struct stat info{};
     const int seals = fcntl(page_fd, F_GET_SEALS);
     // Without the seal the peer could shrink the file and our next look would be a bus error.
     if (fstat(page_fd, &info) != 0 || static_cast<size_t>(info.st_size) < page_bytes() || seals < 0 ||

@@ -2,10 +2,9 @@
 // so that all staged atomics of a Context are atomic towards each other. Driven by the poller.
 #pragma once
 
+#include "engine/status.hpp"
 #include "memory/share.hpp"
 #include "memory/staging.hpp"
-
-#include "engine/status.hpp"
 
 #include <cstdint>
 #include <deque>

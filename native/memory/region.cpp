@@ -108,7 +108,7 @@ Region::~Region() {
 }
 
 Mapping::Mapping(int fd, uint64_t offset, size_t nbytes, bool writable) : nbytes_(nbytes), writable_(writable) {
-    struct stat info {};
+    struct stat info{};
     // The peer says where its memory lies; what the file does not have would be a bus error at the first touch.
     if (fstat(fd, &info) != 0) {
         raise_errno("cannot look at a peer's memory", errno);

@@ -44,8 +44,8 @@ private:
     bool readonly_ = false;
     Descriptor backing_;
     uint64_t fd_offset_ = 0;
-    size_t mapped_bytes_ = 0;                 // ours to unmap
-    std::shared_ptr<accel::Device> owner_;    // ours to free
+    size_t mapped_bytes_ = 0;              // ours to unmap
+    std::shared_ptr<accel::Device> owner_; // ours to free
 };
 
 // Part of a peer's shared memory, mapped here. close() drains; the mapping goes with the last reference.

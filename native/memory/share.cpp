@@ -65,8 +65,7 @@ Outcome ShareTable::check(ShareId id, const Capability& capability, uint8_t righ
         const Entry& entry = entries_[id.index];
         if (entry.generation != id.generation || !entry.share) {
             // An older generation was ours and has been given back; a newer one never was.
-            return {Status::access_denied,
-                    id.generation < entry.generation ? Reason::revoked : Reason::unknown_share};
+            return {Status::access_denied, id.generation < entry.generation ? Reason::revoked : Reason::unknown_share};
         }
         share = entry.share;
     }

@@ -1,10 +1,9 @@
 // The shares of this process's memory: what a peer may reach, checked at the target before any byte moves.
 #pragma once
 
-#include "memory/region.hpp"
-
 #include "engine/status.hpp"
 #include "engine/sync.hpp"
+#include "memory/region.hpp"
 
 #include <array>
 #include <atomic>

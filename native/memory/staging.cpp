@@ -33,8 +33,8 @@ StagingPool::~StagingPool() {
 StagingBuffer StagingPool::try_acquire() {
     const std::lock_guard lock(lock_);
     if (base_ == nullptr) {
-        void* base = mmap(nullptr, kStagingBytes * kStagingBuffers, PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        void* base =
+            mmap(nullptr, kStagingBytes * kStagingBuffers, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (base == MAP_FAILED) {
             return {};
         }

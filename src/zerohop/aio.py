@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     # Asks for a token in a queue when something happens; False when it has happened already.
     Arm = Callable[[CompletionQueue, int], bool]
+    # Takes that back.
+    Disarm = Callable[[CompletionQueue, int], object]
 
 
 class LoopQueue:
@@ -52,7 +54,12 @@ class LoopQueue:
         del self._waiting[token]
         return 0
 
-    async def wait(self, arm: Arm) -> None:
+    def disarm(self, disarm: Disarm, token: int) -> None:
+        """Do not call back any more. To be said also after a call: it may have been asked for in several places."""
+        self._waiting.pop(token, None)
+        disarm(self._queue, token)
+
+    async def wait(self, arm: Arm, disarm: Disarm) -> None:
         """Until it happens."""
         future = asyncio.get_running_loop().create_future()
 
@@ -65,7 +72,7 @@ class LoopQueue:
             try:
                 await future
             finally:
-                self._waiting.pop(token, None)
+                self.disarm(disarm, token)
 
     def close(self) -> None:
         """Wake everyone who waits, and leave the loop. From any thread, once the engine ends no more operations."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _MAX_NOTIFY: Final = (1 << 32) - 1
 _MAX_IMPORTS: Final = 1024
+_PEER: Final = "peer"
 
 
 def notify_value(value: int) -> int:
@@ -65,7 +66,7 @@ class Connection:
         "_endpoint_or_none",
         "_imports",
         "_lane_costs",
-        "_lane_path",
+        "_lane_paths",
         "_lost",
         "_missing",
         "_native_id",
@@ -90,7 +91,8 @@ class Connection:
         self._endpoint_or_none: Endpoint | None = None
         self._provider = ""
         self._lane_costs: dict[str, Cost | None] = {}
-        self._lane_path: LanePath | None = None
+        # By the device of the memory at this end.
+        self._lane_paths: dict[str, LanePath] = {}
         self._missing: dict[str, str] = {}
         self._imports: dict[int, Import] = {}
         self._unmappable: dict[int, str] = {}
@@ -116,7 +118,8 @@ class Connection:
         """Send bytes to whichever ``recv`` of the peer is next in order; value: bytes sent.
 
         Done means that the source may be reused and the peer has accepted every byte. Messages of one Connection
-        arrive in the order in which they were sent.
+        arrive in the order in which they were sent. One that is cancelled, or whose deadline passes, before the peer
+        has received it is withdrawn.
 
         Args:
             source: what may stand wherever a View may.
@@ -232,10 +235,11 @@ class Connection:
             raise PeerLost("the connection is not ready", peer=self.peer)
 
     def _post(
-        self, kind: str, nbytes: int, deadline_ns: int, post: Any, keep: object, value_from: int
+        self, kind: str, nbytes: int, deadline_ns: int, post: Any, view: Memory | View | None, value_from: int
     ) -> Operation[int]:
         """Post on the lane; where it is full, wait, or on an event loop's thread have the control thread wait."""
         context = self._context
+        device = HOST if view is None else view.device
         context._check_open()
         try:
             try:
@@ -248,23 +252,25 @@ class Connection:
                     async def work() -> int:
                         return await defer_post(context, post, deadline_ns, nbytes, value_from)
 
-                    return defer(context, kind, nbytes, deadline_ns, work, keep, peer=self.peer)
+                    return defer(context, kind, nbytes, deadline_ns, work, view, peer=self.peer)
                 posted = post(False)
         except NativeError as error:
             context._check_open()
-            return Failed(context, kind, self._path(), nbytes, lane_error(self, error, kind))
+            return Failed(context, kind, self._path(device), nbytes, lane_error(self, error, kind))
         except ZerohopError as error:
             return Failed(context, kind, None, nbytes, error)
         if isinstance(posted, int):
-            return Finished(context, kind, self._path(), nbytes, nbytes, posted)
-        return InFlight(context, kind, self._path(), nbytes, posted, keep, value_from)
+            return Finished(context, kind, self._path(device), nbytes, nbytes, posted)
+        return InFlight(context, kind, self._path(device), nbytes, posted, view, value_from)
 
-    def _path(self) -> LanePath:
-        """The way of messages and notifications: the lane itself."""
-        if self._lane_path is None:
+    def _path(self, device: str) -> LanePath:
+        """The way of messages and notifications: the lane itself. What the peer does with them only the peer knows."""
+        path = self._lane_paths.get(device)
+        if path is None:
             form = paths.RING if self._provider == "shm" else paths.STREAM
-            self._lane_path = LanePath(self, Explanation(self._provider, form, True, HOST, HOST, ()))
-        return self._lane_path
+            path = LanePath(self, Explanation(self._provider, form, device == HOST, device, _PEER, ()))
+            self._lane_paths[device] = path
+        return path
 
     def _why_not_mapped(self, remote: Share) -> str:
         """Why the peer's memory cannot be mapped here; empty when it can."""

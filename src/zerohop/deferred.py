@@ -151,7 +151,7 @@ async def defer_post(
     if isinstance(posted, tuple):
         return posted[1]
     try:
-        await context._loops.running().wait(posted.arm)
+        await context._loops.running().wait(posted.arm, posted.disarm)
     except asyncio.CancelledError:
         posted.cancel()
         raise

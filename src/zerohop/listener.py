@@ -43,12 +43,15 @@ class Listeners:
         self._closed = False
         self._sockets: list[socket.socket] = []
         self._directory: Path | None = None
+        # Its descriptor is for turning peers away when there is no other.
+        self._reserve: socket.socket | None = None
         # Lanes that peers were invited to open, by token.
         self._invited: dict[bytes, asyncio.Future[socket.socket]] = {}
         try:
             if settings.listen is not None:
                 self._bind_tcp(settings.listen, settings.secret is not None or settings.insecure)
             self._bind_unix()
+            self._reserve = _new_reserve()
         except OSError as error:
             self.close()
             if out_of_descriptors(error):
@@ -75,6 +78,8 @@ class Listeners:
         self._admit = admit
         self._enter = enter
         slots = asyncio.Semaphore(_MAX_UNAUTHENTICATED)
+        if self._reserve is not None:
+            control.sockets.add(self._reserve)
         for sock in self._sockets:
             control.sockets.add(sock)
             control.start(self._accept, sock, slots)
@@ -92,6 +97,8 @@ class Listeners:
         self._closed = True
         for sock in self._sockets:
             sock.close()
+        if self._reserve is not None:
+            self._reserve.close()
         if self._directory is not None:
             address.remove_directory(self._directory)
 
@@ -135,10 +142,24 @@ class Listeners:
                 if self._closed:
                     return
                 self._control.say_once("", "accept", "cannot accept peers: %s. Fix: raise the limit: ulimit -n", error)
+                if out_of_descriptors(error):
+                    self._turn_away(listening)
                 await asyncio.sleep(_LONG_OF_DESCRIPTORS_S)
                 continue
             self._control.sockets.add(sock)
             self._control.start(self._receive, sock, str(where[0]) if where else "this host", slots)
+
+    def _turn_away(self, listening: socket.socket) -> None:
+        """Whoever cannot be let in is to know that at once, and not by a timeout."""
+        if self._reserve is not None:
+            self._reserve.close()
+        try:
+            while True:
+                listening.accept()[0].close()
+        except OSError:
+            # Nobody else is there, or another thread took the descriptor.
+            pass
+        self._reserve = _new_reserve()
 
     async def _receive(self, sock: socket.socket, who: str, slots: asyncio.Semaphore) -> None:
         """The handshake with one that came in."""
@@ -185,3 +206,10 @@ class Listeners:
             lanes.append(future)
         else:
             self._admit(hello)
+
+
+def _new_reserve() -> socket.socket | None:
+    try:
+        return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError:
+        return None

@@ -15,7 +15,7 @@ from .operation import _SLICE_NS, Operation, _cancelled_error
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator
 
-    from ._native import CompletionQueue
+    from ._native import CompletionQueue, Op
     from .connection import Connection
     from .context import Context
 
@@ -39,7 +39,7 @@ class Notification(NamedTuple):
 class NotificationWait(Operation[Notification]):
     """The next notification that nobody else takes. One thread or task at a time may wait for it."""
 
-    __slots__ = ("_cancelled", "_deadline_ns", "_error", "_guard", "_note")
+    __slots__ = ("_armed", "_cancelled", "_deadline_ns", "_error", "_guard", "_note", "_timer")
 
     def __init__(self, context: Context, deadline_ns: int) -> None:
         self._context = context
@@ -50,6 +50,9 @@ class NotificationWait(Operation[Notification]):
         self._note: Notification | None = None
         self._error: BaseException | None = None
         self._cancelled = False
+        # Who wants to be told when it ends; and what tells them of the deadline.
+        self._armed: list[tuple[CompletionQueue, int]] = []
+        self._timer: Op | None = None
         # Two waiters would take two notifications, and one of them would be lost.
         self._guard = threading.Lock()
 
@@ -79,6 +82,7 @@ class NotificationWait(Operation[Notification]):
         if self._ended():
             return False
         self._cancelled = True
+        self._tell()
         return True
 
     def __await__(self) -> Generator[Any, None, Notification]:
@@ -130,18 +134,9 @@ class NotificationWait(Operation[Notification]):
 
     async def _suspend(self) -> None:
         """Until one is here or the deadline has passed."""
-        import asyncio
-
         queue = self._context._loops.running()
         while not self._take(_DO_NOT_WAIT, 0) and not self._expired():
-            if self._deadline_ns:
-                left = (self._deadline_ns - time.monotonic_ns()) / 1e9
-                try:
-                    await asyncio.wait_for(queue.wait(self._arm), left)
-                except (asyncio.TimeoutError, TimeoutError):
-                    continue
-            else:
-                await queue.wait(self._arm)
+            await queue.wait(self._arm, self._disarm)
 
     def _take(self, deadline_ns: int, spin_ns: int) -> bool:
         """Take one if it comes before the deadline; whether this has ended."""
@@ -157,6 +152,7 @@ class NotificationWait(Operation[Notification]):
         if popped is None:
             return False
         self._note = make_notification(context, popped)
+        self._tell()
         return True
 
     def _expired(self) -> bool:
@@ -164,6 +160,12 @@ class NotificationWait(Operation[Notification]):
             return False
         self._error = DeadlineExceeded("no notification came", operation=self._kind, fix="allow more with timeout=")
         return True
+
+    def _tell(self) -> None:
+        """It has ended: whoever else waits for it must look."""
+        self._timer = None
+        for queue, token in self._armed.copy():
+            queue.push(token)
 
     def _ended(self) -> bool:
         return self._note is not None or self._error is not None or self._cancelled
@@ -179,7 +181,29 @@ class NotificationWait(Operation[Notification]):
         return self.done()
 
     def _arm(self, queue: CompletionQueue, token: int) -> bool:
-        return not self._ended() and self._context._engine.arm_notification(queue, token)
+        engine = self._context._engine
+        # First, so that a cancellation on another thread finds it, or is found here.
+        self._armed.append((queue, token))
+        try:
+            if not self._ended() and engine.arm_notification(queue, token):
+                if not self._deadline_ns:
+                    return True
+                self._timer = self._timer or engine.new_op(self._deadline_ns)
+                if self._timer.arm(queue, token):
+                    return True
+        except NativeError:
+            # The Context is being closed; done() will say so.
+            pass
+        self._disarm(queue, token)
+        return False
+
+    def _disarm(self, queue: CompletionQueue, token: int) -> None:
+        if (queue, token) in self._armed:
+            self._armed.remove((queue, token))
+        if self._timer is not None:
+            self._timer.disarm(queue, token)
+        if not self._context._closed:
+            self._context._engine.disarm_notification(queue, token)
 
     def _progress(self) -> str:
         return "received" if self._note is not None else "waiting"

@@ -117,6 +117,9 @@ class Operation(Generic[T]):
         """Ask for a token when it ends; False when it has."""
         return False
 
+    def _disarm(self, queue: CompletionQueue, token: int) -> None:
+        """Take that back."""
+
     def __repr__(self) -> str:
         return f"<Operation {self._kind} of {self.nbytes} bytes, {'done' if self.done() else 'in flight'}>"
 
@@ -237,7 +240,7 @@ class InFlight(Operation[T]):
             context._check_process()
             if not native.spin(context._spin_ns):
                 try:
-                    yield from context._loops.running().wait(native.arm).__await__()
+                    yield from context._loops.running().wait(native.arm, native.disarm).__await__()
                 except BaseException:
                     self.cancel()
                     raise
@@ -331,6 +334,11 @@ class InFlight(Operation[T]):
     def _arm(self, queue: CompletionQueue, token: int) -> bool:
         native = self._native
         return native is not None and native.arm(queue, token)
+
+    def _disarm(self, queue: CompletionQueue, token: int) -> None:
+        native = self._native
+        if native is not None:
+            native.disarm(queue, token)
 
 
 def _cancelled_error() -> BaseException:

@@ -10,6 +10,7 @@ from ._native import CompletionQueue
 from .errors import DeadlineExceeded
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 
     from .context import Context
@@ -91,12 +92,15 @@ class AsCompleted(Generic[T]):
                     yield operation
             while armed:
                 for context, token in self._tokens(queues):
-                    operation = armed[token]
-                    # A notification may have been taken by somebody else.
-                    if not operation.done() and operation._arm(queues[context], token):
+                    if token not in armed:
+                        # Told of twice: a notification's arrival and its deadline are asked for apart.
                         continue
-                    del armed[token]
-                    yield operation
+                    operation = armed[token]
+                    operation._disarm(queues[context], token)
+                    # A notification may have been taken by somebody else.
+                    if operation.done() or not operation._arm(queues[context], token):
+                        del armed[token]
+                        yield operation
         finally:
             for queue in queues.values():
                 queue.close()
@@ -108,14 +112,17 @@ class AsCompleted(Generic[T]):
         for operation in ready:
             yield operation
         ended: asyncio.Queue[Operation[T]] = asyncio.Queue()
-        for operation in pending:
-            _tell(operation, ended)
-        for _ in pending:
-            left = None if self._deadline is None else (self._deadline - time.monotonic_ns()) / 1e9
-            try:
-                yield await asyncio.wait_for(ended.get(), left)
-            except (asyncio.TimeoutError, TimeoutError):
-                raise _too_late() from None
+        watches = [_Watch(operation, ended) for operation in pending]
+        try:
+            for _ in pending:
+                left = None if self._deadline is None else (self._deadline - time.monotonic_ns()) / 1e9
+                try:
+                    yield await asyncio.wait_for(ended.get(), left)
+                except (asyncio.TimeoutError, TimeoutError):
+                    raise _too_late() from None
+        finally:
+            for watch in watches:
+                watch.stop()
 
     def _tokens(self, queues: dict[Context, CompletionQueue]) -> list[tuple[Context, int]]:
         """What has ended, at least one; DeadlineExceeded when the time is up first."""
@@ -172,17 +179,33 @@ def _split(operations: list[Operation[T]]) -> tuple[list[Operation[T]], list[Ope
 async def ended(operation: Operation[Any]) -> None:
     """Until it has ended, whichever way."""
     while not operation.done():
-        await operation._context._loops.running().wait(operation._arm)
+        await operation._context._loops.running().wait(operation._arm, operation._disarm)
 
 
-def _tell(operation: Operation[T], ended: Any) -> None:
-    """Put it into the asyncio queue once it has ended."""
+class _Watch(Generic[T]):
+    """Puts an Operation into an asyncio queue once it has ended."""
 
-    def again() -> None:
-        if operation.done() or not operation._context._loops.running().arm(operation._arm, again):
-            ended.put_nowait(operation)
+    __slots__ = ("_ended", "_loop", "_operation", "_token")
 
-    again()
+    def __init__(self, operation: Operation[T], ended: asyncio.Queue[Operation[T]]) -> None:
+        self._operation = operation
+        self._ended = ended
+        self._loop = operation._context._loops.running()
+        self._token = 0
+        self._look()
+
+    def _look(self) -> None:
+        self.stop()
+        operation = self._operation
+        self._token = 0 if operation.done() else self._loop.arm(operation._arm, self._look)
+        if not self._token:
+            self._ended.put_nowait(operation)
+
+    def stop(self) -> None:
+        """Nobody takes anything from the queue any more."""
+        token, self._token = self._token, 0
+        if token:
+            self._loop.disarm(self._operation._disarm, token)
 
 
 def _too_late() -> DeadlineExceeded:

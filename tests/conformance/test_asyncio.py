@@ -237,6 +237,72 @@ def test_notifications(world: World, loop: str) -> None:
     assert [world.here.notification(10).result().value for _ in range(5)] == list(range(20, 25))
 
 
+@pytest.mark.parametrize("world", ["shm-other"], indirect=True)
+class TestNotificationsThatDoNotCome:
+    def test_deadline_of_one_among_many(self, world: World, loop: str) -> None:
+        """It ends by its own deadline, however it is waited for."""
+
+        async def main() -> None:
+            with pytest.raises(zh.DeadlineExceeded):
+                await zh.wait_all([world.here.notification(0.02)])
+            pending = [world.here.notification(0.04), world.here.notification(0.02)]
+            ended = [operation async for operation in zh.as_completed(pending, timeout=5)]
+            assert ended == pending[::-1]
+
+        run(loop, main())
+        with pytest.raises(zh.DeadlineExceeded):
+            zh.wait_all([world.here.notification(0.02)]).result(5)
+        pending = [world.here.notification(0.04), world.here.notification(0.02)]
+        assert list(zh.as_completed(pending, timeout=5)) == pending[::-1]
+        assert isinstance(pending[0].exception(), zh.DeadlineExceeded)
+
+    def test_cancelled_from_elsewhere(self, world: World, loop: str) -> None:
+        """Whoever awaits it is woken."""
+
+        async def main() -> None:
+            waits = [world.here.notification() for _ in range(2)]
+            alone = asyncio.ensure_future(_received(waits[0]))
+            both = asyncio.ensure_future(_all(waits[1:]))
+            await asyncio.sleep(0.01)  # until they have suspended, of which there is no event
+            assert all(wait.cancel() for wait in waits)
+            for task in (alone, both):
+                with pytest.raises(asyncio.CancelledError):
+                    await asyncio.wait_for(task, 5)
+
+        run(loop, main())
+
+    def test_giving_up_leaves_nothing_behind(self, world: World, loop: str) -> None:
+        """Of 200 waits that gave up, none is told of the notification that comes at last, nor of the message."""
+        connection = world.here.connect(world.there.identity.url).result(10)
+        receive = connection.recv(np.zeros(8, np.uint8))
+        message = world.target("numpy", 8)
+
+        async def main() -> None:
+            for _ in range(200):
+                with pytest.raises(zh.DeadlineExceeded):
+                    await world.here.notification(0.0001)
+                with pytest.raises(zh.DeadlineExceeded):
+                    async for _ in zh.as_completed([receive], timeout=0):
+                        pass
+            queue = world.here._loops.running()._queue
+            queue.drain()
+            world.there.call(Service.notify, world.here.url, 1)
+            world.there.call(Service.send, world.here.url, message.number, 0, 8)
+            assert world.here.notification(5).result().value == 1
+            assert receive.result(5) == 8
+            assert queue.drain() == []
+
+        run(loop, main())
+
+
+async def _received(wait: zh.Operation[zh.Notification]) -> int:
+    return (await wait).value
+
+
+async def _all(waits: list[zh.Operation[zh.Notification]]) -> int:
+    return len(await zh.wait_all(waits))
+
+
 @pytest.mark.parametrize("world", WORLDS, indirect=True)
 def test_ping_pong_between_coroutines_and_a_peer(world: World, loop: str) -> None:
     """Two tasks each wait for their own message while a third takes notifications: nobody starves."""

@@ -64,6 +64,22 @@ def test_explain_while_in_flight_and_after_a_failure(world: World) -> None:
     assert "rights" in write.explain()
 
 
+@pytest.mark.parametrize("kind", ["numpy", "sim"])
+@pytest.mark.parametrize("world", ["shm-other", "tcp-other"], indirect=True)
+def test_explain_messages(world: World, kind: Kind) -> None:
+    """What is known here of a message's way: the lane, and whether this side's memory is staged."""
+    connection = world.here.connect(world.there.identity.url).result(10)
+    source = world.buffer(kind, 1000)
+    target = world.target("numpy", 1000)
+    receiving = world.there.start(Service.recv, world.here.url, target.number, 0, 1000)
+    sent = connection.send(source.memory)
+    assert sent.result(10) == receiving.result() == 1000
+    said = sent.explain()
+    assert said.startswith(world.provider)
+    assert ("sim:0→peer staged" if kind == "sim" else "host→peer direct") in said
+    assert "1000 B" in said
+
+
 def test_the_cheapest_of_both_providers(open_context: OpenContext, start_peer: StartPeer) -> None:
     """Without a restriction shm is taken on one host, and explain says why not tcp."""
     context, peer = open_context(Options()), start_peer(Options())

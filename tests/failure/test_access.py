@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 import zerohop as zh
-from support.buffers import KINDS, Kind
 from support.options import Options
 from support.pattern import pattern
 from support.service import Service
-from support.world import PROVIDERS, WORLDS, Target
+from support.world import PROVIDERS, WORLDS, WORLDS_AND_KINDS, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from support.buffers import Kind
     from support.fixtures import OpenContext
     from support.world import World
 
@@ -54,8 +54,7 @@ def _expect_refused(world: World, handle: zh.RemoteBuffer, *words: str) -> None:
     world.expect_no_notification()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("world", WORLDS, indirect=True)
+@pytest.mark.parametrize(("world", "kind"), WORLDS_AND_KINDS, indirect=["world"])
 class TestRefusedByTheTarget:
     def test_revoked(self, world: World, kind: Kind) -> None:
         target = world.target(kind, NBYTES)
@@ -179,8 +178,7 @@ def test_context_closed_by_the_owner(open_context: OpenContext, provider: str) -
     assert not owned.any()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("world", WORLDS, indirect=True)
+@pytest.mark.parametrize(("world", "kind"), WORLDS_AND_KINDS, indirect=["world"])
 def test_beside_the_range(world: World, kind: Kind) -> None:
     """A share of the middle reaches no byte beside it, by any slice, page or word."""
     nbytes = 3 * NBYTES

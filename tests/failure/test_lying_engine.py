@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from zerohop._native import Op, Status
 
 from support.lanes import CAPABILITY, HOST, READ, WRITE, Liar, Owner, deadline, linked
 from support.pattern import expect_equal, pattern
+from zerohop._native import Op, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

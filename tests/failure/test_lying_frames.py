@@ -6,7 +6,6 @@ import struct
 from typing import TYPE_CHECKING
 
 import pytest
-from zerohop._native import Status
 
 from support.lanes import (
     KIND_ACK,
@@ -28,6 +27,7 @@ from support.lanes import (
     Owner,
     RawLane,
 )
+from zerohop._native import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,7 +161,7 @@ def test_a_write_in_pieces_of_which_one_lies(owner: Owner, lane: RawLane) -> Non
 
 MALFORMED: dict[str, Frame] = {
     "kind 0": Frame(0),
-    "kind 15": Frame(15),
+    "kind 16": Frame(16),
     "kind 255": Frame(255),
     "endless payload": Frame(KIND_WRITE, LAST, payload=0xFFFF_FFFF),
     "payload beyond a slice": Frame(KIND_WRITE, LAST, payload=256 * 1024 + 1),
@@ -182,9 +182,7 @@ def test_malformed(owner: Owner, lane: RawLane, what: str) -> None:
     """Answered or hung up on; nothing is touched. The fixture sees to the next peer being served."""
     frame = MALFORMED[what].of_share(owner.share)
     # The answer to the second, or the end of the lane, says that the first has been dealt with.
-    lane.socket.sendall(
-        frame.pack() + bytes(64) + Frame(KIND_READ, LAST, ticket=5, arg=1).of_share(owner.share).pack()
-    )
+    lane.socket.sendall(frame.pack() + bytes(64) + Frame(KIND_READ, LAST, ticket=5, arg=1).of_share(owner.share).pack())
     lane.end()
     lane.expect_hung_up()
     owner.expect_untouched()

@@ -11,26 +11,33 @@ import numpy as np
 import pytest
 
 import zerohop as zh
-from support.buffers import KINDS, Kind
 from support.pattern import pattern
 from support.tamper import CAPABILITY, DEVICE, KEYS, LENGTH, NBYTES, OFFSET, RIGHTS, SHARE, fields, flip, forge
-from support.world import WORLDS
+from support.world import WORLDS_AND_KINDS
 
 if TYPE_CHECKING:
+    from support.buffers import Kind
     from support.world import Target, World
+    from zerohop.memory import Rights
 
 pytestmark = [
     pytest.mark.unprivileged,
-    pytest.mark.parametrize("kind", KINDS),
-    pytest.mark.parametrize("world", WORLDS, indirect=True),
+    pytest.mark.parametrize(("world", "kind"), WORLDS_AND_KINDS, indirect=["world"]),
 ]
 
 ROOM = 3 * 4096
 
 
-def _expect_refused(world: World, target: Target, forged: zh.RemoteBuffer, *, what: str = "rw") -> None:
-    """AccessDenied for all that the handle pretends to allow, nothing moved, and the honest handle works as ever."""
+def _expect_refused(
+    world: World, target: Target, forged: zh.RemoteBuffer, *, what: str = "rw", honest: int = 0
+) -> None:
+    """AccessDenied for all that the handle pretends to allow, beyond the first bytes where those are `honest`, nothing
+    moved, and the honest handle works as ever."""
     nbytes = forged.nbytes
+    last_word = (fields(forged)[OFFSET] + nbytes) // 8 * 8 - 8 - fields(forged)[OFFSET]
+    # A range of which one page lies beyond.
+    pages = {"page_bytes": 64} if nbytes // 64 * 64 > honest else {"page_bytes": 1}
+    last_page = nbytes // pages["page_bytes"] - 1
     into = np.zeros(nbytes, np.uint8)
     if "w" in what:
         with pytest.raises(zh.AccessDenied):
@@ -38,14 +45,15 @@ def _expect_refused(world: World, target: Target, forged: zh.RemoteBuffer, *, wh
         with pytest.raises(zh.AccessDenied):
             world.here.write(pattern(1, 8), forged[-8:]).result(10)
         with pytest.raises(zh.AccessDenied):
-            world.here.write_pages(pattern(1, nbytes), forged, [0, 1], [nbytes // 64 - 1, 0], page_bytes=64).result(10)
-        with pytest.raises(zh.AccessDenied):
-            world.here.fetch_add(forged, 1, offset=(nbytes - 8) // 8 * 8).result(10)
+            world.here.write_pages(pattern(1, nbytes), forged, [0, 1], [last_page, 0], **pages).result(10)
+        if last_word + 8 > honest:
+            with pytest.raises(zh.AccessDenied):
+                world.here.fetch_add(forged, 1, offset=last_word).result(10)
     if "r" in what:
         with pytest.raises(zh.AccessDenied):
             world.here.read(forged, into).result(10)
         with pytest.raises(zh.AccessDenied):
-            world.here.read_pages(forged, into, [nbytes // 64 - 1, 0], [0, 1], page_bytes=64).result(10)
+            world.here.read_pages(forged, into, [last_page, 0], [0, 1], **pages).result(10)
         assert not into.any()
     target.expect_poison()
     world.expect_no_notification()
@@ -77,7 +85,7 @@ def test_length(world: World, kind: Kind, beyond: int) -> None:
     """The memory really is longer than its share for the smaller lies, and ends before the larger ones."""
     target = world.target(kind, ROOM)
     longer = ROOM + beyond
-    _expect_refused(world, target, forge(target.handle, {NBYTES: longer, LENGTH: longer}))
+    _expect_refused(world, target, forge(target.handle, {NBYTES: longer, LENGTH: longer}), honest=ROOM)
     _expect_honest(world, target, target.handle)
 
 
@@ -90,7 +98,7 @@ def test_place(world: World, kind: Kind, offset: int) -> None:
 
 
 @pytest.mark.parametrize(("given", "claimed"), [("r", "w"), ("r", "rw"), ("w", "r"), ("w", "rw")])
-def test_rights(world: World, kind: Kind, given: str, claimed: str) -> None:
+def test_rights(world: World, kind: Kind, given: Rights, claimed: str) -> None:
     target = world.target(kind, ROOM)
     bits = {"r": 1, "w": 2, "rw": 3}
     forged = forge(target.share(given), {RIGHTS: bits[claimed]})

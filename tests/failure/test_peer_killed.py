@@ -69,8 +69,14 @@ def _post_everything(context: zh.Context, connection: zh.Connection, handle: zh.
     return posted
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("touched", [0, GIB, pytest.param(4 * GIB, marks=pytest.mark.slow)], ids=["0", "1GiB", "4GiB"])
+@pytest.mark.parametrize(
+    ("form", "touched"),
+    [
+        *((form, 0) for form in FORMS),
+        ("shm-ring", GIB),
+        *(pytest.param(form, 4 * GIB, marks=[pytest.mark.slow, pytest.mark.timeout(60)]) for form in FORMS),
+    ],
+)
 def test_everything_pending_ends(
     open_context: OpenContext,
     start_peer: StartPeer,

@@ -5,13 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import atheris
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-with atheris.instrument_imports(include=["zerohop"]):
-    import zerohop as zh
-    from zerohop import address, wire
+import zerohop as zh
+from zerohop import address, wire
 
 from support.fuzzing import fuzz
 

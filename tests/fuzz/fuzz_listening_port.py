@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from pathlib import Path
 
-import atheris
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-with atheris.instrument_imports(include=["zerohop"]):
-    import zerohop as zh
-    from zerohop import auth, wire
+import zerohop as zh
+from zerohop import auth, wire
 
 from support.fuzzing import fuzz
 from support.raw_control import RawControl
@@ -33,12 +29,9 @@ def one_input(data: bytes) -> None:
     try:
         if how & 2:
             client.shake_hands()
-        client.socket.sendall(said)
-        client.socket.shutdown(socket.SHUT_WR)
+        client.shout(said)
         if not client.hung_up():
             raise AssertionError("the listener holds on to a client that has ended its stream")
-    except (BrokenPipeError, ConnectionResetError):
-        pass
     finally:
         client.close()
     _turn += 1
@@ -61,7 +54,7 @@ if __name__ == "__main__":
         nonce=auth.new_nonce(),
         has_secret=False,
     )
-    setup = wire.encode(wire.Setup(providers=["tcp"], url="", name="fuzz"))
+    setup = wire.encode(wire.Setup(providers=["tcp"], url="zerohop://127.0.0.1:1/", name="fuzz"))
     asking = wire.encode(wire.MapRequest(request=1, share=1, capability=bytes(16)))
     fuzz(
         one_input,

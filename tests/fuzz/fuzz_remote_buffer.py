@@ -5,12 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import atheris
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-with atheris.instrument_imports(include=["zerohop"]):
-    import zerohop as zh
+import zerohop as zh
 
 from support.fuzzing import fuzz
 

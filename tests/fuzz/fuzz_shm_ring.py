@@ -11,10 +11,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from zerohop._native import NativeError
-
 from support.fuzzing import fuzz
 from support.lanes import CAPABILITY, HOST, READ, WRITE, Liar, Owner, deadline, linked
+from zerohop._native import NativeError
 
 PLACE_BYTES, VALUE_BYTES = 3, 8
 STEP = PLACE_BYTES + VALUE_BYTES

@@ -44,7 +44,7 @@ def one_input(data: bytes) -> None:
     lane = RawLane(OWNER.engine)
     try:
         lane.socket.sendall(data)
-        lane.socket.shutdown(1)
+        lane.end()
         while lane.socket.recv(1 << 16):
             pass
     except (BrokenPipeError, ConnectionResetError):

@@ -3,10 +3,9 @@
 // No test asserts how long something takes: kSoon limits every wait only so that a failure is not a hanging run.
 #pragma once
 
-#include "sim_fixture.hpp"
-
 #include "engine/engine.hpp"
 #include "memory/region.hpp"
+#include "sim_fixture.hpp"
 
 #include <doctest/doctest.h>
 
@@ -102,7 +101,9 @@ struct Side {
 
     // What the poller of this engine has done until now is visible to the calling thread. (The rings of two engines in
     // one process are mapped at two addresses, so that ThreadSanitizer cannot see that they order anything.)
-    void sync() const { engine->poller().exclusive([] {}); }
+    void sync() const {
+        engine->poller().exclusive([] {});
+    }
 
     std::shared_ptr<Region> alloc(size_t nbytes, int device = kHostDevice) const {
         if (device == kHostDevice) {

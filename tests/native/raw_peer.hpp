@@ -2,7 +2,6 @@
 #pragma once
 
 #include "engine_fixture.hpp"
-
 #include "provider/framed/frame.hpp"
 #include "provider/shm/ring.hpp"
 
@@ -48,11 +47,12 @@ public:
     bool send_bytes(const void* data, size_t nbytes) {
         const auto* from = static_cast<const std::byte*>(data);
         return eventually([&] {
-            const size_t sent = send_some(from, nbytes);
-            from += sent;
-            nbytes -= sent;
-            return nbytes == 0 || !side_.lane->state().ok();
-        }) && nbytes == 0;
+                   const size_t sent = send_some(from, nbytes);
+                   from += sent;
+                   nbytes -= sent;
+                   return nbytes == 0 || !side_.lane->state().ok();
+               }) &&
+               nbytes == 0;
     }
     bool send(FrameHeader header, const std::vector<uint64_t>& table = {}, const Bytes& payload = {}) {
         header.table = static_cast<uint32_t>(table.size());
@@ -144,9 +144,7 @@ struct Target {
     explicit Target(const std::string& provider, int device = kHostDevice, size_t nbytes = 1 << 20)
         : peer(side, provider), region(side.alloc(nbytes, device)),
           share(side.engine->shares().add(region, 0, nbytes, kReadWrite, kCapability)) {}
-    ~Target() {
-        side.engine->shares().remove(share);
-    }
+    ~Target() { side.engine->shares().remove(share); }
     Target(const Target&) = delete;
     Target& operator=(const Target&) = delete;
 

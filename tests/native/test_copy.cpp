@@ -44,10 +44,9 @@ void check_copy(Aligned& to, const Aligned& from, size_t to_offset, size_t from_
     CAPTURE(from_offset);
     CAPTURE(nbytes);
     REQUIRE(std::memcmp(dst, src, nbytes) == 0);
-    for (size_t i = 0; i < kGuard; ++i) {
-        REQUIRE(dst[static_cast<ptrdiff_t>(i) - static_cast<ptrdiff_t>(kGuard)] == kFill);
-        REQUIRE(dst[nbytes + i] == kFill);
-    }
+    static const std::vector<std::byte> guard(kGuard, kFill);
+    REQUIRE(std::memcmp(dst - kGuard, guard.data(), kGuard) == 0);
+    REQUIRE(std::memcmp(dst + nbytes, guard.data(), kGuard) == 0);
 }
 
 } // namespace

@@ -140,15 +140,16 @@ TEST_CASE("hostile: requests outside of the share are answered, and nothing is t
                 REQUIRE(peer.send(target.header(FrameKind::read, offset, 64)));
                 CHECK(peer.answer(7) == kBounds);
                 REQUIRE(peer.send(target.header(FrameKind::fetch_add, offset), {1}));
-                CHECK(peer.answer(7) == (offset == kBytes - 63 ? Outcome{Status::unsupported, Reason::malformed}
-                                                               : kBounds));
+                CHECK(peer.answer(7) ==
+                      (offset == kBytes - 63 ? Outcome{Status::unsupported, Reason::malformed} : kBounds));
             }
             for (const uint64_t nbytes : {kBytes + 1, UINT64_MAX, UINT64_MAX - 7}) {
                 REQUIRE(peer.send(target.header(FrameKind::read, 8, nbytes)));
                 CHECK(peer.answer(7) == kBounds);
             }
             // Page numbers whose product with the page size wraps around, or lies just outside.
-            for (const uint64_t page : {kBytes / 32, uint64_t{1} << 59, uint64_t{1} << 60, UINT64_MAX / 32, UINT64_MAX}) {
+            for (const uint64_t page :
+                 {kBytes / 32, uint64_t{1} << 59, uint64_t{1} << 60, UINT64_MAX / 32, UINT64_MAX}) {
                 CAPTURE(page);
                 FrameHeader write = target.header(FrameKind::write_pages, 0, 64, kLast);
                 write.page_bytes = 32;
@@ -285,8 +286,8 @@ TEST_CASE("hostile: one ticket for two messages") {
             const Bytes half(50'000, 0xAA);
             REQUIRE(target.peer.send_bytes(half.data(), half.size()));
             Posted second = post(target.side, message(Kind::recv, buffer, 100'000));
-            target.peer.send_bytes(half.data(), half.size());
             CHECK(target.ends_with(kMalformed));
+            target.peer.send_bytes(half.data(), half.size()); // into nothing
             CHECK(target.side.wait(first.op).status == Status::protocol);
             CHECK(target.side.wait(second.op).status == Status::protocol);
             CHECK(eventually([&] { return buffer->pins() == 0; }));

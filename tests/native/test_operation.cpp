@@ -1,7 +1,6 @@
 // Operation slots: ended once, by whoever comes first; asked for, armed and dropped at any moment.
-#include "engine_fixture.hpp"
-
 #include "engine/operation.hpp"
+#include "engine_fixture.hpp"
 
 #include <barrier>
 #include <poll.h>
@@ -147,6 +146,25 @@ TEST_CASE("operation: everybody who asked is told, also twice in one queue") {
     op->finish({});
     CHECK(one->drain() == std::vector<uint64_t>{1, 3});
     CHECK(other->drain() == std::vector<uint64_t>{2});
+}
+
+TEST_CASE("operation: nobody is told who does not want to know any more") {
+    Slab s;
+    const auto one = std::make_shared<CompletionQueue>();
+    const auto gone = std::make_shared<CompletionQueue>();
+    const OpRef op = s.slab.create(0);
+    for (uint64_t token = 1; token <= 3; ++token) {
+        CHECK(op->arm(one, token));
+    }
+    CHECK(op->arm(gone, 1));
+    gone->close();
+    op->disarm(*one, 2);
+    op->disarm(*one, 7); // was never asked for
+    CHECK(op->arm(one, 4));
+    CHECK(gone.use_count() == 1); // what is closed is let go of when the next one asks
+    op->finish({});
+    op->disarm(*one, 1); // too late
+    CHECK(one->drain() == std::vector<uint64_t>{1, 3, 4});
 }
 
 TEST_CASE("operation: its token is in the queue before those who wait are woken") {

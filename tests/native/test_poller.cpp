@@ -1,7 +1,6 @@
 // Who polls and who sleeps: one poller at a time, and no way of waking a sleeper that gets lost.
-#include "engine_fixture.hpp"
-
 #include "engine/poller.hpp"
+#include "engine_fixture.hpp"
 
 #include <sys/eventfd.h>
 
@@ -84,8 +83,7 @@ struct Polled {
 
 // A thread in wait_for(1), known to sleep with the right to poll.
 struct Sleeper {
-    explicit Sleeper(Polled& polled)
-        : thread([&] { woken.store(polled.wait_for(1)); }) {
+    explicit Sleeper(Polled& polled) : thread([&] { woken.store(polled.wait_for(1)); }) {
         REQUIRE(eventually([&] { return polled.work.asleep.load() == thread.get_id(); }));
     }
     bool join() {

@@ -1,6 +1,5 @@
 // The ring of bytes in shared memory: wrapping, full, two threads, and a peer that writes nonsense into it.
 #include "engine_fixture.hpp"
-
 #include "provider/shm/ring.hpp"
 
 #include <fcntl.h>
@@ -179,7 +178,7 @@ TEST_CASE("ring: what is not a sealed ring of the right size is refused") {
     };
     const RingConsumer good;
     CHECK_FALSE(refused(good.fd()));
-    struct stat info {};
+    struct stat info{};
     REQUIRE(::fstat(good.fd(), &info) == 0);
     const auto nbytes = static_cast<size_t>(info.st_size);
     CHECK(refused(make_memfd("small", 4096, F_SEAL_SHRINK).get()));

@@ -1,6 +1,5 @@
 // What a share lets a peer do, and what it never does; pins and mappings, on which giving memory back rests.
 #include "engine_fixture.hpp"
-
 #include "memory/share.hpp"
 
 #include <fcntl.h>

@@ -22,6 +22,7 @@ from support.world import Pool, World
 OpenContext = Callable[[Options], zh.Context]
 StartPeer = Callable[[Options], Peer]
 
+SPARES = 2
 # Whether the test itself did not fail; a failed one's traceback keeps its objects alive, so its leaks say nothing.
 _passed = pytest.StashKey[bool]()
 
@@ -117,23 +118,29 @@ def open_context(no_leaks: None) -> Iterator[OpenContext]:
 
 @pytest.fixture(scope="session")
 def spares(runtime_directory: None) -> Iterator[list[Peer]]:
-    """Processes that start while other tests run. There are always as many, so that no test's leak check sees one."""
-    spares = [Peer() for _ in range(2)]
+    """Processes that start while other tests run, or have served others before. Between tests there are always as
+    many, so that no test's leak check sees one."""
+    spares = [Peer() for _ in range(SPARES)]
     yield spares
-    for peer in spares:
-        peer.reap()
+    finish_all(spares)
 
 
 @pytest.fixture
-def start_peer(spares: list[Peer], no_leaks: None) -> Iterator[StartPeer]:
-    """Starts peers of the test's own; none of them outlives the test."""
+def start_peer(request: pytest.FixtureRequest, spares: list[Peer], no_leaks: None) -> Iterator[StartPeer]:
+    """Starts peers of the test's own. After it no Context of theirs is left, nor any process that is not as before."""
     peers: list[Peer] = []
 
     def start_one(options: Options) -> Peer:
-        peer = spares.pop(0)
-        spares.append(Peer())
+        peer = spares.pop(0) if spares else Peer()
         peers.append(peer)
         return peer.open(options)
 
     yield start_one
-    finish_all(peers)
+    try:
+        if request.node.stash.get(_passed, False):
+            while peers and peers[-1].idle and len(spares) < SPARES:
+                peers[-1].clear()
+                spares.append(peers.pop())
+    finally:
+        finish_all(peers)
+        spares += [Peer() for _ in range(SPARES - len(spares))]

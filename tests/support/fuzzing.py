@@ -20,5 +20,7 @@ def fuzz(one_input: Callable[[bytes], None], seeds: Iterable[bytes]) -> None:
     if folders:
         for seed in seeds:
             (folders[0] / hashlib.sha256(seed).hexdigest()[:40]).write_bytes(seed)
+    # As its imports find the modules of an editable installation behind a loader of their own, which hides them.
+    atheris.instrument_all()
     atheris.Setup(sys.argv, one_input)
     atheris.Fuzz()

@@ -11,8 +11,6 @@ import random
 import sys
 from typing import TYPE_CHECKING
 
-from zerohop._native import NativeError
-
 from support.lanes import (
     ANSWER_S,
     HEADER_BYTES,
@@ -36,6 +34,7 @@ from support.lanes import (
     deadline,
     linked,
 )
+from zerohop._native import NativeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

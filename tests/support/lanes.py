@@ -13,16 +13,15 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from zerohop._native import Engine
 
 from support.pattern import expect_poison, poison
+from zerohop._native import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zerohop._native import Endpoint, Region
-
     from support.pattern import Bytes
+    from zerohop._native import Endpoint, Region
 
 SPIN_NS = 50_000
 CAPABILITY = bytes(range(16))
@@ -128,7 +127,8 @@ HEADER_BYTES = _HEADER.size
     KIND_CLEAR_TO_SEND,
     KIND_CREDIT,
     KIND_PING,
-) = range(1, 15)
+    KIND_WITHDRAW,
+) = range(1, 16)
 LAST, NOTIFY, ABORTED = 1, 2, 4
 
 

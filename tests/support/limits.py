@@ -23,7 +23,7 @@ class Limits:
     def leave_descriptors(self, free: int) -> None:
         """Let the process open no more than `free` descriptors beyond those it has."""
         limit = 0
-        while free:
+        while free or _is_open(limit):
             free -= not _is_open(limit)
             limit += 1
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from zerohop._native import Engine
-
     import zerohop as zh
+    from zerohop._native import Engine
 
 
 def engine_of(context: zh.Context) -> Engine:

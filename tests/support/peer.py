@@ -171,15 +171,18 @@ class Peer(Remote):
         """Whether it is there, runs, and has answered everything."""
         return self._process.poll() is None and self._pending is None and not self._stopped and not self._killed
 
+    def clear(self) -> None:
+        """Have it close its Context; `open` gives it another. Raises PeerGoneError when something is left behind."""
+        self.call(Service.shutdown)
+        self._expect_nothing_left()
+
     def finish(self) -> None:
         """Have it close its Context and end; raises PeerGoneError unless it ends well and leaves nothing behind."""
         try:
             self._pipe.send(None)
             if self._process.wait(ANSWER_S) != 0:
                 raise self.gone("did not end well")
-            left = list(self._runtime.iterdir())
-            if left:
-                raise self.gone(f"left {left} behind")
+            self._expect_nothing_left()
         except (BrokenPipeError, subprocess.TimeoutExpired):
             raise self.gone("did not end") from None
         finally:
@@ -193,6 +196,11 @@ class Peer(Remote):
         self._pipe.close()
         self._errors.close()
         shutil.rmtree(self._runtime, ignore_errors=True)
+
+    def _expect_nothing_left(self) -> None:
+        left = list(self._runtime.iterdir())
+        if left:
+            raise self.gone(f"left {left} behind")
 
     def gone(self, what: str) -> PeerGoneError:
         """The exception that tells what became of the process, after having it say where its threads are."""

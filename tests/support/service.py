@@ -168,6 +168,7 @@ class Service(Loads, Limits):
     def shutdown(self) -> None:
         for number in list(self._buffers):
             self.drop(number)
+        self._touched.clear()
         self.context.close()
 
 

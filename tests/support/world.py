@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+import pytest
+
 import zerohop as zh
-from support.buffers import Buffer, Kind
+from support.buffers import KINDS, Buffer, Kind
 from support.options import Options
 from support.peer import Neighbour, Peer, Remote
 from support.service import Service
@@ -18,6 +20,21 @@ Place = Literal["same", "other"]
 PROVIDERS = ("shm", "tcp")
 # Readable ids: provider, and whether the target lives in the same process or in another one.
 WORLDS = tuple(f"{provider}-{place}" for provider in PROVIDERS for place in ("same", "other"))
+# Each world with each kind of memory. Those that add no path to the others are for `make test-slow`.
+_ENOUGH = {
+    ("shm-other", "numpy"),
+    ("shm-other", "alloc"),
+    ("shm-other", "sim"),
+    ("shm-same", "alloc"),
+    ("tcp-other", "numpy"),
+    ("tcp-other", "sim"),
+    ("tcp-same", "numpy"),
+}
+WORLDS_AND_KINDS = tuple(
+    pytest.param(world, kind, marks=() if (world, kind) in _ENOUGH else pytest.mark.slow)
+    for world in WORLDS
+    for kind in KINDS
+)
 # Every pair of memories that may meet on a path, so that no test is the first to use one.
 _WARMING: tuple[Kind, ...] = ("numpy", "alloc", "sim")
 # More than a call moves by itself, so that first uses wait for an end on the control thread.

@@ -13,8 +13,7 @@ constexpr uint64_t kPollBudget = 256 * 1024;
 
 } // namespace
 
-FramedEndpoint::FramedEndpoint(Engine& engine, std::shared_ptr<Peer> peer)
-    : engine_(engine), peer_(std::move(peer)) {}
+FramedEndpoint::FramedEndpoint(Engine& engine, std::shared_ptr<Peer> peer) : engine_(engine), peer_(std::move(peer)) {}
 
 void FramedEndpoint::start(std::unique_ptr<ByteStream> stream) {
     // The lane may be closed at any moment, also before it was connected.
@@ -108,8 +107,8 @@ bool FramedEndpoint::ready() const {
     if (!started_.load(std::memory_order_acquire) || !state().ok()) {
         return false;
     }
-    return match_wanted_.load(std::memory_order_acquire) || stream_->ready(wants_room_.load(std::memory_order_acquire)) ||
-           can_send();
+    return match_wanted_.load(std::memory_order_acquire) ||
+           stream_->ready(wants_room_.load(std::memory_order_acquire)) || can_send();
 }
 
 void FramedEndpoint::note_device_work() {
@@ -198,8 +197,7 @@ bool FramedEndpoint::settle() {
 }
 
 bool FramedEndpoint::idle() const {
-    return settled_.load(std::memory_order_acquire) ||
-           (!started_.load(std::memory_order_acquire) && !state().ok());
+    return settled_.load(std::memory_order_acquire) || (!started_.load(std::memory_order_acquire) && !state().ok());
 }
 
 void FramedEndpoint::return_credits(uint32_t count) {
@@ -225,7 +223,7 @@ void FramedEndpoint::tick(uint64_t now) {
     if (!started_.load(std::memory_order_acquire) || !state().ok()) {
         return;
     }
-    drop_ended_recvs();
+    drop_ended_messages();
     if (peer_->same_host()) {
         return; // its presence page tells
     }

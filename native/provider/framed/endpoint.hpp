@@ -35,9 +35,7 @@ public:
     Peer& peer() const override { return *peer_; }
     bool poll() override;
     bool ready() const override;
-    bool has_local_work() const override {
-        return match_wanted_.load(std::memory_order_acquire) || can_send();
-    }
+    bool has_local_work() const override { return match_wanted_.load(std::memory_order_acquire) || can_send(); }
     bool needs_polling() const override { return device_work_.load(std::memory_order_relaxed); }
     bool idle() const override;
     void tick(uint64_t now) override;
@@ -82,7 +80,8 @@ private:
     void end_send_data(const FrameHeader& header);
     void match();
     [[nodiscard]] bool grant(PostedRecv& recv, ArrivedSend& send);
-    void drop_ended_recvs();
+    void on_withdraw(const FrameHeader& header);
+    void drop_ended_messages();
     // target.cpp
     bool begin_write(const FrameHeader& header);
     void end_write(const FrameHeader& header);
@@ -92,7 +91,8 @@ private:
     void answer(uint32_t ticket, Outcome outcome, uint64_t value = 0, bool last = true);
     [[nodiscard]] Outcome check_pages(const FrameHeader& header, uint8_t right, std::shared_ptr<Share>& share);
     void deliver(const FrameHeader& header);
-    [[nodiscard]] Sink* arrival_sink(const FrameHeader& header, Pin<Region> region, const std::shared_ptr<Share>& share);
+    [[nodiscard]] Sink* arrival_sink(const FrameHeader& header, Pin<Region> region,
+                                     const std::shared_ptr<Share>& share);
     void uncount(Arrival& arrival);
     bool poll_arrivals();
     void finish_arrival(Arrival& arrival);
@@ -138,12 +138,12 @@ private:
 
     Inbound in_;
     std::unordered_map<uint32_t, std::shared_ptr<Arrival>> arrivals_; // device writes and granted messages, by ticket
-    std::vector<std::shared_ptr<Arrival>> ending_;                   // their last frame has come
-    std::unordered_map<uint32_t, Outcome> refused_;                  // a piece was refused; the last one must be too
+    std::vector<std::shared_ptr<Arrival>> ending_;                    // their last frame has come
+    std::unordered_map<uint32_t, Outcome> refused_;                   // a piece was refused; the last one must be too
     std::vector<std::unique_ptr<Sink>> unsettled_;
     uint32_t atomics_pending_ = 0; // on devices of ours
 
-    Outcome failure_;                 // found by the poller, acted upon at the end of poll()
+    Outcome failure_; // found by the poller, acted upon at the end of poll()
     std::atomic<bool> settled_{false};
     std::atomic<bool> match_wanted_{false};
     std::atomic<bool> heard_{false};

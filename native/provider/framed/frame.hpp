@@ -27,6 +27,7 @@ enum class FrameKind : uint8_t {
     clear_to_send, // the receiver has a buffer for the message
     credit,        // `arg` notifications were taken
     ping,          // I live
+    withdraw,      // the sender gave the message up: no recv may take it any more
 };
 
 inline constexpr uint8_t kLast = 1;    // the last piece of its operation
@@ -83,9 +84,9 @@ inline constexpr uint32_t kMaxPayload = 256 * 1024; // and so the size of a slic
 inline constexpr uint32_t kMaxPagesPerWrite = 512;
 inline constexpr uint32_t kMaxTable = 8192;
 inline constexpr uint32_t kEagerBytes = 8 * 1024;
-inline constexpr uint32_t kWindow = 1024;        // requests in flight on a lane, each way
-inline constexpr uint32_t kCredits = 4096;       // notifications in flight on a lane, each way
-inline constexpr uint32_t kMaxUnmatched = 256;   // sends that wait for their recv
-inline constexpr uint32_t kMaxAnswers = 8192;    // answers queued for a peer that does not read them
+inline constexpr uint32_t kWindow = 1024;      // requests in flight on a lane, each way
+inline constexpr uint32_t kCredits = 4096;     // notifications in flight on a lane, each way
+inline constexpr uint32_t kMaxUnmatched = 256; // sends that wait for their recv
+inline constexpr uint32_t kMaxAnswers = 8192;  // answers queued for a peer that does not read them
 
 } // namespace zerohop::framed

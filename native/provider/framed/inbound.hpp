@@ -16,17 +16,17 @@ struct Inbound {
     FrameHeader header;
     size_t head_got = 0; // bytes of header and table
     bool head_complete = false;
-    std::vector<uint64_t> table;      // of the current frame
+    std::vector<uint64_t> table; // of the current frame
     bool in_payload = false;
     uint64_t payload_left = 0;
-    Sink* sink = nullptr;             // null: the payload is thrown away
-    std::unique_ptr<Sink> own_sink;   // a sink for this frame alone
-    Outcome verdict;                  // on this frame
-    std::shared_ptr<Share> share;     // that this frame writes to
-    OpRef op;                         // that this frame belongs to
-    bool streaming = false;           // a large write: spare the cache
-    std::vector<std::byte> eager;     // payload of a message that nobody waits for yet
-    std::vector<std::byte> scrap;     // where unwanted payload goes
+    Sink* sink = nullptr;           // null: the payload is thrown away
+    std::unique_ptr<Sink> own_sink; // a sink for this frame alone
+    Outcome verdict;                // on this frame
+    std::shared_ptr<Share> share;   // that this frame writes to
+    OpRef op;                       // that this frame belongs to
+    bool streaming = false;         // a large write: spare the cache
+    std::vector<std::byte> eager;   // payload of a message that nobody waits for yet
+    std::vector<std::byte> scrap;   // where unwanted payload goes
 
     // Ready for the next frame; the buffers keep their memory.
     void reset() {

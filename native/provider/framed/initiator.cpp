@@ -96,7 +96,8 @@ Posted FramedEndpoint::post_one_sided(const Request& request) {
     }
     uint32_t parts = 1;
     if (reads && request.pages) {
-        parts = std::max<uint32_t>(1, static_cast<uint32_t>((request.pages->remote.size() + kMaxTable - 1) / kMaxTable));
+        parts =
+            std::max<uint32_t>(1, static_cast<uint32_t>((request.pages->remote.size() + kMaxTable - 1) / kMaxTable));
     }
     if (parts > kWindow) {
         return {Posted::What::failed, {Status::unsupported, Reason::window_full}};
@@ -156,7 +157,8 @@ void FramedEndpoint::push_read(const Request& request, Outstanding& outstanding,
         frame.header.offset = request.remote_offset;
         // Where these pages begin in the operation, so that pieces of several requests may come in any order.
         frame.header.notify = static_cast<uint32_t>(at / kMaxTable);
-        frame.table.assign(pages.begin() + static_cast<ptrdiff_t>(at), pages.begin() + static_cast<ptrdiff_t>(at + count));
+        frame.table.assign(pages.begin() + static_cast<ptrdiff_t>(at),
+                           pages.begin() + static_cast<ptrdiff_t>(at + count));
         outbound_.push(std::move(frame));
         at += count;
     } while (at < pages.size());

@@ -40,19 +40,19 @@ Posted FramedEndpoint::post_send(const Request& request) {
     header.kind = FrameKind::send;
     header.ticket = ticket;
     header.arg = request.nbytes;
-    const bool eager = outstanding.local->is_host() && request.nbytes <= kEagerBytes;
-    if (!eager) {
-        push_small(header);
-    } else if (request.nbytes <= SmallFrame::kInline) {
+    SmallFrame frame;
+    if (outstanding.local->is_host() && request.nbytes <= kEagerBytes) {
         header.payload = static_cast<uint32_t>(request.nbytes);
-        push_small(header, outstanding.local->host() + request.local_offset, request.nbytes);
-    } else {
-        Transfer transfer;
-        transfer.header = header;
-        transfer.source = make_source(engine_.accelerators(), outstanding.local, outstanding.extents(), nullptr);
-        transfer.remote = Extents(0, request.nbytes);
-        outbound_.push(std::move(transfer));
+        // A copy even of the larger ones, so that all messages stand in one line and none overtakes another.
+        void* copy = frame.bytes.data();
+        if (request.nbytes > SmallFrame::kInline) {
+            frame.table.resize((request.nbytes + 7) / 8);
+            copy = frame.table.data();
+        }
+        std::memcpy(copy, outstanding.local->host() + request.local_offset, request.nbytes);
     }
+    frame.header = header;
+    outbound_.push(std::move(frame));
     pump(kPostBudget);
     return {Posted::What::posted, {}, std::move(op)};
 }
@@ -163,10 +163,40 @@ bool FramedEndpoint::grant(PostedRecv& recv, ArrivedSend& send) {
     return true;
 }
 
-// Nothing comes for them any more: their memory is given back without waiting for a message.
-void FramedEndpoint::drop_ended_recvs() {
+// What its deadline or a cancellation has ended before it was matched gives its memory back: a recv at once, a send
+// when the peer has agreed to forget it.
+void FramedEndpoint::drop_ended_messages() {
     const std::lock_guard lock(lane_);
     std::erase_if(recvs_, [](const PostedRecv& recv) { return recv.op->done(); });
+    if (unmatched_sends_ == 0) {
+        return;
+    }
+    bool any = false;
+    requests_.each([&](uint32_t ticket, Outstanding& outstanding) {
+        if (outstanding.unmatched && !outstanding.withdrawn && outstanding.op->done()) {
+            outstanding.withdrawn = true;
+            FrameHeader header;
+            header.kind = FrameKind::withdraw;
+            header.ticket = ticket;
+            push_small(header);
+            any = true;
+        }
+    });
+    if (any) {
+        pump(kPostBudget);
+    }
+}
+
+void FramedEndpoint::on_withdraw(const FrameHeader& header) {
+    size_t forgotten = 0;
+    {
+        const std::lock_guard lock(lane_);
+        forgotten = std::erase_if(sends_, [&](const ArrivedSend& send) { return send.ticket == header.ticket; });
+    }
+    // Otherwise a recv has taken it, and its own answer or question is on the way.
+    if (forgotten != 0) {
+        answer(header.ticket, {Status::cancelled, Reason::user});
+    }
 }
 
 void FramedEndpoint::on_clear_to_send(const FrameHeader& header) {

@@ -24,7 +24,7 @@ struct SmallFrame {
     static constexpr size_t kInline = 256;
     FrameHeader header;
     std::array<std::byte, kInline> bytes; // table and payload
-    std::vector<uint64_t> table;          // instead of `bytes` where it is longer
+    std::vector<uint64_t> table;          // instead of `bytes` where they are more
 };
 
 // A transfer that takes one frame or many.
@@ -32,7 +32,7 @@ struct Transfer {
     FrameHeader header; // kind, ticket, share, capability, and for the first frame `arg` and `notify`
     std::unique_ptr<Source> source;
     Extents remote; // offsets at the target, in step with the source; not paged where the target counts on
-    OpRef op;                     // initiator: stop when it has ended
+    OpRef op;       // initiator: stop when it has ended
     std::shared_ptr<Share> share; // target: stop when it is revoked
     std::shared_ptr<const void> pages;
 };

@@ -34,13 +34,15 @@ bool FramedEndpoint::well_formed(const FrameHeader& header) const {
     case FrameKind::compare_swap:
         return header.payload == 0 && header.table == 2;
     case FrameKind::send:
-        return header.table == 0 && (header.payload == 0 || (header.payload == header.arg && header.arg <= kEagerBytes));
+        return header.table == 0 &&
+               (header.payload == 0 || (header.payload == header.arg && header.arg <= kEagerBytes));
     case FrameKind::read:
     case FrameKind::notify:
     case FrameKind::ack:
     case FrameKind::clear_to_send:
     case FrameKind::credit:
     case FrameKind::ping:
+    case FrameKind::withdraw:
         return header.payload == 0 && header.table == 0;
     }
     return false;
@@ -127,6 +129,7 @@ bool FramedEndpoint::begin_payload() {
     case FrameKind::clear_to_send:
     case FrameKind::credit:
     case FrameKind::ping:
+    case FrameKind::withdraw:
         return true;
     }
     return true;
@@ -207,6 +210,8 @@ void FramedEndpoint::end_frame() {
         return;
     case FrameKind::ping:
         return;
+    case FrameKind::withdraw:
+        return on_withdraw(header);
     }
 }
 

@@ -30,6 +30,7 @@ struct Outstanding {
     uint64_t value = 0;
     uint32_t answers_due = 1; // page lists are read with several requests
     bool unmatched = false;   // a send whose recv is not there yet
+    bool withdrawn = false;   // it ended without one, and the peer has been told
     bool credit = false;      // it took one, which the peer returns only for what it delivers
     uint64_t epoch = 0;
 

@@ -1,10 +1,9 @@
 // Where incoming payload goes: host memory itself, or device memory through staging buffers.
 #pragma once
 
+#include "engine/status.hpp"
 #include "memory/extents.hpp"
 #include "memory/region.hpp"
-
-#include "engine/status.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -12,7 +11,7 @@
 
 namespace zerohop {
 class Accelerators;
-}
+} // namespace zerohop
 
 namespace zerohop::framed {
 

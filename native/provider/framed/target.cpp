@@ -42,8 +42,8 @@ bool FramedEndpoint::begin_write(const FrameHeader& header) {
         return true;
     }
     const uint64_t base = region->address() + share->offset + header.offset;
-    const Extents extents = paged ? Extents(base, in_.table.data(), in_.table.size(), header.page_bytes)
-                                  : Extents(base, header.payload);
+    const Extents extents =
+        paged ? Extents(base, in_.table.data(), in_.table.size(), header.page_bytes) : Extents(base, header.payload);
     Sink* sink = nullptr;
     if (region->is_host()) {
         in_.own_sink = make_sink(engine_.accelerators(), std::move(region));
@@ -156,9 +156,9 @@ void FramedEndpoint::on_notify(const FrameHeader& header) {
 void FramedEndpoint::on_read(const FrameHeader& header) {
     const bool paged = header.kind == FrameKind::read_pages;
     std::shared_ptr<Share> share;
-    Outcome outcome = paged ? check_pages(header, kRightRead, share)
-                            : engine_.shares().check(header.share(), header.capability, kRightRead, header.offset,
-                                                     header.arg, share);
+    Outcome outcome =
+        paged ? check_pages(header, kRightRead, share)
+              : engine_.shares().check(header.share(), header.capability, kRightRead, header.offset, header.arg, share);
     Pin<Region> region;
     if (outcome.ok()) {
         region = Pin<Region>::of(share->region);
@@ -199,8 +199,8 @@ void FramedEndpoint::on_read(const FrameHeader& header) {
 void FramedEndpoint::on_atomic(const FrameHeader& header) {
     const bool swap = header.kind == FrameKind::compare_swap;
     std::shared_ptr<Share> share;
-    Outcome outcome = engine_.shares().check(header.share(), header.capability, kRightRead | kRightWrite,
-                                             header.offset, sizeof(uint64_t), share);
+    Outcome outcome = engine_.shares().check(header.share(), header.capability, kRightRead | kRightWrite, header.offset,
+                                             sizeof(uint64_t), share);
     Pin<Region> region;
     uint64_t address = 0;
     if (outcome.ok()) {

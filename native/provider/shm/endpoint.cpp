@@ -58,8 +58,7 @@ private:
 } // namespace
 
 ShmEndpoint::ShmEndpoint(Engine& engine, std::shared_ptr<Peer> peer)
-    : FramedEndpoint(engine, std::move(peer)), inbound_(std::make_unique<RingConsumer>()),
-      inbound_fd_(inbound_->fd()) {
+    : FramedEndpoint(engine, std::move(peer)), inbound_(std::make_unique<RingConsumer>()), inbound_fd_(inbound_->fd()) {
     streaming_hint = true;
 }
 
@@ -113,8 +112,8 @@ Posted ShmEndpoint::post_mapped(const Request& request) {
     Pin<Region> local = Pin<Region>::of(request.route->local);
     Pin<Mapping> remote = Pin<Mapping>::of(request.route->mapping);
     if (!local || !remote) {
-        return {Posted::What::failed, remote ? Outcome{Status::closed, Reason::revoked}
-                                             : Outcome{Status::access_denied, Reason::revoked}};
+        return {Posted::What::failed,
+                remote ? Outcome{Status::closed, Reason::revoked} : Outcome{Status::access_denied, Reason::revoked}};
     }
     if (copies_pending_.load(std::memory_order_relaxed) >= kMaxCopies) {
         return {Posted::What::retry, {Status::would_block, Reason::window_full}};

@@ -30,8 +30,8 @@ MappedCopy::MappedCopy(Accelerators& accelerators, const Request& request, Pin<R
     // What decides is whether the destination would stay in the cache: for pages, how large the memory is that they
     // are spread over.
     const uint64_t spread = outbound_ ? remote_->nbytes() : local_->nbytes();
-    streaming_ = pages_ ? pages_->page_bytes >= kMinStreamingPage && spread >= kStreamingPages
-                        : nbytes_ >= kStreamingBytes;
+    streaming_ =
+        pages_ ? pages_->page_bytes >= kMinStreamingPage && spread >= kStreamingPages : nbytes_ >= kStreamingBytes;
     src_ = outbound_ ? here : there;
     dst_ = outbound_ ? there : here;
 }

@@ -2,11 +2,10 @@
 #pragma once
 
 #include "accel/driver.hpp"
+#include "engine/operation.hpp"
 #include "memory/extents.hpp"
 #include "memory/region.hpp"
 #include "provider/provider.hpp"
-
-#include "engine/operation.hpp"
 
 #include <cstdint>
 #include <deque>
@@ -14,7 +13,7 @@
 
 namespace zerohop {
 class Accelerators;
-}
+} // namespace zerohop
 
 namespace zerohop::shm {
 

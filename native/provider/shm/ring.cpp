@@ -27,7 +27,7 @@ RingMemory::RingMemory()
 }
 
 RingMemory::RingMemory(int fd) : fd_(Descriptor::duplicate(fd)) {
-    struct stat info {};
+    struct stat info{};
     const int seals = fcntl(fd_.get(), F_GET_SEALS);
     // Without the seal the peer could shrink the file and our next access would be a bus error.
     if (fstat(fd_.get(), &info) != 0 || static_cast<size_t>(info.st_size) != kIndexBytes + kRingBytes || seals < 0 ||

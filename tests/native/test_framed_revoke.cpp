@@ -1,0 +1,190 @@
+// Revocation: after revoke() has returned true, no byte of the share moves any more, whatever was under way.
+#include "raw_peer.hpp"
+
+using namespace zerohop;
+using namespace zerohop::test;
+
+namespace {
+
+constexpr size_t kBytes = 4 << 20;
+
+} // namespace
+
+TEST_CASE("revoke: during streaming writes") {
+    for (const std::string provider : {"shm", "tcp"}) {
+        for (const int remote : {kHostDevice, kSimDevice}) {
+            for (const bool paged : {false, true}) {
+                CAPTURE(provider);
+                CAPTURE(remote);
+                CAPTURE(paged);
+                Pair pair(provider);
+                for (int round = 0; round < 6; ++round) {
+                    Reach reach = pair.reach(kBytes, kHostDevice, remote);
+                    pair.a.put(*reach.local, Bytes(kBytes, 1));
+                    std::atomic<int> through{0};
+                    std::jthread writer([&] {
+                        std::vector<uint64_t> pages(kBytes / 4096);
+                        for (size_t i = 0; i < pages.size(); ++i) {
+                            pages[i] = i;
+                        }
+                        for (;;) {
+                            const Outcome outcome = run(pair.a, reach.route,
+                                                        paged ? page_request(Kind::write, pages, pages, 4096)
+                                                              : request(Kind::write, 0, 0, kBytes));
+                            if (!outcome.ok()) {
+                                CHECK(outcome == kRevoked);
+                                return;
+                            }
+                            through.fetch_add(1);
+                        }
+                    });
+                    REQUIRE(eventually([&] { return through.load() >= round % 3; }));
+                    REQUIRE(pair.b.engine->revoke(reach.share, soon()));
+                    pair.b.put(*reach.remote, Bytes(kBytes, 2));
+                    writer.join();
+                    CHECK(run(pair.a, reach.route, request(Kind::write, 0, 0, 100)) == kRevoked);
+                    CHECK(same_bytes(pair.b.get(*reach.remote), Bytes(kBytes, 2)));
+                    CHECK(pair.b.engine->revoke(reach.share, soon())); // again
+                    CHECK(eventually([&] { return reach.remote->pins() == 0; }));
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("revoke: during streaming reads, also when the target's own threads are posting") {
+    for (const std::string provider : {"shm", "tcp"}) {
+        for (const int remote : {kHostDevice, kSimDevice}) {
+            CAPTURE(provider);
+            CAPTURE(remote);
+            Pair pair(provider);
+            for (int round = 0; round < 6; ++round) {
+                Reach reach = pair.reach(kBytes, kHostDevice, remote);
+                pair.b.put(*reach.remote, Bytes(kBytes, 1));
+                pair.a.put(*reach.local, Bytes(kBytes, 0));
+                std::atomic<int> through{0};
+                std::atomic<bool> stop{false};
+                std::jthread reader([&] {
+                    for (;;) {
+                        const Outcome outcome = run(pair.a, reach.route, request(Kind::read, 0, 0, kBytes));
+                        if (!outcome.ok()) {
+                            CHECK(outcome == kRevoked);
+                            return;
+                        }
+                        through.fetch_add(1);
+                    }
+                });
+                std::jthread poster([&] { // each post sends what the lane has, which includes answers to reads
+                    while (!stop.load()) {
+                        CHECK(pair.b.wait(post(pair.b, request(Kind::notify, 0, 0, 0, 1))) == kOk);
+                        static_cast<void>(notification(pair.a));
+                    }
+                });
+                REQUIRE(eventually([&] { return through.load() >= 1 + round % 3; }));
+                REQUIRE(pair.b.engine->revoke(reach.share, soon()));
+                pair.b.put(*reach.remote, Bytes(kBytes, 0xAA)); // a secret
+                reader.join();
+                stop.store(true);
+                poster.join();
+                const Bytes got = pair.a.get(*reach.local);
+                CHECK(std::find(got.begin(), got.end(), 0xAA) == got.end());
+                CHECK(eventually([&] { return reach.remote->pins() == 0; }));
+            }
+        }
+    }
+}
+
+TEST_CASE("revoke: atomics in flight end one way or the other") {
+    for (const std::string provider : {"shm", "tcp"}) {
+        for (const int remote : {kHostDevice, kSimDevice}) {
+            CAPTURE(provider);
+            CAPTURE(remote);
+            Pair pair(provider);
+            Reach reach = pair.reach(64, kHostDevice, remote);
+            pair.b.put(*reach.remote, Bytes(64, 0));
+            std::vector<Posted> ops;
+            for (int i = 0; i < 200; ++i) {
+                Request r = request(Kind::fetch_add, 0, 0, 8);
+                r.operand = 1;
+                ops.push_back(post(pair.a, reach.route, r));
+            }
+            REQUIRE(pair.b.engine->revoke(reach.share, soon()));
+            const uint8_t counted = pair.b.get(*reach.remote, 0, 1)[0];
+            int succeeded = 0;
+            for (Posted& op : ops) {
+                const Outcome outcome = pair.a.wait(std::move(op));
+                CHECK((outcome == kOk || outcome == kRevoked));
+                succeeded += outcome.ok() ? 1 : 0;
+            }
+            CHECK(succeeded == counted);
+            CHECK(pair.b.get(*reach.remote, 0, 1)[0] == counted);
+        }
+    }
+}
+
+TEST_CASE("revoke: does not wait for a peer that stopped in the middle of a write") {
+    for (const std::string provider : {"shm", "tcp"}) {
+        for (const int device : {kHostDevice, kSimDevice}) {
+            for (const bool within_frame : {false, true}) {
+                CAPTURE(provider);
+                CAPTURE(device);
+                CAPTURE(within_frame);
+                Target target(provider, device);
+                target.side.put(*target.region, Bytes(target.region->nbytes(), 0));
+                FrameHeader header = target.header(FrameKind::write, 0, 1 << 20);
+                header.ticket = 1;
+                REQUIRE(target.peer.send(header, {}, Bytes(200'000, 1)));
+                header.ticket = 2; // another write, all of it: when it is answered, the first piece has been placed
+                header.flags = kLast;
+                header.offset = 300'000;
+                REQUIRE(target.peer.send(header, {}, Bytes(64, 1)));
+                CHECK(target.peer.answer(2) == kOk);
+                header.ticket = 1;
+                header.flags = 0;
+                header.offset = 200'000;
+                header.payload = 50'000;
+                const Bytes part(20'000, 1);
+                if (within_frame) {
+                    REQUIRE(target.peer.send_bytes(&header, sizeof header));
+                    REQUIRE(target.peer.send_bytes(part.data(), part.size()));
+                }
+                CHECK(target.side.engine->revoke(target.share, now_ns() + 5 * kSecond));
+                target.side.put(*target.region, Bytes(target.region->nbytes(), 2));
+                // Then it goes on.
+                if (within_frame) {
+                    REQUIRE(target.peer.send_bytes(Bytes(30'000, 1).data(), 30'000));
+                } else {
+                    REQUIRE(target.peer.send(header, {}, Bytes(50'000, 1)));
+                }
+                const FrameHeader ack = target.peer.receive(FrameKind::ack);
+                CHECK(static_cast<Reason>(ack.reason) == Reason::revoked);
+                header.flags = kLast;
+                REQUIRE(target.peer.send(header, {}, Bytes(64, 1)));
+                CHECK(target.peer.answer(1) == kRevoked);
+                CHECK(same_bytes(target.side.get(*target.region), Bytes(target.region->nbytes(), 2)));
+                CHECK(eventually([&] { return target.region->pins() == 0; }));
+            }
+        }
+    }
+}
+
+TEST_CASE("revoke: waits for the device's copies, and says so when they take too long") {
+    for (const std::string provider : {"shm", "tcp"}) {
+        CAPTURE(provider);
+        Pair pair(provider);
+        Reach reach = pair.reach(256 * 1024, kHostDevice, kSimDevice);
+        pair.b.sim->delay(0, 0, 1); // a quarter of a second
+        Posted write = post(pair.a, reach.route, request(Kind::write, 0, 0, 256 * 1024));
+        const std::shared_ptr<Region> remote = reach.remote;
+        REQUIRE(eventually([&] { return remote->pins() != 0; }));
+        const uint64_t id = reach.share.packed();
+        if (!pair.b.engine->revoke(ShareId::unpack(id), now_ns() + kMillisecond)) {
+            CHECK(pair.b.engine->revoke(ShareId::unpack(id), soon())); // asked again, it waits again
+        }
+        pair.b.sim->delay(0, 0, 0);
+        pair.b.put(*reach.remote, Bytes(256 * 1024, 2));
+        const Outcome outcome = pair.a.wait(std::move(write));
+        CHECK((outcome == kOk || outcome == kRevoked));
+        CHECK(same_bytes(pair.b.get(*reach.remote), Bytes(256 * 1024, 2)));
+    }
+}
