@@ -236,8 +236,8 @@ bool Engine::revoke(ShareId id, uint64_t deadline_ns) {
             endpoint->quiesce();
         }
     });
-    const bool over = wait([&] { return share->device_copies.load(std::memory_order_acquire) == 0; }, deadline_ns,
-                           options_.spin_ns);
+    const bool over =
+        wait([&] { return share->device_copies.load(std::memory_order_acquire) == 0; }, deadline_ns, options_.spin_ns);
     if (over) {
         const std::lock_guard lock(revoking_mutex_);
         revoking_.erase(id.packed());

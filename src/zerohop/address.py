@@ -79,6 +79,8 @@ def parse(url: str) -> Address:
     path = address.socket_path
     if path and (not path.startswith("/") or len(os.fsencode(path)) > MAX_SOCKET_PATH):
         raise ValueError(f"{url!r}: a Unix socket's path is absolute and has at most {MAX_SOCKET_PATH} bytes")
+    if bool(address.host) != bool(address.port):
+        raise ValueError(f"{url!r} has a host without a port, or a port without a host")
     if not address.listens and not path:
         raise ValueError(f"{url!r} has neither host:port nor the path of a Unix socket")
     return address

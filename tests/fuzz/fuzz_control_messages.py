@@ -8,9 +8,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import zerohop as zh
-from zerohop import address, wire
-
 from support.fuzzing import fuzz
+from zerohop import address, wire
 
 URL, HELLO, MESSAGE = range(3)
 

@@ -8,10 +8,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import zerohop as zh
-from zerohop import auth, wire
-
 from support.fuzzing import fuzz
 from support.raw_control import RawControl
+from zerohop import auth, wire
 
 CONTEXT = zh.Context(providers=["tcp"])
 FRIEND = zh.Context(providers=["tcp"])

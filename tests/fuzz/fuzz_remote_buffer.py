@@ -8,7 +8,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import zerohop as zh
-
 from support.fuzzing import fuzz
 
 

@@ -139,6 +139,10 @@ TEST_CASE("engine: a lane closed before it was connected, or connected to nonsen
             CHECK_THROWS_AS(lane->connect({"", {}}), NativeError);
             CHECK_THROWS_AS(lane->connect({"", {-1}}), NativeError);
             CHECK_THROWS_AS(lane->connect({"", {1, 2}}), NativeError);
+            Request request;
+            request.kind = Kind::notify;
+            request.notify = 1;
+            CHECK(a.engine->post(*lane, request, true).what == Posted::What::failed);
             if (provider == "shm") {
                 CHECK_THROWS_AS(lane->connect({"", {a.engine->presence().page_fd()}}), NativeError); // not a ring
                 const auto other = b.engine->add_endpoint(provider, b.peer->id());
@@ -147,10 +151,6 @@ TEST_CASE("engine: a lane closed before it was connected, or connected to nonsen
                 CHECK(lane->address().fds.size() == 1);
                 b.engine->close_endpoint(other, {Status::closed, Reason::lane_closed});
             }
-            Request request;
-            request.kind = Kind::notify;
-            request.notify = 1;
-            CHECK(a.engine->post(*lane, request, true).what == Posted::What::failed);
             a.engine->close_endpoint(lane, {Status::closed, Reason::lane_closed});
             const Sockets sockets = connected_sockets();
             CHECK_THROWS_AS(lane->connect({"", {sockets.a}}), NativeError);
@@ -172,9 +172,9 @@ TEST_CASE("engine: nothing is left of a hundred lanes") {
         CAPTURE(provider);
         Side a;
         Side b;
-        introduce(a, b);
         const int before = accel::test::open_descriptors();
         for (int i = 0; i < 100; ++i) {
+            introduce(a, b); // who loses a lane loses the peer
             connect(a, b, provider);
             Request notify;
             notify.kind = Kind::notify;
@@ -183,8 +183,12 @@ TEST_CASE("engine: nothing is left of a hundred lanes") {
             CHECK(notification(b).value == static_cast<uint32_t>(i));
             a.engine->close_endpoint(a.lane, {Status::closed, Reason::lane_closed});
             b.engine->close_endpoint(b.lane, {Status::closed, Reason::lane_closed});
+            a.engine->drop_peer(a.peer->id(), {Status::closed, Reason::user});
+            b.engine->drop_peer(b.peer->id(), {Status::closed, Reason::user});
             a.lane.reset();
             b.lane.reset();
+            a.peer.reset();
+            b.peer.reset();
         }
         CHECK(eventually([&] {
             a.engine->poller().kick();

@@ -62,13 +62,13 @@ TEST_CASE("fault: a deadline that nobody waits for passes all the same") {
             CAPTURE(caller_asleep);
             Pair pair(provider);
             const Reach reach = pair.reach(64);
+            const uint64_t sleeps = pair.a.engine->poller().sleeps();
             std::atomic<bool> over{false};
             std::thread caller([&] {
                 if (caller_asleep) { // with the right to poll, and no deadline of its own
                     pair.a.engine->wait([&] { return over.load(); }, 0, 0);
                 }
             });
-            const uint64_t sleeps = pair.a.engine->poller().sleeps();
             CHECK((!caller_asleep || eventually([&] { return pair.a.engine->poller().sleeps() > sleeps; })));
             const auto queue = std::make_shared<CompletionQueue>();
             const Stopped stopped(pair.b);

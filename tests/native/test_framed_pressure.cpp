@@ -1,6 +1,5 @@
 // A full lane is back-pressure: nothing is lost, and whoever waits for room goes on. Many threads at once.
 #include "engine_fixture.hpp"
-
 #include "provider/framed/frame.hpp"
 
 #include <numeric>
@@ -214,13 +213,13 @@ TEST_CASE("pressure: a large write goes on although nobody waits for it and anot
             CAPTURE(caller_asleep);
             Pair pair(path.provider);
             const Reach reach = pair.reach(3 << 20, path.local, path.remote, path.mapped);
+            const uint64_t sleeps = pair.a.engine->poller().sleeps();
             std::atomic<bool> over{false};
             std::jthread caller([&] {
                 if (caller_asleep) {
                     pair.a.engine->wait([&] { return over.load(); }, 0, 0);
                 }
             });
-            const uint64_t sleeps = pair.a.engine->poller().sleeps();
             CHECK((!caller_asleep || eventually([&] { return pair.a.engine->poller().sleeps() > sleeps; })));
             const auto queue = std::make_shared<CompletionQueue>();
             Posted posted = post(pair.a, reach.route, request(Kind::write, 0, 0, 3 << 20));
