@@ -47,10 +47,13 @@ uint64_t Engine::sleep_limit_ns(uint64_t now) {
             if (endpoint->needs_polling()) {
                 return kDeviceInterval;
             }
+            if (!endpoint->state().ok()) {
+                limit = kPresenceInterval; // a tick takes its descriptors and mappings back
+            }
         }
     }
     if (operations_.pending() != 0) {
-        limit = kPresenceInterval;
+        limit = std::min(limit, kPresenceInterval);
         const uint64_t deadline = operations_.earliest_deadline();
         if (deadline != UINT64_MAX) {
             limit = std::min(limit, deadline > now ? deadline - now : 1);
