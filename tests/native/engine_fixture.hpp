@@ -131,7 +131,7 @@ struct Side {
     }
     Bytes get(const Region& region) const { return get(region, 0, region.nbytes()); }
 
-    [[nodiscard]] Outcome wait(Posted posted) const {
+    [[nodiscard]] Outcome wait(const Posted& posted) const {
         if (posted.what != Posted::What::posted) {
             return posted.outcome;
         }

@@ -16,7 +16,7 @@ namespace {
 // Both ends, and the raw indices as a hostile peer sees them.
 struct Ring {
     Ring() : producer(consumer.fd()), peer(consumer.fd()) {}
-    RingIndices& indices() { return peer.indices(); }
+    RingIndices& indices() const { return peer.indices(); }
 
     size_t send(const Bytes& bytes, size_t from = 0, size_t nbytes = SIZE_MAX) {
         nbytes = std::min(nbytes, bytes.size() - from);

@@ -24,7 +24,7 @@ def fuzz(one_input: Callable[[bytes], None], seeds: Iterable[bytes]) -> None:
             (folders[0] / hashlib.sha256(seed).hexdigest()[:40]).write_bytes(seed)
     # Here, and not by atheris.instrument_imports(), which does not see through the loader of an editable installation.
     for known in gc.get_objects():
-        if isinstance(known, FunctionType) and known.__module__.partition(".")[0] == "zerohop":
+        if isinstance(known, FunctionType) and (known.__module__ or "").partition(".")[0] == "zerohop":
             atheris.instrument_func(known)
     atheris.Setup(sys.argv, one_input)
     atheris.Fuzz()
