@@ -222,11 +222,13 @@ bool Engine::revoke(ShareId id, uint64_t deadline_ns) {
     {
         const std::lock_guard lock(revoking_mutex_);
         share = shares_.remove(id);
+        std::erase_if(revoking_, [](const auto& each) { return each.second.expired(); });
         if (share) {
             revoking_.emplace(id.packed(), share);
         } else if (const auto found = revoking_.find(id.packed()); found != revoking_.end()) {
-            share = found->second; // asked again, because it took too long
-        } else {
+            share = found->second.lock(); // asked again, because it took too long
+        }
+        if (!share) {
             return true;
         }
     }

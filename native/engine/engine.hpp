@@ -118,7 +118,8 @@ private:
     std::vector<uint32_t> free_routes_;
 
     std::mutex revoking_mutex_;
-    std::map<uint64_t, std::shared_ptr<Share>> revoking_; // revoked, and a device still copies
+    // Revoked, and a device still copies. Those copies alone keep it alive: nobody needs to ask again.
+    std::map<uint64_t, std::weak_ptr<Share>> revoking_;
 
     std::atomic<bool> closed_{false};
     bool abandoned_ = false; // this is a forked child, which has one thread

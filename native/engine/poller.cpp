@@ -7,6 +7,7 @@
 #include <cstring>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <string>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -17,7 +18,8 @@ namespace zerohop {
 namespace {
 
 constexpr uint64_t kTick = kMillisecond;
-constexpr uint64_t kLinger = 5 * kMillisecond; // no longer than the engine's look at its peers
+constexpr uint64_t kFirstYield = 5 * kMicrosecond; // longer than an answer takes from a peer that spins, too
+constexpr uint64_t kLinger = 5 * kMillisecond;     // no longer than the engine's look at its peers
 
 Descriptor checked(int fd, const char* what) {
     if (fd < 0) {
@@ -48,6 +50,22 @@ void sleep_on(int epoll, uint64_t limit_ns) {
 }
 
 } // namespace
+
+void Turns::pass(uint64_t now) {
+    if (next_yield_ns_ == 0) {
+        interval_ns_ = kFirstYield;
+        next_yield_ns_ = now + (yield_brings_it_ ? 0 : kFirstYield);
+    }
+    if (now < next_yield_ns_) {
+        has_just_yielded_ = false;
+        cpu_pause();
+        return;
+    }
+    sched_yield();
+    has_just_yielded_ = true;
+    next_yield_ns_ = now_ns() + interval_ns_;
+    interval_ns_ = std::min(2 * interval_ns_, kTick); // who was in line, if anybody, had nothing for us
+}
 
 Poller::Poller(Pollable& work, Presence& presence, EventCount& finished, uint64_t spin_ns)
     : work_(work), presence_(presence), finished_(finished), spin_ns_(spin_ns),
@@ -234,6 +252,9 @@ void Poller::poll_until(const std::function<bool()>& done, uint64_t deadline_ns,
     uint64_t spin_end = now + spin_ns;
     while (exclusive_.load(std::memory_order_relaxed) == 0) {
         const bool did = work_.poll();
+        if (did) {
+            turns_.found();
+        }
         if (done()) {
             return;
         }
@@ -245,7 +266,7 @@ void Poller::poll_until(const std::function<bool()>& done, uint64_t deadline_ns,
         if (did && may_sleep) {
             spin_end = now + spin_ns;
         } else if (now < spin_end) {
-            cpu_pause();
+            turns_.pass(now);
         } else if (!may_sleep) {
             return;
         } else {
@@ -364,11 +385,12 @@ void Poller::spin_as_progress() {
         const uint64_t now = now_ns();
         tick_when_due(now);
         if (did) {
+            turns_.found();
             spin_end = now + spin_ns_;
         } else if (now >= spin_end) {
             break;
         } else {
-            cpu_pause();
+            turns_.pass(now);
         }
     }
 }

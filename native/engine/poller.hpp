@@ -32,6 +32,27 @@ public:
     virtual uint64_t sleep_limit_ns(uint64_t now) = 0;
 };
 
+// One turn of spinning after another, for whoever polls. The kernel likes to put a process that was woken on the
+// processor of the one that woke it, where it stands in line until that one stops spinning: so when the answer does not
+// come at once, let others go first now and then; and at once where that has just brought the answer.
+class Turns {
+public:
+    // Something came.
+    void found() {
+        yield_brings_it_ = has_just_yielded_;
+        has_just_yielded_ = false;
+        next_yield_ns_ = 0;
+    }
+    // Nothing came.
+    void pass(uint64_t now);
+
+private:
+    bool yield_brings_it_ = false;
+    bool has_just_yielded_ = false;
+    uint64_t interval_ns_ = 0;
+    uint64_t next_yield_ns_ = 0;
+};
+
 class Poller {
 public:
     // `finished` is notified by whoever ends an operation.
@@ -82,6 +103,7 @@ private:
     const uint64_t spin_ns_;
 
     std::mutex polling_;
+    Turns turns_; // of whoever holds polling_
     std::atomic<int> callers_{0};
     std::atomic<int> sleeping_callers_{0};
     std::atomic<int> exclusive_{0};

@@ -32,7 +32,7 @@ bool DeviceAtomics::poll() {
     }
     const uint64_t changed = front.swap ? front.operand : old_ + front.operand;
     std::memcpy(buffer_.data(), &changed, sizeof changed);
-    accel::Stream* stream = accelerators_.stream(front.region->device(), Accelerators::Direction::inbound);
+    accel::Stream* stream = staging_.stream(front.region->device(), Staging::Direction::inbound);
     if (stream == nullptr) {
         finish({Status::device_error, Reason::device_lost});
         return true;
@@ -50,12 +50,12 @@ bool DeviceAtomics::start() {
         return true;
     }
     // On the stream that inbound writes use, so that an atomic comes after the writes that were done before it.
-    accel::Stream* stream = accelerators_.stream(front.region->device(), Accelerators::Direction::inbound);
+    accel::Stream* stream = staging_.stream(front.region->device(), Staging::Direction::inbound);
     if (stream == nullptr) {
         finish({Status::device_error, Reason::device_lost});
         return true;
     }
-    buffer_ = accelerators_.pool(Accelerators::Direction::inbound)->try_acquire();
+    buffer_ = staging_.try_acquire(Staging::Direction::inbound);
     if (!buffer_) {
         return false;
     }

@@ -25,7 +25,7 @@ struct DeviceAtomic {
 
 class DeviceAtomics {
 public:
-    explicit DeviceAtomics(Accelerators& accelerators) : accelerators_(accelerators) {}
+    explicit DeviceAtomics(Accelerators& accelerators) : staging_(accelerators) {}
     void push(DeviceAtomic atomic) { queue_.push_back(std::move(atomic)); }
     // True when it moved on.
     bool poll();
@@ -35,7 +35,7 @@ private:
     bool start();
     void finish(Outcome outcome);
 
-    Accelerators& accelerators_;
+    Staging staging_;
     std::deque<DeviceAtomic> queue_;
     StagingBuffer buffer_;
     std::shared_ptr<accel::Event> event_; // of the front's copy

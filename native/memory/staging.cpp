@@ -59,8 +59,7 @@ void StagingPool::give_back(std::byte* data) {
 }
 
 Accelerators::Accelerators(std::shared_ptr<accel::Driver> driver)
-    : driver_(std::move(driver)), devices_(driver_->devices()), outbound_(std::make_shared<StagingPool>(driver_)),
-      inbound_(std::make_shared<StagingPool>(driver_)), streams_(devices_.size() * 2) {}
+    : driver_(std::move(driver)), devices_(driver_->devices()), streams_(devices_.size() * 2) {}
 
 accel::Stream* Accelerators::stream(int device, Direction direction) {
     const std::lock_guard lock(mutex_);

@@ -12,7 +12,7 @@
 namespace zerohop {
 
 inline constexpr size_t kStagingBytes = 256 * 1024;
-inline constexpr size_t kStagingBuffers = 16;
+inline constexpr size_t kStagingBuffers = 8;
 
 class StagingPool;
 
@@ -52,8 +52,7 @@ private:
     std::vector<std::byte*> free_;
 };
 
-// What one Context has of accelerators: its devices, and for each direction a pool and a stream per device. Two
-// pools, because inbound data must never wait for outbound data to leave: two peers could wait for each other.
+// What one Context has of accelerators: its devices, and for each of them a stream per direction.
 class Accelerators {
 public:
     explicit Accelerators(std::shared_ptr<accel::Driver> driver);
@@ -61,22 +60,41 @@ public:
     enum class Direction : uint8_t { outbound, inbound };
     const std::vector<std::shared_ptr<accel::Device>>& devices() const { return devices_; }
     accel::Driver& driver() const { return *driver_; }
+    const std::shared_ptr<accel::Driver>& shared_driver() const { return driver_; }
     // Null where the device is lost.
     [[nodiscard]] accel::Stream* stream(int device, Direction direction);
     // Ends all copies, whatever that takes, and starts no more.
     void stop();
-    const std::shared_ptr<StagingPool>& pool(Direction direction) const {
-        return direction == Direction::outbound ? outbound_ : inbound_;
-    }
 
 private:
     std::shared_ptr<accel::Driver> driver_;
     std::vector<std::shared_ptr<accel::Device>> devices_;
-    std::shared_ptr<StagingPool> outbound_;
-    std::shared_ptr<StagingPool> inbound_;
     std::mutex mutex_;
     std::vector<std::unique_ptr<accel::Stream>> streams_; // device × direction
     bool stopped_ = false;
+};
+
+// One lane's way to and from device memory. Buffers are of the lane, not of the Context, so that a peer that has
+// stopped keeps none that another peer's lane waits for; and of one direction, because inbound data must never wait
+// for outbound data to leave: two peers could wait for each other.
+class Staging {
+public:
+    using Direction = Accelerators::Direction;
+    explicit Staging(Accelerators& accelerators)
+        : accelerators_(accelerators), outbound_(std::make_shared<StagingPool>(accelerators.shared_driver())),
+          inbound_(std::make_shared<StagingPool>(accelerators.shared_driver())) {}
+
+    [[nodiscard]] accel::Stream* stream(int device, Direction direction) {
+        return accelerators_.stream(device, direction);
+    }
+    [[nodiscard]] StagingBuffer try_acquire(Direction direction) {
+        return (direction == Direction::outbound ? outbound_ : inbound_)->try_acquire();
+    }
+
+private:
+    Accelerators& accelerators_;
+    std::shared_ptr<StagingPool> outbound_;
+    std::shared_ptr<StagingPool> inbound_;
 };
 
 } // namespace zerohop

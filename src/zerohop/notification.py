@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .context import Context
 
 _DO_NOT_WAIT: Final = -1
+_new_tuple: Final = tuple.__new__
 
 
 class Notification(NamedTuple):
@@ -110,8 +111,7 @@ class NotificationWait(Operation[Notification]):
             return
         self._enter()
         try:
-            if not self._take(_DO_NOT_WAIT, 0):
-                self._wait(timeout)
+            self._wait(timeout)
         finally:
             self._guard.release()
 
@@ -151,8 +151,12 @@ class NotificationWait(Operation[Notification]):
             return True
         if popped is None:
             return False
-        self._note = make_notification(context, popped)
-        self._tell()
+        # As make_notification, without the call: this lies between the arrival and the caller's next step.
+        peer, value, nbytes = popped
+        connection = context._peers.introduced.get(peer) or context._connection_of(peer)
+        self._note = _new_tuple(Notification, (value, nbytes, connection))
+        if self._armed or self._timer is not None:
+            self._tell()
         return True
 
     def _expired(self) -> bool:

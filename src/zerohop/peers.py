@@ -55,7 +55,7 @@ class Peers:
         # By id of the peer Context; read by any thread.
         self.connected: dict[str, Connection] = {}
         # By native id, the lost ones too.
-        self._introduced: dict[int, Connection] = {}
+        self.introduced: dict[int, Connection] = {}
         self._dials: dict[str, asyncio.Task[Connection]] = {}
         self._dialling: set[str] = set()
         # Those that have not come to a lane yet, and when peers were admitted that are about to become one.
@@ -131,11 +131,11 @@ class Peers:
 
     def introduce(self, connection: Connection) -> None:
         """It has a native id from now on."""
-        self._introduced[connection._native_id] = connection
-        if len(self._introduced) > _REMEMBERED:
-            for native_id, old in list(self._introduced.items()):
+        self.introduced[connection._native_id] = connection
+        if len(self.introduced) > _REMEMBERED:
+            for native_id, old in list(self.introduced.items()):
                 if old._lost is not None:
-                    del self._introduced[native_id]
+                    del self.introduced[native_id]
                     break
 
     def established(self, connection: Connection) -> None:
@@ -180,7 +180,7 @@ class Peers:
 
     def of_native(self, native_id: int) -> Connection:
         """The Connection that a native id stands for; an unnamed, lost one when it is long gone."""
-        connection = self._introduced.get(native_id)
+        connection = self.introduced.get(native_id)
         if connection is None:
             connection = Connection(self._context, "")
             connection._lost = PeerLost("the peer is long gone")
@@ -211,15 +211,15 @@ class Peers:
         """After the engine is closed: let go of what the connections hold."""
         asyncio.get_running_loop().remove_reader(self._context._engine.events.fd)
         error = self._context._closed_error()
-        for connection in {*self.connected.values(), *self._young, *self._introduced.values()}:
+        for connection in {*self.connected.values(), *self._young, *self.introduced.values()}:
             connection._lose(error, Status.CLOSED, Reason.LANE_CLOSED)
-        self._introduced.clear()
+        self.introduced.clear()
 
     def _died(self) -> None:
         """The engine has found peers dead."""
         engine = self._context._engine
         for native_id in engine.events.drain():
-            connection = self._introduced.get(native_id)
+            connection = self.introduced.get(native_id)
             if connection is not None and connection._lost is None:
                 status, reason = engine.peer_status(native_id)
                 connection._lose(lost_error(connection, status, reason), status, reason)

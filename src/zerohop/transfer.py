@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from operator import index
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -62,7 +62,7 @@ def write(context: Context, src: Local, dst: RemoteBuffer, notify: int | None, t
     else:
         return transfer(context, "write", src, dst, notify, timeout)
     if timeout is None and context._timeout_ns:
-        deadline = time.monotonic_ns() + context._timeout_ns
+        deadline = monotonic_ns() + context._timeout_ns
     else:
         deadline = context._deadline(timeout)
     try:

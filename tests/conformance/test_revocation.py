@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 
 import zerohop as zh
 from support.buffers import KINDS, Buffer, Kind
+from support.leaks import expect_given_back, holdings
+from support.native import engine_of
 from support.options import Options
 from support.pattern import POISON, expect_poison, pattern
 from support.service import Service
@@ -134,6 +137,28 @@ def test_closing_a_memory_ends_its_handles(world: World, kind: Kind) -> None:
     owned.memory.close()
     assert job.result().outcome.kind in {"AccessDenied", "Closed"}
     assert world.there.call(Service.try_write, bytes(handle), target.number, 4096).kind in {"AccessDenied", "Closed"}
+
+
+@pytest.mark.parametrize("provider", ["shm", "tcp"])
+def test_closing_a_memory_that_a_device_still_writes_to(open_context: OpenContext, provider: str) -> None:
+    """Nobody waits for the device's copies; once they have ended the memory is given back, though the Context is open."""
+    options = Options(providers=(provider,))
+    owner, other = open_context(options), open_context(options)
+    with owner.alloc(NBYTES, device="sim:0") as warm:
+        other.write(pattern(1, NBYTES), warm.share("w")).result(10)
+    before = holdings()
+    # More than there are staging buffers for.
+    memory = owner.alloc(32 * MIB, device="sim:0")
+    engine_of(owner).sim_delay(0, 30_000_000, 0)
+    arrived = owner.statistics().engine["bytes_received"]
+    write = other.write(pattern(2, 32 * MIB), memory.share("w"))
+    while owner.statistics().engine["bytes_received"] - arrived < MIB:
+        time.sleep(0.001)  # the first copies begin then; nothing tells that they have
+    memory.close()
+    del memory
+    with pytest.raises(zh.AccessDenied):
+        write.result(10)
+    expect_given_back(before, holdings, "this process")
 
 
 @pytest.mark.parametrize("provider", ["shm", "tcp"])

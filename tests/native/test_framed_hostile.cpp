@@ -444,3 +444,47 @@ TEST_CASE("hostile: a peer that never reads holds nobody up but itself") {
         CHECK(local->pins() == 0);
     }
 }
+
+TEST_CASE("hostile: a stopped peer takes no staging buffers from the lanes of others") {
+    for (const std::string& provider : kProviders) {
+        CAPTURE(provider);
+        Side side;
+        const auto local = side.alloc(3 << 20, kSimDevice);
+        // Each of these has more to send, and more to receive, than all the staging buffers hold, and never goes on.
+        std::vector<std::unique_ptr<RawPeer>> stopped;
+        std::vector<Posted> ops;
+        for (int i = 0; i < 3; ++i) {
+            stopped.push_back(std::make_unique<RawPeer>(side, provider));
+            Route route;
+            route.endpoint = side.lane;
+            route.local = local;
+            route.capability = kCapability;
+            route.remote_nbytes = 3 << 20;
+            route.rights = kReadWrite;
+            const uint64_t id = side.engine->add_route(route);
+            for (int j = 0; j < 8; ++j) {
+                ops.push_back(post(side, id, request(Kind::write, 0, 0, 3 << 20)));
+            }
+        }
+        // Another peer's lane moves all the same.
+        Side other;
+        introduce(side, other);
+        connect(side, other, provider);
+        const auto remote = other.alloc(3 << 20);
+        Route route;
+        route.endpoint = side.lane;
+        route.local = local;
+        route.share = other.engine->shares().add(remote, 0, 3 << 20, kReadWrite, kCapability);
+        route.capability = kCapability;
+        route.remote_nbytes = 3 << 20;
+        route.rights = kReadWrite;
+        const uint64_t id = side.engine->add_route(route);
+        CHECK(run(side, id, request(Kind::write, 0, 0, 3 << 20, -1, now_ns() + 5 * kSecond)) == kOk);
+        CHECK(run(side, id, request(Kind::read, 0, 0, 3 << 20, -1, now_ns() + 5 * kSecond)) == kOk);
+        side.close();
+        other.close();
+        for (Posted& op : ops) {
+            CHECK(op.op->status() == Status::closed);
+        }
+    }
+}

@@ -134,6 +134,13 @@ struct Other {
         return side.engine->add_route(std::move(route));
     }
     void signal(int number) const { REQUIRE(::kill(pid, number) == 0); }
+    // Returns when it has stopped: until then it may still answer.
+    void stop() {
+        signal(SIGSTOP);
+        int status = 0;
+        REQUIRE(::waitpid(pid, &status, WUNTRACED) == pid);
+        REQUIRE(WIFSTOPPED(status));
+    }
     int reap() {
         int status = 0;
         REQUIRE(::waitpid(std::exchange(pid, -1), &status, 0) > 0);
@@ -171,7 +178,7 @@ TEST_CASE("death: killed while operations fly, each of them ends, and the next p
                                            other.route(local, false, true)};
                 CHECK(run(side, routes[0], request(Kind::write, 0, 0, kBytes)) == kOk);
                 if (stopped_first) {
-                    other.signal(SIGSTOP);
+                    other.stop();
                 }
                 std::vector<Posted> ops;
                 for (int i = 0; i < 30; ++i) {
@@ -230,7 +237,7 @@ TEST_CASE("death: a stopped process is a deadline, not a death, and goes on wher
         const Bytes mine = pattern(kBytes, 1);
         side.put(*local, mine);
         CHECK(run(side, route, request(Kind::write, 0, 0, kBytes)) == kOk);
-        other.signal(SIGSTOP);
+        other.stop();
         for (const Kind kind : {Kind::write, Kind::read}) {
             const Outcome outcome = run(side, route, request(kind, 0, 0, kBytes, -1, now_ns() + 5 * kMillisecond));
             CHECK(outcome == kDeadline);

@@ -13,7 +13,8 @@ constexpr uint64_t kPollBudget = 256 * 1024;
 
 } // namespace
 
-FramedEndpoint::FramedEndpoint(Engine& engine, std::shared_ptr<Peer> peer) : engine_(engine), peer_(std::move(peer)) {}
+FramedEndpoint::FramedEndpoint(Engine& engine, std::shared_ptr<Peer> peer)
+    : engine_(engine), peer_(std::move(peer)), staging_(engine.accelerators()) {}
 
 void FramedEndpoint::start(std::unique_ptr<ByteStream> stream) {
     // The lane may be closed at any moment, also before it was connected.

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "engine/engine.hpp"
+#include "memory/staging.hpp"
 #include "provider/framed/byte_stream.hpp"
 #include "provider/framed/frame.hpp"
 #include "provider/framed/inbound.hpp"
@@ -122,6 +123,7 @@ private:
     std::atomic<Status> status_{Status::ok};
     std::atomic<Reason> reason_{Reason::none};
 
+    Staging staging_; // outlives the sources and sinks below
     SpinLock lane_;
     std::atomic<bool> outbound_pending_{false};
     std::atomic<bool> wants_room_{false};

@@ -134,7 +134,7 @@ Posted FramedEndpoint::post_one_sided(const Request& request) {
 }
 
 void FramedEndpoint::push_read(const Request& request, Outstanding& outstanding, uint32_t ticket) {
-    outstanding.sink = make_sink(engine_.accelerators(), outstanding.local);
+    outstanding.sink = make_sink(staging_, outstanding.local);
     if (!outstanding.local->is_host()) {
         device_work_.store(true, std::memory_order_relaxed);
     }
@@ -180,7 +180,7 @@ void FramedEndpoint::push_write(const Request& request, Outstanding& outstanding
     transfer.remote = request.pages ? Extents(request.remote_offset, request.pages->remote.data(),
                                               request.pages->remote.size(), request.pages->page_bytes)
                                     : Extents(request.remote_offset, request.nbytes);
-    transfer.source = make_source(engine_.accelerators(), outstanding.local, outstanding.extents(), request.pages);
+    transfer.source = make_source(staging_, outstanding.local, outstanding.extents(), request.pages);
     if (!host) {
         device_work_.store(true, std::memory_order_relaxed);
     }

@@ -144,7 +144,7 @@ bool FramedEndpoint::grant(PostedRecv& recv, ArrivedSend& send) {
     if (!recv.local->is_host()) {
         device_work_.store(true, std::memory_order_relaxed);
     }
-    arrival->sink = make_sink(engine_.accelerators(), std::move(recv.local));
+    arrival->sink = make_sink(staging_, std::move(recv.local));
     if (send.eager) {
         ending_.push_back(std::move(arrival)); // poll_arrivals() puts the bytes in place
         return true;
@@ -219,7 +219,7 @@ void FramedEndpoint::on_clear_to_send(const FrameHeader& header) {
     Transfer transfer;
     transfer.header = data;
     transfer.op = outstanding->op;
-    transfer.source = make_source(engine_.accelerators(), outstanding->local, outstanding->extents(), nullptr);
+    transfer.source = make_source(staging_, outstanding->local, outstanding->extents(), nullptr);
     transfer.remote = Extents(0, outstanding->nbytes);
     if (!outstanding->local->is_host()) {
         device_work_.store(true, std::memory_order_relaxed);

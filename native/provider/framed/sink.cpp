@@ -39,12 +39,11 @@ private:
 
 class DeviceSink final : public Sink {
 public:
-    DeviceSink(Accelerators& accelerators, Pin<Region> region)
-        : accelerators_(accelerators), region_(std::move(region)) {}
+    DeviceSink(Staging& staging, Pin<Region> region) : staging_(staging), region_(std::move(region)) {}
 
     bool begin_frame(Extents extents) override {
         if (!buffer_) {
-            buffer_ = accelerators_.pool(Accelerators::Direction::inbound)->try_acquire();
+            buffer_ = staging_.try_acquire(Staging::Direction::inbound);
             if (!buffer_) {
                 return false;
             }
@@ -64,7 +63,7 @@ public:
             buffer_ = {}; // others may need it before this sink gets its next frame, if it does
             return;
         }
-        accel::Stream* stream = accelerators_.stream(region_->device(), Accelerators::Direction::inbound);
+        accel::Stream* stream = staging_.stream(region_->device(), Staging::Direction::inbound);
         if (stream == nullptr) {
             outcome_ = {Status::device_error, Reason::device_lost};
             return;
@@ -98,7 +97,7 @@ private:
         StagingBuffer buffer;
         std::shared_ptr<accel::Event> event;
     };
-    Accelerators& accelerators_;
+    Staging& staging_;
     Pin<Region> region_;
     Extents extents_;
     StagingBuffer buffer_;
@@ -109,11 +108,11 @@ private:
 
 } // namespace
 
-std::unique_ptr<Sink> make_sink(Accelerators& accelerators, Pin<Region> region) {
+std::unique_ptr<Sink> make_sink(Staging& staging, Pin<Region> region) {
     if (region->is_host()) {
         return std::make_unique<HostSink>(std::move(region));
     }
-    return std::make_unique<DeviceSink>(accelerators, std::move(region));
+    return std::make_unique<DeviceSink>(staging, std::move(region));
 }
 
 } // namespace zerohop::framed

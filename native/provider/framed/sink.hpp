@@ -10,7 +10,7 @@
 #include <sys/uio.h>
 
 namespace zerohop {
-class Accelerators;
+class Staging;
 } // namespace zerohop
 
 namespace zerohop::framed {
@@ -31,6 +31,6 @@ public:
     [[nodiscard]] virtual Outcome outcome() const = 0;
 };
 
-[[nodiscard]] std::unique_ptr<Sink> make_sink(Accelerators& accelerators, Pin<Region> region);
+[[nodiscard]] std::unique_ptr<Sink> make_sink(Staging& staging, Pin<Region> region);
 
 } // namespace zerohop::framed

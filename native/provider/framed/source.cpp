@@ -67,8 +67,8 @@ private:
 
 class DeviceSource final : public Source {
 public:
-    DeviceSource(Accelerators& accelerators, Pin<Region> region, Extents extents, std::shared_ptr<const void> pages)
-        : accelerators_(accelerators), region_(std::move(region)), extents_(extents), pages_(std::move(pages)),
+    DeviceSource(Staging& staging, Pin<Region> region, Extents extents, std::shared_ptr<const void> pages)
+        : staging_(staging), region_(std::move(region)), extents_(extents), pages_(std::move(pages)),
           left_(extents.left()) {}
 
     uint32_t unit() override {
@@ -124,12 +124,12 @@ private:
 
     void start_copies() {
         while (outcome_.ok() && extents_.left() != 0 && stages_.size() < kStagesAhead) {
-            accel::Stream* stream = accelerators_.stream(region_->device(), Accelerators::Direction::outbound);
+            accel::Stream* stream = staging_.stream(region_->device(), Staging::Direction::outbound);
             if (stream == nullptr) {
                 outcome_ = {Status::device_error, Reason::device_lost};
                 return;
             }
-            StagingBuffer buffer = accelerators_.pool(Accelerators::Direction::outbound)->try_acquire();
+            StagingBuffer buffer = staging_.try_acquire(Staging::Direction::outbound);
             if (!buffer) {
                 return;
             }
@@ -148,7 +148,7 @@ private:
         }
     }
 
-    Accelerators& accelerators_;
+    Staging& staging_;
     Pin<Region> region_;
     Extents extents_;
     std::shared_ptr<const void> pages_;
@@ -160,12 +160,12 @@ private:
 
 } // namespace
 
-std::unique_ptr<Source> make_source(Accelerators& accelerators, Pin<Region> region, Extents extents,
+std::unique_ptr<Source> make_source(Staging& staging, Pin<Region> region, Extents extents,
                                     std::shared_ptr<const void> pages) {
     if (region->is_host()) {
         return std::make_unique<HostSource>(std::move(region), extents, std::move(pages));
     }
-    return std::make_unique<DeviceSource>(accelerators, std::move(region), extents, std::move(pages));
+    return std::make_unique<DeviceSource>(staging, std::move(region), extents, std::move(pages));
 }
 
 } // namespace zerohop::framed

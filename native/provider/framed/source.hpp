@@ -10,7 +10,7 @@
 #include <sys/uio.h>
 
 namespace zerohop {
-class Accelerators;
+class Staging;
 } // namespace zerohop
 
 namespace zerohop::framed {
@@ -34,7 +34,7 @@ public:
 };
 
 // `pages` keeps alive what `extents` points into.
-[[nodiscard]] std::unique_ptr<Source> make_source(Accelerators& accelerators, Pin<Region> region, Extents extents,
+[[nodiscard]] std::unique_ptr<Source> make_source(Staging& staging, Pin<Region> region, Extents extents,
                                                   std::shared_ptr<const void> pages);
 
 } // namespace zerohop::framed

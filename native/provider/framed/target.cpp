@@ -46,7 +46,7 @@ bool FramedEndpoint::begin_write(const FrameHeader& header) {
         paged ? Extents(base, in_.table.data(), in_.table.size(), header.page_bytes) : Extents(base, header.payload);
     Sink* sink = nullptr;
     if (region->is_host()) {
-        in_.own_sink = make_sink(engine_.accelerators(), std::move(region));
+        in_.own_sink = make_sink(staging_, std::move(region));
         sink = in_.own_sink.get();
         const bool spread = paged && header.page_bytes >= kMinStreamingPage && share->nbytes >= kStreamingPages;
         in_.streaming = streaming_hint && (spread || (!paged && header.arg >= kStreamingBytes));
@@ -77,7 +77,7 @@ Sink* FramedEndpoint::arrival_sink(const FrameHeader& header, Pin<Region> region
     }
     auto arrival = std::make_shared<Arrival>();
     arrival->ticket = header.ticket;
-    arrival->sink = make_sink(engine_.accelerators(), std::move(region));
+    arrival->sink = make_sink(staging_, std::move(region));
     arrival->share = share;
     arrival->counted = true;
     share->device_copies.fetch_add(1, std::memory_order_acq_rel);
@@ -188,7 +188,7 @@ void FramedEndpoint::on_read(const FrameHeader& header) {
     if (!region->is_host()) {
         device_work_.store(true, std::memory_order_relaxed);
     }
-    transfer.source = make_source(engine_.accelerators(), std::move(region), extents, std::move(pages));
+    transfer.source = make_source(staging_, std::move(region), extents, std::move(pages));
     const std::lock_guard lock(lane_);
     if (outbound_.transfers() >= 2 * kWindow) { // ours, and as many of the peer's reads
         return fail({Status::protocol, Reason::window_full});
