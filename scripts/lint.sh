@@ -14,7 +14,8 @@ check() { # NAME COMMAND…
         echo "$name: ok"
     else
         echo "$name: failed"
-        tail -100 "$log"
+        # Of clang-tidy's pages, the findings themselves; the whole is in the log.
+        if ! grep -A 2 -E '(warning|error): ' "$log" | head -60; then tail -60 "$log"; fi
         failed+=("$name")
     fi
 }
@@ -31,7 +32,7 @@ tidy() {
         -DPython_EXECUTABLE="$PWD/.venv/bin/python" || return 1
     # A file is looked at again only when it, a header of ours, or the rules have changed.
     local rules headers
-    rules=$(cat .clang-tidy CMakeLists.txt pyproject.toml | sha256sum)
+    rules=$(cat .clang-tidy tests/native/.clang-tidy CMakeLists.txt pyproject.toml | sha256sum)
     headers=$(printf '%s\n' "${cpp[@]}" | grep 'hpp$' | xargs -r cat | sha256sum)
     export rules headers
     # shellcheck disable=SC2016 # the inner shell expands these

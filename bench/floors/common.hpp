@@ -28,7 +28,7 @@ using ConstBytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::dev
 using Pages = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Samples = std::vector<int64_t>;
 
-inline constexpr size_t cache_line = 128; // two lines: the adjacent-line prefetcher pairs them
+inline constexpr size_t kCacheLine = 128; // two lines: the adjacent-line prefetcher pairs them
 
 inline int64_t now_ns() {
     timespec t{};

@@ -8,7 +8,7 @@ namespace floors {
 namespace {
 
 // Both words of a direction share a line, so that the payload costs no second transfer between the cores.
-struct alignas(cache_line) Line {
+struct alignas(kCacheLine) Line {
     std::atomic<uint64_t> sequence;
     uint64_t payload;
 };

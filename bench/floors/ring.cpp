@@ -10,32 +10,32 @@ namespace floors {
 
 namespace {
 
-constexpr size_t header_bytes = 16;
-constexpr size_t slice_bytes = 64 * 1024;  // the largest record: both sides copy at the same time
-constexpr size_t publish_bytes = 8 * 1024; // small records are published in groups of this size
-constexpr uint64_t wrap_mark = ~uint64_t{0};
+constexpr size_t kHeaderBytes = 16;
+constexpr size_t kSliceBytes = 64 * 1024;  // the largest record: both sides copy at the same time
+constexpr size_t kPublishBytes = 8 * 1024; // small records are published in groups of this size
+constexpr uint64_t kWrapMark = ~uint64_t{0};
 
 struct Record {
-    uint64_t offset; // where the payload goes in the receiver's memory, or wrap_mark
+    uint64_t offset; // where the payload goes in the receiver's memory, or kWrapMark
     uint64_t nbytes;
 };
-static_assert(sizeof(Record) == header_bytes);
+static_assert(sizeof(Record) == kHeaderBytes);
 
 struct Counters {
-    alignas(cache_line) std::atomic<uint64_t> tail; // bytes published by the sender
-    alignas(cache_line) std::atomic<uint64_t> head; // bytes consumed by the receiver
+    alignas(kCacheLine) std::atomic<uint64_t> tail; // bytes published by the sender
+    alignas(kCacheLine) std::atomic<uint64_t> head; // bytes consumed by the receiver
 };
 
 constexpr size_t padded(size_t nbytes) {
-    return (nbytes + header_bytes - 1) & ~(header_bytes - 1);
+    return (nbytes + kHeaderBytes - 1) & ~(kHeaderBytes - 1);
 }
 
 class Ring {
 public:
     Ring(int fd, size_t nbytes)
         : mapping_(fd, nbytes), counters_(reinterpret_cast<Counters*>(mapping_.data())),
-          data_(mapping_.data() + sizeof(Counters)), capacity_((nbytes - sizeof(Counters)) & ~(header_bytes - 1)) {
-        if (nbytes < sizeof(Counters) + 4 * slice_bytes)
+          data_(mapping_.data() + sizeof(Counters)), capacity_((nbytes - sizeof(Counters)) & ~(kHeaderBytes - 1)) {
+        if (nbytes < sizeof(Counters) + 4 * kSliceBytes)
             throw nb::value_error("a ring of 4 slices or more is needed");
     }
 
@@ -50,8 +50,8 @@ public:
         begin_sending(timeout);
         for (int64_t& sample : samples) {
             const int64_t start = now_ns();
-            for (size_t at = 0; at < source.size(); at += slice_bytes)
-                push(at, source.data() + at, std::min(slice_bytes, source.size() - at));
+            for (size_t at = 0; at < source.size(); at += kSliceBytes)
+                push(at, source.data() + at, std::min(kSliceBytes, source.size() - at));
             drain();
             sample = now_ns() - start;
         }
@@ -62,7 +62,7 @@ public:
                         size_t page_bytes, size_t batch, size_t rounds, double timeout) {
         const PageLists lists{source_pages, target_pages, page_bytes, batch};
         lists.check();
-        if (page_bytes > slice_bytes)
+        if (page_bytes > kSliceBytes)
             throw nb::value_error("a page of at most 65536 bytes is needed");
         check_pages(source_pages, page_bytes, source.size(), "a source page lies outside the source");
         Samples samples(rounds);
@@ -112,19 +112,19 @@ private:
     }
 
     void push(uint64_t offset, const uint8_t* payload, size_t nbytes) {
-        const size_t need = header_bytes + padded(nbytes);
+        const size_t need = kHeaderBytes + padded(nbytes);
         size_t at = tail_ % capacity_;
         if (capacity_ - at < need) {
             wait_for_space(capacity_ - at);
-            reinterpret_cast<Record*>(data_ + at)->offset = wrap_mark;
+            reinterpret_cast<Record*>(data_ + at)->offset = kWrapMark;
             tail_ += capacity_ - at;
             at = 0;
         }
         wait_for_space(need);
         *reinterpret_cast<Record*>(data_ + at) = Record{offset, nbytes};
-        std::memcpy(data_ + at + header_bytes, payload, nbytes);
+        std::memcpy(data_ + at + kHeaderBytes, payload, nbytes);
         tail_ += need;
-        if (tail_ - published_ >= publish_bytes)
+        if (tail_ - published_ >= kPublishBytes)
             publish();
     }
 
@@ -137,14 +137,14 @@ private:
     size_t pop(const Bytes& target) {
         const size_t at = head_ % capacity_;
         const Record record = *reinterpret_cast<Record*>(data_ + at);
-        if (record.offset == wrap_mark) {
+        if (record.offset == kWrapMark) {
             head_ += capacity_ - at;
             return 0;
         }
-        if (record.nbytes > slice_bytes || record.offset + record.nbytes > target.size())
+        if (record.nbytes > kSliceBytes || record.offset + record.nbytes > target.size())
             throw std::runtime_error("a record lies outside the target");
-        std::memcpy(target.data() + record.offset, data_ + at + header_bytes, record.nbytes);
-        head_ += header_bytes + padded(record.nbytes);
+        std::memcpy(target.data() + record.offset, data_ + at + kHeaderBytes, record.nbytes);
+        head_ += kHeaderBytes + padded(record.nbytes);
         return record.nbytes;
     }
 

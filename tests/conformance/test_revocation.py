@@ -141,7 +141,7 @@ def test_closing_a_memory_ends_its_handles(world: World, kind: Kind) -> None:
 
 @pytest.mark.parametrize("provider", ["shm", "tcp"])
 def test_closing_a_memory_that_a_device_still_writes_to(open_context: OpenContext, provider: str) -> None:
-    """Nobody waits for the device's copies; once they have ended the memory is given back, though the Context is open."""
+    """Nobody waits for the device's copies; once they have ended the memory is given back, the Context still open."""
     options = Options(providers=(provider,))
     owner, other = open_context(options), open_context(options)
     with owner.alloc(NBYTES, device="sim:0") as warm:

@@ -175,7 +175,7 @@ void FramedEndpoint::on_read(const FrameHeader& header) {
     Transfer transfer;
     transfer.header.kind = FrameKind::read_data;
     transfer.header.ticket = header.ticket;
-    transfer.share = share;
+    transfer.share = std::move(share);
     // Page lists of more than kMaxTable pages come in several requests; `notify` says which part of them this is.
     const uint64_t before = paged ? uint64_t{header.notify} * kMaxTable * header.arg : 0;
     transfer.remote = Extents(before, nbytes);

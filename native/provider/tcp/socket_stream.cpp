@@ -112,7 +112,7 @@ void SocketStream::close(bool at_once) {
         if (at_once) {
             // A reset. After shutdown() a peer that fills our window would neither be told nor stopped.
             const sockaddr nobody{AF_UNSPEC, {}};
-            ::connect(socket_.get(), &nobody, sizeof nobody);
+            [[maybe_unused]] const int reset = ::connect(socket_.get(), &nobody, sizeof nobody);
         }
         shutdown(socket_.get(), SHUT_RDWR);
         // The descriptor itself stays until destruction: a posting thread may be about to use it.
