@@ -16,7 +16,7 @@ mkdir -p "$dir"
 
 export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1:halt_on_error=1${ASAN_OPTIONS:+:$ASAN_OPTIONS}
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1${UBSAN_OPTIONS:+:$UBSAN_OPTIONS}
-export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1${TSAN_OPTIONS:+:$TSAN_OPTIONS}
+export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/tests/native/tsan.supp${TSAN_OPTIONS:+:$TSAN_OPTIONS}
 # The shadow memory of the sanitizers in older compilers collides with the widest address randomisation.
 run=()
 [ -n "$sanitize" ] && setarch -R true 2>/dev/null && run=(setarch -R)

@@ -1,7 +1,8 @@
 #include "memory/copy.hpp"
 
+#include "memory/payload.hpp"
+
 #include <algorithm>
-#include <cstring>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -18,7 +19,7 @@ constexpr size_t kPagesAhead = 4;
 } // namespace
 
 void copy_cached(void* dst, const void* src, size_t nbytes) {
-    std::memcpy(dst, src, nbytes);
+    copy_payload(dst, src, nbytes);
 }
 
 #if defined(__x86_64__)
@@ -28,7 +29,8 @@ namespace {
 constexpr size_t kPrefetchAhead = 512;
 constexpr size_t kPage = 4096;
 
-[[gnu::target("avx")]] void stream_lines(std::byte* to, const std::byte* from, size_t lines) {
+[[gnu::target("avx"), gnu::no_sanitize("thread")]] void stream_lines(std::byte* to, const std::byte* from,
+                                                                     size_t lines) {
     for (size_t at = 0; at < lines * kLine; at += 32) {
         _mm256_stream_si256(reinterpret_cast<__m256i*>(to + at),
                             _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + at)));
@@ -36,7 +38,8 @@ constexpr size_t kPage = 4096;
 }
 
 // Four pages side by side: more DRAM rows stay open than with one run, which is what a long copy is bound by.
-[[gnu::target("avx")]] void stream_pages(std::byte* to, const std::byte* from, size_t pages) {
+[[gnu::target("avx"), gnu::no_sanitize("thread")]] void stream_pages(std::byte* to, const std::byte* from,
+                                                                     size_t pages) {
     constexpr size_t kWide = 4;
     for (; pages >= kWide; pages -= kWide, to += kWide * kPage, from += kWide * kPage) {
         for (size_t at = 0; at < kPage; at += kLine) {
@@ -62,10 +65,10 @@ void copy_streaming(void* dst, const void* src, size_t nbytes) {
     const auto* from = static_cast<const std::byte*>(src);
     const size_t head = (kLine - reinterpret_cast<uintptr_t>(to) % kLine) % kLine;
     if (!has_avx || nbytes < head + kLine) {
-        std::memcpy(to, from, nbytes);
+        copy_payload(to, from, nbytes);
         return;
     }
-    std::memcpy(to, from, head);
+    copy_payload(to, from, head);
     to += head;
     from += head;
     nbytes -= head;
@@ -74,7 +77,7 @@ void copy_streaming(void* dst, const void* src, size_t nbytes) {
     stream_pages(to, from, pages);
     stream_lines(to + pages * kPage, from + pages * kPage, lines);
     const size_t done = pages * kPage + lines * kLine;
-    std::memcpy(to + done, from + done, nbytes - done);
+    copy_payload(to + done, from + done, nbytes - done);
 }
 
 void stream_fence() {
@@ -84,7 +87,7 @@ void stream_fence() {
 #else
 
 void copy_streaming(void* dst, const void* src, size_t nbytes) {
-    std::memcpy(dst, src, nbytes);
+    copy_payload(dst, src, nbytes);
 }
 
 void stream_fence() {}

@@ -99,8 +99,9 @@ struct Side {
     explicit Side(int sim_devices = 1, EngineOptions options = quiet())
         : sim(accel::make_sim_driver(sim_devices)), engine(std::make_shared<Engine>(options, sim)) {}
 
-    // What the poller of this engine has done until now is visible to the calling thread. (The rings of two engines in
-    // one process are mapped at two addresses, so that ThreadSanitizer cannot see that they order anything.)
+    // What the poller of this engine has done until now is visible to the calling thread, and the other way round. (The
+    // rings of two engines in one process are mapped at two addresses, so that ThreadSanitizer cannot see that they
+    // order anything.)
     void sync() const {
         engine->poller().exclusive([] {});
     }
@@ -120,14 +121,17 @@ struct Side {
         } else {
             accel::test::put(*test_stream(region), region.address() + offset, bytes);
         }
+        sync();
     }
     Bytes get(const Region& region, uint64_t offset, size_t nbytes) const {
         sync();
-        if (region.is_host()) {
-            const auto* from = reinterpret_cast<const uint8_t*>(region.host()) + offset;
-            return {from, from + nbytes};
+        if (!region.is_host()) {
+            return accel::test::fetch(*test_stream(region), region.address() + offset, nbytes);
         }
-        return accel::test::fetch(*test_stream(region), region.address() + offset, nbytes);
+        const auto* from = reinterpret_cast<const uint8_t*>(region.host()) + offset;
+        Bytes bytes(from, from + nbytes);
+        sync();
+        return bytes;
     }
     Bytes get(const Region& region) const { return get(region, 0, region.nbytes()); }
 

@@ -73,8 +73,8 @@ TEST_CASE("fault: a deadline that nobody waits for passes all the same") {
             const auto queue = std::make_shared<CompletionQueue>();
             const Stopped stopped(pair.b);
             Posted posted = post(pair.a, reach.route, request(Kind::read, 0, 0, 64, -1, in_a_moment()));
-            posted.op->arm(queue, 1);
-            CHECK(eventually([&] { return !queue->empty(); }));
+            const bool armed = posted.op->arm(queue, 1); // unless it has passed already
+            CHECK((!armed || eventually([&] { return !queue->empty(); })));
             CHECK(posted.op->status() == Status::deadline);
             over.store(true);
             pair.a.engine->wake_waiters();

@@ -1,5 +1,7 @@
 #include "accel/sim/sim_stream_core.hpp"
 
+#include "memory/payload.hpp"
+
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -170,8 +172,7 @@ Outcome StreamCore::move_bytes(std::span<const CopySegment> segments) {
             if (lost()) {
                 return kDeviceLost;
             }
-            // memmove: overlap is the caller's error but must not be undefined behaviour here. Equally fast.
-            std::memmove(pointer(segment.dst + at), pointer(segment.src + at), nbytes);
+            copy_payload(pointer(segment.dst + at), pointer(segment.src + at), nbytes);
         }
     }
     if (paced && !pace(start + duration_of(reached, ns_per_copy, bytes_per_us), true)) {
