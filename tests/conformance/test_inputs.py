@@ -134,6 +134,7 @@ def test_shared_memory(world: World, form: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "shared"])
 def test_torch_on_the_cpu(world: World, dtype: str) -> None:
     torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)  # torch keeps the threads that it once started
     tensor = torch.zeros(NBYTES, dtype=torch.uint8)
     if dtype == "shared":
         tensor.share_memory_()
