@@ -18,8 +18,8 @@ namespace zerohop {
 namespace {
 
 constexpr uint64_t kTick = kMillisecond;
-constexpr uint64_t kFirstYield = 5 * kMicrosecond; // longer than an answer takes from a peer that spins, too
-constexpr uint64_t kLinger = 5 * kMillisecond;     // no longer than the engine's look at its peers
+constexpr uint64_t kFirstYield = 20 * kMicrosecond; // much longer than an answer takes from a peer that spins, too
+constexpr uint64_t kLinger = 5 * kMillisecond;      // no longer than the engine's look at its peers
 
 Descriptor checked(int fd, const char* what) {
     if (fd < 0) {
@@ -54,15 +54,13 @@ void sleep_on(int epoll, uint64_t limit_ns) {
 void Turns::pass(uint64_t now) {
     if (next_yield_ns_ == 0) {
         interval_ns_ = kFirstYield;
-        next_yield_ns_ = now + (yield_brings_it_ ? 0 : kFirstYield);
+        next_yield_ns_ = now + kFirstYield;
     }
     if (now < next_yield_ns_) {
-        has_just_yielded_ = false;
         cpu_pause();
         return;
     }
     sched_yield();
-    has_just_yielded_ = true;
     next_yield_ns_ = now_ns() + interval_ns_;
     interval_ns_ = std::min(2 * interval_ns_, kTick); // who was in line, if anybody, had nothing for us
 }

@@ -34,21 +34,15 @@ public:
 
 // One turn of spinning after another, for whoever polls. The kernel likes to put a process that was woken on the
 // processor of the one that woke it, where it stands in line until that one stops spinning: so when the answer does not
-// come at once, let others go first now and then; and at once where that has just brought the answer.
+// come at once, let others go first now and then.
 class Turns {
 public:
     // Something came.
-    void found() {
-        yield_brings_it_ = has_just_yielded_;
-        has_just_yielded_ = false;
-        next_yield_ns_ = 0;
-    }
+    void found() { next_yield_ns_ = 0; }
     // Nothing came.
     void pass(uint64_t now);
 
 private:
-    bool yield_brings_it_ = false;
-    bool has_just_yielded_ = false;
     uint64_t interval_ns_ = 0;
     uint64_t next_yield_ns_ = 0;
 };
