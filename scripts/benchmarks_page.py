@@ -1,13 +1,14 @@
-"""Write docs/benchmarks.md from bench/results/bench.json, or check that it is what the results give.
+"""Write docs/benchmarks.md from the files in bench/results/, or check that it is what the results give.
 
 benchmarks_page.py write|check
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zerohop.cli.bench.report import describe_case, numbers
 from zerohop.cli.bench.results import Report, read_report
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results" / "bench.json"
+DEATHS = ROOT / "bench" / "results" / "peer_death.json"
 PAGE = ROOT / "docs" / "benchmarks.md"
 
 HEAD = """# Benchmarks
 
-This page is made from [bench/results/bench.json](../bench/results/bench.json): `make bench` measures, and writes both.
+This page is made from [bench/results/bench.json](../bench/results/bench.json) and
+[peer_death.json](../bench/results/peer_death.json): `make bench` measures, and writes them all.
 
 {facts}
 
@@ -50,7 +53,17 @@ GPUs, through host buffers.
 PLOT = "\n![Latencies, rates and page lists beside their floors](../bench/results/bench.png)\n"
 
 
-def page(report: Report) -> str:
+DEATH = """
+## A killed peer
+
+After `kill -9` of the peer: when the last of the operations in flight had ended with `PeerLost`, by how much memory
+the dead process had touched. "pidfd" is when the kernel said so by itself, which it does once that memory is given
+back. The bound is {bound:g} ms.
+
+"""
+
+
+def page(report: Report, deaths: list[dict[str, Any]]) -> str:
     judged = [(row, verdict) for row in report.rows if (verdict := judge(row)) is not None]
     met = sum(verdict.met for _, verdict in judged)
     targets = [
@@ -66,6 +79,21 @@ def page(report: Report) -> str:
             table(("row", "measured", "floor", "target", "met"), targets),
             "\n## All rows\n\n",
             table(("row", "median", "p99", "GB/s", "CPU for each", "floor"), rows),
+            DEATH.format(bound=deaths[0]["bound_ms"]),
+            table(
+                ("path", "memory touched", "in flight", "median", "worst", "pidfd"),
+                [
+                    (
+                        str(row["form"]),
+                        human_bytes(row["touched_bytes"]),
+                        str(row["pending"]),
+                        f"{row['last_ms']:.2f} ms",
+                        f"{row['last_ms_worst']:.2f} ms",
+                        f"{row['pidfd_ms']:.0f} ms",
+                    )
+                    for row in deaths
+                ],
+            ),
         ]
     )
 
@@ -90,14 +118,14 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def main() -> int:
-    text = page(read_report(RESULTS))
+    text = page(read_report(RESULTS), json.loads(DEATHS.read_text(encoding="utf-8")))
     if sys.argv[1:] == ["write"]:
         PAGE.write_text(text, encoding="utf-8")
         return 0
     if PAGE.read_text(encoding="utf-8") == text:
         return 0
     print(
-        "docs/benchmarks.md differs from bench/results/bench.json: python scripts/benchmarks_page.py write",
+        "docs/benchmarks.md differs from bench/results/: python scripts/benchmarks_page.py write",
         file=sys.stderr,
     )
     return 1

@@ -129,6 +129,13 @@ def test_every_flipped_byte_parses_to_something_sound_or_is_refused(position: in
     assert RemoteBuffer.from_bytes(bytes(handle)) == handle
 
 
+@pytest.mark.parametrize("given", [0, 5, 1 << 50, None, "text", [90, 72], object()])
+def test_what_is_not_bytes(given: Any) -> None:
+    """A number is no length: it would be as many zeros."""
+    with pytest.raises(TypeError):
+        RemoteBuffer.from_bytes(given)
+
+
 def test_another_version_names_both() -> None:
     raw = bytearray(RAW)
     raw[4] = 9

@@ -63,6 +63,10 @@ def test_an_argument_wins() -> None:
         ("ZEROHOP_INSECURE", "maybe"),
         ("ZEROHOP_PROVIDERS", "smh"),
         ("ZEROHOP_REQUIRE", "fast"),
+        # What os.environ makes of bytes that are not UTF-8.
+        ("ZEROHOP_NAME", "trainer\udcff"),
+        ("ZEROHOP_LISTEN", "\udcff:0"),
+        ("ZEROHOP_SECRET", "\udcff"),
     ],
 )
 def test_nonsense_in_the_environment_names_the_variable(variable: str, text: str) -> None:
@@ -87,6 +91,9 @@ def test_nonsense_in_the_environment_names_the_variable(variable: str, text: str
         ("timeout", -0.1, ValueError),
         ("timeout", float("nan"), ValueError),
         ("name", 5, TypeError),
+        ("name", "\udcff", ValueError),
+        ("listen", "\udcff:0", ValueError),
+        ("secret", "\udcff", ValueError),
     ],
 )
 def test_arguments_that_make_no_sense(name: str, value: Any, error: type[Exception]) -> None:

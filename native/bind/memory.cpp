@@ -1,9 +1,11 @@
 #include "bind/common.hpp"
+#include "engine/sync.hpp"
 #include "memory/region.hpp"
 
 #include <nanobind/stl/string.h>
 
 #include <cstring>
+#include <ctime>
 
 namespace zerohop::bind {
 
@@ -22,17 +24,41 @@ void check(const PyRegion& self, uint64_t offset, uint64_t nbytes) {
     }
 }
 
-// A synchronous copy on a stream of its own; for verification and tools, not for speed.
+constexpr uint64_t kSpin = 50 * kMicrosecond;
+constexpr timespec kNap{0, 50'000};
+constexpr uint64_t kLookForSignals = 20 * kMillisecond;
+
+// A synchronous copy on a stream of its own; for verification and tools, not for speed. Ends early when the Context is
+// closed or a signal handler raises; dropping the stream then ends the copy, so that nothing is written any more.
 void copy_now(const PyRegion& self, uint64_t dst, uint64_t src, uint64_t nbytes) {
     const auto& devices = self.engine->accelerators().devices();
-    const std::unique_ptr<accel::Stream> stream = devices[static_cast<size_t>(self.device)]->stream();
+    std::unique_ptr<accel::Stream> stream = devices[static_cast<size_t>(self.device)]->stream();
     if (!stream) {
         throw NativeError(Status::device_error, Reason::device_lost, "the device is lost");
     }
     const accel::CopySegment segment{dst, src, nbytes};
     const std::shared_ptr<accel::Event> event = stream->copy({&segment, 1});
+    const uint64_t began = now_ns();
+    uint64_t looked = began;
     while (event->query() == accel::EventState::pending) {
-        sched_yield();
+        const uint64_t now = now_ns();
+        if (now - began < kSpin) {
+            cpu_pause();
+            continue;
+        }
+        nanosleep(&kNap, nullptr);
+        if (self.engine->closed()) {
+            stream.reset();
+            throw NativeError(Status::closed, Reason::context_closed, "");
+        }
+        if (now - looked > kLookForSignals) {
+            looked = now;
+            const nb::gil_scoped_acquire gil;
+            if (PyErr_CheckSignals() != 0) {
+                stream.reset();
+                throw nb::python_error();
+            }
+        }
     }
     if (event->query() == accel::EventState::failed) {
         throw NativeError(event->outcome(), "the device's copy failed");

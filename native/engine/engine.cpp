@@ -1,6 +1,7 @@
 #include "engine/engine.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <optional>
 
 namespace zerohop {
@@ -150,14 +151,22 @@ Posted Engine::post(Endpoint& endpoint, Request& request, bool nowait) {
     Posted posted = endpoint.post(request);
     if (posted.what == Posted::What::retry && !nowait) {
         full_.fetch_add(1, std::memory_order_relaxed);
+        std::exception_ptr failure; // the poller's lock is held while it asks
         const bool got = wait(
             [&] {
-                if (posted.what == Posted::What::retry) { // asked again after it held
-                    posted = endpoint.post(request);
+                if (posted.what == Posted::What::retry && !failure) { // asked again after it held
+                    try {
+                        posted = endpoint.post(request);
+                    } catch (...) {
+                        failure = std::current_exception();
+                    }
                 }
-                return posted.what != Posted::What::retry;
+                return failure || posted.what != Posted::What::retry;
             },
             request.deadline_ns, options_.spin_ns);
+        if (failure) {
+            std::rethrow_exception(failure);
+        }
         if (!got) {
             return {Posted::What::failed, {Status::deadline, posted.outcome.reason}};
         }

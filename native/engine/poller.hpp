@@ -59,7 +59,7 @@ public:
     void abandon();
 
     // Polls or sleeps until done() or the deadline (0: none); whether done() held. With may_sleep false it only spins
-    // for spin_ns and gives up. done() is called many times, also after it held.
+    // for spin_ns and gives up. done() is called many times, also after it held, and does not throw.
     bool wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep);
     // Runs f while nobody polls.
     void exclusive(const std::function<void()>& f);

@@ -80,12 +80,15 @@ class Channel:
         """Send it as soon as the peer takes it; the descriptors, borrowed, go with it. Never waits.
 
         Nothing happens when the channel has ended; whoever receives on it learns that.
+
+        Raises:
+            OSError: out of descriptors; nothing is sent.
         """
         if self._ended:
             return
         frame = memoryview(wire.encode(message))
         # Copies, because the message may have to wait longer than the caller keeps them.
-        self._outgoing.append((frame, [os.dup(fd) for fd in fds]))
+        self._outgoing.append((frame, copies_of(fds)))
         self._queued += len(frame)
         if self._queued > _MAX_QUEUED:
             self._end("the peer takes no more messages")
@@ -204,6 +207,18 @@ class Channel:
         if self._sock.fileno() >= 0 and not self._loop.is_closed():
             self._loop.remove_reader(self._sock.fileno())
             self._loop.remove_writer(self._sock.fileno())
+
+
+def copies_of(fds: Sequence[int]) -> list[int]:
+    """A copy of each descriptor; OSError, and none is left open, when there are not enough numbers."""
+    copies: list[int] = []
+    try:
+        for fd in fds:
+            copies.append(os.dup(fd))  # noqa: PERF401 - a comprehension would forget them when one fails
+    except OSError:
+        _close_all(copies)
+        raise
+    return copies
 
 
 def _wake(future: asyncio.Future[None] | None) -> None:

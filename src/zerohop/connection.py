@@ -11,7 +11,7 @@ from ._native import NativeError, Reason, Status
 from .deferred import all_ended, defer, defer_post, deferred_to
 from .errors import Closed, PeerLost, ZerohopError, from_native
 from .inputs import HOST
-from .operation import BYTES_DONE, NBYTES, Failed, Finished, InFlight, Operation
+from .operation import BYTES_DONE, NBYTES, Failed, Finished, InFlight, Operation, seconds_of
 from .paths import Explanation
 
 if TYPE_CHECKING:
@@ -202,11 +202,16 @@ class Connection:
         return {} if endpoint is None or self._lost is not None else dict(endpoint.statistics())
 
     def close(self, timeout: float = 5.0) -> None:
-        """Say goodbye and let go; idempotent. Operations in flight end with Closed here, with PeerLost there."""
+        """Say goodbye and let go; idempotent. Operations in flight end with Closed here, with PeerLost there.
+
+        Raises:
+            ValueError, TypeError: ``timeout`` is negative, NaN or no number of seconds. The Connection stays open.
+        """
         if self._lost is None and not self._context._forked and not self._context._closed:
+            seconds = seconds_of(timeout)
             error = Closed("this Connection was closed", fix="connect again", peer=self.peer)
             self._context._control.wait(
-                self._close, "the peer closed the Connection", error, Status.CLOSED, Reason.LANE_CLOSED, timeout=timeout
+                self._close, "the peer closed the Connection", error, Status.CLOSED, Reason.LANE_CLOSED, timeout=seconds
             )
 
     def __enter__(self) -> Self:
@@ -350,6 +355,11 @@ def lane_error(connection: Connection, error: NativeError, operation: str) -> Ze
 def again(error: ZerohopError) -> ZerohopError:
     """A copy of an error, so that raising it to several callers does not grow one traceback."""
     return type(error)(**error._fields())
+
+
+def silent_error(peer: str, text: str) -> ZerohopError:
+    """The error for a peer that takes longer than anybody waits: it may only be stopped."""
+    return from_native(Status.DEADLINE.value, Reason.NONE.value, text, peer=peer)
 
 
 def lost_error(connection: Connection, status: Status, reason: Reason) -> ZerohopError:

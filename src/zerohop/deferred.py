@@ -9,6 +9,7 @@ an Operation at once. Its deadline and its cancellation work from that moment, w
 from __future__ import annotations
 
 import time
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ._native import NativeError, Reason, Status
@@ -28,6 +29,9 @@ T = TypeVar("T")
 # Between attempts at a full lane.
 _RETRY_S: Final = 0.0005
 _MAX_RETRY_S: Final = 0.01
+_NS: Final = 1e9
+# Of the operation that a task of the control thread works for; 0: it has none. Unset in what works for no operation.
+_deadline_ns: ContextVar[int] = ContextVar("zerohop_deadline_ns")
 
 
 class Deferred(InFlight[T]):
@@ -87,21 +91,43 @@ def defer(
     if peer:
         context._deferred[operation] = peer
     start: Any = (lambda: work(operation)) if wants_operation else work  # type: ignore[call-arg]
-    context._control.call(_start, context, operation, native, start)
+    context._control.call(_start, context, operation, native, start, deadline_ns)
     return operation
 
 
-def _start(context: Context, operation: Deferred[T], native: Op, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
-    operation._task = task = context._control.start(_run, context, operation, native, work)
+def patience(otherwise: float) -> float | None:
+    """On the control thread: seconds that are left to the operation that the running task works for.
+
+    None: it has no deadline. ``otherwise``: the task works for no operation.
+    """
+    deadline_ns = _deadline_ns.get(None)
+    if deadline_ns is None:
+        return otherwise
+    return max(0.0, (deadline_ns - time.monotonic_ns()) / _NS) if deadline_ns else None
+
+
+def _start(
+    context: Context,
+    operation: Deferred[T],
+    native: Op,
+    work: Callable[[], Coroutine[Any, Any, T]],
+    deadline_ns: int,
+) -> None:
+    operation._task = task = context._control.start(_run, context, operation, native, work, deadline_ns)
     task.add_done_callback(lambda _: context._deferred.pop(operation, None))
 
 
 async def _run(
-    context: Context, operation: Deferred[T], native: Op, work: Callable[[], Coroutine[Any, Any, T]]
+    context: Context,
+    operation: Deferred[T],
+    native: Op,
+    work: Callable[[], Coroutine[Any, Any, T]],
+    deadline_ns: int,
 ) -> None:
     # `native` is passed apart, because the Operation lets go of it when its deadline passes.
     import asyncio
 
+    _deadline_ns.set(deadline_ns)
     nbytes = 0
     try:
         operation._payload = await work()

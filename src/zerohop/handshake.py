@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .channel import Channel
     from .wire import Hello
 
-# Seconds for the whole exchange.
+# Seconds for the whole exchange, for a peer that comes in; and at least, for one that is dialled.
 TIMEOUT_S: Final = 5.0
 CONTROL: Final = "control"
 LANE: Final = "lane"

@@ -69,7 +69,10 @@ def read(x: Any) -> Source:
     if hasattr(x, "__cuda_array_interface__"):
         return _from_cuda_array_interface(x)
     if isinstance(getattr(x, "buf", None), memoryview):
-        return _from_buffer(x.buf, x)
+        # A view of its own: closing or dropping the object releases x.buf, but unmaps nothing while this one is there.
+        view = memoryview(x.buf)
+        # A tuple lets go of its last item first, and the view must have gone when the object closes itself.
+        return _from_buffer(view, x)._replace(keep=(x, view))
     try:
         view = memoryview(x)
     except (TypeError, BufferError):

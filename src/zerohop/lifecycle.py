@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import math
 import os
 import time
 import weakref
@@ -20,6 +19,7 @@ from .errors import (
     from_native,
     out_of_descriptors,
 )
+from .operation import deadline_after, seconds_of
 from .registry import Registry
 from .routes import Routes
 from .shares import Shares
@@ -126,13 +126,22 @@ class Lifecycle:
 
         Operations in flight end with Closed, those of the peers with PeerLost; handles of this Context are dead.
         Every Memory is closed. Arrays from ``Memory.numpy`` stay valid.
+
+        Args:
+            timeout: seconds; ``math.inf``: as long as it takes.
+
+        Raises:
+            ValueError: ``timeout`` is negative or NaN. The Context stays open.
+            TypeError: it is not a number, None included. The Context stays open.
         """
         if self._closed:
             return
+        # First: from the next line on nobody else would close what this call leaves open.
+        seconds = seconds_of(timeout)
         self._closed = True
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + seconds
         control = self._control
-        control.wait(self._say_goodbye, timeout=min(timeout, 1.0))
+        control.wait(self._say_goodbye, timeout=min(seconds, 1.0))
         self._engine.close(time.monotonic_ns() + int(max(0.0, deadline - time.monotonic()) * _NS))
         control.wait(self._let_go, timeout=max(0.1, deadline - time.monotonic()))
         self._loops.close()
@@ -194,9 +203,7 @@ class Lifecycle:
         """Absolute, in native nanoseconds; 0: none."""
         if timeout is None:
             return time.monotonic_ns() + self._timeout_ns if self._timeout_ns else 0
-        if timeout < 0 or math.isnan(timeout):
-            raise ValueError(f"timeout must not be negative, as {timeout} is")
-        return 0 if timeout == math.inf else time.monotonic_ns() + int(timeout * _NS)
+        return deadline_after(timeout)
 
     def _connection_of(self, native_id: int) -> Connection:
         return self._peers.of_native(native_id)

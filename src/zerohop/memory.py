@@ -141,11 +141,13 @@ class _Range:
         """Overwrite part of the range; on a device by its driver. On return the bytes are there.
 
         Raises:
+            TypeError: ``data`` is not bytes, nor another object with the buffer protocol.
             ValueError: not within the range, or the memory is read-only.
             DeviceFailed: the driver could not copy.
             Closed: the Memory is closed.
         """
-        raw = bytes(data)
+        # Not bytes(data), which makes zeros of a number.
+        raw = data if type(data) is bytes else memoryview(data).tobytes()
         self._part(offset, len(raw))
         if self._registration.readonly:
             raise ValueError("this memory is read-only")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ._native import NativeError
 from .errors import Closed, DeadlineExceeded, WouldBlock, from_native
-from .operation import _SLICE_NS, Operation, _cancelled_error
+from .operation import _SLICE_NS, Operation, _cancelled_error, deadline_after
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator
@@ -118,17 +118,17 @@ class NotificationWait(Operation[Notification]):
     def _wait(self, timeout: float | None) -> None:
         now = time.monotonic_ns()
         spin_ns = self._context._spin_ns
-        give_up = None if timeout is None else now + int(timeout * 1e9)
+        give_up = 0 if timeout is None else deadline_after(timeout)
         while True:
             until = now + _SLICE_NS
-            if give_up is not None and give_up < until:
+            if give_up and give_up < until:
                 until = give_up
             if self._deadline_ns and self._deadline_ns < until:
                 until = self._deadline_ns
             if self._take(until, spin_ns) or self._expired():
                 return
             now = time.monotonic_ns()
-            if give_up is not None and now >= give_up:
+            if give_up and now >= give_up:
                 raise DeadlineExceeded(f"no notification within {timeout} s", operation=self._kind, fix="wait again")
             spin_ns = 0
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
@@ -37,6 +38,9 @@ class Path(Protocol):
 
 # A wait returns to Python this often, so that Ctrl-C is heard.
 _SLICE_NS: Final = 200_000_000
+_NS: Final = 1_000_000_000
+# About thirty years. Clocks, locks and the engine count nanoseconds in 63 bits, and none of them may overflow.
+_LONGEST_S: Final = 10.0**9
 # Where the value of an operation that ended well comes from.
 NBYTES, NATIVE_VALUE, BYTES_DONE = range(3)
 
@@ -69,9 +73,10 @@ class Operation(Generic[T]):
         """Its value, once it has ended.
 
         Args:
-            timeout: seconds to wait; None: until it ends, which its own deadline bounds.
+            timeout: seconds to wait; None or ``math.inf``: until it ends, which its own deadline bounds.
 
         Raises:
+            ValueError, TypeError: it is in flight, and ``timeout`` is negative, NaN or no number.
             DeadlineExceeded: ``timeout`` has passed, and the operation is still in flight; or the operation's own
                 deadline has, and it is over.
             PeerLost, AccessDenied, Closed, ...: how it failed.
@@ -83,6 +88,7 @@ class Operation(Generic[T]):
         """How it failed, once it has ended; None when it did not.
 
         Raises:
+            ValueError, TypeError: as for ``result``.
             DeadlineExceeded: ``timeout`` has passed, and the operation is still in flight.
             concurrent.futures.CancelledError: it was cancelled.
         """
@@ -268,14 +274,14 @@ class InFlight(Operation[T]):
         context._check_process()
         spin_ns = context._spin_ns
         now = time.monotonic_ns()
-        deadline = None if timeout is None else now + max(0, int(timeout * 1e9))
+        deadline = 0 if timeout is None else deadline_after(timeout)
         while True:
             until = now + _SLICE_NS
-            if native.wait(until if deadline is None or until < deadline else deadline, spin_ns):
+            if native.wait(until if not deadline or until < deadline else deadline, spin_ns):
                 break
             context._check_process()
             now = time.monotonic_ns()
-            if deadline is not None and now >= deadline:
+            if deadline and now >= deadline:
                 raise DeadlineExceeded(
                     f"still in flight after {timeout} s",
                     fix="wait again, or cancel() it",
@@ -339,6 +345,31 @@ class InFlight(Operation[T]):
         native = self._native
         if native is not None:
             native.disarm(queue, token)
+
+
+def seconds_of(timeout: float) -> float:
+    """A timeout that clocks and locks can take: checked, and capped where it is longer than anybody waits.
+
+    Raises:
+        ValueError: negative or NaN.
+        TypeError: not a number.
+    """
+    if not hasattr(timeout, "__float__"):
+        raise TypeError(f"timeout must be a number of seconds, not {type(timeout).__name__}")
+    # Not "< 0", which NaN passes.
+    if not timeout >= 0:
+        raise ValueError(f"timeout must not be negative, as {timeout} is")
+    return float(timeout) if timeout < _LONGEST_S else _LONGEST_S
+
+
+def deadline_after(timeout: float) -> int:
+    """That many seconds from now, absolute, in native nanoseconds; 0, which means none, for ``math.inf``.
+
+    Raises:
+        ValueError, TypeError: as for ``seconds_of``.
+    """
+    seconds = seconds_of(timeout)
+    return 0 if timeout == math.inf else time.monotonic_ns() + int(seconds * _NS)
 
 
 def _cancelled_error() -> BaseException:

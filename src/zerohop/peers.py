@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 from . import address, handshake
 from ._native import Reason, Status
 from .channel import Channel, ChannelEnded
-from .connection import Connection, again, lost_error
+from .connection import Connection, again, lost_error, silent_error
 from .control import resolve
+from .deferred import patience
 from .errors import (
     OUT_OF_DESCRIPTORS,
     PEER_LOST,
     AccessDenied,
+    DeadlineExceeded,
     PeerLost,
     ZerohopError,
     from_native,
@@ -30,7 +32,7 @@ from .handshake import CLOSED, CONTROL, DUPLICATE, LANE, Refused
 from .session import SETUP_S, Session
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from .address import Address
     from .context import Context
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from .wire import Hello
 
 _CONNECT_S: Final = 5.0
+# A dial ends with the deadlines of those who wait for it, and then: what it talks to may have been gone for long.
+LONGEST_DIAL_S: Final = 120.0
 # After a refusal because the peer is dialling too: how long its own socket may take, and how often to dial again.
 _CROSSING_S: Final = 0.25
 _ATTEMPTS: Final = 8
@@ -45,6 +49,43 @@ _BACKLOG_PAUSE_S: Final = 0.005
 # Connections that are gone, kept for notifications that arrived before they were.
 _REMEMBERED: Final = 1024
 _UNMAP_PAUSE_S: Final = 0.002
+
+
+class _Dial:
+    """One attempt to reach a peer, for all who wait for it. The most patient of them sets how long it may take."""
+
+    def __init__(self, peer: str, work: Callable[..., Coroutine[Any, Any, Connection]], where: Address) -> None:
+        self._peer = peer
+        self._loop = asyncio.get_running_loop()
+        self._started = self._loop.time()
+        # Also for those who are in a hurry: their next attempt goes on with what this one has begun.
+        self._until = self._started + handshake.TIMEOUT_S
+        self._expired = False
+        self.task = self._loop.create_task(self._run(work, where))
+        self._timer = self._loop.call_at(self._until, self._expire)
+        self.task.add_done_callback(lambda _: self._timer.cancel())
+
+    def allow(self, seconds: float | None) -> None:
+        """From now on; None: as long as any dial."""
+        until = self._started + LONGEST_DIAL_S
+        if seconds is not None:
+            until = min(until, self._loop.time() + seconds)
+        self._until = max(self._until, until)
+
+    def _expire(self) -> None:
+        if self._loop.time() < self._until:
+            self._timer = self._loop.call_at(self._until, self._expire)
+        else:
+            self._expired = True
+            self.task.cancel()
+
+    async def _run(self, work: Callable[..., Coroutine[Any, Any, Connection]], where: Address) -> Connection:
+        try:
+            return await work(where)
+        except asyncio.CancelledError:
+            if not self._expired:
+                raise
+            raise silent_error(self._peer, "the peer does not finish connecting") from None
 
 
 class Peers:
@@ -56,7 +97,7 @@ class Peers:
         self.connected: dict[str, Connection] = {}
         # By native id, the lost ones too.
         self.introduced: dict[int, Connection] = {}
-        self._dials: dict[str, asyncio.Task[Connection]] = {}
+        self._dials: dict[str, _Dial] = {}
         self._dialling: set[str] = set()
         # Those that have not come to a lane yet, and when peers were admitted that are about to become one.
         self._young: set[Connection] = set()
@@ -78,24 +119,43 @@ class Peers:
         Raises:
             PeerLost: nobody answers there, or another Context does.
             AccessDenied, ProtocolError, Unsupported: they could not agree.
+            DeadlineExceeded: the peer is silent, and the operation that this is for ends.
         """
+        while True:
+            existing = self._existing(where)
+            if existing is not None:
+                return existing
+            dial = self._dial_to(where)
+            left = patience(handshake.TIMEOUT_S)
+            dial.allow(left)
+            # Others may be waiting for the same one.
+            await asyncio.wait([dial.task], timeout=left)
+            if not dial.task.done():
+                raise silent_error(where.context, "the peer does not finish connecting")
+            try:
+                return dial.task.result()
+            except DeadlineExceeded as error:
+                # Silence is the end of a dial, but of no operation that has time left.
+                if patience(0.0) == 0.0:
+                    raise again(error) from None
+            except ZerohopError as error:
+                raise again(error) from None
+
+    def _existing(self, where: Address) -> Connection | None:
         existing = self.connected.get(where.context)
         if existing is not None and not existing.alive:
             # The engine knows, and its message is on the way.
             self._died()
             existing = self.connected.get(where.context)
-        if existing is not None:
-            return existing
+        return existing
+
+    def _dial_to(self, where: Address) -> _Dial:
         key = where.context or where.url()
-        task = self._dials.get(key)
-        if task is None:
-            task = self._dials[key] = asyncio.get_running_loop().create_task(self._dial(where))
-            task.add_done_callback(lambda done: self._dialled(key, done))
-        try:
-            # Others may be waiting for the same one.
-            return await asyncio.shield(task)
-        except ZerohopError as error:
-            raise again(error) from None
+        dial = self._dials.get(key)
+        if dial is None:
+            dial = self._dials[key] = _Dial(where.context, self._dial, where)
+            dial.task.add_done_callback(lambda done: self._dialled(key, done))
+        return dial
 
     async def open_lane(self, where: Address, peer: str, token: bytes) -> socket.socket:
         """A socket for the data plane, to the listener that invited it."""
@@ -232,8 +292,10 @@ class Peers:
 
     async def _dial(self, where: Address) -> Connection:
         peer = where.context
-        for _ in range(_ATTEMPTS):
+        attempts = 0
+        while attempts < _ATTEMPTS:
             if peer == self._context.id or not self._arriving(peer):
+                attempts += 1
                 self._dialling.add(peer)
                 try:
                     connection = await self._dial_once(where)
@@ -270,23 +332,24 @@ class Peers:
 
     async def _receive(self, connection: Connection, session: Session) -> None:
         try:
-            await self._set_up(connection, session)
-        except PeerLost:
+            await asyncio.wait_for(self._set_up(connection, session), SETUP_S)
+        except (PeerLost, asyncio.TimeoutError, TimeoutError):
             # It left again; if it wanted anything it will come back.
             return
         except ZerohopError as error:
             self._context._control.say_once(connection.peer, "setup", "a peer did not get through its setup: %s", error)
 
     async def _set_up(self, connection: Connection, session: Session) -> None:
-        """Until the lane is up."""
+        """Until the lane is up; to be cancelled by whoever waits no longer."""
         self._young.add(connection)
         self._context._control.start(session.run)
         try:
-            await asyncio.wait_for(asyncio.shield(session.ready), SETUP_S)
-        except (asyncio.TimeoutError, TimeoutError):
-            error = PeerLost("the peer did not agree on a lane in time", peer=connection.peer, operation="connect")
-            connection._lose(error, Status.PEER_LOST, Reason.LANE_CLOSED)
-            raise again(error) from None
+            await asyncio.shield(session.ready)
+        except asyncio.CancelledError:
+            if not session.ready.done():
+                error = silent_error(connection.peer, "the peer did not agree on a lane")
+                connection._lose(error, Status.PEER_LOST, Reason.LANE_CLOSED)
+            raise
 
     async def _crossing(self, peer: str) -> Connection | None:
         """The Connection that the peer is making, if it comes soon."""
@@ -300,12 +363,9 @@ class Peers:
         return self.connected.get(peer)
 
     async def _greet(self, channel: Channel, purpose: str, token: bytes, peer: str) -> Any:
+        # As long as whoever wants the Connection waits: a peer that is silent may only be stopped.
         try:
-            return await asyncio.wait_for(
-                handshake.greet(channel, self._context._identity, purpose, token, peer), handshake.TIMEOUT_S
-            )
-        except (asyncio.TimeoutError, TimeoutError):
-            raise PeerLost("the peer did not finish the handshake in time", peer=peer, operation="connect") from None
+            return await handshake.greet(channel, self._context._identity, purpose, token, peer)
         except ChannelEnded as ended:
             raise PeerLost(f"the peer hung up during the handshake: {ended}", peer=peer, operation="connect") from None
 
@@ -332,12 +392,15 @@ class Peers:
         self._context._control.sockets.add(sock)
         try:
             sock.setblocking(False)
+            deadline = time.monotonic() + _CONNECT_S
             while True:
                 try:
                     sock.connect(path)
                     break
                 except BlockingIOError:
                     # Its backlog is full; nothing wakes us when it no longer is.
+                    if time.monotonic() > deadline:
+                        raise TimeoutError("its backlog stays full") from None
                     await asyncio.sleep(_BACKLOG_PAUSE_S)
             _check_user(sock)
             return Channel(sock)

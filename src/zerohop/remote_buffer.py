@@ -169,9 +169,11 @@ class RemoteBuffer:
         """The handle whose ``bytes()`` these are. Executes nothing and connects to nothing.
 
         Raises:
+            TypeError: not bytes, nor another object with the buffer protocol.
             ProtocolError: they are not, or they come from another version of zerohop.
         """
-        raw = bytes(data)
+        # Not bytes(data), which makes zeros of a number.
+        raw = data if type(data) is bytes else memoryview(data).tobytes()
         if len(raw) > MAX_BYTES:
             raise _malformed(f"{len(raw)} bytes are more than the {MAX_BYTES} that a handle may have")
         if raw[:4] != _MAGIC or len(raw) < 5:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from . import address, wire
 from ._native import NativeError, Reason, Status
-from .channel import ChannelEnded
-from .connection import again, lane_cost
+from .channel import ChannelEnded, copies_of
+from .connection import again, lane_cost, silent_error
+from .deferred import patience
 from .errors import PeerLost, ProtocolError, Unsupported, ZerohopError, from_native, out_of_descriptors
 from .handshake import Refused
 from .routes import Import
@@ -23,6 +24,7 @@ from .settings import PROVIDERS
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable, Coroutine
 
     from ._native import Endpoint
     from .address import Address
@@ -31,10 +33,10 @@ if TYPE_CHECKING:
     from .context import Context
     from .remote_buffer import Share
 
-# Seconds until a peer that has shaken hands must have agreed on a lane, and until it answers a request.
+# Seconds until a peer that came in must have agreed on a lane; whoever dials waits as long as its operations do.
 SETUP_S: Final = 10.0
-_REPLY_S: Final = 10.0
-_INVITATION_S: Final = 10.0
+# How long what is no operation waits for the answer to a request.
+REPLY_S: Final = 10.0
 _GOODBYE_S: Final = 0.2
 _WRITE: Final = 2
 
@@ -61,6 +63,8 @@ class Session:
         self._requests = 0
         self._replies: dict[int, asyncio.Future[tuple[wire.MapReply, list[int]]]] = {}
         self._importing: dict[int, asyncio.Task[None]] = {}
+        # What opens the socket of a tcp lane, or waits for the peer to.
+        self._opening: asyncio.Task[None] | None = None
         # The lane's end here, until the Connection has it.
         self._endpoint: Endpoint | None = None
         # Done when the lane is up; an error when it never will be.
@@ -122,6 +126,8 @@ class Session:
                 future.set_exception(again(error))
         for task in self._importing.values():
             task.cancel()
+        if self._opening is not None:
+            self._opening.cancel()
         self._channel.close()
         self._endpoint = None
 
@@ -139,6 +145,7 @@ class Session:
         Raises:
             AccessDenied: the owner does not allow it.
             PeerLost: it is gone.
+            DeadlineExceeded: it does not answer before the operation's deadline; the request stays under way.
         """
         key = share.share_id
         task = self._importing.get(key)
@@ -147,13 +154,13 @@ class Session:
             task.add_done_callback(lambda _: self._importing.pop(key, None))
             # Whoever waited may be gone by the time it fails.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        try:
-            # Others may wait for the same one.
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if task.cancelled() and self._connection._lost is not None:
-                raise again(self._connection._lost) from None
-            raise
+        # Others may wait for the same one, each in its own time.
+        await asyncio.wait([task], timeout=patience(REPLY_S))
+        if not task.done():
+            raise silent_error(self._connection.peer, "the peer does not answer")
+        if task.cancelled() and self._connection._lost is not None:
+            raise again(self._connection._lost)
+        task.result()
 
     async def _import(self, share: Share) -> None:
         connection = self._connection
@@ -162,14 +169,19 @@ class Session:
         future = self._replies[number] = asyncio.get_running_loop().create_future()
         try:
             self._channel.post(wire.MapRequest(request=number, share=share.share_id, capability=share.capability))
-            reply, fds = await asyncio.wait_for(future, _REPLY_S)
-        except (asyncio.TimeoutError, TimeoutError):
-            raise PeerLost("the peer does not answer", peer=connection.peer, operation="map") from None
+            # As long as the Connection lasts: a late answer still serves whoever asks next.
+            reply, fds = await future
+        except BaseException:
+            # The answer may have come just before: then nobody else closes what came with it.
+            if future.done() and not future.cancelled() and future.exception() is None:
+                for fd in future.result()[1]:
+                    os.close(fd)
+            raise
         finally:
             self._replies.pop(number, None)
         try:
             if reply.status == Status.UNSUPPORTED.value:
-                connection._unmappable[share.share_id] = "its owner cannot give it out"
+                connection._unmappable[share.share_id] = reply.text or "its owner cannot give it out"
             else:
                 self._map(share, reply, fds)
         finally:
@@ -209,7 +221,7 @@ class Session:
         elif isinstance(message, wire.Lane):
             self._connect_lane(message.provider, message.address, fds)
         elif isinstance(message, wire.LaneInvite):
-            self._context._control.start(self._guarded, self._open_tcp(message.token))
+            self._open_beside(self._open_tcp, message.token)
         elif isinstance(message, wire.LaneReady):
             self._theirs_ready = True
             self._check_ready()
@@ -220,7 +232,7 @@ class Session:
         elif isinstance(message, wire.MapReply):
             future = self._replies.get(message.request)
             if future is not None and not future.done():
-                future.set_result((message, [os.dup(fd) for fd in fds]))
+                future.set_result((message, copies_of(fds)))
         elif isinstance(message, wire.Unmap):
             self._unmap(message.share)
         elif isinstance(message, wire.Unmapped):
@@ -292,14 +304,18 @@ class Session:
         if i_listen:
             token, future = self._context._listeners.invite()
             self._channel.post(wire.LaneInvite(provider="tcp", token=token))
-            self._context._control.start(self._guarded, self._take_tcp(future))
+            opening = self._open_beside(self._take_tcp, future)
+            opening.add_done_callback(lambda _: _withdraw(future))
+
+    def _open_beside(self, work: Callable[..., Coroutine[Any, Any, None]], argument: Any) -> asyncio.Task[None]:
+        """Beside the conversation, until that ends: the peer may take as long as whoever dialled waits."""
+        if self._opening is not None or self._connection._provider != "tcp":
+            raise ProtocolError("malformed: a lane that was not agreed on")
+        self._opening = self._context._control.start(self._guarded, work, argument)
+        return self._opening
 
     async def _take_tcp(self, future: asyncio.Future[socket.socket]) -> None:
-        try:
-            sock = await asyncio.wait_for(future, _INVITATION_S)
-        except (asyncio.TimeoutError, TimeoutError):
-            raise PeerLost("the peer did not open its lane", peer=self._connection.peer) from None
-        self._use_tcp(sock)
+        self._use_tcp(await future)
 
     async def _open_tcp(self, token: bytes) -> None:
         where = self._dialled
@@ -314,10 +330,10 @@ class Session:
         finally:
             sock.close()
 
-    async def _guarded(self, work: Any) -> None:
+    async def _guarded(self, work: Callable[..., Coroutine[Any, Any, None]], argument: Any) -> None:
         """Part of the setup that runs beside the conversation; its failure is the Connection's."""
         try:
-            await work
+            await work(argument)
         except ZerohopError as error:
             self._fail(error, Reason.LANE_CLOSED)
         except NativeError as error:
@@ -352,6 +368,11 @@ class Session:
             self.ready.set_result(None)
 
     def _answer_map(self, request: wire.MapRequest) -> None:
+        if not self._channel.unix or self._connection._provider != "shm":
+            # Nothing could be given to it, and as an importer it would hold up whoever takes the memory back.
+            why = "memory is mapped only by peers on this host, over an shm lane"
+            self._channel.post(wire.MapReply(request.request, Status.UNSUPPORTED.value, Reason.NONE.value, why))
+            return
         grant = self._context._shares.grant(self._connection, request.share, request.capability)
         reply = wire.MapReply(
             request=request.request,
@@ -381,3 +402,9 @@ class Session:
 
     def _fail(self, error: ZerohopError, reason: Reason) -> None:
         self._connection._lose(error, Status.PEER_LOST, reason)
+
+
+def _withdraw(invitation: asyncio.Future[socket.socket]) -> None:
+    """Nobody waits for it any longer; a socket that came all the same is closed. The data plane has its own."""
+    if not invitation.cancel() and not invitation.cancelled():
+        invitation.result().close()

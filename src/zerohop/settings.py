@@ -118,11 +118,22 @@ def _checked(name: str, value: Any, source: str) -> Any:
 def _check_text(value: Any, source: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise TypeError(f"{source} must be a string or None, not {type(value).__name__}")
+    if value is not None:
+        _check_encodable(value, source)
     return value
+
+
+def _check_encodable(value: str, source: str) -> None:
+    """It will be sent as UTF-8; what os.environ makes of other bytes cannot be."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{source} must be text that UTF-8 can encode, which {value!a} is not") from None
 
 
 def _check_secret(value: Any, source: str) -> bytes | None:
     if isinstance(value, str):
+        _check_encodable(value, source)
         value = value.encode()
     if value is not None and not isinstance(value, bytes):
         raise TypeError(f"{source} must be str, bytes or None, not {type(value).__name__}")

@@ -40,6 +40,8 @@ _NO_NOTIFY: Final = -1
 _MAX_NOTIFY: Final = (1 << 32) - 1
 _WORD: Final = 8
 _WORD_MASK: Final = (1 << 64) - 1
+# Native lengths have fewer bits than this one.
+_TOO_LONG: Final = 1 << 63
 _BOUNDS: Final = (5, 1)  # ACCESS_DENIED, BOUNDS
 # A route may go while it is being found; that often in a row it does not.
 _ATTEMPTS: Final = 4
@@ -119,8 +121,8 @@ def transfer_pages(
     view = context._view(local)
     check_remote(remote)
     page_bytes = index(page_bytes)
-    if page_bytes <= 0:
-        raise ValueError(f"page_bytes must be positive, not {page_bytes}")
+    if not 0 < page_bytes < _TOO_LONG:
+        raise ValueError(f"page_bytes must be positive and less than 2**63, not {page_bytes}")
     here, there = _index_array(local_pages), _index_array(remote_pages)
     if here.size != there.size:
         raise ValueError(f"{kind}: {here.size} pages here and {there.size} there")

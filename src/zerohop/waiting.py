@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ._native import CompletionQueue
 from .errors import DeadlineExceeded
+from .operation import deadline_after
 
 if TYPE_CHECKING:
     import asyncio
@@ -37,12 +38,13 @@ class All(Generic[T]):
         """Their values, in the order in which they were given, once all have ended.
 
         Raises:
+            ValueError, TypeError: ``timeout`` is negative, NaN or no number; ``math.inf`` is no limit, as None is.
             DeadlineExceeded: ``timeout`` seconds have passed; those that have not ended are still in flight.
             ZerohopError: the first, in their order, of those that failed; all have ended.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = 0 if timeout is None else deadline_after(timeout)
         for operation in self.operations:
-            operation._join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            operation._join(max(0, deadline - time.monotonic_ns()) / 1e9 if deadline else None)
         return [operation.result(0) for operation in self.operations]
 
     def cancel(self) -> bool:
@@ -73,7 +75,8 @@ class AsCompleted(Generic[T]):
 
     def __init__(self, operations: Iterable[Operation[T]], timeout: float | None) -> None:
         self._operations = list(operations)
-        self._deadline = None if timeout is None else time.monotonic_ns() + int(timeout * 1e9)
+        # 0: none.
+        self._deadline = 0 if timeout is None else deadline_after(timeout)
 
     def __iter__(self) -> Iterator[Operation[T]]:
         pending, ready = _split(self._operations)
@@ -115,7 +118,7 @@ class AsCompleted(Generic[T]):
         watches = [_Watch(operation, ended) for operation in pending]
         try:
             for _ in pending:
-                left = None if self._deadline is None else (self._deadline - time.monotonic_ns()) / 1e9
+                left = (self._deadline - time.monotonic_ns()) / 1e9 if self._deadline else None
                 try:
                     yield await asyncio.wait_for(ended.get(), left)
                 except (asyncio.TimeoutError, TimeoutError):
@@ -129,9 +132,9 @@ class AsCompleted(Generic[T]):
         spin_ns = max(context._spin_ns for context in queues)
         while True:
             now = time.monotonic_ns()
-            if self._deadline is not None and now >= self._deadline:
+            if self._deadline and now >= self._deadline:
                 raise _too_late()
-            until = now + _SLICE_NS if self._deadline is None else min(self._deadline, now + _SLICE_NS)
+            until = min(self._deadline, now + _SLICE_NS) if self._deadline else now + _SLICE_NS
             if len(queues) == 1:
                 [(context, queue)] = queues.items()
                 found = [(context, token) for token in queue.wait(until, spin_ns)]
@@ -162,6 +165,7 @@ def as_completed(operations: Iterable[Operation[T]], timeout: float | None = Non
     """Each Operation as it ends, well or not, with ``for`` or ``async for``.
 
     Raises:
+        ValueError, TypeError: ``timeout`` is negative, NaN or no number; ``math.inf`` is no limit, as None is.
         DeadlineExceeded: from the loop, when ``timeout`` seconds after this call some have not ended.
     """
     return AsCompleted(operations, timeout)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -144,3 +145,33 @@ def test_a_context_that_closes_disturbs_nobody_else(world: World, open_context: 
     with pytest.raises(zh.Closed):
         guest.write(pattern(3, 1000), target.handle).result(10)
     target.expect(0, 1000, 2)
+
+
+@pytest.mark.parametrize("timeout", [None, -1, math.nan, -math.inf, "soon"])
+def test_closing_within_a_time_that_makes_no_sense(open_context: OpenContext, timeout: Any) -> None:
+    """An error, before anything is closed: all goes on, and can be closed."""
+    first, second = open_context(Options()), open_context(Options())
+    connection = first.connect(second.url).result(10)
+    with pytest.raises((ValueError, TypeError), match="timeout"):
+        connection.close(timeout)
+    with pytest.raises((ValueError, TypeError), match="timeout"):
+        first.close(timeout)
+    assert connection.alive
+    connection.notify(1).result(10)
+    assert second.notification(10).result().value == 1
+    connection.close()
+    first.close()
+    # There is nothing left to do, whatever the time.
+    first.close(timeout)
+
+
+@pytest.mark.parametrize("timeout", [math.inf, 1e12, pytest.param(10**400, id="10**400")])
+def test_closing_with_all_the_time_there_is(open_context: OpenContext, timeout: float) -> None:
+    first, second = open_context(Options()), open_context(Options())
+    connection = first.connect(second.url).result(10)
+    connection.close(timeout)
+    assert not connection.alive
+    assert first.connect(second.url).result(10).alive
+    first.close(timeout)
+    with pytest.raises(zh.Closed):
+        first.alloc(8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import gc
 import mmap
 from multiprocessing import shared_memory
 from typing import TYPE_CHECKING, Any
@@ -131,6 +132,38 @@ def test_shared_memory(world: World, form: str) -> None:
         block.unlink()
 
 
+def test_shared_memory_that_is_dropped(world: World) -> None:
+    """The Memory keeps it mapped; with the Memory it goes, and leaves nothing behind."""
+    block = shared_memory.SharedMemory(create=True, size=NBYTES)
+    name = block.name
+    memory = world.here.register(block)
+    memory.write_bytes(0, b"kept")
+    del block
+    gc.collect()
+    assert memory.read_bytes(0, 4) == b"kept"
+    target = world.target("numpy", NBYTES)
+    assert world.here.write(memory, target.handle).result(10) == NBYTES
+    target.fill(0, NBYTES, 1)
+    assert world.here.read(target.handle, memory).result(10) == NBYTES
+    assert memory.read_bytes() == pattern(1, NBYTES).tobytes()
+    memory.close()
+    again = shared_memory.SharedMemory(name)
+    again.close()
+    again.unlink()
+
+
+def test_shared_memory_that_is_closed(world: World) -> None:
+    """It cannot be, for as long as it is registered."""
+    block = shared_memory.SharedMemory(create=True, size=NBYTES)
+    with world.here.register(block) as memory:
+        memory.write_bytes(0, b"kept")
+        with pytest.raises(BufferError):
+            block.close()
+        assert memory.read_bytes(0, 4) == b"kept"
+    block.close()
+    block.unlink()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "shared"])
 def test_torch_on_the_cpu(world: World, dtype: str) -> None:
     torch = pytest.importorskip("torch")
@@ -244,6 +277,29 @@ def test_what_is_no_memory(world: World, what: str) -> None:
     with pytest.raises(error):
         world.here.read(target.handle, given)
     target.expect_poison()
+
+
+@pytest.mark.parametrize("device", ["host", "sim:0"])
+@pytest.mark.parametrize("data", [5, [1, 2], "text", None])
+def test_bytes_that_are_none(world: World, device: str, data: object) -> None:
+    """A number is no length: nothing is written."""
+    with world.here.alloc(64, device) as memory:
+        memory.fill(7)
+        with pytest.raises(TypeError):
+            memory.write_bytes(0, data)  # type: ignore[arg-type]
+        assert memory.read_bytes() == b"\7" * 64
+
+
+@pytest.mark.parametrize("device", ["host", "sim:0"])
+def test_bytes_from_any_buffer(world: World, device: str) -> None:
+    values = np.arange(16, dtype=np.uint16)
+    with world.here.alloc(32, device) as memory:
+        for data in (values.tobytes(), bytearray(values.tobytes()), values.data, values):
+            memory.fill(0)
+            memory.write_bytes(0, data)  # type: ignore[arg-type]
+            assert memory.read_bytes() == values.tobytes()
+        memory.write_bytes(0, values.data[::2])
+        assert memory.read_bytes(0, 16) == values[::2].tobytes()
 
 
 def test_handles_and_memories_in_each_others_places(world: World) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
+import math
 import pickle
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,8 @@ from support.service import Service
 from support.world import PROVIDERS, WORLDS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from support.fixtures import OpenContext
     from support.world import World
 
@@ -175,6 +179,83 @@ def test_timeouts_that_make_no_sense(world: World, timeout: object) -> None:
     with pytest.raises((ValueError, TypeError)):
         world.here.write(pattern(1, 8), target.handle, timeout=timeout)  # type: ignore[arg-type]
     target.expect_poison()
+
+
+def _wait_async(operation: zh.Operation[Any], timeout: float) -> None:
+    async def wait() -> None:
+        async for each in zh.as_completed([operation], timeout):
+            each.result()
+
+    asyncio.run(wait())
+
+
+# What no clock can count to is as good as infinity.
+NO_LIMIT = [math.inf, 1e12, pytest.param(10**400, id="10**400")]
+WAITS: dict[str, Callable[[zh.Operation[Any], Any], object]] = {
+    "result": lambda operation, timeout: operation.result(timeout),
+    "exception": lambda operation, timeout: operation.exception(timeout),
+    "wait_all": lambda operation, timeout: zh.wait_all([operation]).result(timeout),
+    "as_completed": lambda operation, timeout: [each.result() for each in zh.as_completed([operation], timeout)],
+    "async for": _wait_async,
+}
+
+
+@pytest.mark.parametrize("timeout", NO_LIMIT)
+@pytest.mark.parametrize("wait", WAITS)
+@pytest.mark.parametrize("world", ["shm-other"], indirect=True)
+def test_waits_without_a_limit(world: World, wait: str, timeout: float) -> None:
+    source = world.target("numpy", 16)
+    receive = _connection(world).recv(np.zeros(16, np.uint8), timeout=timeout)
+    note = world.here.notification(timeout)
+    for operation in (receive, note):
+        assert not operation.done()
+    # The peer has it until it is received, so that the wait has something to wait for.
+    sender = threading.Timer(0.05, world.there.call, (Service.send, world.here.url, source.number, 0, 16))
+    sender.start()
+    WAITS[wait](receive, timeout)
+    sender.join()
+    assert receive.result(0) == 16
+    notifier = threading.Timer(0.05, world.there.call, (Service.notify, world.here.url, 5))
+    notifier.start()
+    WAITS[wait](note, timeout)
+    notifier.join()
+    assert note.result(0).value == 5
+
+
+@pytest.mark.parametrize("timeout", NO_LIMIT)
+@pytest.mark.parametrize("world", ["shm-other"], indirect=True)
+def test_operations_without_a_limit(world: World, timeout: float) -> None:
+    target = world.target("numpy", 64)
+    mine = world.buffer("numpy", 64)
+    connection = world.here.connect(world.there.identity.url, timeout=timeout).result(10)
+    assert world.here.write(mine.memory, target.handle, timeout=timeout).result(10) == 64
+    assert world.here.write_nowait(mine.memory, target.handle, timeout=timeout).result(10) == 64
+    assert world.here.read(target.handle, mine.memory, timeout=timeout).result(10) == 64
+    assert world.here.write_pages(mine.memory, target.handle, [0], [0], page_bytes=64, timeout=timeout).result(10) == 64
+    world.here.fetch_add(target.handle, 0, timeout=timeout).result(10)
+    connection.notify(7, timeout=timeout).result(10)
+    world.expect_notification(7, 0)
+    world.here.flush(timeout=timeout).result(10)
+    connection.flush(timeout=timeout).result(10)
+    world.here.explain(mine.memory, target.handle, timeout=timeout)
+    with world.here.alloc(64) as memory:
+        memory.share("r")
+        memory.revoke(timeout=timeout)
+
+
+@pytest.mark.parametrize(("timeout", "error"), [(-1, ValueError), (math.nan, ValueError), ("soon", TypeError)])
+@pytest.mark.parametrize("wait", WAITS)
+@pytest.mark.parametrize("world", ["shm-other"], indirect=True)
+def test_waits_that_make_no_sense(world: World, wait: str, timeout: Any, error: type[Exception]) -> None:
+    """What they were to wait for goes on."""
+    receive = _connection(world).recv(np.zeros(16, np.uint8))
+    note = world.here.notification()
+    pending: tuple[zh.Operation[Any], ...] = (receive, note)
+    for operation in pending:
+        with pytest.raises(error, match="timeout"):
+            WAITS[wait](operation, timeout)
+        assert not operation.done()
+        assert operation.cancel()
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

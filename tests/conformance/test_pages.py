@@ -134,6 +134,7 @@ BAD_LISTS: dict[str, tuple[Any, Any, int]] = {
     "no integers": ([0.5], [0.5], 64),
     "no page length": ([0], [0], 0),
     "negative page length": ([0], [0], -64),
+    "page length of 63 bits": ([1, 0], [0, 1], (1 << 63) - 1),
 }
 
 
@@ -147,6 +148,26 @@ def test_page_lists_that_make_no_sense(world: World, wrong: str) -> None:
         world.here.write_pages(source.memory, target.handle, origins, places, page_bytes=page)
     with pytest.raises((ValueError, TypeError)):
         world.here.read_pages(target.handle, source.memory, origins, places, page_bytes=page)
+    target.expect_poison()
+    source.expect_poison()
+
+
+@pytest.mark.parametrize("listed", [[], [0], [1, 0]])
+@pytest.mark.parametrize("page", [1 << 63, (1 << 64) - 1, 1 << 64, 1 << 70])
+@pytest.mark.parametrize("connected", [False, True])
+@pytest.mark.parametrize("world", ["shm-other", "tcp-other"], indirect=True)
+def test_page_lengths_beyond_63_bits(world: World, connected: bool, page: int, listed: list[int]) -> None:
+    source = world.buffer("numpy", 1024)
+    target = world.target("numpy", 1024)
+    if connected:
+        # First use has checks of its own.
+        world.here.explain(source.memory, target.handle)
+    # Of a part too, whose bounds are checked here.
+    for handle in (target.handle, target.handle[:512]):
+        with pytest.raises(ValueError, match="page_bytes"):
+            world.here.write_pages(source.memory, handle, listed, listed, page_bytes=page)
+        with pytest.raises(ValueError, match="page_bytes"):
+            world.here.read_pages(handle, source.memory, listed, listed, page_bytes=page)
     target.expect_poison()
     source.expect_poison()
 

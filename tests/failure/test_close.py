@@ -374,3 +374,27 @@ def test_a_context_that_nobody_closes(open_context: OpenContext) -> None:
         with pytest.raises(zh.PeerLost):
             receive.result(10)
         assert not list(Path(runtime).iterdir())
+
+
+@pytest.mark.parametrize("call", ["read_bytes", "write_bytes"])
+def test_while_a_device_copies_for_the_caller(open_context: OpenContext, call: str) -> None:
+    context = open_context(Options())
+    memory = context.alloc(4096, device="sim:0")
+    memory.write_bytes(0, b"x" * 4096)
+    engine_of(context).sim_delay(0, 3600 * 10**9, 0)  # whoever waits for it ends at the limit of the test
+    calling = threading.Event()
+    ended: list[BaseException] = []
+
+    def copy() -> None:
+        calling.set()
+        try:
+            memory.read_bytes() if call == "read_bytes" else memory.write_bytes(0, b"y" * 4096)
+        except zh.ZerohopError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=copy)
+    thread.start()
+    calling.wait()
+    context.close()
+    thread.join()
+    assert [type(error) for error in ended] == [zh.Closed]

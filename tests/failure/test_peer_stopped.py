@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import mmap
 import time
 import weakref
@@ -20,6 +21,7 @@ from support.pattern import POISON, expect_poison, pattern
 from support.service import Service
 from support.sizes import MIB
 from support.world import Target
+from zerohop import handshake, peers, session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from support.fixtures import OpenContext, StartPeer
     from support.pattern import Bytes
     from support.peer import Peer
+    from zerohop import wire
 
 NBYTES = 4 * MIB
 DEADLINE_S = 0.1
@@ -279,3 +282,112 @@ def test_a_peer_that_pauses_is_not_lost(open_context: OpenContext, start_peer: S
     assert connection.alive
     assert peer.call(Service.notification).value == 4
     target.expect(0, NBYTES, 3)
+
+
+def _settle(reached: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + SETTLE_S
+    while not reached():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.005)  # there is no event for what nobody waits for
+
+
+class TestFirstUse:
+    """What the library allows a peer for its answers by itself is shorter here than any deadline, and ends none."""
+
+    @pytest.fixture(autouse=True)
+    def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(handshake, "TIMEOUT_S", 0.1)
+        monkeypatch.setattr(session, "REPLY_S", 0.1)
+
+    @pytest.mark.parametrize("provider", ["shm", "tcp"])
+    def test_connecting_waits_for_the_deadline(
+        self, open_context: OpenContext, start_peer: StartPeer, provider: str
+    ) -> None:
+        options = Options(providers=(provider,))
+        context, peer = open_context(options), start_peer(options)
+        target = Target(peer, "numpy", 64)
+        peer.stop()
+        patient = context.connect(peer.identity.url, timeout=10)
+        started = time.monotonic()
+        for post in (
+            lambda: context.connect(peer.identity.url, timeout=0.4),
+            lambda: context.write(pattern(1, 64), target.handle, timeout=0.4),
+        ):
+            with pytest.raises(zh.DeadlineExceeded, match="timeout="):
+                post().result()
+        assert 0.8 <= time.monotonic() - started < 0.8 + GRACE_S
+        assert not patient.done()
+        peer.resume()
+        assert patient.result().peer == peer.identity.id
+        context.write(pattern(2, 64), target.handle).result(10)
+        target.expect(0, 64, 2)
+
+    def test_a_dial_ends_with_those_who_wait(self, open_context: OpenContext, start_peer: StartPeer) -> None:
+        context, peer = open_context(Options()), start_peer(Options())
+        peer.stop()
+        with pytest.raises(zh.DeadlineExceeded):
+            context.connect(peer.identity.url, timeout=0.3).result()
+        _settle(lambda: not context._peers._dials, "a dial goes on that nobody waits for")
+        peer.resume()
+        assert context.connect(peer.identity.url).result(10).peer == peer.identity.id
+
+    def test_the_longest_dial_ends_no_operation(
+        self, open_context: OpenContext, start_peer: StartPeer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(peers, "LONGEST_DIAL_S", 0.2)
+        context, peer = open_context(Options()), start_peer(Options())
+        peer.stop()
+        patient, endless = (context.connect(peer.identity.url, timeout=each) for each in (10, math.inf))
+        time.sleep(0.5)  # two dials, and the middle of a third
+        assert not patient.done()
+        assert not endless.done()
+        peer.resume()
+        assert patient.result(10) is endless.result(10)
+
+    def test_a_peer_that_is_silent_after_its_handshake(
+        self, open_context: OpenContext, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As if it had been stopped before it agreed on a lane."""
+        handle = session.Session._handle
+
+        def silent(self: session.Session, message: wire.Message, fds: list[int]) -> None:
+            if self.initiator:
+                handle(self, message, fds)
+
+        context, other = open_context(Options()), open_context(Options())
+        with monkeypatch.context() as patched:
+            patched.setattr(session.Session, "_handle", silent)
+            started = time.monotonic()
+            with pytest.raises(zh.DeadlineExceeded):
+                context.connect(other.url, timeout=0.4).result()
+            assert 0.4 <= time.monotonic() - started < 0.4 + GRACE_S
+            for each in (context, other):
+                _settle(lambda each=each: not each._peers._dials and not each._peers._young, "a half-made Connection")  # type: ignore[misc]
+        assert context.connect(other.url).result(10).peer == other.id
+
+    def test_mapping_waits_for_the_deadline(self, open_context: OpenContext, start_peer: StartPeer) -> None:
+        context, peer, _, connection = _pair(open_context, start_peer, "shm-mapped")
+        other = Target(peer, "alloc", 64)
+        peer.stop()
+        patient = context.write(pattern(1, 64), other.handle, timeout=10)
+        started = time.monotonic()
+        with pytest.raises(zh.DeadlineExceeded, match="timeout="):
+            context.write(pattern(2, 64), other.handle, timeout=0.4).result()
+        assert 0.4 <= time.monotonic() - started < 0.4 + GRACE_S
+        assert not patient.done()
+        peer.resume()
+        assert patient.result() == 64
+        assert connection.alive
+        other.expect(0, 64, 1)
+
+    def test_a_stopped_peer_that_is_killed_is_lost(self, open_context: OpenContext, start_peer: StartPeer) -> None:
+        context, peer, _, _ = _pair(open_context, start_peer, "shm-mapped")
+        stranger = open_context(Options())
+        other = Target(peer, "alloc", 64)
+        peer.stop()
+        pending = [context.write(pattern(1, 64), other.handle), stranger.write(pattern(1, 64), other.handle)]
+        time.sleep(0.2)  # longer than the library's own limits
+        assert not any(operation.done() for operation in pending)
+        peer.kill()
+        for operation in pending:
+            assert isinstance(operation.exception(5), zh.PeerLost)

@@ -71,6 +71,7 @@ TEST_CASE("revoke: during streaming reads, also when the target's own threads ar
                             CHECK(outcome == kRevoked);
                             return;
                         }
+                        CHECK(same_bytes(pair.a.get(*reach.local), Bytes(kBytes, 1)));
                         through.fetch_add(1);
                     }
                 });
@@ -89,6 +90,49 @@ TEST_CASE("revoke: during streaming reads, also when the target's own threads ar
                 const Bytes got = pair.a.get(*reach.local);
                 CHECK(std::find(got.begin(), got.end(), 0xAA) == got.end());
                 CHECK(eventually([&] { return reach.remote->pins() == 0; }));
+            }
+        }
+    }
+}
+
+TEST_CASE("revoke: a read that has been answered in part never ends well") {
+    constexpr uint32_t reads = 60; // more than any lane buffers
+    for (const std::string provider : {"shm", "tcp"}) {
+        for (const int device : {kHostDevice, kSimDevice}) {
+            for (const size_t nbytes : {size_t{3000}, size_t{200'000}}) {
+                CAPTURE(provider);
+                CAPTURE(device);
+                CAPTURE(nbytes);
+                Target target(provider, device);
+                const Bytes all(target.region->nbytes(), 1);
+                target.side.put(*target.region, all);
+                for (uint32_t ticket = 0; ticket < reads; ++ticket) {
+                    FrameHeader header = target.header(FrameKind::read, 0, nbytes);
+                    header.ticket = ticket;
+                    REQUIRE(target.peer.send(header));
+                }
+                // The first answer, so that the lane is full of the others when the memory goes.
+                std::vector<Bytes> got(reads);
+                uint32_t ended = 0;
+                const auto take = [&] {
+                    const FrameHeader header = target.peer.receive();
+                    Bytes& bytes = got.at(header.ticket);
+                    bytes.insert(bytes.end(), target.peer.payload.begin(), target.peer.payload.end());
+                    if (header.has(kLast)) {
+                        ++ended;
+                        const Outcome outcome{static_cast<Status>(header.status), static_cast<Reason>(header.reason)};
+                        CHECK((outcome == kRevoked || outcome == kOk));
+                        CHECK((!outcome.ok() || same_bytes(bytes, Bytes(nbytes, 1))));
+                    }
+                };
+                while (ended == 0) {
+                    take();
+                }
+                REQUIRE(target.side.engine->revoke(target.share, soon()));
+                while (ended < reads) {
+                    take();
+                }
+                target.side.close();
             }
         }
     }

@@ -11,10 +11,12 @@ KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
 
-SMALL = (0, 1, 7, 8, 63, 64, 65, 4095, 4096, 4097)
-# 64 KiB: what `post` copies itself. 256 KiB: a slice of what the poller copies. 1 MiB: several slices.
-MIDDLE = tuple(switch + step for switch in (64 * KIB, 256 * KIB, MIB) for step in (-1, 0, 1))
-LARGE = (16 * MIB + 3,)
+# 256: what a frame carries in itself. 4 KiB: a page, and the longest answer that is copied into its frame.
+SMALL = (0, 1, 7, 8, 63, 64, 65, 255, 256, 257, 4095, 4096, 4097)
+# 8 KiB: the longest eager message. 256 KiB: a slice, and what `post` copies itself. 1 MiB: several slices.
+MIDDLE = tuple(switch + step for switch in (8 * KIB, 64 * KIB, 256 * KIB, MIB) for step in (-1, 0, 1))
+# 4 MiB: copies go past the cache from here on.
+LARGE = (4 * MIB - 1, 4 * MIB, 4 * MIB + 1, 16 * MIB + 3)
 
 # Where a transfer may start: aligned, off by one, across a cache line, across a page.
 _PLACES = ((0, 0), (1, 3), (4095, 1), (63, 64))
@@ -71,6 +73,7 @@ PAGE_LISTS = (
     Pages(1, 257, 300),
     Pages(7, 33, 50),
     Pages(8, 1000, 1024),
+    Pages(8, 20_000, 32_768),  # more than one request of a read holds
     Pages(64, 256, 512),
     Pages(1000, 100, 128),
     Pages(1024, 256, 1024),

@@ -51,7 +51,6 @@ struct Arrival {
     std::shared_ptr<Share> share;
     bool counted = false; // in the share's device_copies
     Outcome outcome;
-    bool aborted = false;
     FrameHeader last{};
     // Messages.
     OpRef recv;

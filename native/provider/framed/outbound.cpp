@@ -7,6 +7,7 @@ namespace zerohop::framed {
 namespace {
 
 constexpr size_t kPieces = 64;
+constexpr uint32_t kCopiedLast = 4096;
 
 } // namespace
 
@@ -70,11 +71,15 @@ bool Outbound::begin_frame() {
 
 bool Outbound::begin_transfer_frame(Transfer& transfer) {
     if (transfer.share && transfer.share->revoked.load(std::memory_order_acquire)) {
-        end_early(transfer, {Status::access_denied, Reason::revoked});
+        end(transfer, {Status::access_denied, Reason::revoked});
         return true;
     }
     if (transfer.op && transfer.op->done()) {
-        end_early(transfer, {Status::cancelled, Reason::user});
+        end(transfer, {Status::cancelled, Reason::user});
+        return true;
+    }
+    if (transfer.source->left() == 0) { // its payload has gone without a word on how it ended
+        end(transfer, {});
         return true;
     }
     const uint32_t unit = transfer.source->unit();
@@ -82,13 +87,19 @@ bool Outbound::begin_transfer_frame(Transfer& transfer) {
         if (transfer.source->outcome().ok()) {
             return false;
         }
-        end_early(transfer, transfer.source->outcome());
+        end(transfer, transfer.source->outcome());
         return true;
     }
     FrameHeader header = transfer.header;
     header.payload = unit;
     header.offset = transfer.remote.address();
     transfer_ends_ = transfer.source->left() == unit;
+    // A frame says that all is well before its payload has gone, and the memory may be revoked in between: a short
+    // payload is read now, and after a long one comes a frame of its own.
+    const bool copied = transfer.share && transfer_ends_ && unit <= kCopiedLast;
+    if (transfer.share && !copied) {
+        transfer_ends_ = false;
+    }
     if (transfer_ends_) {
         header.flags |= kLast;
     }
@@ -110,13 +121,32 @@ bool Outbound::begin_transfer_frame(Transfer& transfer) {
     }
     transfer.remote.advance(unit);
     payload_left_ = unit;
+    if (copied) {
+        copy_payload_to_head(*transfer.source);
+    }
     return true;
 }
 
+void Outbound::copy_payload_to_head(Source& source) {
+    while (payload_left_ != 0) {
+        iovec pieces[kPieces];
+        const size_t count = source.gather(pieces, kPieces, payload_left_);
+        uint64_t nbytes = 0;
+        for (const iovec& piece : std::span(pieces, count)) {
+            const auto* from = static_cast<const std::byte*>(piece.iov_base);
+            head_.insert(head_.end(), from, from + piece.iov_len);
+            nbytes += piece.iov_len;
+        }
+        source.consume(nbytes);
+        payload_left_ -= nbytes;
+        bytes_sent_.fetch_add(nbytes, std::memory_order_relaxed);
+    }
+}
+
 // The other end must hear of the end of every transfer that it has heard of.
-void Outbound::end_early(Transfer& transfer, Outcome outcome) {
+void Outbound::end(Transfer& transfer, Outcome outcome) {
     FrameHeader header = transfer.header;
-    header.flags = kLast | kAborted;
+    header.flags = outcome.ok() ? kLast : kLast | kAborted;
     header.status = static_cast<uint8_t>(outcome.status);
     header.reason = static_cast<uint8_t>(outcome.reason);
     if (header.kind == FrameKind::write_pages) {

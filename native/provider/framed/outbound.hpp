@@ -60,7 +60,8 @@ public:
 private:
     bool begin_frame();
     bool begin_transfer_frame(Transfer& transfer);
-    void end_early(Transfer& transfer, Outcome outcome);
+    void end(Transfer& transfer, Outcome outcome);
+    void copy_payload_to_head(Source& source);
     void retire(Transfer& transfer);
     [[nodiscard]] uint64_t send_some(ByteStream& stream);
 

@@ -1,0 +1,108 @@
+"""A peer that speaks the control protocol as it should and means harm: it asks for what is not meant for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+import zerohop as zh
+from support.leaks import SETTLE_S
+from support.options import Options
+from support.pattern import pattern
+from support.raw_control import RawControl
+from zerohop import peers, wire
+from zerohop._native import Reason, Status
+from zerohop.session import Session
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from support.fixtures import OpenContext
+
+# Where a client that only pretends to be a Context says that it can be reached.
+NOWHERE = f"zerohop:///{'0' * 32}?unix=/nowhere"
+
+
+@pytest.mark.parametrize("unix", [False, True], ids=["tcp", "unix"])
+def test_mapping_without_a_lane_of_shared_memory(open_context: OpenContext, unix: bool) -> None:
+    """Only a peer that can be given a descriptor, and whose lane needs it, becomes one that a revocation waits for."""
+    context = open_context(Options())
+    memory = context.alloc(4096)
+    share = memory.share("rw")._share
+    with contextlib.closing(RawControl(context.url, unix=unix)) as client:
+        client.shake_hands()
+        client.send(wire.Setup(providers=["tcp"], url=NOWHERE, name="hostile"))
+        client.send(wire.MapRequest(request=1, share=share.share_id, capability=share.capability))
+        message: wire.Message | None = None
+        while not isinstance(message, wire.MapReply):
+            received = client.receive()
+            assert received is not None, "hung up without an answer"
+            message, fds = received
+            for fd in fds:
+                os.close(fd)
+        assert message.status == Status.UNSUPPORTED.value
+        assert "shm" in message.text
+        # The client ignores Unmap.
+        memory.revoke(timeout=0.5)
+        memory.close()
+
+
+@pytest.mark.parametrize("unix", [False, True], ids=["tcp", "unix"])
+def test_invited_by_whom_it_has_invited(open_context: OpenContext, unix: bool) -> None:
+    """One Connection has one lane; a peer cannot have sockets opened at will."""
+    context = open_context(Options())
+    with contextlib.closing(RawControl(context.url, unix=unix)) as client:
+        client.shake_hands()
+        client.send(wire.Setup(providers=["tcp"], url=NOWHERE, name="hostile"))
+        client.send(wire.LaneInvite(provider="tcp", token=bytes(16)))
+        assert client.hung_up()
+    deadline = time.monotonic() + SETTLE_S
+    while context._listeners._invited:
+        assert time.monotonic() < deadline, "its own invitation outlives the Connection"
+        time.sleep(0.005)  # there is no event for what nobody waits for
+
+
+def test_a_socket_that_nobody_accepts_at(
+    open_context: OpenContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its backlog is full and stays full: a peer that was never reached, after the time that a TCP address has."""
+    monkeypatch.setattr(peers, "_CONNECT_S", 0.2)
+    context = open_context(Options())
+    with contextlib.ExitStack() as stack:
+        listening = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        listening.bind(str(tmp_path / "s"))
+        listening.listen(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                client = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                client.setblocking(False)
+                client.connect(str(tmp_path / "s"))
+        started = time.monotonic()
+        with pytest.raises(zh.PeerLost, match="backlog"):
+            context.connect(f"zerohop:///{'0' * 32}?unix={tmp_path}/s", timeout=2).result()
+        assert time.monotonic() - started < 2
+        assert not context._peers._dials
+
+
+def test_a_peer_that_is_lost_with_its_answer(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The descriptor has come, and nobody is left to map it: it is closed, as the leak check sees."""
+    context, owner = open_context(Options(providers=("shm",))), open_context(Options(providers=("shm",)))
+    memory = owner.alloc(64)
+    handle = Session._handle
+
+    def lost(self: Session, message: wire.Message, fds: list[int]) -> None:
+        handle(self, message, fds)
+        if isinstance(message, wire.MapReply):
+            assert fds
+            self._fail(zh.PeerLost("the peer is gone"), Reason.STREAM_CLOSED)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "_handle", lost)
+        with pytest.raises(zh.PeerLost):
+            context.write(pattern(1, 64), memory.share("rw")).result(5)
+    context.write(pattern(1, 64), memory.share("rw")).result(5)
