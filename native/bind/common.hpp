@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine/engine.hpp"
+#include "engine/loop_bell.hpp"
 #include "memory/region.hpp"
 #include "provider/provider.hpp"
 
@@ -21,6 +22,11 @@ struct PyEngine;
 struct PyQueue {
     std::shared_ptr<Engine> engine;
     std::shared_ptr<CompletionQueue> queue;
+};
+
+struct PyBell {
+    std::shared_ptr<Engine> engine;
+    std::unique_ptr<LoopBell> bell;
 };
 
 struct PyOp {

@@ -31,6 +31,22 @@ void register_operation(nb::module_& m) {
             nb::arg("deadline_ns"), nb::arg("spin_ns"))
         .def("close", [](const PyQueue& self) { self.queue->close(); });
 
+    nb::class_<PyBell>(m, "LoopBell", "What an event loop watches: its queue, and on demand the next message of a peer.")
+        .def(
+            "__init__",
+            [](PyBell* self, const PyQueue& queue) {
+                new (self) PyBell{queue.engine, std::make_unique<LoopBell>(queue.engine->poller(), queue.queue)};
+            },
+            nb::arg("queue"))
+        .def_prop_ro("fd", [](const PyBell& self) { return self.bell->fd(); })
+        .def("listen", [](const PyBell& self) { self.bell->listen(); })
+        .def("drain",
+             [](const PyBell& self) {
+                 const nb::gil_scoped_release release;
+                 return self.bell->drain();
+             })
+        .def("close", [](const PyBell& self) { self.bell->close(); });
+
     nb::class_<PyOp>(m, "Op", "An operation in flight. Dropping it never blocks and cancels nothing.")
         .def("done", [](const PyOp& self) { return self.op->done(); })
         .def(

@@ -20,6 +20,7 @@ namespace {
 constexpr uint64_t kTick = kMillisecond;
 constexpr uint64_t kFirstYield = 20 * kMicrosecond; // much longer than an answer takes from a peer that spins, too
 constexpr uint64_t kLinger = 5 * kMillisecond;      // no longer than the engine's look at its peers
+constexpr uint64_t kLoopFirst = 100 * kMicrosecond; // about what waking a thread on another processor takes
 
 Descriptor checked(int fd, const char* what) {
     if (fd < 0) {
@@ -36,17 +37,24 @@ void control(int epoll, int operation, int fd, uint32_t events) {
     epoll_ctl(epoll, operation, fd, &event);
 }
 
-// Rounds up to milliseconds only where the kernel knows no finer wait.
-void sleep_on(int epoll, uint64_t limit_ns) {
+timespec duration(uint64_t ns) {
+    return {static_cast<time_t>(ns / kSecond), static_cast<long>(ns % kSecond)};
+}
+
+// Whether a descriptor became readable, and not only the time was up. Rounds up to milliseconds only where the kernel
+// knows no finer wait.
+bool sleep_on(int epoll, uint64_t limit_ns) {
     epoll_event events[4];
     if (limit_ns == UINT64_MAX) {
-        epoll_wait(epoll, events, 4, -1);
-        return;
+        return epoll_wait(epoll, events, 4, -1) > 0;
     }
-    const timespec limit{static_cast<time_t>(limit_ns / kSecond), static_cast<long>(limit_ns % kSecond)};
-    if (epoll_pwait2(epoll, events, 4, &limit, nullptr) < 0 && errno == ENOSYS) {
-        epoll_wait(epoll, events, 4, static_cast<int>(std::min<uint64_t>(limit_ns / kMillisecond + 1, 1'000'000)));
+    const timespec limit = duration(limit_ns);
+    int ready = epoll_pwait2(epoll, events, 4, &limit, nullptr);
+    if (ready < 0 && errno == ENOSYS) {
+        ready =
+            epoll_wait(epoll, events, 4, static_cast<int>(std::min<uint64_t>(limit_ns / kMillisecond + 1, 1'000'000)));
     }
+    return ready > 0;
 }
 
 } // namespace
@@ -312,6 +320,27 @@ void Poller::exclusive(const std::function<void()>& f) {
     finished_.notify_all();
 }
 
+void Poller::poll_once() {
+    enter();
+    if (polling_.try_lock()) {
+        presence_.set_sleeping(false);
+        presence_.drain(); // nobody sleeps on it: a caller that does holds the right to poll
+        work_.poll();
+        tick_when_due(now_ns());
+        polling_.unlock();
+        finished_.notify_all();
+    }
+    leave(); // work that is left kicks the progress thread
+}
+
+// The message woke an event loop, too. It is there sooner when it polls itself, and would only be held up by us; but
+// it may be busy with something else.
+void Poller::let_loop_go_first() {
+    pollfd entry{kick_fd_.get(), POLLIN, 0};
+    const timespec limit = duration(kLoopFirst);
+    ppoll(&entry, 1, &limit, nullptr);
+}
+
 void Poller::run() {
     presence_.hold();
     started_.store(true);
@@ -337,10 +366,11 @@ void Poller::run() {
         const uint64_t limit = std::min(work_.sleep_limit_ns(now), linger);
         wakes_at_.store(limit == UINT64_MAX ? UINT64_MAX : now + limit, std::memory_order_seq_cst);
         const bool stay_awake = callers_.load(std::memory_order_seq_cst) == 0 && work_.ready();
+        bool rung = false;
         if (!stay_awake) {
             // What was posted while wakes_at_ was old has either kicked or is in this limit.
             const uint64_t fresh = work_.sleep_limit_ns(now_ns());
-            sleep_on(progress_epoll_.get(), std::min(limit, fresh));
+            rung = sleep_on(progress_epoll_.get(), std::min(limit, fresh));
             sleeps_.fetch_add(1, std::memory_order_relaxed);
         }
         wakes_at_.store(0, std::memory_order_seq_cst);
@@ -348,6 +378,9 @@ void Poller::run() {
         [[maybe_unused]] const ssize_t got = read(kick_fd_.get(), &count, sizeof count);
         // After the read, which may not take a later kick.
         const bool kicked = kicked_.exchange(false, std::memory_order_seq_cst);
+        if (rung && !kicked && listening_loops_.load(std::memory_order_seq_cst) != 0) {
+            let_loop_go_first();
+        }
         const uint64_t woken = now_ns();
         if (sleeping_callers_.load(std::memory_order_seq_cst) == 0) {
             presence_.drain();

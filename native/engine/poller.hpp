@@ -75,6 +75,11 @@ public:
     void unwatch(int fd);
     // Ready descriptors are polled by their endpoints; this only tells whether there are any.
     bool any_descriptor_ready() const;
+    // For event loops that wait, see LoopBell: what a message makes readable, and a pass unless somebody else polls.
+    int doorbell_fd() const { return presence_.doorbell_fd(); }
+    int sockets_fd() const { return descriptors_epoll_.get(); }
+    void loop_listens(bool listens) { listening_loops_.fetch_add(listens ? 1 : -1, std::memory_order_seq_cst); }
+    void poll_once();
     int descriptors() const { return descriptors_.load(std::memory_order_relaxed); }
     uint64_t spin_ns() const { return spin_ns_; }
     uint64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }
@@ -89,6 +94,7 @@ private:
     void kick_progress();
     void spin_as_progress();
     void watch_descriptors_if_no_caller();
+    void let_loop_go_first();
     void tick_when_due(uint64_t now);
 
     Pollable& work_;
@@ -101,6 +107,7 @@ private:
     std::atomic<int> callers_{0};
     std::atomic<int> sleeping_callers_{0};
     std::atomic<int> exclusive_{0};
+    std::atomic<int> listening_loops_{0};
     std::atomic<bool> stop_{false};
     std::atomic<bool> kicked_{false};
     // When the progress thread, and the caller that sleeps, wake by themselves; 0 while they do not sleep.

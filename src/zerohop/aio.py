@@ -12,7 +12,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from . import closed
-from ._native import CompletionQueue
+from ._native import CompletionQueue, LoopBell
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -34,6 +34,7 @@ class LoopQueue:
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         self._queue = CompletionQueue(engine)
+        self._bell = LoopBell(self._queue)
         self._loop = weakref.ref(loop)
         self._waiting: dict[int, Callable[[], None]] = {}
         self._tokens = 0
@@ -43,13 +44,14 @@ class LoopQueue:
         if not getattr(loop, "_asyncgens_shutdown_called", False):
             end = _until_the_end(self)
             _step(end.__anext__())
-        loop.add_reader(self._queue.fd, self._drain, end)
+        loop.add_reader(self._bell.fd, self._drain, end)
 
     def arm(self, arm: Arm, callback: Callable[[], None]) -> int:
         """Call back once when it happens; 0, and no call, when it has happened already."""
         token = self._tokens = self._tokens + 1
         self._waiting[token] = callback
         if arm(self._queue, token):
+            self._bell.listen()
             return token
         del self._waiting[token]
         return 0
@@ -97,14 +99,17 @@ class LoopQueue:
         loop = self._loop()
         if loop is not None and not loop.is_closed():
             # Before the descriptor is closed, or the loop would mistake the next one of that number for it.
-            loop.remove_reader(self._queue.fd)
-        self._queue.close()
+            loop.remove_reader(self._bell.fd)
+        self._bell.close()
 
     def _drain(self, _: object) -> None:
-        for token in self._queue.drain():
+        tokens = self._bell.drain()
+        for token in tokens:
             callback = self._waiting.pop(token, None)
             if callback is not None:
                 callback()
+        if tokens and self._waiting:
+            self._bell.listen()
 
 
 class Loops:

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from zerohop.cli.bench.neighbours import Neighbours
-from zerohop.cli.bench.notify import one_way
+from zerohop.cli.bench.floors import one_way
 from zerohop.cli.bench.plan import Case, Request, parse_sizes, plan
 from zerohop.cli.bench.plot import PlotUnavailable, draw, require_matplotlib
 from zerohop.cli.bench.report import describe_case, print_rows

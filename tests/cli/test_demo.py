@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,7 +22,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_eight_steps_and_a_sweep() -> None:
-    start = time.monotonic()
     run = zerohop("demo")
     assert run.returncode == 0, run.stdout + run.stderr
     for step in range(1, 9):
@@ -36,7 +34,6 @@ def test_eight_steps_and_a_sweep() -> None:
         assert sum(provider in row for row in rows) >= 6
     assert "simulated" in run.stdout
     assert "MISMATCH" not in run.stdout
-    assert time.monotonic() - start < 20
 
 
 @pytest.mark.parametrize("fault", ["flip", "flip-sweep"])
@@ -86,12 +83,9 @@ def test_a_broken_file_is_refused(model: Path, tmp_path: Path) -> None:
 
 
 def test_the_timeout_ends_it() -> None:
-    start = time.monotonic()
-    run = zerohop("demo", "--timeout", 1)
-    assert time.monotonic() - start < 10
-    assert run.returncode in (0, 2)  # 0 on a machine that needs less than a second
-    if run.returncode == 2:
-        assert "failed:" in run.stderr
+    run = zerohop("demo", "--timeout", 0.1)
+    assert run.returncode == 2
+    assert "failed:" in run.stderr
 
 
 def test_the_generated_model_has_the_shapes_of_the_real_one() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,11 +59,9 @@ def test_a_kill_is_told(peer: PeerProcess) -> None:
 
 
 def test_silence_ends_and_so_does_close(peer: PeerProcess) -> None:
-    with pytest.raises(PeerFailed, match="within 0 s"):
+    with pytest.raises(PeerFailed, match=r"within 0\.1 s"):
         peer.call("nap", seconds=30, timeout=0.1)
-    start = time.monotonic()
     peer.close(0.1)
-    assert time.monotonic() - start < 5
     with pytest.raises(ProcessLookupError):
         os.kill(peer.pid, 0)
     peer.close()

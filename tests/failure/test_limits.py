@@ -5,7 +5,6 @@ Each limit is set in a peer process of the test's own.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -104,11 +103,9 @@ class TestOutOfDescriptors:
             client = open_context(options)
             target = Target(peer, "numpy", 1000)
             peer.call(Service.leave_descriptors, free)
-            started = time.monotonic()
             error = client.connect(peer.identity.url).exception(12)
-            # Not by the end of the time for a handshake.
-            assert time.monotonic() - started < 4
             assert isinstance(error, zh.ZerohopError | None), error
+            assert not isinstance(error, zh.DeadlineExceeded), "by nothing better than the end of the time"
             peer.call(Service.lift_limits)
             client.write(pattern(6, 1000), target.handle).result(10)
             target.expect(0, 1000, 6)

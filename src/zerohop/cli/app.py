@@ -64,7 +64,7 @@ def demo(
     input: Annotated[  # noqa: A002 - the option's name is part of the interface
         Path | None, typer.Option(exists=True, dir_okay=False, metavar="FILE.safetensors", help="Move this model.")
     ] = None,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds after which the demo gives up.")] = 170.0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds after which the demo gives up.")] = 170.0,
     inject_fault: Annotated[Fault | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Two processes exchange GPU memory (simulated GPUs), verified on the receiving device; then a size sweep."""

@@ -90,7 +90,7 @@ class PeerProcess:
         while b"\n" not in self._buffer:
             ready, _, _ = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
-                raise PeerFailed(self._last_words(f"the second process did not answer within {timeout:.0f} s"))
+                raise PeerFailed(self._last_words(f"the second process did not answer within {timeout:.2g} s"))
             received = os.read(fd, 1 << 16)
             if not received:
                 self._process.wait(5.0)

@@ -11,7 +11,7 @@ import numpy as np
 
 import zerohop
 from zerohop import _floors
-from zerohop.cli.bench import notify
+from zerohop.cli.bench import asyncio_floor, notify
 from zerohop.cli.bench.session import TIMEOUT, LocalMemory
 from zerohop.cli.payload import Octets, digest, random_bytes
 from zerohop.cli.peer import Answer, serve
@@ -150,6 +150,10 @@ class FloorPeer:
         """Echoes over a socket."""
         _floors.socket_pong(self._fds[which], nbytes, rounds, TIMEOUT)
 
+    def floor_pong_asyncio(self, which: str, nbytes: int, rounds: int, pause: float) -> Answer:
+        """Answers over a socket from an event loop."""
+        return {"times": asyncio.run(asyncio_floor.pong(self._fds[which], bytes(nbytes), rounds, pause))}
+
     def floor_receive(self, nbytes: int, rounds: int) -> None:
         """Receives a stream over TCP."""
         _floors.socket_receive(self._fds["tcp"], self._room(nbytes), rounds, TIMEOUT)
@@ -159,7 +163,7 @@ def main() -> None:
     """Serves commands until the first process closes the pipe."""
     peer, floor = BenchPeer(), FloorPeer()
     commands = ("open", "close", "allocate", "release", "fill", "clear", "digest", "poll", "pong", "read_digest")
-    floors = ("open", "shared_digest", "target_digest", "ring", "flag", "pong", "receive")
+    floors = ("open", "shared_digest", "target_digest", "ring", "flag", "pong", "pong_asyncio", "receive")
     try:
         serve(
             {name: getattr(peer, name) for name in (*commands, "cpu_seconds")}

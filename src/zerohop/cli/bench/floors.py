@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import mmap
 import os
 import socket
@@ -12,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zerohop import _floors
+from zerohop.cli.bench import asyncio_floor
 from zerohop.cli.payload import Octets, digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from zerohop.cli.bench.plan import Case
     from zerohop.cli.peer import PeerProcess
@@ -166,6 +168,13 @@ class Floors:
         self._peer.finish()
         return times
 
+    def asyncio_one_way(self, which: str, nbytes: int, rounds: int, pause: float) -> list[int]:
+        """Messages and answers over a socket, "tcp" or "unix", between two asyncio loops that pause before each."""
+        end = self._fds.tcp if which == "tcp" else self._fds.unix
+        self._peer.begin("floor_pong_asyncio", which=which, nbytes=nbytes, rounds=rounds, pause=pause)
+        here = asyncio.run(asyncio_floor.ping(end.fileno(), bytes(nbytes), rounds, pause))
+        return one_way(here, self._peer.finish()["times"])
+
     def tcp_stream(self, source: Octets, rounds: int) -> list[int]:
         """`source` over a blocking TCP socket, until one byte of answer says that all of it has come."""
         self._peer.begin("floor_receive", nbytes=source.size, rounds=rounds)
@@ -178,6 +187,18 @@ class Floors:
             self._peer.finish()
         if self._peer.call(command, nbytes=nbytes)["digest"] != digest(expected):
             raise FloorBroken(f"wrong bytes after {command}")
+
+
+def one_way(here: Sequence[int], there: Sequence[int]) -> list[int]:
+    """Pairs departures with arrivals; both processes read the one monotonic clock of their host.
+
+    Args:
+        here: departure of a message and arrival of its answer, in turn.
+        there: arrival of the message and departure of the answer, in turn.
+    """
+    out = [arrival - departure for departure, arrival in zip(here[::2], there[::2], strict=True)]
+    back = [arrival - departure for departure, arrival in zip(there[1::2], here[1::2], strict=True)]
+    return out + back
 
 
 def placed(source: Octets, here: Pages, there: Pages, page_bytes: int) -> Octets:

@@ -6,12 +6,12 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-from zerohop.cli.bench.floors import MOST
+from zerohop.cli.bench.floors import MOST, one_way
 from zerohop.cli.bench.rows import Row, Samples
 from zerohop.cli.payload import digest, random_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import zerohop
     from zerohop.cli.bench.plan import Case
@@ -128,18 +128,6 @@ async def pong_async(context: zerohop.Context, outlets: Outlets, *, asleep: bool
     return times
 
 
-def one_way(here: Sequence[int], there: Sequence[int]) -> list[int]:
-    """Pairs departures with arrivals; both processes read the one monotonic clock of their host.
-
-    Args:
-        here: departure of a message and arrival of its answer, in turn.
-        there: arrival of the message and departure of the answer, in turn.
-    """
-    out = [arrival - departure for departure, arrival in zip(here[::2], there[::2], strict=True)]
-    back = [arrival - departure for departure, arrival in zip(there[1::2], here[1::2], strict=True)]
-    return out + back
-
-
 def _check(value: int, expected: int) -> None:
     if value != expected:
         raise WrongNotification(f"notification {value} came where {expected} was sent")
@@ -147,13 +135,13 @@ def _check(value: int, expected: int) -> None:
 
 def _floor(session: Session, case: Case) -> tuple[str, Callable[[int], list[int]]]:
     floors = session.floors
-    message = random_bytes(1, 64 * case.bytes)
-    if case.provider == "tcp" or case.mode == "await-asleep":
-        which = "tcp" if case.provider == "tcp" else "unix"
-        pause = FALL_ASLEEP if case.mode == "await-asleep" else 0.0
-
-        def one_way_of_socket(rounds: int) -> list[int]:
-            return [time // 2 for time in floors.round_trip(which, message, case.bytes, rounds, pause=pause)]
-
-        return f"{'TCP' if which == 'tcp' else 'Unix'} socket, half round trip", one_way_of_socket
+    which = "tcp" if case.provider == "tcp" else "unix"
+    socket = f"{'TCP' if which == 'tcp' else 'Unix'} socket"
+    if case.mode == "await-asleep":
+        return f"asyncio, {socket}", lambda rounds: floors.asyncio_one_way(which, case.bytes, rounds, FALL_ASLEEP)
+    if case.provider == "tcp":
+        message = random_bytes(1, 64 * case.bytes)
+        return f"{socket}, half round trip", lambda rounds: [
+            time // 2 for time in floors.round_trip(which, message, case.bytes, rounds)
+        ]
     return "flag in shared memory", floors.flag

@@ -1,0 +1,63 @@
+#include "engine/loop_bell.hpp"
+
+#include "engine/poller.hpp"
+#include "engine/status.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <sys/epoll.h>
+
+namespace zerohop {
+
+LoopBell::LoopBell(Poller& poller, std::shared_ptr<CompletionQueue> queue)
+    : poller_(poller), queue_(std::move(queue)), epoll_(epoll_create1(EPOLL_CLOEXEC)) {
+    bool added = static_cast<bool>(epoll_);
+    for (const int fd : {queue_->fd(), poller_.doorbell_fd(), poller_.sockets_fd()}) {
+        epoll_event event{};
+        event.events = fd == queue_->fd() ? uint32_t{EPOLLIN} : 0U;
+        added = added && epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+    }
+    if (!added) {
+        throw NativeError(Status::no_memory, Reason::out_of_descriptors,
+                          std::string("cannot make an epoll descriptor: ") + std::strerror(errno));
+    }
+}
+
+void LoopBell::listen() {
+    if (listening_.exchange(true, std::memory_order_acq_rel)) {
+        return;
+    }
+    poller_.loop_listens(true); // first: the progress thread may be woken by the same message
+    watch_messages(true);
+}
+
+std::vector<uint64_t> LoopBell::drain() {
+    if (listening_.exchange(false, std::memory_order_acq_rel)) {
+        watch_messages(false); // what comes in pieces is not for the loop to carry: the progress thread goes on
+        if (queue_->empty()) {
+            poller_.poll_once();
+        }
+        poller_.loop_listens(false);
+    }
+    return queue_->drain();
+}
+
+void LoopBell::close() {
+    if (listening_.exchange(false, std::memory_order_acq_rel)) {
+        poller_.loop_listens(false);
+    }
+    epoll_.reset();
+    queue_->close();
+}
+
+void LoopBell::watch_messages(bool wanted) {
+    epoll_event event{};
+    event.events = wanted ? uint32_t{EPOLLIN} : 0U;
+    epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, poller_.doorbell_fd(), &event);
+    if (poller_.descriptors() != 0) {
+        epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, poller_.sockets_fd(), &event);
+    }
+}
+
+} // namespace zerohop
