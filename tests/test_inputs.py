@@ -149,7 +149,7 @@ class TestRaw:
         with pytest.raises(TypeError, match="raw memory"):
             inputs.read(x)
 
-    @pytest.mark.parametrize("x", [(0, 1, "host"), (-1, 1, "host"), (1, -1, "host"), ((1 << 64) - 1, 2, "host")])
+    @pytest.mark.parametrize("x", [(0, 1, "host"), (-1, 1, "host"), (1, -1, "host"), (4096, 1 << 63, "host"), ((1 << 63) - 1, 2, "host")])
     def test_no_such_range(self, x: Any) -> None:
         with pytest.raises(ValueError, match="no memory"):
             inputs.read(x)

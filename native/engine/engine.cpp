@@ -20,7 +20,7 @@ Engine::~Engine() {
 std::shared_ptr<Peer> Engine::add_peer(int presence_fd, int doorbell_fd) {
     std::unique_ptr<PeerPresence> presence;
     if (presence_fd >= 0) {
-        presence = std::make_unique<PeerPresence>(presence_fd, doorbell_fd);
+        presence = std::make_unique<PeerPresence>(presence_fd, doorbell_fd, &presence_);
     }
     const std::lock_guard lock(peers_mutex_);
     auto peer = std::make_shared<Peer>(static_cast<int>(peers_.size()), std::move(presence));

@@ -59,12 +59,12 @@ bool sleep_on(int epoll, uint64_t limit_ns) {
 
 } // namespace
 
-void Turns::pass(uint64_t now) {
+void Turns::pass(uint64_t now, bool woke_peer) {
     if (next_yield_ns_ == 0) {
         interval_ns_ = kFirstYield;
         next_yield_ns_ = now + kFirstYield;
     }
-    if (now < next_yield_ns_) {
+    if (now < next_yield_ns_ && !woke_peer) {
         cpu_pause();
         return;
     }
@@ -272,7 +272,7 @@ void Poller::poll_until(const std::function<bool()>& done, uint64_t deadline_ns,
         if (did && may_sleep) {
             spin_end = now + spin_ns;
         } else if (now < spin_end) {
-            turns_.pass(now);
+            turns_.pass(now, presence_.take_woke_peer());
         } else if (!may_sleep) {
             return;
         } else {
@@ -421,7 +421,7 @@ void Poller::spin_as_progress() {
         } else if (now >= spin_end) {
             break;
         } else {
-            turns_.pass(now);
+            turns_.pass(now, presence_.take_woke_peer());
         }
     }
 }

@@ -33,14 +33,14 @@ public:
 };
 
 // One turn of spinning after another, for whoever polls. The kernel likes to put a process that was woken on the
-// processor of the one that woke it, where it stands in line until that one stops spinning: so when the answer does not
-// come at once, let others go first now and then.
+// processor of the one that woke it, where it stands in line until that one stops spinning: so let others go first after
+// waking a peer, and now and then when the answer does not come at once.
 class Turns {
 public:
     // Something came.
     void found() { next_yield_ns_ = 0; }
-    // Nothing came.
-    void pass(uint64_t now);
+    // Nothing came; `woke_peer`: a peer that slept was woken since the last turn.
+    void pass(uint64_t now, bool woke_peer);
 
 private:
     uint64_t interval_ns_ = 0;

@@ -75,7 +75,8 @@ void Presence::drain() const {
     [[maybe_unused]] const ssize_t got = read(doorbell_.get(), &count, sizeof count);
 }
 
-PeerPresence::PeerPresence(int page_fd, int doorbell_fd) : doorbell_(Descriptor::duplicate(doorbell_fd)) {
+PeerPresence::PeerPresence(int page_fd, int doorbell_fd, Presence* own)
+    : doorbell_(Descriptor::duplicate(doorbell_fd)), own_(own) {
     struct stat info{};
     const int seals = fcntl(page_fd, F_GET_SEALS);
     // Without the seal the peer could shrink the file and our next look would be a bus error.
@@ -112,6 +113,9 @@ PeerPresence::Life PeerPresence::life() const {
 void PeerPresence::ring() const {
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = write(doorbell_.get(), &one, sizeof one);
+    if (own_ != nullptr) {
+        own_->woke_peer_.store(true, std::memory_order_relaxed);
+    }
 }
 
 } // namespace zerohop

@@ -37,17 +37,25 @@ public:
     void ring() const;
     void drain() const;
 
+    // Whether a sleeping peer was woken from here since the last time that this was asked.
+    bool take_woke_peer() {
+        return woke_peer_.load(std::memory_order_relaxed) && woke_peer_.exchange(false, std::memory_order_relaxed);
+    }
+
 private:
+    friend class PeerPresence;
     Descriptor fd_;
     Descriptor doorbell_;
     PresencePage* page_ = nullptr;
+    std::atomic<bool> woke_peer_{false};
 };
 
 // A peer's page, mapped read-only, and its doorbell.
 class PeerPresence {
 public:
-    // Duplicates both descriptors. Throws NativeError when they are not what they should be.
-    PeerPresence(int page_fd, int doorbell_fd);
+    // Duplicates both descriptors; notes in `own`, if given, whom it woke. Throws NativeError when the descriptors are
+    // not what they should be.
+    PeerPresence(int page_fd, int doorbell_fd, Presence* own = nullptr);
     ~PeerPresence();
     PeerPresence(const PeerPresence&) = delete;
     PeerPresence& operator=(const PeerPresence&) = delete;
@@ -65,6 +73,7 @@ public:
 private:
     Descriptor doorbell_;
     const PresencePage* page_ = nullptr;
+    Presence* own_;
 };
 
 } // namespace zerohop

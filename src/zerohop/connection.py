@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from . import paths
 from ._native import NativeError, Reason, Status
 from .deferred import all_ended, defer, defer_post, deferred_to
-from .errors import Closed, PeerLost, ZerohopError, from_native
+from .errors import Closed, PeerLost, WouldBlock, ZerohopError, from_native
 from .inputs import HOST
 from .operation import BYTES_DONE, NBYTES, Failed, Finished, InFlight, Operation, seconds_of
 from .paths import Explanation
@@ -128,6 +128,13 @@ class Connection:
         Raises:
             TypeError, ValueError, Closed: at once. Everything else comes from the Operation.
         """
+        return self._send(source, timeout, nowait=False)
+
+    def send_nowait(self, source: Memory | View | Any, *, timeout: float | None = None) -> Operation[int]:
+        """Like ``send``, but raises WouldBlock, with nothing posted, where the lane is full."""
+        return self._send(source, timeout, nowait=True)
+
+    def _send(self, source: Memory | View | Any, timeout: float | None, *, nowait: bool) -> Operation[int]:
         view = self._context._view(source)
         deadline = self._context._deadline(timeout)
 
@@ -136,7 +143,7 @@ class Connection:
                 self._endpoint, view._registration.region, view._offset, view.nbytes, deadline, nowait
             )
 
-        return self._post("send", view.nbytes, deadline, post, view, NBYTES)
+        return self._post("send", view.nbytes, deadline, post, view, NBYTES, nowait=nowait)
 
     def recv(self, into: Memory | View | Any, *, timeout: float | None = None) -> Operation[int]:
         """Receive the next message; value: its length.
@@ -171,13 +178,20 @@ class Connection:
             ValueError: more than 32 bits.
             Closed: at once. Everything else comes from the Operation.
         """
+        return self._notify(value, timeout, nowait=False)
+
+    def notify_nowait(self, value: int, *, timeout: float | None = None) -> Operation[int]:
+        """Like ``notify``, but raises WouldBlock, with nothing posted, where the lane is full."""
+        return self._notify(value, timeout, nowait=True)
+
+    def _notify(self, value: int, timeout: float | None, *, nowait: bool) -> Operation[int]:
         number = notify_value(value)
         deadline = self._context._deadline(timeout)
 
         def post(nowait: bool) -> int | Op:
             return self._context._engine.post_notify(self._endpoint, number, deadline, nowait)
 
-        return self._post("notify", 0, deadline, post, None, NBYTES)
+        return self._post("notify", 0, deadline, post, None, NBYTES, nowait=nowait)
 
     def flush(self, *, timeout: float | None = None) -> Operation[int]:
         """Done when all that was posted to this peer before is visible there, done or failed; value: 0."""
@@ -240,7 +254,15 @@ class Connection:
             raise PeerLost("the connection is not ready", peer=self.peer)
 
     def _post(
-        self, kind: str, nbytes: int, deadline_ns: int, post: Any, view: Memory | View | None, value_from: int
+        self,
+        kind: str,
+        nbytes: int,
+        deadline_ns: int,
+        post: Any,
+        view: Memory | View | None,
+        value_from: int,
+        *,
+        nowait: bool = False,
     ) -> Operation[int]:
         """Post on the lane; where it is full, wait, or on an event loop's thread have the control thread wait."""
         context = self._context
@@ -252,6 +274,10 @@ class Connection:
             except NativeError as error:
                 if error.args[0] != Status.WOULD_BLOCK.value:
                     raise
+                if nowait:
+                    raise from_native(
+                        *error.args, operation=kind, peer=self.peer, provider=self._provider
+                    ) from None
                 if on_event_loop():
 
                     async def work() -> int:
@@ -262,6 +288,8 @@ class Connection:
         except NativeError as error:
             context._check_open()
             return Failed(context, kind, self._path(device), nbytes, lane_error(self, error, kind))
+        except WouldBlock:
+            raise
         except ZerohopError as error:
             return Failed(context, kind, None, nbytes, error)
         if isinstance(posted, int):

@@ -284,6 +284,22 @@ class Context(Lifecycle):
         """
         return transfer.transfer_pages(self, "write_pages", src, dst, src_pages, dst_pages, page_bytes, notify, timeout)
 
+    def write_pages_nowait(
+        self,
+        src: Local,
+        dst: RemoteBuffer,
+        src_pages: Pages,
+        dst_pages: Pages,
+        *,
+        page_bytes: int,
+        notify: int | None = None,
+        timeout: float | None = None,
+    ) -> Operation[int]:
+        """Like ``write_pages``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""
+        return transfer.transfer_pages(
+            self, "write_pages", src, dst, src_pages, dst_pages, page_bytes, notify, timeout, nowait=True
+        )
+
     def read_pages(
         self,
         src: RemoteBuffer,
@@ -296,6 +312,21 @@ class Context(Lifecycle):
     ) -> Operation[int]:
         """Read page ``src_pages[i]`` of ``src`` into page ``dst_pages[i]`` of ``into``, for all i; see write_pages."""
         return transfer.transfer_pages(self, "read_pages", into, src, dst_pages, src_pages, page_bytes, None, timeout)
+
+    def read_pages_nowait(
+        self,
+        src: RemoteBuffer,
+        into: Local,
+        src_pages: Pages,
+        dst_pages: Pages,
+        *,
+        page_bytes: int,
+        timeout: float | None = None,
+    ) -> Operation[int]:
+        """Like ``read_pages``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""
+        return transfer.transfer_pages(
+            self, "read_pages", into, src, dst_pages, src_pages, page_bytes, None, timeout, nowait=True
+        )
 
     def fetch_add(
         self, dst: RemoteBuffer, value: int, *, offset: int = 0, timeout: float | None = None
@@ -310,6 +341,12 @@ class Context(Lifecycle):
         """
         return transfer.atomic(self, "fetch_add", dst, value, 0, offset, timeout)
 
+    def fetch_add_nowait(
+        self, dst: RemoteBuffer, value: int, *, offset: int = 0, timeout: float | None = None
+    ) -> Operation[int]:
+        """Like ``fetch_add``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""
+        return transfer.atomic(self, "fetch_add", dst, value, 0, offset, timeout, nowait=True)
+
     def compare_swap(
         self, dst: RemoteBuffer, compare: int, swap: int, *, offset: int = 0, timeout: float | None = None
     ) -> Operation[int]:
@@ -319,9 +356,21 @@ class Context(Lifecycle):
         """
         return transfer.atomic(self, "compare_swap", dst, swap, compare, offset, timeout)
 
+    def compare_swap_nowait(
+        self, dst: RemoteBuffer, compare: int, swap: int, *, offset: int = 0, timeout: float | None = None
+    ) -> Operation[int]:
+        """Like ``compare_swap``, but raises WouldBlock, nothing posted, where the lane is full or not ready yet."""
+        return transfer.atomic(self, "compare_swap", dst, swap, compare, offset, timeout, nowait=True)
+
     def notify(self, target: Connection | RemoteBuffer, value: int, *, timeout: float | None = None) -> Operation[int]:
         """Give a peer, or the owner of a handle, a notification without data; value: 0. Errors as for ``write``."""
         return transfer.notify_peer(self, target, value, timeout)
+
+    def notify_nowait(
+        self, target: Connection | RemoteBuffer, value: int, *, timeout: float | None = None
+    ) -> Operation[int]:
+        """Like ``notify``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""
+        return transfer.notify_peer(self, target, value, timeout, nowait=True)
 
     def flush(self, connection: Connection | None = None, *, timeout: float | None = None) -> Operation[int]:
         """Done when what was posted before, to one peer or to all, is visible there; value: 0."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 HOST: Final = "host"
 # A device's memory whose owner is found by its address (``__cuda_array_interface__`` names no device).
 DEVICE_BY_ADDRESS: Final = ""
+# Where user space ends, on every processor that this runs on.
+_ADDRESSES: Final = 1 << 63
 _TORCH_METHODS: Final = ("data_ptr", "element_size", "untyped_storage", "is_contiguous")
 
 
@@ -206,7 +208,7 @@ def _from_tuple(x: tuple[Any, ...]) -> Source:
         raise TypeError("raw memory is (pointer, nbytes, device), the first two of them ints")
     if not isinstance(device, str):
         raise TypeError(f'the device of raw memory is a name such as "host" or "sim:0", not {device!r}')
-    if address < 0 or nbytes < 0 or address + nbytes > 1 << 64 or (address == 0 and nbytes > 0):
+    if address < 0 or nbytes < 0 or address + nbytes > _ADDRESSES or (address == 0 and nbytes > 0):
         raise ValueError(f"no memory has address {address:#x} and {nbytes} bytes")
     return _simple(address, nbytes, device, False, None, None, may_be_shared=device == HOST)
 

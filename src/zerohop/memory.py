@@ -10,6 +10,7 @@ import numpy as np
 from ._native import NativeError
 from .errors import Closed, Unsupported, from_native
 from .inputs import HOST
+from .operation import seconds_of
 from .registry import Export
 from .remote_buffer import RemoteBuffer, byte_range
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 Rights = Literal["r", "w", "rw"]
 RIGHTS: Final[dict[str, int]] = {"r": 1, "w": 2, "rw": 3}
 _NAMES: Final[dict[int, Rights]] = {1: "r", 2: "w", 3: "rw"}
-# How long close() waits for peers on this host to unmap the memory before it goes on without them.
-_UNMAP_S: Final = 1.0
 
 
 def rights_bits(rights: str) -> int:
@@ -280,13 +279,18 @@ class Memory(_Range):
         self._context._shares.revoke(chosen, self._context._deadline(timeout))
         self._shares = [share for share in self._shares if share not in chosen]
 
-    def close(self) -> None:
+    def close(self, timeout: float = 1.0) -> None:
         """Revoke all handles and give the registration back; idempotent. Views of it raise Closed from now on.
 
-        Blocks for at most a second, and that only while peers on this host unmap the memory.
+        Args:
+            timeout: seconds to wait, at most, for peers on this host to unmap the memory. What a peer has not unmapped
+                by then stays allocated until it has.
+
+        Raises:
+            ValueError, TypeError: ``timeout`` is negative, NaN or no number; the Memory stays open.
         """
         if not self._closed:
-            self._close(_UNMAP_S)
+            self._close(seconds_of(timeout))
 
     def _close(self, unmap_s: float) -> None:
         self._closed = True

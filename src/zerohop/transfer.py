@@ -116,6 +116,8 @@ def transfer_pages(
     page_bytes: int,
     notify: int | None,
     timeout: float | None,
+    *,
+    nowait: bool = False,
 ) -> Operation[int]:
     """Write or read a list of pages."""
     view = context._view(local)
@@ -148,7 +150,7 @@ def transfer_pages(
             route, code, here, there, page_bytes, number, deadline, nowait, offset, remote_offset, local_nbytes
         )
 
-    return launch(context, kind, view, remote, nbytes, NBYTES, deadline, post)
+    return launch(context, kind, view, remote, nbytes, NBYTES, deadline, post, nowait=nowait)
 
 
 def atomic(
@@ -159,6 +161,8 @@ def atomic(
     compare: int,
     offset: int,
     timeout: float | None,
+    *,
+    nowait: bool = False,
 ) -> Operation[int]:
     """fetch_add or compare_swap on 8 bytes."""
     check_remote(remote)
@@ -176,25 +180,32 @@ def atomic(
     def post(route: int, nowait: bool) -> tuple[int, int] | Op:
         return engine.post_atomic(route, code, where, operand, compare, deadline, nowait)
 
-    return launch(context, kind, context._scratch_memory(), remote, _WORD, NATIVE_VALUE, deadline, post)
+    return launch(
+        context, kind, context._scratch_memory(), remote, _WORD, NATIVE_VALUE, deadline, post, nowait=nowait
+    )
 
 
 def notify_peer(
-    context: Context, target: Connection | RemoteBuffer, value: int, timeout: float | None
+    context: Context, target: Connection | RemoteBuffer, value: int, timeout: float | None, *, nowait: bool = False
 ) -> Operation[int]:
     """A notification without data."""
     number = notify_value(value)
     if isinstance(target, Connection):
         if target._context is not context:
             raise ValueError("the Connection belongs to another Context")
-        return target.notify(number, timeout=timeout)
-    check_remote(target)
-    connection = context._peers.connected.get(target.owner)
+        connection: Connection | None = target
+    else:
+        check_remote(target)
+        connection = context._peers.connected.get(target.owner)
     if connection is not None:
-        return connection.notify(number, timeout=timeout)
+        return (connection.notify_nowait if nowait else connection.notify)(number, timeout=timeout)
+    assert isinstance(target, RemoteBuffer)
     context._check_open()
     deadline = context._deadline(timeout)
     where = address.parse(target.url)
+    if nowait:
+        context._control.spawn(_connect, context, where)
+        raise WouldBlock("first use: connecting to the peer", operation="notify", fix="try again soon")
 
     async def work() -> int:
         connected = await context._peers.connect(where)
@@ -350,6 +361,14 @@ def check_remote(remote: object) -> None:
         )
 
 
+async def _connect(context: Context, where: address.Address) -> None:
+    """The same for one that needs no memory."""
+    try:
+        await context._peers.connect(where)
+    except (ZerohopError, NativeError, Warning):
+        return
+
+
 async def _prepare(context: Context, view: Memory | View, remote: RemoteBuffer) -> None:
     """For a _nowait call to find the route ready next time."""
     try:
@@ -428,6 +447,8 @@ def _index_array(pages: Pages) -> np.ndarray[Any, np.dtype[np.int64]]:
     if array.ndim != 1:
         raise ValueError(f"page numbers are a one-dimensional array, not one of shape {array.shape}")
     if array.dtype.kind not in "iu" and array.size:
+        if all(isinstance(page, int) for page in array.flat):
+            raise ValueError("a page number does not fit into 64 bits")
         raise TypeError(f"page numbers are integers, not {array.dtype}")
     return np.ascontiguousarray(array, dtype=np.int64)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -61,8 +62,20 @@ def test_nowait(open_context: OpenContext, start_peer: StartPeer, form: str) -> 
     assert error.provider == FORMS[form].provider
     assert error.peer == peer.identity.id
     assert error.reason
-    with pytest.raises(zh.WouldBlock):
-        context.read_nowait(target.handle, np.zeros(NBYTES, np.uint8))
+    connection = context.connect(peer.identity.url).result(10)
+    into = np.zeros(NBYTES, np.uint8)
+    others: dict[str, Callable[[], object]] = {
+        "read": lambda: context.read_nowait(target.handle, into),
+        "write_pages": lambda: context.write_pages_nowait(into, target.handle, [0], [1], page_bytes=4096),
+        "read_pages": lambda: context.read_pages_nowait(target.handle, into, [0], [1], page_bytes=4096),
+        "fetch_add": lambda: context.fetch_add_nowait(target.handle, 1),
+        "compare_swap": lambda: context.compare_swap_nowait(target.handle, 0, 1),
+        "send": lambda: connection.send_nowait(into[:8]),
+    }
+    for kind, post in others.items():
+        with pytest.raises(zh.WouldBlock) as refused:
+            post()
+        assert (refused.value.operation, refused.value.peer) == (kind, peer.identity.id)
     peer.resume()
     assert zh.wait_all(posted).result(10) == [4096] * len(posted)
     target.expect(0, 4096, 1)
@@ -83,6 +96,9 @@ def test_notifications_that_are_not_taken(open_context: OpenContext, start_peer:
         if not accepted:
             break
     assert posted
+    for notify in (connection.notify_nowait, lambda value: context.notify_nowait(target.handle, value)):
+        with pytest.raises(zh.WouldBlock):
+            notify(6)
     # Others' needs are not those of notifications.
     context.write(pattern(3, NBYTES), target.handle).result(10)
     target.expect(0, NBYTES, 3)
@@ -165,7 +181,13 @@ def test_back_pressure_in_a_coroutine(open_context: OpenContext, start_peer: Sta
 POSTS: dict[str, Callable[[zh.Context, zh.RemoteBuffer], zh.Operation[int]]] = {
     "write": lambda context, handle: context.write_nowait(pattern(1, 64), handle),
     "read": lambda context, handle: context.read_nowait(handle, np.zeros(64, np.uint8)),
+    "write_pages": lambda context, handle: context.write_pages_nowait(pattern(1, 64), handle, [0], [1], page_bytes=8),
+    "read_pages": lambda context, handle: context.read_pages_nowait(handle, bytearray(64), [0], [1], page_bytes=8),
+    "fetch_add": lambda context, handle: context.fetch_add_nowait(handle, 1),
+    "compare_swap": lambda context, handle: context.compare_swap_nowait(handle, 7, 1),
+    "notify": lambda context, handle: context.notify_nowait(handle, 1),
 }
+VALUES = {"write": 64, "read": 64, "write_pages": 8, "read_pages": 8}
 
 
 @pytest.mark.parametrize("post", POSTS)
@@ -177,7 +199,10 @@ def test_nowait_before_there_is_a_connection(
     options = Options(providers=(provider,))
     context, peer = open_context(options), start_peer(options)
     target = Target(peer, "numpy", 64)
-    assert _when_taken(lambda: POSTS[post](context, target.handle)).result(10) == 64
+    target.fill(0, 64, 5)
+    operation = _when_taken(lambda: POSTS[post](context, target.handle))
+    expected = VALUES.get(post, 0 if post == "notify" else int.from_bytes(pattern(5, 64)[:8].tobytes(), sys.byteorder))
+    assert operation.result(10) == expected
 
 
 def _when_taken(post: Callable[[], zh.Operation[int]]) -> zh.Operation[int]:
