@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from . import paths
@@ -15,6 +16,8 @@ from .operation import BYTES_DONE, NBYTES, Failed, Finished, InFlight, Operation
 from .paths import Explanation
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
     from types import TracebackType
 
     from typing_extensions import Self
@@ -30,6 +33,10 @@ if TYPE_CHECKING:
 _MAX_NOTIFY: Final = (1 << 32) - 1
 _MAX_IMPORTS: Final = 1024
 _PEER: Final = "peer"
+# What an operation may have to wait for on a full lane; those that wait for one of them stand in one line.
+PLAIN: Final = "room in the window"
+NOTIFIED: Final = "credit for a notification"
+SENT: Final = "room for a message"
 
 
 def notify_value(value: int) -> int:
@@ -67,6 +74,8 @@ class Connection:
         "_imports",
         "_lane_costs",
         "_lane_paths",
+        "_late_sends",
+        "_lines",
         "_lost",
         "_missing",
         "_native_id",
@@ -100,6 +109,10 @@ class Connection:
         self._lost: ZerohopError | None = None
         # Why it will be lost, once this side has begun to close it.
         self._closing: ZerohopError | None = None
+        # Where deferred operations stand, on the control thread; and the sends among them, which no later one may
+        # overtake.
+        self._lines: dict[str, asyncio.Lock] = {}
+        self._late_sends: set[object] = set()
         # The other end, of a Context that talks to itself.
         self._partner: Connection | None = None
 
@@ -143,7 +156,7 @@ class Connection:
                 self._endpoint, view._registration.region, view._offset, view.nbytes, deadline, nowait
             )
 
-        return self._post("send", view.nbytes, deadline, post, view, NBYTES, nowait=nowait)
+        return self._post("send", view.nbytes, deadline, post, view, NBYTES, nowait=nowait, need=SENT)
 
     def recv(self, into: Memory | View | Any, *, timeout: float | None = None) -> Operation[int]:
         """Receive the next message; value: its length.
@@ -191,7 +204,7 @@ class Connection:
         def post(nowait: bool) -> int | Op:
             return self._context._engine.post_notify(self._endpoint, number, deadline, nowait)
 
-        return self._post("notify", 0, deadline, post, None, NBYTES, nowait=nowait)
+        return self._post("notify", 0, deadline, post, None, NBYTES, nowait=nowait, need=NOTIFIED)
 
     def flush(self, *, timeout: float | None = None) -> Operation[int]:
         """Done when all that was posted to this peer before is visible there, done or failed; value: 0."""
@@ -263,6 +276,7 @@ class Connection:
         value_from: int,
         *,
         nowait: bool = False,
+        need: str = PLAIN,
     ) -> Operation[int]:
         """Post on the lane; where it is full, wait, or on an event loop's thread have the control thread wait."""
         context = self._context
@@ -270,20 +284,17 @@ class Connection:
         context._check_open()
         try:
             try:
+                if need is SENT and self._late_sends:
+                    raise NativeError(Status.WOULD_BLOCK.value, Reason.WINDOW_FULL.value, "")
                 posted = post(True)
             except NativeError as error:
                 if error.args[0] != Status.WOULD_BLOCK.value:
                     raise
                 if nowait:
-                    raise from_native(
-                        *error.args, operation=kind, peer=self.peer, provider=self._provider
-                    ) from None
-                if on_event_loop():
-
-                    async def work() -> int:
-                        return await defer_post(context, post, deadline_ns, nbytes, value_from)
-
-                    return defer(context, kind, nbytes, deadline_ns, work, view, peer=self.peer)
+                    full = from_native(*error.args, operation=kind, peer=self.peer, provider=self._provider)
+                    raise full from None
+                if on_event_loop() or (need is SENT and self._late_sends):
+                    return self._post_later(kind, nbytes, deadline_ns, post, view, value_from, need)
                 posted = post(False)
         except NativeError as error:
             context._check_open()
@@ -295,6 +306,39 @@ class Connection:
         if isinstance(posted, int):
             return Finished(context, kind, self._path(device), nbytes, nbytes, posted)
         return InFlight(context, kind, self._path(device), nbytes, posted, view, value_from)
+
+    def _post_later(
+        self,
+        kind: str,
+        nbytes: int,
+        deadline_ns: int,
+        post: Callable[[bool], int | Op],
+        view: Memory | View | None,
+        value_from: int,
+        need: str,
+    ) -> Operation[int]:
+        context, ticket = self._context, object()
+
+        def post_in_turn(nowait: bool) -> int | Op:
+            posted = post(nowait)
+            self._late_sends.discard(ticket)
+            return posted
+
+        async def work() -> int:
+            return await defer_post(context, post_in_turn, deadline_ns, nbytes, value_from, self._line(need))
+
+        if need is SENT:
+            self._late_sends.add(ticket)
+        at_end = partial(self._late_sends.discard, ticket)
+        operation = defer(context, kind, nbytes, deadline_ns, work, view, peer=self.peer, at_end=at_end)
+        operation._path = self._path(HOST if view is None else view.device)
+        return operation
+
+    def _line(self, need: str) -> asyncio.Lock:
+        """On the control thread: where those stand that wait for the same."""
+        import asyncio
+
+        return self._lines.setdefault(need, asyncio.Lock())
 
     def _path(self, device: str) -> LanePath:
         """The way of messages and notifications: the lane itself. What the peer does with them only the peer knows."""

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from .context import Context
     from .operation import Path
 
+    # Makes the native call: nowait.
+    Post = Callable[[bool], int | Op | tuple[int, int]]
+
 T = TypeVar("T")
 # Between attempts at a full lane.
 _RETRY_S: Final = 0.0005
@@ -37,10 +40,11 @@ _deadline_ns: ContextVar[int] = ContextVar("zerohop_deadline_ns")
 class Deferred(InFlight[T]):
     """Its native slot is ended by the control thread, after the native operation that does the work."""
 
-    __slots__ = ("_failure", "_payload", "_task")
+    __slots__ = ("_failure", "_payload", "_peer", "_task")
 
-    def __init__(self, context: Context, kind: str, nbytes: int, native: Op, keep: object) -> None:
+    def __init__(self, context: Context, kind: str, nbytes: int, native: Op, keep: object, peer: str) -> None:
         super().__init__(context, kind, None, nbytes, native, keep, NBYTES)
+        self._peer = peer
         self._failure: BaseException | None = None
         self._payload: Any = None
         self._task: asyncio.Task[None] | None = None
@@ -57,6 +61,10 @@ class Deferred(InFlight[T]):
 
     def _value_of(self, native: Op) -> T:  # noqa: ARG002
         return self._payload  # type: ignore[no-any-return]
+
+    def _where(self) -> dict[str, Any]:
+        # Until the path is known, the peer at least.
+        return {"peer": self._peer, **super()._where()}
 
     def _error_of(self, native: Op) -> BaseException:
         # The slot may have ended by its deadline before the control thread had anything to say.
@@ -77,21 +85,25 @@ def defer(
     *,
     peer: str = "",
     wants_operation: bool = False,
+    at_end: Callable[[], object] | None = None,
 ) -> Operation[T]:
     """An Operation that ``work``, a coroutine function for the control thread, gives its value or its error.
 
-    ``peer`` is whom it moves something to or from, for a flush to wait for it.
+    ``peer`` is whom it moves something to or from, for a flush to wait for it and for errors to name it. ``at_end`` is
+    called on the control thread once ``work`` has ended or been given up.
     """
     try:
         native = context._engine.new_op(deadline_ns)
     except NativeError as error:
+        if at_end is not None:
+            at_end()
         context._check_open()
         return Failed(context, kind, None, nbytes, from_native(*error.args, operation=kind))
-    operation: Deferred[T] = Deferred(context, kind, nbytes, native, keep)
+    operation: Deferred[T] = Deferred(context, kind, nbytes, native, keep, peer)
     if peer:
         context._deferred[operation] = peer
     start: Any = (lambda: work(operation)) if wants_operation else work  # type: ignore[call-arg]
-    context._control.call(_start, context, operation, native, start, deadline_ns)
+    context._control.call(_start, context, operation, native, start, deadline_ns, at_end)
     return operation
 
 
@@ -112,9 +124,12 @@ def _start(
     native: Op,
     work: Callable[[], Coroutine[Any, Any, T]],
     deadline_ns: int,
+    at_end: Callable[[], object] | None,
 ) -> None:
     operation._task = task = context._control.start(_run, context, operation, native, work, deadline_ns)
     task.add_done_callback(lambda _: context._deferred.pop(operation, None))
+    if at_end is not None:
+        task.add_done_callback(lambda _: at_end())
 
 
 async def _run(
@@ -151,27 +166,25 @@ async def _run(
 
 
 async def defer_post(
-    context: Context, post: Callable[[bool], int | Op | tuple[int, int]], deadline_ns: int, nbytes: int, value_from: int
+    context: Context,
+    post: Post,
+    deadline_ns: int,
+    nbytes: int,
+    value_from: int,
+    line: asyncio.Lock | None = None,
 ) -> int:
     """On the control thread: post as soon as the lane takes it, wait for the end, give the value.
 
-    ``post(nowait)`` makes the native call. Those that wait for the same lane keep no order among each other.
+    ``post(nowait)`` makes the native call. ``line`` is where those stand that wait for the same kind of room: the first
+    of them alone asks for it, and they are posted in the order in which they were deferred.
     """
     import asyncio
 
-    pause = _RETRY_S
-    posted: int | Op | tuple[int, int] | None = None
-    while posted is None:
-        # Before the first attempt too: connecting may have taken longer than the user allowed.
-        if deadline_ns and time.monotonic_ns() > deadline_ns:
-            raise NativeError(Status.DEADLINE.value, Reason.NONE.value, "nothing was posted")
-        try:
-            posted = post(True)
-        except NativeError as error:
-            if error.args[0] != Status.WOULD_BLOCK.value:
-                raise
-            await asyncio.sleep(pause)
-            pause = min(_MAX_RETRY_S, pause * 2)
+    if line is None:
+        posted = await _post_when_room(post, deadline_ns)
+    else:
+        async with line:
+            posted = await _post_when_room(post, deadline_ns)
     if isinstance(posted, int):
         return nbytes
     if isinstance(posted, tuple):
@@ -186,6 +199,23 @@ async def defer_post(
     if posted.status == Status.CANCELLED:
         raise asyncio.CancelledError
     raise from_native(posted.status.value, posted.reason.value, bytes_done=posted.bytes_done)
+
+
+async def _post_when_room(post: Post, deadline_ns: int) -> int | Op | tuple[int, int]:
+    import asyncio
+
+    pause = _RETRY_S
+    while True:
+        # Before the first attempt too: connecting may have taken longer than the user allowed.
+        if deadline_ns and time.monotonic_ns() > deadline_ns:
+            raise NativeError(Status.DEADLINE.value, Reason.NONE.value, "nothing was posted")
+        try:
+            return post(True)
+        except NativeError as error:
+            if error.args[0] != Status.WOULD_BLOCK.value:
+                raise
+        await asyncio.sleep(pause)
+        pause = min(_MAX_RETRY_S, pause * 2)
 
 
 def deferred_to(context: Context, peer: str) -> list[Deferred[Any]]:

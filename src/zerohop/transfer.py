@@ -10,7 +10,7 @@ import numpy as np
 
 from . import address
 from ._native import NativeError, Status
-from .connection import Connection, lane_error, notify_value, on_event_loop
+from .connection import NOTIFIED, PLAIN, Connection, lane_error, notify_value, on_event_loop
 from .deferred import Deferred, all_ended, attach, defer, defer_post, deferred_to
 from .errors import PeerLost, WouldBlock, ZerohopError, from_native
 from .operation import NATIVE_VALUE, NBYTES, Failed, Finished, InFlight, Operation, complete_fields
@@ -103,7 +103,8 @@ def transfer(
     def post(route: int, nowait: bool) -> int | Op:
         return engine.post(route, code, here, there, nbytes, number, deadline, nowait)
 
-    return launch(context, kind, view, remote, nbytes, NBYTES, deadline, post, nowait=nowait)
+    need = PLAIN if number == _NO_NOTIFY else NOTIFIED
+    return launch(context, kind, view, remote, nbytes, NBYTES, deadline, post, nowait=nowait, need=need)
 
 
 def transfer_pages(
@@ -150,7 +151,8 @@ def transfer_pages(
             route, code, here, there, page_bytes, number, deadline, nowait, offset, remote_offset, local_nbytes
         )
 
-    return launch(context, kind, view, remote, nbytes, NBYTES, deadline, post, nowait=nowait)
+    need = PLAIN if number == _NO_NOTIFY else NOTIFIED
+    return launch(context, kind, view, remote, nbytes, NBYTES, deadline, post, nowait=nowait, need=need)
 
 
 def atomic(
@@ -213,7 +215,7 @@ def notify_peer(
         def post(nowait: bool) -> int | Op:
             return context._engine.post_notify(connected._endpoint, number, deadline, nowait)
 
-        return await defer_post(context, post, deadline, 0, NBYTES)
+        return await defer_post(context, post, deadline, 0, NBYTES, connected._line(NOTIFIED))
 
     return defer(context, "notify", 0, deadline, work, None, peer=target.owner)
 
@@ -268,6 +270,7 @@ def launch(
     post: Post,
     *,
     nowait: bool = False,
+    need: str = PLAIN,
 ) -> Operation[int]:
     """Find the route and post on it; where either takes time, have the control thread do it."""
     context._check_open()
@@ -283,7 +286,10 @@ def launch(
             posted = post(route.id, True)
         except NativeError as error:
             if error.args[0] == Status.WOULD_BLOCK.value:
-                return _wait_for_room(context, kind, view, route, nbytes, value_from, deadline_ns, post, error, nowait)
+                if nowait:
+                    where = {"peer": route.connection.peer, "provider": route.explanation.provider}
+                    raise from_native(*error.args, operation=kind, **where) from None
+                return _wait_for_room(context, kind, view, route, nbytes, value_from, deadline_ns, post, need)
             context._check_open()
             if route.stale:
                 continue
@@ -297,8 +303,7 @@ def launch(
 
     async def work(operation: Deferred[int]) -> int:
         route = await find_route(context, view, remote)
-        attach(operation, route)
-        return await defer_post(context, lambda nowait: post(route.id, nowait), deadline_ns, nbytes, value_from)
+        return await _post_later(operation, route, need, post, deadline_ns, value_from)
 
     return defer(context, kind, nbytes, deadline_ns, work, view, peer=remote.owner, wants_operation=True)
 
@@ -387,17 +392,13 @@ def _wait_for_room(
     value_from: int,
     deadline_ns: int,
     post: Post,
-    full: NativeError,
-    nowait: bool,
+    need: str,
 ) -> Operation[int]:
     """The lane is full."""
-    if nowait:
-        raise from_native(*full.args, operation=kind, peer=route.connection.peer, provider=route.explanation.provider)
     if on_event_loop():
 
         async def work(operation: Deferred[int]) -> int:
-            attach(operation, route)
-            return await defer_post(context, lambda nowait: post(route.id, nowait), deadline_ns, nbytes, value_from)
+            return await _post_later(operation, route, need, post, deadline_ns, value_from)
 
         peer = route.connection.peer
         return defer(context, kind, nbytes, deadline_ns, work, view, peer=peer, wants_operation=True)
@@ -407,6 +408,17 @@ def _wait_for_room(
         context._check_open()
         return _failure(context, kind, view, route, nbytes, error)
     return _posted(context, kind, view, route, nbytes, value_from, posted)
+
+
+async def _post_later(
+    operation: Deferred[int], route: Route, need: str, post: Post, deadline_ns: int, value_from: int
+) -> int:
+    """On the control thread, which found the route."""
+    attach(operation, route)
+    line = route.connection._line(need)
+    return await defer_post(
+        operation._context, lambda nowait: post(route.id, nowait), deadline_ns, operation.nbytes, value_from, line
+    )
 
 
 def _posted(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 
 import zerohop as zh
+from support.loops import LOOPS, run
 from support.matrix import every_pair
 from support.service import Service
 from support.sizes import ROOM, cases
@@ -72,6 +74,33 @@ def test_messages_arrive_in_order(world: World) -> None:
         assert world.there.call(Service.recv, world.here.url, target.number, 0, slot) == length
         target.settle(0, length, k)
     assert zh.wait_all(sends).result(10) == lengths
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_order_where_the_lane_is_full(world: World, loop: str) -> None:
+    """On an event loop a send to a full lane is posted later; neither the loop's nor a thread's sends overtake it."""
+    total = 1000
+    target = world.target("numpy", 8)
+    connection = _connection(world)
+
+    async def main() -> list[zh.Operation[int]]:
+        sends = [connection.send(k.to_bytes(8, "little")) for k in range(total)]
+        with pytest.raises(zh.WouldBlock):
+            connection.send_nowait(bytes(8))
+        cancelled = connection.send(bytes(8))
+        cancelled.cancel()
+        sends.append(await asyncio.to_thread(connection.send, total.to_bytes(8, "little")))
+        return sends
+
+    sends = run(loop, main())
+    for k in range(total + 1):
+        assert world.there.call(Service.recv, world.here.url, target.number, 0, 8) == 8
+        assert int.from_bytes(target.get(0, 8), "little") == k
+    assert zh.wait_all(sends).result(10) == [8] * (total + 1)
+    receiving = world.there.start(Service.recv, world.here.url, target.number, 0, 8)
+    assert connection.send_nowait(bytes(8)).result(10) == 8
+    assert receiving.result() == 8
 
 
 @pytest.mark.parametrize("world", WORLDS, indirect=True)
