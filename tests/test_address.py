@@ -99,6 +99,14 @@ def test_a_wildcard_is_not_advertised() -> None:
     assert address.advertised_host("0.0.0.0") != "0.0.0.0"
 
 
+@pytest.mark.parametrize("target", ["127.0.0.1", "127.0.1.1"])
+def test_a_connection_within_this_host(target: str) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as listening, socket.socket() as sock:
+        assert not address.connected_here(sock)
+        sock.connect((target, listening.getsockname()[1]))
+        assert address.connected_here(sock)
+
+
 class TestDirectory:
     def test_is_private_and_goes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         short = _short(tmp_path, monkeypatch)
@@ -116,6 +124,30 @@ class TestDirectory:
         assert directory.parent == Path("/tmp")
         assert len(str(directory / address.SOCKET_NAME)) <= address.MAX_SOCKET_PATH
         address.remove_directory(directory)
+
+    def test_which_paths_are_ours(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        short = _short(tmp_path, monkeypatch)
+        directory = address.make_directory()
+        name = directory.name
+        assert address.is_ours(f"{directory}/s")
+        (short / "zerohop-0-link").symlink_to(directory)
+        for path in (
+            "",
+            "s",
+            f"{name}/s",
+            f"{directory}/other",
+            f"{directory}/",
+            f"{directory}/s/",
+            f"{short}/zerohop-0-link/s",
+            f"{short}/zerohop-0-none/s",
+            f"{short}/zerohop-0-no\0ne/s",
+            f"{short}/ssh-x/s",
+        ):
+            assert not address.is_ours(path), path
+        directory.chmod(0o750)
+        assert not address.is_ours(f"{directory}/s")
+        address.remove_directory(directory)
+        assert not address.is_ours(f"{directory}/s")
 
     def test_what_killed_processes_left_is_swept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         _short(tmp_path, monkeypatch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import ctypes
 import mmap
 import os
 from multiprocessing import shared_memory
@@ -114,6 +115,22 @@ class TestBuffers:
         with pytest.raises(ValueError, match="contiguous"):
             inputs.read(memoryview(bytes(8))[::2])
 
+    def test_a_struct_with_an_o_in_a_name(self) -> None:
+        class Header(ctypes.Structure):
+            _fields_ = [("Offset", ctypes.c_int), ("O", ctypes.c_double)]
+
+        header = Header()
+        assert inputs.read(header).address == ctypes.addressof(header)
+        assert inputs.read((Header * 3)()).nbytes == 3 * ctypes.sizeof(Header)
+        assert inputs.read(np.zeros(3, [("Only", "i4")]).data).nbytes == 12
+
+    def test_a_struct_of_objects(self) -> None:
+        class Holder(ctypes.Structure):
+            _fields_ = [("x", ctypes.c_int), ("y", ctypes.py_object)]
+
+        with pytest.raises(TypeError, match="pointers"):
+            inputs.read(Holder())
+
 
 class TestCudaArrayInterface:
     @staticmethod
@@ -137,6 +154,11 @@ class TestCudaArrayInterface:
         with pytest.raises(ValueError, match="contiguous"):
             self.read(strides=(24, 4))
 
+    def test_bytes_without_an_address(self) -> None:
+        with pytest.raises(ValueError, match="no memory"):
+            self.read(data=(0, False))
+        assert self.read(data=(0, False), shape=(0,)).nbytes == 0
+
 
 class TestRaw:
     def test_a_range(self) -> None:
@@ -149,7 +171,9 @@ class TestRaw:
         with pytest.raises(TypeError, match="raw memory"):
             inputs.read(x)
 
-    @pytest.mark.parametrize("x", [(0, 1, "host"), (-1, 1, "host"), (1, -1, "host"), (4096, 1 << 63, "host"), ((1 << 63) - 1, 2, "host")])
+    @pytest.mark.parametrize(
+        "x", [(0, 1, "host"), (-1, 1, "host"), (1, -1, "host"), (4096, 1 << 63, "host"), ((1 << 63) - 1, 2, "host")]
+    )
     def test_no_such_range(self, x: Any) -> None:
         with pytest.raises(ValueError, match="no memory"):
             inputs.read(x)
@@ -241,6 +265,11 @@ class TestSharedMemory:
         finally:
             other.close()
 
+    def test_one_that_is_closed(self, shared: shared_memory.SharedMemory) -> None:
+        shared.close()
+        with pytest.raises(ValueError, match="SharedMemory is closed"):
+            inputs.read(shared)
+
     def test_private_memory_has_no_file(self) -> None:
         for x in (np.zeros(100_000), bytearray(5000), mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)):
             assert inputs.find_backing(inputs.read(x)) is None
@@ -304,6 +333,39 @@ class TestTorch:
     def test_sparse(self, torch: Any) -> None:
         with pytest.raises(TypeError, match="sparse"):
             inputs.read(torch.zeros(4).to_sparse())
+
+    @pytest.mark.parametrize("index", [np.s_[2:2], np.s_[:, :0], np.s_[4:]])
+    def test_empty_slices(self, torch: Any, index: Any) -> None:
+        """torch gives them no address."""
+        x = torch.zeros(4, 5)
+        source = inputs.read(x[index])
+        assert (source.nbytes, source.offset, source.extent) == (0, 0, 80)
+        assert source.cached_by is x
+
+    def test_empty(self, torch: Any) -> None:
+        assert inputs.read(torch.empty(0)).nbytes == inputs.read(torch.empty(0, 3)).nbytes == 0
+
+    def test_meta(self, torch: Any) -> None:
+        with pytest.raises(ValueError, match="no memory") as caught:
+            inputs.read(torch.zeros(4, device="meta"))
+        assert "cpu()" not in str(caught.value)
+
+    def test_a_fake_tensor(self, torch: Any) -> None:
+        """As torch.compile traces with: registered at address 0 it would end the process at its first use."""
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        with FakeTensorMode():
+            x = torch.ones(4)
+        with pytest.raises(ValueError, match="no memory"):
+            inputs.read(x)
+
+    def test_within_vmap(self, torch: Any) -> None:
+        def read(x: Any) -> Any:
+            inputs.read(x)
+            return x
+
+        with pytest.raises(TypeError, match="storage"):
+            torch.func.vmap(read)(torch.zeros(3, 4))
 
     def test_shared_memory_without_a_name(self, torch: Any) -> None:
         x = torch.zeros(1000).share_memory_()

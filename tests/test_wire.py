@@ -27,6 +27,7 @@ MESSAGES: list[wire.Message] = [
     wire.Challenge(context=ID, host=ID, nonce=bytes(32)),
     wire.Prove(proof=bytes(32)),
     wire.Accept(proof=bytes(32)),
+    wire.Location(proof=bytes(32), socket_path=b"/tmp/zerohop-0-x/s"),
     wire.Refuse(version=1, code="secret", text="wrong secret"),
     wire.Setup(providers=["shm"], url="zerohop://h:1/", name="", nfds=2),
     wire.Lane(provider="shm", address=b"ring", nfds=1),

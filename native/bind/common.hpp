@@ -1,6 +1,7 @@
 // What the binding files share: the objects that Python holds. Each keeps its engine alive; nothing here has policy.
 #pragma once
 
+#include "bind/released.hpp"
 #include "engine/engine.hpp"
 #include "engine/loop_bell.hpp"
 #include "memory/region.hpp"

@@ -57,13 +57,13 @@ void register_endpoint(nb::module_& m) {
             "connect",
             [](const PyEndpoint& self, const nb::bytes& data, const std::vector<int>& fds) {
                 const Address address{std::string(data.c_str(), data.size()), fds};
-                const nb::gil_scoped_release release;
+                const Released release;
                 self.endpoint->connect(address);
             },
             nb::arg("data"), nb::arg("fds"))
         .def("close",
              [](const PyEndpoint& self) {
-                 const nb::gil_scoped_release release;
+                 const Released release;
                  self.engine->close_endpoint(self.endpoint, {Status::closed, Reason::lane_closed});
              })
         .def("statistics", [](const PyEndpoint& self) {

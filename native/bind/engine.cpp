@@ -71,7 +71,7 @@ PyRegion alloc(const std::shared_ptr<Engine>& engine, uint64_t nbytes, int devic
 
 uint64_t route(const std::shared_ptr<Engine>& engine, const PyEndpoint& endpoint, const PyRegion& region,
                uint64_t share, const nb::bytes& capability, uint64_t remote_nbytes, int rights,
-               const PyMapping* mapping, int /*remote_device*/) {
+               const PyMapping* mapping) {
     check_open(*engine);
     Route result;
     result.endpoint = endpoint.endpoint;
@@ -96,7 +96,7 @@ std::optional<std::tuple<int, uint32_t, uint64_t>> pop_notification(const std::s
                                                                     int64_t deadline_ns, uint64_t spin_ns) {
     std::optional<Notification> note = engine->pop_notification(0, 0, false);
     if (!note && deadline_ns >= 0) {
-        const nb::gil_scoped_release release;
+        const Released release;
         note = engine->pop_notification(static_cast<uint64_t>(deadline_ns), spin_ns, true);
     }
     if (!note) {
@@ -155,7 +155,7 @@ void register_engine(nb::module_& m) {
         .def(
             "drop_peer",
             [](Engine& self, int peer, Status status, Reason reason) { self.drop_peer(peer, {status, reason}); },
-            nb::arg("peer"), nb::arg("status"), nb::arg("reason"), nb::call_guard<nb::gil_scoped_release>())
+            nb::arg("peer"), nb::arg("status"), nb::arg("reason"), nb::call_guard<Released>())
         .def(
             "peer_status",
             [](Engine& self, int peer) {
@@ -167,7 +167,7 @@ void register_engine(nb::module_& m) {
         .def(
             "endpoint",
             [](const Self& self, const std::string& provider, int peer) {
-                const nb::gil_scoped_release release;
+                const Released release;
                 return PyEndpoint{self, self->add_endpoint(provider, peer)};
             },
             nb::arg("provider"), nb::arg("peer"))
@@ -191,7 +191,7 @@ void register_engine(nb::module_& m) {
             [](Engine& self, uint64_t share, uint64_t deadline_ns) {
                 return self.revoke(ShareId::unpack(share), deadline_ns);
             },
-            nb::arg("share_id"), nb::arg("deadline_ns"), nb::call_guard<nb::gil_scoped_release>())
+            nb::arg("share_id"), nb::arg("deadline_ns"), nb::call_guard<Released>())
         .def(
             "map",
             [](Engine&, int fd, uint64_t offset, uint64_t nbytes, bool writable) {
@@ -199,7 +199,7 @@ void register_engine(nb::module_& m) {
             },
             nb::arg("fd"), nb::arg("offset"), nb::arg("nbytes"), nb::arg("writable"))
         .def("route", &route, nb::arg("endpoint"), nb::arg("region"), nb::arg("share_id"), nb::arg("capability"),
-             nb::arg("remote_nbytes"), nb::arg("rights"), nb::arg("mapping").none(), nb::arg("remote_device"))
+             nb::arg("remote_nbytes"), nb::arg("rights"), nb::arg("mapping").none())
         .def(
             "drop_route", [](Engine& self, uint64_t id) { self.drop_route(id); }, nb::arg("route"))
         .def("pop_notification", &pop_notification, nb::arg("deadline_ns"), nb::arg("spin_ns"))
@@ -226,7 +226,7 @@ void register_engine(nb::module_& m) {
                 return op;
             },
             nb::arg("deadline_ns"))
-        .def("close", &Engine::close, nb::arg("deadline_ns"), nb::call_guard<nb::gil_scoped_release>())
+        .def("close", &Engine::close, nb::arg("deadline_ns"), nb::call_guard<Released>())
         .def("abandon", &Engine::abandon)
         .def("devices", &devices, nb::sig("def devices(self) -> list[dict[str, typing.Any]]"))
         .def("sim_inject", &sim_inject, nb::arg("device"), nb::arg("what"), nb::arg("count"))

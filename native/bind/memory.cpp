@@ -76,7 +76,7 @@ nb::bytes read(const PyRegion& self, uint64_t offset, uint64_t nbytes) {
     if (nbytes == 0) {
         return result;
     }
-    const nb::gil_scoped_release release;
+    const Released release;
     if (self.device == kHostDevice) {
         std::memcpy(to, reinterpret_cast<const void*>(self.address + offset), nbytes);
     } else {
@@ -93,7 +93,7 @@ void write(const PyRegion& self, uint64_t offset, const nb::bytes& data) {
     if (nbytes == 0) {
         return;
     }
-    const nb::gil_scoped_release release;
+    const Released release;
     if (self.device == kHostDevice) {
         std::memcpy(reinterpret_cast<void*>(self.address + offset), from, nbytes);
     } else {

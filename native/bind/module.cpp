@@ -2,6 +2,8 @@
 
 NB_MODULE(_native, m) {
     m.doc() = "The data plane of zerohop: operations, lanes, shares and the engine that drives them.";
+    nanobind::set_leak_warnings(false); // a forked child keeps objects of its parent's on purpose
+    m.def("interpreter_exits", &zerohop::bind::Released::interpreter_exits, nanobind::arg("limit_ns"));
     zerohop::bind::register_status(m);
     zerohop::bind::register_operation(m);
     zerohop::bind::register_memory(m);

@@ -22,7 +22,7 @@ void register_operation(nb::module_& m) {
             "wait",
             [](const PyQueue& self, uint64_t deadline_ns, uint64_t spin_ns) {
                 {
-                    const nb::gil_scoped_release release;
+                    const Released release;
                     self.engine->wait([&] { return !self.queue->empty() || self.engine->closed(); }, deadline_ns,
                                       spin_ns);
                 }
@@ -42,7 +42,7 @@ void register_operation(nb::module_& m) {
         .def("listen", [](const PyBell& self) { self.bell->listen(); })
         .def("drain",
              [](const PyBell& self) {
-                 const nb::gil_scoped_release release;
+                 const Released release;
                  return self.bell->drain();
              })
         .def("close", [](const PyBell& self) { self.bell->close(); });
@@ -55,7 +55,7 @@ void register_operation(nb::module_& m) {
                 if (self.op->done()) {
                     return true;
                 }
-                const nb::gil_scoped_release release;
+                const Released release;
                 return self.engine->wait([&] { return self.op->done(); }, deadline_ns, spin_ns);
             },
             nb::arg("deadline_ns"), nb::arg("spin_ns"))
@@ -65,7 +65,7 @@ void register_operation(nb::module_& m) {
                 if (self.op->done()) {
                     return true;
                 }
-                const nb::gil_scoped_release release;
+                const Released release;
                 return self.engine->wait([&] { return self.op->done(); }, 0, spin_ns, false);
             },
             nb::arg("spin_ns"))

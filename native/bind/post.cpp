@@ -44,12 +44,12 @@ nb::object result(const Self& engine, Posted& posted, uint64_t started) {
 }
 
 Posted post_released(Engine& engine, uint64_t route, Request& request, bool nowait) {
-    const nb::gil_scoped_release release;
+    const Released release;
     return engine.post(route, request, nowait);
 }
 
 Posted post_released(Engine& engine, Endpoint& endpoint, Request& request, bool nowait) {
-    const nb::gil_scoped_release release;
+    const Released release;
     return engine.post(endpoint, request, nowait);
 }
 

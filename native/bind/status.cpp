@@ -43,7 +43,9 @@ void register_status(nb::module_& m) {
         .value("OUT_OF_DESCRIPTORS", Reason::out_of_descriptors)
         .value("OUT_OF_SHARED_MEMORY", Reason::out_of_shared_memory)
         .value("CONTEXT_CLOSED", Reason::context_closed)
-        .value("USER", Reason::user);
+        .value("USER", Reason::user)
+        .value("MISALIGNED", Reason::misaligned)
+        .value("TOO_MANY_PAGES", Reason::too_many_pages);
 
     // args: (status, reason, text), the two numbers as plain ints.
     static nb::object error_type = nb::steal(PyErr_NewExceptionWithDoc(

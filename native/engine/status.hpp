@@ -45,6 +45,8 @@ enum class Reason : uint8_t {
     out_of_shared_memory,
     context_closed,
     user,
+    misaligned,
+    too_many_pages,
 };
 
 // An outcome passed by value; [[nodiscard]] so that no failure is dropped without a thought.

@@ -8,6 +8,10 @@
 
 namespace zerohop {
 
+// What a post, or one pass of the poller over a lane, moves at most: some 15 µs, the time in which another thread could
+// have been woken for it. So large is a payload, and a staging buffer.
+inline constexpr uint32_t kSliceBytes = 256 * 1024;
+
 // Operations from this size on stream past the cache: above it the destination would not stay there anyway, and a
 // plain store first reads the line that it is about to overwrite.
 inline constexpr uint64_t kStreamingBytes = 4ULL << 20;

@@ -1,6 +1,7 @@
 // Host buffers that device memory passes through where no fabric reaches it, and the streams that fill and drain them.
 #pragma once
 
+#include "memory/copy.hpp"
 #include "accel/driver.hpp"
 #include "engine/sync.hpp"
 
@@ -11,7 +12,7 @@
 
 namespace zerohop {
 
-inline constexpr size_t kStagingBytes = 256 * 1024;
+inline constexpr size_t kStagingBytes = kSliceBytes;
 inline constexpr size_t kStagingBuffers = 8;
 
 class StagingPool;

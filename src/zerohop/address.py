@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import ipaddress
 import os
 import re
 import socket
@@ -21,6 +22,8 @@ MAX_URL: Final = 1024
 SOCKET_NAME: Final = "s"
 _CONTEXT_ID: Final = re.compile(r"[0-9a-f]{32}")
 _HOST_ID: Final = re.compile(r"[0-9a-f]{32}")
+# Of a Context's Unix socket; the number is the user's, as the process that made it knows it.
+_FOLDER: Final = re.compile(r"zerohop-[0-9]+-[a-z0-9_]+")
 # A directory whose socket is not there yet may belong to a Context that is just being made.
 _YOUNG_S: Final = 60.0
 _SWEPT_AT_ONCE: Final = 64
@@ -149,6 +152,21 @@ def make_directory() -> Path:
     return Path(tempfile.mkdtemp(prefix=prefix))
 
 
+def is_ours(path: str) -> bool:
+    """Whether a path that a peer tells can be the Unix socket of a Context of this user, as make_directory places it.
+
+    Nothing else is connected to: the peer may name any service of this user.
+    """
+    directory, name = os.path.split(path)
+    if not path.startswith("/") or name != SOCKET_NAME or not _FOLDER.fullmatch(os.path.split(directory)[1]):
+        return False
+    try:
+        status = os.lstat(directory)
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+
+
 def remove_directory(directory: Path) -> None:
     """Remove what make_directory made; nothing happens when it is gone already."""
     # Unlike shutil.rmtree this needs no descriptor: there may be none left.
@@ -197,6 +215,16 @@ def _answers(path: Path) -> bool:
         except OSError:
             return True
         return True
+
+
+def connected_here(sock: socket.socket) -> bool:
+    """Whether both ends of a TCP connection have addresses of this host."""
+    try:
+        own, peer = sock.getsockname()[0], sock.getpeername()[0]
+    except OSError:
+        return False
+    # To an address of its own a host connects from the same one, but to all of 127.0.0.0/8 from 127.0.0.1.
+    return own == peer or ipaddress.ip_address(peer).is_loopback
 
 
 def peer_uid(sock: socket.socket) -> int:

@@ -91,13 +91,16 @@ class LoopQueue:
     def leave(self) -> None:
         """The same, on the loop's thread, or when the loop does not run."""
         waiting, self._waiting = self._waiting, {}
-        for callback in waiting.values():
-            callback()
+        loop = self._loop()
+        # Whoever waited on a loop that was closed will never run again.
+        alive = loop is not None and not loop.is_closed()
+        if alive:
+            for callback in waiting.values():
+                callback()
         if self.closed:
             return
         self.closed = True
-        loop = self._loop()
-        if loop is not None and not loop.is_closed():
+        if alive:
             # Before the descriptor is closed, or the loop would mistake the next one of that number for it.
             loop.remove_reader(self._bell.fd)
         self._bell.close()

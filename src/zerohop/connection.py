@@ -14,6 +14,7 @@ from .errors import Closed, PeerLost, WouldBlock, ZerohopError, from_native
 from .inputs import HOST
 from .operation import BYTES_DONE, NBYTES, Failed, Finished, InFlight, Operation, seconds_of
 from .paths import Explanation
+from .stays import StaysInProcess
 
 if TYPE_CHECKING:
     import asyncio
@@ -54,7 +55,7 @@ class LanePath(NamedTuple):
     explanation: Explanation
 
 
-class Connection:
+class Connection(StaysInProcess):
     """To one peer Context; made by ``Context.connect``, by the first use of a RemoteBuffer, or by the peer.
 
     There is one per peer and Context, whoever asked for it first. When the peer dies, every operation to it ends with
@@ -89,6 +90,8 @@ class Connection:
         "url",
     )
 
+    _stays = "a Connection stays in its process, and is not copied; send its url, and connect() to that there"
+
     def __init__(self, context: Context, peer: str) -> None:
         self.peer = peer
         self.url = ""
@@ -120,7 +123,7 @@ class Connection:
     def alive(self) -> bool:
         """Whether operations can be posted: neither closed here nor known to be lost."""
         endpoint = self._endpoint_or_none
-        return self._lost is None and endpoint is not None and endpoint.alive
+        return not self._context._forked and self._lost is None and endpoint is not None and endpoint.alive
 
     @property
     def provider(self) -> str:
@@ -225,6 +228,7 @@ class Connection:
 
     def statistics(self) -> dict[str, int]:
         """Counters of the lane, by name, since it was made."""
+        self._context._check_process()
         endpoint = self._endpoint_or_none
         return {} if endpoint is None or self._lost is not None else dict(endpoint.statistics())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from . import address, inputs, transfer
@@ -10,6 +11,7 @@ from .memory import Memory, View, rights_bits
 from .notification import Notification, NotificationWait, iterate, take_now
 from .operation import Finished, Operation
 from .settings import UNSET, Unset, resolve
+from .stays import StaysInProcess
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -65,7 +67,7 @@ class Statistics(NamedTuple):
     engine: Mapping[str, int]
 
 
-class Context(Lifecycle):
+class Context(Lifecycle, StaysInProcess):
     """The accelerators, links and registered memory of this process, its listening address and its engine.
 
     There is no global state: two Contexts in one process work, and may talk to each other. All methods may be called
@@ -92,6 +94,8 @@ class Context(Lifecycle):
         Unsupported: a provider does not work here, or the address cannot be had; with the reason and the fix.
         RegistrationFailed: out of descriptors or memory.
     """
+
+    _stays = "a Context stays in its process, and is not copied; make one in each process, and send context.url"
 
     def __init__(
         self,
@@ -167,13 +171,15 @@ class Context(Lifecycle):
             device: ``"host"`` or a device's name, such as ``"sim:0"``; its contents are undefined.
 
         Raises:
+            TypeError: ``nbytes`` is no integer.
             ValueError: no such device, or no such length.
             RegistrationFailed: out of memory.
             Closed: the Context is closed.
         """
         self._check_open()
-        if isinstance(nbytes, bool) or not isinstance(nbytes, int):
+        if isinstance(nbytes, bool) or not hasattr(nbytes, "__index__"):
             raise TypeError(f"nbytes must be an int, not {type(nbytes).__name__}")
+        nbytes = operator.index(nbytes)
         if not 0 < nbytes < 1 << 63:
             raise ValueError(f"cannot allocate {nbytes} bytes")
         registration = self._registry.allocate(nbytes, device)
@@ -203,6 +209,7 @@ class Context(Lifecycle):
     @property
     def connections(self) -> list[Connection]:
         """Those that are alive, whichever side made them."""
+        self._check_process()
         return [connection for connection in list(self._peers.connected.values()) if connection.alive]
 
     @property

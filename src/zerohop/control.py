@@ -63,6 +63,8 @@ class ControlThread:
 
     def wait(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any, timeout: float) -> bool:
         """Run it, from another thread, and wait for its end; False when that takes longer."""
+        if self._stopped:
+            return False
         done = threading.Event()
 
         async def tracked() -> None:

@@ -193,6 +193,11 @@ _BY_REASON: dict[int, _Words] = {
     19: _Words("out of shared memory", "raise the memory or file-size limit of the process, or free shared memory"),
     20: _Words("the Context is closed"),
     21: _Words("ended by the application"),
+    22: _Words(
+        "misaligned: the word does not lie at a multiple of 8 bytes in its owner's memory",
+        "have the owner share memory that begins at a multiple of 8",
+    ),
+    23: _Words("too many pages: one read over this lane takes 8388608 at most", "split the list"),
 }
 _DOES_NOT_MATTER = _Words("")
 PEER_LOST, NO_MEMORY = 3, 9

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+import os
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from . import auth, wire
 from .errors import AccessDenied, PeerLost, ProtocolError, ZerohopError
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 5.0
 CONTROL: Final = "control"
 LANE: Final = "lane"
+# To learn which Context listens at an address, and its Unix socket if that is on this host.
+LOCATE: Final = "locate"
+Purpose = Literal["control", "lane", "locate"]
 # Codes of Refuse.
-VERSION, SECRET, DUPLICATE, TOKEN, BUSY, CLOSED = "version", "secret", "duplicate", "token", "busy", "closed"
+VERSION, SECRET, DUPLICATE, TOKEN, CLOSED = "version", "secret", "duplicate", "token", "closed"
 
 
 _BOTH_THE_SAME: Final = "give both Contexts the same secret="
@@ -32,6 +36,8 @@ class Identity(NamedTuple):
     pid: int
     name: str
     secret: bytes | None
+    # Of its Unix socket; no secret, but of use on its host only.
+    socket_path: str
 
 
 class Refused(Exception):
@@ -53,8 +59,8 @@ class Refused(Exception):
         return PeerLost(f"refused by the peer: {self.text}", peer=peer, operation="connect")
 
 
-async def greet(channel: Channel, me: Identity, purpose: str, token: bytes, expected: str) -> wire.Challenge:
-    """The connecting side's part; returns who answered.
+async def greet(channel: Channel, me: Identity, purpose: Purpose, token: bytes, expected: str) -> None:
+    """The connecting side's part.
 
     Raises:
         Refused: the listening side refuses.
@@ -62,6 +68,27 @@ async def greet(channel: Channel, me: Identity, purpose: str, token: bytes, expe
         PeerLost: another Context than ``expected`` (where not empty) answers.
         ChannelEnded, ProtocolError: it is no peer.
     """
+    _, seen = await _introduce(channel, me, purpose, token, expected)
+    accept = await _expect(channel, wire.Accept)
+    if not seen.verify(me.secret, "server", accept.proof):
+        raise _unproved()
+    channel.limit = wire.MAX_FRAME
+
+
+async def locate(channel: Channel, me: Identity, expected: str) -> tuple[wire.Challenge, str]:
+    """As greet, only to learn who listens there; returns that, and the path of its Unix socket if on this host."""
+    challenge, seen = await _introduce(channel, me, LOCATE, b"", expected)
+    location = await _expect(channel, wire.Location)
+    # Covered by the proof: nobody in between sends us to another socket.
+    if not seen._replace(token=location.socket_path).verify(me.secret, "server", location.proof):
+        raise _unproved()
+    return challenge, os.fsdecode(location.socket_path)
+
+
+async def _introduce(
+    channel: Channel, me: Identity, purpose: Purpose, token: bytes, expected: str
+) -> tuple[wire.Challenge, auth.Transcript]:
+    """Until this side has proved itself."""
     nonce = auth.new_nonce()
     channel.post(
         wire.Hello(
@@ -71,7 +98,7 @@ async def greet(channel: Channel, me: Identity, purpose: str, token: bytes, expe
             host=me.host,
             pid=me.pid,
             name=me.name,
-            purpose=CONTROL if purpose == CONTROL else LANE,
+            purpose=purpose,
             nonce=nonce,
             has_secret=me.secret is not None,
             token=token,
@@ -87,15 +114,13 @@ async def greet(channel: Channel, me: Identity, purpose: str, token: bytes, expe
         )
     seen = auth.Transcript(me.context, challenge.context, nonce, challenge.nonce, purpose, token)
     channel.post(wire.Prove(proof=seen.proof(me.secret, "client")))
-    accept = await _expect(channel, wire.Accept)
-    if not seen.verify(me.secret, "server", accept.proof):
-        raise AccessDenied("the peer does not know the secret", fix=_BOTH_THE_SAME, operation="connect")
-    channel.limit = wire.MAX_FRAME
-    return challenge
+    return challenge, seen
 
 
 async def answer(channel: Channel, me: Identity, admit: Callable[[Hello], None]) -> Hello:
     """The listening side's part; returns who connected. ``admit`` raises Refused for what else stands against it.
+
+    Who wants to locate this side has its answer then, and is not admitted.
 
     Raises:
         Refused: this side has refused, and said so.
@@ -112,11 +137,17 @@ async def answer(channel: Channel, me: Identity, admit: Callable[[Hello], None])
         prove = await _expect(channel, wire.Prove)
         seen = auth.Transcript(hello.context, me.context, hello.nonce, nonce, hello.purpose, hello.token)
         _check_proof(seen, me, prove.proof)
-        admit(hello)
+        if hello.purpose != LOCATE:
+            admit(hello)
     except Refused as refusal:
         channel.post(wire.Refuse(version=wire.VERSION, code=refusal.code, text=refusal.text[:2000]))
         await channel.flush()
         raise
+    if hello.purpose == LOCATE:
+        path = os.fsencode(me.socket_path) if hello.host == me.host else b""
+        proof = seen._replace(token=path).proof(me.secret, "server")
+        channel.post(wire.Location(proof=proof, socket_path=path))
+        return hello
     channel.post(wire.Accept(proof=seen.proof(me.secret, "server")))
     channel.limit = wire.MAX_FRAME
     return hello
@@ -132,6 +163,10 @@ def _check_secrets(hello: Hello, me: Identity) -> None:
 def _check_proof(seen: auth.Transcript, me: Identity, proof: bytes) -> None:
     if not seen.verify(me.secret, "client", proof):
         raise Refused(SECRET, "wrong secret")
+
+
+def _unproved() -> AccessDenied:
+    return AccessDenied("the peer does not know the secret", fix=_BOTH_THE_SAME, operation="connect")
 
 
 async def _expect(channel: Channel, kind: type[wire.T]) -> wire.T:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -22,6 +23,9 @@ HOST: Final = "host"
 DEVICE_BY_ADDRESS: Final = ""
 # Where user space ends, on every processor that this runs on.
 _ADDRESSES: Final = 1 << 63
+_NO_BUF: Final = object()
+# A struct's field names, in the format of a buffer.
+_FIELD_NAME: Final = re.compile(":[^:]*:")
 _TORCH_METHODS: Final = ("data_ptr", "element_size", "untyped_storage", "is_contiguous")
 
 
@@ -58,9 +62,16 @@ def read(x: Any) -> Source:
 
     Raises:
         TypeError: none of these, or an array of Python objects.
-        ValueError: not contiguous, or a raw range that makes no sense.
+        ValueError: not contiguous, a raw range that makes no sense, or something that has no memory (any more).
         Unsupported: memory of a device that this build has no driver for.
     """
+    source = _source(x)
+    if source.address == 0 and source.nbytes:
+        raise ValueError(f"{source.nbytes} bytes of {type(x).__name__} at address 0: there is no memory behind it")
+    return source
+
+
+def _source(x: Any) -> Source:
     if isinstance(x, np.ndarray):
         return _from_numpy(x)
     if isinstance(x, tuple):
@@ -83,6 +94,8 @@ def read(x: Any) -> Source:
         return _from_buffer(view, x)
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         return _from_dlpack(x)
+    if getattr(x, "buf", _NO_BUF) is None:
+        raise ValueError(f"the {kind.__name__} is closed, and has no memory any more")
     raise TypeError(
         f"memory is a numpy array, a tensor with DLPack or __cuda_array_interface__, an object with the buffer "
         f"protocol or (pointer, nbytes, device); {kind.__name__} is none of these"
@@ -122,7 +135,7 @@ def _from_numpy(array: np.ndarray[Any, Any]) -> Source:
 def _from_buffer(view: memoryview, x: Any) -> Source:
     if not view.contiguous:
         raise _not_contiguous("buffer", "pass bytes(x), or a contiguous part of it")
-    if "O" in view.format:
+    if "O" in _FIELD_NAME.sub("", view.format):
         raise TypeError("a buffer of Python objects holds pointers, not data")
     if view.nbytes == 0:
         address = 0
@@ -137,6 +150,8 @@ def _from_buffer(view: memoryview, x: Any) -> Source:
 
 def _from_torch(tensor: Any) -> Source:
     kind = tensor.device.type
+    if kind == "meta":
+        raise _no_memory("meta")
     if kind != "cpu":
         raise Unsupported(
             f"torch tensors on {tensor.device}: this build has no driver for them", fix="use tensor.cpu()"
@@ -148,14 +163,26 @@ def _from_torch(tensor: Any) -> Source:
     if tensor.is_conj() or tensor.is_neg():
         raise ValueError("the tensor's memory does not hold its values. Fix: tensor.resolve_conj().resolve_neg()")
     nbytes = tensor.numel() * tensor.element_size()
-    address = int(tensor.data_ptr())
     # Not numpy() nor DLPack: they refuse tensors that require gradients, and bfloat16.
-    storage = tensor.untyped_storage()
+    try:
+        storage = tensor.untyped_storage()
+    except NotImplementedError:
+        # What torch.vmap gives to the function that it maps.
+        raise TypeError(f"a {type(tensor).__name__} without storage of its own is no memory") from None
+    # Asked for its address, such a tensor would give a warning and 0.
+    if storage.device.type == "meta":
+        raise _no_memory("fake")
     base, extent = int(storage.data_ptr()), int(storage.nbytes())
+    # torch gives empty tensors no address, wherever they were taken from.
+    address = int(tensor.data_ptr()) if nbytes else base
     if not (base <= address and address + nbytes <= base + extent):
         raise ValueError("the tensor does not lie within its storage")
     owner = tensor._base if tensor._base is not None else tensor
     return Source(address, nbytes, HOST, False, tensor, base, extent, owner, bool(tensor.is_shared()))
+
+
+def _no_memory(sort: str) -> ValueError:
+    return ValueError(f"a {sort} tensor has a shape, and no memory. Fix: pass a real one, such as torch.zeros(shape)")
 
 
 def _is_dense(tensor: Any) -> bool:
@@ -208,7 +235,7 @@ def _from_tuple(x: tuple[Any, ...]) -> Source:
         raise TypeError("raw memory is (pointer, nbytes, device), the first two of them ints")
     if not isinstance(device, str):
         raise TypeError(f'the device of raw memory is a name such as "host" or "sim:0", not {device!r}')
-    if address < 0 or nbytes < 0 or address + nbytes > _ADDRESSES or (address == 0 and nbytes > 0):
+    if address < 0 or nbytes < 0 or address + nbytes > _ADDRESSES:
         raise ValueError(f"no memory has address {address:#x} and {nbytes} bytes")
     return _simple(address, nbytes, device, False, None, None, may_be_shared=device == HOST)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -22,6 +23,7 @@ from .errors import (
 from .operation import deadline_after, seconds_of
 from .registry import Registry
 from .routes import Routes
+from .settings import PROVIDERS_TO_COME, not_in_this_version
 from .shares import Shares
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ _NS: Final = 1_000_000_000
 _DRAIN_S: Final = 0.02
 # Contexts that were not closed get this long each when the interpreter exits.
 _EXIT_S: Final = 1.0
+# And threads that wait in native code, to come out of it.
+_LEAVE_NS: Final = 200_000_000
 # For a forked child to find them; holds nothing alive.
 _contexts: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
 
@@ -50,6 +54,8 @@ class Lifecycle:
 
     # Until it is open. An argument that makes no sense ends the constructor before this one begins.
     _closed = True
+    # Whether nothing is left of it to close, and who closes it.
+    _gone = True
     _forked = False
 
     def __init__(self, settings: Settings) -> None:
@@ -61,8 +67,13 @@ class Lifecycle:
         self._spin_ns = int(settings.spin_us * 1000)
         self._scratch: Memory | None = None
         self._draining = False
+        self._closing = threading.Lock()
         # What the control thread has still to post, by the peer that it goes to.
         self._deferred: dict[Deferred[Any], str] = {}
+        # What _nowait calls have asked for, by handle or peer: None while it is being prepared, else why it failed.
+        self._preparing: dict[object, ZerohopError | None] = {}
+        # Until when an event loop may go on without turning to its other tasks.
+        self._turn_ends_ns = 0
         self._start()
 
     def _start(self) -> None:
@@ -83,7 +94,14 @@ class Lifecycle:
                 address.host_id(),
                 self._listeners.socket_path,
             ).url()
-            self._identity = Identity(self.id, address.host_id(), os.getpid(), self.name[:256], settings.secret)
+            self._identity = Identity(
+                self.id,
+                address.host_id(),
+                os.getpid(),
+                self.name[:256],
+                settings.secret,
+                self._listeners.socket_path,
+            )
             self._engine = _native.Engine(self._spin_ns, settings.sim_devices, int(settings.heartbeat * _NS))
         except BaseException as error:
             self._listeners.close()
@@ -112,7 +130,7 @@ class Lifecycle:
             if isinstance(error, OSError) and out_of_descriptors(error):
                 raise from_native(NO_MEMORY, OUT_OF_DESCRIPTORS, operation="open") from None
             raise
-        self._closed = False
+        self._closed = self._gone = False
         _contexts.add(self)
 
     async def _begin(self) -> None:
@@ -134,26 +152,37 @@ class Lifecycle:
             ValueError: ``timeout`` is negative or NaN. The Context stays open.
             TypeError: it is not a number, None included. The Context stays open.
         """
-        if self._closed:
+        # While one thread closes it, there is nothing to do for others.
+        if self._gone or not self._closing.acquire(blocking=False):
             return
-        # First: from the next line on nobody else would close what this call leaves open.
-        seconds = seconds_of(timeout)
-        self._closed = True
-        deadline = time.monotonic() + seconds
+        try:
+            seconds = seconds_of(timeout)
+            self._closed = True
+            deadline = time.monotonic() + seconds
+            try:
+                self._control.wait(self._say_goodbye, timeout=min(seconds, 1.0))
+            finally:
+                # After Ctrl-C, too. Where another one interrupts this, the next close goes on.
+                self._end(deadline)
+        finally:
+            self._closing.release()
+
+    def _end(self, deadline: float) -> None:
         control = self._control
-        control.wait(self._say_goodbye, timeout=min(seconds, 1.0))
         self._engine.close(time.monotonic_ns() + int(max(0.0, deadline - time.monotonic()) * _NS))
         control.wait(self._let_go, timeout=max(0.1, deadline - time.monotonic()))
         self._loops.close()
         control.stop(max(0.1, deadline - time.monotonic()))
         self._let_go_of_engine()
         _contexts.discard(self)
+        self._gone = True
 
     def _let_go_of_engine(self) -> None:
         """What it holds goes now, and not when the garbage is collected."""
         for part in (self._shares, self._routes, self._registry):
             part.close()
         self._deferred.clear()
+        self._preparing.clear()
         self._engine, self._post = closed.ENGINE, closed.refuse
 
     async def _say_goodbye(self) -> None:
@@ -161,6 +190,7 @@ class Lifecycle:
         await self._peers.close("the peer closed its Context")
 
     async def _let_go(self) -> None:
+        self._listeners.close()
         self._peers.lose_all()
 
     def __enter__(self) -> Self:
@@ -234,7 +264,7 @@ class Lifecycle:
 
     def _abandon(self) -> None:
         """In a forked child."""
-        self._forked = self._closed = True
+        self._forked = self._closed = self._gone = True
         # The hot path looks at nothing else.
         self._post = closed.refuse
         self._engine.abandon()
@@ -247,9 +277,11 @@ def _usable(wanted: tuple[str, ...] | None) -> tuple[str, ...]:
     if wanted is None:
         return tuple(name for name, (usable, _, _) in probed.items() if usable)
     for name in wanted:
-        usable, reason, fix = probed.get(name, (False, "it is not in this build", "use another provider"))
+        if name in PROVIDERS_TO_COME:
+            raise Unsupported(not_in_this_version(name), fix=f"use {' or '.join(probed)}", provider=name)
+        usable, reason, fix = probed[name]
         if not usable:
-            raise Unsupported(f"provider {name}: {reason}", fix=fix, provider=name)
+            raise Unsupported(reason, fix=fix, provider=name)
     return wanted
 
 
@@ -262,6 +294,7 @@ def _after_fork() -> None:
 def _at_exit() -> None:
     for context in list(_contexts):
         context.close(_EXIT_S)
+    _native.interpreter_exits(_LEAVE_NS)
 
 
 os.register_at_fork(after_in_child=_after_fork)

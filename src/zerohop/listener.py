@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from . import address, auth, handshake
 from .channel import Channel, ChannelEnded
 from .errors import NO_MEMORY, OUT_OF_DESCRIPTORS, ProtocolError, Unsupported, from_native, out_of_descriptors
-from .handshake import CLOSED, LANE, TOKEN, Refused
+from .handshake import CLOSED, LANE, LOCATE, TOKEN, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -173,7 +173,9 @@ class Listeners:
             hello = await asyncio.wait_for(
                 handshake.answer(channel, self._me, lambda hello: self._check(hello, lanes)), handshake.TIMEOUT_S
             )
-            if lanes:
+            if hello.purpose == LOCATE:
+                await asyncio.wait_for(channel.flush(), handshake.TIMEOUT_S)
+            elif lanes:
                 await asyncio.wait_for(channel.flush(), handshake.TIMEOUT_S)
                 if not lanes[0].done():
                     lanes[0].set_result(channel.detach())

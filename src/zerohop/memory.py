@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ from .inputs import HOST
 from .operation import seconds_of
 from .registry import Export
 from .remote_buffer import RemoteBuffer, byte_range
+from .stays import StaysInProcess
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -37,7 +39,7 @@ def rights_bits(rights: str) -> int:
     return bits
 
 
-class _Range:
+class _Range(StaysInProcess):
     """What Memory and View have in common: a range of bytes that transfers start from or end in."""
 
     # _routes and _offset are what a transfer needs; they lie here so that the hot path finds them without a call.
@@ -114,7 +116,7 @@ class _Range:
         exported = (ctypes.c_ubyte * self.nbytes).from_address(self.address)
         # The array's base keeps what the pages belong to.
         exported._zerohop_keep = Export(  # type: ignore[attr-defined]
-            self._context._registry, self._registration, memory._keep
+            self._context._registry, self._registration, self._context._registry.kept_for(memory)
         )
         array = np.frombuffer(memoryview(exported), np.uint8)
         array.flags.writeable = not self._registration.readonly
@@ -124,11 +126,12 @@ class _Range:
         """A copy of part of the range; from a device by its driver, after the copies that are queued there.
 
         Raises:
+            TypeError: ``offset`` or ``nbytes`` is no integer.
             ValueError: not within the range.
             DeviceFailed: the driver could not copy.
             Closed: the Memory is closed.
         """
-        nbytes = self._part(offset, nbytes)
+        offset, nbytes = self._part(offset, nbytes)
         if self.device == HOST:
             return ctypes.string_at(self.address + offset, nbytes) if nbytes else b""
         try:
@@ -140,14 +143,14 @@ class _Range:
         """Overwrite part of the range; on a device by its driver. On return the bytes are there.
 
         Raises:
-            TypeError: ``data`` is not bytes, nor another object with the buffer protocol.
+            TypeError: ``offset`` is no integer; ``data`` is not bytes, nor another object with the buffer protocol.
             ValueError: not within the range, or the memory is read-only.
             DeviceFailed: the driver could not copy.
             Closed: the Memory is closed.
         """
         # Not bytes(data), which makes zeros of a number.
         raw = data if type(data) is bytes else memoryview(data).tobytes()
-        self._part(offset, len(raw))
+        offset, _ = self._part(offset, len(raw))
         if self._registration.readonly:
             raise ValueError("this memory is read-only")
         if self.device == HOST:
@@ -175,16 +178,19 @@ class _Range:
             "version": 3,
         }
 
-    def _part(self, offset: int, nbytes: int | None) -> int:
-        """The length of a part; ValueError when it does not lie within the range."""
+    def _part(self, offset: int, nbytes: int | None) -> tuple[int, int]:
+        """Offset and length of a part, as plain ints; ValueError when it does not lie within the range."""
         self._home()._check_open()
-        nbytes = self.nbytes - offset if nbytes is None else nbytes
+        # What ctypes and native calls are given: they do not take numpy's integers.
+        offset = operator.index(offset)
+        nbytes = self.nbytes - offset if nbytes is None else operator.index(nbytes)
         if not 0 <= offset <= self.nbytes or not 0 <= nbytes <= self.nbytes - offset:
             raise ValueError(f"bytes {offset} to {offset + nbytes} do not lie within {self.nbytes}")
-        return nbytes
+        return offset, nbytes
 
     def __repr__(self) -> str:
-        state = ", closed" if self._home()._closed else ""
+        closed = self._home()._closed or self._context._closed
+        state = ", closed" if closed else ""
         return f"{type(self).__name__}({self.nbytes} bytes of {self.device}{state})"
 
 
@@ -197,6 +203,8 @@ class View(_Range):
     """
 
     __slots__ = ("memory",)
+
+    _stays = "a View stays in its process, and is not copied; slice it anew, or send view.share()"
 
     def __init__(self, memory: Memory, offset: int, nbytes: int) -> None:
         self.memory = memory
@@ -222,7 +230,9 @@ class Memory(_Range):
         nbytes: length in bytes.
     """
 
-    __slots__ = ("__weakref__", "_closed", "_keep", "_owned", "_rights", "_shares")
+    __slots__ = ("__weakref__", "_closed", "_owned", "_rights", "_shares")
+
+    _stays = "a Memory stays in its process, and is not copied; send memory.share() instead"
 
     def __init__(
         self,
@@ -242,7 +252,7 @@ class Memory(_Range):
         self._offset = offset
         self.nbytes = nbytes
         self._rights = rights
-        self._keep = keep
+        context._registry.keep(self, registration, keep)
         self._owned = owned
         self._shares: list[LocalShare] = []
         self._closed = False
@@ -264,10 +274,13 @@ class Memory(_Range):
         Raises:
             RevocationIncomplete: ``peers`` have not given it back in time. They may still write; the memory stays
                 allocated until they do or are gone.
+            TypeError: ``handle`` is no RemoteBuffer.
             ValueError: the handle is not of this Memory, or was shared with ``revocable=False``.
             Closed: the Memory is closed.
         """
         self._check_open()
+        if handle is not None and not isinstance(handle, RemoteBuffer):
+            raise TypeError(f"what is revoked is a RemoteBuffer that share() gave, not {type(handle).__name__}")
         if handle is None:
             chosen = [share for share in self._shares if share.revocable]
         else:
@@ -296,7 +309,7 @@ class Memory(_Range):
         self._closed = True
         self._routes.clear()
         shares, self._shares = self._shares, []
-        keep, self._keep = self._keep, None
+        keep = self._context._registry.let_go_of(self)
         if self._context._closed:
             # All its memory is given back already; in a forked child it is the parent's.
             return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ._native import NativeError
 from .errors import Closed, DeadlineExceeded, WouldBlock, from_native
-from .operation import _SLICE_NS, Operation, _cancelled_error, deadline_after
+from .operation import _SLICE_NS, Operation, _cancelled_error, begin_turn, deadline_after, turn_is_over
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator
@@ -90,9 +90,12 @@ class NotificationWait(Operation[Notification]):
         if not self._ended():
             self._enter()
             try:
+                if turn_is_over(self._context):
+                    yield
                 spin_ns = self._context._spin_ns
                 if not self._take(_DO_NOT_WAIT, 0) and not self._take(time.monotonic_ns() + spin_ns, spin_ns):
                     yield from self._suspend().__await__()
+                    begin_turn(self._context)
             except BaseException:
                 self.cancel()
                 raise
@@ -210,7 +213,11 @@ class NotificationWait(Operation[Notification]):
             self._context._engine.disarm_notification(queue, token)
 
     def _progress(self) -> str:
-        return "received" if self._note is not None else "waiting"
+        if self._note is not None:
+            return "received"
+        if self._cancelled:
+            return "cancelled"
+        return "waiting" if self._error is None else f"failed: {self._error}"
 
 
 def make_notification(context: Context, popped: tuple[int, int, int]) -> Notification:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 from . import paths
 from ._native import Status
 from .errors import DeadlineExceeded, from_native
+from .stays import StaysInProcess
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -39,13 +40,15 @@ class Path(Protocol):
 # A wait returns to Python this often, so that Ctrl-C is heard.
 _SLICE_NS: Final = 200_000_000
 _NS: Final = 1_000_000_000
+# How long awaiting may go on without giving the event loop's other tasks a turn.
+_TURN_NS: Final = 1_000_000
 # About thirty years. Clocks, locks and the engine count nanoseconds in 63 bits, and none of them may overflow.
 _LONGEST_S: Final = 10.0**9
 # Where the value of an operation that ended well comes from.
 NBYTES, NATIVE_VALUE, BYTES_DONE = range(3)
 
 
-class Operation(Generic[T]):
+class Operation(StaysInProcess, Generic[T]):
     """One transfer, from the call that started it to its end.
 
     Wait for it with ``await``, from any event loop, or with ``result()``, from any thread; both any number of times.
@@ -59,6 +62,8 @@ class Operation(Generic[T]):
     """
 
     __slots__ = ("_context", "_kind", "_path", "nbytes")
+
+    _stays = "an Operation stays in its process, and is not copied; pass on what its result() gives"
 
     _context: Context
     _kind: str
@@ -156,7 +161,8 @@ class Finished(Operation[T]):
         return False
 
     def __await__(self) -> Generator[Any, None, T]:
-        yield from ()
+        if turn_is_over(self._context):
+            yield
         return self._value
 
     def _progress(self) -> str:
@@ -188,7 +194,8 @@ class Failed(Operation[T]):
         return False
 
     def __await__(self) -> Generator[Any, None, T]:
-        yield from ()
+        if turn_is_over(self._context):
+            yield
         raise self._error
 
     def _progress(self) -> str:
@@ -244,13 +251,16 @@ class InFlight(Operation[T]):
         if native is not None:
             context = self._context
             context._check_process()
-            if not native.spin(context._spin_ns):
-                try:
+            try:
+                if turn_is_over(context):
+                    yield
+                if not native.spin(context._spin_ns):
                     yield from context._loops.running().wait(native.arm, native.disarm).__await__()
-                except BaseException:
-                    self.cancel()
-                    raise
-                context._check_process()
+                    begin_turn(context)
+            except BaseException:
+                self.cancel()
+                raise
+            context._check_process()
             self._finish(native)
         if self._cancelled:
             import asyncio
@@ -328,6 +338,7 @@ class InFlight(Operation[T]):
     def _progress(self) -> str:
         native = self._native
         if native is not None:
+            self._context._check_process()
             if not native.done():
                 return "in flight"
             self._settle(native, 0)
@@ -345,6 +356,24 @@ class InFlight(Operation[T]):
         native = self._native
         if native is not None:
             native.disarm(queue, token)
+
+
+def turn_is_over(context: Context) -> bool:
+    """Whether an await must let the loop turn to its other tasks first, even if nothing needs to be waited for.
+
+    Otherwise a coroutine whose operations all end in place would keep the loop to itself. Asked before anything is
+    taken or waited for, so that a task that is cancelled there has lost nothing.
+    """
+    now = time.monotonic_ns()
+    if now < context._turn_ends_ns:
+        return False
+    context._turn_ends_ns = now + _TURN_NS
+    return True
+
+
+def begin_turn(context: Context) -> None:
+    """The loop has just turned to this task."""
+    context._turn_ends_ns = time.monotonic_ns() + _TURN_NS
 
 
 def seconds_of(timeout: float) -> float:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .errors import StagedPathWarning, Unsupported
 from .inputs import HOST
+from .settings import PROVIDERS_TO_COME, not_in_this_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,8 +40,6 @@ class Cost(NamedTuple):
 
 # Where no lane says better. Only their order matters here.
 _USUAL: Final = {MAPPED: Cost(0.3, 18.0), RING: Cost(2.0, 14.0), STREAM: Cost(30.0, 4.0)}
-_NOT_BUILT: Final = "not in this build"
-_TO_COME: Final = ("p2p", "verbs")
 
 
 class Situation(NamedTuple):
@@ -109,7 +108,7 @@ def candidates(situation: Situation) -> list[Candidate]:
         _lane_row(situation, "shm", RING, direct=on_host),
         _lane_row(situation, "tcp", STREAM, direct=on_host),
     ]
-    rows += [Candidate(name, "", True, Cost(0.0, 1.0), _NOT_BUILT) for name in _TO_COME]
+    rows += [Candidate(name, "", True, Cost(0.0, 1.0), not_in_this_version(name)) for name in PROVIDERS_TO_COME]
     return rows
 
 
@@ -203,9 +202,8 @@ def _lane_row(situation: Situation, provider: str, form: str, *, direct: bool) -
     if not why_not and provider not in situation.lanes:
         why_not = "no lane to this peer"
     if not why_not and form == MAPPED:
-        why_not = situation.not_mappable
-        if not why_not and not direct:
-            why_not = "a device's memory cannot be copied to or from a peer's mapping"
+        # The device first: of its memory, what may be said of files and mappings is beside the point.
+        why_not = situation.not_mappable if direct else "a device's memory cannot be copied to or from a peer's mapping"
     said = situation.lanes.get(provider)
     usual = _USUAL[form]
     # A lane's own numbers are those of what it carries; a mapping carries nothing over the lane.
@@ -216,4 +214,7 @@ def _costlier(row: Candidate, best: Candidate) -> str:
     if best.direct and not row.direct:
         return "it would be staged"
     times: Sequence[str] = [f"{each.cost.microseconds(_TYPICAL_BYTES):.0f} µs" for each in (row, best)]
-    return f"slower: about {times[0]} against {times[1]} for 1 MiB"
+    return (
+        f"slower by the estimates by which a path is chosen, which are no measurements: {times[0]} against "
+        f"{times[1]} for 1 MiB"
+    )

@@ -10,7 +10,7 @@ import asyncio
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from . import address, handshake
 from ._native import Reason, Status
@@ -24,6 +24,7 @@ from .errors import (
     AccessDenied,
     DeadlineExceeded,
     PeerLost,
+    ProtocolError,
     ZerohopError,
     from_native,
     out_of_descriptors,
@@ -36,9 +37,11 @@ if TYPE_CHECKING:
 
     from .address import Address
     from .context import Context
+    from .handshake import Purpose
     from .routes import Import
     from .wire import Hello
 
+_T = TypeVar("_T")
 _CONNECT_S: Final = 5.0
 # A dial ends with the deadlines of those who wait for it, and then: what it talks to may have been gone for long.
 LONGEST_DIAL_S: Final = 120.0
@@ -292,6 +295,11 @@ class Peers:
 
     async def _dial(self, where: Address) -> Connection:
         peer = where.context
+        if not peer or not where.host_id:
+            where = await self._locate(where)
+        if not peer:
+            # Now that it has a name: there may be a Connection, or a dial that others began.
+            return await self.connect(where)
         attempts = 0
         while attempts < _ATTEMPTS:
             if peer == self._context.id or not self._arriving(peer):
@@ -303,7 +311,7 @@ class Peers:
                     self._dialling.discard(peer)
                 if connection is not None and connection.peer != self._context.id:
                     return connection
-            arrived = await self._crossing(peer or self._context.id)
+            arrived = await self._crossing(peer)
             if arrived is not None:
                 return arrived
         raise PeerLost("the peer refuses a second connection, and the first is not there", peer=peer)
@@ -312,16 +320,24 @@ class Peers:
         """None when the peer is dialling us, or still believes to be connected."""
         channel = await self._open(where)
         try:
-            challenge = await self._greet(channel, CONTROL, b"", where.context)
-            existing = self.connected.get(challenge.context)
+            try:
+                await self._greet(channel, CONTROL, b"", where.context)
+            except (PeerLost, ProtocolError):
+                if not (channel.unix and where.listens):
+                    raise
+                # In this container the path may be somebody else's.
+                channel.close()
+                channel = await self._open_tcp(where)
+                await self._greet(channel, CONTROL, b"", where.context)
+            existing = self.connected.get(where.context)
             if existing is not None:
                 channel.close()
                 return existing
-            connection = Connection(self._context, challenge.context)
+            connection = Connection(self._context, where.context)
             session = Session(self._context, connection, channel, initiator=True, dialled=where)
         except Refused as refusal:
             channel.close()
-            if refusal.code == DUPLICATE and where.context:
+            if refusal.code == DUPLICATE:
                 return None
             raise refusal.error(where.context) from None
         except BaseException:
@@ -329,6 +345,27 @@ class Peers:
             raise
         await self._set_up(connection, session)
         return connection
+
+    async def _locate(self, where: Address) -> Address:
+        """The same address with the id of the Context that listens there, and its Unix socket if it is on this host.
+
+        Asked before anything is agreed on: what is known by name can be met by another dial, and found by its id.
+        """
+        channel = await self._open(where)
+        me = self._context._identity
+        # A path may lead to a file system that keeps whoever looks waiting: no stranger elsewhere makes us look.
+        trusted = me.secret is not None or channel.unix or address.connected_here(channel._sock)
+        try:
+            challenge, path = await _unless_ended(handshake.locate(channel, me, where.context), where.context)
+        except Refused as refusal:
+            raise refusal.error(where.context) from None
+        finally:
+            channel.close()
+        if channel.unix:
+            path = where.socket_path
+        elif not trusted or challenge.host != me.host or not address.is_ours(path):
+            path = ""
+        return where._replace(context=challenge.context, host_id=challenge.host, socket_path=path)
 
     async def _receive(self, connection: Connection, session: Session) -> None:
         try:
@@ -362,12 +399,8 @@ class Peers:
                 break
         return self.connected.get(peer)
 
-    async def _greet(self, channel: Channel, purpose: str, token: bytes, peer: str) -> Any:
-        # As long as whoever wants the Connection waits: a peer that is silent may only be stopped.
-        try:
-            return await handshake.greet(channel, self._context._identity, purpose, token, peer)
-        except ChannelEnded as ended:
-            raise PeerLost(f"the peer hung up during the handshake: {ended}", peer=peer, operation="connect") from None
+    async def _greet(self, channel: Channel, purpose: Purpose, token: bytes, peer: str) -> None:
+        await _unless_ended(handshake.greet(channel, self._context._identity, purpose, token, peer), peer)
 
     async def _open(self, where: Address) -> Channel:
         """A channel to whoever is there, by the Unix socket where that works."""
@@ -440,6 +473,14 @@ class Peers:
             peer=where.context,
             operation="connect",
         )
+
+
+async def _unless_ended(conversation: Coroutine[Any, Any, _T], peer: str) -> _T:
+    # As long as whoever wants the Connection waits: a peer that is silent may only be stopped.
+    try:
+        return await conversation
+    except ChannelEnded as ended:
+        raise PeerLost(f"the peer hung up during the handshake: {ended}", peer=peer, operation="connect") from None
 
 
 def _check_descriptors(error: Exception, where: Address) -> None:

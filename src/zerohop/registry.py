@@ -85,6 +85,10 @@ class Export:
         registration.exports.add(weakref.ref(self, gone))
 
 
+# What the copies of a device that did not end in the time that close() had may still touch.
+_touched_for_ever: list[object] = []
+
+
 class Registry:
     """All Registrations of a Context. Thread-safe; nothing that a destructor calls takes a lock."""
 
@@ -97,6 +101,8 @@ class Registry:
         self._live: weakref.WeakSet[Registration] = weakref.WeakSet()
         # What peers or hardware still use, and the object that must stay until they do not; with whether to close.
         self._pinned: collections.deque[tuple[Registration, object, bool]] = collections.deque()
+        # What each open Memory, by its id, keeps alive. Here, so that closing the Context lets go of all of it.
+        self._keeps: dict[int, tuple[Registration, object]] = {}
         # Start addresses of ctx.alloc memory, ascending, and what lies there.
         self._starts: list[int] = []
         self._allocated: weakref.WeakValueDictionary[int, Registration] = weakref.WeakValueDictionary()
@@ -174,6 +180,18 @@ class Registry:
                 # Arrays tell when they go, operations do not.
                 self._wake()
 
+    def keep(self, memory: object, registration: Registration, keep: object) -> None:
+        """``keep`` stays alive until ``let_go_of(memory)``, which a destructor may call."""
+        self._keeps[id(memory)] = (registration, keep)
+
+    def kept_for(self, memory: object) -> object:
+        """What that is."""
+        return self._keeps[id(memory)][1]
+
+    def let_go_of(self, memory: object) -> object:
+        """It is the caller's now."""
+        return self._keeps.pop(id(memory), (None, None))[1]
+
     def drain(self) -> None:
         """Let go of what was pinned and is not any more."""
         for _ in range(len(self._pinned)):
@@ -184,13 +202,17 @@ class Registry:
             self.release(registration, keep, owned=owned)
 
     def close(self) -> None:
-        """Close all regions; the engine has been closed before, so that nothing is in flight."""
+        """Close all regions. The engine has been closed before, so that nothing is in flight but slow device copies."""
         with self._lock:
             live = list(self._live)
             self._cache.clear()
+        kept = [*self._keeps.values(), *((registration, keep) for registration, keep, _ in self._pinned)]
+        self._keeps.clear()
         for registration in live:
             registration.owner = None
             self._let_go(registration, owned=True)
+        _touched_for_ever.extend(keep for registration, keep in kept if registration.region.pins)
+        for registration in live:
             # Where arrays still show its bytes, they hold it; nothing else does.
             registration.region = closed.REGION
         self._pinned.clear()

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from . import auth, closed, paths
 from ._native import NativeError, Reason, Status
 from .errors import from_native
-from .inputs import HOST
 
 if TYPE_CHECKING:
     from ._native import Engine, Mapping
@@ -133,7 +132,6 @@ class Routes:
                 nbytes,
                 rights,
                 None if imported is None else imported.mapping,
-                -1 if remote.device == HOST else int(remote.device.partition(":")[2]),
             )
         except NativeError as error:
             raise lane_error(connection, error, "") from None

@@ -10,8 +10,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 PROVIDERS: Final = ("shm", "tcp")
-# Known by name, so that a request for one of them gets a reason instead of "no such provider".
-PROVIDERS_TO_COME: Final = ("p2p", "verbs")
+# Known by name, so that a request for one of them gets a reason instead of "no such provider"; and what each is for.
+PROVIDERS_TO_COME: Final = {
+    "p2p": "NVLink, xGMI and PCIe between GPUs of one host",
+    "verbs": "RDMA NICs (RoCE, InfiniBand)",
+}
 _MAX_SECONDS: Final = 10.0**9
 
 
@@ -53,12 +56,23 @@ class Setting(NamedTuple):
         return f"ZEROHOP_{self.name.upper()}"
 
 
+def not_in_this_version(provider: str) -> str:
+    """Why one of PROVIDERS_TO_COME cannot be used."""
+    return f"not in this version: {PROVIDERS_TO_COME[provider]}"
+
+
 def _text_or_none(text: str) -> str | None:
+    text = text.strip()
     return None if text.lower() in ("", "none") else text
 
 
+def _secret(text: str) -> str | None:
+    # As it is: "none", or a space, may be the secret, as they may where it is an argument.
+    return text or None
+
+
 def _flag(text: str) -> bool:
-    lowered = text.lower()
+    lowered = text.strip().lower()
     if lowered in ("1", "true", "yes", "on"):
         return True
     if lowered in ("", "0", "false", "no", "off"):
@@ -72,7 +86,7 @@ def _names(text: str) -> tuple[str, ...] | None:
 
 SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("listen", "127.0.0.1:0", _text_or_none, "host:port to listen on; port 0 takes a free one; none: no TCP"),
-    Setting("secret", None, _text_or_none, "what peers must know to connect; needed to listen off loopback"),
+    Setting("secret", None, _secret, "what peers must know to connect, taken as it is; needed to listen off loopback"),
     Setting("insecure", False, _flag, "1: listen off loopback without a secret"),
     Setting("providers", None, _names, "names with commas; only these are used; none: all that work here"),
     Setting("require", None, _text_or_none, "direct: a path through host buffers is an error"),
@@ -99,7 +113,7 @@ def resolve(given: Mapping[str, Any], environment: Mapping[str, str] | None = No
             values[setting.name] = _checked(setting.name, value, setting.name)
         elif (text := environment.get(setting.variable)) is not None:
             try:
-                value = setting.parse(text.strip())
+                value = setting.parse(text)
             except ValueError as error:
                 raise ValueError(f"{setting.variable}={text!r} is not understood: {error}") from None
             values[setting.name] = _checked(setting.name, value, setting.variable)
@@ -148,7 +162,7 @@ def _check_providers(value: Any, source: str) -> tuple[str, ...] | None:
     if isinstance(value, str):
         raise TypeError(f'{source} must be a sequence of names, such as ["{value}"]')
     names = tuple(value)
-    known = PROVIDERS + PROVIDERS_TO_COME
+    known = (*PROVIDERS, *PROVIDERS_TO_COME)
     for entry in names:
         if entry not in known:
             raise ValueError(f"{source}: no provider is called {entry!r}; there are {', '.join(known)}")
@@ -161,6 +175,13 @@ def _check_require(value: Any, source: str) -> str | None:
     if value not in (None, "direct"):
         raise ValueError(f'{source} must be "direct" or None, not {value!r}')
     return "direct" if value else None
+
+
+def _check_flag(value: Any, source: str) -> bool:
+    # Not bool(value), by which the text "false" would be yes.
+    if not isinstance(value, bool):
+        raise TypeError(f"{source} must be True or False, not {value!r}")
+    return value
 
 
 def _check_count(value: Any, source: str) -> int:
@@ -182,7 +203,7 @@ def _check_seconds(value: Any, source: str) -> float:
 _CHECKS: Final[dict[str, Callable[[Any, str], Any]]] = {
     "listen": _check_text,
     "secret": _check_secret,
-    "insecure": lambda value, _: bool(value),
+    "insecure": _check_flag,
     "providers": _check_providers,
     "require": _check_require,
     "sim_devices": _check_count,

@@ -10,14 +10,14 @@ import numpy as np
 
 from . import address
 from ._native import NativeError, Status
-from .connection import NOTIFIED, PLAIN, Connection, lane_error, notify_value, on_event_loop
+from .connection import NOTIFIED, PLAIN, Connection, again, lane_error, notify_value, on_event_loop
 from .deferred import Deferred, all_ended, attach, defer, defer_post, deferred_to
 from .errors import PeerLost, WouldBlock, ZerohopError, from_native
 from .operation import NATIVE_VALUE, NBYTES, Failed, Finished, InFlight, Operation, complete_fields
 from .remote_buffer import RemoteBuffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
     from typing import TypeAlias
 
     from ._native import Op
@@ -206,8 +206,7 @@ def notify_peer(
     deadline = context._deadline(timeout)
     where = address.parse(target.url)
     if nowait:
-        context._control.spawn(_connect, context, where)
-        raise WouldBlock("first use: connecting to the peer", operation="notify", fix="try again soon")
+        return _first_use(context, "notify", 0, target.owner, lambda: context._peers.connect(where))
 
     async def work() -> int:
         connected = await context._peers.connect(where)
@@ -224,6 +223,10 @@ def flush(context: Context, connection: Connection | None, timeout: float | None
     """Of one Connection or of all."""
     context._check_open()
     if connection is not None:
+        if not isinstance(connection, Connection):
+            raise TypeError(f"flush takes a Connection, or nothing for all, not {type(connection).__name__}")
+        if connection._context is not context:
+            raise ValueError("the Connection belongs to another Context")
         return connection.flush(timeout=timeout)
     before = deferred_to(context, "")
     deadline = context._deadline(timeout)
@@ -296,10 +299,7 @@ def launch(
             return _failure(context, kind, view, route, nbytes, error)
         return _posted(context, kind, view, route, nbytes, value_from, posted)
     if nowait:
-        context._control.spawn(_prepare, context, view, remote)
-        raise WouldBlock(
-            "first use: connecting to the peer and asking for its memory", operation=kind, fix="try again soon"
-        )
+        return _first_use(context, kind, nbytes, remote._key, lambda: find_route(context, view, remote))
 
     async def work(operation: Deferred[int]) -> int:
         route = await find_route(context, view, remote)
@@ -366,21 +366,38 @@ def check_remote(remote: object) -> None:
         )
 
 
-async def _connect(context: Context, where: address.Address) -> None:
-    """The same for one that needs no memory."""
-    try:
-        await context._peers.connect(where)
-    except (ZerohopError, NativeError, Warning):
-        return
+def _first_use(
+    context: Context, kind: str, nbytes: int, key: object, prepare: Callable[[], Coroutine[Any, Any, object]]
+) -> Operation[int]:
+    """What a _nowait call comes to that needs what is not there yet: WouldBlock while ``prepare`` is at it.
+
+    A preparation that failed is told by the next call, once; the call after it tries again.
+    """
+    preparing = context._preparing
+    failure = preparing.get(key)
+    if failure is not None:
+        preparing.pop(key, None)
+        return Failed(context, kind, None, nbytes, failure)
+    if key not in preparing:
+        preparing[key] = None
+        context._control.spawn(_prepare, preparing, key, prepare)
+    raise WouldBlock("first use: asking the peer for what this needs", operation=kind, fix="try again soon")
 
 
-async def _prepare(context: Context, view: Memory | View, remote: RemoteBuffer) -> None:
-    """For a _nowait call to find the route ready next time."""
+async def _prepare(
+    preparing: dict[object, ZerohopError | None], key: object, prepare: Callable[[], Coroutine[Any, Any, object]]
+) -> None:
     try:
-        await find_route(context, view, remote)
-    except (ZerohopError, NativeError, Warning):
+        await prepare()
+    except ZerohopError as error:
+        preparing[key] = again(error)
+    except NativeError as error:
+        preparing[key] = from_native(*error.args)
+    except Warning:
         # Whoever calls again without _nowait is told.
-        return
+        preparing.pop(key, None)
+    else:
+        preparing.pop(key, None)
 
 
 def _wait_for_room(

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ._native import CompletionQueue
 from .errors import DeadlineExceeded
-from .operation import deadline_after
+from .operation import Operation, deadline_after
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 
     from .context import Context
-    from .operation import Operation
 
 T = TypeVar("T")
 # A wait returns to Python this often, so that Ctrl-C is heard.
@@ -28,7 +27,7 @@ class All(Generic[T]):
     __slots__ = ("operations",)
 
     def __init__(self, operations: Iterable[Operation[T]]) -> None:
-        self.operations = list(operations)
+        self.operations = _checked(operations)
 
     def done(self) -> bool:
         """Whether all have ended."""
@@ -74,7 +73,7 @@ class AsCompleted(Generic[T]):
     __slots__ = ("_deadline", "_operations")
 
     def __init__(self, operations: Iterable[Operation[T]], timeout: float | None) -> None:
-        self._operations = list(operations)
+        self._operations = _checked(operations)
         # 0: none.
         self._deadline = 0 if timeout is None else deadline_after(timeout)
 
@@ -157,6 +156,9 @@ def wait_all(operations: Iterable[Operation[T]]) -> All[T]:
 
     The values come in the order of ``operations``. If some fail, the wait still lasts until all have ended, and then
     raises the first error in that order. Cancelling the wait cancels all of them.
+
+    Raises:
+        TypeError: not Operations.
     """
     return All(operations)
 
@@ -166,9 +168,19 @@ def as_completed(operations: Iterable[Operation[T]], timeout: float | None = Non
 
     Raises:
         ValueError, TypeError: ``timeout`` is negative, NaN or no number; ``math.inf`` is no limit, as None is.
+        TypeError: not Operations.
         DeadlineExceeded: from the loop, when ``timeout`` seconds after this call some have not ended.
     """
     return AsCompleted(operations, timeout)
+
+
+def _checked(operations: Iterable[Operation[T]]) -> list[Operation[T]]:
+    """Them as a list; TypeError where one is none."""
+    found = list(operations)
+    for each in found:
+        if not isinstance(each, Operation):
+            raise TypeError(f"what is waited for are Operations, not {type(each).__name__}")
+    return found
 
 
 def _split(operations: list[Operation[T]]) -> tuple[list[Operation[T]], list[Operation[T]]]:

@@ -28,6 +28,7 @@ ContextId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$")]
 HostId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$")]
 Bytes16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 Bytes32 = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+SocketPath = Annotated[bytes, msgspec.Meta(max_length=107)]
 LaneAddress = Annotated[bytes, msgspec.Meta(max_length=4096)]
 U63 = Annotated[int, msgspec.Meta(ge=0)]
 # msgpack itself bounds it from above.
@@ -45,7 +46,7 @@ class Hello(msgspec.Struct, tag="hello"):
     host: HostId
     pid: U63
     name: ShortText
-    purpose: Literal["control", "lane"]
+    purpose: Literal["control", "lane", "locate"]
     nonce: Bytes32
     has_secret: bool
     token: Annotated[bytes, msgspec.Meta(max_length=16)] = b""
@@ -69,6 +70,13 @@ class Accept(msgspec.Struct, tag="accept"):
     """The listening side does too. After it, a lane's socket belongs to the data plane."""
 
     proof: Bytes32
+
+
+class Location(msgspec.Struct, tag="location"):
+    """In place of Accept to who wants to know no more than where this side is: its Unix socket, if on the same host."""
+
+    proof: Bytes32
+    socket_path: SocketPath = b""
 
 
 class Refuse(msgspec.Struct, tag="refuse"):
@@ -160,6 +168,7 @@ Message = Union[  # noqa: UP007 - evaluated by msgspec at run time, on Python 3.
     Challenge,
     Prove,
     Accept,
+    Location,
     Refuse,
     Setup,
     Lane,

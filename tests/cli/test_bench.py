@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+import resource
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cli.command import zerohop
 from cli.test_bench_parts import SCHEMA
+from zerohop.cli.bench.session import FULL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,6 +89,62 @@ def test_wheel(tmp_path: Path) -> None:
     wheel.write_bytes(bytes(12345))
     found = rows("import", "--wheel", wheel)
     assert [(row["name"], row["bytes"]) for row in found] == [("import", 0), ("wheel", 12345)]
+
+
+def test_without_a_terminal_each_row_is_told_when_it_is_there() -> None:
+    """On standard error; standard output stays the table."""
+    run = zerohop("bench", "write", "--quick", "--provider", "shm", "--bytes", 8, "--batch", 1000)
+    assert run.returncode == 0, run.stdout + run.stderr
+    for form in ("mapped", "ring", "staged"):
+        assert re.search(rf"^write shm {form} 1000 × 8 B.*: \d", run.stderr, re.MULTILINE)
+    assert "median" in run.stdout
+    assert "median" not in run.stderr
+
+
+@pytest.mark.parametrize("option", ["--json", "--plot"])
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(option: str, tmp_path: Path) -> None:
+    if option == "--plot":
+        pytest.importorskip("matplotlib")
+    start = time.monotonic()
+    run = zerohop("bench", "idle", "--wheel", __file__, option, tmp_path / "nope" / "x.png")
+    assert run.returncode == 2
+    assert "cannot write" in run.stderr
+    assert "Traceback" not in run.stderr
+    assert time.monotonic() - start < FULL.idle_seconds
+
+
+def test_a_file_that_cannot_be_written_in_the_end(tmp_path: Path) -> None:
+    """The table is there before it."""
+    run = zerohop("bench", "import", "--quick", "--json", "/dev/full")
+    assert run.returncode == 2
+    assert "import" in run.stdout
+    assert "No space left" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize("arguments", [("--bytes", "1000000Gi"), ("--bytes", "8", "--batch", 10**12)])
+@pytest.mark.parametrize("name", ["write", "write_pages", "write_notify", "register"])
+def test_more_memory_than_there_is(name: str, arguments: tuple[object, ...]) -> None:
+    if "--batch" in arguments and name in ("write_notify", "register"):
+        pytest.skip("has no batches")
+    run = zerohop("bench", name, "--quick", *arguments)
+    assert run.returncode == 2
+    assert "of memory at least" in run.stderr
+    assert "--bytes or --batch" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_memory_that_cannot_be_had_after_all() -> None:
+    """A limit that nobody could know of before."""
+    run = zerohop("bench", "register", "--quick", "--bytes", "3Gi", preexec=limit_memory)
+    assert run.returncode == 2
+    assert "not enough memory: Unable to allocate 3.00 GiB" in run.stderr
+    assert "--bytes or --batch" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def limit_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 
 
 def test_files(tmp_path: Path) -> None:

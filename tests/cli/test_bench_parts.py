@@ -11,18 +11,22 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from zerohop.cli.bench.neighbours import Neighbours
 from zerohop.cli.bench.floors import one_way
+from zerohop.cli.bench.neighbours import Neighbours
 from zerohop.cli.bench.plan import Case, Request, parse_sizes, plan
-from zerohop.cli.bench.plot import PlotUnavailable, draw, require_matplotlib
-from zerohop.cli.bench.report import describe_case, print_rows
-from zerohop.cli.bench.results import Report, read_report, write_report
+from zerohop.cli.bench.plot import PlotUnavailable, draw, require_format, require_matplotlib
+from zerohop.cli.bench.report import describe_case, print_rows, summarize
+from zerohop.cli.bench.results import Report, read_report, require_writable, write_report
 from zerohop.cli.bench.rows import Row, Samples, percentile
+from zerohop.cli.bench.session import FULL, QUICK
 from zerohop.cli.bench.targets import TARGETS, judge
+from zerohop.cli.bench.transfers import _measure
 from zerohop.paths import Explanation
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from zerohop.cli.bench.session import Effort
 
 SCHEMA = [
     "name", "provider", "direct", "src", "dst", "bytes", "batch", "p50_us", "p99_us", "p999_us", "GBps",
@@ -122,6 +126,43 @@ def test_report_comes_back_as_it_was_written(tmp_path: Path) -> None:
         read_report(file)
 
 
+def test_files_that_cannot_be_written_are_told_before(tmp_path: Path) -> None:
+    require_writable(tmp_path / "new.json")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "old.json").write_text("kept")
+    require_writable(tmp_path / "old.json")
+    assert (tmp_path / "old.json").read_text() == "kept"
+    for wrong in (tmp_path, tmp_path / "nope" / "x.json", tmp_path / "old.json" / "x.json"):
+        with pytest.raises(OSError, match="cannot write"):
+            require_writable(wrong)
+
+
+@pytest.mark.parametrize("effort", [QUICK, FULL])
+def test_a_round_has_an_end(effort: Effort) -> None:
+    assert effort.repetitions(effort.limit * 1e9 / 2, 100) == 2
+    assert effort.repetitions(effort.limit * 1e12, 100) == 1
+    assert effort.repetitions(1000, 100) >= 100
+    assert effort.within_limit(1000, 60) == 60
+
+
+def test_measurements_end_with_the_round() -> None:
+    class Slow:
+        def result(self, timeout: float | None = None) -> int:
+            time.sleep(0.02)
+            return 0
+
+    pairs = [(0, 0)] * 4
+    assert 1 <= len(_measure(lambda *_: Slow(), pairs, 1, 1000, 0.0, 0.1)) <= 6  # type: ignore[arg-type]
+    assert len(_measure(lambda *_: Slow(), pairs, 1, 5, 0.0, 0.0)) == 1  # type: ignore[arg-type]
+    assert len(_measure(lambda *_: Slow(), pairs, 1, 3, 0.0, 9.0)) == 3  # type: ignore[arg-type]
+
+
+def test_a_row_in_one_line() -> None:
+    assert summarize(make(form="mapped", p50_us=1.0)) == "write shm mapped 8 B: 1 µs"
+    assert summarize(make(bytes=8192, p50_us=2.0, GBps=4.1)) == "write shm 8 KiB: 2 µs, 4.10 GB/s"
+    assert summarize(make("wheel", provider=None, src=None, dst=None, verified=False)) == "wheel 8 B, WRONG BYTES"
+
+
 def test_neighbours_are_what_is_not_ours(tmp_path: Path) -> None:
     stat = tmp_path / "stat"
     hertz = os.sysconf("SC_CLK_TCK")
@@ -206,6 +247,14 @@ def test_plot_without_matplotlib_says_what_to_type(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(PlotUnavailable, match=r"pip install 'zerohop\[plot\]'"):
         require_matplotlib()
+
+
+def test_plot_of_an_unknown_format_is_told_before(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    require_format(tmp_path / "plot.PNG")
+    for name in ("plot", "plot.nope"):
+        with pytest.raises(PlotUnavailable, match="must end in one of"):
+            require_format(tmp_path / name)
 
 
 def test_plot_is_a_picture(tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ def test_a_broken_file_is_refused(model: Path, tmp_path: Path) -> None:
     run = zerohop("demo", "--input", broken)
     assert run.returncode == 2
     assert "the file has" in run.stderr
+    assert f"{broken} is not a safetensors file" in run.stderr
 
 
 def test_the_timeout_ends_it() -> None:

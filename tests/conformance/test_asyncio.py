@@ -440,3 +440,30 @@ def test_the_loop_is_not_blocked_by_first_use(open_context: OpenContext, provide
             return turns
 
         assert run(loop, main()) > 10
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_other_tasks_get_their_turn(world: World, loop: str) -> None:
+    """Where all that one task awaits ends in place."""
+    target = world.target("alloc", 64)
+    source = world.buffer("numpy", 64)
+
+    async def main() -> int:
+        turns, writing = 0, True
+
+        async def other() -> None:
+            nonlocal turns
+            while writing:
+                turns += 1
+                await asyncio.sleep(0)
+
+        await world.here.write(source.memory, target.handle)
+        task = asyncio.ensure_future(other())
+        for _ in range(5000):
+            await world.here.write(source.memory, target.handle)
+        writing = False
+        await task
+        return turns
+
+    # One before the first write and one at the end come by themselves.
+    assert run(loop, main()) > 3

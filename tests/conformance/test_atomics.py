@@ -113,3 +113,15 @@ def test_values_beyond_64_bits(world: World, value: int) -> None:
     with pytest.raises((ValueError, OverflowError)):
         world.here.compare_swap(target.handle, 0, value)
     target.expect_poison()
+
+
+@pytest.mark.parametrize("kind", ["numpy", "alloc"])
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_memory_that_does_not_begin_at_a_word(world: World, kind: Kind) -> None:
+    """Only its owner knows that."""
+    target = world.target(kind, 64)
+    handle = zh.RemoteBuffer.from_bytes(world.there.call(Service.share_part, target.number, 1, 33))
+    for call in (world.here.fetch_add(handle, 1), world.here.compare_swap(handle, 0, 1)):
+        with pytest.raises(zh.Unsupported, match="misaligned"):
+            call.result(10)
+    target.expect_poison()

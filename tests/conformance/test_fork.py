@@ -57,6 +57,9 @@ def test_every_call_in_the_child_is_refused(world: World) -> None:
         "share": lambda: source.memory.share("rw"),
         "connect": lambda: here.connect(world.there.identity.url).result(1),
         "a pending operation": lambda: pending.result(1),
+        "explain": pending.explain,
+        "connections": lambda: here.connections,
+        "connection statistics": connection.statistics,
     }
     for name, call in calls.items():
         said = in_child(functools.partial(_kind_and_text, call))

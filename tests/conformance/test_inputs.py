@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import array
+import copy
 import ctypes
 import gc
 import mmap
+import pickle
 from multiprocessing import shared_memory
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ from support.pattern import expect_equal, pattern
 from support.service import Service
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from support.pattern import Bytes
     from support.world import World
@@ -300,6 +302,91 @@ def test_bytes_from_any_buffer(world: World, device: str) -> None:
             assert memory.read_bytes() == values.tobytes()
         memory.write_bytes(0, values.data[::2])
         assert memory.read_bytes(0, 16) == values[::2].tobytes()
+
+
+@pytest.mark.parametrize("device", ["host", "sim:0"])
+def test_integers_of_numpy(world: World, device: str) -> None:
+    with world.here.alloc(np.int64(64), device) as memory:
+        assert memory.nbytes == 64
+        memory.write_bytes(np.int64(3), b"abc")
+        assert memory.read_bytes(np.int64(3), np.uint8(3)) == b"abc"
+        assert len(memory.read_bytes(np.int32(60))) == 4
+        for wrong in (1.0, "1", None):
+            with pytest.raises(TypeError):
+                memory.read_bytes(wrong)  # type: ignore[arg-type]
+            with pytest.raises(TypeError):
+                memory.write_bytes(wrong, b"abc")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("nbytes", [True, 5.0, np.float64(5), "5", None, np.zeros(2, np.int64)])
+def test_lengths_that_are_none(world: World, nbytes: Any) -> None:
+    with pytest.raises(TypeError):
+        world.here.alloc(nbytes)
+
+
+def test_flush_takes_a_connection_of_its_own_context(world: World) -> None:
+    target = world.target("numpy", 64)
+    for wrong in (target.handle, "x", 5):
+        with pytest.raises(TypeError, match="flush takes a Connection"):
+            world.here.flush(wrong)  # type: ignore[arg-type]
+    with zh.Context(providers=[world.provider]) as other:
+        connection = other.connect(world.there.identity.url).result(10)
+        with pytest.raises(ValueError, match="another Context"):
+            world.here.flush(connection)
+        assert other.flush(connection).result(10) == 0
+
+
+def test_revoke_takes_a_handle(world: World) -> None:
+    with world.here.alloc(64) as memory:
+        for wrong in (b"x", bytes(memory.share()), 5, memory):
+            with pytest.raises(TypeError, match="RemoteBuffer"):
+                memory.revoke(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wait", [zh.wait_all, zh.as_completed])
+def test_waits_take_operations(world: World, wait: Any) -> None:
+    """Said by the call, and not by the wait."""
+    target = world.target("numpy", 64)
+    with pytest.raises(TypeError, match="Operations, not int"):
+        wait([world.here.write(bytes(64), target.handle), 1])
+    with pytest.raises(TypeError):
+        wait(None)
+
+
+class TestWhatStaysInItsProcess:
+    """A copy would be a second owner: of memory that the first one frees, of an outcome that it takes over."""
+
+    @pytest.fixture(params=["memory", "view", "context", "connection", "finished", "in flight", "notification"])
+    def one(self, request: pytest.FixtureRequest, world: World) -> Iterator[tuple[object, str]]:
+        connection = world.here.connect(world.there.identity.url).result(10)
+        target = world.target("numpy", 64)
+        memory = world.here.alloc(64)
+        waiting = connection.recv(bytearray(8))
+        note = world.here.notification(10)
+        yield {
+            "memory": (memory, "share()"),
+            "view": (memory[:8], "share()"),
+            "context": (world.here, "url"),
+            "connection": (connection, "url"),
+            "finished": (world.here.write(memory, target.handle), "result()"),
+            "in flight": (waiting, "result()"),
+            "notification": (note, "result()"),
+        }[request.param]
+        waiting.cancel()
+        note.cancel()
+        memory.close()
+
+    @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
+    def test_it(self, one: tuple[object, str], how: Callable[[object], object]) -> None:
+        value, instead = one
+        with pytest.raises(TypeError, match="stays in its process") as caught:
+            how(value)
+        assert instead in str(caught.value)
+
+    def test_but_a_handle_is_a_value(self, world: World) -> None:
+        with world.here.alloc(64) as memory:
+            handle = memory.share()
+            assert copy.copy(handle) == copy.deepcopy(handle) == pickle.loads(pickle.dumps(handle)) == handle
 
 
 def test_handles_and_memories_in_each_others_places(world: World) -> None:

@@ -71,6 +71,20 @@ def test_nothing_there(world: World) -> None:
         world.here.notification(0.01).result()
 
 
+@pytest.mark.parametrize("world", ["shm-other", "tcp-other"], indirect=True)
+def test_what_a_wait_says_of_itself(world: World) -> None:
+    waiting, late = world.here.notification(10), world.here.notification(0.01)
+    assert waiting.explain() == "notification, waiting"
+    assert waiting.cancel()
+    assert waiting.explain() == "notification, cancelled"
+    error = late.exception()
+    assert late.explain() == f"notification, failed: {error}"
+    taking = world.here.notification(10)
+    world.there.call(Service.notify, world.here.url, 5)
+    taking.result()
+    assert taking.explain() == "notification, received"
+
+
 @pytest.mark.parametrize("world", WORLDS, indirect=True)
 def test_every_notification_arrives_once(world: World) -> None:
     """20,000 of them, posted as fast as the lane takes them, while the other side takes them in one by one."""

@@ -200,3 +200,15 @@ def test_pages_outside_the_memory(world: World, target_kind: Kind, page: int) ->
             assert caught.value.peer == world.there.identity.id
     target.expect_poison()
     source.expect_poison()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", ["shm-other", "tcp-other"], indirect=True)
+def test_more_pages_than_one_read_takes(world: World) -> None:
+    """It can never be posted, so waiting for room would be the wrong advice."""
+    pages = np.zeros((1 << 23) + 1, np.int64)
+    target = world.target("numpy", 8)
+    into = world.buffer("numpy", 8)
+    with pytest.raises(zh.Unsupported, match="too many pages"):
+        world.here.read_pages(target.handle, into.memory, pages, pages, page_bytes=1).result(30)
+    assert world.here.read_pages(target.handle, into.memory, pages[1:], pages[1:], page_bytes=1).result(60) == 1 << 23

@@ -145,3 +145,19 @@ def test_allocated_freed_and_allocated_again(world: World, kind: Kind) -> None:
         old.append(target.handle)
         world.close_buffers()
     assert not into.any()
+
+
+@pytest.mark.parametrize("world", ["shm-other"], indirect=True)
+def test_a_closed_context_lets_go_of_what_it_was_given(world: World) -> None:
+    """Whether or not somebody still holds the Memory."""
+    context = world.here
+    array, resizable = np.zeros(64, np.uint8), bytearray(64)
+    memories = [context.register(array), context.register(resizable)]
+    gone = weakref.ref(array)
+    del array
+    context.close()
+    resizable.append(1)
+    gc.collect()
+    assert gone() is None
+    assert all("closed" in repr(memory) for memory in memories)
+    memories[0].close()

@@ -396,3 +396,63 @@ def test_while_a_device_copies_for_the_caller(open_context: OpenContext, call: s
     context.close()
     thread.join()
     assert [type(error) for error in ended] == [zh.Closed]
+
+
+def test_on_a_loop_that_was_closed_under_it(open_context: OpenContext) -> None:
+    """A coroutine that will never run again keeps nothing open."""
+    context = open_context(Options())
+
+    async def wait() -> None:
+        await context.notification()
+
+    loop = asyncio.new_event_loop()
+    waiting = loop.create_task(wait())
+    waiting._log_destroy_pending = False  # type: ignore[attr-defined]
+    loop.run_until_complete(asyncio.sleep(0.05))
+    loop.close()
+    context.close()
+    _expect_closed(context, [])
+    # It cannot be cancelled any more.
+    waiting.get_coro().close()  # type: ignore[union-attr]
+
+
+def test_interrupted(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while peers are told ends the rest too; while the rest is ended, the next close goes on with it."""
+    for interrupted in ("_say_goodbye", "_let_go"):
+        context = open_context(Options())
+        threads = threading.active_count()
+        wait = context._control.wait
+
+        def interrupt(work: Callable[..., object], *args: object, timeout: float, at: str = interrupted) -> bool:
+            if work.__name__ == at:
+                context._control.spawn(work, *args)  # type: ignore[arg-type]  # noqa: B023
+                raise KeyboardInterrupt
+            return wait(work, *args, timeout=timeout)  # type: ignore[arg-type]  # noqa: B023
+
+        monkeypatch.setattr(context._control, "wait", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            context.close()
+        monkeypatch.undo()
+        context.close()
+        assert threading.active_count() < threads
+        _expect_closed(context, [])
+
+
+LEFT_WAITING = """
+import sys, threading, zerohop as zh
+context, other = zh.Context(), zh.Context()
+connection = context.connect(other.url).result(10)
+waits = [context.notification, lambda: connection.recv(bytearray(8)), lambda: zh.wait_all([connection.recv(bytearray(8))])]
+for wait in waits:
+    threading.Thread(target=lambda: wait().result(), daemon=True).start()
+"""
+
+
+def test_daemon_threads_that_wait_at_the_end_of_the_interpreter() -> None:
+    """Killed in the middle of a native call they would abort the process."""
+    for _ in range(5):
+        ran = subprocess.run(
+            [sys.executable, "-c", LEFT_WAITING], capture_output=True, text=True, timeout=15, check=False
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert "terminate" not in ran.stderr

@@ -270,6 +270,7 @@ class TestListeningPort:
             wire.Challenge(context="0" * 32, host="0" * 32, nonce=bytes(32)),
             wire.Prove(proof=bytes(32)),
             wire.Accept(proof=bytes(32)),
+            wire.Location(proof=bytes(32)),
             wire.Setup(providers=[], url=NOWHERE, name=""),
             wire.MapRequest(request=1, share=1, capability=bytes(16)),
             wire.Unmap(share=1),

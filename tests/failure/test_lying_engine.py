@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from support.lanes import CAPABILITY, HOST, READ, WRITE, Liar, Owner, deadline, linked
+from support.lanes import CAPABILITY, READ, WRITE, Liar, Owner, deadline, linked
 from support.pattern import expect_equal, pattern
 from zerohop._native import Op, Status
 
@@ -34,7 +34,7 @@ class Lane:
     def route(self, *, share: int | None = None, capability: bytes = CAPABILITY, nbytes: int = FAR) -> int:
         """A route that claims every right, and by default more bytes than there are."""
         named = self.owner.share if share is None else share
-        return self.liar.engine.route(self.here, self.liar.region, named, capability, nbytes, READ | WRITE, None, HOST)
+        return self.liar.engine.route(self.here, self.liar.region, named, capability, nbytes, READ | WRITE, None)
 
     def outcome(self, posted: object) -> Status:
         """How the operation ended."""

@@ -318,3 +318,30 @@ def test_a_dead_initiator_leaves_nothing_behind(open_context: OpenContext, start
     owned.write_bytes(0, b"\1" * NBYTES)
     assert owned.read_bytes(NBYTES - 1, 1) == b"\1"
     owned.close()
+
+
+@pytest.mark.parametrize("provider", ["shm", "tcp"])
+def test_nowait_to_the_dead(open_context: OpenContext, start_peer: StartPeer, provider: str) -> None:
+    """They are told by the second call at the latest, and not put off for ever."""
+    context, peer = open_context(_options(provider)), start_peer(_options(provider))
+    target = Target(peer, "numpy", 64)
+    peer.kill()
+    peer.reap()
+    calls: list[Callable[[], zh.Operation[int]]] = [
+        lambda: context.write_nowait(pattern(1, 64), target.handle),
+        lambda: context.fetch_add_nowait(target.handle, 1),
+        lambda: context.notify_nowait(target.handle, 1),
+    ]
+    for call in calls:
+        with pytest.raises(zh.PeerLost):
+            _taken(call).result(10)
+
+
+def _taken(call: Callable[[], zh.Operation[int]]) -> zh.Operation[int]:
+    limit = time.monotonic() + 10
+    while time.monotonic() < limit:
+        try:
+            return call()
+        except zh.WouldBlock:
+            time.sleep(0.001)  # there is no Operation to wait for
+    raise AssertionError("put off for ever")

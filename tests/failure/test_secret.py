@@ -79,10 +79,8 @@ def test_a_peer_without_one_where_the_other_has_one(open_context: OpenContext, p
 
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_the_right_one(open_context: OpenContext, provider: str, by_hand: bool) -> None:
-    # A peer that was found by host and port is not known to be on this host: tcp is what it gets.
-    providers = (provider, "tcp") if by_hand and provider != "tcp" else (provider,)
-    owner = open_context(Options(providers=providers, secret=SECRET))
-    friend = open_context(Options(providers=providers, secret=SECRET))
+    owner = open_context(Options(providers=(provider,), secret=SECRET))
+    friend = open_context(Options(providers=(provider,), secret=SECRET))
     target = np.zeros(1000, np.uint8)
     memory = owner.register(target)
     handle = memory.share("rw")
@@ -141,6 +139,34 @@ def test_a_proof_from_another_conversation(open_context: OpenContext, provider: 
         assert answered is None or isinstance(answered[0], wire.Refuse), answered
         assert client.hung_up()
         client.close()
+    assert not list(owner.connections)
+
+
+@pytest.mark.parametrize("theirs", [SECRET, "open sesam", None])
+@pytest.mark.parametrize("here", [False, True])
+def test_where_the_unix_socket_is(open_context: OpenContext, provider: str, theirs: str | None, here: bool) -> None:
+    """Told, in words that are proved, to who knows the secret and says that it is on this host."""
+    owner = open_context(Options(providers=(provider,), secret=SECRET))
+    client = RawControl(owner.url, unix=False)
+    hello = client.hello(purpose="locate", has_secret=True, **({} if here else {"host": "0" * 32}))
+    client.send(hello)
+    challenged = client.receive()
+    assert challenged is not None
+    challenge = challenged[0]
+    assert isinstance(challenge, wire.Challenge)
+    seen = auth.Transcript(hello.context, challenge.context, hello.nonce, challenge.nonce, "locate", b"")
+    client.send(wire.Prove(proof=seen.proof(theirs.encode() if theirs else None, "client")))
+    answered = client.receive()
+    assert answered is not None
+    location = answered[0]
+    if theirs == SECRET:
+        assert isinstance(location, wire.Location)
+        assert location.socket_path.decode() == (client.where.socket_path if here else "")
+        assert seen._replace(token=location.socket_path).verify(SECRET.encode(), "server", location.proof)
+    else:
+        assert isinstance(location, wire.Refuse)
+    assert client.hung_up()
+    client.close()
     assert not list(owner.connections)
 
 

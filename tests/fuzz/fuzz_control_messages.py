@@ -45,6 +45,7 @@ if __name__ == "__main__":
             has_secret=False,
         ),
         wire.Challenge(context="0" * 32, host="1" * 32, nonce=bytes(32)),
+        wire.Location(proof=bytes(32), socket_path=b"/tmp/zerohop-0-x/s"),
         wire.Setup(providers=["shm", "tcp"], url="zerohop://h:1/", name="fuzz", nfds=2),
         wire.Lane(provider="shm", address=b"ring", nfds=1),
         wire.MapRequest(request=1, share=1 << 40, capability=bytes(16)),

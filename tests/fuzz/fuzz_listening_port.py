@@ -7,6 +7,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import msgspec
+
 import zerohop as zh
 from support.fuzzing import fuzz
 from support.raw_control import RawControl
@@ -53,9 +55,16 @@ if __name__ == "__main__":
         nonce=auth.new_nonce(),
         has_secret=False,
     )
+    locating = wire.encode(msgspec.structs.replace(hello, purpose="locate")) + wire.encode(wire.Prove(proof=bytes(32)))
     setup = wire.encode(wire.Setup(providers=["tcp"], url="zerohop://127.0.0.1:1/", name="fuzz"))
     asking = wire.encode(wire.MapRequest(request=1, share=1, capability=bytes(16)))
     fuzz(
         one_input,
-        [b"\0" + wire.encode(hello), b"\1" + wire.encode(hello), b"\2" + setup + asking, b"\3" + setup + asking],
+        [
+            b"\0" + wire.encode(hello),
+            b"\1" + wire.encode(hello),
+            b"\0" + locating,
+            b"\2" + setup + asking,
+            b"\3" + setup + asking,
+        ],
     )

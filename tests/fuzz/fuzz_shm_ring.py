@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.fuzzing import fuzz
-from support.lanes import CAPABILITY, HOST, READ, WRITE, Liar, Owner, deadline, linked
+from support.lanes import CAPABILITY, READ, WRITE, Liar, Owner, deadline, linked
 from zerohop._native import NativeError
 
 PLACE_BYTES, VALUE_BYTES = 3, 8
@@ -25,7 +25,7 @@ def one_input(data: bytes) -> None:
     fd = there.address()[1][0]
     size = os.fstat(fd).st_size
     ring = mmap.mmap(fd, size)
-    route = liar.engine.route(here, liar.region, owner.share, CAPABILITY, 1 << 62, READ | WRITE, None, HOST)
+    route = liar.engine.route(here, liar.region, owner.share, CAPABILITY, 1 << 62, READ | WRITE, None)
     for start in range(0, len(data) - STEP + 1, STEP):
         place = int.from_bytes(data[start : start + PLACE_BYTES], "little") % (size - VALUE_BYTES)
         ring[place : place + VALUE_BYTES] = data[start + PLACE_BYTES : start + STEP]

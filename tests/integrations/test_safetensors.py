@@ -100,6 +100,7 @@ def test_broken_lengths_are_refused(tmp_path: Path, content: bytes, complaint: s
     with pytest.raises(SafetensorsError) as caught:
         read_layout(path)
     assert complaint in str(caught.value)
+    assert str(caught.value).startswith(f"{path} is not a safetensors file")
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

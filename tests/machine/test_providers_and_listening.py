@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import zerohop as zh
 from zerohop.machine import listening
 from zerohop.machine.providers import describe, read_providers
 
@@ -18,6 +19,15 @@ def test_providers_that_do_not_exist_yet_are_named_as_such() -> None:
     assert set(facts) == {"shm", "verbs", "p2p"}
     assert not facts["verbs"].usable
     assert "not in this version" in facts["verbs"].why
+
+
+@pytest.mark.parametrize("name", ["verbs", "p2p"])
+def test_a_context_says_of_them_what_info_says(name: str) -> None:
+    facts = {provider.name: provider for provider in read_providers()}
+    with pytest.raises(zh.Unsupported) as caught:
+        zh.Context(providers=[name])
+    assert caught.value.reason == facts[name].why
+    assert str(caught.value) == f"{name}: {facts[name].why}. Fix: use shm or tcp"
 
 
 def test_label_tells_what_has_not_run_on_hardware() -> None:

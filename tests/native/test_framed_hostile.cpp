@@ -141,7 +141,7 @@ TEST_CASE("hostile: requests outside of the share are answered, and nothing is t
                 CHECK(peer.answer(7) == kBounds);
                 REQUIRE(peer.send(target.header(FrameKind::fetch_add, offset), {1}));
                 CHECK(peer.answer(7) ==
-                      (offset == kBytes - 63 ? Outcome{Status::unsupported, Reason::malformed} : kBounds));
+                      (offset == kBytes - 63 ? Outcome{Status::unsupported, Reason::misaligned} : kBounds));
             }
             for (const uint64_t nbytes : {kBytes + 1, UINT64_MAX, UINT64_MAX - 7}) {
                 REQUIRE(peer.send(target.header(FrameKind::read, 8, nbytes)));

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from support.lanes import (
     ANSWER_S,
     HEADER_BYTES,
-    HOST,
     KIND_FETCH_ADD,
     KIND_NOTIFY,
     KIND_PING,
@@ -48,9 +47,7 @@ def _serves_others(owner: Owner) -> None:
     honest = Liar()
     here, _ = linked("shm", honest.engine, owner.engine)
     honest.memory[:4096] = 0x42
-    route = honest.engine.route(
-        here, honest.region, owner.share, bytes(range(16)), Owner.SHARED, READ | WRITE, None, HOST
-    )
+    route = honest.engine.route(here, honest.region, owner.share, bytes(range(16)), Owner.SHARED, READ | WRITE, None)
     operation = honest.engine.post(route, 0, 0, 0, 4096, -1, deadline())
     if not isinstance(operation, int):
         assert operation.wait(deadline(), 0), "an honest operation does not end"
@@ -68,7 +65,7 @@ def scribble(seed: int, rounds: int) -> None:
         fds = there.address()[1]
         size = os.fstat(fds[0]).st_size
         ring = mmap.mmap(fds[0], size)
-        route = liar.engine.route(here, liar.region, owner.share, bytes(range(16)), 1 << 62, READ | WRITE, None, HOST)
+        route = liar.engine.route(here, liar.region, owner.share, bytes(range(16)), 1 << 62, READ | WRITE, None)
         for _ in range(200):
             place = chance.randrange(size if chance.random() < 0.3 else min(size, 8192))
             width = min(chance.choice((1, 4, 8, 8, 64)), size - place)

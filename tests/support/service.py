@@ -70,6 +70,9 @@ class Service(Loads, Limits):
     def share(self, number: int, rights: Rights = "rw", *, revocable: bool = True) -> bytes:
         return bytes(self._buffers[number].memory.share(rights, revocable=revocable))
 
+    def share_part(self, number: int, first: int, end: int) -> bytes:
+        return bytes(self._buffers[number].memory[first:end].share("rw"))
+
     def revoke(self, number: int, timeout: float) -> Outcome:
         return attempt(lambda: self._buffers[number].memory.revoke(timeout=timeout))
 

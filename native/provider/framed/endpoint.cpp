@@ -7,12 +7,6 @@
 
 namespace zerohop::framed {
 
-namespace {
-
-constexpr uint64_t kPollBudget = 256 * 1024;
-
-} // namespace
-
 FramedEndpoint::FramedEndpoint(Engine& engine, std::shared_ptr<Peer> peer)
     : engine_(engine), peer_(std::move(peer)), staging_(engine.accelerators()) {}
 
@@ -37,7 +31,7 @@ bool FramedEndpoint::poll() {
     if (!started_.load(std::memory_order_acquire) || !state().ok()) {
         return settle();
     }
-    bool did = receive(kPollBudget);
+    bool did = receive(kSliceBytes);
     if (did) {
         heard_.store(true, std::memory_order_relaxed);
     }
@@ -51,7 +45,7 @@ bool FramedEndpoint::poll() {
         did |= poll_arrivals();
     }
     if (outbound_pending_.load(std::memory_order_acquire) && lane_.try_lock()) {
-        did |= pump(kPollBudget);
+        did |= pump(kSliceBytes);
         lane_.unlock();
     }
     if (device_work_.load(std::memory_order_relaxed)) {
@@ -79,6 +73,9 @@ bool FramedEndpoint::pump(uint64_t budget) {
     if (outbound_.blocked() && stream_->ready(true)) {
         did |= outbound_.pump(*stream_, budget);
         note_blocked();
+    }
+    if (outbound_.waits_for_device()) {
+        device_work_.store(true, std::memory_order_relaxed); // also where a posting thread found that
     }
     return did;
 }
@@ -114,7 +111,7 @@ bool FramedEndpoint::ready() const {
 
 void FramedEndpoint::note_device_work() {
     const std::lock_guard lock(lane_);
-    bool busy = !arrivals_.empty() || !ending_.empty() || outbound_.waits_for_device() || !outbound_.settled();
+    bool busy = !arrivals_.empty() || !ending_.empty() || !outbound_.settled() || outbound_.waits_for_device();
     if (!busy) {
         requests_.each([&](uint32_t, Outstanding& outstanding) {
             busy = busy || (outstanding.sink && outstanding.local && !outstanding.local->is_host());
@@ -217,7 +214,7 @@ void FramedEndpoint::return_credits(uint32_t count) {
     header.kind = FrameKind::credit;
     header.arg = returned;
     push_small(header);
-    pump(kPollBudget);
+    pump(kSliceBytes);
 }
 
 void FramedEndpoint::tick(uint64_t now) {
@@ -243,7 +240,7 @@ void FramedEndpoint::tick(uint64_t now) {
         header.kind = FrameKind::ping;
         const std::lock_guard lock(lane_);
         push_small(header);
-        pump(kPollBudget);
+        pump(kSliceBytes);
     }
 }
 

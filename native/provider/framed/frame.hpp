@@ -2,6 +2,7 @@
 // refuses others), on little-endian machines; a frame is a header, a table of 8-byte words, and a payload.
 #pragma once
 
+#include "memory/copy.hpp"
 #include "memory/share.hpp"
 
 #include <bit>
@@ -70,7 +71,7 @@ inline Outcome outcome_of(const FrameHeader& header) {
     case Status::protocol:
     case Status::no_memory:
     case Status::device_error:
-        return {status, reason <= Reason::user ? reason : Reason::malformed};
+        return {status, reason <= Reason::too_many_pages ? reason : Reason::malformed};
     case Status::pending:
     case Status::closed:
     case Status::deadline:
@@ -80,7 +81,7 @@ inline Outcome outcome_of(const FrameHeader& header) {
     return {Status::protocol, Reason::malformed};
 }
 
-inline constexpr uint32_t kMaxPayload = 256 * 1024; // and so the size of a slice and of a staging buffer
+inline constexpr uint32_t kMaxPayload = kSliceBytes;
 inline constexpr uint32_t kMaxPagesPerWrite = 512;
 inline constexpr uint32_t kMaxTable = 8192;
 inline constexpr uint32_t kEagerBytes = 8 * 1024;

@@ -9,8 +9,6 @@ namespace zerohop::framed {
 
 namespace {
 
-constexpr uint64_t kPostBudget = 256 * 1024; // what a post sends itself; the rest is the poller's
-
 FrameHeader header_of(FrameKind kind, const Request& request, uint32_t ticket) {
     FrameHeader header;
     header.kind = kind;
@@ -100,7 +98,7 @@ Posted FramedEndpoint::post_one_sided(const Request& request) {
             std::max<uint32_t>(1, static_cast<uint32_t>((request.pages->remote.size() + kMaxTable - 1) / kMaxTable));
     }
     if (parts > kWindow) {
-        return {Posted::What::failed, {Status::unsupported, Reason::window_full}};
+        return {Posted::What::failed, {Status::unsupported, Reason::too_many_pages}};
     }
     const std::lock_guard lock(lane_);
     if (!state().ok()) {
@@ -129,7 +127,7 @@ Posted FramedEndpoint::post_one_sided(const Request& request) {
     } else {
         push_write(request, outstanding, ticket);
     }
-    pump(kPostBudget);
+    pump(kSliceBytes);
     return {Posted::What::posted, {}, std::move(op)};
 }
 
@@ -144,7 +142,6 @@ void FramedEndpoint::push_read(const Request& request, Outstanding& outstanding,
         return;
     }
     header.kind = FrameKind::read_pages;
-    header.page_bytes = 0;
     header.arg = request.pages->page_bytes;
     const std::vector<uint64_t>& pages = request.pages->remote;
     size_t at = 0;
@@ -153,8 +150,6 @@ void FramedEndpoint::push_read(const Request& request, Outstanding& outstanding,
         SmallFrame frame;
         frame.header = header;
         frame.header.table = static_cast<uint32_t>(count);
-        frame.header.share_index = request.route->share.index;
-        frame.header.offset = request.remote_offset;
         // Where these pages begin in the operation, so that pieces of several requests may come in any order.
         frame.header.notify = static_cast<uint32_t>(at / kMaxTable);
         frame.table.assign(pages.begin() + static_cast<ptrdiff_t>(at),
@@ -210,7 +205,7 @@ Posted FramedEndpoint::post_atomic(const Request& request) {
     header.table = swap ? 2 : 1;
     const uint64_t operands[2] = {swap ? request.compare : request.operand, request.operand};
     push_small(header, operands, size_t{header.table} * 8);
-    pump(kPostBudget);
+    pump(kSliceBytes);
     return {Posted::What::posted, {}, std::move(op)};
 }
 
@@ -237,7 +232,7 @@ Posted FramedEndpoint::post_notify(const Request& request) {
     header.ticket = ticket;
     header.notify = static_cast<uint32_t>(request.notify);
     push_small(header);
-    pump(kPostBudget);
+    pump(kSliceBytes);
     return {Posted::What::posted, {}, std::move(op)};
 }
 
@@ -253,7 +248,7 @@ Outcome FramedEndpoint::push_notify(uint32_t value, uint64_t nbytes) {
     header.notify = value;
     header.arg = nbytes;
     push_small(header);
-    pump(kPostBudget);
+    pump(kSliceBytes);
     return {};
 }
 

@@ -8,12 +8,6 @@
 
 namespace zerohop::framed {
 
-namespace {
-
-constexpr uint64_t kPostBudget = 256 * 1024;
-
-} // namespace
-
 Posted FramedEndpoint::post_send(const Request& request) {
     Pin<Region> local = Pin<Region>::of(request.local);
     if (!local) {
@@ -53,7 +47,7 @@ Posted FramedEndpoint::post_send(const Request& request) {
     }
     frame.header = header;
     outbound_.push(std::move(frame));
-    pump(kPostBudget);
+    pump(kSliceBytes);
     return {Posted::What::posted, {}, std::move(op)};
 }
 
@@ -183,7 +177,7 @@ void FramedEndpoint::drop_ended_messages() {
         }
     });
     if (any) {
-        pump(kPostBudget);
+        pump(kSliceBytes);
     }
 }
 

@@ -23,9 +23,10 @@ void Outbound::push(Transfer&& transfer) {
 
 bool Outbound::pump(ByteStream& stream, uint64_t budget) {
     bool sent_something = false;
-    blocked_ = false;
+    blocked_ = waits_for_device_ = false;
     while (budget != 0) {
         if (!in_progress_ && !begin_frame()) {
+            waits_for_device_ = !transfers_.empty();
             break;
         }
         const uint64_t sent = send_some(stream);
@@ -212,7 +213,7 @@ void Outbound::clear() {
     }
     transfers_.clear();
     small_.clear();
-    in_progress_ = false;
+    in_progress_ = waits_for_device_ = false;
     pending_.store(false, std::memory_order_release);
 }
 

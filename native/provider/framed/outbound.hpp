@@ -50,7 +50,8 @@ public:
     bool pump(ByteStream& stream, uint64_t budget);
     // Waits for the stream's room, rather than for a device.
     [[nodiscard]] bool blocked() const { return blocked_; }
-    [[nodiscard]] bool waits_for_device() const { return !transfers_.empty() && !blocked_; }
+    // The other way round, as of the last pump(); or a device still copies for a transfer that has ended.
+    [[nodiscard]] bool waits_for_device() const { return waits_for_device_ || !unsettled_.empty(); }
     [[nodiscard]] bool busy() const { return in_progress_ || !small_.empty() || !transfers_.empty(); }
     // Drops everything. Sources whose device copies still run are kept until settled().
     void clear();
@@ -69,6 +70,7 @@ private:
     std::deque<SmallFrame> small_;
     std::list<Transfer> transfers_;
     bool blocked_ = false;
+    bool waits_for_device_ = false;
     std::atomic<uint64_t> bytes_sent_{0};
 
     std::vector<std::unique_ptr<Source>> unsettled_;

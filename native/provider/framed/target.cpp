@@ -209,7 +209,7 @@ void FramedEndpoint::on_atomic(const FrameHeader& header) {
         if (!region) {
             outcome = {Status::access_denied, Reason::revoked};
         } else if (address % sizeof(uint64_t) != 0) {
-            outcome = {Status::unsupported, Reason::malformed};
+            outcome = {Status::unsupported, Reason::misaligned};
         }
     }
     if (!outcome.ok()) {

@@ -12,9 +12,6 @@ namespace zerohop::shm {
 
 namespace {
 
-// Copied by post() itself: some 15 µs. Waking another thread for less costs as much as the copy.
-constexpr uint64_t kPostBytes = 256 * 1024;
-constexpr uint64_t kSliceBytes = 256 * 1024; // copied by one poll()
 constexpr size_t kMaxCopies = 1024;
 
 class RingStream final : public framed::ByteStream {
@@ -124,7 +121,7 @@ Posted ShmEndpoint::post_mapped(const Request& request) {
     MappedCopy copy(engine().accelerators(), request, std::move(local), std::move(remote));
     bytes_mapped_.fetch_add(request.nbytes, std::memory_order_relaxed);
     if (!copy.on_device()) {
-        copy.step(kPostBytes);
+        copy.step(kSliceBytes);
     }
     if (!copy.on_device() && copy.done()) {
         // Asked after the copy: a write that succeeds was accepted by a living peer.
@@ -153,7 +150,7 @@ Posted ShmEndpoint::enqueue(MappedCopy copy, OpRef op) {
             copies_.push_back(std::move(copy));
             if (copies_.back().on_device()) {
                 device_copies_.fetch_add(1, std::memory_order_relaxed);
-                copies_.back().step(kPostBytes); // begins only where it will be waited for
+                copies_.back().step(kSliceBytes); // begins only where it will be waited for
             }
             return {Posted::What::posted, {}, std::move(op)};
         }
@@ -180,7 +177,7 @@ Posted ShmEndpoint::post_mapped_atomic(const Request& request) {
     }
     std::byte* address = remote->data() + request.remote_offset;
     if (reinterpret_cast<uintptr_t>(address) % sizeof(uint64_t) != 0) {
-        return {Posted::What::failed, {Status::unsupported, Reason::malformed}};
+        return {Posted::What::failed, {Status::unsupported, Reason::misaligned}};
     }
     std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(address));
     uint64_t old = request.compare;

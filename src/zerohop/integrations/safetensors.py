@@ -65,8 +65,15 @@ def read_layout(path: Path) -> SafetensorsFile:
         OSError: it cannot be read.
     """
     size = path.stat().st_size
-    with path.open("rb") as file:
-        header = _read_header(file, size)
+    try:
+        with path.open("rb") as file:
+            return _read_layout(file, size)
+    except SafetensorsError as error:
+        raise SafetensorsError(f"{path} is not a safetensors file, or a damaged one: {error}") from None
+
+
+def _read_layout(file: BinaryIO, size: int) -> SafetensorsFile:
+    header = _read_header(file, size)
     data_start = 8 + len(header)
     raw = _parse(header)
     metadata = _metadata(raw.pop("__metadata__", {}))

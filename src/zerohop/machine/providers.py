@@ -5,14 +5,12 @@ from __future__ import annotations
 import platform
 from dataclasses import dataclass
 
+from zerohop.settings import PROVIDERS_TO_COME, not_in_this_version
+
 # What each provider has run on. Whatever is not listed here is labelled "not verified on hardware".
 _VERIFIED = {
     "shm": "x86_64",
     "tcp": "x86_64, loopback",
-}
-_LATER = {
-    "verbs": "RDMA NICs (RoCE, InfiniBand)",
-    "p2p": "NVLink, xGMI and PCIe between GPUs of one host",
 }
 
 
@@ -57,8 +55,8 @@ def describe(probed: list[tuple[str, bool, str, str]], architecture: str) -> tup
     ]
     present = {provider.name for provider in found}
     found += [
-        ProviderFacts(name, usable=False, why=f"not in this version: {what}", fix="", verified_on="", label="")
-        for name, what in _LATER.items()
+        ProviderFacts(name, usable=False, why=not_in_this_version(name), fix="", verified_on="", label="")
+        for name in PROVIDERS_TO_COME
         if name not in present
     ]
     return tuple(found)

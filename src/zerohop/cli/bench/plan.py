@@ -15,6 +15,7 @@ _KI, _MI, _GI = 1 << 10, 1 << 20, 1 << 30
 _SIZES: Final = (8, 8 * _KI, 1 * _MI, 64 * _MI)
 _SMALL: Final = 64  # up to here it matters whether the target is awake
 _PAGE_BYTES, _PAGES = 1 * _KI, 256
+_OBJECTS_BYTES: Final = 512
 _UNITS: Final = {"": 1, "k": 1000, "ki": _KI, "m": 10**6, "mi": _MI, "g": 10**9, "gi": _GI}
 
 
@@ -59,6 +60,15 @@ class Case:
     form: str | None = None
     mode: str | None = None
     target: str | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        """What measuring it takes at least, in both processes together."""
+        if self.provider is None:
+            return self.bytes if self.name == "register" else 0
+        # The source, the target and the payload that they are compared with; and an object or two per operation.
+        objects = _OBJECTS_BYTES * self.batch if self.name in ("write", "read") else 0
+        return 3 * self.bytes * self.batch + objects
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:

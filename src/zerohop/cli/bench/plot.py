@@ -28,6 +28,16 @@ def require_matplotlib() -> None:
         raise PlotUnavailable("--plot needs matplotlib, which is not installed: pip install 'zerohop[plot]'")
 
 
+def require_format(target: Path) -> None:
+    """Raises PlotUnavailable, before anything is measured, when matplotlib cannot draw into a file of this name."""
+    require_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    formats = sorted(FigureCanvasAgg.get_supported_filetypes())
+    if target.suffix[1:].lower() not in formats:
+        raise PlotUnavailable(f"cannot draw into {target}: its name must end in one of {', '.join(formats)}")
+
+
 def draw(rows: Sequence[Row], target: Path) -> None:
     """Draws `rows` into the file `target`, in the format of its suffix.
 

@@ -56,6 +56,14 @@ def print_rows(console: Console, rows: Sequence[Row]) -> None:
         console.print(f"targets met: {sum(verdict.met for verdict in judged)} of {len(judged)}")
 
 
+def summarize(row: Row) -> str:
+    """One line about a row that has just been measured."""
+    median, _, rate, _, _ = numbers(row)
+    figures = ", ".join(text for text in (median, f"{rate} GB/s") if not text.startswith("–"))
+    line = f"{describe_case(row)}: {figures}" if figures else describe_case(row)
+    return line if row.verified else f"{line}, WRONG BYTES"
+
+
 def numbers(row: Row) -> tuple[str, str, str, str, str]:
     """Returns the median, the 99th percentile, the rate, the processor time and the floor as people read them."""
     return _time(row.p50_us), _time(row.p99_us), _rate(row.GBps), _time(row.cpu_us_per_op), _floor(row)

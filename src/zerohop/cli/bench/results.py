@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -53,6 +54,17 @@ class Report:
             other_processors=other_processors,
             rows=tuple(rows),
         )
+
+
+def require_writable(target: Path) -> None:
+    """Raises OSError, before anything is measured, when the file could not be written. Makes and changes nothing."""
+    if target.is_dir():
+        raise IsADirectoryError(f"cannot write {target}: it is a directory")
+    folder = target.parent
+    if not target.exists() and not folder.is_dir():
+        raise FileNotFoundError(f"cannot write {target}: there is no directory {folder}")
+    if not os.access(target if target.exists() else folder, os.W_OK):
+        raise PermissionError(f"cannot write {target}: permission denied")
 
 
 def write_report(target: str, report: Report) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.markup import escape
@@ -13,24 +14,25 @@ from zerohop.cli.bench.neighbours import NOISY, Neighbours
 from zerohop.cli.bench.notify import WrongNotification, measure_notify
 from zerohop.cli.bench.pages import measure_pages
 from zerohop.cli.bench.plan import Case, Request, plan
-from zerohop.cli.bench.plot import PlotUnavailable, draw, require_matplotlib
-from zerohop.cli.bench.report import describe_case, print_rows
-from zerohop.cli.bench.results import Report, write_report
+from zerohop.cli.bench.plot import PlotUnavailable, draw, require_format
+from zerohop.cli.bench.report import describe_case, print_rows, summarize
+from zerohop.cli.bench.results import Report, require_writable, write_report
 from zerohop.cli.bench.session import FULL, QUICK, Effort, Session, open_session
 from zerohop.cli.bench.transfers import measure_transfer
-from zerohop.cli.console import human_time, make_console
+from zerohop.cli.console import human_bytes, human_time, make_console
 from zerohop.cli.peer import PeerFailed, PeerProcess
 from zerohop.errors import ZerohopError
+from zerohop.machine.memory import read_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from rich.console import Console
 
     from zerohop.cli.bench.rows import Row
 
 _COMMAND_TIMEOUT = 120.0
+_SMALLER = "Ask for less with --bytes or --batch"
 
 
 class _Setting(NamedTuple):
@@ -55,9 +57,13 @@ def run(request: Request, *, json_to: str | None, plot_to: Path | None) -> int:
     errors = make_console(stderr=True)
     try:
         cases = plan(request)
+        require_memory(cases)
+        if json_to is not None and json_to != "-":
+            require_writable(Path(json_to))
         if plot_to is not None:
-            require_matplotlib()
-    except (ValueError, PlotUnavailable) as error:
+            require_format(plot_to)
+            require_writable(plot_to)
+    except (ValueError, PlotUnavailable, OSError) as error:
         errors.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         return 2
     rows: dict[Case, Row] = {}
@@ -65,12 +71,15 @@ def run(request: Request, *, json_to: str | None, plot_to: Path | None) -> int:
     neighbours, started = Neighbours(), time.monotonic()
     try:
         for case, row in measure(cases, QUICK if request.quick else FULL, errors):
-            rows[case] = row  # noqa: PERF403 - what was measured before a failure is kept
+            rows[case] = row  # what was measured before a failure is kept
+            if not errors.is_terminal:
+                errors.print(escape(summarize(row)), soft_wrap=True)
     except (
         PeerFailed,
         ZerohopError,
         FloorBroken,
         WrongNotification,
+        MemoryError,
         OSError,
         RuntimeError,
         KeyboardInterrupt,
@@ -80,10 +89,13 @@ def run(request: Request, *, json_to: str | None, plot_to: Path | None) -> int:
     others, seconds = neighbours.processors(), time.monotonic() - started
     print_rows(errors if json_to == "-" else make_console(), ordered)
     if failure is None or isinstance(failure, Exception):
-        if json_to is not None:
-            write_report(json_to, Report.of_this_machine(ordered, seconds, others))
-        if plot_to is not None and ordered:
-            draw(ordered, plot_to)
+        try:
+            if json_to is not None:
+                write_report(json_to, Report.of_this_machine(ordered, seconds, others))
+            if plot_to is not None and ordered:
+                draw(ordered, plot_to)
+        except OSError as error:
+            failure = failure or error
     errors.print(f"{len(ordered)} of {len(cases)} rows in {human_time(seconds)}")
     if others is not None and others > NOISY:
         errors.print(f"[yellow]not a quiet machine:[/] others kept {others:.1f} processors busy meanwhile")
@@ -94,6 +106,10 @@ def _verdict(console: Console, rows: list[Row], failure: BaseException | None) -
     if isinstance(failure, KeyboardInterrupt):
         console.print("[bold red]interrupted[/]")
         return 130
+    if isinstance(failure, MemoryError):
+        text = f"not enough memory: {str(failure) or 'nothing more is known'}. {_SMALLER}"
+        console.print(f"[bold red]failed:[/] {escape(text)}", soft_wrap=True)
+        return 2
     if failure is not None:
         console.print(f"[bold red]failed:[/] {type(failure).__name__}: {escape(str(failure))}", soft_wrap=True)
         return 2
@@ -101,6 +117,18 @@ def _verdict(console: Console, rows: list[Row], failure: BaseException | None) -
     for row in wrong:
         console.print(f"[bold red]WRONG BYTES:[/] {escape(describe_case(row))}")
     return 1 if wrong else 0
+
+
+def require_memory(cases: list[Case]) -> None:
+    """Raises ValueError, before anything is measured, for a case that takes more memory than this machine has left."""
+    available = read_memory(Path("/")).available
+    for case in cases:
+        needed = case.memory_bytes
+        if available is not None and needed > available:
+            raise ValueError(
+                f"{describe_case(case)} takes {human_bytes(needed)} of memory at least, in both processes together, "
+                f"and {human_bytes(available)} are available. {_SMALLER}"
+            )
 
 
 def measure(cases: list[Case], effort: Effort, console: Console) -> Iterator[tuple[Case, Row]]:

@@ -30,6 +30,7 @@ class Effort:
         rounds: rounds of one case; each has a fresh payload, is verified, and is preceded by a round of the floor.
         seconds: of measuring in one round.
         most: measurements of one round at most.
+        limit: seconds after which a round ends with the measurements that it has, one at least.
         asleep: measurements of one round in which everything must fall asleep first.
         idle_seconds: of the idle row.
         imports: interpreters started for the import row.
@@ -38,17 +39,23 @@ class Effort:
     rounds: int
     seconds: float
     most: int
+    limit: float
     asleep: int
     idle_seconds: float
     imports: int
 
     def repetitions(self, nanoseconds: float, least: int) -> int:
         """Returns how often to measure in one round what takes about `nanoseconds`; `least` times if that may be."""
-        return max(3, min(least, self.most), min(self.most, int(self.seconds * 1e9 / max(nanoseconds, 1.0))))
+        wanted = max(3, min(least, self.most), min(self.most, int(self.seconds * 1e9 / max(nanoseconds, 1.0))))
+        return self.within_limit(nanoseconds, wanted)
+
+    def within_limit(self, nanoseconds: float, count: int) -> int:
+        """Returns `count`, or how many of what takes about `nanoseconds` fit into a round; 1 at least."""
+        return max(1, min(count, int(self.limit * 1e9 / max(nanoseconds, 1.0))))
 
 
-FULL: Final = Effort(rounds=5, seconds=0.15, most=4000, asleep=60, idle_seconds=10.0, imports=9)
-QUICK: Final = Effort(rounds=2, seconds=0.03, most=200, asleep=15, idle_seconds=2.0, imports=3)
+FULL: Final = Effort(rounds=5, seconds=0.15, most=4000, limit=20.0, asleep=60, idle_seconds=10.0, imports=9)
+QUICK: Final = Effort(rounds=2, seconds=0.03, most=200, limit=1.0, asleep=15, idle_seconds=2.0, imports=3)
 
 
 class LocalMemory:

@@ -47,34 +47,45 @@ def measure_transfer(session: Session, case: Case) -> Row:
         explanation = session.context.explain(local.memory, remote)
         zeros = np.zeros(total, np.uint8)
         samples = Samples()
-        estimate = min(_measure(post, pairs, case.batch, 3, pause))
+        limit = session.effort.limit
+        estimate = min(_measure(post, pairs, case.batch, 3, pause, limit))
         for round_number in range(session.effort.rounds):
             seed = round_number * 1000 + case.bytes % 997
             payload = random_bytes(seed, total)
-            count = session.effort.asleep if pause else session.effort.repetitions(estimate, slots // case.batch)
+            if pause:
+                count = session.effort.within_limit(estimate + pause * 1e9, session.effort.asleep)
+            else:
+                count = session.effort.repetitions(estimate, slots // case.batch)
             samples.floor_ns += floor(payload, min(count, MOST))
             if not writing:
                 session.fill_remote(seed, total)
             with session.polling(case.target):
-                _measure(post, pairs, case.batch, 1 + min(_WARM_UP, count // 10), pause)
+                _measure(post, pairs, case.batch, 1 + min(_WARM_UP, count // 10), pause, limit)
                 local.put(payload if writing else zeros)  # what the warm-up moved proves nothing
                 cpu = time.process_time_ns()
-                samples.times_ns += _measure(post, pairs, case.batch, count, pause)
+                times = _measure(post, pairs, case.batch, count, pause, limit)
                 samples.cpu_ns += time.process_time_ns() - cpu
-            written = min(total, count * case.batch * case.bytes)
+            samples.times_ns += times
+            written = min(total, len(times) * case.batch * case.bytes)
             found = session.peer.call("digest", nbytes=written)["digest"] if writing else local.digest(written)
             samples.verified &= found == digest(payload[:written])
     return samples.row(case, operations=case.batch, floor=floor_name, path=explanation)
 
 
 def _measure(
-    post: Callable[..., zerohop.Operation[int]], pairs: Pairs, batch: int, count: int, pause: float
+    post: Callable[..., zerohop.Operation[int]], pairs: Pairs, batch: int, count: int, pause: float, limit: float
 ) -> list[int]:
-    """Returns the nanoseconds of each measurement: from the call to the end of one operation, or of `batch` at once."""
+    """Returns the nanoseconds of each measurement: from the call to the end of one operation, or of `batch` at once.
+
+    There are `count` of them, or as many as began within `limit` seconds.
+    """
     clock = time.perf_counter_ns
     times = [0] * count
     slots = len(pairs)
+    end = clock() + int(limit * 1e9)
     for index in range(count):
+        if clock() > end and index:
+            return times[:index]
         if pause:
             time.sleep(pause)
         if batch == 1:
