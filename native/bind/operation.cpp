@@ -31,7 +31,8 @@ void register_operation(nb::module_& m) {
             nb::arg("deadline_ns"), nb::arg("spin_ns"))
         .def("close", [](const PyQueue& self) { self.queue->close(); });
 
-    nb::class_<PyBell>(m, "LoopBell", "What an event loop watches: its queue, and on demand the next message of a peer.")
+    nb::class_<PyBell>(m, "LoopBell",
+                       "What an event loop watches: its queue, and on demand the next message of a peer.")
         .def(
             "__init__",
             [](PyBell* self, const PyQueue& queue) {

@@ -18,8 +18,8 @@ public:
     Released(const Released&) = delete;
     Released& operator=(const Released&) = delete;
 
-    // On the thread that ends the interpreter, which goes on as before: waits, at most so long, for all other threads to
-    // come out, and lets none in again.
+    // On the thread that ends the interpreter, which goes on as before: waits, at most so long, for all other threads
+    // to come out, and lets none in again.
     static void interpreter_exits(uint64_t limit_ns);
 
 private:

@@ -1,4 +1,5 @@
-// What an event loop watches: one descriptor for the tokens in its completion queue, and for the next message of a peer.
+// What an event loop watches: one descriptor for the tokens in its completion queue, and for the next message of a
+// peer.
 //
 // A loop that only watched its queue would be woken last: the message wakes the progress thread, which polls, ends an
 // operation and wakes the loop. Waking a thread is most of the time that a small message takes, so a loop that waits is

@@ -33,8 +33,8 @@ public:
 };
 
 // One turn of spinning after another, for whoever polls. The kernel likes to put a process that was woken on the
-// processor of the one that woke it, where it stands in line until that one stops spinning: so let others go first after
-// waking a peer, and now and then when the answer does not come at once.
+// processor of the one that woke it, where it stands in line until that one stops spinning: so let others go first
+// after waking a peer, and now and then when the answer does not come at once.
 class Turns {
 public:
     // Something came.

@@ -1,9 +1,9 @@
 // Host buffers that device memory passes through where no fabric reaches it, and the streams that fill and drain them.
 #pragma once
 
-#include "memory/copy.hpp"
 #include "accel/driver.hpp"
 #include "engine/sync.hpp"
+#include "memory/copy.hpp"
 
 #include <cstddef>
 #include <memory>

@@ -9,6 +9,8 @@ from typing import Any
 import numpy
 import numpy.typing
 
+def interpreter_exits(limit_ns: int) -> None: ...
+
 class Status(enum.IntEnum):
     """How an operation ended."""
 
@@ -83,6 +85,10 @@ class Reason(enum.IntEnum):
 
     USER = 21
 
+    MISALIGNED = 22
+
+    TOO_MANY_PAGES = 23
+
 class NativeError(Exception):
     """An error known at once; args are (status, reason, text)."""
 
@@ -95,6 +101,18 @@ class CompletionQueue:
     def drain(self) -> list[int]: ...
     def push(self, token: int) -> None: ...
     def wait(self, deadline_ns: int, spin_ns: int) -> list[int]: ...
+    def close(self) -> None: ...
+
+class LoopBell:
+    """
+    What an event loop watches: its queue, and on demand the next message of a peer.
+    """
+
+    def __init__(self, queue: CompletionQueue) -> None: ...
+    @property
+    def fd(self) -> int: ...
+    def listen(self) -> None: ...
+    def drain(self) -> list[int]: ...
     def close(self) -> None: ...
 
 class Op:
@@ -193,7 +211,6 @@ class Engine:
         remote_nbytes: int,
         rights: int,
         mapping: Mapping | None,
-        remote_device: int,
     ) -> int: ...
     def drop_route(self, route: int) -> None: ...
     def pop_notification(self, deadline_ns: int, spin_ns: int) -> tuple[int, int, int] | None: ...

@@ -92,15 +92,16 @@ class LoopQueue:
         """The same, on the loop's thread, or when the loop does not run."""
         waiting, self._waiting = self._waiting, {}
         loop = self._loop()
-        # Whoever waited on a loop that was closed will never run again.
-        alive = loop is not None and not loop.is_closed()
-        if alive:
+        if loop is not None and loop.is_closed():
+            # Whoever waited on it will never run again.
+            loop = None
+        if loop is not None:
             for callback in waiting.values():
                 callback()
         if self.closed:
             return
         self.closed = True
-        if alive:
+        if loop is not None:
             # Before the descriptor is closed, or the loop would mistake the next one of that number for it.
             loop.remove_reader(self._bell.fd)
         self._bell.close()

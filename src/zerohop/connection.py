@@ -288,8 +288,7 @@ class Connection(StaysInProcess):
         context._check_open()
         try:
             try:
-                if need is SENT and self._late_sends:
-                    raise NativeError(Status.WOULD_BLOCK.value, Reason.WINDOW_FULL.value, "")
+                self._keep_order(need)
                 posted = post(True)
             except NativeError as error:
                 if error.args[0] != Status.WOULD_BLOCK.value:
@@ -337,6 +336,11 @@ class Connection(StaysInProcess):
         operation = defer(context, kind, nbytes, deadline_ns, work, view, peer=self.peer, at_end=at_end)
         operation._path = self._path(HOST if view is None else view.device)
         return operation
+
+    def _keep_order(self, need: str) -> None:
+        """For a send that would overtake others the lane is as good as full."""
+        if need is SENT and self._late_sends:
+            raise NativeError(Status.WOULD_BLOCK.value, Reason.WINDOW_FULL.value, "")
 
     def _line(self, need: str) -> asyncio.Lock:
         """On the control thread: where those stand that wait for the same."""

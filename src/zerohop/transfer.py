@@ -182,9 +182,7 @@ def atomic(
     def post(route: int, nowait: bool) -> tuple[int, int] | Op:
         return engine.post_atomic(route, code, where, operand, compare, deadline, nowait)
 
-    return launch(
-        context, kind, context._scratch_memory(), remote, _WORD, NATIVE_VALUE, deadline, post, nowait=nowait
-    )
+    return launch(context, kind, context._scratch_memory(), remote, _WORD, NATIVE_VALUE, deadline, post, nowait=nowait)
 
 
 def notify_peer(
@@ -290,8 +288,8 @@ def launch(
         except NativeError as error:
             if error.args[0] == Status.WOULD_BLOCK.value:
                 if nowait:
-                    where = {"peer": route.connection.peer, "provider": route.explanation.provider}
-                    raise from_native(*error.args, operation=kind, **where) from None
+                    peer, provider = route.connection.peer, route.explanation.provider
+                    raise from_native(*error.args, operation=kind, peer=peer, provider=provider) from None
                 return _wait_for_room(context, kind, view, route, nbytes, value_from, deadline_ns, post, need)
             context._check_open()
             if route.stale:

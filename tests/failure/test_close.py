@@ -413,7 +413,7 @@ def test_on_a_loop_that_was_closed_under_it(open_context: OpenContext) -> None:
     context.close()
     _expect_closed(context, [])
     # It cannot be cancelled any more.
-    waiting.get_coro().close()  # type: ignore[union-attr]
+    waiting.get_coro().close()
 
 
 def test_interrupted(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,7 +442,8 @@ LEFT_WAITING = """
 import sys, threading, zerohop as zh
 context, other = zh.Context(), zh.Context()
 connection = context.connect(other.url).result(10)
-waits = [context.notification, lambda: connection.recv(bytearray(8)), lambda: zh.wait_all([connection.recv(bytearray(8))])]
+receive = lambda: connection.recv(bytearray(8))
+waits = [context.notification, receive, lambda: zh.wait_all([receive()])]
 for wait in waits:
     threading.Thread(target=lambda: wait().result(), daemon=True).start()
 """

@@ -16,7 +16,7 @@ namespace zerohop::shm {
 namespace {
 
 constexpr size_t kPublishBytes = 8 * 1024; // how far the other side, which copies at the same time, is behind
-constexpr size_t kPiecesAhead = 2; // of a page list: their reads overlap
+constexpr size_t kPiecesAhead = 2;         // of a page list: their reads overlap
 constexpr size_t kIndexBytes = 4096;
 
 } // namespace
