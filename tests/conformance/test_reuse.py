@@ -147,10 +147,9 @@ def test_allocated_freed_and_allocated_again(world: World, kind: Kind) -> None:
     assert not into.any()
 
 
-@pytest.mark.parametrize("world", ["shm-other"], indirect=True)
-def test_a_closed_context_lets_go_of_what_it_was_given(world: World) -> None:
+def test_a_closed_context_lets_go_of_what_it_was_given(open_context: OpenContext) -> None:
     """Whether or not somebody still holds the Memory."""
-    context = world.here
+    context = open_context(Options())
     array, resizable = np.zeros(64, np.uint8), bytearray(64)
     memories = [context.register(array), context.register(resizable)]
     gone = weakref.ref(array)
