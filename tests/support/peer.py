@@ -166,10 +166,6 @@ class Peer(Remote):
         self._killed = True
         os.kill(self.pid, signal.SIGKILL)
 
-    def dying(self) -> bool:
-        """Whether it was killed and the kernel is not done with it yet."""
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-
     @property
     def idle(self) -> bool:
         """Whether it is there, runs, and has answered everything."""
