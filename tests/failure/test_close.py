@@ -443,9 +443,15 @@ import sys, threading, zerohop as zh
 context, other = zh.Context(), zh.Context()
 connection = context.connect(other.url).result(10)
 receive = lambda: connection.recv(bytearray(8))
-waits = [context.notification, receive, lambda: zh.wait_all([receive()])]
-for wait in waits:
-    threading.Thread(target=lambda: wait().result(), daemon=True).start()
+
+def until_closed(wait):
+    try:  # a thread that the interpreter kills while it writes to stderr aborts the process whatever it ran
+        wait().result()
+    except zh.ZerohopError:
+        pass
+
+for wait in (context.notification, receive, lambda: zh.wait_all([receive()])):
+    threading.Thread(target=until_closed, args=[wait], daemon=True).start()
 """
 
 
@@ -456,4 +462,4 @@ def test_daemon_threads_that_wait_at_the_end_of_the_interpreter() -> None:
             [sys.executable, "-c", LEFT_WAITING], capture_output=True, text=True, timeout=15, check=False
         )
         assert ran.returncode == 0, ran.stderr
-        assert "terminate" not in ran.stderr
+        assert not ran.stderr
