@@ -33,8 +33,8 @@ This page is made from [bench/results/bench.json](../bench/results/bench.json) a
 Two processes, driven from Python as a user would. Each row is measured in rounds; in each round the floor goes first,
 the payload is new, and the target's bytes are compared with the source's at the end. A time is the median of all
 measurements of all rounds, from the call to the end of the operation; `write_notify` is one way, from the call in one
-process to the notification in the other. The floor is what the same machine gave in the same run to plain C++ that
-uses nothing of zerohop. CPU is the processor time of the initiating process, all its threads, for each operation.
+process to the notification in the other. The floor is what the same machine gave in the same run to plain C++, or to
+plain asyncio, without anything of zerohop. CPU is the processor time of the initiating process, all its threads, for each operation.
 
 | floor | what it is |
 |---|---|
@@ -43,6 +43,7 @@ uses nothing of zerohop. CPU is the processor time of the initiating process, al
 | C++ ring | a single-producer single-consumer ring in shared memory, both processes spinning |
 | flag in shared memory | 8 bytes and a sequence number in one cache line, both processes spinning, half a round trip |
 | TCP socket, Unix socket | a message and its echo over blocking sockets; with sleeping targets after the same pause |
+| asyncio, TCP or Unix socket | a message from one asyncio loop to another after the same pause, one way |
 | TCP socket stream | the bytes one way, then one byte of answer |
 
 "target polling": a thread there waits for notifications and does not sleep. "target asleep" and "await-asleep": a
