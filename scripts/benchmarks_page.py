@@ -34,7 +34,8 @@ Two processes, driven from Python as a user would. Each row is measured in round
 the payload is new, and the target's bytes are compared with the source's at the end. A time is the median of all
 measurements of all rounds, from the call to the end of the operation; `write_notify` is one way, from the call in one
 process to the notification in the other. The floor is what the same machine gave in the same run to plain C++, or to
-plain asyncio, without anything of zerohop. CPU is the processor time of the initiating process, all its threads, for each operation.
+plain asyncio, without anything of zerohop. CPU is the processor time of the initiating process, all its threads, for
+each operation.
 
 | floor | what it is |
 |---|---|
