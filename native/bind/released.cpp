@@ -40,4 +40,8 @@ void Released::interpreter_exits(uint64_t limit_ns) {
     PyEval_RestoreThread(state);
 }
 
+void Released::interpreter_forked() {
+    inside.store(0, std::memory_order_relaxed);
+}
+
 } // namespace zerohop::bind

@@ -21,6 +21,8 @@ public:
     // On the thread that ends the interpreter, which goes on as before: waits, at most so long, for all other threads
     // to come out, and lets none in again.
     static void interpreter_exits(uint64_t limit_ns);
+    // In a forked child: the threads that were inside are not there, and nobody must wait for them.
+    static void interpreter_forked();
 
 private:
     PyThreadState* state_;

@@ -151,7 +151,7 @@ Posted Engine::post(Endpoint& endpoint, Request& request, bool nowait) {
     Posted posted = endpoint.post(request);
     if (posted.what == Posted::What::retry && !nowait) {
         full_.fetch_add(1, std::memory_order_relaxed);
-        std::exception_ptr failure; // the poller's lock is held while it asks
+        std::exception_ptr failure; // carried out of wait(), which holds the poller's lock and is not thrown through
         const bool got = wait(
             [&] {
                 if (posted.what == Posted::What::retry && !failure) { // asked again after it held

@@ -25,8 +25,8 @@ LoopBell::LoopBell(Poller& poller, std::shared_ptr<CompletionQueue> queue)
 }
 
 void LoopBell::listen() {
-    if (listening_.exchange(true, std::memory_order_acq_rel)) {
-        return;
+    if (!epoll_ || listening_.exchange(true, std::memory_order_acq_rel)) {
+        return; // closed: nobody would ever stop listening
     }
     poller_.loop_listens(true); // first: the progress thread may be woken by the same message
     watch_messages(true);

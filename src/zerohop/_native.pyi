@@ -10,6 +10,7 @@ import numpy
 import numpy.typing
 
 def interpreter_exits(limit_ns: int) -> None: ...
+def interpreter_forked() -> None: ...
 
 class Status(enum.IntEnum):
     """How an operation ended."""

@@ -71,7 +71,7 @@ class Lifecycle:
         # What the control thread has still to post, by the peer that it goes to.
         self._deferred: dict[Deferred[Any], str] = {}
         # What _nowait calls have asked for, by handle or peer: None while it is being prepared, else why it failed.
-        self._preparing: dict[object, ZerohopError | None] = {}
+        self._preparing: dict[object, Exception | None] = {}
         # Until when an event loop may go on without turning to its other tasks.
         self._turn_ends_ns = 0
         self._start()
@@ -286,6 +286,7 @@ def _usable(wanted: tuple[str, ...] | None) -> tuple[str, ...]:
 
 
 def _after_fork() -> None:
+    _native.interpreter_forked()
     for context in list(_contexts):
         context._abandon()
     _contexts.clear()

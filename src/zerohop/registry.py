@@ -211,7 +211,7 @@ class Registry:
         for registration in live:
             registration.owner = None
             self._let_go(registration, owned=True)
-        _touched_for_ever.extend(keep for registration, keep in kept if registration.region.pins)
+        _touched_for_ever.extend(keep for registration, keep in kept if keep is not None and registration.region.pins)
         for registration in live:
             # Where arrays still show its bytes, they hold it; nothing else does.
             registration.region = closed.REGION

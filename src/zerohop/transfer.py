@@ -383,19 +383,23 @@ def _first_use(
 
 
 async def _prepare(
-    preparing: dict[object, ZerohopError | None], key: object, prepare: Callable[[], Coroutine[Any, Any, object]]
+    preparing: dict[object, Exception | None], key: object, prepare: Callable[[], Coroutine[Any, Any, object]]
 ) -> None:
+    failure: Exception | None = None
     try:
         await prepare()
     except ZerohopError as error:
-        preparing[key] = again(error)
+        failure = again(error)
     except NativeError as error:
-        preparing[key] = from_native(*error.args)
-    except Warning:
-        # Whoever calls again without _nowait is told.
-        preparing.pop(key, None)
-    else:
-        preparing.pop(key, None)
+        failure = from_native(*error.args)
+    except Exception as error:  # noqa: BLE001 - whatever it is, a warning too: the next call must not wait for ever
+        failure = error
+    preparing.pop(key, None)
+    if failure is not None:
+        preparing[key] = failure
+        # Of handles that nobody asks about again, the oldest.
+        if len(preparing) > _MANY_ROUTES:
+            preparing.pop(next(iter(preparing)), None)
 
 
 def _wait_for_room(

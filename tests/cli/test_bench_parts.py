@@ -6,11 +6,13 @@ import io
 import os
 import sys
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
 
+from zerohop.cli.bench import transfers
 from zerohop.cli.bench.floors import one_way
 from zerohop.cli.bench.neighbours import Neighbours
 from zerohop.cli.bench.plan import Case, Request, parse_sizes, plan
@@ -145,16 +147,22 @@ def test_a_round_has_an_end(effort: Effort) -> None:
     assert effort.within_limit(1000, 60) == 60
 
 
-def test_measurements_end_with_the_round() -> None:
+def test_measurements_end_with_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = 0
+
     class Slow:
         def result(self, timeout: float | None = None) -> int:
-            time.sleep(0.02)
+            nonlocal now_ns
+            now_ns += 20_000_000
             return 0
 
-    pairs = [(0, 0)] * 4
-    assert 1 <= len(_measure(lambda *_: Slow(), pairs, 1, 1000, 0.0, 0.1)) <= 6  # type: ignore[arg-type]
-    assert len(_measure(lambda *_: Slow(), pairs, 1, 5, 0.0, 0.0)) == 1  # type: ignore[arg-type]
-    assert len(_measure(lambda *_: Slow(), pairs, 1, 3, 0.0, 9.0)) == 3  # type: ignore[arg-type]
+    def measured(count: int, limit: float) -> list[int]:
+        return _measure(lambda *_: Slow(), [(0, 0)] * 4, 1, count, 0.0, limit)  # type: ignore[arg-type] # a stand-in
+
+    monkeypatch.setattr(transfers, "time", SimpleNamespace(perf_counter_ns=lambda: now_ns))
+    assert measured(1000, 0.1) == [20_000_000] * 6  # the last one begins when the time is just up
+    assert len(measured(5, 0.0)) == 1
+    assert len(measured(3, 9.0)) == 3
 
 
 def test_a_row_in_one_line() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +15,7 @@ from support.forking import in_child
 from support.options import Options
 from support.pattern import pattern
 from support.world import WORLDS
+from zerohop import _native
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,3 +147,19 @@ def test_objects_that_the_child_drops(world: World) -> None:
     again.close()
     held.clear()
     target.settle(0, 1000, 1)
+
+
+@pytest.mark.parametrize("world", ["shm-other"], indirect=True)
+def test_a_child_does_not_wait_for_threads_of_its_parent(world: World) -> None:
+    """At its exit; here such a wait would outlast the test."""
+    thread = threading.Thread(target=world.here.notification(2).exception)
+    thread.start()
+    while not world.here.statistics().engine["sleeps"]:
+        time.sleep(0.001)  # nothing tells that a thread sleeps in native code
+
+    def leave() -> str:
+        _native.interpreter_exits(60_000_000_000)
+        return "left"
+
+    assert in_child(leave) == "left"
+    thread.join(10)

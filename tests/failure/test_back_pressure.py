@@ -15,6 +15,7 @@ import zerohop as zh
 from support.forms import FORMS, WAITING
 from support.loops import LOOPS, run
 from support.options import Options
+from support.outcomes import when_taken
 from support.pattern import pattern
 from support.service import Service
 from support.sizes import MIB
@@ -200,16 +201,6 @@ def test_nowait_before_there_is_a_connection(
     context, peer = open_context(options), start_peer(options)
     target = Target(peer, "numpy", 64)
     target.fill(0, 64, 5)
-    operation = _when_taken(lambda: POSTS[post](context, target.handle))
+    operation = when_taken(lambda: POSTS[post](context, target.handle))
     expected = VALUES.get(post, 0 if post == "notify" else int.from_bytes(pattern(5, 64)[:8].tobytes(), sys.byteorder))
     assert operation.result(10) == expected
-
-
-def _when_taken(post: Callable[[], zh.Operation[int]]) -> zh.Operation[int]:
-    limit = time.monotonic() + 10
-    while time.monotonic() < limit:
-        try:
-            return post()
-        except zh.WouldBlock:
-            time.sleep(0.001)  # the connection is being made elsewhere, and there is no Operation to wait for
-    raise AssertionError("the first use was never taken")

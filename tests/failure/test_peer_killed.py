@@ -19,6 +19,7 @@ from support.forms import FORMS
 from support.leaks import expect_given_back, holdings
 from support.loops import LOOPS, run
 from support.options import Options
+from support.outcomes import when_taken
 from support.pattern import pattern
 from support.service import Service
 from support.sizes import GIB, MIB
@@ -337,14 +338,4 @@ def test_nowait_to_the_dead(open_context: OpenContext, start_peer: StartPeer, pr
     ]
     for call in calls:
         with pytest.raises(zh.PeerLost):
-            _taken(call).result(10)
-
-
-def _taken(call: Callable[[], zh.Operation[int]]) -> zh.Operation[int]:
-    limit = time.monotonic() + 10
-    while time.monotonic() < limit:
-        try:
-            return call()
-        except zh.WouldBlock:
-            time.sleep(0.001)  # there is no Operation to wait for
-    raise AssertionError("put off for ever")
+            when_taken(call).result(10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -51,3 +52,14 @@ def attempt(action: Callable[[], object]) -> Outcome:
     except (zh.ZerohopError, OSError, ValueError) as error:
         return outcome_of(error)
     return Outcome("ok")
+
+
+def when_taken(post: Callable[[], zh.Operation[int]]) -> zh.Operation[int]:
+    """What a _nowait call gives once it is taken; AssertionError when it never is."""
+    limit = time.monotonic() + 10
+    while time.monotonic() < limit:
+        try:
+            return post()
+        except zh.WouldBlock:
+            time.sleep(0.001)  # what it needs is being made elsewhere, and there is no Operation to wait for
+    raise AssertionError("put off for ever")
