@@ -11,10 +11,12 @@ import pytest
 from rich.console import Console
 
 from cli.command import zerohop
+from support.sysfs import Port, dual_port_roce
 from zerohop.cli.info import show
 from zerohop.machine import Accelerator, Machine, ProviderFacts, RdmaDevice, RdmaPort, listening
 from zerohop.machine.host import read_cpu, read_kernel
 from zerohop.machine.memory import read_limits, read_memory
+from zerohop.machine.nics import read_rdma_devices
 
 
 def machine() -> Machine:
@@ -54,6 +56,19 @@ def test_why_not_and_the_fix_are_shown() -> None:
     for words in ("not usable: no RDMA device", "fix: modprobe rdma_rxe", "not verified on hardware", "NVIDIA [H200]"):
         assert words in text
     assert "port 1 ACTIVE" in text
+
+
+def test_rdma_ports_show_their_gid_or_why_they_have_none(tmp_path: Path) -> None:
+    sysfs = dual_port_roce(tmp_path)
+    sysfs.rdma("mlx5_2", sysfs.pci("0000:40:00.0", "mlx5_core"), Port(link_layer="Ethernet"))
+    text = shown(replace(machine(), rdma_devices=read_rdma_devices(tmp_path)))
+    lines = [line.strip() for line in text.partition("RDMA devices\n")[2].splitlines()]
+    assert lines[0].endswith("mlx5_core, PCI 0000:3b:00.0, NUMA node 1, on ens1f0np0")
+    assert lines[1] == "GID 3: RoCE v2 192.168.7.21 (IPv4) on ens1f0np0"
+    assert lines[2].startswith("mlx5_1    port 1 DOWN")  # and no GID
+    assert lines[3].startswith("mlx5_2    port 1 ACTIVE")
+    assert lines[4] == "no usable GID: its GID table is empty"
+    assert lines[5] == "fix: give the interface an address: ip address add ADDRESS/PREFIX dev INTERFACE"
 
 
 def test_insecure_listening_is_red() -> None:

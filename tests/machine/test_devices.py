@@ -4,34 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from support.sysfs import Sysfs
 from zerohop.machine.accelerators import read_accelerators, simulated
 from zerohop.machine.nics import read_nics, read_rdma_devices
-
-
-class Sysfs:
-    """Builds the part of /sys and /proc that the readers look at, with the links that the kernel makes."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def put(self, name: str, **files: object) -> Path:
-        folder = self.root / name
-        folder.mkdir(parents=True, exist_ok=True)
-        for file, content in files.items():
-            (folder / file).write_text(f"{content}\n")
-        return folder
-
-    def link(self, name: str, target: Path) -> None:
-        path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.symlink_to(target)
-
-    def pci(self, address: str, driver: str | None = None, **files: object) -> Path:
-        folder = self.put(f"sys/devices/pci0000:00/{address}", **files)
-        if driver is not None:
-            self.link(f"sys/devices/pci0000:00/{address}/driver", self.put(f"sys/bus/pci/drivers/{driver}"))
-        self.link(f"sys/bus/pci/devices/{address}", folder)
-        return folder
 
 
 def test_no_devices_at_all(tmp_path: Path) -> None:

@@ -52,8 +52,19 @@ def info(
     sim_devices: Annotated[
         int | None, typer.Option(min=0, max=64, help="Simulated GPUs to open. [default: ZEROHOP_SIM_DEVICES or 0]")
     ] = None,
+    topology: Annotated[
+        bool, typer.Option("--topology", help="Draw instead where GPUs and RDMA NICs sit, and which serves which.")
+    ] = False,
+    nics: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,…", envvar="ZEROHOP_NICS", help="With --topology: only these; ^NAME,…: not these."),
+    ] = None,
 ) -> None:
     """What this machine has: accelerators, NICs, providers; for each provider usable, or why not."""
+    if topology:
+        from zerohop.cli.topology import run as draw
+
+        sys.exit(draw(as_json=json, nics=nics))
     from zerohop.cli.info import run
 
     sys.exit(run(as_json=json, sim_devices=sim_devices))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rich.table import Table
+    from rich.tree import Tree
 
 _PLAIN_WIDTH = 160  # a pipe or a log file has no width: do not fold tables at 80 columns
 
@@ -24,8 +25,8 @@ def make_console(*, stderr: bool = False) -> Console:
     return Console(file=stream, highlight=False, emoji=False, width=None if stream.isatty() else _PLAIN_WIDTH)
 
 
-def print_table(console: Console, table: Table) -> None:
-    """Prints a table; into a file or a pipe without the spaces that fill its lines up."""
+def print_table(console: Console, table: Table | Tree) -> None:
+    """Prints a table or a tree; into a file or a pipe without the spaces that fill its lines up."""
     if console.is_terminal:
         console.print(table)
         return

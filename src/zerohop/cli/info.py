@@ -11,11 +11,12 @@ from rich.table import Table
 from zerohop.cli.console import human_bytes, make_console, print_table
 from zerohop.errors import ZerohopError
 from zerohop.machine import inspect
+from zerohop.machine.gids import choose_gid
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from zerohop.machine import Accelerator, Listening, Machine, Nic, RdmaDevice
+    from zerohop.machine import Accelerator, Listening, Machine, Nic, RdmaDevice, RdmaPort
 
 _USABLE = "[green]usable[/]"
 _NOT = "[yellow]not usable[/]"
@@ -124,8 +125,20 @@ def _rdma(devices: tuple[RdmaDevice, ...]) -> Table:
     for device in devices:
         for port in device.ports:
             where = f"{device.driver or 'software'}{', PCI ' + device.pci_address if device.pci_address else ''}"
-            grid.add_row(device.name, f"port {port.number} {port.state}", port.rate, port.link_layer, escape(where))
+            node = f", NUMA node {device.numa_node}" if device.numa_node is not None else ""
+            on = f", on {', '.join(port.netdevs)}" if port.netdevs else ""
+            state = f"port {port.number} {port.state}"
+            grid.add_row(device.name, state, port.rate, port.link_layer, escape(where + node + on) + _gid(port))
     return grid
+
+
+def _gid(port: RdmaPort) -> str:
+    if not port.active:
+        return ""
+    choice = choose_gid(port)
+    if choice.gid is not None:
+        return f"\n{escape(choice.why)}"
+    return f"\n[yellow]no usable GID:[/] {escape(choice.why)}\n[bold]fix:[/] {escape(choice.fix)}"
 
 
 def _size(nbytes: int | None) -> str:

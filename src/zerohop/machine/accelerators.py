@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zerohop.machine import files
+from zerohop.machine.pci import numa_node
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +31,8 @@ class Accelerator:
         why: the reason when it cannot be used, else "".
         fix: what to do about it, or "" when nothing on this machine would help.
         verified: the driver has run on such hardware; a simulated device never counts as hardware.
+        pci_address: where it is, or None for a simulated device.
+        numa_node: memory node that it is attached to, or None.
     """
 
     name: str
@@ -39,6 +42,8 @@ class Accelerator:
     why: str
     fix: str
     verified: bool
+    pci_address: str | None = None
+    numa_node: int | None = None
 
 
 def simulated(names: tuple[str, ...]) -> tuple[Accelerator, ...]:
@@ -67,7 +72,17 @@ def _accelerator(root: Path, folder: Path, vendor: int) -> Accelerator:
     else:
         why = f"this version of zerohop has no {kind} driver; it moves the memory of sim devices and of the host"
         fix = "copy to host memory and register that"
-    return Accelerator(folder.name, kind, _model(root, folder, maker), usable=False, why=why, fix=fix, verified=False)
+    return Accelerator(
+        name=folder.name,
+        kind=kind,
+        model=_model(root, folder, maker),
+        usable=False,
+        why=why,
+        fix=fix,
+        verified=False,
+        pci_address=folder.name,
+        numa_node=numa_node(folder),
+    )
 
 
 def _model(root: Path, folder: Path, maker: str) -> str:

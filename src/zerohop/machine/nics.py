@@ -1,16 +1,23 @@
-"""Network interfaces and RDMA devices, from sysfs."""
+"""Network interfaces and RDMA devices, from sysfs.
+
+The files of an RDMA port are described in the kernel's ``Documentation/ABI/stable/sysfs-class-infiniband``.
+"""
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from zerohop.machine import files
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from zerohop.machine.pci import numa_node, place_of
 
 _LOOPBACK = 772  # ARPHRD_LOOPBACK in the kernel's if_arp.h
+# The headers that the kernel leaves room for when it derives a RoCE port's MTU: GRH, UDP, BTH, the longest extended
+# headers and the checksum (iboe_get_mtu in rdma/ib_addr.h).
+_ROCE_HEADERS = 96
+_IB_MTUS = (4096, 2048, 1024, 512, 256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +48,95 @@ class Nic:
 
 
 @dataclass(frozen=True, slots=True)
+class Gid:
+    """One entry of a port's GID table.
+
+    Attributes:
+        index: its place in the table, which is what a queue pair is given.
+        text: as the kernel writes it, eight groups of four hexadecimal digits.
+        type: "IB/RoCE v1" or "RoCE v2"; "" where the kernel does not say.
+        netdev: network interface that the entry belongs to, or None (InfiniBand, or not to be read).
+        netdev_up: that interface is up (True) or down (False); None where its state is not known, as of one in another
+            network namespace, or of a driver that keeps no carrier state.
+    """
+
+    index: int
+    text: str
+    type: str
+    netdev: str | None
+    netdev_up: bool | None
+
+    @property
+    def address(self) -> str:
+        """The entry as an address: "10.0.0.1" for an IPv4-mapped one, else IPv6 in its short form."""
+        address = ipaddress.IPv6Address(self.text)
+        return str(address.ipv4_mapped or address)
+
+
+@dataclass(frozen=True, slots=True)
+class PKey:
+    """One entry of a port's P_Key table: its index, and the key with the membership bit (0xffff: default, full)."""
+
+    index: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
 class RdmaPort:
-    """One port: number, state ("ACTIVE", "DOWN", ...), rate as the kernel prints it, link layer."""
+    """One port of an RDMA device.
+
+    Attributes:
+        number: 1, 2, ...
+        state: "ACTIVE", "DOWN", "INIT", "ARMED", ... or "unknown".
+        rate: as the kernel prints it, "400 Gb/sec (4X NDR)", or "unknown".
+        link_layer: "InfiniBand", "Ethernet" or "unknown".
+        physical_state: "LinkUp", "Disabled", "Polling", ... or "unknown".
+        gbps: the rate in gigabits a second, or None.
+        active_mtu: bytes of payload in one packet. sysfs has it for no device; for Ethernet it follows from the
+            interface's MTU by the kernel's rule, for InfiniBand it is None.
+        lid: the subnet manager's local id; 0 until it gave one, None without the file.
+        netdevs: interfaces of this port, those of its GID table first.
+        gids: the entries of the GID table that are in use, by index.
+        pkeys: the entries of the P_Key table that are in use, by index.
+    """
 
     number: int
     state: str
     rate: str
     link_layer: str
+    physical_state: str = "unknown"
+    gbps: float | None = None
+    active_mtu: int | None = None
+    lid: int | None = None
+    netdevs: tuple[str, ...] = ()
+    gids: tuple[Gid, ...] = ()
+    pkeys: tuple[PKey, ...] = ()
+
+    @property
+    def active(self) -> bool:
+        """Traffic can flow."""
+        return self.state == "ACTIVE"
 
 
 @dataclass(frozen=True, slots=True)
 class RdmaDevice:
-    """One RDMA device: its name, kernel driver (None for a software device), PCI address and ports."""
+    """One RDMA device.
+
+    Attributes:
+        name: "mlx5_0", "rxe0", ...
+        driver: kernel driver of the PCI function, or None for a software device.
+        pci_address: or None for a software device, even if the interface that it runs on has one.
+        ports: by number.
+        numa_node: memory node that the device is attached to, or None.
+        netdevs: the network interfaces of the same function, or the one that a software device runs on.
+    """
 
     name: str
     driver: str | None
     pci_address: str | None
     ports: tuple[RdmaPort, ...]
+    numa_node: int | None = None
+    netdevs: tuple[str, ...] = ()
 
 
 def read_nics(root: Path) -> tuple[Nic, ...]:
@@ -67,9 +146,15 @@ def read_nics(root: Path) -> tuple[Nic, ...]:
     return tuple(sorted(found, key=lambda nic: (order[nic.kind], nic.name)))
 
 
-def read_rdma_devices(root: Path) -> tuple[RdmaDevice, ...]:
-    """Reads the RDMA devices below `root`."""
-    return tuple(_rdma_device(folder) for folder in files.entries(root / "sys/class/infiniband"))
+def read_rdma_devices(root: Path = Path("/")) -> tuple[RdmaDevice, ...]:
+    """Reads the RDMA devices below `root`, in the order of their names: mlx5_2 before mlx5_10."""
+    folders = files.entries(root / "sys/class/infiniband")
+    return tuple(_rdma_device(root, folder) for folder in sorted(folders, key=lambda folder: by_number(folder.name)))
+
+
+def by_number(name: str) -> tuple[tuple[str, int], ...]:
+    """A sorting key that counts: mlx5_2 comes before mlx5_10."""
+    return tuple((text, int(digits or -1)) for text, digits in re.findall(r"(\D*)(\d*)", name))
 
 
 def _nic(folder: Path) -> Nic:
@@ -78,46 +163,108 @@ def _nic(folder: Path) -> Nic:
     if files.number(folder / "type") == _LOOPBACK:
         kind = "loopback"
     speed = files.number(folder / "speed")
-    node = files.number(device / "numa_node")
     rdma = files.entries(device / "infiniband")
+    place = place_of(device)
     return Nic(
         name=folder.name,
         kind=kind,
         driver=files.link_name(device / "driver"),
-        pci_address=_pci_address(device),
+        pci_address=place.address if place is not None else None,
         state=files.text(folder / "operstate") or "unknown",
         gbps=speed / 1000 if speed is not None and speed > 0 else None,
         mtu=files.number(folder / "mtu"),
-        numa_node=node if node is not None and node >= 0 else None,
+        numa_node=place.numa_node if place is not None else numa_node(device),
         rdma=rdma[0].name if rdma else None,
     )
 
 
-def _rdma_device(folder: Path) -> RdmaDevice:
-    ports = [port for port in files.entries(folder / "ports") if port.name.isdigit()]
+def _rdma_device(root: Path, folder: Path) -> RdmaDevice:
+    device = folder / "device"
+    ports = sorted((port for port in files.entries(folder / "ports") if port.name.isdigit()), key=lambda p: int(p.name))
+    # Older kernels make the interface's PCI function the parent of a software device, which is no hardware for that.
+    parent = files.text(folder / "parent")
+    description = files.text(folder / "node_desc") or ""
+    if parent is not None or description == "rxe" or description.startswith("Software iWARP"):
+        below = (parent,) if parent else ()
+        return RdmaDevice(folder.name, None, None, tuple(_port(root, port, below) for port in ports), None, below)
+    place = place_of(device)
+    interfaces = files.entries(device / "net")
     return RdmaDevice(
         name=folder.name,
-        driver=files.link_name(folder / "device/driver"),
-        pci_address=_pci_address(folder / "device"),
-        ports=tuple(
-            RdmaPort(
-                number=int(port.name),
-                state=(files.text(port / "state") or "unknown").rpartition(":")[2].strip(),
-                rate=files.text(port / "rate") or "unknown",
-                link_layer=files.text(port / "link_layer") or "unknown",
-            )
-            for port in sorted(ports, key=lambda port: int(port.name))
-        ),
+        driver=files.link_name(device / "driver"),
+        pci_address=place.address if place is not None else None,
+        ports=tuple(_port(root, port, _of_port(interfaces, int(port.name))) for port in ports),
+        numa_node=place.numa_node if place is not None else numa_node(device),
+        netdevs=tuple(interface.name for interface in interfaces),
     )
 
 
-def _pci_address(device: Path) -> str | None:
-    """Returns the PCI address in a device's path: a virtio device sits one level below its PCI function."""
-    try:
-        resolved = device.resolve(strict=True)
-    except OSError:
-        return None
-    for part in reversed(resolved.parts):
-        if part.count(":") == 2 and "." in part:
-            return part
-    return None
+def _of_port(interfaces: list[Path], number: int) -> tuple[str, ...]:
+    """Names the interfaces of port `number`: dev_port counts a function's ports from 0."""
+    return tuple(folder.name for folder in interfaces if files.number(folder / "dev_port") == number - 1)
+
+
+def _port(root: Path, folder: Path, netdevs: tuple[str, ...]) -> RdmaPort:
+    rate = files.text(folder / "rate") or "unknown"
+    link_layer = files.text(folder / "link_layer") or "unknown"
+    gids = _gids(root, folder)
+    # The GID table is what the kernel itself goes by; it also knows the VLANs and bonds above the function's interface.
+    names = tuple(dict.fromkeys([*(gid.netdev for gid in gids if gid.netdev is not None), *netdevs]))
+    mtu = files.number(root / "sys/class/net" / names[0] / "mtu") if names and link_layer == "Ethernet" else None
+    return RdmaPort(
+        number=int(folder.name),
+        state=_after_colon(files.text(folder / "state")),
+        rate=rate,
+        link_layer=link_layer,
+        physical_state=_after_colon(files.text(folder / "phys_state")),
+        gbps=_gbps(rate),
+        active_mtu=_roce_mtu(mtu) if mtu is not None else None,
+        lid=files.number(folder / "lid"),
+        netdevs=names,
+        gids=gids,
+        pkeys=_pkeys(folder),
+    )
+
+
+def _after_colon(text: str | None) -> str:
+    """Returns the word in "4: ACTIVE"."""
+    return (text or "unknown").rpartition(":")[2].strip()
+
+
+def _gbps(rate: str) -> float | None:
+    number = re.match(r"(\d+(?:\.\d+)?) Gb/sec", rate)
+    return float(number[1]) if number else None
+
+
+def _roce_mtu(interface_mtu: int) -> int | None:
+    return next((mtu for mtu in _IB_MTUS if mtu + _ROCE_HEADERS <= interface_mtu), None)
+
+
+def _gids(root: Path, port: Path) -> tuple[Gid, ...]:
+    found = []
+    for entry in _by_index(port / "gids"):
+        text = files.text(entry)
+        # The table is long (255 entries on mlx5) and mostly empty: do not read the attributes of what is not there.
+        if not text or not text.strip("0:"):
+            continue
+        netdev = files.text(port / "gid_attrs/ndevs" / entry.name)
+        state = files.text(root / "sys/class/net" / netdev / "operstate") if netdev else None
+        found.append(
+            Gid(
+                index=int(entry.name),
+                text=text,
+                type=files.text(port / "gid_attrs/types" / entry.name) or "",
+                netdev=netdev or None,
+                netdev_up=None if state in (None, "unknown") else state == "up",
+            )
+        )
+    return tuple(found)
+
+
+def _pkeys(port: Path) -> tuple[PKey, ...]:
+    read = ((int(entry.name), files.number(entry)) for entry in _by_index(port / "pkeys"))
+    return tuple(PKey(index, value) for index, value in read if value)
+
+
+def _by_index(folder: Path) -> list[Path]:
+    return sorted((entry for entry in files.entries(folder) if entry.name.isdigit()), key=lambda entry: int(entry.name))

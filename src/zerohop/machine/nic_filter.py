@@ -1,0 +1,57 @@
+"""The setting that names the RDMA ports to use, or the ones not to use: ``ZEROHOP_NICS``.
+
+The form is that of ``NCCL_IB_HCA``, which people already have in their scripts, with shell wildcards added: names with
+commas between them, each a device (``mlx5_0``), one port of it (``mlx5_0:1``) or a pattern (``mlx5_*``, ``mlx5_[0-3]``,
+``mlx5_*:1``); ``^`` before the list means all but these. Unlike there, a name is not a prefix: ``mlx5_1`` is not also
+``mlx5_10``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+_PATTERN = re.compile(r"[\w.\-*?\[\]!]+(:\d+)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class NicFilter:
+    """Which RDMA ports may be used.
+
+    Attributes:
+        include: patterns of which one has to match; empty: every port may be used.
+        exclude: patterns of which none may match.
+    """
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+
+def parse_nic_filter(text: str) -> NicFilter:
+    """Reads a setting such as "mlx5_0,mlx5_1:1", "mlx5_*" or "^mlx5_2,mlx5_3". Spaces around names do not matter.
+
+    Raises:
+        ValueError: the text cannot be understood; it says which part.
+    """
+    stripped = text.strip()
+    excluding = stripped.startswith("^")
+    names = [name.strip() for name in stripped.removeprefix("^").split(",")]
+    if names == [""]:
+        raise ValueError(f"{text!r} names no NIC; leave it unset to use all of them")
+    for name in names:
+        if not name:
+            raise ValueError(f"{text!r} has an empty name between its commas")
+        if name.startswith("^"):
+            raise ValueError(f"{text!r}: ^ stands once, before the whole list, and leaves all of its names out")
+        if not _PATTERN.fullmatch(name):
+            raise ValueError(
+                f"{text!r}: {name!r} is no NIC; one is written mlx5_0, with a port mlx5_0:1, or as a pattern mlx5_*"
+            )
+    return NicFilter(exclude=tuple(names)) if excluding else NicFilter(include=tuple(names))
+
+
+def matches(pattern: str, device: str, port: int) -> bool:
+    """Tells whether one pattern of a filter means this port."""
+    name, _, number = pattern.partition(":")
+    return fnmatchcase(device, name) and number in ("", str(port))

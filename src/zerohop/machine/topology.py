@@ -1,0 +1,245 @@
+"""Which RDMA ports serve a GPU, or the memory of the host, and in which order.
+
+A port can be used when its state is ACTIVE, no filter leaves it out and it has a GID (`zerohop.machine.gids`). Those
+that can be used are ordered by
+
+1. distance to the GPU, nearest first, where there is one: PIX, PXB, PHB, NODE, SYS (`zerohop.machine.pci`); a software
+   device, which is nowhere on PCI, comes last;
+2. link speed, fastest first;
+3. NUMA node: that of the GPU, or the one that was asked for, before one that is not known, before the others;
+4. name and port, counting: mlx5_2 before mlx5_10.
+
+The order depends on nothing but the machine and the arguments, so every process that asks the same gets the same. To
+spread the processes of a host that work without GPUs over its NICs, each asks with the NUMA node that it runs on
+(`process_numa_node`): it gets the NICs of its node first, where they are equally fast. Processes of one node get the
+same order; to keep them apart, give each its own filter.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zerohop.machine import files
+from zerohop.machine.gids import choose_gid
+from zerohop.machine.nic_filter import matches
+from zerohop.machine.nics import by_number
+from zerohop.machine.pci import Distance, distance, numa_nodes, read_place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from zerohop.machine.nics import Gid, RdmaDevice, RdmaPort
+    from zerohop.machine.pci import PciPlace
+
+
+@dataclass(frozen=True, slots=True)
+class NicChoice:
+    """One port that can be used.
+
+    Attributes:
+        device: name of the RDMA device.
+        port: its number.
+        gid: the entry of its GID table that queue pairs use.
+        distance: to the GPU; None without one, or where the place of either is not known.
+        gbps: link speed, or None.
+        numa_node: or None.
+        why: in words, what its place in the order comes from.
+    """
+
+    device: str
+    port: int
+    gid: Gid
+    distance: Distance | None
+    gbps: float | None
+    numa_node: int | None
+    why: str
+
+    @property
+    def name(self) -> str:
+        """As a filter names it: "mlx5_0:1"."""
+        return f"{self.device}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedNic:
+    """One port that cannot be used: its name ("mlx5_0:1"), why, and what to do about it ("" if it was left out)."""
+
+    name: str
+    why: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class NicSelection:
+    """What `choose_nics` found.
+
+    Attributes:
+        chosen: the ports that can be used, best first.
+        rejected: the others, by name.
+        unmatched: patterns of the filters that mean no port of this machine; most likely typing errors.
+        why: why `chosen` is empty, else "".
+        fix: what to do about that, else "".
+    """
+
+    chosen: tuple[NicChoice, ...]
+    rejected: tuple[RejectedNic, ...]
+    unmatched: tuple[str, ...]
+    why: str
+    fix: str
+
+
+def choose_nics(
+    devices: Iterable[RdmaDevice],
+    near: str | None = None,
+    numa: int | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    *,
+    gid_index: int | None = None,
+    root: Path = Path("/"),
+) -> NicSelection:
+    """Orders the ports of `devices` by the rule of this module.
+
+    Args:
+        devices: what `read_rdma_devices` found.
+        near: PCI address of the GPU whose memory is moved; None for the memory of the host.
+        numa: memory node to prefer; None takes the one of `near`.
+        include: patterns of a filter of which one has to match; empty: all ports.
+        exclude: patterns of which none may match.
+        gid_index: entry of the GID table to use on every port instead of the one that the rule gives.
+        root: where the PCI devices are looked for.
+
+    Raises:
+        ValueError: `near` is no PCI address. An address that this machine does not have is no error: the order then
+            goes without distances, and the reasons say so.
+    """
+    gpu = read_place(root, near) if near is not None else None
+    view = _View(root, near, gpu, gpu.numa_node if numa is None and gpu is not None else numa, len(numa_nodes(root)))
+    ports = [(device, port) for device in devices for port in device.ports]
+    ports.sort(key=lambda pair: (by_number(pair[0].name), pair[1].number))
+    chosen: list[NicChoice] = []
+    rejected: list[RejectedNic] = []
+    for device, port in ports:
+        judged = _filtered(device, port, include, exclude) or _judged(view, device, port, gid_index)
+        if isinstance(judged, NicChoice):
+            chosen.append(judged)
+        else:
+            rejected.append(judged)
+    chosen.sort(key=view.rank)  # stable: of equals, the order of the names stays
+    patterns = (*include, *exclude)
+    unmatched = tuple(
+        pattern for pattern in patterns if not any(matches(pattern, device.name, port.number) for device, port in ports)
+    )
+    why, fix = ("", "") if chosen else _why_none(rejected, unmatched)
+    return NicSelection(tuple(chosen), tuple(rejected), unmatched, why, fix)
+
+
+def process_numa_node(root: Path = Path("/"), cpus: Iterable[int] | None = None) -> int | None:
+    """Returns the memory node that this process is bound to; None when it may run on several, or there are none.
+
+    Args:
+        root: where the nodes are looked for.
+        cpus: processors to go by; None takes those that this process may run on.
+    """
+    wanted = set(os.sched_getaffinity(0) if cpus is None else cpus)
+    holding = [
+        node
+        for node in numa_nodes(root)
+        if wanted & _cpu_list(files.text(root / f"sys/devices/system/node/node{node}/cpulist") or "")
+    ]
+    return holding[0] if len(holding) == 1 else None
+
+
+def _cpu_list(text: str) -> set[int]:
+    """Reads "0-3,8,10-11"; a node of memory alone has an empty list."""
+    found: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """From where the ports are looked at."""
+
+    root: Path
+    near: str | None
+    gpu: PciPlace | None
+    numa: int | None
+    nodes: int
+
+    def distance(self, device: RdmaDevice) -> Distance | None:
+        place = read_place(self.root, device.pci_address) if device.pci_address is not None else None
+        if place is None or self.gpu is None:
+            return None
+        return distance(self.gpu, place, nodes=self.nodes)
+
+    def rank(self, choice: NicChoice) -> tuple[int, float, int]:
+        same = choice.numa_node == self.numa if None not in (self.numa, choice.numa_node) else None
+        return choice.distance or len(Distance) + 1, -(choice.gbps or 0.0), {True: 0, None: 1, False: 2}[same]
+
+
+def _filtered(device: RdmaDevice, port: RdmaPort, include: Sequence[str], exclude: Sequence[str]) -> RejectedNic | None:
+    name = f"{device.name}:{port.number}"
+    for pattern in exclude:
+        if matches(pattern, device.name, port.number):
+            return RejectedNic(name, f"left out by the filter: {pattern} is excluded", "")
+    if include and not any(matches(pattern, device.name, port.number) for pattern in include):
+        return RejectedNic(name, f"left out by the filter: not among {', '.join(include)}", "")
+    return None
+
+
+def _judged(view: _View, device: RdmaDevice, port: RdmaPort, gid_index: int | None) -> NicChoice | RejectedNic:
+    name = f"{device.name}:{port.number}"
+    if not port.active:
+        why = f"the port is {port.state} (physical state {port.physical_state})"
+        return RejectedNic(name, why, _raise_port(port))
+    try:
+        gid = choose_gid(port, gid_index)
+    except ValueError as error:
+        return RejectedNic(name, f"no usable GID: {error}", "ask for an index that the table has, or for none")
+    if gid.gid is None:
+        return RejectedNic(name, f"no usable GID: {gid.why}", gid.fix)
+    far = view.distance(device)
+    speed = f"{port.gbps:g} Gb/s" if port.gbps is not None else "speed not known"
+    node = f"NUMA node {device.numa_node}" if device.numa_node is not None else "NUMA node not known"
+    why = f"{_where(view, device, far)}{speed}, {node}, {gid.why}"
+    return NicChoice(device.name, port.number, gid.gid, far, port.gbps, device.numa_node, why)
+
+
+def _where(view: _View, device: RdmaDevice, far: Distance | None) -> str:
+    if view.near is None:
+        return ""
+    if far is not None:
+        return f"{far.name} to {view.near} ({far.words}), "
+    if view.gpu is None:
+        return f"distance not known (this machine has no PCI device {view.near}), "
+    return f"distance not known ({device.name} is not on PCI), "
+
+
+def _raise_port(port: RdmaPort) -> str:
+    if port.physical_state == "Disabled" and port.netdevs:
+        return f"ip link set {port.netdevs[0]} up"
+    if port.link_layer == "InfiniBand" and port.physical_state == "LinkUp":
+        return "the link is up but no subnet manager has made it active: start one (opensm) or ask who runs the fabric"
+    return "look at the cable and at the other end of the link"
+
+
+def _why_none(rejected: list[RejectedNic], unmatched: tuple[str, ...]) -> tuple[str, str]:
+    if not rejected:
+        return (
+            "this machine has no RDMA device",
+            "with an RDMA NIC: load its driver (modprobe mlx5_ib); without one, use shm or tcp",
+        )
+    fix = next((port.fix for port in rejected if port.fix), None)
+    if fix is None:  # whatever is not left out has a fix
+        typed = f"; {', '.join(unmatched)} means no port of this machine" if unmatched else ""
+        names = ", ".join(port.name for port in rejected)
+        return f"the filter leaves no RDMA port{typed}; there are {names}", "correct the filter (ZEROHOP_NICS)"
+    # Those that a filter left out were not wanted; they would only hide the others.
+    each = "; ".join(f"{port.name}: {port.why}" for port in rejected if port.fix)
+    return f"no RDMA port can be used: {each}", fix
