@@ -25,6 +25,14 @@ if [ ! -e .venv/.complete ] || [ ! -e build/stamps/system ]; then
     need python3 "$python" --version
     need python3-venv "$python" -c 'import ensurepip, venv'
     need python3-dev "$python" -c 'import pathlib, sysconfig; (pathlib.Path(sysconfig.get_path("include")) / "Python.h").stat()'
+    # RDMA is built where this is; without it the rest is.
+    if ! test -e /usr/include/infiniband/verbs.h; then
+        if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+            missing+=(libibverbs-dev)
+        else
+            say "building without RDMA; for it: sudo apt-get install -y libibverbs-dev, then make clean build"
+        fi
+    fi
     if [ ${#missing[@]} -gt 0 ]; then
         if ! command -v apt-get >/dev/null; then
             say "missing: ${missing[*]} (Debian's names). Install them with your system's package manager."

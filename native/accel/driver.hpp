@@ -45,6 +45,20 @@ struct CopySegment {
     size_t nbytes = 0;
 };
 
+// One way in which a NIC may take a range of memory.
+struct Registrable {
+    enum class Kind : uint8_t {
+        plain,   // the address itself: host memory, or device memory for a driver that knows it (nvidia_peermem)
+        alias,   // another address of the same pages, registered under the device address as IO virtual address
+        dma_buf, // a descriptor and an offset in it
+    };
+    Kind kind = Kind::plain;
+    uint64_t address = 0; // plain, alias
+    int fd = -1;          // dma_buf; the driver's, open as long as the memory is
+    uint64_t offset = 0;  // dma_buf
+    std::string why_not;  // not empty: this way is not there, and why
+};
+
 enum class EventState : uint8_t { pending, done, failed };
 
 // A point in a stream. Cheap to query, from any thread. `outcome()` is meaningful once `query()` is not pending.
@@ -88,6 +102,8 @@ public:
     [[nodiscard]] virtual std::string kind() const = 0;
     [[nodiscard]] virtual std::vector<std::shared_ptr<Device>> devices() = 0;
     [[nodiscard]] virtual Description describe(uint64_t address) const = 0;
+    // How a NIC may take [address, address + nbytes) of device memory, best first.
+    [[nodiscard]] virtual std::vector<Registrable> registrable(uint64_t address, size_t nbytes) const = 0;
     // Makes host memory fit for asynchronous copies ("pinned"); the pages must stay until `unregister_host`.
     virtual Outcome register_host(void* address, size_t nbytes) = 0;
     virtual Outcome unregister_host(void* address) = 0;

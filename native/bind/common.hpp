@@ -50,15 +50,27 @@ struct PyMapping {
     std::shared_ptr<Mapping> mapping;
 };
 
+struct PyDomain {
+    std::shared_ptr<Engine> engine;
+    std::shared_ptr<Domain> domain;
+};
+
+struct PyRemoteKeys {
+    std::shared_ptr<RemoteKeys> keys;
+};
+
 struct PyEndpoint {
     std::shared_ptr<Engine> engine;
     std::shared_ptr<Endpoint> endpoint;
+    size_t rails = 0; // domains that it was made over
 };
 
 void register_status(nb::module_& m);
 void register_operation(nb::module_& m);
 void register_memory(nb::module_& m);
+void register_domain(nb::module_& m);
 void register_endpoint(nb::module_& m);
 void register_engine(nb::module_& m);
+void register_fabric(nb::module_& m);
 
 } // namespace zerohop::bind

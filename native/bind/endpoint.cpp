@@ -35,6 +35,14 @@ void register_endpoint(nb::module_& m) {
             "alive",
             [](const PyEndpoint& self) { return self.endpoint->state().ok() && self.endpoint->peer().state().ok(); })
         .def_prop_ro(
+            "gone", [](const PyEndpoint& self) { return !self.endpoint->state().ok() && self.endpoint->idle(); },
+            "Closed, and no device has anything of it any more.")
+        .def_prop_ro("state",
+                     [](const PyEndpoint& self) {
+                         const Outcome state = self.endpoint->state();
+                         return std::tuple(state.status, state.reason);
+                     })
+        .def_prop_ro(
             "limits",
             [](const PyEndpoint& self) {
                 const Limits limits = self.endpoint->limits();
@@ -61,11 +69,14 @@ void register_endpoint(nb::module_& m) {
                 self.endpoint->connect(address);
             },
             nb::arg("data"), nb::arg("fds"))
-        .def("close",
-             [](const PyEndpoint& self) {
-                 const Released release;
-                 self.engine->close_endpoint(self.endpoint, {Status::closed, Reason::lane_closed});
-             })
+        .def(
+            "close",
+            [](const PyEndpoint& self, bool reset) {
+                const Released release;
+                self.engine->close_endpoint(self.endpoint, reset ? Outcome{Status::peer_lost, Reason::lane_reset}
+                                                                 : Outcome{Status::closed, Reason::lane_closed});
+            },
+            nb::arg("reset") = false, "`reset`: the other end has failed, rather than that somebody here closed it.")
         .def("statistics", [](const PyEndpoint& self) {
             Statistics sums;
             self.endpoint->each_statistic(

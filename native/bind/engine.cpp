@@ -71,7 +71,7 @@ PyRegion alloc(const std::shared_ptr<Engine>& engine, uint64_t nbytes, int devic
 
 uint64_t route(const std::shared_ptr<Engine>& engine, const PyEndpoint& endpoint, const PyRegion& region,
                uint64_t share, const nb::bytes& capability, uint64_t remote_nbytes, int rights,
-               const PyMapping* mapping) {
+               const PyMapping* mapping, const PyRemoteKeys* keys, const std::vector<uint32_t>& local_keys) {
     check_open(*engine);
     Route result;
     result.endpoint = endpoint.endpoint;
@@ -88,6 +88,15 @@ uint64_t route(const std::shared_ptr<Engine>& engine, const PyEndpoint& endpoint
             result.rights &= kRightRead;
         }
         result.mapping = mapping->mapping;
+    }
+    if (keys != nullptr) {
+        const size_t rails = endpoint.rails;
+        if (keys->keys->nbytes < remote_nbytes || keys->keys->keys.size() != rails || local_keys.size() != rails) {
+            throw nb::value_error("the keys do not fit the lane, or the memory that they stand for");
+        }
+        result.rights &= keys->keys->rights;
+        result.keys = keys->keys;
+        result.local_keys = local_keys;
     }
     return engine->add_route(std::move(result));
 }
@@ -136,14 +145,14 @@ void register_engine(nb::module_& m) {
     using Self = std::shared_ptr<Engine>;
     nb::class_<Engine> engine(m, "Engine", "The engine of one Context.");
     engine
-        .def(nb::new_([](uint64_t spin_ns, int sim_devices, uint64_t heartbeat_ns) {
+        .def(nb::new_([](uint64_t spin_ns, int sim_devices, uint64_t heartbeat_ns, bool sim_peermem) {
                  if (sim_devices < 0) {
                      throw nb::value_error("sim_devices must not be negative");
                  }
                  return std::make_shared<Engine>(EngineOptions{spin_ns, heartbeat_ns},
-                                                 accel::make_sim_driver(sim_devices));
+                                                 accel::make_sim_driver(sim_devices, sim_peermem));
              }),
-             nb::arg("spin_ns"), nb::arg("sim_devices"), nb::arg("heartbeat_ns"))
+             nb::arg("spin_ns"), nb::arg("sim_devices"), nb::arg("heartbeat_ns"), nb::arg("sim_peermem") = true)
         .def_prop_ro("presence_fd", [](Engine& self) { return self.presence().page_fd(); })
         .def_prop_ro("doorbell_fd", [](Engine& self) { return self.presence().doorbell_fd(); })
         .def(
@@ -166,11 +175,45 @@ void register_engine(nb::module_& m) {
             nb::arg("peer"))
         .def(
             "endpoint",
-            [](const Self& self, const std::string& provider, int peer) {
+            [](const Self& self, const std::string& provider, int peer, const std::vector<PyDomain>& domains) {
+                std::vector<std::shared_ptr<Domain>> rails;
+                for (const PyDomain& each : domains) {
+                    rails.push_back(each.domain);
+                }
                 const Released release;
-                return PyEndpoint{self, self->add_endpoint(provider, peer)};
+                return PyEndpoint{self, self->add_endpoint(provider, peer, rails), rails.size()};
             },
-            nb::arg("provider"), nb::arg("peer"))
+            nb::arg("provider"), nb::arg("peer"), nb::arg("domains") = std::vector<PyDomain>{})
+        .def(
+            "open_domain",
+            [](const Self& self, const std::string& provider, const std::string& device, int port,
+               const DomainOptions& options) {
+                check_open(*self);
+                const Released release;
+                return PyDomain{self, self->open_domain(provider, device, port, options)};
+            },
+            nb::arg("provider"), nb::arg("device"), nb::arg("port"), nb::arg("options"))
+        .def(
+            "register_local",
+            [](Engine& self, const PyRegion& region, const PyDomain& domain) {
+                const std::shared_ptr<Region> memory = region.get();
+                const Released release;
+                return self.register_local(*domain.domain, memory)->local_key();
+            },
+            nb::arg("region"), nb::arg("domain"), "The key by which the domain's device knows the memory.")
+        .def(
+            "reach",
+            [](Engine& self, uint64_t share, const PyDomain& domain, bool own) {
+                const Released release;
+                uint64_t address = 0;
+                const auto found = self.reach(*domain.domain, ShareId::unpack(share), own, address);
+                if (!found) {
+                    throw NativeError(Status::access_denied, Reason::revoked, "");
+                }
+                return std::tuple(address, found->remote_key());
+            },
+            nb::arg("share_id"), nb::arg("domain"), nb::arg("own"),
+            "Where a peer's NIC finds the share, and by which key.")
         .def("register", &register_host, nb::arg("address"), nb::arg("nbytes"), nb::arg("device"), nb::arg("fd") = -1,
              nb::arg("fd_offset") = 0, nb::arg("readonly") = false)
         .def("alloc", &alloc, nb::arg("nbytes"), nb::arg("device"))
@@ -199,7 +242,8 @@ void register_engine(nb::module_& m) {
             },
             nb::arg("fd"), nb::arg("offset"), nb::arg("nbytes"), nb::arg("writable"))
         .def("route", &route, nb::arg("endpoint"), nb::arg("region"), nb::arg("share_id"), nb::arg("capability"),
-             nb::arg("remote_nbytes"), nb::arg("rights"), nb::arg("mapping").none())
+             nb::arg("remote_nbytes"), nb::arg("rights"), nb::arg("mapping").none(), nb::arg("keys").none() = nullptr,
+             nb::arg("local_keys") = std::vector<uint32_t>{})
         .def(
             "drop_route", [](Engine& self, uint64_t id) { self.drop_route(id); }, nb::arg("route"))
         .def("pop_notification", &pop_notification, nb::arg("deadline_ns"), nb::arg("spin_ns"))

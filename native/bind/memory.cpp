@@ -117,6 +117,9 @@ void register_memory(nb::module_& m) {
                  if (self.region && !self.region->close()) {
                      return false;
                  }
+                 if (self.region) {
+                     self.region->deregister();
+                 }
                  self.region.reset();
                  return true;
              })

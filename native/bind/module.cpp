@@ -8,6 +8,8 @@ NB_MODULE(_native, m) {
     zerohop::bind::register_status(m);
     zerohop::bind::register_operation(m);
     zerohop::bind::register_memory(m);
+    zerohop::bind::register_domain(m);
     zerohop::bind::register_endpoint(m);
     zerohop::bind::register_engine(m);
+    zerohop::bind::register_fabric(m);
 }

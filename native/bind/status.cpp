@@ -45,7 +45,15 @@ void register_status(nb::module_& m) {
         .value("CONTEXT_CLOSED", Reason::context_closed)
         .value("USER", Reason::user)
         .value("MISALIGNED", Reason::misaligned)
-        .value("TOO_MANY_PAGES", Reason::too_many_pages);
+        .value("TOO_MANY_PAGES", Reason::too_many_pages)
+        .value("LANE_RESET", Reason::lane_reset)
+        .value("REMOTE_ACCESS", Reason::remote_access)
+        .value("NO_ANSWER", Reason::no_answer)
+        .value("NOT_READY", Reason::not_ready)
+        .value("LOCAL_ACCESS", Reason::local_access)
+        .value("REMOTE_ERROR", Reason::remote_error)
+        .value("PORT_DOWN", Reason::port_down)
+        .value("MEMLOCK", Reason::memlock);
 
     // args: (status, reason, text), the two numbers as plain ints.
     static nb::object error_type = nb::steal(PyErr_NewExceptionWithDoc(

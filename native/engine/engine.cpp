@@ -15,6 +15,8 @@ Engine::Engine(const EngineOptions& options, std::shared_ptr<accel::Driver> driv
 Engine::~Engine() {
     close(now_ns() + 2 * kSecond);
     accelerators_.stop(); // what a device still copies ends before the memory goes
+    endpoints_.clear();   // these need the poller, the domains after the lanes
+    domains_.clear();
 }
 
 std::shared_ptr<Peer> Engine::add_peer(int presence_fd, int doorbell_fd) {
@@ -71,27 +73,83 @@ void Engine::lose_peer(Peer& peer, Outcome outcome) {
     }
 }
 
-std::shared_ptr<Endpoint> Engine::add_endpoint(const std::string& name, int id) {
+namespace {
+
+const Provider& provider_named(const std::string& name) {
+    for (const Provider* provider : providers()) {
+        if (name == provider->name()) {
+            return *provider;
+        }
+    }
+    throw NativeError(Status::unsupported, Reason::none, "this build has no provider named " + name);
+}
+
+} // namespace
+
+std::shared_ptr<Endpoint> Engine::add_endpoint(const std::string& name, int id,
+                                               std::span<const std::shared_ptr<Domain>> rails) {
     const std::shared_ptr<Peer> owner = peer(id);
     if (!owner || !owner->state().ok()) {
         throw NativeError(owner ? owner->state() : Outcome{Status::closed, Reason::lane_closed}, "the peer is gone");
     }
-    for (const Provider* provider : providers()) {
-        if (name == provider->name()) {
-            std::shared_ptr<Endpoint> endpoint = provider->endpoint(*this, owner);
-            poller_.exclusive([&] {
-                const std::lock_guard lock(endpoints_lock_);
-                if (!closed()) { // or nobody would ever close it
-                    endpoints_.push_back(endpoint);
-                }
-            });
-            if (closed()) {
-                throw NativeError(Status::closed, Reason::context_closed, "this Context is closed");
-            }
-            return endpoint;
+    std::shared_ptr<Endpoint> endpoint = provider_named(name).endpoint(*this, owner, rails);
+    poller_.exclusive([&] {
+        const std::lock_guard lock(endpoints_lock_);
+        if (!closed()) { // or nobody would ever close it
+            endpoints_.push_back(endpoint);
         }
+    });
+    if (closed()) {
+        throw NativeError(Status::closed, Reason::context_closed, "this Context is closed");
     }
-    throw NativeError(Status::unsupported, Reason::none, "this build has no provider named " + name);
+    return endpoint;
+}
+
+std::shared_ptr<Domain> Engine::open_domain(const std::string& name, const std::string& device, int port,
+                                            const DomainOptions& options) {
+    int number = 0;
+    poller_.exclusive([&] { number = next_domain_++; });
+    std::shared_ptr<Domain> domain = provider_named(name).open(*this, device, port, number, options);
+    poller_.exclusive([&] {
+        const std::lock_guard lock(endpoints_lock_);
+        if (!closed()) {
+            domains_.push_back(domain);
+        }
+    });
+    if (closed()) {
+        throw NativeError(Status::closed, Reason::context_closed, "this Context is closed");
+    }
+    return domain;
+}
+
+void Engine::close_domain(const std::shared_ptr<Domain>& domain) {
+    if (abandoned_) {
+        return;
+    }
+    poller_.exclusive([&] {
+        const std::lock_guard lock(endpoints_lock_);
+        std::erase(domains_, domain); // lanes that are left hold it
+    });
+}
+
+std::shared_ptr<Registration> Engine::register_local(Domain& domain, const std::shared_ptr<Region>& region) {
+    return region->registration(domain.number(), 0,
+                                [&] { return domain.reg(*region, region->address(), region->nbytes(), 0); });
+}
+
+std::shared_ptr<Registration> Engine::reach(Domain& domain, ShareId id, bool own, uint64_t& address) {
+    const std::shared_ptr<Share> share = shares_.find(id);
+    if (!share) {
+        return nullptr;
+    }
+    address = share->region->address() + share->offset;
+    Region& region = *share->region;
+    return share->registration(domain.number(), [&] {
+        return own ? domain.reg(region, address, share->nbytes, share->rights)
+                   : region.registration(domain.number(), share->rights, [&] {
+                         return domain.reg(region, region.address(), region.nbytes(), share->rights);
+                     });
+    });
 }
 
 void Engine::close_endpoint(const std::shared_ptr<Endpoint>& endpoint, Outcome outcome) {
@@ -247,6 +305,7 @@ bool Engine::revoke(ShareId id, uint64_t deadline_ns) {
             endpoint->quiesce();
         }
     });
+    share->deregister(); // returns when no NIC can touch it under the keys that were given out
     const bool over =
         wait([&] { return share->device_copies.load(std::memory_order_acquire) == 0; }, deadline_ns, options_.spin_ns);
     if (over) {
@@ -283,6 +342,7 @@ bool Engine::close(uint64_t deadline_ns) {
         poller_.exclusive([&] { // callers may still be polling
             const std::lock_guard lock(endpoints_lock_);
             endpoints_.clear();
+            domains_.clear();
         });
         const std::lock_guard lock(routes_lock_);
         routes_.clear();

@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,10 @@ struct EngineOptions {
     uint64_t heartbeat_ns = 10 * kSecond; // a peer on another host that is silent for so long is lost; 0: never
 };
 
+// What Engine::events() tells, beside the bare id of a peer that was found dead.
+inline constexpr uint64_t kLaneDown = 1ULL << 62;      // with a peer's id: a lane to it has failed, it may live
+inline constexpr uint64_t kDomainChanged = 1ULL << 61; // with a domain's number: its port or device came or went
+
 class Engine : private Pollable {
 public:
     Engine(const EngineOptions& options, std::shared_ptr<accel::Driver> driver);
@@ -34,7 +39,12 @@ public:
     std::shared_ptr<Peer> add_peer(int presence_fd, int doorbell_fd); // -1, -1: on another host
     void drop_peer(int id, Outcome outcome);
     [[nodiscard]] std::shared_ptr<Peer> peer(int id) const;
-    std::shared_ptr<Endpoint> add_endpoint(const std::string& name, int id);
+    std::shared_ptr<Endpoint> add_endpoint(const std::string& name, int id,
+                                           std::span<const std::shared_ptr<Domain>> rails = {});
+    // Throws NativeError. A domain that is closed goes when its lanes have.
+    std::shared_ptr<Domain> open_domain(const std::string& name, const std::string& device, int port,
+                                        const DomainOptions& options);
+    void close_domain(const std::shared_ptr<Domain>& domain);
     void close_endpoint(const std::shared_ptr<Endpoint>& endpoint, Outcome outcome);
 
     // Memory.
@@ -42,6 +52,10 @@ public:
     void drop_route(uint64_t id);
     [[nodiscard]] std::shared_ptr<const Route> route(uint64_t id); // null: dropped
     bool revoke(ShareId id, uint64_t deadline_ns);
+    // The region's registration with the domain for our own use. Throws NativeError with all that was tried.
+    std::shared_ptr<Registration> register_local(Domain& domain, const std::shared_ptr<Region>& region);
+    // The share's, for peers; `own`: not that of the allocation, so that it can end alone. Null: revoked.
+    std::shared_ptr<Registration> reach(Domain& domain, ShareId id, bool own, uint64_t& address);
 
     // Operations. `request.route` is filled in from the id.
     [[nodiscard]] Posted post(uint64_t id, Request& request, bool nowait);
@@ -77,7 +91,7 @@ public:
     Presence& presence() { return presence_; }
     Poller& poller() { return poller_; }
     const EngineOptions& options() const { return options_; }
-    // Tokens are the ids of peers that were found dead here.
+    // Tokens: the ids of peers that were found dead here, and those above.
     const std::shared_ptr<CompletionQueue>& events() const { return events_; }
     [[nodiscard]] std::map<std::string, uint64_t> statistics();
 
@@ -85,9 +99,12 @@ private:
     bool poll() override;
     void tick(uint64_t now) override;
     bool ready() override;
+    bool arm() override;
+    bool unarmed() override;
+    void woken() override;
     uint64_t sleep_limit_ns(uint64_t now) override;
     void look_at_peers();
-    static void take_arrived(Endpoint& endpoint);
+    void take_arrived(Endpoint& endpoint);
     void reap_endpoints();
     void after_post(Endpoint& endpoint);
 
@@ -102,8 +119,11 @@ private:
     NotificationQueue notifications_;
     std::shared_ptr<CompletionQueue> events_;
 
-    // Written under the poller's exclusive right and the lock; the poller reads without the lock.
+    // Written under the poller's exclusive right and the lock; the poller reads without the lock. Domains outlive
+    // the lanes over them.
     mutable SpinLock endpoints_lock_;
+    std::vector<std::shared_ptr<Domain>> domains_;
+    int next_domain_ = 0;
     std::vector<std::shared_ptr<Endpoint>> endpoints_;
     mutable std::mutex peers_mutex_;
     std::vector<std::shared_ptr<Peer>> peers_; // index = id

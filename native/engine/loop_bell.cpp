@@ -55,7 +55,7 @@ void LoopBell::watch_messages(bool wanted) {
     epoll_event event{};
     event.events = wanted ? uint32_t{EPOLLIN} : 0U;
     epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, poller_.doorbell_fd(), &event);
-    if (poller_.descriptors() != 0) {
+    if (poller_.anything_watched()) {
         epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, poller_.sockets_fd(), &event);
     }
 }

@@ -20,6 +20,8 @@ namespace {
 constexpr uint64_t kTick = kMillisecond;
 constexpr uint64_t kFirstYield = 20 * kMicrosecond; // much longer than an answer takes from a peer that spins, too
 constexpr uint64_t kLinger = 5 * kMillisecond;      // no longer than the engine's look at its peers
+constexpr uint64_t kNap = 200 * kMicrosecond;       // while callers come and go, instead of arming devices each time
+constexpr uint64_t kBusy = kMillisecond;            // how long after the last of them
 constexpr uint64_t kLoopFirst = 100 * kMicrosecond; // about what waking a thread on another processor takes
 
 Descriptor checked(int fd, const char* what) {
@@ -132,8 +134,25 @@ void Poller::leave() {
         kick();
     } else {
         const uint64_t now = now_ns();
-        limit_sleep(now, work_.sleep_limit_ns(now));
+        last_left_ns_.store(now, std::memory_order_relaxed);
+        const uint64_t limit = work_.sleep_limit_ns(now);
+        limit_sleep(now, work_.unarmed() ? std::min(limit, kNap) : limit);
     }
+}
+
+bool Poller::busy_lately(uint64_t now) const {
+    return now < last_left_ns_.load(std::memory_order_relaxed) + kBusy;
+}
+
+void Poller::watch_device(int fd) {
+    control(descriptors_epoll_.get(), EPOLL_CTL_ADD, fd, EPOLLIN);
+    devices_.fetch_add(1);
+    kick();
+}
+
+void Poller::unwatch_device(int fd) {
+    control(descriptors_epoll_.get(), EPOLL_CTL_DEL, fd, 0);
+    devices_.fetch_sub(1);
 }
 
 // While a caller polls, a readable socket must not wake the progress thread for each message.
@@ -290,7 +309,7 @@ void Poller::sleep_as_caller(const std::function<bool()>& done, uint64_t deadlin
     kick_progress();
     presence_.set_sleeping(true);
     // Who ends an operation from here on rings; what was ended before is seen now.
-    if (!done() && !work_.ready()) {
+    if (!done() && !work_.arm() && !work_.ready()) {
         const uint64_t now = now_ns();
         uint64_t limit = deadline_ns == 0 ? UINT64_MAX : deadline_ns - std::min(deadline_ns, now);
         limit = std::min(limit, work_.sleep_limit_ns(now));
@@ -363,9 +382,12 @@ void Poller::run() {
         }
         const uint64_t now = now_ns();
         const uint64_t linger = linger_until == 0 ? UINT64_MAX : linger_until - std::min(linger_until, now);
-        const uint64_t limit = std::min(work_.sleep_limit_ns(now), linger);
+        // A caller that polls for long arms when it sleeps itself, and tells when it leaves.
+        const bool nap = work_.unarmed() && busy_lately(now);
+        const bool armed_late = !nap && callers_.load(std::memory_order_seq_cst) == 0 && work_.arm();
+        const uint64_t limit = std::min({work_.sleep_limit_ns(now), linger, nap ? kNap : UINT64_MAX});
         wakes_at_.store(limit == UINT64_MAX ? UINT64_MAX : now + limit, std::memory_order_seq_cst);
-        const bool stay_awake = callers_.load(std::memory_order_seq_cst) == 0 && work_.ready();
+        const bool stay_awake = armed_late || (callers_.load(std::memory_order_seq_cst) == 0 && work_.ready());
         bool rung = false;
         if (!stay_awake) {
             // What was posted while wakes_at_ was old has either kicked or is in this limit.
@@ -378,6 +400,9 @@ void Poller::run() {
         [[maybe_unused]] const ssize_t got = read(kick_fd_.get(), &count, sizeof count);
         // After the read, which may not take a later kick.
         const bool kicked = kicked_.exchange(false, std::memory_order_seq_cst);
+        if (rung) {
+            work_.woken();
+        }
         if (rung && !kicked && listening_loops_.load(std::memory_order_seq_cst) != 0) {
             let_loop_go_first();
         }

@@ -30,6 +30,13 @@ public:
     virtual bool ready() = 0;
     // How long a sleeper may sleep at most before tick() or poll() must run; UINT64_MAX for no limit.
     virtual uint64_t sleep_limit_ns(uint64_t now) = 0;
+    // Nobody will poll for a while: from now on, whatever happens in a device makes a watched descriptor readable.
+    // True when something may have happened before that.
+    virtual bool arm() { return false; }
+    // Is there a device of which nobody would notice that something happened? Then a sleep must be a nap.
+    virtual bool unarmed() { return false; }
+    // A descriptor became readable: takes what a device says by its own, which would stay readable otherwise.
+    virtual void woken() {}
 };
 
 // One turn of spinning after another, for whoever polls. The kernel likes to put a process that was woken on the
@@ -73,6 +80,10 @@ public:
     void watch(int fd);
     void watch_writable(int fd, bool writable);
     void unwatch(int fd);
+    // The same for a device's descriptor, which tells only what happens after it was armed: so it need not be turned
+    // off and on for each caller.
+    void watch_device(int fd);
+    void unwatch_device(int fd);
     // Ready descriptors are polled by their endpoints; this only tells whether there are any.
     bool any_descriptor_ready() const;
     // For event loops that wait, see LoopBell: what a message makes readable, and a pass unless somebody else polls.
@@ -80,6 +91,7 @@ public:
     int sockets_fd() const { return descriptors_epoll_.get(); }
     void loop_listens(bool listens) { listening_loops_.fetch_add(listens ? 1 : -1, std::memory_order_seq_cst); }
     void poll_once();
+    bool anything_watched() const { return descriptors() != 0 || devices_.load(std::memory_order_relaxed) != 0; }
     int descriptors() const { return descriptors_.load(std::memory_order_relaxed); }
     uint64_t spin_ns() const { return spin_ns_; }
     uint64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }
@@ -95,6 +107,7 @@ private:
     void spin_as_progress();
     void watch_descriptors_if_no_caller();
     void let_loop_go_first();
+    [[nodiscard]] bool busy_lately(uint64_t now) const;
     void tick_when_due(uint64_t now);
 
     Pollable& work_;
@@ -119,6 +132,8 @@ private:
 
     SpinLock descriptors_lock_;
     std::atomic<int> descriptors_{0};
+    std::atomic<int> devices_{0};
+    std::atomic<uint64_t> last_left_ns_{0}; // when a caller last stopped polling
     bool descriptors_watched_ = true;
     Descriptor kick_fd_;
     Descriptor descriptors_epoll_; // the sockets

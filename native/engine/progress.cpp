@@ -17,6 +17,9 @@ constexpr uint64_t kDeviceInterval = 50 * kMicrosecond;
 
 bool Engine::poll() {
     bool did = false;
+    for (const auto& domain : domains_) {
+        did |= domain->poll();
+    }
     for (const auto& endpoint : endpoints_) {
         did |= endpoint->poll();
     }
@@ -34,6 +37,27 @@ bool Engine::ready() {
     const std::lock_guard lock(endpoints_lock_);
     return std::any_of(endpoints_.begin(), endpoints_.end(), [](const auto& endpoint) { return endpoint->ready(); }) ||
            poller_.any_descriptor_ready();
+}
+
+bool Engine::arm() {
+    const std::lock_guard lock(endpoints_lock_);
+    bool again = false;
+    for (const auto& domain : domains_) {
+        again |= domain->arm();
+    }
+    return again;
+}
+
+bool Engine::unarmed() {
+    const std::lock_guard lock(endpoints_lock_);
+    return std::any_of(domains_.begin(), domains_.end(), [](const auto& domain) { return domain->unarmed(); });
+}
+
+void Engine::woken() {
+    const std::lock_guard lock(endpoints_lock_);
+    for (const auto& domain : domains_) {
+        domain->woken();
+    }
 }
 
 uint64_t Engine::sleep_limit_ns(uint64_t now) {
@@ -88,7 +112,14 @@ void Engine::look_at_peers() {
 // What a peer sent before it went is still delivered; the goodbye may have come by a faster way. Bounded, because a
 // peer that lives on might send for ever.
 void Engine::take_arrived(Endpoint& endpoint) {
-    for (int pass = 0; pass < kLastPasses && endpoint.poll(); ++pass) {
+    for (int pass = 0; pass < kLastPasses; ++pass) {
+        bool did = false;
+        for (const auto& domain : domains_) {
+            did |= domain->poll();
+        }
+        if (!endpoint.poll() && !did) {
+            return;
+        }
     }
 }
 

@@ -47,7 +47,17 @@ enum class Reason : uint8_t {
     user,
     misaligned,
     too_many_pages,
+    lane_reset,
+    remote_access,
+    no_answer,
+    not_ready,
+    local_access,
+    remote_error,
+    port_down,
+    memlock,
 };
+
+inline constexpr Reason kLastReason = Reason::memlock;
 
 // An outcome passed by value; [[nodiscard]] so that no failure is dropped without a thought.
 struct [[nodiscard]] Outcome {

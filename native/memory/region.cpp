@@ -98,7 +98,33 @@ std::shared_ptr<Region> Region::allocate_device(std::shared_ptr<accel::Device> d
     return region;
 }
 
+std::shared_ptr<Registration> Region::registration(int domain, uint8_t rights, const MakeRegistration& make) {
+    // Held while it is made, so that nobody makes a second one; nothing of the data plane waits for this lock.
+    const std::lock_guard lock(registrations_mutex_);
+    std::erase_if(registrations_, [](const Registered& each) { return each.registration.expired(); });
+    for (const Registered& each : registrations_) {
+        if (each.domain == domain && each.rights == rights) {
+            if (std::shared_ptr<Registration> found = each.registration.lock()) {
+                return found;
+            }
+        }
+    }
+    std::shared_ptr<Registration> made = make();
+    registrations_.push_back({domain, rights, made});
+    if (rights == 0) {
+        own_registrations_.push_back(made);
+    }
+    return made;
+}
+
+void Region::deregister() {
+    std::vector<std::shared_ptr<Registration>> ended; // outside the lock
+    const std::lock_guard lock(registrations_mutex_);
+    ended.swap(own_registrations_);
+}
+
 Region::~Region() {
+    own_registrations_.clear();
     if (owner_) {
         // A lost device has nothing left to free; there is nobody to tell.
         [[maybe_unused]] const Outcome outcome = owner_->free(address_);

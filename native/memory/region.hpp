@@ -4,10 +4,14 @@
 #include "accel/driver.hpp"
 #include "memory/descriptor.hpp"
 #include "memory/pinned.hpp"
+#include "memory/registration.hpp"
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
+#include <vector>
 
 namespace zerohop {
 
@@ -35,8 +39,20 @@ public:
     uint64_t fd_offset() const { return fd_offset_; }
     std::byte* host() const { return reinterpret_cast<std::byte*>(address_); }
 
+    using MakeRegistration = std::function<std::shared_ptr<Registration>()>;
+    // The registration of all of it with a domain, for what `rights` let a peer do; made if there is none. One without
+    // rights is for our own use and kept until deregister(); others as long as somebody holds them.
+    [[nodiscard]] std::shared_ptr<Registration> registration(int domain, uint8_t rights, const MakeRegistration& make);
+    // Ends those that are kept. To be called once close() has returned true, before the memory goes.
+    void deregister();
+
 private:
     Region() = default;
+    struct Registered {
+        int domain;
+        uint8_t rights;
+        std::weak_ptr<Registration> registration;
+    };
 
     uint64_t address_ = 0;
     size_t nbytes_ = 0;
@@ -46,6 +62,9 @@ private:
     uint64_t fd_offset_ = 0;
     size_t mapped_bytes_ = 0;              // ours to unmap
     std::shared_ptr<accel::Device> owner_; // ours to free
+    std::mutex registrations_mutex_;
+    std::vector<Registered> registrations_;
+    std::vector<std::shared_ptr<Registration>> own_registrations_;
 };
 
 // Part of a peer's shared memory, mapped here. close() drains; the mapping goes with the last reference.

@@ -17,6 +17,26 @@ bool same(const Capability& a, const Capability& b) {
 
 } // namespace
 
+std::shared_ptr<Registration> Share::registration(int domain, const Region::MakeRegistration& make) {
+    const std::lock_guard lock(registrations_mutex_);
+    if (revoked.load(std::memory_order_acquire)) {
+        return nullptr;
+    }
+    for (const auto& [number, found] : registrations_) {
+        if (number == domain) {
+            return found;
+        }
+    }
+    registrations_.emplace_back(domain, make());
+    return registrations_.back().second;
+}
+
+void Share::deregister() {
+    std::vector<std::pair<int, std::shared_ptr<Registration>>> ended; // outside the lock
+    const std::lock_guard lock(registrations_mutex_);
+    ended.swap(registrations_);
+}
+
 ShareId ShareTable::add(std::shared_ptr<Region> region, uint64_t offset, uint64_t nbytes, uint8_t rights,
                         const Capability& capability) {
     auto share = std::make_shared<Share>();
@@ -53,6 +73,12 @@ std::shared_ptr<Share> ShareTable::remove(ShareId id) {
         free_.push_back(id.index);
     }
     return share;
+}
+
+std::shared_ptr<Share> ShareTable::find(ShareId id) {
+    const std::lock_guard lock(lock_);
+    const bool there = id.index < entries_.size() && entries_[id.index].generation == id.generation;
+    return there ? entries_[id.index].share : nullptr;
 }
 
 Outcome ShareTable::check(ShareId id, const Capability& capability, uint8_t right, uint64_t offset, uint64_t nbytes,

@@ -9,6 +9,8 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 namespace zerohop {
@@ -36,6 +38,15 @@ struct Share {
     std::atomic<bool> revoked{false};
     // Copies that a device still runs for this share; revocation waits for them.
     std::atomic<uint64_t> device_copies{0};
+
+    // Its registration with a domain, made if there is none and it is not revoked; null when it is.
+    [[nodiscard]] std::shared_ptr<Registration> registration(int domain, const Region::MakeRegistration& make);
+    // After it was revoked: ends them, and with them all access of NICs under its keys.
+    void deregister();
+
+private:
+    std::mutex registrations_mutex_;
+    std::vector<std::pair<int, std::shared_ptr<Registration>>> registrations_; // by domain
 };
 
 class ShareTable {
@@ -44,6 +55,7 @@ public:
                               const Capability& capability);
     // Marks it revoked and forgets it: its id is never valid again. Null when it was not there.
     std::shared_ptr<Share> remove(ShareId id);
+    [[nodiscard]] std::shared_ptr<Share> find(ShareId id);
     // The share if the peer may do this to [offset, offset + nbytes) of it, else why not.
     [[nodiscard]] Outcome check(ShareId id, const Capability& capability, uint8_t right, uint64_t offset,
                                 uint64_t nbytes, std::shared_ptr<Share>& share);

@@ -4,11 +4,15 @@
 #include "engine/operation.hpp"
 #include "memory/extents.hpp"
 #include "memory/region.hpp"
+#include "memory/registration.hpp"
 #include "memory/share.hpp"
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 namespace zerohop {
@@ -31,6 +35,19 @@ struct Address {
     std::vector<int> fds; // borrowed
 };
 
+// What a peer gave out of a share of its memory, so that a NIC may reach it without asking: one key per rail of a lane.
+// close() drains, as for a Mapping.
+class RemoteKeys : public Pinnable {
+public:
+    RemoteKeys(uint64_t remote_address, uint64_t length, uint8_t allowed, std::vector<uint32_t> rail_keys, bool atomic)
+        : address(remote_address), nbytes(length), rights(allowed), keys(std::move(rail_keys)), atomics(atomic) {}
+    const uint64_t address; // of the share's first byte
+    const uint64_t nbytes;
+    const uint8_t rights;
+    const std::vector<uint32_t> keys;
+    const bool atomics; // the NIC at that end has them
+};
+
 // A pair (memory, remote memory) on one lane: all that does not change from operation to operation.
 struct Route {
     std::shared_ptr<Endpoint> endpoint;
@@ -40,6 +57,8 @@ struct Route {
     uint64_t remote_nbytes = 0;
     uint8_t rights = 0;
     std::shared_ptr<Mapping> mapping; // the remote memory itself, where the lane can map it
+    std::shared_ptr<RemoteKeys> keys; // to the remote memory, where the lane's NICs can reach it
+    std::vector<uint32_t> local_keys; // of the local memory, one per rail; good while `local` is open
 };
 
 enum class Kind : uint8_t { write, read, fetch_add, compare_swap, notify, send, recv, flush };
@@ -102,6 +121,37 @@ public:
     virtual void each_statistic(void (*visit)(void*, const char*, uint64_t), void* context) const = 0;
 };
 
+using DomainOptions = std::map<std::string, int64_t>;
+
+// An opened device of a provider whose fabric is made of devices: what its lanes share.
+class Domain : public std::enable_shared_from_this<Domain> {
+public:
+    virtual ~Domain() = default;
+    [[nodiscard]] virtual const char* provider() const = 0;
+    [[nodiscard]] virtual const std::string& device() const = 0;
+    [[nodiscard]] virtual int port() const = 0;
+    [[nodiscard]] virtual int number() const = 0; // unlike that of any other domain of the engine
+    // Can lanes be made over it now?
+    [[nodiscard]] virtual bool alive() const = 0;
+    [[nodiscard]] virtual std::map<std::string, std::variant<int64_t, double, std::string>> facts() const = 0;
+    // Registers [address, address + nbytes) of the region for what `rights` let a peer do; no rights: for our own use.
+    // Throws NativeError whose text tells every way that was tried.
+    [[nodiscard]] virtual std::shared_ptr<Registration> reg(Region& region, uint64_t address, uint64_t nbytes,
+                                                            uint8_t rights) = 0;
+
+    // As of Endpoint: completions for all lanes of the device.
+    virtual bool poll() = 0;
+    // Nobody will poll for a while: from now on whatever happens makes a watched descriptor readable. True when
+    // something may have happened before that.
+    virtual bool arm() = 0;
+    // A watched descriptor may be readable: takes what it says. Nothing is armed after that.
+    virtual void woken() = 0;
+    // Would nobody notice if something happened? Then sleeping must be short.
+    [[nodiscard]] virtual bool unarmed() const = 0;
+    // Before it goes; its lanes are gone.
+    virtual void close() = 0;
+};
+
 struct Probe {
     bool usable = false;
     std::string reason;
@@ -113,7 +163,13 @@ public:
     virtual ~Provider() = default;
     [[nodiscard]] virtual const char* name() const = 0;
     [[nodiscard]] virtual Probe probe() const = 0;
-    [[nodiscard]] virtual std::shared_ptr<Endpoint> endpoint(Engine& engine, std::shared_ptr<Peer> peer) const = 0;
+    // Throws NativeError; providers without devices always do.
+    [[nodiscard]] virtual std::shared_ptr<Domain> open(Engine& engine, const std::string& device, int port, int number,
+                                                       const DomainOptions& options) const;
+    // `rails`: domains of this provider that the lane may use, the first one for all that is small; none where the
+    // provider has no devices.
+    [[nodiscard]] virtual std::shared_ptr<Endpoint> endpoint(Engine& engine, std::shared_ptr<Peer> peer,
+                                                             std::span<const std::shared_ptr<Domain>> rails) const = 0;
 };
 
 // All that this build has, cheapest first.

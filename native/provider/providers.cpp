@@ -1,13 +1,30 @@
+#include "engine/status.hpp"
 #include "provider/provider.hpp"
 #include "provider/shm/endpoint.hpp"
 #include "provider/tcp/endpoint.hpp"
+#ifdef ZEROHOP_VERBS
+#include "provider/verbs/provider.hpp"
+#else
+#include "provider/unbuilt.hpp"
+#endif
 
 namespace zerohop {
 
+std::shared_ptr<Domain> Provider::open(Engine& /*engine*/, const std::string& /*device*/, int /*port*/, int /*number*/,
+                                       const DomainOptions& /*options*/) const {
+    throw NativeError(Status::unsupported, Reason::none, std::string(name()) + " is not made of devices");
+}
+
 const std::vector<const Provider*>& providers() {
     static const shm::ShmProvider shm;
+#ifdef ZEROHOP_VERBS
+    static const verbs::VerbsProvider verbs;
+#else
+    static const UnbuiltProvider verbs("verbs", "this build was made without the headers of libibverbs",
+                                       "apt-get install libibverbs-dev, and install zerohop from source again");
+#endif
     static const tcp::TcpProvider tcp;
-    static const std::vector<const Provider*> all{&shm, &tcp};
+    static const std::vector<const Provider*> all{&shm, &verbs, &tcp};
     return all;
 }
 

@@ -3,6 +3,7 @@ The data plane of zerohop: operations, lanes, shares and the engine that drives 
 """
 
 import enum
+from collections.abc import Mapping as _Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -90,6 +91,22 @@ class Reason(enum.IntEnum):
 
     TOO_MANY_PAGES = 23
 
+    LANE_RESET = 24
+
+    REMOTE_ACCESS = 25
+
+    NO_ANSWER = 26
+
+    NOT_READY = 27
+
+    LOCAL_ACCESS = 28
+
+    REMOTE_ERROR = 29
+
+    PORT_DOWN = 30
+
+    MEMLOCK = 31
+
 class NativeError(Exception):
     """An error known at once; args are (status, reason, text)."""
 
@@ -167,6 +184,33 @@ class Mapping:
     def nbytes(self) -> int: ...
     def close(self) -> bool: ...
 
+class Domain:
+    """An opened device port of a provider that is made of devices."""
+
+    @property
+    def provider(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def alive(self) -> bool: ...
+    def facts(self) -> dict[str, int | float | str]: ...
+    def close(self) -> None: ...
+
+class RemoteKeys:
+    """What reaches a peer's memory over a lane of NICs: a key for each rail."""
+
+    def __init__(self, address: int, nbytes: int, rights: int, keys: Sequence[int], atomics: bool) -> None: ...
+    @property
+    def nbytes(self) -> int: ...
+    def close(self) -> bool:
+        """
+        No operation begins with it any more; True once none is left that did before.
+        """
+
 class Endpoint:
     """One end of a lane."""
 
@@ -175,10 +219,20 @@ class Endpoint:
     @property
     def alive(self) -> bool: ...
     @property
+    def gone(self) -> bool:
+        """Closed, and no device has anything of it any more."""
+
+    @property
+    def state(self) -> tuple[Status, Reason]: ...
+    @property
     def limits(self) -> dict[str, float]: ...
     def address(self) -> tuple[bytes, list[int]]: ...
     def connect(self, data: bytes, fds: Sequence[int]) -> None: ...
-    def close(self) -> None: ...
+    def close(self, reset: bool = False) -> None:
+        """
+        `reset`: the other end has failed, rather than that somebody here closed it.
+        """
+
     def statistics(self) -> dict[str, int]: ...
 
 def providers() -> list[tuple[str, bool, str, str]]:
@@ -187,7 +241,7 @@ def providers() -> list[tuple[str, bool, str, str]]:
 class Engine:
     """The engine of one Context."""
 
-    def __init__(self, spin_ns: int, sim_devices: int, heartbeat_ns: int) -> None: ...
+    def __init__(self, spin_ns: int, sim_devices: int, heartbeat_ns: int, sim_peermem: bool = True) -> None: ...
     @property
     def presence_fd(self) -> int: ...
     @property
@@ -195,7 +249,14 @@ class Engine:
     def add_peer(self, presence_fd: int, doorbell_fd: int) -> int: ...
     def drop_peer(self, peer: int, status: Status, reason: Reason) -> None: ...
     def peer_status(self, peer: int) -> tuple[Status, Reason]: ...
-    def endpoint(self, provider: str, peer: int) -> Endpoint: ...
+    def endpoint(self, provider: str, peer: int, domains: Sequence[Domain] = []) -> Endpoint: ...
+    def open_domain(self, provider: str, device: str, port: int, options: _Mapping[str, int]) -> Domain: ...
+    def register_local(self, region: Region, domain: Domain) -> int:
+        """The key by which the domain's device knows the memory."""
+
+    def reach(self, share_id: int, domain: Domain, own: bool) -> tuple[int, int]:
+        """Where a peer's NIC finds the share, and by which key."""
+
     def register(
         self, address: int, nbytes: int, device: int, fd: int = -1, fd_offset: int = 0, readonly: bool = False
     ) -> Region: ...
@@ -212,6 +273,8 @@ class Engine:
         remote_nbytes: int,
         rights: int,
         mapping: Mapping | None,
+        keys: RemoteKeys | None = None,
+        local_keys: Sequence[int] = [],
     ) -> int: ...
     def drop_route(self, route: int) -> None: ...
     def pop_notification(self, deadline_ns: int, spin_ns: int) -> tuple[int, int, int] | None: ...
@@ -269,3 +332,86 @@ class Engine:
         self, endpoint: Endpoint, region: Region, offset: int, nbytes: int, deadline_ns: int, nowait: bool = False
     ) -> Op: ...
     def post_flush(self, endpoint: Endpoint, deadline_ns: int) -> int | Op: ...
+
+class FabricRequest:
+    """A work request for a send queue."""
+
+    def __init__(
+        self,
+        id: int,
+        opcode: int,
+        flags: int,
+        immediate: int,
+        remote_address: int,
+        remote_key: int,
+        operand: int,
+        compare: int,
+        pieces: Sequence[tuple[int, int, int]],
+        payload: bytes,
+        nbytes: int,
+    ) -> None: ...
+
+class FabricReceive:
+    """A work request for a receive queue."""
+
+    def __init__(self, id: int, pieces: Sequence[tuple[int, int, int]]) -> None: ...
+
+class FabricEndpoint:
+    """A queue pair with queues of its own."""
+
+    def address(self) -> tuple[int, int, int, int, int, int, bytes]:
+        """Number, PSN, LID, link layer, MTU code, read credit, GID."""
+
+    def connect(
+        self, number: int, psn: int, lid: int, link_layer: int, mtu: int, read_credit: int, gid: bytes
+    ) -> None: ...
+    def post(self, chain: Sequence[FabricRequest]) -> None: ...
+    def post_receives(self, chain: Sequence[FabricReceive]) -> None: ...
+    def poll(self, most: int) -> list[tuple[int, int, int, int, int, int]]:
+        """Id, opcode, status, bytes, immediate or -1, vendor's error of each."""
+
+    def arm(self) -> None: ...
+    def sleep(self, deadline_ns: int) -> None: ...
+    @property
+    def sends(self) -> int: ...
+    @property
+    def receives(self) -> int: ...
+    @property
+    def max_inline(self) -> int: ...
+    def close(self) -> None: ...
+    def abandon(self) -> None:
+        """In a forked child."""
+
+class FabricRegion:
+    """Memory registered with a device."""
+
+    @property
+    def local_key(self) -> int: ...
+    @property
+    def remote_key(self) -> int: ...
+    @property
+    def how(self) -> str: ...
+    def close(self) -> None:
+        """Ends the registration."""
+
+    def abandon(self) -> None: ...
+
+class FabricDevice:
+    """An opened port of a device, with a protection domain."""
+
+    @staticmethod
+    def open(name: str, port: int) -> FabricDevice: ...
+    def register(self, engine: Engine | None, address: int, nbytes: int, access: int) -> FabricRegion:
+        """`engine`: whose accelerator has the memory; None for host memory."""
+
+    def endpoint(
+        self, messages: int, receives: int, completions: int, sge: int, inline_bytes: int, options: _Mapping[str, int]
+    ) -> FabricEndpoint: ...
+    def close(self) -> None: ...
+    def abandon(self) -> None: ...
+
+def fabric_devices() -> list[dict[str, Any]]:
+    """The RDMA devices of this machine, with what verbs says of them."""
+
+def fabric_why_not_direct() -> str:
+    """Why the queues of no device can be written directly."""

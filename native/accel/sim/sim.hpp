@@ -14,6 +14,8 @@
 //   behind a wait that was broken off fail likewise: without the wait their order would be a lie.
 // - Destroying a stream runs what is queued (emulated delays are cut short) and joins the thread. In a forked child
 //   it touches neither the thread nor its locks.
+// - `peermem` decides whether a NIC may register its memory: on, the private alias is registered under the device
+//   address; off, only the device address itself is offered, which no NIC can pin, as on a machine without the module.
 // - Every allocation holds one descriptor (the memfd, kept because exporting to another process needs it).
 #pragma once
 
@@ -38,6 +40,6 @@ public:
 };
 
 // `devices` devices named "sim:0" and so on; none for a count below 1. Throws std::bad_alloc.
-[[nodiscard]] std::shared_ptr<SimDriver> make_sim_driver(int devices);
+[[nodiscard]] std::shared_ptr<SimDriver> make_sim_driver(int devices, bool peermem = true);
 
 } // namespace zerohop::accel

@@ -57,7 +57,7 @@ private:
 
 class SimDriverImpl final : public SimDriver {
 public:
-    explicit SimDriverImpl(int devices) : shared_(std::make_shared<SimState>(devices)) {
+    SimDriverImpl(int devices, bool peermem) : shared_(std::make_shared<SimState>(devices)), peermem_(peermem) {
         for (int index = 0; index < devices; ++index) {
             states_.push_back(std::make_shared<DeviceState>(index, shared_));
             devices_.push_back(std::make_shared<SimDevice>(states_.back()));
@@ -67,6 +67,18 @@ public:
     std::string kind() const override { return "sim"; }
     std::vector<std::shared_ptr<Device>> devices() override { return devices_; }
     Description describe(uint64_t address) const override { return shared_->memory.describe(address); }
+
+    std::vector<Registrable> registrable(uint64_t address, size_t nbytes) const override {
+        using Kind = Registrable::Kind;
+        std::vector<Registrable> ways{{.kind = Kind::dma_buf, .why_not = "a simulated device exports none"}};
+        const uint64_t alias = peermem_ ? shared_->memory.alias(address, nbytes) : 0;
+        if (alias != 0) {
+            ways.push_back({.kind = Kind::alias, .address = alias, .why_not = ""});
+        } else {
+            ways.push_back({.kind = Kind::plain, .address = address, .why_not = ""});
+        }
+        return ways;
+    }
 
     Outcome register_host(void* address, size_t nbytes) override {
         return shared_->memory.register_host(reinterpret_cast<uint64_t>(address), nbytes);
@@ -108,6 +120,7 @@ private:
     }
 
     std::shared_ptr<SimState> shared_;
+    const bool peermem_;
     std::vector<std::shared_ptr<DeviceState>> states_;
     std::vector<std::shared_ptr<Device>> devices_;
 };
@@ -115,8 +128,8 @@ private:
 } // namespace
 } // namespace sim
 
-std::shared_ptr<SimDriver> make_sim_driver(int devices) {
-    return std::make_shared<sim::SimDriverImpl>(devices);
+std::shared_ptr<SimDriver> make_sim_driver(int devices, bool peermem) {
+    return std::make_shared<sim::SimDriverImpl>(devices, peermem);
 }
 
 } // namespace zerohop::accel

@@ -126,6 +126,12 @@ std::shared_ptr<Allocation> SimMemory::find(uint64_t address) const {
     return after == allocations_.begin() ? nullptr : std::prev(after)->second;
 }
 
+uint64_t SimMemory::alias(uint64_t address, size_t nbytes) const {
+    const std::shared_lock lock(mutex_);
+    const std::shared_ptr<Allocation> found = find(address);
+    return found && found->holds(address, nbytes) ? found->alias_of(address) : 0;
+}
+
 Description SimMemory::describe(uint64_t address) const {
     const std::shared_lock lock(mutex_);
     if (const auto found = find(address); found && found->holds(address, 1)) {

@@ -58,6 +58,8 @@ public:
     // access_denied/bounds unless `address` is what `alloc` of the same device returned and is not freed yet.
     Outcome free(int device, uint64_t address);
     [[nodiscard]] Description describe(uint64_t address) const;
+    // The address that the CPU, and a NIC, may use for a range of device memory, until it is freed; 0 if it is none.
+    [[nodiscard]] uint64_t alias(uint64_t address, size_t nbytes) const;
 
     // access_denied/bounds for an empty range, one that wraps, is device memory, or overlaps a registered one.
     Outcome register_host(uint64_t address, size_t nbytes);

@@ -55,11 +55,15 @@ bool FramedEndpoint::poll() {
         fail(stream_->state());
     }
     if (!failure_.ok()) {
-        engine_.lose_peer(*peer_, failure_);
-        close(failure_);
+        on_failure(failure_);
         did = true;
     }
     return did;
+}
+
+void FramedEndpoint::on_failure(Outcome outcome) {
+    engine_.lose_peer(*peer_, outcome);
+    close(outcome);
 }
 
 // With the lane's lock held.

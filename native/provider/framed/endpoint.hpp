@@ -58,6 +58,12 @@ protected:
     // Announces a write whose bytes went by another way; the credit has been taken.
     [[nodiscard]] Outcome push_notify(uint32_t value, uint64_t nbytes);
     [[nodiscard]] Outcome check_range(const Request& request, uint8_t right) const;
+    // The poller's, with the data in place. More notifications than were granted end the lane.
+    void deliver(uint32_t value, uint64_t nbytes);
+    // Noted by the poller, and acted upon by the end of poll().
+    void fail(Outcome outcome);
+    // What the lane's failure comes to: a stream that ends takes the peer with it.
+    virtual void on_failure(Outcome outcome);
 
 private:
     // initiator.cpp
@@ -91,7 +97,7 @@ private:
     void on_notify(const FrameHeader& header);
     void answer(uint32_t ticket, Outcome outcome, uint64_t value = 0, bool last = true);
     [[nodiscard]] Outcome check_pages(const FrameHeader& header, uint8_t right, std::shared_ptr<Share>& share);
-    void deliver(const FrameHeader& header);
+    void announce(const FrameHeader& header);
     [[nodiscard]] Sink* arrival_sink(const FrameHeader& header, Pin<Region> region,
                                      const std::shared_ptr<Share>& share);
     void uncount(Arrival& arrival);
@@ -105,7 +111,6 @@ private:
     bool begin_payload();
     void end_frame();
     [[nodiscard]] bool well_formed(const FrameHeader& header) const;
-    void fail(Outcome outcome);
     void push_small(const FrameHeader& header, const void* body = nullptr, size_t nbytes = 0);
     bool pump(uint64_t budget);
     bool can_send() const {

@@ -71,7 +71,7 @@ inline Outcome outcome_of(const FrameHeader& header) {
     case Status::protocol:
     case Status::no_memory:
     case Status::device_error:
-        return {status, reason <= Reason::too_many_pages ? reason : Reason::malformed};
+        return {status, reason <= kLastReason ? reason : Reason::malformed};
     case Status::pending:
     case Status::closed:
     case Status::deadline:

@@ -130,24 +130,27 @@ void FramedEndpoint::end_write(const FrameHeader& header) {
         return;
     }
     if (outcome.ok()) {
-        deliver(header);
+        announce(header);
     }
     answer(header.ticket, outcome);
 }
 
 // After the data: on this thread the bytes are in place, and whoever pops the notification synchronises with it.
-void FramedEndpoint::deliver(const FrameHeader& header) {
-    if (!header.has(kNotify)) {
-        return;
+void FramedEndpoint::announce(const FrameHeader& header) {
+    if (header.has(kNotify)) {
+        deliver(header.notify, header.arg);
     }
+}
+
+void FramedEndpoint::deliver(uint32_t value, uint64_t nbytes) {
     if (undelivered_credits_.fetch_sub(1, std::memory_order_acq_rel) <= 0) {
         return fail({Status::protocol, Reason::no_credit}); // more than it was granted
     }
-    engine_.notify({peer_->id(), header.notify, header.arg, shared_from_this()});
+    engine_.notify({peer_->id(), value, nbytes, shared_from_this()});
 }
 
 void FramedEndpoint::on_notify(const FrameHeader& header) {
-    deliver(header);
+    announce(header);
     if (header.has(kLast)) {
         answer(header.ticket, {});
     }
@@ -319,7 +322,7 @@ void FramedEndpoint::finish_arrival(Arrival& arrival) {
             outcome = given_up;
         }
     } else if (outcome.ok()) {
-        deliver(arrival.last);
+        announce(arrival.last);
     }
     answer(arrival.ticket, outcome);
 }

@@ -295,7 +295,8 @@ Probe ShmProvider::probe() const {
     return {true, "", ""};
 }
 
-std::shared_ptr<Endpoint> ShmProvider::endpoint(Engine& engine, std::shared_ptr<Peer> peer) const {
+std::shared_ptr<Endpoint> ShmProvider::endpoint(Engine& engine, std::shared_ptr<Peer> peer,
+                                                std::span<const std::shared_ptr<Domain>> /*rails*/) const {
     return std::make_shared<ShmEndpoint>(engine, std::move(peer));
 }
 

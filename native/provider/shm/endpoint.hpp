@@ -48,7 +48,8 @@ class ShmProvider final : public Provider {
 public:
     const char* name() const override { return "shm"; }
     Probe probe() const override;
-    std::shared_ptr<Endpoint> endpoint(Engine& engine, std::shared_ptr<Peer> peer) const override;
+    std::shared_ptr<Endpoint> endpoint(Engine& engine, std::shared_ptr<Peer> peer,
+                                       std::span<const std::shared_ptr<Domain>> rails) const override;
 };
 
 } // namespace zerohop::shm

@@ -34,7 +34,8 @@ Probe TcpProvider::probe() const {
     return {true, "", ""};
 }
 
-std::shared_ptr<Endpoint> TcpProvider::endpoint(Engine& engine, std::shared_ptr<Peer> peer) const {
+std::shared_ptr<Endpoint> TcpProvider::endpoint(Engine& engine, std::shared_ptr<Peer> peer,
+                                                std::span<const std::shared_ptr<Domain>> /*rails*/) const {
     return std::make_shared<TcpEndpoint>(engine, std::move(peer));
 }
 

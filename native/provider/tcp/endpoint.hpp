@@ -21,7 +21,8 @@ class TcpProvider final : public Provider {
 public:
     const char* name() const override { return "tcp"; }
     Probe probe() const override;
-    std::shared_ptr<Endpoint> endpoint(Engine& engine, std::shared_ptr<Peer> peer) const override;
+    std::shared_ptr<Endpoint> endpoint(Engine& engine, std::shared_ptr<Peer> peer,
+                                       std::span<const std::shared_ptr<Domain>> rails) const override;
 };
 
 } // namespace zerohop::tcp

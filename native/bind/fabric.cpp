@@ -1,0 +1,300 @@
+#include "bind/common.hpp"
+
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#ifdef ZEROHOP_VERBS
+#include "fabric/endpoint.hpp"
+#include "fabric/inventory.hpp"
+#include "provider/verbs/memory_region.hpp"
+
+#include <cstring>
+#include <tuple>
+#include <vector>
+#endif
+
+namespace zerohop::bind {
+
+#ifdef ZEROHOP_VERBS
+
+namespace {
+
+// Address, length, local key.
+using Pieces = std::vector<std::tuple<uint64_t, uint32_t, uint32_t>>;
+// Id, opcode, status, bytes, immediate or -1, vendor's error.
+using Ended = std::tuple<uint64_t, int, int, uint32_t, int64_t, uint32_t>;
+// Queue pair number, PSN, LID, link layer, MTU code, read credit, GID or nothing.
+using AddressTuple = std::tuple<uint32_t, uint32_t, uint16_t, uint8_t, uint8_t, uint8_t, nb::bytes>;
+
+// What Python holds; nothing after close() or abandon().
+template <class T> struct Held {
+    std::shared_ptr<T> object;
+
+    // The caller's own: once the interpreter is released, another thread may close it.
+    std::shared_ptr<T> get() const {
+        if (!object) {
+            throw NativeError(Status::closed, Reason::none, "");
+        }
+        return object;
+    }
+    void close() {
+        std::shared_ptr<T> last = std::move(object);
+        const Released release;
+        last.reset();
+    }
+    // In a forked child, which has the parent's descriptors: destroying what they stand for would destroy the parent's.
+    void abandon() {
+        static auto* kept = new std::vector<std::shared_ptr<T>>;
+        kept->push_back(std::move(object));
+        object.reset();
+    }
+};
+
+struct PyFabricDevice : Held<verbs::Device> {};
+struct PyFabricRegion : Held<verbs::MemoryRegion> {};
+struct PyFabricEndpoint : Held<fabric::Endpoint> {};
+
+nb::dict describe(const fabric::PortFacts& port) {
+    nb::dict entry;
+    entry["number"] = port.number;
+    entry["state"] = port.state;
+    entry["link_layer"] = port.link_layer;
+    entry["lid"] = port.lid;
+    entry["max_mtu"] = port.max_mtu;
+    entry["active_mtu"] = port.active_mtu;
+    entry["max_message"] = port.max_message;
+    entry["gid_entries"] = port.gid_entries;
+    return entry;
+}
+
+nb::dict describe(const fabric::DeviceFacts& device) {
+    nb::dict entry;
+    entry["name"] = device.name;
+    entry["why_not"] = device.why_not;
+    entry["guid"] = device.guid;
+    entry["firmware"] = device.firmware;
+    entry["vendor"] = device.vendor;
+    entry["part"] = device.part;
+    entry["max_queue_pairs"] = device.max_queue_pairs;
+    entry["max_requests"] = device.max_requests;
+    entry["max_sge"] = device.max_sge;
+    entry["max_completions"] = device.max_completions;
+    entry["max_regions"] = device.max_regions;
+    entry["max_region"] = device.max_region;
+    entry["read_credit"] = device.read_credit;
+    entry["atomics"] = device.atomics;
+    nb::list ports;
+    for (const fabric::PortFacts& port : device.ports) {
+        ports.append(describe(port));
+    }
+    entry["ports"] = ports;
+    return entry;
+}
+
+nb::list devices() {
+    std::vector<fabric::DeviceFacts> found;
+    {
+        const Released release;
+        found = fabric::devices();
+    }
+    nb::list result;
+    for (const fabric::DeviceFacts& device : found) {
+        result.append(describe(device));
+    }
+    return result;
+}
+
+PyFabricRegion register_memory(const PyFabricDevice& self, Engine* engine, uint64_t address, uint64_t nbytes,
+                               int access) {
+    const std::shared_ptr<verbs::Device> device = self.get();
+    std::vector<accel::Registrable> ways;
+    if (engine == nullptr) {
+        ways.push_back({.kind = accel::Registrable::Kind::plain, .address = address, .why_not = ""});
+    } else {
+        ways = engine->accelerators().driver().registrable(address, nbytes);
+    }
+    const Released release;
+    return {{std::make_shared<verbs::MemoryRegion>(device, ways, address, nbytes, access)}};
+}
+
+PyFabricEndpoint make_endpoint(const PyFabricDevice& self, uint32_t messages, uint32_t receives, uint32_t completions,
+                               uint32_t sge, uint32_t inline_bytes, const verbs::OptionMap& options) {
+    const std::shared_ptr<verbs::Device> device = self.get();
+    const fabric::Endpoint::Size size{messages, receives, completions, sge, inline_bytes};
+    const verbs::Options checked = verbs::Options::from(options);
+    const Released release;
+    return {{std::make_shared<fabric::Endpoint>(device, size, checked)}};
+}
+
+AddressTuple address_of(const PyFabricEndpoint& self) {
+    const verbs::QueuePairAddress address = self.get()->address();
+    const size_t gid_bytes = address.global != 0 ? address.gid.size() : 0;
+    return {address.number,
+            address.psn,
+            address.lid,
+            address.link_layer,
+            address.mtu,
+            address.read_credit,
+            nb::bytes(reinterpret_cast<const char*>(address.gid.data()), gid_bytes)};
+}
+
+void connect(const PyFabricEndpoint& self, uint32_t number, uint32_t psn, uint16_t lid, uint8_t link_layer, uint8_t mtu,
+             uint8_t read_credit, const nb::bytes& gid) {
+    verbs::QueuePairAddress remote;
+    remote.number = number;
+    remote.psn = psn;
+    remote.lid = lid;
+    remote.link_layer = link_layer;
+    remote.mtu = mtu;
+    remote.read_credit = read_credit;
+    if (gid.size() == remote.gid.size()) {
+        remote.global = 1;
+        std::memcpy(remote.gid.data(), gid.c_str(), gid.size());
+    }
+    const std::shared_ptr<fabric::Endpoint> endpoint = self.get();
+    const Released release;
+    endpoint->connect(remote);
+}
+
+std::vector<ibv_sge> pieces_of(const Pieces& pieces) {
+    std::vector<ibv_sge> made;
+    made.reserve(pieces.size());
+    for (const auto& [address, nbytes, key] : pieces) {
+        made.push_back({address, nbytes, key});
+    }
+    return made;
+}
+
+void make_request(fabric::Request* self, uint64_t id, int opcode, unsigned flags, uint32_t immediate,
+                  uint64_t remote_address, uint32_t remote_key, uint64_t operand, uint64_t compare,
+                  const Pieces& pieces, const nb::bytes& payload, uint64_t nbytes) {
+    new (self) fabric::Request{
+        .id = id,
+        .opcode = static_cast<ibv_wr_opcode>(opcode),
+        .flags = flags,
+        .immediate = immediate,
+        .remote_address = remote_address,
+        .remote_key = remote_key,
+        .operand = operand,
+        .compare = compare,
+        .pieces = pieces_of(pieces),
+        .payload = std::string(payload.c_str(), payload.size()),
+        .nbytes = nbytes,
+    };
+}
+
+template <class Work> void post(const PyFabricEndpoint& self, const std::vector<const Work*>& chain) {
+    const std::shared_ptr<fabric::Endpoint> endpoint = self.get();
+    const Released release;
+    endpoint->post(std::span<const Work* const>(chain));
+}
+
+std::vector<Ended> poll(const PyFabricEndpoint& self, size_t most) {
+    std::vector<Ended> ended;
+    for (const fabric::Completion& each : self.get()->poll(most)) {
+        ended.emplace_back(each.id, each.opcode, each.status, each.nbytes, each.immediate, each.vendor_error);
+    }
+    return ended;
+}
+
+void register_requests(nb::module_& m) {
+    nb::class_<fabric::Request>(m, "FabricRequest", "A work request for a send queue.")
+        .def("__init__", &make_request, nb::arg("id"), nb::arg("opcode"), nb::arg("flags"), nb::arg("immediate"),
+             nb::arg("remote_address"), nb::arg("remote_key"), nb::arg("operand"), nb::arg("compare"),
+             nb::arg("pieces"), nb::arg("payload"), nb::arg("nbytes"));
+    nb::class_<fabric::Receive>(m, "FabricReceive", "A work request for a receive queue.")
+        .def(
+            "__init__",
+            [](fabric::Receive* self, uint64_t id, const Pieces& pieces) {
+                new (self) fabric::Receive{id, pieces_of(pieces)};
+            },
+            nb::arg("id"), nb::arg("pieces"));
+}
+
+void register_endpoints(nb::module_& m) {
+    nb::class_<PyFabricEndpoint>(m, "FabricEndpoint", "A queue pair with queues of its own.")
+        .def("address", &address_of, "Number, PSN, LID, link layer, MTU code, read credit, GID.")
+        .def("connect", &connect, nb::arg("number"), nb::arg("psn"), nb::arg("lid"), nb::arg("link_layer"),
+             nb::arg("mtu"), nb::arg("read_credit"), nb::arg("gid"))
+        .def("post", &post<fabric::Request>, nb::arg("chain"))
+        .def("post_receives", &post<fabric::Receive>, nb::arg("chain"))
+        .def("poll", &poll, nb::arg("most"), "Id, opcode, status, bytes, immediate or -1, vendor's error of each.")
+        .def("arm", [](const PyFabricEndpoint& self) { self.get()->arm(); })
+        .def(
+            "sleep",
+            [](const PyFabricEndpoint& self, uint64_t deadline_ns) {
+                const std::shared_ptr<fabric::Endpoint> endpoint = self.get();
+                const Released release;
+                endpoint->sleep(deadline_ns);
+            },
+            nb::arg("deadline_ns"))
+        .def_prop_ro("sends", [](const PyFabricEndpoint& self) { return self.object ? self.object->sends() : 0; })
+        .def_prop_ro("receives", [](const PyFabricEndpoint& self) { return self.object ? self.object->receives() : 0; })
+        .def_prop_ro("max_inline", [](const PyFabricEndpoint& self) { return self.get()->max_inline(); })
+        .def("close",
+             [](PyFabricEndpoint& self) {
+                 if (const std::shared_ptr<fabric::Endpoint> endpoint = self.object) {
+                     const Released release;
+                     endpoint->close(); // now, also where another thread still has it
+                 }
+                 self.close();
+             })
+        .def("abandon", [](PyFabricEndpoint& self) { self.abandon(); }, "In a forked child.");
+}
+
+void register_devices(nb::module_& m) {
+    nb::class_<PyFabricRegion>(m, "FabricRegion", "Memory registered with a device.")
+        .def_prop_ro("local_key", [](const PyFabricRegion& self) { return self.get()->local_key(); })
+        .def_prop_ro("remote_key", [](const PyFabricRegion& self) { return self.get()->remote_key(); })
+        .def_prop_ro("how", [](const PyFabricRegion& self) { return self.get()->how(); })
+        .def(
+            "close", [](PyFabricRegion& self) { self.close(); }, "Ends the registration.")
+        .def("abandon", [](PyFabricRegion& self) { self.abandon(); });
+
+    nb::class_<PyFabricDevice>(m, "FabricDevice", "An opened port of a device, with a protection domain.")
+        .def_static(
+            "open",
+            [](const std::string& name, uint8_t port) {
+                const Released release;
+                return PyFabricDevice{{verbs::Device::open(name, port)}};
+            },
+            nb::arg("name"), nb::arg("port"))
+        .def("register", &register_memory, nb::arg("engine").none(), nb::arg("address"), nb::arg("nbytes"),
+             nb::arg("access"), "`engine`: whose accelerator has the memory; None for host memory.")
+        .def("endpoint", &make_endpoint, nb::arg("messages"), nb::arg("receives"), nb::arg("completions"),
+             nb::arg("sge"), nb::arg("inline_bytes"), nb::arg("options"))
+        .def("close", [](PyFabricDevice& self) { self.close(); })
+        .def("abandon", [](PyFabricDevice& self) { self.abandon(); });
+}
+
+} // namespace
+
+void register_fabric(nb::module_& m) {
+    register_requests(m);
+    register_endpoints(m);
+    register_devices(m);
+    m.def("fabric_devices", &devices, nb::sig("def fabric_devices() -> list[dict[str, typing.Any]]"),
+          "The RDMA devices of this machine, with what verbs says of them.");
+    m.def("fabric_why_not_direct", &fabric::why_not_direct, "Why the queues of no device can be written directly.");
+}
+
+#else
+
+namespace {
+
+[[noreturn]] void raise_unbuilt() {
+    throw NativeError(Status::unsupported, Reason::none, "this build was made without the headers of libibverbs");
+}
+
+} // namespace
+
+void register_fabric(nb::module_& m) {
+    m.def("fabric_devices", &raise_unbuilt);
+    m.def("fabric_why_not_direct", &raise_unbuilt);
+}
+
+#endif
+
+} // namespace zerohop::bind

@@ -1,0 +1,349 @@
+#include "fabric/endpoint.hpp"
+
+#include "engine/clock.hpp"
+#include "engine/status.hpp"
+
+#include <algorithm>
+#include <arpa/inet.h>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <fcntl.h>
+#include <poll.h>
+#include <string>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+namespace zerohop::fabric {
+
+namespace {
+
+// Marks the receives among the numbers that a work request carries as its id.
+constexpr uint64_t kReceive = 1ULL << 63;
+constexpr size_t kBatch = 32;
+
+ibv_wc_opcode completion_opcode(ibv_wr_opcode opcode) {
+    switch (opcode) {
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+        return IBV_WC_RDMA_WRITE;
+    case IBV_WR_RDMA_READ:
+        return IBV_WC_RDMA_READ;
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+        return IBV_WC_COMP_SWAP;
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+        return IBV_WC_FETCH_ADD;
+    default:
+        return IBV_WC_SEND;
+    }
+}
+
+[[noreturn]] void refuse_full(const char* queue, uint64_t taken, uint64_t length, size_t wanted) {
+    throw NativeError(Status::would_block, Reason::none,
+                      "of the " + std::to_string(length) + " places of the " + queue + ", " +
+                          std::to_string(length - taken) + " are free, and " + std::to_string(wanted) + " are needed");
+}
+
+void fill(ibv_send_wr& made, const Request& request, ibv_sge& payload) {
+    made.opcode = request.opcode;
+    made.send_flags = request.flags;
+    made.imm_data = htonl(request.immediate);
+    if (request.payload.empty()) {
+        // The library only reads them.
+        made.sg_list = const_cast<ibv_sge*>(request.pieces.data());
+        made.num_sge = static_cast<int>(request.pieces.size());
+    } else {
+        payload = {reinterpret_cast<uint64_t>(request.payload.data()), static_cast<uint32_t>(request.payload.size()),
+                   0};
+        made.sg_list = &payload;
+        made.num_sge = 1;
+    }
+    if (request.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || request.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+        const bool swap = request.opcode == IBV_WR_ATOMIC_CMP_AND_SWP;
+        made.wr.atomic.remote_addr = request.remote_address;
+        made.wr.atomic.rkey = request.remote_key;
+        made.wr.atomic.compare_add = swap ? request.compare : request.operand;
+        made.wr.atomic.swap = swap ? request.operand : 0;
+    } else {
+        made.wr.rdma.remote_addr = request.remote_address;
+        made.wr.rdma.rkey = request.remote_key;
+    }
+}
+
+template <class Work> void link(std::vector<Work>& chain) {
+    for (size_t i = 0; i + 1 < chain.size(); ++i) {
+        chain[i].next = &chain[i + 1];
+    }
+}
+
+// How many of a chain the device took, which says where it stopped.
+template <class Work> size_t accepted(int error, const Work* bad, const std::vector<Work>& chain) {
+    return error == 0 ? chain.size() : static_cast<size_t>(bad - chain.data());
+}
+
+void check_posted(int error, size_t taken, size_t count) {
+    if (error != 0) {
+        throw NativeError(Status::device_error, Reason::none,
+                          "the device refused request " + std::to_string(taken + 1) + " of " + std::to_string(count) +
+                              ", and those before it are posted: " + std::strerror(error));
+    }
+}
+
+} // namespace
+
+Endpoint::Endpoint(std::shared_ptr<verbs::Device> device, const Size& size, const verbs::Options& options)
+    : device_(std::move(device)), size_(size), sends_(size.messages), receives_(size.receives) {
+    const shim::IbVerbs& api = device_->api();
+    try {
+        bell_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+        if (!bell_) {
+            verbs::raise("cannot make an event descriptor", errno);
+        }
+        channel_ = api.create_comp_channel(device_->context());
+        if (channel_ == nullptr) {
+            verbs::raise("cannot make a completion channel on " + device_->name(), errno);
+        }
+        fcntl(channel_->fd, F_SETFL, fcntl(channel_->fd, F_GETFL) | O_NONBLOCK);
+        queue_ = api.create_cq(device_->context(), static_cast<int>(size.completions), nullptr, channel_, 0);
+        if (queue_ == nullptr) {
+            verbs::raise("cannot make a completion queue of " + std::to_string(size.completions) + " entries on " +
+                             device_->name(),
+                         errno);
+        }
+        verbs::Options own = options;
+        own.send_depth = static_cast<int>(size.messages);
+        own.max_inline = static_cast<int>(size.inline_bytes);
+        pair_.emplace(device_,
+                      verbs::QueuePair::Queues{
+                          .send = queue_, .receive = queue_, .receive_depth = size.receives, .max_sge = size.sge},
+                      own);
+        max_inline_ = pair_->max_inline();
+    } catch (...) {
+        release();
+        throw;
+    }
+}
+
+void Endpoint::check_open() const {
+    if (closing_) {
+        throw NativeError(Status::closed, Reason::none, "this Endpoint is closed");
+    }
+}
+
+verbs::QueuePairAddress Endpoint::address() const {
+    const std::lock_guard lock(mutex_);
+    check_open();
+    return pair_->address();
+}
+
+void Endpoint::connect(const verbs::QueuePairAddress& remote) {
+    const std::lock_guard lock(mutex_);
+    check_open();
+    pair_->connect(remote);
+}
+
+void Endpoint::post(std::span<const Request* const> chain) {
+    const std::lock_guard lock(mutex_);
+    check_open();
+    const uint64_t taken = sent_ - sends_ended_;
+    if (chain.size() > sends_.size() - taken) {
+        refuse_full("send queue", taken, sends_.size(), chain.size());
+    }
+    if (chain.empty()) {
+        return;
+    }
+    send_chain_.assign(chain.size(), {});
+    payload_pieces_.resize(chain.size());
+    // Half a queue: by the time that the other half is full, the first half is done.
+    const auto most_unsignalled = static_cast<uint32_t>(std::max<size_t>(sends_.size() / 2, 1));
+    uint32_t unsignalled = unsignalled_;
+    for (size_t i = 0; i < chain.size(); ++i) {
+        const Request& request = *chain[i];
+        ibv_send_wr& made = send_chain_[i];
+        fill(made, request, payload_pieces_[i]);
+        made.wr_id = sent_ + i;
+        const bool told = (request.flags & IBV_SEND_SIGNALED) != 0;
+        if (told || ++unsignalled >= most_unsignalled) {
+            made.send_flags |= IBV_SEND_SIGNALED;
+            unsignalled = 0;
+        }
+        sends_[made.wr_id % sends_.size()] = {request.id, completion_opcode(request.opcode), told, request.nbytes};
+    }
+    link(send_chain_);
+    ibv_send_wr* bad = nullptr;
+    const int error = ibv_post_send(pair_->handle(), send_chain_.data(), &bad);
+    const size_t posted = accepted(error, bad, send_chain_);
+    sent_ += posted;
+    for (size_t i = 0; i < posted; ++i) {
+        unsignalled_ = (send_chain_[i].send_flags & IBV_SEND_SIGNALED) != 0 ? 0 : unsignalled_ + 1;
+    }
+    check_posted(error, posted, chain.size());
+}
+
+void Endpoint::post(std::span<const Receive* const> chain) {
+    const std::lock_guard lock(mutex_);
+    check_open();
+    const uint64_t taken = received_ - receives_ended_;
+    if (chain.size() > receives_.size() - taken) {
+        refuse_full("receive queue", taken, receives_.size(), chain.size());
+    }
+    if (chain.empty()) {
+        return;
+    }
+    receive_chain_.assign(chain.size(), {});
+    for (size_t i = 0; i < chain.size(); ++i) {
+        ibv_recv_wr& made = receive_chain_[i];
+        made.wr_id = (received_ + i) | kReceive;
+        made.sg_list = const_cast<ibv_sge*>(chain[i]->pieces.data());
+        made.num_sge = static_cast<int>(chain[i]->pieces.size());
+        receives_[(received_ + i) % receives_.size()] = {chain[i]->id, IBV_WC_RECV, true, 0};
+    }
+    link(receive_chain_);
+    ibv_recv_wr* bad = nullptr;
+    const int error = ibv_post_recv(pair_->handle(), receive_chain_.data(), &bad);
+    const size_t posted = accepted(error, bad, receive_chain_);
+    received_ += posted;
+    check_posted(error, posted, chain.size());
+}
+
+std::vector<Completion> Endpoint::poll(size_t most) {
+    const std::lock_guard lock(mutex_);
+    check_open();
+    std::vector<Completion> ended;
+    std::array<ibv_wc, kBatch> entries;
+    while (ended.size() < most) {
+        const auto wanted = static_cast<int>(std::min(kBatch, most - ended.size()));
+        const int count = ibv_poll_cq(queue_, wanted, entries.data());
+        if (count < 0) {
+            throw NativeError(Status::device_error, Reason::device_lost,
+                              "the completion queue of " + device_->name() + " cannot be read");
+        }
+        for (int i = 0; i < count; ++i) {
+            take(entries[static_cast<size_t>(i)], ended);
+        }
+        if (count < wanted) {
+            break;
+        }
+    }
+    return ended;
+}
+
+void Endpoint::take(const ibv_wc& entry, std::vector<Completion>& ended) {
+    const bool receive = (entry.wr_id & kReceive) != 0;
+    const uint64_t number = entry.wr_id & ~kReceive;
+    const Place& place = receive ? receives_[number % receives_.size()] : sends_[number % sends_.size()];
+    // Each queue is worked through in order: whatever lies before is done, too.
+    (receive ? receives_ended_ : sends_ended_) = number + 1;
+    const bool good = entry.status == IBV_WC_SUCCESS;
+    if (good && !place.told) {
+        return;
+    }
+    Completion told;
+    told.id = place.id;
+    told.opcode = receive && good ? entry.opcode : place.opcode;
+    told.status = entry.status;
+    told.vendor_error = entry.vendor_err;
+    if (good) {
+        told.nbytes = receive ? entry.byte_len : static_cast<uint32_t>(place.nbytes);
+        if (receive && (entry.wc_flags & IBV_WC_WITH_IMM) != 0) {
+            told.immediate = ntohl(entry.imm_data);
+        }
+    }
+    ended.push_back(told);
+}
+
+void Endpoint::arm() {
+    const std::lock_guard lock(mutex_);
+    check_open();
+    if (ibv_req_notify_cq(queue_, 0) != 0) {
+        throw NativeError(Status::device_error, Reason::device_lost,
+                          "the completion queue of " + device_->name() + " cannot be armed");
+    }
+}
+
+void Endpoint::sleep(uint64_t deadline_ns) {
+    std::unique_lock lock(mutex_);
+    check_open();
+    ++inside_;
+    if (asleep_) {
+        // Of two that wait for one descriptor, the first to wake takes the event away from the other.
+        const uint64_t seen = wakes_;
+        const auto woken = [&] { return wakes_ != seen || closing_; };
+        if (deadline_ns == 0) {
+            changed_.wait(lock, woken);
+        } else {
+            const std::chrono::steady_clock::time_point until{std::chrono::nanoseconds(deadline_ns)};
+            changed_.wait_until(lock, until, woken);
+        }
+    } else {
+        asleep_ = true;
+        lock.unlock();
+        std::array<pollfd, 2> watched{pollfd{channel_->fd, POLLIN, 0}, pollfd{bell_.get(), POLLIN, 0}};
+        const uint64_t now = now_ns();
+        const uint64_t left = deadline_ns > now ? deadline_ns - now : 0;
+        const timespec limit{static_cast<time_t>(left / kSecond), static_cast<long>(left % kSecond)};
+        ppoll(watched.data(), watched.size(), deadline_ns == 0 ? nullptr : &limit, nullptr);
+        lock.lock();
+        take_events();
+        asleep_ = false;
+        ++wakes_;
+    }
+    --inside_;
+    changed_.notify_all();
+}
+
+void Endpoint::take_events() {
+    ibv_cq* queue = nullptr;
+    void* unused = nullptr;
+    while (device_->api().get_cq_event(channel_, &queue, &unused) == 0) {
+        device_->api().ack_cq_events(queue, 1);
+    }
+}
+
+uint64_t Endpoint::sends() const {
+    const std::lock_guard lock(mutex_);
+    return sent_ - sends_ended_;
+}
+
+uint64_t Endpoint::receives() const {
+    const std::lock_guard lock(mutex_);
+    return received_ - receives_ended_;
+}
+
+void Endpoint::close() {
+    std::unique_lock lock(mutex_);
+    if (closing_) { // by another thread
+        changed_.wait(lock, [&] { return closed_; });
+        return;
+    }
+    closing_ = true;
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = write(bell_.get(), &one, sizeof one);
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return inside_ == 0; });
+    release();
+    sends_ended_ = sent_;
+    receives_ended_ = received_;
+    closed_ = true;
+    changed_.notify_all();
+}
+
+void Endpoint::release() {
+    const shim::IbVerbs& api = device_->api();
+    if (pair_) {
+        pair_->fail();
+        pair_.reset();
+    }
+    if (queue_ != nullptr) {
+        take_events(); // destroying a queue waits until all of its events are acknowledged
+        api.destroy_cq(queue_);
+        queue_ = nullptr;
+    }
+    if (channel_ != nullptr) {
+        api.destroy_comp_channel(channel_);
+        channel_ = nullptr;
+    }
+}
+
+} // namespace zerohop::fabric

@@ -1,0 +1,145 @@
+#include "fabric/inventory.hpp"
+
+#include "engine/status.hpp"
+#include "provider/verbs/device.hpp"
+#include "shim/mlx5.hpp"
+
+#include <endian.h>
+
+namespace zerohop::fabric {
+
+namespace {
+
+using verbs::Device;
+
+std::string guid_text(uint64_t network_order) {
+    constexpr const char* kDigits = "0123456789abcdef";
+    const uint64_t guid = be64toh(network_order);
+    std::string text;
+    for (int shift = 60; shift >= 0; shift -= 4) {
+        text += kDigits[guid >> shift & 0xf];
+        if (shift % 16 == 0 && shift != 0) {
+            text += ':';
+        }
+    }
+    return text;
+}
+
+const char* state_name(ibv_port_state state) {
+    switch (state) {
+    case IBV_PORT_DOWN:
+        return "DOWN";
+    case IBV_PORT_INIT:
+        return "INIT";
+    case IBV_PORT_ARMED:
+        return "ARMED";
+    case IBV_PORT_ACTIVE:
+        return "ACTIVE";
+    case IBV_PORT_ACTIVE_DEFER:
+        return "ACTIVE_DEFER";
+    default:
+        return "unknown";
+    }
+}
+
+const char* link_layer_name(uint8_t link_layer) {
+    switch (link_layer) {
+    case IBV_LINK_LAYER_INFINIBAND:
+        return "InfiniBand";
+    case IBV_LINK_LAYER_ETHERNET:
+        return "Ethernet";
+    default:
+        return "unknown";
+    }
+}
+
+const char* atomics_name(ibv_atomic_cap capability) {
+    switch (capability) {
+    case IBV_ATOMIC_HCA:
+        return "hca";
+    case IBV_ATOMIC_GLOB:
+        return "global";
+    default:
+        return "none";
+    }
+}
+
+int mtu_bytes(ibv_mtu code) {
+    return code < IBV_MTU_256 || code > IBV_MTU_4096 ? 0 : 128 << code;
+}
+
+PortFacts port_facts(const Device& device) {
+    const ibv_port_attr& port = device.port_attributes();
+    return {
+        .number = device.port(),
+        .state = state_name(port.state),
+        .link_layer = link_layer_name(port.link_layer),
+        .lid = port.lid,
+        .max_mtu = mtu_bytes(port.max_mtu),
+        .active_mtu = mtu_bytes(port.active_mtu),
+        .max_message = device.max_message(),
+        .gid_entries = port.gid_tbl_len,
+    };
+}
+
+void fill(DeviceFacts& facts) {
+    const std::shared_ptr<Device> first = Device::open(facts.name, 1);
+    const ibv_device_attr& limits = first->attributes();
+    facts.guid = guid_text(limits.node_guid);
+    facts.firmware = limits.fw_ver;
+    facts.vendor = limits.vendor_id;
+    facts.part = limits.vendor_part_id;
+    facts.max_queue_pairs = limits.max_qp;
+    facts.max_requests = limits.max_qp_wr;
+    facts.max_sge = limits.max_sge;
+    facts.max_completions = limits.max_cqe;
+    facts.max_regions = limits.max_mr;
+    facts.max_region = limits.max_mr_size;
+    facts.read_credit = limits.max_qp_rd_atom;
+    facts.atomics = atomics_name(limits.atomic_cap);
+    facts.ports.push_back(port_facts(*first));
+    for (int port = 2; port <= limits.phys_port_cnt; ++port) {
+        facts.ports.push_back(port_facts(*Device::open(facts.name, static_cast<uint8_t>(port))));
+    }
+}
+
+} // namespace
+
+std::vector<DeviceFacts> devices() {
+    std::vector<DeviceFacts> found;
+    for (const std::string& name : Device::names()) {
+        DeviceFacts facts;
+        facts.name = name;
+        try {
+            fill(facts);
+        } catch (const NativeError& error) { // one that this user may not open hides no other
+            facts.why_not = error.what();
+        }
+        found.push_back(facts);
+    }
+    return found;
+}
+
+std::string why_not_direct() {
+    const shim::Mlx5* mlx5 = shim::mlx5();
+    if (mlx5 == nullptr) {
+        return "libmlx5 is not usable: " + shim::why_no_mlx5();
+    }
+    std::string others;
+    for (const std::string& name : Device::names()) {
+        try {
+            if (mlx5->is_supported(Device::open(name, 1)->context()->device)) {
+                return "this version does not write the queues of " + name + " directly, although it is an mlx5 device";
+            }
+            others += (others.empty() ? "" : ", ") + name;
+        } catch (const NativeError& error) {
+            others += (others.empty() ? "" : ", ") + name + " (" + error.what() + ")";
+        }
+    }
+    if (others.empty()) {
+        return "this machine has no RDMA device";
+    }
+    return "no RDMA device here is driven by mlx5, whose queues alone could be written directly; there is " + others;
+}
+
+} // namespace zerohop::fabric

@@ -1,0 +1,53 @@
+// Registered host buffers of one size: where segments are received, and where they are built for sending.
+#pragma once
+
+#include "engine/sync.hpp"
+#include "memory/registration.hpp"
+#include "provider/verbs/device.hpp"
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+namespace zerohop::verbs {
+
+inline constexpr size_t kSegmentBytes = 8192;
+
+struct Buffer {
+    std::byte* data = nullptr;
+    uint32_t key = 0;
+
+    explicit operator bool() const { return data != nullptr; }
+};
+
+// Thread-safe. Grows by slabs, and never shrinks while it lives.
+class BufferPool {
+public:
+    BufferPool(std::shared_ptr<Device> device, size_t most) : device_(std::move(device)), most_(most) {}
+    ~BufferPool();
+    BufferPool(const BufferPool&) = delete;
+    BufferPool& operator=(const BufferPool&) = delete;
+
+    // Empty when there are no more, or the system gives no more memory to register.
+    [[nodiscard]] Buffer take();
+    void give(Buffer buffer);
+    // Makes sure that the first slab is there. Throws NativeError.
+    void prepare();
+
+private:
+    struct Slab {
+        void* base;
+        size_t nbytes;
+        std::unique_ptr<Registration> registration;
+    };
+    void grow();
+
+    std::shared_ptr<Device> device_;
+    const size_t most_;
+    SpinLock lock_;
+    size_t made_ = 0;
+    std::vector<Buffer> free_;
+    std::vector<Slab> slabs_;
+};
+
+} // namespace zerohop::verbs

@@ -1,0 +1,140 @@
+#include "provider/verbs/device.hpp"
+
+#include "engine/status.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+
+namespace zerohop::verbs {
+
+namespace {
+
+// However long the device's own limit is: a message of this size keeps any link busy, and 31 bits count it.
+constexpr uint64_t kMaxMessage = 1ULL << 30;
+
+struct DeviceList {
+    explicit DeviceList(const shim::IbVerbs& table) : api(table), devices(table.get_device_list(&count)) {}
+    ~DeviceList() {
+        if (devices != nullptr) {
+            api.free_device_list(devices);
+        }
+    }
+    DeviceList(const DeviceList&) = delete;
+    DeviceList& operator=(const DeviceList&) = delete;
+
+    const shim::IbVerbs& api;
+    int count = 0;
+    ibv_device** devices;
+};
+
+} // namespace
+
+void raise(const std::string& what, int error) {
+    const std::string text = what + ": " + std::strerror(error);
+    if (error == ENOMEM) {
+        throw NativeError(Status::no_memory, Reason::memlock, text);
+    }
+    if (error == EMFILE || error == ENFILE) {
+        throw NativeError(Status::no_memory, Reason::out_of_descriptors, text);
+    }
+    throw NativeError(Status::unsupported, Reason::none, text);
+}
+
+const shim::IbVerbs& api_or_raise() {
+    const shim::IbVerbs* api = shim::ibverbs();
+    if (api == nullptr) {
+        throw NativeError(Status::unsupported, Reason::none, "libibverbs is not usable: " + shim::why_no_ibverbs());
+    }
+    return *api;
+}
+
+std::vector<std::string> Device::names() {
+    const DeviceList list(api_or_raise());
+    std::vector<std::string> names;
+    for (int i = 0; i < list.count; ++i) {
+        names.emplace_back(list.api.get_device_name(list.devices[i]));
+    }
+    return names;
+}
+
+std::shared_ptr<Device> Device::open(const std::string& name, uint8_t port) {
+    const shim::IbVerbs& api = api_or_raise();
+    const DeviceList list(api);
+    std::shared_ptr<Device> device(new Device(api));
+    device->name_ = name;
+    device->port_ = port;
+    for (int i = 0; i < list.count && device->context_ == nullptr; ++i) {
+        if (name == api.get_device_name(list.devices[i])) {
+            errno = 0;
+            device->context_ = api.open_device(list.devices[i]);
+            if (device->context_ == nullptr) {
+                raise("cannot open the RDMA device " + name, errno == 0 ? EACCES : errno);
+            }
+        }
+    }
+    if (device->context_ == nullptr) {
+        throw NativeError(Status::unsupported, Reason::none, "there is no RDMA device named " + name);
+    }
+    if (const int error = api.query_device(device->context_, &device->attributes_); error != 0) {
+        raise("the RDMA device " + name + " does not answer", error);
+    }
+    if (port == 0 || port > device->attributes_.phys_port_cnt) {
+        throw NativeError(Status::unsupported, Reason::none,
+                          name + " has no port " + std::to_string(port) + "; it has " +
+                              std::to_string(device->attributes_.phys_port_cnt));
+    }
+    if (!device->refresh()) {
+        raise("port " + std::to_string(port) + " of " + name + " does not answer", errno);
+    }
+    device->pd_ = api.alloc_pd(device->context_);
+    if (device->pd_ == nullptr) {
+        raise("cannot make a protection domain on " + name, errno);
+    }
+    const int flags = fcntl(device->context_->async_fd, F_GETFL);
+    fcntl(device->context_->async_fd, F_SETFL, flags | O_NONBLOCK);
+    return device;
+}
+
+Device::~Device() {
+    if (!is_ours()) {
+        return;
+    }
+    if (pd_ != nullptr) {
+        api_.dealloc_pd(pd_);
+    }
+    if (context_ != nullptr) {
+        api_.close_device(context_);
+    }
+}
+
+bool Device::refresh() {
+    ibv_port_attr now{};
+    const int error = api_.query_port(context_, port_, &now);
+    if (error != 0) {
+        errno = error;
+        return false;
+    }
+    port_attributes_ = now;
+    return true;
+}
+
+Gid Device::gid(int index) const {
+    union ibv_gid raw{};
+    if (index < 0 || api_.query_gid(context_, port_, index, &raw) != 0) {
+        throw NativeError(Status::unsupported, Reason::none,
+                          "port " + std::to_string(port_) + " of " + name_ + " has no GID of index " +
+                              std::to_string(index));
+    }
+    Gid gid;
+    std::memcpy(gid.data(), raw.raw, gid.size());
+    return gid;
+}
+
+uint64_t Device::max_message() const {
+    const uint64_t said = port_attributes_.max_msg_sz;
+    return said == 0 ? kMaxMessage : std::min<uint64_t>(said, kMaxMessage);
+}
+
+} // namespace zerohop::verbs

@@ -1,0 +1,62 @@
+// An opened RDMA device port with its protection domain: what everything else of it is made from.
+#pragma once
+
+#include "shim/ibverbs.hpp"
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+namespace zerohop::verbs {
+
+using Gid = std::array<uint8_t, 16>;
+
+class Device {
+public:
+    // Throws NativeError(unsupported) with what is missing.
+    [[nodiscard]] static std::shared_ptr<Device> open(const std::string& name, uint8_t port);
+    // Names of all devices; throws as open() where libibverbs is not there.
+    [[nodiscard]] static std::vector<std::string> names();
+    ~Device();
+    Device(const Device&) = delete;
+    Device& operator=(const Device&) = delete;
+
+    const std::string& name() const { return name_; }
+    uint8_t port() const { return port_; }
+    const shim::IbVerbs& api() const { return api_; }
+    ibv_context* context() const { return context_; }
+    ibv_pd* pd() const { return pd_; }
+    const ibv_device_attr& attributes() const { return attributes_; }
+    // As of the last refresh().
+    const ibv_port_attr& port_attributes() const { return port_attributes_; }
+    bool is_ethernet() const { return port_attributes_.link_layer == IBV_LINK_LAYER_ETHERNET; }
+    // Asks the port again; false where the device does not answer any more.
+    bool refresh();
+    [[nodiscard]] Gid gid(int index) const; // throws NativeError
+    // Longest message that one work request may carry.
+    uint64_t max_message() const;
+    // Was it opened by this process? In a forked child everything of it is the parent's, and must be left alone.
+    bool is_ours() const { return getpid() == opened_by_; }
+
+private:
+    explicit Device(const shim::IbVerbs& api) : api_(api), opened_by_(getpid()) {}
+
+    const shim::IbVerbs& api_;
+    const pid_t opened_by_;
+    std::string name_;
+    uint8_t port_ = 1;
+    ibv_context* context_ = nullptr;
+    ibv_pd* pd_ = nullptr;
+    ibv_device_attr attributes_{};
+    ibv_port_attr port_attributes_{};
+};
+
+// What the library or the device refused, with errno in words.
+[[noreturn]] void raise(const std::string& what, int error);
+// As Device::open: the table of functions, or NativeError that says why there is none.
+[[nodiscard]] const shim::IbVerbs& api_or_raise();
+
+} // namespace zerohop::verbs

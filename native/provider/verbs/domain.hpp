@@ -1,0 +1,116 @@
+// One RDMA port of a Context: protection domain, completion queues, shared receive queue, and the lanes over it.
+//
+// The completion queues cannot overrun: whoever posts takes room in the queue for every work request first, also for
+// unsignalled ones, which complete when a queue pair is flushed; and the receive queue's has an entry for each receive
+// of the shared queue.
+#pragma once
+
+#include "engine/engine.hpp"
+#include "provider/provider.hpp"
+#include "provider/verbs/buffers.hpp"
+#include "provider/verbs/device.hpp"
+#include "provider/verbs/options.hpp"
+#include "provider/verbs/queue_pair.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+namespace zerohop::verbs {
+
+class VerbsEndpoint;
+
+// A receive that has come in: its buffer is given back with VerbsDomain::repost.
+struct Segment {
+    uint32_t index = 0;
+    std::byte* data = nullptr;
+    uint32_t nbytes = 0;
+};
+
+class VerbsDomain final : public Domain {
+public:
+    // Throws NativeError.
+    VerbsDomain(Engine& engine, std::shared_ptr<Device> device, int number, const Options& options);
+    ~VerbsDomain() override;
+
+    const char* provider() const override { return "verbs"; }
+    const std::string& device() const override { return device_->name(); }
+    int port() const override { return device_->port(); }
+    int number() const override { return number_; }
+    bool alive() const override { return device_alive() && port_up_.load(std::memory_order_acquire); }
+    std::map<std::string, std::variant<int64_t, double, std::string>> facts() const override;
+    std::shared_ptr<Registration> reg(Region& region, uint64_t address, uint64_t nbytes, uint8_t rights) override;
+    bool poll() override;
+    bool arm() override;
+    void woken() override;
+    bool unarmed() const override;
+    void close() override;
+
+    // For lanes. Whoever calls what does not say "any thread" has the poller's right.
+    const std::shared_ptr<Device>& opened() const { return device_; }
+    const Options& options() const { return options_; }
+    [[nodiscard]] double gbps() const { return gbps_; } // gigabytes a second
+    [[nodiscard]] bool atomics() const { return device_->attributes().atomic_cap != IBV_ATOMIC_NONE; }
+    bool device_alive() const { return !fatal_.load(std::memory_order_acquire); }
+    // A number for the lane's work request ids, and room for its receives.
+    [[nodiscard]] uint16_t join(VerbsEndpoint& lane);
+    void leave(uint16_t number);
+    // Any thread; its receives come to the lane once it is known.
+    [[nodiscard]] std::unique_ptr<QueuePair> queue_pair() const;
+    void know(uint32_t queue_pair, VerbsEndpoint& lane);
+    // After it was destroyed: no completion of it is left then.
+    void forget(uint32_t queue_pair);
+    // Entries of the completion queue. Any thread.
+    [[nodiscard]] bool take_room(uint32_t count);
+    void give_room(uint32_t count) { room_.fetch_add(static_cast<int>(count), std::memory_order_release); }
+    BufferPool& send_buffers() { return send_buffers_; }
+    void repost(const Segment& segment);
+
+private:
+    bool reap_sends();
+    bool reap_receives();
+    void fill_receives();
+    bool post_receive(uint32_t index);
+    void take_completion_events();
+    void take_async_events();
+    void on_async_event(const ibv_async_event& event);
+    void tell_state();
+    void act_on_failures();
+    void release();
+
+    Engine& engine_;
+    std::shared_ptr<Device> device_;
+    const int number_;
+    const Options options_;
+    double gbps_ = 0;
+    ibv_comp_channel* channel_ = nullptr;
+    ibv_cq* send_queue_ = nullptr;
+    ibv_cq* receive_queue_ = nullptr;
+    ibv_srq* shared_receive_ = nullptr;
+    BufferPool send_buffers_;
+    BufferPool receive_buffers_;
+    std::atomic<int> room_{0};
+
+    // The poller's.
+    std::vector<Buffer> receives_; // by index; posted or in a lane's hands
+    std::vector<uint32_t> idle_receives_;
+    uint32_t most_receives_ = 0;
+
+    std::vector<VerbsEndpoint*> lanes_; // by number; null: free
+    std::atomic<size_t> lane_count_{0};
+    std::unordered_map<uint32_t, VerbsEndpoint*> by_queue_pair_;
+    uint32_t polls_ = 0;
+
+    std::mutex arm_mutex_;
+    std::atomic<bool> send_armed_{false};
+    std::atomic<bool> receive_armed_{false};
+    std::atomic<bool> port_up_{false};
+    std::atomic<bool> fatal_{false};
+    std::atomic<bool> failures_{false};
+    std::vector<uint32_t> failed_queue_pairs_; // under arm_mutex_
+};
+
+} // namespace zerohop::verbs

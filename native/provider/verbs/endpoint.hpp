@@ -1,0 +1,149 @@
+// The verbs lane: reliable connected queue pairs over one or more NICs. What the NICs at both ends can reach they move
+// themselves (initiator.cpp); all other memory, and messages, go as the framed protocol through a stream of segments
+// into shared receive queues (stream.hpp, target.cpp).
+//
+// An error kills a queue pair, and with it the lane: the operation that caused it gets its own error, the others end
+// as PeerLost(lane reset). The control plane then replaces the lane.
+#pragma once
+
+#include "provider/framed/endpoint.hpp"
+#include "provider/verbs/domain.hpp"
+#include "provider/verbs/stream.hpp"
+#include "provider/verbs/transfer.hpp"
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace zerohop::verbs {
+
+class VerbsEndpoint final : public framed::FramedEndpoint {
+public:
+    // Throws NativeError.
+    VerbsEndpoint(Engine& engine, std::shared_ptr<Peer> peer, std::vector<std::shared_ptr<VerbsDomain>> rails);
+    ~VerbsEndpoint() override;
+
+    const char* provider() const override { return "verbs"; }
+    Limits limits() const override;
+    Address address() override;
+    void connect(const Address& remote) override;
+    Posted post(const Request& request) override;
+    void close(Outcome outcome) override;
+    bool poll() override;
+    bool ready() const override;
+    bool has_local_work() const override;
+    bool idle() const override;
+    void each_statistic(void (*visit)(void*, const char*, uint64_t), void* context) const override;
+
+    // For its domains, by the poller.
+    void on_sent(const ibv_wc& completion);
+    // False: the buffer is not kept.
+    [[nodiscard]] bool on_received(const ibv_wc& completion, const Segment& segment);
+    void on_broken(Outcome outcome) { fail(outcome); }
+
+    // For its stream: what is sent, and where its body is to be written. With the lane's lock held; null: no room now.
+    struct Outgoing {
+        SegmentKind kind = SegmentKind::stream;
+        Chain::What what = Chain::What::segment;
+        uint32_t owner = 0; // a transfer's index
+    };
+    template <class F> [[nodiscard]] bool post_segment(const Outgoing& outgoing, size_t queue, size_t nbytes,
+                                                       F&& fill) {
+        Prepared prepared = prepare_segment(outgoing.kind, queue, nbytes);
+        if (prepared.bytes == nullptr) {
+            return false;
+        }
+        fill(prepared.bytes + sizeof(SegmentHeader));
+        send_segment(outgoing, queue, prepared);
+        return true;
+    }
+    void repost(const Segment& segment) { rails_.front()->repost(segment); }
+
+protected:
+    void on_failure(Outcome outcome) override;
+
+private:
+    struct Queue {
+        std::unique_ptr<QueuePair> pair;
+        size_t rail = 0;
+        uint32_t depth = 0;
+        uint32_t free = 0; // work requests, under the lane's lock
+    };
+    struct Flush {
+        OpRef op;
+        OpRef before; // ends when all has that was posted earlier
+        uint32_t ticket = 0;
+        uint32_t queues_left = 0; // as bits; where the mark is still to be posted
+        bool begun = false;
+    };
+
+    // initiator.cpp; all but the first two with the lane's lock held
+    Posted post_transfer(const Request& request);
+    Posted post_flush(const Request& request);
+    void begin(Transfer& transfer, const Request& request);
+    [[nodiscard]] uint64_t* take_word(uint32_t& index);
+    [[nodiscard]] Queue* pick_queue(const Transfer& transfer);
+    void post_some(uint32_t index);
+    [[nodiscard]] bool post_chain(uint32_t index, Queue& queue);
+    bool post_marks(uint32_t index);
+    [[nodiscard]] bool post_mark(const Outgoing& outgoing, size_t queue, const Mark& mark);
+    struct Prepared {
+        std::byte* bytes = nullptr;
+        size_t nbytes = 0;
+        Buffer buffer; // none: inline
+    };
+    [[nodiscard]] Prepared prepare_segment(SegmentKind kind, size_t queue, size_t nbytes);
+    void send_segment(const Outgoing& outgoing, size_t queue, const Prepared& prepared);
+    [[nodiscard]] uint32_t add_chain(Chain::What what, const Queue& queue, uint32_t requests, uint32_t owner);
+    bool send_chain(uint32_t chain, Queue& queue, ibv_send_wr* first);
+    void pump_transfers();
+    void drop_transfer(uint32_t index);
+    void give_up_rest(Transfer& transfer);
+    bool end_transfer_if_over(uint32_t index, OpRef& op, Outcome& outcome, uint64_t& nbytes, uint64_t& value);
+    void end_chain(uint32_t index);
+    // endpoint.cpp
+    bool poll_lane();
+    bool pump_flushes();
+    void note_work();
+    void fail_queues();
+    bool tear_down();
+    void destroy_queues();
+    // target.cpp
+    [[nodiscard]] bool on_mark(SegmentKind kind, const std::byte* body, uint32_t nbytes);
+
+    std::vector<std::shared_ptr<VerbsDomain>> rails_;
+    std::vector<uint16_t> numbers_; // of this lane with each of them
+    std::vector<Queue> queues_;
+    SegmentStream* segments_ = nullptr; // FramedEndpoint owns it
+    std::unique_ptr<SegmentStream> unstarted_;
+    std::atomic<bool> connected_{false};
+
+    // Under the lane's lock.
+    Slots<Transfer> transfers_;
+    Slots<Chain> chains_;
+    std::deque<uint32_t> posting_; // transfers that are not wholly posted
+    std::deque<Flush> flushes_;
+    std::deque<Mark> owed_; // answers to flushes
+    Buffer words_;          // results of atomics
+    std::vector<uint32_t> free_words_;
+    std::array<std::byte, 256> small_; // where what goes inline is built
+    uint32_t next_ticket_ = 0;
+    bool wrote_since_flush_ = false;
+    bool proved_ = false; // a flush has been posted
+
+    std::unordered_map<uint64_t, uint32_t> parts_; // the poller's: marks that have come of those still incomplete
+    std::atomic<bool> work_due_{false};            // something above waits for room
+    std::atomic<bool> post_failed_{false};
+    bool closing_ = false;
+    bool failed_ = false;
+    uint64_t closed_at_ns_ = 0;
+    std::atomic<bool> torn_down_{false};
+    std::atomic<uint64_t> bytes_direct_{0};
+    std::atomic<uint64_t> work_requests_{0};
+};
+
+} // namespace zerohop::verbs

@@ -1,0 +1,101 @@
+#include "provider/verbs/memory_region.hpp"
+
+#include "engine/status.hpp"
+
+#include <cerrno>
+#include <cstring>
+
+namespace zerohop::verbs {
+
+namespace {
+
+const char* name_of(accel::Registrable::Kind kind) {
+    switch (kind) {
+    case accel::Registrable::Kind::plain:
+        return "plain address";
+    case accel::Registrable::Kind::alias:
+        return "alias address (peermem)";
+    case accel::Registrable::Kind::dma_buf:
+        return "dma-buf";
+    }
+    return "";
+}
+
+// What the kernel means where its word alone says little.
+std::string meaning(int error) {
+    std::string text = std::strerror(error);
+    if (error == EFAULT) {
+        text += " (no driver gives these pages to the NIC: for GPU memory nvidia_peermem is missing)";
+    } else if (error == ENOMEM) {
+        text += " (perhaps the limit of locked memory: ulimit -l)";
+    } else if (error == EOPNOTSUPP) {
+        text += " (not supported by the NIC's driver)";
+    }
+    return text;
+}
+
+} // namespace
+
+MemoryRegion::MemoryRegion(std::shared_ptr<Device> device, const std::vector<accel::Registrable>& ways, uint64_t iova,
+                           size_t nbytes, int access)
+    : device_(std::move(device)) {
+    std::string failed;
+    bool memory_short = false;
+    const auto note = [&failed](const accel::Registrable& way, const std::string& why) {
+        failed += (failed.empty() ? "" : "; ") + std::string(name_of(way.kind)) + ": " + why;
+    };
+    for (const accel::Registrable& way : ways) {
+        if (!way.why_not.empty()) {
+            note(way, way.why_not);
+            continue;
+        }
+        mr_ = try_way(way, iova, nbytes, access);
+        if (mr_ != nullptr) {
+            how_ = name_of(way.kind);
+            if (!failed.empty()) {
+                how_ += " (after " + failed + ")";
+            }
+            return;
+        }
+        memory_short = memory_short || errno == ENOMEM;
+        note(way, meaning(errno));
+    }
+    throw NativeError(memory_short ? Status::no_memory : Status::unsupported,
+                      memory_short ? Reason::memlock : Reason::none,
+                      "not registered with " + device_->name() + ": " + failed);
+}
+
+MemoryRegion::MemoryRegion(std::shared_ptr<Device> device, void* address, size_t nbytes, int access)
+    : MemoryRegion(
+          std::move(device),
+          {{.kind = accel::Registrable::Kind::plain, .address = reinterpret_cast<uint64_t>(address), .why_not = ""}},
+          reinterpret_cast<uint64_t>(address), nbytes, access) {}
+
+MemoryRegion::~MemoryRegion() {
+    if (mr_ != nullptr && device_->is_ours()) {
+        // Returns when the device cannot touch the memory any more.
+        device_->api().dereg_mr(mr_);
+    }
+}
+
+ibv_mr* MemoryRegion::try_way(const accel::Registrable& way, uint64_t iova, size_t nbytes, int access) {
+    const shim::IbVerbs& api = device_->api();
+    errno = EOPNOTSUPP;
+    if (way.kind == accel::Registrable::Kind::dma_buf) {
+        // Without relaxed ordering and the like, which the call does not take.
+        const int plain = access & (IBV_ACCESS_OPTIONAL_FIRST - 1);
+        return api.reg_dmabuf_mr == nullptr ? nullptr
+                                            : api.reg_dmabuf_mr(device_->pd(), way.offset, nbytes, iova, way.fd, plain);
+    }
+    if (api.reg_mr_iova2 != nullptr) {
+        return api.reg_mr_iova2(device_->pd(), reinterpret_cast<void*>(way.address), nbytes, iova,
+                                static_cast<unsigned>(access));
+    }
+    if (way.address != iova) {
+        return nullptr;
+    }
+    return api.reg_mr(device_->pd(), reinterpret_cast<void*>(way.address), nbytes,
+                      access & (IBV_ACCESS_OPTIONAL_FIRST - 1));
+}
+
+} // namespace zerohop::verbs

@@ -1,0 +1,30 @@
+#include "shim/library.hpp"
+
+#include <dlfcn.h>
+
+namespace zerohop::shim {
+
+Library::Library(const char* const* names, size_t count) {
+    for (size_t i = 0; i < count && handle_ == nullptr; ++i) {
+        // Its own symbols stay its own: another version of it may be in this process.
+        handle_ = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+        if (handle_ != nullptr) {
+            name_ = names[i];
+            return;
+        }
+        if (const char* said = dlerror(); said != nullptr && why_not_.empty()) {
+            why_not_ = said;
+        }
+    }
+}
+
+void* Library::symbol(const char* name) const {
+    return handle_ == nullptr ? nullptr : dlsym(handle_, name);
+}
+
+void Library::lacks(const char* name) {
+    handle_ = nullptr; // open all the same: something of it may be in use
+    why_not_ = name_ + " has no " + name + ": it is too old";
+}
+
+} // namespace zerohop::shim

@@ -1,0 +1,136 @@
+// Registrations of memory with devices: who keeps them, and when they end. Without a device: the makers are ours.
+#include "accel/sim/sim.hpp"
+#include "memory/region.hpp"
+#include "memory/share.hpp"
+#include "provider/provider.hpp"
+#include "provider/unbuilt.hpp"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <memory>
+#include <string>
+
+using namespace zerohop;
+
+namespace {
+
+struct Counted final : Registration {
+    explicit Counted(int& live) : live_(live) { ++live_; }
+    ~Counted() override { --live_; }
+    uint32_t local_key() const override { return 1; }
+    uint32_t remote_key() const override { return 2; }
+    const std::string& how() const override { return how_; }
+    int& live_;
+    std::string how_ = "counted";
+};
+
+struct Memory {
+    std::array<std::byte, 64> bytes{};
+    std::shared_ptr<Region> region =
+        Region::wrap(reinterpret_cast<uint64_t>(bytes.data()), bytes.size(), kHostDevice, -1, 0, false);
+};
+
+} // namespace
+
+TEST_CASE("a registration for our own use is made once and kept until the region is given back") {
+    Memory memory;
+    int live = 0;
+    int made = 0;
+    const auto make = [&] {
+        ++made;
+        return std::make_shared<Counted>(live);
+    };
+    for (int i = 0; i < 3; ++i) {
+        CHECK(memory.region->registration(7, 0, make)->local_key() == 1);
+    }
+    CHECK(made == 1);
+    CHECK(live == 1);
+    [[maybe_unused]] const auto other = memory.region->registration(8, 0, make); // another domain
+    CHECK(made == 2);
+    memory.region->deregister();
+    CHECK(live == 1); // `other`
+}
+
+TEST_CASE("a registration for peers is shared by all that hold it, and ends with the last of them") {
+    Memory memory;
+    int live = 0;
+    const auto make = [&] { return std::make_shared<Counted>(live); };
+    auto one = memory.region->registration(7, kRightRead, make);
+    auto same = memory.region->registration(7, kRightRead, make);
+    auto more = memory.region->registration(7, kRightRead | kRightWrite, make);
+    CHECK(one == same);
+    CHECK(one != more);
+    CHECK(live == 2);
+    one.reset();
+    CHECK(live == 2);
+    same.reset();
+    CHECK(live == 1);
+}
+
+TEST_CASE("a failed registration is told, and tried again by the next who asks") {
+    Memory memory;
+    int live = 0;
+    const auto fails = []() -> std::shared_ptr<Registration> {
+        throw NativeError(Status::no_memory, Reason::memlock, "no");
+    };
+    CHECK_THROWS_AS((void)memory.region->registration(7, 0, fails), NativeError);
+    CHECK(memory.region->registration(7, 0, [&] { return std::make_shared<Counted>(live); }) != nullptr);
+}
+
+TEST_CASE("a share's registration ends when it is revoked, and none is made after that") {
+    Memory memory;
+    ShareTable shares;
+    int live = 0;
+    const auto make = [&] { return std::make_shared<Counted>(live); };
+    const ShareId id = shares.add(memory.region, 0, 64, kRightRead, {});
+    {
+        const std::shared_ptr<Share> share = shares.find(id);
+        REQUIRE(share);
+        CHECK(share->registration(7, make) == share->registration(7, make));
+        CHECK(live == 1);
+    }
+    const std::shared_ptr<Share> revoked = shares.remove(id);
+    CHECK(shares.find(id) == nullptr);
+    CHECK(live == 1);
+    revoked->deregister();
+    CHECK(live == 0);
+    CHECK(revoked->registration(7, make) == nullptr);
+    CHECK(live == 0);
+}
+
+TEST_CASE("remote keys drain like a mapping") {
+    const auto keys = std::make_shared<RemoteKeys>(4096, 64, kRightRead, std::vector<uint32_t>{1, 2}, true);
+    Pin<RemoteKeys> pin = Pin<RemoteKeys>::of(keys);
+    CHECK(pin);
+    CHECK_FALSE(keys->close());
+    CHECK_FALSE(Pin<RemoteKeys>::of(keys));
+    pin.reset();
+    CHECK(keys->close());
+}
+
+TEST_CASE("a NIC may take sim memory by its alias where peermem is on, and is offered the device address where not") {
+    using Kind = accel::Registrable::Kind;
+    for (const bool peermem : {true, false}) {
+        const auto driver = accel::make_sim_driver(1, peermem);
+        uint64_t address = 0;
+        REQUIRE(driver->devices()[0]->alloc(8192, address).ok());
+        const std::vector<accel::Registrable> ways = driver->registrable(address + 16, 4096);
+        REQUIRE(ways.size() == 2);
+        CHECK(ways[0].kind == Kind::dma_buf);
+        CHECK_FALSE(ways[0].why_not.empty());
+        CHECK(ways[1].kind == (peermem ? Kind::alias : Kind::plain));
+        CHECK((ways[1].address == address + 16) == !peermem);
+        // Past the end nothing is lent out, whatever is asked.
+        CHECK(driver->registrable(address, 8193)[1].kind == Kind::plain);
+        CHECK(driver->devices()[0]->free(address).ok());
+    }
+}
+
+TEST_CASE("a provider that was not built says so") {
+    const UnbuiltProvider provider("verbs", "no headers", "install them");
+    CHECK(std::string(provider.name()) == "verbs");
+    CHECK_FALSE(provider.probe().usable);
+    CHECK(provider.probe().reason == "no headers");
+    CHECK(provider.probe().fix == "install them");
+}
