@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from zerohop.settings import SETTINGS
+from zerohop.settings import SETTINGS, Setting
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 
@@ -22,8 +22,13 @@ A value that makes no sense is a `ValueError` that names where it came from.
 """
 
 
+def _default(row: Setting) -> str:
+    text = str(row.default)
+    return f"`{text}`" if text else "none"
+
+
 def page() -> str:
-    rows = [f"| `{row.name}` | `{row.variable}` | `{row.default}` | {row.help} |\n" for row in SETTINGS]
+    rows = [f"| `{row.name}` | `{row.variable}` | {_default(row)} | {row.help} |\n" for row in SETTINGS]
     return HEAD + "".join(rows)
 
 

@@ -10,9 +10,10 @@ import zerohop as zh
 from zerohop import paths
 from zerohop.paths import Cost, Situation
 
-SHM = {"shm": Cost(1.0, 10.0)}
-TCP = {"tcp": Cost(20.0, 4.0)}
-UNNEEDED = {"tcp": "not needed beside shm"}
+SHM: dict[str, Cost | None] = {"shm": Cost(1.0, 10.0)}
+TCP: dict[str, Cost | None] = {"tcp": Cost(20.0, 4.0)}
+VERBS: dict[str, Cost | None] = {"verbs": Cost(3.0, 50.0)}
+UNNEEDED = {"tcp": "not needed beside shm", "verbs": "no NIC port is up"}
 
 
 def situation(local: str = "host", remote: str = "host", not_mappable: str = "") -> Situation:
@@ -47,7 +48,7 @@ def test_every_other_path_says_why_not() -> None:
     assert rejected["shm (mapped)"] == "it lies in no shared file"
     assert rejected["tcp (stream)"] == "not needed beside shm"
     assert rejected["p2p"].startswith("not in this version")
-    assert "RDMA" in rejected["verbs"]
+    assert rejected["verbs (rdma)"] == rejected["verbs (stream)"] == "no NIC port is up"
     for name, why in chosen.rejected:
         assert f"not {name}: {why}" in chosen.details()
 
@@ -65,7 +66,13 @@ def test_no_path_names_every_reason() -> None:
     nothing = situation()._replace(lanes={}, missing={"shm": "other host"})
     with pytest.raises(zh.Unsupported) as caught:
         paths.choose(nothing)
-    for word in ("shm (ring): other host", "tcp (stream): no lane", "p2p", "verbs"):
+    for word in (
+        "shm (ring): other host",
+        "tcp (stream): no lane",
+        "p2p",
+        "verbs (rdma): no lane",
+        "verbs (stream): no",
+    ):
         assert word in caught.value.reason
     assert caught.value.fix
 
@@ -76,6 +83,56 @@ def test_require_direct() -> None:
         paths.choose(situation("sim:0")._replace(require="direct"))
     assert caught.value.provider == "shm"
     assert caught.value.fix
+
+
+def two_hosts(local: str = "host", remote: str = "host", not_reachable: str = "") -> Situation:
+    """A tcp lane, and NICs that no lane uses yet."""
+    other_host = {"shm": "the peer is not on this host"}
+    return Situation(local, remote, TCP, other_host, "", possible=VERBS, not_reachable=not_reachable)
+
+
+@pytest.mark.parametrize("pair", [("host", "host"), ("cuda:0", "host"), ("host", "sim:0"), ("sim:0", "sim:1")])
+def test_what_nics_reach_at_both_ends_goes_over_them(pair: tuple[str, str]) -> None:
+    chosen = paths.choose(two_hosts(*pair))
+    assert str(chosen) == f"verbs (rdma) {pair[0]}→{pair[1]} direct"
+    assert chosen.form in paths.IMPORTED
+    assert paths.choose(two_hosts(*pair)._replace(require="direct")).direct
+
+
+def test_memory_that_no_nic_knows_passes_through_buffers() -> None:
+    tried = "the memory here: dma-buf: not exported; nvidia_peermem: not loaded"
+    chosen = paths.choose(two_hosts("cuda:0", not_reachable=tried)._replace(lanes={"tcp": Cost(30.0, 1.0)}))
+    assert str(chosen) == "verbs (stream) cuda:0→host staged"
+    assert dict(chosen.rejected)["verbs (rdma)"] == tried
+    assert f"not verbs (rdma): {tried}" in chosen.details()
+    with pytest.raises(zh.Unsupported, match="dma-buf"):
+        paths.choose(two_hosts("cuda:0", not_reachable=tried)._replace(require="direct"))
+
+
+def test_host_memory_that_no_nic_knows_is_staged_over_verbs_and_direct_over_tcp() -> None:
+    only_verbs = two_hosts(not_reachable="memlock")._replace(lanes=VERBS, missing={"tcp": "not used", "shm": "far"})
+    assert str(paths.choose(only_verbs)) == "verbs (stream) host→host staged"
+    with pytest.raises(zh.Unsupported, match="staged"):
+        paths.choose(only_verbs._replace(require="direct"))
+    assert str(paths.choose(two_hosts(not_reachable="memlock"))) == "tcp (stream) host→host direct"
+
+
+def test_host_memory_of_one_machine_needs_no_nic() -> None:
+    both = situation()._replace(possible=VERBS, missing={}, not_mappable="no file")
+    chosen = paths.choose(both)
+    assert str(chosen) == "shm (ring) host→host direct"
+    assert "needs no NIC" in dict(chosen.rejected)["verbs (rdma)"]
+    # A device's memory would be staged over shm.
+    assert str(paths.choose(both._replace(local_device="sim:0"))) == "verbs (rdma) sim:0→host direct"
+
+
+def test_what_is_said_of_a_lane_goes_before_what_is_usual() -> None:
+    slow: dict[str, Cost | None] = {"verbs": Cost(500.0, 0.1)}
+    assert paths.choose(two_hosts()._replace(lanes={**TCP, **slow}, possible={})).provider == "tcp"
+    assert paths.choose(two_hosts()._replace(possible=slow)).provider == "tcp"
+    assert paths.choose(two_hosts()._replace(possible={"verbs": None})).provider == "verbs"
+    assert paths.rdma_cost(50.0) == Cost(3.0, 50.0)
+    assert paths.rdma_cost(0.0).gbps > 0
 
 
 def test_a_staged_path_warns_once_where_real_devices_are() -> None:
@@ -89,6 +146,8 @@ def test_a_staged_path_warns_once_where_real_devices_are() -> None:
         paths.warn_if_staged(paths.choose(situation("cuda:1", "host")), warned)
         paths.warn_if_staged(paths.choose(situation()), set())
         paths.warn_if_staged(paths.choose(situation("sim:0", "cuda:0")), set())
+        bounced = two_hosts(not_reachable="memlock")._replace(lanes=VERBS, missing={"tcp": "not used", "shm": "far"})
+        paths.warn_if_staged(paths.choose(bounced), set())
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from zerohop.machine.nic_filter import NicFilter
 from zerohop.settings import SETTINGS, UNSET, Settings, resolve
+from zerohop.verbs_options import VerbsOptions
 
 
 def test_the_table_covers_every_argument() -> None:
@@ -42,6 +44,10 @@ def test_defaults() -> None:
         ("ZEROHOP_PROVIDERS", "", "providers", None),
         ("ZEROHOP_REQUIRE", "direct", "require", "direct"),
         ("ZEROHOP_SIM_DEVICES", " 2 ", "sim_devices", 2),
+        ("ZEROHOP_SIM_PEERMEM", "0", "sim_peermem", False),
+        ("ZEROHOP_NICS", "none", "nics", None),
+        ("ZEROHOP_NICS", "^mlx5_2", "nics", NicFilter(exclude=("mlx5_2",))),
+        ("ZEROHOP_VERBS", "gid_index=3", "verbs", VerbsOptions(gid_index=3)),
         ("ZEROHOP_TIMEOUT", "1.5", "timeout", 1.5),
         ("ZEROHOP_SPIN_US", "0", "spin_us", 0.0),
         ("ZEROHOP_NAME", "trainer", "name", "trainer"),
@@ -68,6 +74,8 @@ def test_an_argument_wins() -> None:
         ("ZEROHOP_TIMEOUT", "nan"),
         ("ZEROHOP_INSECURE", "maybe"),
         ("ZEROHOP_PROVIDERS", "smh"),
+        ("ZEROHOP_NICS", "mlx5_0,,mlx5_1"),
+        ("ZEROHOP_VERBS", "queue_pairs=0"),
         ("ZEROHOP_REQUIRE", "fast"),
         # What os.environ makes of bytes that are not UTF-8.
         ("ZEROHOP_NAME", "trainer\udcff"),
@@ -94,6 +102,11 @@ def test_nonsense_in_the_environment_names_the_variable(variable: str, text: str
         ("providers", [], ValueError),
         ("providers", ["carrier pigeon"], ValueError),
         ("require", "staged", ValueError),
+        ("nics", 5, TypeError),
+        ("nics", ["mlx5_0", 1], TypeError),
+        ("nics", "mlx5 0", ValueError),
+        ("verbs", {"gid_index": 3}, TypeError),
+        ("sim_peermem", 1, TypeError),
         ("sim_devices", True, TypeError),
         ("sim_devices", 1.0, TypeError),
         ("sim_devices", 65, ValueError),

@@ -21,6 +21,7 @@ from .notification import Notification
 from .operation import Operation
 from .paths import Explanation
 from .remote_buffer import RemoteBuffer
+from .verbs_options import VerbsOptions
 from .waiting import as_completed, wait_all
 
 __version__ = "0.1.0"
@@ -45,6 +46,7 @@ __all__ = [
     "StagedPathWarning",
     "Statistics",
     "Unsupported",
+    "VerbsOptions",
     "View",
     "WouldBlock",
     "ZerohopError",

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import operator
-import sys
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from . import paths
 from ._native import NativeError, Reason, Status
-from .deferred import all_ended, defer, defer_post, deferred_to
-from .errors import Closed, PeerLost, WouldBlock, ZerohopError, from_native
+from .deferred import all_ended, defer, defer_post, deferred_to, lane_was_reset
+from .errors import LANE_RESET, Closed, ZerohopError, again, from_native
 from .inputs import HOST
-from .operation import BYTES_DONE, NBYTES, Failed, Finished, InFlight, Operation, seconds_of
+from .messaging import NOTIFIED, ORDERED, RECEIVED, SENT, notify_value, post_message
+from .operation import BYTES_DONE, NBYTES, Operation, seconds_of
 from .paths import Explanation
 from .stays import StaysInProcess
 
@@ -25,27 +23,16 @@ if TYPE_CHECKING:
 
     from ._native import Endpoint, Op
     from .context import Context
+    from .lanes import Lane
     from .memory import Memory, View
     from .paths import Cost
+    from .registry import Registration
     from .remote_buffer import Share
     from .routes import Import, Route
     from .session import Session
 
-_MAX_NOTIFY: Final = (1 << 32) - 1
 _MAX_IMPORTS: Final = 1024
 _PEER: Final = "peer"
-# What an operation may have to wait for on a full lane; those that wait for one of them stand in one line.
-PLAIN: Final = "room in the window"
-NOTIFIED: Final = "credit for a notification"
-SENT: Final = "room for a message"
-
-
-def notify_value(value: int) -> int:
-    """A notification's number, checked; ValueError unless it has 32 bits."""
-    number = operator.index(value)
-    if not 0 <= number <= _MAX_NOTIFY:
-        raise ValueError(f"a notification carries 32 bits, from 0 to {_MAX_NOTIFY}, not {number}")
-    return number
 
 
 class LanePath(NamedTuple):
@@ -61,6 +48,10 @@ class Connection(StaysInProcess):
     There is one per peer and Context, whoever asked for it first. When the peer dies, every operation to it ends with
     PeerLost, and the next use of the same address connects anew, with a new Connection.
 
+    It has one lane for messages, and one more for each other provider that a transfer has wanted. When a lane between
+    NICs breaks while the peer lives, what was in flight on it ends with PeerLost ("lane reset"), and another lane takes
+    its place; what was not posted yet waits for that.
+
     Attributes:
         peer: id of the peer Context.
         url: where the peer can be reached.
@@ -71,20 +62,23 @@ class Connection(StaysInProcess):
         "__weakref__",
         "_closing",
         "_context",
-        "_endpoint_or_none",
+        "_failed",
         "_imports",
-        "_lane_costs",
         "_lane_paths",
-        "_late_sends",
+        "_lanes",
+        "_late",
         "_lines",
         "_lost",
+        "_message_lane",
         "_missing",
         "_native_id",
         "_partner",
+        "_possible",
         "_provider",
+        "_ready",
         "_routes",
         "_session",
-        "_unmappable",
+        "_unreachable",
         "name",
         "peer",
         "url",
@@ -100,30 +94,44 @@ class Connection(StaysInProcess):
         # What follows is filled in by the session, on the control thread.
         self._session: Session | None = None
         self._native_id = -1
-        self._endpoint_or_none: Endpoint | None = None
+        # Whether it has had a lane for messages; and the lane itself, None while there is none, and its provider.
+        self._ready = False
+        self._message_lane: Lane | None = None
         self._provider = ""
-        self._lane_costs: dict[str, Cost | None] = {}
-        # By the device of the memory at this end.
-        self._lane_paths: dict[str, LanePath] = {}
+        # Those that are up, by number. Replaced and never changed, because any thread reads it.
+        self._lanes: dict[int, Lane] = {}
+        # By the provider of the lane and the device of the memory at this end.
+        self._lane_paths: dict[tuple[str, str], LanePath] = {}
+        # Providers that both sides have, with what is known of their cost; why there can be no lane of the others; and
+        # those of which none could be opened just now: until when they are passed over, and why.
+        self._possible: dict[str, Cost | None] = {}
         self._missing: dict[str, str] = {}
-        self._imports: dict[int, Import] = {}
-        self._unmappable: dict[int, str] = {}
+        self._failed: dict[str, tuple[float, str]] = {}
+        # By provider and share. Why a share cannot be imported, also by the peer's NICs that it was asked for.
+        self._imports: dict[tuple[str, int], Import] = {}
+        self._unreachable: dict[tuple[str, int, tuple[int, ...]], str] = {}
         self._routes: dict[Route, None] = {}
         self._lost: ZerohopError | None = None
         # Why it will be lost, once this side has begun to close it.
         self._closing: ZerohopError | None = None
-        # Where deferred operations stand, on the control thread; and the sends among them, which no later one may
-        # overtake.
+        # Where deferred operations stand, on the control thread, by what they wait for; and those of them that no later
+        # one may overtake.
         self._lines: dict[str, asyncio.Lock] = {}
-        self._late_sends: set[object] = set()
+        self._late: dict[str, set[object]] = {need: set() for need in ORDERED}
         # The other end, of a Context that talks to itself.
         self._partner: Connection | None = None
 
     @property
     def alive(self) -> bool:
         """Whether operations can be posted: neither closed here nor known to be lost."""
-        endpoint = self._endpoint_or_none
-        return not self._context._forked and self._lost is None and endpoint is not None and endpoint.alive
+        if self._context._forked or self._lost is not None or not self._ready:
+            return False
+        try:
+            # A lane may be down while the peer is well.
+            return self._context._engine.peer_status(self._native_id)[0] == Status.OK
+        except NativeError:
+            # The engine is closed.
+            return False
 
     @property
     def provider(self) -> str:
@@ -159,7 +167,7 @@ class Connection(StaysInProcess):
                 self._endpoint, view._registration.region, view._offset, view.nbytes, deadline, nowait
             )
 
-        return self._post("send", view.nbytes, deadline, post, view, NBYTES, nowait=nowait, need=SENT)
+        return post_message(self, "send", view, deadline, post, NBYTES, nowait=nowait, need=SENT)
 
     def recv(self, into: Memory | View | Any, *, timeout: float | None = None) -> Operation[int]:
         """Receive the next message; value: its length.
@@ -185,7 +193,7 @@ class Connection(StaysInProcess):
                 source._endpoint, view._registration.region, view._offset, view.nbytes, deadline, nowait
             )
 
-        return self._post("recv", view.nbytes, deadline, post, view, BYTES_DONE)
+        return post_message(self, "recv", view, deadline, post, BYTES_DONE, need=RECEIVED, over=source)
 
     def notify(self, value: int, *, timeout: float | None = None) -> Operation[int]:
         """Give the peer a notification without data; value: 0. Done means that the peer's Context has it.
@@ -203,34 +211,37 @@ class Connection(StaysInProcess):
     def _notify(self, value: int, timeout: float | None, *, nowait: bool) -> Operation[int]:
         number = notify_value(value)
         deadline = self._context._deadline(timeout)
-
-        def post(nowait: bool) -> int | Op:
-            return self._context._engine.post_notify(self._endpoint, number, deadline, nowait)
-
-        return self._post("notify", 0, deadline, post, None, NBYTES, nowait=nowait, need=NOTIFIED)
+        post = self._notification(number, deadline)
+        return post_message(self, "notify", None, deadline, post, NBYTES, nowait=nowait, need=NOTIFIED)
 
     def flush(self, *, timeout: float | None = None) -> Operation[int]:
         """Done when all that was posted to this peer before is visible there, done or failed; value: 0."""
         deadline = self._context._deadline(timeout)
+        before = deferred_to(self._context, self.peer)
+        # Of the lanes that are down, the peer's end may still be placing what came over them.
+        gone = self._session is not None and self._session.lanes.any_down
+        if self._lost is None and (before or gone or self._message_lane is None or len(self._lanes) > 1):
+
+            async def work() -> int:
+                await all_ended(before)
+                await self._flush_lanes(deadline)
+                return 0
+
+            return defer(self._context, "flush", 0, deadline, work, None)
 
         def post(_: bool) -> int | Op:
             return self._context._engine.post_flush(self._endpoint, deadline)
 
-        before = deferred_to(self._context, self.peer)
-        if before:
-
-            async def work() -> int:
-                await all_ended(before)
-                return await defer_post(self._context, post, deadline, 0, NBYTES)
-
-            return defer(self._context, "flush", 0, deadline, work, None)
-        return self._post("flush", 0, deadline, post, None, NBYTES)
+        return post_message(self, "flush", None, deadline, post, NBYTES)
 
     def statistics(self) -> dict[str, int]:
-        """Counters of the lane, by name, since it was made."""
+        """Counters of the lanes that are up, by name, since each was made."""
         self._context._check_process()
-        endpoint = self._endpoint_or_none
-        return {} if endpoint is None or self._lost is not None else dict(endpoint.statistics())
+        sums: dict[str, int] = {}
+        for lane in self._lanes.values():
+            for name, count in lane.endpoint.statistics().items():
+                sums[name] = sums.get(name, 0) + count
+        return sums
 
     def close(self, timeout: float = 5.0) -> None:
         """Say goodbye and let go; idempotent. Operations in flight end with Closed here, with PeerLost there.
@@ -259,88 +270,16 @@ class Connection(StaysInProcess):
 
     @property
     def _endpoint(self) -> Endpoint:
-        """The lane's native end; an error when there is none any more."""
-        self._check_alive()
-        assert self._endpoint_or_none is not None
-        return self._endpoint_or_none
+        """The native end of the lane for messages; NativeError WOULD_BLOCK, LANE_RESET while there is none."""
+        lane = self._message_lane
+        if lane is None:
+            self._check_alive()
+            raise NativeError(Status.WOULD_BLOCK.value, LANE_RESET, "")
+        return lane.endpoint
 
     def _check_alive(self) -> None:
         if self._lost is not None:
             raise again(self._lost)
-        if self._endpoint_or_none is None:
-            raise PeerLost("the connection is not ready", peer=self.peer)
-
-    def _post(
-        self,
-        kind: str,
-        nbytes: int,
-        deadline_ns: int,
-        post: Any,
-        view: Memory | View | None,
-        value_from: int,
-        *,
-        nowait: bool = False,
-        need: str = PLAIN,
-    ) -> Operation[int]:
-        """Post on the lane; where it is full, wait, or on an event loop's thread have the control thread wait."""
-        context = self._context
-        device = HOST if view is None else view.device
-        context._check_open()
-        try:
-            try:
-                self._keep_order(need)
-                posted = post(True)
-            except NativeError as error:
-                if error.args[0] != Status.WOULD_BLOCK.value:
-                    raise
-                if nowait:
-                    full = from_native(*error.args, operation=kind, peer=self.peer, provider=self._provider)
-                    raise full from None
-                if on_event_loop() or (need is SENT and self._late_sends):
-                    return self._post_later(kind, nbytes, deadline_ns, post, view, value_from, need)
-                posted = post(False)
-        except NativeError as error:
-            context._check_open()
-            return Failed(context, kind, self._path(device), nbytes, lane_error(self, error, kind))
-        except WouldBlock:
-            raise
-        except ZerohopError as error:
-            return Failed(context, kind, None, nbytes, error)
-        if isinstance(posted, int):
-            return Finished(context, kind, self._path(device), nbytes, nbytes, posted)
-        return InFlight(context, kind, self._path(device), nbytes, posted, view, value_from)
-
-    def _post_later(
-        self,
-        kind: str,
-        nbytes: int,
-        deadline_ns: int,
-        post: Callable[[bool], int | Op],
-        view: Memory | View | None,
-        value_from: int,
-        need: str,
-    ) -> Operation[int]:
-        context, ticket = self._context, object()
-
-        def post_in_turn(nowait: bool) -> int | Op:
-            posted = post(nowait)
-            self._late_sends.discard(ticket)
-            return posted
-
-        async def work() -> int:
-            return await defer_post(context, post_in_turn, deadline_ns, nbytes, value_from, self._line(need))
-
-        if need is SENT:
-            self._late_sends.add(ticket)
-        at_end = partial(self._late_sends.discard, ticket)
-        operation = defer(context, kind, nbytes, deadline_ns, work, view, peer=self.peer, at_end=at_end)
-        operation._path = self._path(HOST if view is None else view.device)
-        return operation
-
-    def _keep_order(self, need: str) -> None:
-        """For a send that would overtake others the lane is as good as full."""
-        if need is SENT and self._late_sends:
-            raise NativeError(Status.WOULD_BLOCK.value, Reason.WINDOW_FULL.value, "")
 
     def _line(self, need: str) -> asyncio.Lock:
         """On the control thread: where those stand that wait for the same."""
@@ -348,20 +287,75 @@ class Connection(StaysInProcess):
 
         return self._lines.setdefault(need, asyncio.Lock())
 
+    def _lane_of(self, provider: str) -> Lane | None:
+        return next((lane for lane in self._lanes.values() if lane.provider == provider), None)
+
+    def _notification(self, number: int, deadline_ns: int) -> Callable[[bool], int | Op]:
+        """What posts it."""
+        return lambda nowait: self._context._engine.post_notify(self._endpoint, number, deadline_ns, nowait)
+
+    async def _until_lane(self) -> None:
+        """On the control thread: until there is a lane for messages; PeerLost when none can be had."""
+        self._check_alive()
+        if self._session is not None:
+            self._session.lanes.look()
+            await self._session.lanes.for_messages()
+
+    async def _flush_lanes(self, deadline_ns: int) -> None:
+        """On the control thread: until all that went over any lane is visible at the peer."""
+        engine = self._context._engine
+        for lane in list(self._lanes.values()):
+            try:
+                await defer_post(
+                    self._context,
+                    lambda _, lane=lane: engine.post_flush(lane.endpoint, deadline_ns),  # type: ignore[misc]
+                    deadline_ns,
+                    0,
+                    NBYTES,
+                )
+            except NativeError as error:
+                if not lane_was_reset(error):
+                    raise
+        self._check_alive()
+        if self._session is not None:
+            self._session.lanes.look()
+            await self._session.lanes.buried()
+
     def _path(self, device: str) -> LanePath:
         """The way of messages and notifications: the lane itself. What the peer does with them only the peer knows."""
-        path = self._lane_paths.get(device)
+        provider = self._provider
+        path = self._lane_paths.get((provider, device))
         if path is None:
-            form = paths.RING if self._provider == "shm" else paths.STREAM
-            path = LanePath(self, Explanation(self._provider, form, device == HOST, device, _PEER, ()))
-            self._lane_paths[device] = path
+            form = paths.RING if provider == "shm" else paths.STREAM
+            # NICs take them out of buffers of their own.
+            direct = device == HOST and provider != "verbs"
+            path = LanePath(self, Explanation(provider, form, direct, device, _PEER, ()))
+            self._lane_paths[provider, device] = path
         return path
 
     def _why_not_mapped(self, remote: Share) -> str:
         """Why the peer's memory cannot be mapped here; empty when it can."""
         if not remote.mappable:
             return "the memory is not in a shared file; ctx.alloc gives memory that is"
-        return self._unmappable.get(remote.share_id, "")
+        return self._unreachable.get(("shm", remote.share_id, ()), "")
+
+    def _why_not_reached(self, registration: Registration, remote: Share) -> str:
+        """Why the NICs of the lane that there is cannot reach both memories; empty when they can, or may."""
+        lane = self._lane_of("verbs")
+        if lane is None:
+            return ""
+        for domain in lane.domains:
+            if why := registration.unregistrable.get(domain.number):
+                return f"the memory here: {why}"
+        why = self._unreachable.get(("verbs", remote.share_id, lane.rails), "")
+        return f"the memory there: {why}" if why else ""
+
+    def _reconsider(self) -> None:
+        """A better way may be there now: transfers that go over tcp choose again."""
+        self._failed.clear()
+        for route in list(self._routes):
+            if route.explanation.provider == "tcp":
+                route.drop()
 
     async def _close(self, farewell: str, error: ZerohopError, status: Status, reason: Reason) -> None:
         """On the control thread: tell the peer and let go."""
@@ -397,7 +391,7 @@ class Connection(StaysInProcess):
         context._shares.lost(self)
         context._peers.forget(self)
         session, self._session = self._session, None
-        self._endpoint_or_none = None
+        self._message_lane, self._lanes = None, {}
         if session is not None:
             session.end(error)
 
@@ -411,48 +405,13 @@ class Connection(StaysInProcess):
                 pass
 
     def _drop_old_imports(self) -> None:
-        """On the control thread: give back mappings that nothing uses when there are very many."""
-        for share_id, imported in list(self._imports.items())[:-_MAX_IMPORTS]:
+        """On the control thread: give back what nothing uses when there is very much."""
+        for (provider, share_id), imported in list(self._imports.items())[:-_MAX_IMPORTS]:
             if not imported.routes and self._session is not None:
-                del self._imports[share_id]
-                self._session.release(share_id, imported)
-
-
-def lane_error(connection: Connection, error: NativeError, operation: str) -> ZerohopError:
-    """What a native call over a lane came to. A lane that is closed though nobody here closed it has lost its peer."""
-    status, reason, text = error.args
-    where = {"operation": operation, "peer": connection.peer, "provider": connection._provider}
-    if status == Status.CLOSED.value:
-        connection._context._check_open()
-        if connection._lost is not None:
-            return from_native(Status.PEER_LOST.value, 0, connection._lost.reason, **where)
-        found = connection._context._engine.peer_status(connection._native_id)
-        if found[0] != Status.OK:
-            status, reason, text = found[0].value, found[1].value, ""
-    return from_native(status, reason, text, **where)
-
-
-def again(error: ZerohopError) -> ZerohopError:
-    """A copy of an error, so that raising it to several callers does not grow one traceback."""
-    return type(error)(**error._fields())
-
-
-def silent_error(peer: str, text: str) -> ZerohopError:
-    """The error for a peer that takes longer than anybody waits: it may only be stopped."""
-    return from_native(Status.DEADLINE.value, Reason.NONE.value, text, peer=peer)
+                del self._imports[provider, share_id]
+                self._session.imports.release(provider, share_id, imported)
 
 
 def lost_error(connection: Connection, status: Status, reason: Reason) -> ZerohopError:
     """The error for a peer that the engine found dead."""
     return from_native(status.value, reason.value, peer=connection.peer, provider=connection._provider)
-
-
-def on_event_loop() -> bool:
-    """Whether this thread runs an event loop, which must not be held up."""
-    asyncio = sys.modules.get("asyncio")
-    return asyncio is not None and asyncio._get_running_loop() is not None
-
-
-def lane_cost(endpoint: Endpoint) -> Cost | None:
-    """What the lane says that it costs."""
-    return paths.lane_cost(endpoint.limits)

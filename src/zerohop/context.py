@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .paths import Explanation
     from .remote_buffer import RemoteBuffer
     from .transfer import Local, Pages
+    from .verbs_options import VerbsOptions
 
 _READ_ONLY: Final = 1
 _READ_WRITE: Final = 3
@@ -53,7 +54,7 @@ class Statistics(NamedTuple):
         registrations: registered regions, cached ones included.
         pinned: regions that were closed and still wait for transfers to end.
         shares: handles that can be used.
-        mapped: peers' memories that are mapped here.
+        mapped: peers' memories that are mapped here, or that a NIC here reaches by their keys.
         routes: pairs (memory, remote memory) whose path is chosen.
         engine: counters of the data plane, by name.
     """
@@ -83,7 +84,11 @@ class Context(Lifecycle, StaysInProcess):
         insecure: listen off loopback without a secret.
         providers: names, such as ``["shm", "tcp"]``; None: all that work here.
         require: ``"direct"`` makes a path through host buffers an error (Unsupported).
+        nics: RDMA ports to use, as ``"mlx5_0,mlx5_1:1"`` or a list of names; ``"^mlx5_2"``: all but that one; None:
+            those that are nearest (docs/nics.md).
+        verbs: how RDMA lanes are made.
         sim_devices: number of simulated accelerators, ``sim:0`` and so on.
+        sim_peermem: whether NICs can register their memory.
         timeout: seconds until an operation ends with DeadlineExceeded, unless it says otherwise; 0: never.
         spin_us: microseconds of polling before a wait sleeps.
         heartbeat: seconds of silence until a peer on another host is lost; 0: never.
@@ -105,7 +110,10 @@ class Context(Lifecycle, StaysInProcess):
         insecure: bool | Unset = UNSET,
         providers: Sequence[str] | Unset | None = UNSET,
         require: Literal["direct"] | Unset | None = UNSET,
+        nics: str | Sequence[str] | Unset | None = UNSET,
+        verbs: VerbsOptions | Unset = UNSET,
         sim_devices: int | Unset = UNSET,
+        sim_peermem: bool | Unset = UNSET,
         timeout: float | Unset = UNSET,
         spin_us: float | Unset = UNSET,
         heartbeat: float | Unset = UNSET,
@@ -118,7 +126,10 @@ class Context(Lifecycle, StaysInProcess):
                 "insecure": insecure,
                 "providers": providers,
                 "require": require,
+                "nics": nics,
+                "verbs": verbs,
                 "sim_devices": sim_devices,
+                "sim_peermem": sim_peermem,
                 "timeout": timeout,
                 "spin_us": spin_us,
                 "heartbeat": heartbeat,
@@ -229,8 +240,9 @@ class Context(Lifecycle, StaysInProcess):
         """Write all of ``src`` into the remote ``dst`` of the same length; value: bytes moved.
 
         Done means that ``src`` may be reused and the other side has accepted every byte; over shm and tcp it is then
-        visible there. Operations have no order among each other. A first use connects and maps in the background.
-        Where the lane is full, the call waits; on an event loop's thread the Operation does instead.
+        visible there, over verbs once a notification or ``flush`` says so. Operations have no order among each other.
+        A first use connects and maps in the background. Where the lane is full, the call waits; on an event loop's
+        thread the Operation does instead.
 
         Args:
             src: a Memory, a View, or anything that ``register`` takes, which then is registered through the cache.

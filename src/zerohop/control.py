@@ -13,11 +13,12 @@ import selectors
 import socket
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+T = TypeVar("T")
 logger = logging.getLogger("zerohop")
 
 THREAD_NAME: Final = "zerohop-control"
@@ -79,6 +80,32 @@ class ControlThread:
     def run(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any, timeout: float) -> None:
         """Run it, from another thread; raises what it raises, and TimeoutError when it takes longer."""
         asyncio.run_coroutine_threadsafe(work(*args), self.loop).result(timeout)
+
+    async def aside(self, call: Callable[..., T], *args: Any) -> T:
+        """On the loop: what ``call(*args)`` returns or raises, on a thread of its own, as it may take long.
+
+        Not on the loop's executor, for which the interpreter would wait at exit. Whoever waits may leave.
+        """
+        answer: asyncio.Future[T] = self.loop.create_future()
+
+        def settle(value: T | None, error: Exception | None) -> None:
+            if answer.done():
+                return
+            if error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(value)  # type: ignore[arg-type]
+
+        def work() -> None:
+            value, failure = None, None
+            try:
+                value = call(*args)
+            except Exception as error:  # noqa: BLE001 - whoever waits gets it
+                failure = error
+            self.call(settle, value, failure)
+
+        threading.Thread(target=work, name="zerohop-aside", daemon=True).start()
+        return await answer
 
     def say_once(self, key: str, topic: str, text: str, *args: object) -> None:
         """Log a warning, once per key and topic, so that nobody outside can fill a log."""

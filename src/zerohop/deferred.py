@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ._native import NativeError, Reason, Status
-from .errors import ZerohopError, from_native
+from .errors import LANE_RESET, WouldBlock, ZerohopError, again, from_native, silent_error
 from .operation import BYTES_DONE, NATIVE_VALUE, NBYTES, Failed, InFlight, Operation, complete_fields
 from .waiting import ended
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from ._native import Op
+    from .connection import Connection
     from .context import Context
     from .operation import Path
 
@@ -29,10 +30,16 @@ if TYPE_CHECKING:
     Post = Callable[[bool], int | Op | tuple[int, int]]
 
 T = TypeVar("T")
+# How long what is no operation waits for the answer to a request.
+REPLY_S: Final = 10.0
 # Between attempts at a full lane.
 _RETRY_S: Final = 0.0005
 _MAX_RETRY_S: Final = 0.01
 _NS: Final = 1e9
+# Lanes that break one after the other while one operation waits to be posted; then it is told.
+_MAX_RESETS: Final = 8
+# Failures of first uses that wait to be told.
+_MAX_UNTOLD: Final = 4096
 # Of the operation that a task of the control thread works for; 0: it has none. Unset in what works for no operation.
 _deadline_ns: ContextVar[int] = ContextVar("zerohop_deadline_ns")
 
@@ -75,6 +82,11 @@ class Deferred(InFlight[T]):
         return super()._error_of(native)
 
 
+def lane_was_reset(error: Exception) -> bool:
+    """Whether a native call was refused because its lane is down, or is being replaced: nothing was posted."""
+    return isinstance(error, NativeError) and error.args[1] == LANE_RESET
+
+
 def defer(
     context: Context,
     kind: str,
@@ -107,15 +119,35 @@ def defer(
     return operation
 
 
-def patience(otherwise: float) -> float | None:
+def patience(otherwise: float | None = None) -> float | None:
     """On the control thread: seconds that are left to the operation that the running task works for.
 
-    None: it has no deadline. ``otherwise``: the task works for no operation.
+    None: it has no deadline. ``otherwise``, or else what any request may take: the task works for no operation.
     """
     deadline_ns = _deadline_ns.get(None)
     if deadline_ns is None:
-        return otherwise
+        return REPLY_S if otherwise is None else otherwise
     return max(0.0, (deadline_ns - time.monotonic_ns()) / _NS) if deadline_ns else None
+
+
+async def settled(future: asyncio.Future[Any], connection: Connection, limit: float | None) -> None:
+    """On the control thread: until it is done, for ``limit`` seconds; others may wait for it too, each in its own time.
+
+    Raises:
+        DeadlineExceeded: it is not done, which waits for the peer; it stays under way.
+        ZerohopError: how it failed; or how the Connection was lost, if that is why it was given up.
+    """
+    import asyncio
+
+    await asyncio.wait([future], timeout=limit)
+    if not future.done():
+        raise silent_error(connection.peer, "the peer does not answer")
+    if future.cancelled() and connection._lost is not None:
+        raise again(connection._lost)
+    try:
+        future.result()
+    except ZerohopError as error:
+        raise again(error) from None
 
 
 def _start(
@@ -172,19 +204,21 @@ async def defer_post(
     nbytes: int,
     value_from: int,
     line: asyncio.Lock | None = None,
+    lane: Callable[[], Coroutine[Any, Any, None]] | None = None,
 ) -> int:
     """On the control thread: post as soon as the lane takes it, wait for the end, give the value.
 
     ``post(nowait)`` makes the native call. ``line`` is where those stand that wait for the same kind of room: the first
-    of them alone asks for it, and they are posted in the order in which they were deferred.
+    of them alone asks for it, and they are posted in the order in which they were deferred. ``lane()`` returns once
+    there is a lane, and is asked again where it breaks before anything was posted; without it, that is an error.
     """
     import asyncio
 
     if line is None:
-        posted = await _post_when_room(post, deadline_ns)
+        posted = await _post_when_room(post, deadline_ns, lane)
     else:
         async with line:
-            posted = await _post_when_room(post, deadline_ns)
+            posted = await _post_when_room(post, deadline_ns, lane)
     if isinstance(posted, int):
         return nbytes
     if isinstance(posted, tuple):
@@ -201,18 +235,25 @@ async def defer_post(
     raise from_native(posted.status.value, posted.reason.value, bytes_done=posted.bytes_done)
 
 
-async def _post_when_room(post: Post, deadline_ns: int) -> int | Op | tuple[int, int]:
+async def _post_when_room(
+    post: Post, deadline_ns: int, lane: Callable[[], Coroutine[Any, Any, None]] | None
+) -> int | Op | tuple[int, int]:
     import asyncio
 
     pause = _RETRY_S
+    resets = 0
     while True:
+        if lane is not None:
+            await lane()
         # Before the first attempt too: connecting may have taken longer than the user allowed.
         if deadline_ns and time.monotonic_ns() > deadline_ns:
             raise NativeError(Status.DEADLINE.value, Reason.NONE.value, "nothing was posted")
         try:
             return post(True)
         except NativeError as error:
-            if error.args[0] != Status.WOULD_BLOCK.value:
+            if lane is not None and lane_was_reset(error) and resets < _MAX_RESETS:
+                resets += 1
+            elif error.args[0] != Status.WOULD_BLOCK.value:
                 raise
         await asyncio.sleep(pause)
         pause = min(_MAX_RETRY_S, pause * 2)
@@ -232,3 +273,41 @@ async def all_ended(operations: list[Deferred[Any]]) -> None:
 def attach(operation: Deferred[Any], path: Path) -> None:
     """Let an Operation explain the path that was found for it."""
     operation._path = path
+
+
+def first_use(
+    context: Context, kind: str, nbytes: int, key: object, prepare: Callable[[], Coroutine[Any, Any, object]]
+) -> Operation[int]:
+    """What a _nowait call comes to that needs what is not there yet: WouldBlock while ``prepare`` is at it.
+
+    A preparation that failed is told by the next call, once; the call after it tries again.
+    """
+    preparing = context._preparing
+    failure = preparing.get(key)
+    if failure is not None:
+        preparing.pop(key, None)
+        return Failed(context, kind, None, nbytes, failure)
+    if key not in preparing:
+        preparing[key] = None
+        context._control.spawn(_prepare, preparing, key, prepare)
+    raise WouldBlock("first use: asking the peer for what this needs", operation=kind, fix="try again soon")
+
+
+async def _prepare(
+    preparing: dict[object, Exception | None], key: object, prepare: Callable[[], Coroutine[Any, Any, object]]
+) -> None:
+    failure: Exception | None = None
+    try:
+        await prepare()
+    except ZerohopError as error:
+        failure = again(error)
+    except NativeError as error:
+        failure = from_native(*error.args)
+    except Exception as error:  # noqa: BLE001 - whatever it is, a warning too: the next call must not wait for ever
+        failure = error
+    preparing.pop(key, None)
+    if failure is not None:
+        preparing[key] = failure
+        # Of handles that nobody asks about again, the oldest.
+        if len(preparing) > _MAX_UNTOLD:
+            preparing.pop(next(iter(preparing)), None)

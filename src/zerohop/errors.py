@@ -198,10 +198,21 @@ _BY_REASON: dict[int, _Words] = {
         "have the owner share memory that begins at a multiple of 8",
     ),
     23: _Words("too many pages: one read over this lane takes 8388608 at most", "split the list"),
+    24: _Words("lane reset: the link that carried it broke", "post it again; the lane is replaced"),
+    25: _Words(
+        "remote access: the peer's NIC refused the key or the range; the memory was revoked, or is closed",
+        _NEW_HANDLE,
+    ),
+    26: _Words("no answer: the peer's NIC does not reply", "check cable, switch and addresses: zerohop doctor"),
+    27: _Words("not ready: the peer takes nothing in", "let it receive what it has, or look at why it stands still"),
+    28: _Words("local access: this side's NIC may not reach the memory", "register the memory again"),
+    29: _Words("remote error: the peer's NIC could not do it"),
+    30: _Words("port down: the NIC's port, or its link, is not up", "bring the port up, or allow tcp beside verbs"),
+    31: _Words("memlock: the process may lock no more memory", "raise the limit: ulimit -l unlimited"),
 }
 _DOES_NOT_MATTER = _Words("")
-PEER_LOST, NO_MEMORY = 3, 9
-OUT_OF_DESCRIPTORS = 18
+PEER_LOST, DEADLINE, NO_MEMORY = 3, 4, 9
+OUT_OF_DESCRIPTORS, LANE_RESET = 18, 24
 
 
 def from_native(status: int, reason: int, text: str = "", **fields: Any) -> ZerohopError:
@@ -213,6 +224,16 @@ def from_native(status: int, reason: int, text: str = "", **fields: Any) -> Zero
         said = f"{said}: {text}" if said else text
     fields.setdefault("fix", words.fix or general.fix)
     return _KINDS.get(status, ZerohopError)(said, **fields)
+
+
+def again(error: ZerohopError) -> ZerohopError:
+    """A copy of an error, so that raising it to several callers does not grow one traceback."""
+    return type(error)(**error._fields())
+
+
+def silent_error(peer: str, text: str) -> ZerohopError:
+    """The error for a peer that takes longer than anybody waits: it may only be stopped."""
+    return from_native(DEADLINE, 0, text, peer=peer)
 
 
 def out_of_descriptors(error: OSError) -> bool:

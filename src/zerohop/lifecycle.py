@@ -20,6 +20,7 @@ from .errors import (
     from_native,
     out_of_descriptors,
 )
+from .fabrics import Fabrics
 from .operation import deadline_after, seconds_of
 from .registry import Registry
 from .routes import Routes
@@ -27,7 +28,7 @@ from .settings import PROVIDERS_TO_COME, not_in_this_version
 from .shares import Shares
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from .connection import Connection
     from .context import Context
     from .deferred import Deferred
+    from .fabrics import Port
     from .memory import Memory
     from .settings import Settings
 
@@ -63,6 +65,8 @@ class Lifecycle:
         self.name: Final = settings.name
         self._settings = settings
         self._providers = _usable(settings.providers)
+        # Why not the others, of those that would be used if they worked here.
+        self._unusable = {} if settings.providers else {name: why for name, ok, why, _ in _native.providers() if not ok}
         self._timeout_ns = int(settings.timeout * _NS)
         self._spin_ns = int(settings.spin_us * 1000)
         self._scratch: Memory | None = None
@@ -102,7 +106,9 @@ class Lifecycle:
                 settings.secret,
                 self._listeners.socket_path,
             )
-            self._engine = _native.Engine(self._spin_ns, settings.sim_devices, int(settings.heartbeat * _NS))
+            self._engine = _native.Engine(
+                self._spin_ns, settings.sim_devices, int(settings.heartbeat * _NS), settings.sim_peermem
+            )
         except BaseException as error:
             self._listeners.close()
             if isinstance(error, NativeError):
@@ -110,8 +116,9 @@ class Lifecycle:
             raise
         self._post: Callable[..., int | _native.Op] = self._engine.post
         self._registry = Registry(self._engine, self._drain_soon)
-        self._shares = Shares(self._engine, self.id, self.url, self._ask_to_unmap)
+        self._shares = Shares(self._engine, self.id, self.url, self._ask_back)
         self._routes = Routes(self._engine, settings.require)
+        self._fabric = Fabrics(self._engine, self._ports)
         self._loops = Loops(self._engine)
         self._peers = Peers(cast("Context", self))
         control = None
@@ -179,7 +186,7 @@ class Lifecycle:
 
     def _let_go_of_engine(self) -> None:
         """What it holds goes now, and not when the garbage is collected."""
-        for part in (self._shares, self._routes, self._registry):
+        for part in (self._shares, self._routes, self._registry, self._fabric):
             part.close()
         self._deferred.clear()
         self._preparing.clear()
@@ -238,10 +245,18 @@ class Lifecycle:
     def _connection_of(self, native_id: int) -> Connection:
         return self._peers.of_native(native_id)
 
-    def _ask_to_unmap(self, connection: Connection, share_id: int) -> None:
+    def _ask_back(self, connection: Connection, provider: str, share_id: int) -> None:
         session = connection._session
         if session is not None:
-            self._control.call(session.ask_to_unmap, share_id)
+            self._control.call(session.imports.ask_back, provider, share_id)
+
+    def _ports(self) -> Sequence[Port]:
+        """The NIC ports that verbs is to use, the best first; Unsupported where there are none."""
+        # What reads /sys: not needed where no lane over a NIC is thought of.
+        from .nic_ports import choose
+
+        near = next((device["pci_address"] for device in self._engine.devices() if device["pci_address"]), None)
+        return choose(self._settings, near)
 
     def _drain_soon(self) -> None:
         """From any thread: look again whether memory that was closed is still in use."""
@@ -276,10 +291,11 @@ def _usable(wanted: tuple[str, ...] | None) -> tuple[str, ...]:
     probed = {name: (usable, reason, fix) for name, usable, reason, fix in _native.providers()}
     if wanted is None:
         return tuple(name for name, (usable, _, _) in probed.items() if usable)
+    others = " or ".join(name for name, (usable, _, _) in probed.items() if usable)
     for name in wanted:
         if name in PROVIDERS_TO_COME:
-            raise Unsupported(not_in_this_version(name), fix=f"use {' or '.join(probed)}", provider=name)
-        usable, reason, fix = probed[name]
+            raise Unsupported(not_in_this_version(name), fix=f"use {others}", provider=name)
+        usable, reason, fix = probed.get(name, (False, "this build does not have it", f"use {others}"))
         if not usable:
             raise Unsupported(reason, fix=fix, provider=name)
     return wanted

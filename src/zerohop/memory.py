@@ -264,8 +264,9 @@ class Memory(_Range):
         """Take back one handle, or all; blocks until no peer can reach the memory through it any more.
 
         Over tcp and the shm ring that is enforced here: from now on such operations end with AccessDenied at the
-        peer, and those under way end or are cut short before this returns. Peers on this host that have mapped the
-        memory are asked to give it back.
+        peer, and those under way end or are cut short before this returns. Over NICs too: peers that have a key are
+        asked to stop, and after half a second, or half of ``timeout``, it is invalid. Peers on this host that have
+        mapped the memory are asked to give it back.
 
         Args:
             handle: which one, or any slice of it; None for all of this Memory.

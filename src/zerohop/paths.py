@@ -2,7 +2,8 @@
 
 A path is a provider and the form in which it is used. Among those that reach both memories the cheapest is taken,
 direct ones before staged ones. Direct means that the fabric reads and writes the memory itself; staged, that the bytes
-pass through host buffers on their way to or from a device.
+pass through host buffers on their way: to or from a device, or those that a NIC knows in place of memory that it does
+not.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 MAPPED: Final = "mapped"
 RING: Final = "ring"
 STREAM: Final = "stream"
+RDMA: Final = "rdma"
+# Forms for which the peer is asked for its memory first.
+IMPORTED: Final = (MAPPED, RDMA)
 # The size at which candidates are compared; one choice serves all sizes of a pair.
 _TYPICAL_BYTES: Final = 1 << 20
 # Below this a rate is the latency in disguise.
@@ -39,7 +43,16 @@ class Cost(NamedTuple):
 
 
 # Where no lane says better. Only their order matters here.
-_USUAL: Final = {MAPPED: Cost(0.3, 18.0), RING: Cost(2.0, 14.0), STREAM: Cost(30.0, 4.0)}
+_USUAL: Final = {
+    ("shm", MAPPED): Cost(0.3, 18.0),
+    ("shm", RING): Cost(2.0, 14.0),
+    ("verbs", RDMA): Cost(3.0, 12.0),
+    ("verbs", STREAM): Cost(15.0, 3.0),
+    ("tcp", STREAM): Cost(30.0, 4.0),
+}
+# What a lane says of itself is what it costs in this form.
+_SAID: Final = {"shm": RING, "verbs": RDMA, "tcp": STREAM}
+_NOTHING: Final[Mapping[str, Cost | None]] = {}
 
 
 class Situation(NamedTuple):
@@ -54,6 +67,10 @@ class Situation(NamedTuple):
     # Why the peer's memory cannot be mapped; empty when it can.
     not_mappable: str
     require: str | None = None
+    # Providers that both sides have and of which a lane can be opened, with what is known of its cost.
+    possible: Mapping[str, Cost | None] = _NOTHING
+    # Why NICs cannot reach one of the memories themselves; empty when they can, or nobody has tried.
+    not_reachable: str = ""
 
 
 class Candidate(NamedTuple):
@@ -76,7 +93,7 @@ class Explanation(NamedTuple):
 
     Attributes:
         provider: name of the provider that was chosen, such as ``"shm"``.
-        form: how it is used: ``"mapped"``, ``"ring"`` or ``"stream"``.
+        form: how it is used: ``"mapped"``, ``"ring"``, ``"rdma"`` or ``"stream"``.
         direct: whether the fabric reads and writes both memories itself; otherwise the bytes are staged in host
             buffers.
         local_device: where this side's memory is.
@@ -106,6 +123,9 @@ def candidates(situation: Situation) -> list[Candidate]:
     rows = [
         _lane_row(situation, "shm", MAPPED, direct=on_host),
         _lane_row(situation, "shm", RING, direct=on_host),
+        _lane_row(situation, "verbs", RDMA, direct=True),
+        # Whatever the memory is: the bytes pass through buffers that the NICs know.
+        _lane_row(situation, "verbs", STREAM, direct=False),
         _lane_row(situation, "tcp", STREAM, direct=on_host),
     ]
     rows += [Candidate(name, "", True, Cost(0.0, 1.0), not_in_this_version(name)) for name in PROVIDERS_TO_COME]
@@ -145,10 +165,10 @@ def warn_if_staged(explanation: Explanation, warned: set[tuple[str, str, str]]) 
     """Give StagedPathWarning, once per provider and kinds of device.
 
     Silent when a simulated device is at either end: there staging is all that this machine could do, and whoever asked
-    for such devices knows it.
+    for such devices knows it. Silent, too, where no device is at either end.
     """
     devices = (explanation.local_device, explanation.remote_device)
-    if explanation.direct or any(device.startswith(_SIM) for device in devices):
+    if explanation.direct or devices == (HOST, HOST) or any(device.startswith(_SIM) for device in devices):
         return
     kind = (explanation.provider, devices[0].partition(":")[0], devices[1].partition(":")[0])
     if kind not in warned:
@@ -197,17 +217,28 @@ def lane_cost(limits: Mapping[str, float]) -> Cost | None:
     return Cost(limits.get("fixed_us", 0), gbps) if gbps > 0 else None
 
 
+def rdma_cost(gbps: float) -> Cost:
+    """What a lane of NICs of that rate, in GB/s, usually costs."""
+    usual = _USUAL["verbs", RDMA]
+    return usual._replace(gbps=gbps) if gbps > 0 else usual
+
+
 def _lane_row(situation: Situation, provider: str, form: str, *, direct: bool) -> Candidate:
     why_not = situation.missing.get(provider, "")
-    if not why_not and provider not in situation.lanes:
+    if not why_not and provider not in situation.lanes and provider not in situation.possible:
         why_not = "no lane to this peer"
     if not why_not and form == MAPPED:
         # The device first: of its memory, what may be said of files and mappings is beside the point.
         why_not = situation.not_mappable if direct else "a device's memory cannot be copied to or from a peer's mapping"
-    said = situation.lanes.get(provider)
-    usual = _USUAL[form]
-    # A lane's own numbers are those of what it carries; a mapping carries nothing over the lane.
-    return Candidate(provider, form, direct, said if said is not None and form != MAPPED else usual, why_not)
+    if not why_not and provider == "verbs":
+        if "shm" in situation.lanes and situation.local_device == situation.remote_device == HOST:
+            why_not = "between host memories of one machine shm needs no NIC"
+        elif form == RDMA:
+            why_not = situation.not_reachable
+    cost = _USUAL[provider, form]
+    if form == _SAID[provider]:
+        cost = situation.lanes.get(provider) or situation.possible.get(provider) or cost
+    return Candidate(provider, form, direct, cost, why_not)
 
 
 def _costlier(row: Candidate, best: Candidate) -> str:

@@ -7,32 +7,28 @@ and the other uses the one that comes in. A Context may also dial itself; then b
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from . import address, handshake
 from ._native import Reason, Status
 from .channel import Channel, ChannelEnded
-from .connection import Connection, again, lost_error, silent_error
-from .control import resolve
+from .connection import Connection, lost_error
 from .deferred import patience
+from .dialling import open_channel, open_tcp
 from .errors import (
-    OUT_OF_DESCRIPTORS,
-    PEER_LOST,
-    AccessDenied,
     DeadlineExceeded,
     PeerLost,
     ProtocolError,
     ZerohopError,
-    from_native,
-    out_of_descriptors,
+    again,
+    silent_error,
 )
 from .handshake import CLOSED, CONTROL, DUPLICATE, LANE, Refused
 from .session import SETUP_S, Session
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Coroutine
 
     from .address import Address
@@ -42,16 +38,18 @@ if TYPE_CHECKING:
     from .wire import Hello
 
 _T = TypeVar("_T")
-_CONNECT_S: Final = 5.0
 # A dial ends with the deadlines of those who wait for it, and then: what it talks to may have been gone for long.
 LONGEST_DIAL_S: Final = 120.0
 # After a refusal because the peer is dialling too: how long its own socket may take, and how often to dial again.
 _CROSSING_S: Final = 0.25
 _ATTEMPTS: Final = 8
-_BACKLOG_PAUSE_S: Final = 0.005
 # Connections that are gone, kept for notifications that arrived before they were.
 _REMEMBERED: Final = 1024
 _UNMAP_PAUSE_S: Final = 0.002
+# Tokens of the engine's events are ids of peers that were found dead; with one of these bits, of peers of which a lane
+# is down, and numbers of domains whose port or device changed its state.
+_LANE_DOWN: Final = 1 << 62
+_PORT_CHANGED: Final = 1 << 61
 
 
 class _Dial:
@@ -114,7 +112,7 @@ class Peers:
         """Look out for peers that the engine finds dead."""
         self._arrivals = asyncio.Event()
         events = self._context._engine.events
-        asyncio.get_running_loop().add_reader(events.fd, self._died)
+        asyncio.get_running_loop().add_reader(events.fd, self._look)
 
     async def connect(self, where: Address) -> Connection:
         """The Connection to the Context at the address, made if there is none.
@@ -148,7 +146,7 @@ class Peers:
         existing = self.connected.get(where.context)
         if existing is not None and not existing.alive:
             # The engine knows, and its message is on the way.
-            self._died()
+            self._look()
             existing = self.connected.get(where.context)
         return existing
 
@@ -162,7 +160,7 @@ class Peers:
 
     async def open_lane(self, where: Address, peer: str, token: bytes) -> socket.socket:
         """A socket for the data plane, to the listener that invited it."""
-        channel = await self._open_tcp(where)
+        channel = await open_tcp(self._context, where)
         try:
             await self._greet(channel, LANE, token, peer)
             return channel.detach()
@@ -250,12 +248,12 @@ class Peers:
         return connection
 
     def unmap(self, imported: Import) -> None:
-        """Unmap a peer's memory, now or when the last copy has ended."""
+        """Let go of a peer's memory, now or when the last operation with it has ended."""
         if not imported.close():
             self._context._control.start(self.drained, imported)
 
     async def drained(self, imported: Import) -> None:
-        """Until a peer's memory is unmapped here."""
+        """Until nothing here uses a peer's memory."""
         # The copies that are left end within microseconds, and nothing tells when.
         while not imported.close():  # noqa: ASYNC110
             await asyncio.sleep(_UNMAP_PAUSE_S)
@@ -278,14 +276,31 @@ class Peers:
             connection._lose(error, Status.CLOSED, Reason.LANE_CLOSED)
         self.introduced.clear()
 
-    def _died(self) -> None:
-        """The engine has found peers dead."""
+    def _look(self) -> None:
+        """The engine has found peers dead, lanes down, or a NIC's port changed."""
         engine = self._context._engine
-        for native_id in engine.events.drain():
-            connection = self.introduced.get(native_id)
-            if connection is not None and connection._lost is None:
-                status, reason = engine.peer_status(native_id)
+        for token in engine.events.drain():
+            if token & _PORT_CHANGED:
+                self._port_changed(token & ~_PORT_CHANGED)
+                continue
+            connection = self.introduced.get(token & ~_LANE_DOWN)
+            if connection is None or connection._lost is not None:
+                continue
+            if token & _LANE_DOWN:
+                if connection._session is not None:
+                    connection._session.lanes.look()
+            else:
+                status, reason = engine.peer_status(token)
                 connection._lose(lost_error(connection, status, reason), status, reason)
+
+    def _port_changed(self, number: int) -> None:
+        """Where it is up again, what went another way may go over it. Where it is down, its lanes say so themselves."""
+        domain = self._context._fabric.domain(number)
+        if domain is not None and domain.alive:
+            for connection in list(self.connected.values()):
+                connection._reconsider()
+                if connection._session is not None:
+                    connection._session.lanes.retry()
 
     def _dialled(self, key: str, task: asyncio.Task[Connection]) -> None:
         self._dials.pop(key, None)
@@ -318,7 +333,7 @@ class Peers:
 
     async def _dial_once(self, where: Address) -> Connection | None:
         """None when the peer is dialling us, or still believes to be connected."""
-        channel = await self._open(where)
+        channel = await open_channel(self._context, where)
         try:
             try:
                 await self._greet(channel, CONTROL, b"", where.context)
@@ -327,7 +342,7 @@ class Peers:
                     raise
                 # In this container the path may be somebody else's.
                 channel.close()
-                channel = await self._open_tcp(where)
+                channel = await open_tcp(self._context, where)
                 await self._greet(channel, CONTROL, b"", where.context)
             existing = self.connected.get(where.context)
             if existing is not None:
@@ -351,7 +366,7 @@ class Peers:
 
         Asked before anything is agreed on: what is known by name can be met by another dial, and found by its id.
         """
-        channel = await self._open(where)
+        channel = await open_channel(self._context, where)
         me = self._context._identity
         # A path may lead to a file system that keeps whoever looks waiting: no stranger elsewhere makes us look.
         trusted = me.secret is not None or channel.unix or address.connected_here(channel._sock)
@@ -402,78 +417,6 @@ class Peers:
     async def _greet(self, channel: Channel, purpose: Purpose, token: bytes, peer: str) -> None:
         await _unless_ended(handshake.greet(channel, self._context._identity, purpose, token, peer), peer)
 
-    async def _open(self, where: Address) -> Channel:
-        """A channel to whoever is there, by the Unix socket where that works."""
-        why_not = ""
-        if where.socket_path and where.host_id in ("", address.host_id()):
-            try:
-                return await self._open_unix(where.socket_path)
-            except (OSError, AccessDenied) as error:
-                _check_descriptors(error, where)
-                why_not = f"nobody answers at {where.socket_path} ({error})"
-        if where.listens:
-            return await self._open_tcp(where)
-        raise PeerLost(
-            why_not or "the peer is on another host and does not listen on TCP",
-            fix="is the peer still running?",
-            peer=where.context,
-            operation="connect",
-        )
-
-    async def _open_unix(self, path: str) -> Channel:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._context._control.sockets.add(sock)
-        try:
-            sock.setblocking(False)
-            deadline = time.monotonic() + _CONNECT_S
-            while True:
-                try:
-                    sock.connect(path)
-                    break
-                except BlockingIOError:
-                    # Its backlog is full; nothing wakes us when it no longer is.
-                    if time.monotonic() > deadline:
-                        raise TimeoutError("its backlog stays full") from None
-                    await asyncio.sleep(_BACKLOG_PAUSE_S)
-            _check_user(sock)
-            return Channel(sock)
-        except BaseException:
-            sock.close()
-            raise
-
-    async def _open_tcp(self, where: Address) -> Channel:
-        failure: OSError | None = None
-        try:
-            found = await resolve(where.host, where.port)
-        except OSError as error:
-            found, failure = [], error
-        for family, kind, protocol, _, target in found:
-            sock = None
-            try:
-                sock = socket.socket(family, kind, protocol)
-                self._context._control.sockets.add(sock)
-                sock.setblocking(False)
-                await asyncio.wait_for(asyncio.get_running_loop().sock_connect(sock, target), _CONNECT_S)
-                return Channel(sock)
-            except (asyncio.TimeoutError, TimeoutError):
-                failure = TimeoutError("no answer")
-            except OSError as error:
-                _check_descriptors(error, where)
-                failure = error
-            except BaseException:
-                if sock is not None:
-                    sock.close()
-                raise
-            if sock is not None:
-                sock.close()
-        why = (failure.strerror or str(failure)) if failure is not None else "no address"
-        raise PeerLost(
-            f"nobody answers at {where.host}:{where.port}: {why}",
-            fix="is the peer still running, and does it listen there?",
-            peer=where.context,
-            operation="connect",
-        )
-
 
 async def _unless_ended(conversation: Coroutine[Any, Any, _T], peer: str) -> _T:
     # As long as whoever wants the Connection waits: a peer that is silent may only be stopped.
@@ -481,15 +424,3 @@ async def _unless_ended(conversation: Coroutine[Any, Any, _T], peer: str) -> _T:
         return await conversation
     except ChannelEnded as ended:
         raise PeerLost(f"the peer hung up during the handshake: {ended}", peer=peer, operation="connect") from None
-
-
-def _check_descriptors(error: Exception, where: Address) -> None:
-    """What is missing here is not the peer's doing, and no other way to it would help."""
-    if isinstance(error, OSError) and out_of_descriptors(error):
-        raise from_native(PEER_LOST, OUT_OF_DESCRIPTORS, operation="connect", peer=where.context) from None
-
-
-def _check_user(sock: socket.socket) -> None:
-    """A path may have been taken over by somebody else's socket."""
-    if address.peer_uid(sock) != os.getuid():
-        raise AccessDenied("the Unix socket belongs to another user")

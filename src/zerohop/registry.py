@@ -40,11 +40,13 @@ class Registration:
         "device",
         "exports",
         "fd_offset",
+        "local_keys",
         "nbytes",
         "owner",
         "readonly",
         "region",
         "routes",
+        "unregistrable",
     )
 
     def __init__(self, region: Region, device: str, fd_offset: int, *, readonly: bool) -> None:
@@ -59,6 +61,9 @@ class Registration:
         self.exports: set[weakref.ref[Export]] = set()
         # By whose life it is cached.
         self.owner: weakref.ref[Any] | None = None
+        # By number of a NIC's domain: by which key its NIC knows the memory, or why it could not be registered with it.
+        self.local_keys: dict[int, int] = {}
+        self.unregistrable: dict[int, str] = {}
         # By RemoteBuffer key. A route that has gone stale is recognised by the call that uses it.
         self.routes: dict[bytes, Route] = {}
 

@@ -64,8 +64,8 @@ class RemoteBuffer:
     use it until the owner revokes it, closes the Memory or is gone, so pass it on as you would a password. Slices
     (``handle[a:b]``, in bytes, clipped like any Python slice) are RemoteBuffers of the same share.
 
-    How it is revoked depends on how it is reached. Over tcp and the shm ring the owner enforces it. Memory that a
-    process on the same host has mapped (``revocation == "by agreement"``) is given back by that process when it is
+    How it is revoked depends on how it is reached. Over tcp, verbs and the shm ring the owner enforces it. Memory that
+    a process on the same host has mapped (``revocation == "by agreement"``) is given back by that process when it is
     asked to; ``Memory.revoke`` says when one does not.
 
     Attributes:

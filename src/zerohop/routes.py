@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from typing import TYPE_CHECKING, Final
 
 from . import auth, closed, paths
 from ._native import NativeError, Reason, Status
-from .errors import from_native
+from .deferred import lane_was_reset
+from .errors import Unsupported, from_native
+from .messaging import lane_error
 
 if TYPE_CHECKING:
-    from ._native import Engine, Mapping
+    from ._native import Engine, Mapping, RemoteKeys
     from .connection import Connection
+    from .lanes import Lane
     from .paths import Explanation
     from .registry import Registration
     from .remote_buffer import Share
@@ -23,19 +27,22 @@ _MAX_ROUTES: Final = 16384
 class Route:
     """A native route, and what Python must know of it. Stale once its lane or mapping is gone: then it is replaced."""
 
-    __slots__ = ("__weakref__", "_engine", "_key", "_registration", "connection", "explanation", "id", "stale")
+    __slots__ = ("__weakref__", "_engine", "_key", "_registration", "connection", "explanation", "id", "lane", "stale")
 
     def __init__(
         self,
         engine: Engine,
         native_id: int,
         connection: Connection,
+        lane: int,
         explanation: Explanation,
         registration: Registration,
         key: bytes,
     ) -> None:
         self.id = native_id
         self.connection = connection
+        # Its number. Not itself: operations keep their routes, and a lane keeps the engine.
+        self.lane = lane
         self.explanation = explanation
         self.stale = False
         self._engine = engine
@@ -60,24 +67,45 @@ class Route:
 
 
 class Import:
-    """A peer's shared memory, mapped here, as the peer described it when it gave it out."""
+    """A peer's shared memory, as the peer described it when it gave it out: mapped here, or what its NICs let us do.
 
-    __slots__ = ("capability", "closed", "mapping", "nbytes", "rights", "routes")
+    ``rails`` are the peer's NICs that the keys are for; none of memory that is mapped.
+    """
 
-    def __init__(self, mapping: Mapping, capability: bytes, nbytes: int, rights: int) -> None:
-        self.mapping = mapping
+    __slots__ = ("_keys", "_mapping", "capability", "closed", "nbytes", "rails", "rights", "routes")
+
+    def __init__(
+        self,
+        mapping: Mapping | None,
+        keys: RemoteKeys | None,
+        capability: bytes,
+        nbytes: int,
+        rights: int,
+        rails: tuple[int, ...],
+    ) -> None:
+        self._mapping = mapping
+        self._keys = keys
         self.capability = capability
         self.nbytes = nbytes
         self.rights = rights
+        self.rails = rails
         self.routes: weakref.WeakSet[Route] = weakref.WeakSet()
         self.closed = False
 
     def close(self) -> bool:
-        """Let no new operation use it and unmap it; False while one still does. Call again then."""
+        """Let no new operation use it and let go of it; False while one still does. Call again then."""
         self.closed = True
         for route in list(self.routes):
             route.drop()
-        return self.mapping.close()
+        return all(each.close() for each in (self._mapping, self._keys) if each is not None)
+
+    def access_over(
+        self, registration: Registration, lane: Lane
+    ) -> tuple[Mapping | None, RemoteKeys | None, list[int]]:
+        """What a route needs to reach it: the mapping, or the keys of both memories."""
+        if self._keys is None:
+            return self._mapping, None, []
+        return None, self._keys, [registration.local_keys[domain.number] for domain in lane.domains]
 
 
 class Routes:
@@ -93,56 +121,78 @@ class Routes:
     def __len__(self) -> int:
         return len(self._all)
 
-    def explain(self, connection: Connection, local_device: str, remote: Share) -> Explanation:
-        """The path that a pair of memories takes over this connection; Unsupported when there is none."""
-        return paths.choose(
-            paths.Situation(
-                local_device=local_device,
-                remote_device=remote.device,
-                lanes=connection._lane_costs,
-                missing=connection._missing,
-                not_mappable=connection._why_not_mapped(remote),
-                require=self._require,
-            )
+    def explain(self, connection: Connection, registration: Registration, remote: Share) -> Explanation:
+        """The path that a pair of memories takes over this connection; Unsupported when there is none.
+
+        A provider of which no lane could be opened just now is passed over as long as there is another path.
+        """
+        missing, possible = connection._missing, connection._possible
+        lanes = {lane.provider: lane.cost for lane in connection._lanes.values()}
+        situation = paths.Situation(
+            local_device=registration.device,
+            remote_device=remote.device,
+            lanes=lanes,
+            missing=missing,
+            not_mappable=connection._why_not_mapped(remote),
+            require=self._require,
+            possible={provider: cost for provider, cost in possible.items() if provider not in lanes},
+            not_reachable=connection._why_not_reached(registration, remote),
         )
+        now = time.monotonic()
+        failed = {name: why for name, (until, why) in connection._failed.copy().items() if until > now}
+        if failed:
+            try:
+                return paths.choose(situation._replace(missing={**failed, **missing}))
+            except Unsupported:
+                pass
+        return paths.choose(situation)
 
     def make(self, connection: Connection, registration: Registration, remote: Share, key: bytes) -> Route | None:
-        """The route, or None when the peer must be asked first for its memory."""
-        from .connection import lane_error
+        """The route, or None when first a lane must be opened, the memory registered, or the peer asked for its own."""
+        from .lanes import State
 
-        explanation = self.explain(connection, registration.device, remote)
+        explanation = self.explain(connection, registration, remote)
+        provider = explanation.provider
+        lane = connection._lane_of(provider)
+        if lane is None:
+            return None
         imported = None
+        access: tuple[Mapping | None, RemoteKeys | None, list[int]] = None, None, []
         nbytes, rights = remote.nbytes, remote.rights
-        if explanation.form == paths.MAPPED:
-            imported = connection._imports.get(remote.share_id)
-            if imported is None:
+        if explanation.form in paths.IMPORTED:
+            imported = connection._imports.get((provider, remote.share_id))
+            if imported is None or imported.rails != lane.rails or not registered(registration, lane):
                 return None
-            # Nobody at the target checks a mapped copy, so a handle must not get more than the owner gave.
+            # Nobody at the target checks what reaches the memory by itself, so a handle must not get more than the
+            # owner gave.
             nbytes, rights = imported.nbytes, imported.rights
             if not auth.same(imported.capability, remote.capability):
                 raise from_native(
-                    Status.ACCESS_DENIED.value, Reason.CAPABILITY.value, peer=connection.peer, provider="shm"
+                    Status.ACCESS_DENIED.value, Reason.CAPABILITY.value, peer=connection.peer, provider=provider
                 )
+            access = imported.access_over(registration, lane)
         try:
             native_id = self._engine.route(
-                connection._endpoint,
+                lane.endpoint,
                 registration.region,
                 remote.share_id,
                 remote.capability,
                 nbytes,
                 rights,
-                None if imported is None else imported.mapping,
+                *access,
             )
         except NativeError as error:
-            raise lane_error(connection, error, "") from None
-        route = Route(self._engine, native_id, connection, explanation, registration, key)
+            if lane_was_reset(error):
+                return None
+            raise lane_error(connection, error, "", provider) from None
+        route = Route(self._engine, native_id, connection, lane.number, explanation, registration, key)
         connection._routes[route] = None
         registration.routes[key] = route
         self._remember(route)
         if imported is not None:
             imported.routes.add(route)
-        # Both may have gone while this was under way, and would not have seen this route.
-        if connection._lost is not None or (imported is not None and imported.closed):
+        # All of it may have gone while this was under way, and would not have seen this route.
+        if connection._lost is not None or lane.state is not State.UP or (imported is not None and imported.closed):
             route.drop()
             connection._check_alive()
             return None
@@ -163,3 +213,8 @@ class Routes:
 
     def _forget(self, reference: weakref.ref[Route]) -> None:
         self._all.pop(reference, None)
+
+
+def registered(registration: Registration, lane: Lane) -> bool:
+    """Whether the NICs of a lane know the memory here; true of a lane that has none."""
+    return all(domain.number in registration.local_keys for domain in lane.domains)

@@ -6,14 +6,18 @@ import enum
 import os
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from .verbs_options import VerbsOptions, parse_verbs_options
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-PROVIDERS: Final = ("shm", "tcp")
+    from .machine.nic_filter import NicFilter
+
+# In the order in which a Connection prefers them for its messages.
+PROVIDERS: Final = ("shm", "verbs", "tcp")
 # Known by name, so that a request for one of them gets a reason instead of "no such provider"; and what each is for.
 PROVIDERS_TO_COME: Final = {
     "p2p": "NVLink, xGMI and PCIe between GPUs of one host",
-    "verbs": "RDMA NICs (RoCE, InfiniBand)",
 }
 _MAX_SECONDS: Final = 10.0**9
 
@@ -35,7 +39,10 @@ class Settings(NamedTuple):
     insecure: bool
     providers: tuple[str, ...] | None
     require: Literal["direct"] | None
+    nics: NicFilter | None
+    verbs: VerbsOptions
     sim_devices: int
+    sim_peermem: bool
     timeout: float
     spin_us: float
     heartbeat: float
@@ -90,7 +97,10 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("insecure", False, _flag, "1: listen off loopback without a secret"),
     Setting("providers", None, _names, "names with commas; only these are used; none: all that work here"),
     Setting("require", None, _text_or_none, "direct: a path through host buffers is an error"),
+    Setting("nics", None, _text_or_none, "RDMA ports to use, such as mlx5_0,mlx5_1:1, or ^mlx5_2 for all but that one"),
+    Setting("verbs", VerbsOptions(), parse_verbs_options, "options of RDMA lanes, as in traffic_class=106,gid_index=3"),
     Setting("sim_devices", 0, int, "number of simulated accelerators"),
+    Setting("sim_peermem", True, _flag, "0: NICs cannot register the memory of simulated accelerators"),
     Setting("timeout", 30.0, float, "seconds until an operation ends with DeadlineExceeded; 0: never"),
     Setting("spin_us", 50.0, float, "microseconds of polling before a wait sleeps"),
     Setting("heartbeat", 10.0, float, "seconds of silence until a peer on another host is lost; 0: never"),
@@ -177,6 +187,30 @@ def _check_require(value: Any, source: str) -> str | None:
     return "direct" if value else None
 
 
+def _check_nics(value: Any, source: str) -> NicFilter | None:
+    if value is None:
+        return None
+    # Not above: that package needs this module.
+    from .machine.nic_filter import NicFilter, parse_nic_filter
+
+    if isinstance(value, NicFilter):
+        return value
+    if not isinstance(value, str):
+        if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) for each in value):
+            raise TypeError(f"{source} must be a string or a list of names, not {type(value).__name__}")
+        value = ",".join(value)
+    try:
+        return parse_nic_filter(value)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from None
+
+
+def _check_verbs(value: Any, source: str) -> VerbsOptions:
+    if not isinstance(value, VerbsOptions):
+        raise TypeError(f"{source} must be a VerbsOptions, not {type(value).__name__}")
+    return value
+
+
 def _check_flag(value: Any, source: str) -> bool:
     # Not bool(value), by which the text "false" would be yes.
     if not isinstance(value, bool):
@@ -206,7 +240,10 @@ _CHECKS: Final[dict[str, Callable[[Any, str], Any]]] = {
     "insecure": _check_flag,
     "providers": _check_providers,
     "require": _check_require,
+    "nics": _check_nics,
+    "verbs": _check_verbs,
     "sim_devices": _check_count,
+    "sim_peermem": _check_flag,
     "timeout": _check_seconds,
     "spin_us": _check_seconds,
     "heartbeat": _check_seconds,

@@ -1,4 +1,8 @@
-"""What this Context has shared, who has mapped it, and how it is taken back."""
+"""What this Context has shared, who has imported it, and how it is taken back.
+
+Peers that have mapped the memory give it back by agreement. Those whose NICs reach it are asked too, so that a peer
+that is well loses no lane; but the key is taken from all of them soon after, whatever they do.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +17,31 @@ from .errors import RevocationIncomplete, from_native
 from .remote_buffer import RemoteBuffer, Share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
 
     from ._native import Engine
     from .connection import Connection
     from .memory import Memory
     from .registry import Registration
 
+    # Who has imported a share, and over which provider: a peer may have it twice.
+    Importer: TypeAlias = tuple[Connection, str]
+
 _READ, _WRITE = 1, 2
 _SHM_MAPPABLE = b"m"
 # A deadline that has passed: ask, and do not wait.
 _AT_ONCE_NS = 1
+_NS = 1e9
+SHM, VERBS = "shm", "verbs"
+# How long peers may take, at most, to stop using a key before it becomes invalid, and with it their lane.
+_MAX_GRACE_S = 0.5
 
 
 class LocalShare:
     """One share of our memory."""
 
-    __slots__ = ("handle", "importers", "memory", "offset", "registration", "returned", "revocable")
+    __slots__ = ("handle", "importers", "memory", "offset", "registration", "revocable")
 
     def __init__(self, registration: Registration, offset: int, handle: RemoteBuffer, *, revocable: bool) -> None:
         # Kept alive by its handles: a peer cannot know that the last name for it went away here.
@@ -38,10 +50,7 @@ class LocalShare:
         self.offset = offset
         self.handle = handle
         self.revocable = revocable
-        # Connections to peers that have mapped it.
-        self.importers: set[Connection] = set()
-        # Set while there are none; made when somebody waits for that.
-        self.returned: threading.Event | None = None
+        self.importers: set[Importer] = set()
 
     @property
     def share_id(self) -> int:
@@ -63,16 +72,17 @@ class Grant(NamedTuple):
 class Shares:
     """All shares of a Context."""
 
-    def __init__(self, engine: Engine, owner: str, url: str, ask: Callable[[Connection, int], None]) -> None:
-        """``ask(connection, share_id)`` has the peer asked to unmap; it returns at once."""
+    def __init__(self, engine: Engine, owner: str, url: str, ask: Callable[[Connection, str, int], None]) -> None:
+        """``ask(connection, provider, share_id)`` has the peer asked to give it back; it returns at once."""
         self._engine = engine
         self._owner = owner
         self._url = url
         self._ask = ask
         # Reentrant: a destructor may withdraw a share on a thread that is in here.
         self._lock = threading.RLock()
+        self._given_back = threading.Condition(self._lock)
         self._shares: dict[int, LocalShare] = {}
-        # Withdrawn, and not yet given back by all who had mapped them.
+        # Withdrawn, and not yet given back by all who had imported them.
         self._leaving: dict[int, LocalShare] = {}
 
     def __len__(self) -> int:
@@ -94,41 +104,56 @@ class Shares:
             self._shares[share_id] = share
         return share
 
-    def grant(self, connection: Connection, share_id: int, capability: bytes) -> Grant:
-        """Answer a peer that wants to map a share; on OK it counts as an importer from now on."""
+    def has(self, share_id: int) -> bool:
+        """Whether it can be used: it has not been withdrawn."""
+        return share_id in self._shares
+
+    def admit(
+        self, connection: Connection, provider: str, share_id: int, capability: bytes
+    ) -> LocalShare | tuple[Status, Reason]:
+        """The share that a peer wants to import, or why it may not; it counts as an importer from now on."""
         with self._lock:
             share = self._shares.get(share_id)
             if share is None:
-                return Grant(Status.ACCESS_DENIED, Reason.REVOKED)
+                return Status.ACCESS_DENIED, Reason.REVOKED
+            if not auth.same(share.handle._share.capability, capability):
+                return Status.ACCESS_DENIED, Reason.CAPABILITY
+            share.importers.add((connection, provider))
+            return share
+
+    def grant(self, connection: Connection, share_id: int, capability: bytes) -> Grant:
+        """Answer a peer that wants to map a share; on OK it counts as an importer from now on."""
+        with self._lock:
+            share = self.admit(connection, SHM, share_id, capability)
+            if isinstance(share, tuple):
+                return Grant(*share)
             described = share.handle._share
-            if not auth.same(described.capability, capability):
-                return Grant(Status.ACCESS_DENIED, Reason.CAPABILITY)
-            region = share.registration.region
             if not share.registration.shareable:
+                self._forget(share, (connection, SHM))
                 return Grant(Status.UNSUPPORTED, Reason.NONE)
             try:
                 # Reopened, so that a reader's descriptor cannot be mapped for writing.
                 mode = os.O_RDWR if described.rights & _WRITE else os.O_RDONLY
-                fd = os.open(f"/proc/self/fd/{region.fd}", mode | os.O_CLOEXEC)
+                fd = os.open(f"/proc/self/fd/{share.registration.region.fd}", mode | os.O_CLOEXEC)
             except OSError:
+                self._forget(share, (connection, SHM))
                 return Grant(Status.NO_MEMORY, Reason.OUT_OF_DESCRIPTORS)
-            share.importers.add(connection)
             offset = share.registration.fd_offset + share.offset
             return Grant(Status.OK, Reason.NONE, fd, offset, described.nbytes, described.rights)
 
-    def given_back(self, connection: Connection, share_id: int) -> None:
-        """A peer has unmapped a share."""
+    def given_back(self, connection: Connection, provider: str, share_id: int) -> None:
+        """A peer has let go of a share."""
         with self._lock:
             share = self._leaving.get(share_id) or self._shares.get(share_id)
             if share is not None:
-                self._forget(share, connection)
+                self._forget(share, (connection, provider))
 
     def lost(self, connection: Connection) -> None:
-        """A peer is gone, and with it whatever it had mapped."""
+        """A peer is gone, and with it whatever it had imported."""
         with self._lock:
             for share in [*self._shares.values(), *self._leaving.values()]:
-                if connection in share.importers:
-                    self._forget(share, connection)
+                for importer in [importer for importer in share.importers if importer[0] is connection]:
+                    self._forget(share, importer)
 
     def revoke(self, shares: Sequence[LocalShare], deadline_ns: int) -> None:
         """Take them back.
@@ -136,8 +161,9 @@ class Shares:
         Raises:
             RevocationIncomplete: not everyone has let go by the deadline.
         """
-        placing = self._withdraw(shares, deadline_ns)
-        silent = self._wait(shares, deadline_ns)
+        grace = _MAX_GRACE_S if deadline_ns == 0 else min(_MAX_GRACE_S, _seconds_until(deadline_ns) / 2)
+        placing = self._withdraw(shares, deadline_ns, grace)
+        silent = self._wait(shares, None if deadline_ns == 0 else _seconds_until(deadline_ns))
         if silent:
             raise RevocationIncomplete(
                 f"{len(silent)} peers have not unmapped the memory; it stays allocated until they do or are gone",
@@ -154,9 +180,10 @@ class Shares:
 
     def withdraw(self, shares: Sequence[LocalShare], timeout: float) -> None:
         """The same without an error, when the memory is closed; 0 seconds waits for nobody, as destructors must."""
-        self._withdraw(shares, _AT_ONCE_NS)
-        if timeout and any(share.importers for share in shares):
-            self._wait(shares, time.monotonic_ns() + int(timeout * 1e9))
+        deadline = time.monotonic_ns() + int(timeout * _NS)
+        self._withdraw(shares, _AT_ONCE_NS, min(_MAX_GRACE_S, timeout / 2))
+        if timeout:
+            self._wait(shares, _seconds_until(deadline))
 
     def close(self) -> None:
         """Forget all; the engine is closed, and nobody can reach anything."""
@@ -165,17 +192,23 @@ class Shares:
             self._leaving.clear()
         self._engine = closed.ENGINE
 
-    def _withdraw(self, shares: Iterable[LocalShare], deadline_ns: int) -> list[LocalShare]:
-        """No peer may begin anything with them from now on; returns those that the engine is still busy with."""
-        asked: list[tuple[Connection, int]] = []
+    def _withdraw(self, shares: Sequence[LocalShare], deadline_ns: int, grace_s: float) -> list[LocalShare]:
+        """No peer may begin anything with them from now on; returns those that the engine is still busy with.
+
+        Before that, peers whose NICs reach them have ``grace_s`` seconds to stop.
+        """
+        asked: list[tuple[Connection, str, int]] = []
         with self._lock:
             for share in shares:
                 self._shares.pop(share.share_id, None)
                 if share.importers:
                     self._leaving[share.share_id] = share
-                    asked += [(connection, share.share_id) for connection in share.importers]
-        for connection, share_id in asked:
-            self._ask(connection, share_id)
+                    asked += [(connection, provider, share.share_id) for connection, provider in share.importers]
+        for each in asked:
+            self._ask(*each)
+        if grace_s:
+            with self._given_back:
+                self._given_back.wait_for(lambda: not any(_importers(share, VERBS) for share in shares), grace_s)
         busy = []
         for share in shares:
             try:
@@ -184,25 +217,29 @@ class Shares:
             except NativeError:
                 # The engine is closed, and every lane with it.
                 continue
+        with self._lock:
+            # Their keys are good for nothing any more.
+            for share in shares:
+                for importer in _importers(share, VERBS):
+                    self._forget(share, importer)
         return busy
 
-    def _wait(self, shares: Iterable[LocalShare], deadline_ns: int) -> list[str]:
-        """Ids of the peers that have not given a share back by the deadline (0: none)."""
-        silent: dict[str, None] = {}
-        for share in shares:
-            with self._lock:
-                if not share.importers:
-                    continue
-                returned = share.returned = share.returned or threading.Event()
-            left = None if deadline_ns == 0 else max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9)
-            if not returned.wait(left):
-                with self._lock:
-                    silent.update((connection.peer, None) for connection in share.importers)
-        return list(silent)
+    def _wait(self, shares: Sequence[LocalShare], seconds: float | None) -> list[str]:
+        """Ids of the peers that have not given a share back in that time (None: however long it takes)."""
+        with self._given_back:
+            self._given_back.wait_for(lambda: not any(share.importers for share in shares), seconds)
+            return list(dict.fromkeys(connection.peer for share in shares for connection, _ in share.importers))
 
-    def _forget(self, share: LocalShare, connection: Connection) -> None:
-        share.importers.discard(connection)
+    def _forget(self, share: LocalShare, importer: Importer) -> None:
+        share.importers.discard(importer)
         if not share.importers:
             self._leaving.pop(share.share_id, None)
-            if share.returned is not None:
-                share.returned.set()
+        self._given_back.notify_all()
+
+
+def _importers(share: LocalShare, provider: str) -> list[Importer]:
+    return [importer for importer in share.importers if importer[1] == provider]
+
+
+def _seconds_until(deadline_ns: int) -> float:
+    return max(0.0, (deadline_ns - time.monotonic_ns()) / _NS)

@@ -10,14 +10,15 @@ import numpy as np
 
 from . import address
 from ._native import NativeError, Status
-from .connection import NOTIFIED, PLAIN, Connection, again, lane_error, notify_value, on_event_loop
-from .deferred import Deferred, all_ended, attach, defer, defer_post, deferred_to
-from .errors import PeerLost, WouldBlock, ZerohopError, from_native
+from .connection import Connection
+from .deferred import Deferred, all_ended, attach, defer, defer_post, deferred_to, first_use, lane_was_reset
+from .errors import PeerLost, ZerohopError, from_native
+from .messaging import NOTIFIED, PLAIN, lane_error, notify_value, on_event_loop
 from .operation import NATIVE_VALUE, NBYTES, Failed, Finished, InFlight, Operation, complete_fields
 from .remote_buffer import RemoteBuffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
     from ._native import Op
@@ -46,6 +47,8 @@ _BOUNDS: Final = (5, 1)  # ACCESS_DENIED, BOUNDS
 # A route may go while it is being found; that often in a row it does not.
 _ATTEMPTS: Final = 4
 _MANY_ROUTES: Final = 4096
+# What a first use may have to do, one after the other: connect, open a lane, register, import; and some of it again.
+_MAX_STEPS: Final = 16
 
 
 def write(context: Context, src: Local, dst: RemoteBuffer, notify: int | None, timeout: float | None) -> Operation[int]:
@@ -204,15 +207,12 @@ def notify_peer(
     deadline = context._deadline(timeout)
     where = address.parse(target.url)
     if nowait:
-        return _first_use(context, "notify", 0, target.owner, lambda: context._peers.connect(where))
+        return first_use(context, "notify", 0, target.owner, lambda: context._peers.connect(where))
 
     async def work() -> int:
         connected = await context._peers.connect(where)
-
-        def post(nowait: bool) -> int | Op:
-            return context._engine.post_notify(connected._endpoint, number, deadline, nowait)
-
-        return await defer_post(context, post, deadline, 0, NBYTES, connected._line(NOTIFIED))
+        post = connected._notification(number, deadline)
+        return await defer_post(context, post, deadline, 0, NBYTES, connected._line(NOTIFIED), connected._until_lane)
 
     return defer(context, "notify", 0, deadline, work, None, peer=target.owner)
 
@@ -233,15 +233,10 @@ def flush(context: Context, connection: Connection | None, timeout: float | None
         await all_ended(before)
         for each in list(context._peers.connected.values()):
             if each.alive:
-                await defer_post(context, _flush_of(context, each, deadline), deadline, 0, NBYTES)
+                await each._flush_lanes(deadline)
         return 0
 
     return defer(context, "flush", 0, deadline, work, None)
-
-
-def _flush_of(context: Context, connection: Connection, deadline_ns: int) -> Callable[[bool], int | Op]:
-    endpoint = connection._endpoint
-    return lambda _: context._engine.post_flush(endpoint, deadline_ns)
 
 
 def explain(context: Context, local: Local, remote: RemoteBuffer, timeout: float | None) -> Explanation:
@@ -290,20 +285,24 @@ def launch(
                 if nowait:
                     peer, provider = route.connection.peer, route.explanation.provider
                     raise from_native(*error.args, operation=kind, peer=peer, provider=provider) from None
-                return _wait_for_room(context, kind, view, route, nbytes, value_from, deadline_ns, post, need)
+                if on_event_loop():
+                    return _post_later(context, kind, view, remote, route, nbytes, value_from, deadline_ns, post, need)
+                try:
+                    posted = post(route.id, False)
+                except NativeError as failure:
+                    error = failure
+                else:
+                    return _posted(context, kind, view, route, nbytes, value_from, posted)
             context._check_open()
             if route.stale:
                 continue
+            if _lane_broke(route, error):
+                break
             return _failure(context, kind, view, route, nbytes, error)
         return _posted(context, kind, view, route, nbytes, value_from, posted)
     if nowait:
-        return _first_use(context, kind, nbytes, remote._key, lambda: find_route(context, view, remote))
-
-    async def work(operation: Deferred[int]) -> int:
-        route = await find_route(context, view, remote)
-        return await _post_later(operation, route, need, post, deadline_ns, value_from)
-
-    return defer(context, kind, nbytes, deadline_ns, work, view, peer=remote.owner, wants_operation=True)
+        return first_use(context, kind, nbytes, remote._key, lambda: find_route(context, view, remote))
+    return _post_later(context, kind, view, remote, None, nbytes, value_from, deadline_ns, post, need)
 
 
 def ready_route(context: Context, view: Memory | View, remote: RemoteBuffer) -> Route | None:
@@ -337,21 +336,26 @@ def ready_route(context: Context, view: Memory | View, remote: RemoteBuffer) -> 
 
 
 async def find_route(context: Context, view: Memory | View, remote: RemoteBuffer) -> Route:
-    """On the control thread: connect, and map the peer's memory, as far as that is needed."""
+    """On the control thread: connect, open a lane, and import the peer's memory, as far as that is needed."""
     where = address.parse(remote.url)
-    for _ in range(_ATTEMPTS):
+    breaks = 0
+    for _ in range(_MAX_STEPS):
         connection = await context._peers.connect(where)
+        session = connection._session
+        if session is not None:
+            # Whoever comes here may know of a lane that broke before this thread has been told.
+            session.lanes.look()
         try:
             route = ready_route(context, view, remote)
         except PeerLost:
-            if connection._lost is None:
+            breaks += 1
+            if connection._lost is None or breaks == _ATTEMPTS:
                 raise
             continue
         if route is not None:
             return route
-        session = connection._session
         if connection._lost is None and session is not None:
-            await session.import_share(remote._share)
+            await session.prepare(view._registration, remote._share)
     raise PeerLost("the connection breaks each time that it is made", peer=remote.owner)
 
 
@@ -364,80 +368,49 @@ def check_remote(remote: object) -> None:
         )
 
 
-def _first_use(
-    context: Context, kind: str, nbytes: int, key: object, prepare: Callable[[], Coroutine[Any, Any, object]]
-) -> Operation[int]:
-    """What a _nowait call comes to that needs what is not there yet: WouldBlock while ``prepare`` is at it.
-
-    A preparation that failed is told by the next call, once; the call after it tries again.
-    """
-    preparing = context._preparing
-    failure = preparing.get(key)
-    if failure is not None:
-        preparing.pop(key, None)
-        return Failed(context, kind, None, nbytes, failure)
-    if key not in preparing:
-        preparing[key] = None
-        context._control.spawn(_prepare, preparing, key, prepare)
-    raise WouldBlock("first use: asking the peer for what this needs", operation=kind, fix="try again soon")
-
-
-async def _prepare(
-    preparing: dict[object, Exception | None], key: object, prepare: Callable[[], Coroutine[Any, Any, object]]
-) -> None:
-    failure: Exception | None = None
-    try:
-        await prepare()
-    except ZerohopError as error:
-        failure = again(error)
-    except NativeError as error:
-        failure = from_native(*error.args)
-    except Exception as error:  # noqa: BLE001 - whatever it is, a warning too: the next call must not wait for ever
-        failure = error
-    preparing.pop(key, None)
-    if failure is not None:
-        preparing[key] = failure
-        # Of handles that nobody asks about again, the oldest.
-        if len(preparing) > _MANY_ROUTES:
-            preparing.pop(next(iter(preparing)), None)
-
-
-def _wait_for_room(
+def _post_later(
     context: Context,
     kind: str,
     view: Memory | View,
-    route: Route,
+    remote: RemoteBuffer,
+    route: Route | None,
     nbytes: int,
     value_from: int,
     deadline_ns: int,
     post: Post,
     need: str,
 ) -> Operation[int]:
-    """The lane is full."""
-    if on_event_loop():
+    """Have the control thread find the route, unless there is one, and post on it once there is room."""
 
-        async def work(operation: Deferred[int]) -> int:
-            return await _post_later(operation, route, need, post, deadline_ns, value_from)
+    async def work(operation: Deferred[int]) -> int:
+        way = route
+        for attempt in range(_ATTEMPTS + 1):
+            if way is None:
+                way = await find_route(context, view, remote)
+            attach(operation, way)
+            try:
+                return await _post_on(context, way, need, post, deadline_ns, nbytes, value_from)
+            except NativeError as error:
+                # Nothing was posted. What was is never posted again: its error is no NativeError.
+                gone = way.connection._lost is None and (way.stale or _lane_broke(way, error))
+                if not gone or attempt == _ATTEMPTS:
+                    raise
+            way = None
+        raise AssertionError  # the last attempt has returned or raised
 
-        peer = route.connection.peer
-        return defer(context, kind, nbytes, deadline_ns, work, view, peer=peer, wants_operation=True)
-    try:
-        posted = post(route.id, False)
-    except NativeError as error:
-        context._check_open()
-        return _failure(context, kind, view, route, nbytes, error)
-    return _posted(context, kind, view, route, nbytes, value_from, posted)
+    return defer(context, kind, nbytes, deadline_ns, work, view, peer=remote.owner, wants_operation=True)
 
 
-async def _post_later(
-    operation: Deferred[int], route: Route, need: str, post: Post, deadline_ns: int, value_from: int
+async def _post_on(
+    context: Context, route: Route, need: str, post: Post, deadline_ns: int, nbytes: int, value_from: int
 ) -> int:
-    """On the control thread, which found the route."""
-    attach(operation, route)
     line = route.connection._line(need)
-    return await defer_post(
-        operation._context, lambda nowait: post(route.id, nowait), deadline_ns, operation.nbytes, value_from, line
-    )
+    return await defer_post(context, lambda nowait: post(route.id, nowait), deadline_ns, nbytes, value_from, line)
+
+
+def _lane_broke(route: Route, error: NativeError) -> bool:
+    """Whether a post was refused because its lane is down while its peer is not: then another lane may take it."""
+    return lane_was_reset(error) and route.connection._lost is None
 
 
 def _posted(
@@ -461,7 +434,8 @@ def _failure(
 ) -> Operation[int]:
     """A post that failed at once."""
     view._home()._check_open()
-    return Failed(context, kind, route, nbytes, lane_error(route.connection, error, kind))
+    failure = lane_error(route.connection, error, kind, route.explanation.provider)
+    return Failed(context, kind, route, nbytes, failure)
 
 
 def _word(value: int) -> int:

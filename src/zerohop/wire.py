@@ -15,11 +15,13 @@ import msgspec
 from .errors import ProtocolError
 
 # Raised with every change of a message; different versions refuse each other.
-VERSION: Final = 1
+VERSION: Final = 2
 MAX_FRAME: Final = 1 << 20
 # Before the peer has proved who it is.
 MAX_FRAME_UNAUTHENTICATED: Final = 64 << 10
 MAX_FDS: Final = 8
+# NIC ports that one side may offer, and rails that a lane may have.
+MAX_NICS: Final = 16
 HEADER: Final = struct.Struct(">I")
 
 ShortText = Annotated[str, msgspec.Meta(max_length=256)]
@@ -35,6 +37,14 @@ U63 = Annotated[int, msgspec.Meta(ge=0)]
 U64 = Annotated[int, msgspec.Meta(ge=0)]
 FdCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_FDS)]
 Names = Annotated[list[ShortText], msgspec.Meta(max_length=16)]
+U32 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
+# Of a lane, in one Connection: even ones are opened by the side that dialled, odd ones by the other.
+LaneNumber = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
+# Of a NIC in the list that its side has sent in Setup.
+NicIndex = Annotated[int, msgspec.Meta(ge=0, lt=MAX_NICS)]
+NicIndices = Annotated[list[NicIndex], msgspec.Meta(max_length=MAX_NICS)]
+Code = Annotated[int, msgspec.Meta(ge=0, le=255)]
+RightsBits = Annotated[int, msgspec.Meta(ge=0, le=3)]
 
 
 class Hello(msgspec.Struct, tag="hello"):
@@ -87,73 +97,125 @@ class Refuse(msgspec.Struct, tag="refuse"):
     text: LongText
 
 
+class Nic(msgspec.Struct, frozen=True):
+    """One NIC port of a side: what the other needs to know to pair it with one of its own."""
+
+    name: ShortText
+    port: Annotated[int, msgspec.Meta(ge=1, le=255)]
+    # "Ethernet" or "InfiniBand"; empty while the port cannot be used. It is listed all the same, so that the places
+    # of the others mean the same whenever one asks.
+    link: ShortText = ""
+    # GB/s, as everywhere here.
+    gbps: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
+    # What its address begins with, in words; empty where that is not known.
+    subnet: ShortText = ""
+
+
 class Setup(msgspec.Struct, tag="setup"):
     """First of both sides after the handshake; with presence page and doorbell on one host."""
 
     providers: Names
     url: LongText
     name: ShortText
+    nics: Annotated[list[Nic], msgspec.Meta(max_length=MAX_NICS)] = []
     nfds: FdCount = 0
 
 
 class Lane(msgspec.Struct, tag="lane"):
-    """This side's end of a lane, for the other to connect to."""
+    """This side's end of a lane, for the other to connect to. The side that opens it says it first, the other answers.
 
+    ``messages``: it is to be the lane of messages and notifications. ``rails``: of the side that opens, the pairs of
+    NICs that the lane is to use, first the sender's, then the receiver's.
+    """
+
+    number: LaneNumber
     provider: ShortText
     address: LaneAddress
+    messages: bool = False
+    rails: Annotated[list[tuple[NicIndex, NicIndex]], msgspec.Meta(max_length=MAX_NICS)] = []
     nfds: FdCount = 0
 
 
 class LaneInvite(msgspec.Struct, tag="lane_invite"):
-    """Please open a lane by connecting to my listener with this token, which works once."""
+    """Please give this lane its socket: connect to my listener with this token, which works once."""
 
-    provider: ShortText
+    number: LaneNumber
     token: Bytes16
 
 
 class LaneReady(msgspec.Struct, tag="lane_ready"):
     """This side has connected its end; the other may use the lane."""
 
-    provider: ShortText
+    number: LaneNumber
 
 
 class LaneFailed(msgspec.Struct, tag="lane_failed"):
-    """This side could not make its end."""
+    """This side could not make its end of a lane that was not up yet. ``down``: its NICs that are to blame."""
 
-    provider: ShortText
+    number: LaneNumber
+    text: LongText
+    down: NicIndices = []
+
+
+class LaneDown(msgspec.Struct, tag="lane_down"):
+    """A lane that was up is down, and nothing of it is left on this side that could send or receive."""
+
+    number: LaneNumber
     text: LongText
 
 
-class MapRequest(msgspec.Struct, tag="map"):
-    """May I map the memory behind this share?"""
+class LaneWanted(msgspec.Struct, tag="lane_wanted"):
+    """Please open a lane for messages: this side, which did not dial, has something to send and has none."""
+
+    text: LongText
+
+
+class LaneMissing(msgspec.Struct, tag="lane_missing"):
+    """The side that dialled cannot open a lane for messages now; the Connection goes on without."""
+
+    text: LongText
+
+
+class ImportRequest(msgspec.Struct, tag="import"):
+    """May I reach the memory behind this share myself: mapped (shm), or by its keys on these NICs of yours (verbs)?"""
 
     request: U63
+    provider: ShortText
     share: U64
     capability: Bytes16
+    rails: NicIndices = []
 
 
-class MapReply(msgspec.Struct, tag="mapped"):
-    """With one descriptor when ``status`` is OK; else the status and reason of native/engine/status.hpp."""
+class ImportReply(msgspec.Struct, tag="imported"):
+    """When ``status`` is OK with one descriptor, or with one key per rail that was asked for.
+
+    Else the status and reason of native/engine/status.hpp, and in words what was tried.
+    """
 
     request: U63
-    status: Annotated[int, msgspec.Meta(ge=0, le=255)]
-    reason: Annotated[int, msgspec.Meta(ge=0, le=255)]
+    status: Code
+    reason: Code
     text: LongText = ""
     offset: U63 = 0
     nbytes: U63 = 0
-    rights: Annotated[int, msgspec.Meta(ge=0, le=3)] = 0
+    rights: RightsBits = 0
+    address: U64 = 0
+    keys: Annotated[list[U32], msgspec.Meta(max_length=MAX_NICS)] = []
+    atomics: bool = False
     nfds: FdCount = 0
 
 
-class Unmap(msgspec.Struct, tag="unmap"):
-    """Please give back what you mapped of this share; it is revoked."""
+class Release(msgspec.Struct, tag="release"):
+    """Please give back what you imported of this share; it is revoked."""
 
+    provider: ShortText
     share: U64
 
 
-class Unmapped(msgspec.Struct, tag="unmapped"):
+class Released(msgspec.Struct, tag="released"):
     """Given back, asked or not."""
 
+    provider: ShortText
     share: U64
 
 
@@ -175,10 +237,13 @@ Message = Union[  # noqa: UP007 - evaluated by msgspec at run time, on Python 3.
     LaneInvite,
     LaneReady,
     LaneFailed,
-    MapRequest,
-    MapReply,
-    Unmap,
-    Unmapped,
+    LaneDown,
+    LaneWanted,
+    LaneMissing,
+    ImportRequest,
+    ImportReply,
+    Release,
+    Released,
     Bye,
 ]
 

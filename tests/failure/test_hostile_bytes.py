@@ -235,9 +235,11 @@ class TestListeningPort:
         """One that proved itself, as far as there is a secret, and then goes mad."""
         messages: list[wire.Message] = [
             wire.Setup(providers=["tcp"], url=NOWHERE, name="mad"),
-            wire.MapRequest(request=1, share=1, capability=bytes(16)),
-            wire.Unmapped(share=7),
-            wire.LaneReady(provider="tcp"),
+            wire.Lane(number=0, provider="tcp", address=b"", messages=True),
+            wire.ImportRequest(request=1, provider="shm", share=1, capability=bytes(16)),
+            wire.Released(provider="shm", share=7),
+            wire.LaneReady(number=0),
+            wire.LaneDown(number=0, text="gone"),
             wire.Bye(text="no more"),
         ]
         said = data.draw(mutations(b"".join(map(wire.encode, messages))))
@@ -272,8 +274,10 @@ class TestListeningPort:
             wire.Accept(proof=bytes(32)),
             wire.Location(proof=bytes(32)),
             wire.Setup(providers=[], url=NOWHERE, name=""),
-            wire.MapRequest(request=1, share=1, capability=bytes(16)),
-            wire.Unmap(share=1),
+            wire.Lane(number=0, provider="tcp", address=b"", messages=True),
+            wire.LaneWanted(text=""),
+            wire.ImportRequest(request=1, provider="shm", share=1, capability=bytes(16)),
+            wire.Release(provider="shm", share=1),
             wire.Bye(text=""),
         ):
             client = RawControl(listening.context.url, unix=unix)

@@ -8,6 +8,7 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 import zerohop as zh
@@ -15,7 +16,7 @@ from support.leaks import SETTLE_S
 from support.options import Options
 from support.pattern import pattern
 from support.raw_control import RawControl
-from zerohop import peers, wire
+from zerohop import dialling, wire
 from zerohop._native import Reason, Status
 from zerohop.session import Session
 
@@ -28,18 +29,19 @@ if TYPE_CHECKING:
 NOWHERE = f"zerohop:///{'0' * 32}?unix=/nowhere"
 
 
+@pytest.mark.parametrize("provider", ["shm", "verbs", "tcp", "none of them"])
 @pytest.mark.parametrize("unix", [False, True], ids=["tcp", "unix"])
-def test_mapping_without_a_lane_of_shared_memory(open_context: OpenContext, unix: bool) -> None:
-    """Only a peer that can be given a descriptor, and whose lane needs it, becomes one that a revocation waits for."""
+def test_importing_over_a_provider_that_it_does_not_have(open_context: OpenContext, unix: bool, provider: str) -> None:
+    """Only a peer that can be given something, and use it, becomes one that a revocation waits for."""
     context = open_context(Options())
     memory = context.alloc(4096)
     share = memory.share("rw")._share
     with contextlib.closing(RawControl(context.url, unix=unix)) as client:
         client.shake_hands()
         client.send(wire.Setup(providers=["tcp"], url=NOWHERE, name="hostile"))
-        client.send(wire.MapRequest(request=1, share=share.share_id, capability=share.capability))
+        client.send(wire.ImportRequest(request=1, provider=provider, share=share.share_id, capability=share.capability))
         message: wire.Message | None = None
-        while not isinstance(message, wire.MapReply):
+        while not isinstance(message, wire.ImportReply):
             received = client.receive()
             assert received is not None, "hung up without an answer"
             message, fds = received
@@ -47,19 +49,51 @@ def test_mapping_without_a_lane_of_shared_memory(open_context: OpenContext, unix
                 os.close(fd)
         assert message.status == Status.UNSUPPORTED.value
         assert "shm" in message.text
-        # The client ignores Unmap.
+        # The client would ignore Release.
         memory.revoke(timeout=0.5)
         memory.close()
 
 
+FIRST = wire.Lane(number=0, provider="tcp", address=b"", messages=True)
+INVITE = wire.LaneInvite(number=0, token=bytes(16))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        # A peer cannot have sockets opened at will, for no lane or for one to which it was invited itself.
+        [INVITE],
+        [FIRST, INVITE],
+        # The name of a lane says who has opened it, and is its own.
+        [msgspec.structs.replace(FIRST, number=1)],
+        [FIRST, msgspec.structs.replace(FIRST, number=0)],
+        [msgspec.structs.replace(FIRST, number=8), msgspec.structs.replace(FIRST, number=6, messages=False)],
+        # One of each provider, and of those that both have.
+        [FIRST, msgspec.structs.replace(FIRST, number=2)],
+        [msgspec.structs.replace(FIRST, provider="shm")],
+        [msgspec.structs.replace(FIRST, provider="verbs", rails=[(0, 0)])],
+        [msgspec.structs.replace(FIRST, provider="quic")],
+        [msgspec.structs.replace(FIRST, rails=[(0, 0)])],
+        # About lanes that there are not, or that are not up.
+        [wire.LaneReady(number=0)],
+        [wire.LaneReady(number=1)],
+        [wire.LaneFailed(number=4, text="")],
+        [wire.LaneDown(number=0, text="")],
+        [FIRST, wire.LaneDown(number=0, text="")],
+        # What only the other side says.
+        [wire.LaneWanted(text=""), wire.LaneMissing(text=""), wire.Accept(proof=bytes(32))],
+        [FIRST, wire.Setup(providers=["tcp"], url=NOWHERE, name="twice")],
+    ],
+    ids=lambda said: "+".join(type(message).__name__ for message in said),
+)
 @pytest.mark.parametrize("unix", [False, True], ids=["tcp", "unix"])
-def test_invited_by_whom_it_has_invited(open_context: OpenContext, unix: bool) -> None:
-    """One Connection has one lane; a peer cannot have sockets opened at will."""
+def test_lanes_that_nobody_agreed_on(open_context: OpenContext, unix: bool, said: list[wire.Message]) -> None:
     context = open_context(Options())
     with contextlib.closing(RawControl(context.url, unix=unix)) as client:
         client.shake_hands()
         client.send(wire.Setup(providers=["tcp"], url=NOWHERE, name="hostile"))
-        client.send(wire.LaneInvite(provider="tcp", token=bytes(16)))
+        for message in said:
+            client.send(message)
         assert client.hung_up()
     deadline = time.monotonic() + SETTLE_S
     while context._listeners._invited:
@@ -71,7 +105,7 @@ def test_a_socket_that_nobody_accepts_at(
     open_context: OpenContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its backlog is full and stays full: a peer that was never reached, after the time that a TCP address has."""
-    monkeypatch.setattr(peers, "_CONNECT_S", 0.2)
+    monkeypatch.setattr(dialling, "_CONNECT_S", 0.2)
     context = open_context(Options())
     with contextlib.ExitStack() as stack:
         listening = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -97,7 +131,7 @@ def test_a_peer_that_is_lost_with_its_answer(open_context: OpenContext, monkeypa
 
     def lost(self: Session, message: wire.Message, fds: list[int]) -> None:
         handle(self, message, fds)
-        if isinstance(message, wire.MapReply):
+        if isinstance(message, wire.ImportReply):
             assert fds
             self._fail(zh.PeerLost("the peer is gone"), Reason.STREAM_CLOSED)
 

@@ -91,14 +91,14 @@ class Client(RawControl):
         setup = wire.Setup(providers=["shm"], url=f"zerohop:///{hello.context}?unix=/nowhere", name="raw", nfds=2)
         self.send(setup, [self.engine.presence_fd, self.engine.doorbell_fd])
 
-    def map(self, share: int, capability: bytes) -> tuple[wire.MapReply, list[int]]:
+    def map(self, share: int, capability: bytes) -> tuple[wire.ImportReply, list[int]]:
         """Ask for a memory; the answer comes among messages that are none of this client's business."""
-        self.send(wire.MapRequest(request=1, share=share, capability=capability))
+        self.send(wire.ImportRequest(request=1, provider="shm", share=share, capability=capability))
         while True:
             answered = self.receive()
             assert answered is not None, "hung up instead of an answer"
             message, fds = answered
-            if isinstance(message, wire.MapReply):
+            if isinstance(message, wire.ImportReply):
                 return message, fds
             for fd in fds:
                 os.close(fd)

@@ -21,7 +21,7 @@ from support.pattern import POISON, expect_poison, pattern
 from support.service import Service
 from support.sizes import MIB
 from support.world import Target
-from zerohop import handshake, peers, session
+from zerohop import deferred, handshake, peers, session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -297,7 +297,7 @@ class TestFirstUse:
     @pytest.fixture(autouse=True)
     def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(handshake, "TIMEOUT_S", 0.1)
-        monkeypatch.setattr(session, "REPLY_S", 0.1)
+        monkeypatch.setattr(deferred, "REPLY_S", 0.1)
 
     @pytest.mark.parametrize("provider", ["shm", "tcp"])
     def test_connecting_waits_for_the_deadline(

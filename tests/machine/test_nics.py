@@ -186,3 +186,15 @@ def test_a_port_that_says_nothing(tmp_path: Path) -> None:
     port = read_port(tmp_path, Port(1, None, None, None, None, None, gid_entries=0, pkeys=()))
     assert port == RdmaPort(1, "unknown", "unknown", "unknown")
     assert not port.active
+
+
+def test_a_gap_in_the_gid_table_is_passed_over(tmp_path: Path) -> None:
+    """Where an interface was removed, the entries behind its own stay."""
+    soft_roce(Sysfs(tmp_path), "rxe0", "d0", "10.9.0.1")
+    port = tmp_path / "sys/class/infiniband/rxe0/ports/1"
+    for index in range(2, 64):
+        (port / f"gids/{index}").write_text("0000:0000:0000:0000:0000:0000:0000:0000\n")
+    (port / "gids/64").write_text("0000:0000:0000:0000:0000:ffff:0a01:0203\n")
+    (port / "gid_attrs/types/64").write_text("RoCE v2\n")
+    (gid,) = [gid for gid in read_rdma_devices(tmp_path)[0].ports[0].gids if gid.index == 64]
+    assert gid.type == "RoCE v2"

@@ -16,12 +16,12 @@ def test_unusable_provider_keeps_reason_and_fix() -> None:
 
 def test_providers_that_do_not_exist_yet_are_named_as_such() -> None:
     facts = {provider.name: provider for provider in describe([("shm", True, "", "")], "x86_64")}
-    assert set(facts) == {"shm", "verbs", "p2p"}
-    assert not facts["verbs"].usable
-    assert "not in this version" in facts["verbs"].why
+    assert set(facts) == {"shm", "p2p"}
+    assert not facts["p2p"].usable
+    assert "not in this version" in facts["p2p"].why
 
 
-@pytest.mark.parametrize("name", ["verbs", "p2p"])
+@pytest.mark.parametrize("name", ["p2p"])
 def test_a_context_says_of_them_what_info_says(name: str) -> None:
     facts = {provider.name: provider for provider in read_providers()}
     with pytest.raises(zh.Unsupported) as caught:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
 V1, V2 = "IB/RoCE v1", "RoCE v2"
@@ -161,11 +162,15 @@ def roce_port(netdev: str, address: str | None, *, link_local: str = "fe80::1") 
     return Port(link_layer="Ethernet", lid="0x0", gids=tuple(gids), pkeys=("0xffff",))
 
 
-def hgx_h100(root: Path, *, roce: bool = False) -> Sysfs:
-    """8 GPUs, each behind one PCIe switch with one NIC (mlx5_0 … mlx5_7), over 2 NUMA nodes; InfiniBand or RoCE."""
+def hgx_h100(root: Path, *, roce: bool = False, only: Collection[int] = range(8)) -> Sysfs:
+    """8 GPUs, each behind one PCIe switch with one NIC (mlx5_0 … mlx5_7), over 2 NUMA nodes; InfiniBand or RoCE.
+
+    With `only` some of these pairs, for tests that need no more.
+    """
     sysfs = Sysfs(root)
     sysfs.nodes("0-55,112-167", "56-111,168-223")
-    for number, (node, bus, gpu, nic) in enumerate(_HGX):
+    for number in only:
+        node, bus, gpu, nic = _HGX[number]
         switch = f"pci0000:{bus:02x}/0000:{bus:02x}:01.0/0000:{bus + 1:02x}:00.0"
         nic_way, gpu_way = (f"{switch}/0000:{bus + 2:02x}:{device}.0" for device in ("00", "02"))
         function = sysfs.pci(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Literal
 
 import pytest
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from zerohop.memory import Rights
 
 Place = Literal["same", "other"]
-PROVIDERS = ("shm", "tcp")
+# Those that every machine has; the lab runs the same tests with ZEROHOP_TEST_PROVIDERS=verbs.
+PROVIDERS = tuple(os.environ.get("ZEROHOP_TEST_PROVIDERS", "shm,tcp").split(","))
 # Readable ids: provider, and whether the target lives in the same process or in another one.
 WORLDS = tuple(f"{provider}-{place}" for provider in PROVIDERS for place in ("same", "other"))
 # Each world with each kind of memory. Those that add no path to the others are for `make test-slow`.
@@ -29,6 +31,9 @@ _ENOUGH = {
     ("tcp-other", "numpy"),
     ("tcp-other", "sim"),
     ("tcp-same", "numpy"),
+    ("verbs-other", "numpy"),
+    ("verbs-other", "sim"),
+    ("verbs-same", "numpy"),
 }
 WORLDS_AND_KINDS = tuple(
     pytest.param(world, kind, marks=() if (world, kind) in _ENOUGH else pytest.mark.slow)

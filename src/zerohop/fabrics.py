@@ -1,0 +1,144 @@
+"""The NIC ports of a Context, opened when they are first needed, and how they are paired with those of a peer.
+
+On the control thread. A port whose device or link is down counts as not there, and is there again when it has come
+back; its place in the list stays its own, because peers name ports by their places.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from . import closed, wire
+from ._native import NativeError
+from .errors import Unsupported, from_native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from ._native import Domain, Engine
+    from .wire import Nic
+
+    Pairs = list[tuple[int, int]]
+
+VERBS: Final = "verbs"
+
+
+class Port(NamedTuple):
+    """A NIC port that a Context is to use. What is not said of it is asked of the opened port."""
+
+    device: str
+    port: int
+    # Of its domain, as the provider names them.
+    options: Mapping[str, int]
+    # "Ethernet" or "InfiniBand"; and GB/s.
+    link: str = ""
+    gbps: float = 0.0
+    # What its address begins with; empty where that is not known.
+    subnet: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.device} port {self.port}"
+
+
+class Fabrics:
+    """The NIC ports of a Context."""
+
+    def __init__(self, engine: Engine, choose: Callable[[], Sequence[Port]]) -> None:
+        """``choose()`` names the ports, the best first, or raises Unsupported to say why none, and is asked again."""
+        self._engine = engine
+        self._choose = choose
+        self._ports: tuple[Port, ...] | None = None
+        self._why_none = "no port of a NIC was found that can be used"
+        # By place, once they are open; and what the last attempt to open one came to.
+        self._domains: dict[int, Domain] = {}
+        self._failures: dict[int, str] = {}
+
+    def nics(self) -> list[Nic]:
+        """What a peer is told of them; those that cannot be used now have no link layer."""
+        return [self._nic(place, port) for place, port in enumerate(self._all())]
+
+    def why_not(self) -> str:
+        """Why no NIC can be used; empty when one can."""
+        reasons = [self.port_down(place) for place in range(len(self._all()))]
+        if not reasons:
+            return self._why_none
+        return "" if "" in reasons else "; ".join(reasons)
+
+    def port_down(self, place: int) -> str:
+        """Why the port at that place cannot be used; empty when it can. Opens it where that was not done before."""
+        ports = self._all()
+        if not 0 <= place < len(ports):
+            return f"there is no NIC number {place}"
+        domain = self._domains.get(place) or self._open(place, ports[place])
+        if domain is None:
+            return f"{ports[place]}: {self._failures[place]}"
+        return "" if domain.alive else f"{ports[place]}: the port or its device is down"
+
+    def domains(self, places: Sequence[int]) -> list[Domain]:
+        """The opened ports at those places, of which ``port_down`` said nothing."""
+        return [self._domains[place] for place in places]
+
+    def domain(self, number: int) -> Domain | None:
+        """The one with that native number."""
+        return next((domain for domain in self._domains.values() if domain.number == number), None)
+
+    def close(self) -> None:
+        """Close all; their lanes and registrations are gone."""
+        domains, self._domains = list(self._domains.values()), {}
+        self._ports, self._choose = (), tuple
+        self._engine = closed.ENGINE
+        for domain in domains:
+            domain.close()
+
+    def _all(self) -> tuple[Port, ...]:
+        if self._ports is None:
+            try:
+                self._ports = tuple(self._choose())[: wire.MAX_NICS]
+            except Unsupported as error:
+                # A port may come up later.
+                self._why_none = error.reason + (f" (fix: {error.fix})" if error.fix else "")
+                return ()
+        return self._ports
+
+    def _open(self, place: int, port: Port) -> Domain | None:
+        try:
+            domain = self._engine.open_domain(VERBS, port.device, port.port, dict(port.options))
+        except NativeError as error:
+            self._failures[place] = from_native(*error.args).reason
+            return None
+        self._failures.pop(place, None)
+        self._domains[place] = domain
+        return domain
+
+    def _nic(self, place: int, port: Port) -> Nic:
+        link, gbps = port.link, port.gbps
+        if not link or place in self._domains:
+            if self.port_down(place):
+                link = ""
+            else:
+                facts = self._domains[place].facts()
+                link, gbps = str(facts["link_layer"]), float(facts["gbps"])
+        return wire.Nic(name=port.device, port=port.port, link=link, gbps=gbps, subnet=port.subnet)
+
+
+def pair(
+    mine: Sequence[Nic], theirs: Sequence[Nic], without: Collection[int] = (), without_theirs: Collection[int] = ()
+) -> Pairs:
+    """The rails between two sides: NICs of the same place and link layer, as racks are cabled.
+
+    Where no such pair is left, one of the same link layer, of the same subnet if there is such a one. The places of
+    ports that cannot be used now are passed as ``without``.
+    """
+    here = [(place, nic) for place, nic in enumerate(mine) if nic.link and place not in without]
+    there = {place: nic for place, nic in enumerate(theirs) if nic.link and place not in without_theirs}
+    rails = [(place, place) for place, nic in here if place in there and there[place].link == nic.link]
+    if rails:
+        return rails
+    crossed = [(a, b, nic) for a, nic in here for b, other in there.items() if nic.link == other.link]
+    near = [(a, b) for a, b, nic in crossed if nic.subnet and nic.subnet == there[b].subnet]
+    return near[:1] or [(a, b) for a, b, _ in crossed[:1]]
+
+
+def rate(mine: Sequence[Nic], theirs: Sequence[Nic], rails: Pairs) -> float:
+    """GB/s of all rails together, by what both ends say of themselves."""
+    return sum(min(mine[a].gbps, theirs[b].gbps) for a, b in rails)

@@ -1,0 +1,271 @@
+"""What each side of a Connection has of the other's memory: asked for at first use, given back when asked.
+
+On the control thread. Memory on this host is mapped (shm): its owner sends a descriptor. Memory that NICs reach
+(verbs) has one key for each rail of the lane, by which the owner's NIC knows what it may touch. Neither travels with a
+handle: the owner is asked, so it knows who holds what, and registers with a NIC only what somebody wants to reach
+through it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Final
+
+from . import wire
+from ._native import NativeError, Reason, RemoteKeys, Status
+from .channel import copies_of
+from .deferred import patience, settled
+from .errors import ProtocolError, ZerohopError, again, from_native
+from .fabrics import VERBS
+from .routes import Import
+
+if TYPE_CHECKING:
+    from ._native import Mapping
+    from .channel import Channel
+    from .connection import Connection
+    from .context import Context
+    from .remote_buffer import Share
+    from .shares import LocalShare
+
+SHM: Final = "shm"
+_WRITE: Final = 2
+_MAX_REQUESTS: Final = 1 << 16
+# What an owner that cannot give memory out in one way says; there may be another.
+_CANNOT: Final = (Status.UNSUPPORTED.value, Status.NO_MEMORY.value)
+
+_Reply = tuple[wire.ImportReply, list[int]]
+_Key = tuple[str, int, tuple[int, ...]]
+
+
+class Imports:
+    """The part of a conversation that is about memory."""
+
+    def __init__(self, context: Context, connection: Connection, channel: Channel) -> None:
+        self._context = context
+        self._connection = connection
+        self._channel = channel
+        self._requests = 0
+        self._replies: dict[int, asyncio.Future[_Reply]] = {}
+        self._importing: dict[_Key, asyncio.Task[None]] = {}
+        # Requests of the peer that NICs are being asked about, one after the other.
+        self._reaching: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()
+
+    async def ask(self, share: Share, provider: str, rails: tuple[int, ...]) -> None:
+        """Import the memory behind the peer's share, or note why that is impossible. ``rails``: NICs of the peer.
+
+        Raises:
+            AccessDenied: the owner does not allow it.
+            PeerLost: it is gone.
+            DeadlineExceeded: it does not answer before the operation's deadline; the request stays under way.
+        """
+        key = (provider, share.share_id, rails)
+        task = self._importing.get(key)
+        if task is None:
+            task = self._importing[key] = asyncio.get_running_loop().create_task(self._import(share, provider, rails))
+            task.add_done_callback(lambda _: self._importing.pop(key, None))
+            # Whoever waited may be gone by the time it fails.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await settled(task, self._connection, patience())
+
+    def replied(self, reply: wire.ImportReply, fds: list[int]) -> None:
+        """The owner's answer; the descriptors are the caller's."""
+        future = self._replies.get(reply.request)
+        if future is not None and not future.done():
+            future.set_result((reply, copies_of(fds)))
+
+    def answer(self, request: wire.ImportRequest) -> None:
+        """Answer a peer that wants to import."""
+        connection = self._connection
+        if request.provider == SHM and SHM in connection._possible:
+            self._give_descriptor(request)
+        elif request.provider == VERBS and VERBS in connection._possible:
+            if len(self._reaching) >= _MAX_REQUESTS:
+                raise ProtocolError("malformed: the peer asks for more than anybody needs at once")
+            # Registering takes as long as it takes to pin the pages.
+            task = asyncio.get_running_loop().create_task(self._give_keys(request))
+            self._reaching.add(task)
+            task.add_done_callback(self._reaching.discard)
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        else:
+            # Nothing could be given to it, and as an importer it would hold up whoever takes the memory back.
+            why = "memory is mapped by peers on this host that use shm, and reached by NICs of peers that use verbs"
+            self._refuse(request, Status.UNSUPPORTED, Reason.NONE, why)
+
+    def take_back(self, message: wire.Release) -> None:
+        """The owner wants it back."""
+        imported = self._connection._imports.pop((message.provider, message.share), None)
+        if imported is None:
+            self._channel.post(wire.Released(provider=message.provider, share=message.share))
+        else:
+            self.release(message.provider, message.share, imported)
+
+    def release(self, provider: str, share_id: int, imported: Import) -> None:
+        """Let go of it, and tell the owner when that is done."""
+        self._context._control.start(self._give_back, provider, share_id, imported)
+
+    def ask_back(self, provider: str, share_id: int) -> None:
+        """The peer is to give back what it imported of our share."""
+        self._channel.post(wire.Release(provider=provider, share=share_id))
+
+    def end(self, error: ZerohopError) -> None:
+        """The Connection is lost."""
+        for future in self._replies.values():
+            if not future.done():
+                future.set_exception(again(error))
+        for task in [*self._importing.values(), *self._reaching]:
+            task.cancel()
+
+    async def _import(self, share: Share, provider: str, rails: tuple[int, ...]) -> None:
+        connection = self._connection
+        old = connection._imports.pop((provider, share.share_id), None)
+        if old is not None:
+            # Over NICs that the lane does not use any more. To its owner the new one is the same.
+            self._context._peers.unmap(old)
+        self._requests += 1
+        number = self._requests
+        future = self._replies[number] = asyncio.get_running_loop().create_future()
+        try:
+            request = wire.ImportRequest(
+                request=number,
+                provider=provider,
+                share=share.share_id,
+                capability=share.capability,
+                rails=list(rails),
+            )
+            self._channel.post(request)
+            # As long as the Connection lasts: a late answer still serves whoever asks next.
+            reply, fds = await future
+        except BaseException:
+            # The answer may have come just before: then nobody else closes what came with it.
+            if future.done() and not future.cancelled() and future.exception() is None:
+                for fd in future.result()[1]:
+                    os.close(fd)
+            raise
+        finally:
+            self._replies.pop(number, None)
+        try:
+            if reply.status == Status.UNSUPPORTED.value or (provider == VERBS and reply.status in _CANNOT):
+                why = reply.text or "its owner cannot give it out"
+                connection._unreachable[provider, share.share_id, rails] = why
+            elif reply.status != Status.OK.value:
+                raise from_native(
+                    reply.status, reply.reason, "said by the peer", peer=connection.peer, provider=provider
+                )
+            else:
+                self._accept(share, provider, rails, reply, fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _accept(
+        self, share: Share, provider: str, rails: tuple[int, ...], reply: wire.ImportReply, fds: list[int]
+    ) -> None:
+        connection = self._connection
+        mapping = keys = None
+        try:
+            if provider == SHM:
+                mapping = self._map(reply, fds)
+            elif len(reply.keys) == len(rails):
+                keys = RemoteKeys(reply.address, reply.nbytes, reply.rights, reply.keys, reply.atomics)
+            else:
+                raise ProtocolError("malformed: not one key for each rail", peer=connection.peer)
+        except NativeError as error:
+            connection._unreachable[provider, share.share_id, rails] = f"it could not be mapped here: {error.args[2]}"
+            self._channel.post(wire.Released(provider=provider, share=share.share_id))
+            return
+        except ZerohopError:
+            self._channel.post(wire.Released(provider=provider, share=share.share_id))
+            raise
+        # By the owner's word, and not by that of the handle, which somebody may have changed.
+        imported = Import(mapping, keys, share.capability, reply.nbytes, reply.rights, rails)
+        key = provider, share.share_id
+        other = connection._imports.pop(key, None)
+        if other is not None:
+            # Asked for over other NICs at the same time.
+            self._context._peers.unmap(other)
+        connection._imports[key] = imported
+        connection._drop_old_imports()
+
+    def _map(self, reply: wire.ImportReply, fds: list[int]) -> Mapping:
+        peer = self._connection.peer
+        if not fds:
+            raise from_native(Status.NO_MEMORY.value, Reason.OUT_OF_DESCRIPTORS.value, peer=peer)
+        # Beyond the end of the file a copy would crash the process.
+        if os.fstat(fds[0]).st_size < reply.offset + reply.nbytes:
+            raise ProtocolError("malformed: the peer's file is shorter than what it shared", peer=peer)
+        return self._context._engine.map(fds[0], reply.offset, reply.nbytes, bool(reply.rights & _WRITE))
+
+    def _give_descriptor(self, request: wire.ImportRequest) -> None:
+        grant = self._context._shares.grant(self._connection, request.share, request.capability)
+        reply = wire.ImportReply(
+            request=request.request,
+            status=grant.status.value,
+            reason=grant.reason.value,
+            offset=grant.offset,
+            nbytes=grant.nbytes,
+            rights=grant.rights,
+            nfds=int(grant.fd >= 0),
+        )
+        try:
+            self._channel.post(reply, [grant.fd] if grant.fd >= 0 else [])
+        finally:
+            if grant.fd >= 0:
+                os.close(grant.fd)
+
+    async def _give_keys(self, request: wire.ImportRequest) -> None:
+        """Register with each NIC that the peer's lane ends at, as far as that was not done before."""
+        shares = self._context._shares
+        async with self._turn:
+            share = shares.admit(self._connection, VERBS, request.share, request.capability)
+            if isinstance(share, tuple):
+                self._refuse(request, *share)
+                return
+            try:
+                reply = await self._reach(request, share)
+            except NativeError as error:
+                shares.given_back(self._connection, VERBS, request.share)
+                status, reason, text = error.args
+                self._refuse(request, Status(status), Reason(reason), from_native(status, reason, text).reason)
+                return
+            if self._connection._lost is None:
+                # Somebody may have taken it back meanwhile; and who is asked to give it back must have got it.
+                if shares.has(request.share):
+                    self._channel.post(reply)
+                else:
+                    shares.given_back(self._connection, VERBS, request.share)
+                    self._refuse(request, Status.ACCESS_DENIED, Reason.REVOKED)
+
+    async def _reach(self, request: wire.ImportRequest, share: LocalShare) -> wire.ImportReply:
+        engine, fabric = self._context._engine, self._context._fabric
+        for place in request.rails:
+            if why := fabric.port_down(place):
+                raise NativeError(Status.UNSUPPORTED.value, Reason.NONE.value, why)
+        domains = fabric.domains(request.rails)
+        found = [
+            await self._context._control.aside(engine.reach, share.share_id, domain, share.revocable)
+            for domain in domains
+        ]
+        if len({address for address, _ in found}) != 1:
+            raise NativeError(Status.UNSUPPORTED.value, Reason.NONE.value, "its NICs do not know it by one address")
+        described = share.handle._share
+        return wire.ImportReply(
+            request=request.request,
+            status=Status.OK.value,
+            reason=Reason.NONE.value,
+            nbytes=described.nbytes,
+            rights=described.rights,
+            address=found[0][0],
+            keys=[key for _, key in found],
+            atomics=all(bool(domain.facts().get("atomics")) for domain in domains),
+        )
+
+    def _refuse(self, request: wire.ImportRequest, status: Status, reason: Reason, text: str = "") -> None:
+        self._channel.post(
+            wire.ImportReply(request=request.request, status=status.value, reason=reason.value, text=text[:2000])
+        )
+
+    async def _give_back(self, provider: str, share_id: int, imported: Import) -> None:
+        await self._context._peers.drained(imported)
+        self._channel.post(wire.Released(provider=provider, share=share_id))

@@ -1,0 +1,140 @@
+"""VerbsOptions: what can be set of RDMA lanes, and the reason for each default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Name: least and most; the native side has the same table (native/provider/verbs/options.cpp).
+_RANGES: Final[Mapping[str, tuple[int, int]]] = {
+    "queue_pairs": (1, 16),
+    "send_depth": (32, 4096),
+    "max_inline": (0, 1024),
+    "read_credit": (1, 255),
+    "timeout": (1, 31),
+    "retry_count": (0, 7),
+    "rnr_retry": (0, 7),
+    "min_rnr_timer": (0, 31),
+    "mtu": (0, 4096),
+    "service_level": (0, 15),
+    "traffic_class": (0, 255),
+    "hop_limit": (1, 255),
+    "pkey_index": (0, 32767),
+    "relaxed_ordering": (0, 1),
+    "stripe_bytes": (4096, 1 << 30),
+    "rail_bytes": (4096, 1 << 40),
+    "rails": (1, 8),
+}
+_MTUS: Final = (0, 256, 512, 1024, 2048, 4096)
+
+
+@dataclass(frozen=True)
+class VerbsOptions:
+    """How RDMA lanes are made. A plain value: hashable, comparable, picklable.
+
+    ``Context(verbs=VerbsOptions(traffic_class=106))``, or in the environment
+    ``ZEROHOP_VERBS="traffic_class=106,gid_index=3"``. Both ends of a lane may have different ones; where they must
+    agree (queue pairs, MTU, read credit) the smaller counts.
+
+    Attributes:
+        queue_pairs: on each NIC port of a lane. 2: one queue pair is served by one pipeline of the NIC, and two keep a
+            port busy while one waits for an acknowledgement; more cost set-up time and NIC cache.
+        send_depth: work requests in flight on a queue pair. 128: enough for 4 MB in 32 KiB pieces at any distance
+            within a data centre, and small enough that a thousand lanes fit into memory.
+        max_inline: bytes of a small host write that go to the NIC with the request itself. 220: what fits into the
+            four 64-byte blocks that common NICs take at once; a NIC that takes less is asked for less.
+        read_credit: RDMA reads and atomics in flight on a queue pair. 16: the limit of most NICs; with 1, reads wait
+            for each other's round trip.
+        timeout: how long an acknowledgement may take: 4.096 µs times 2 to this. 14, 67 ms: longer than a congested
+            switch holds a packet, short enough that `retry_count` of them pass in about half a second.
+        retry_count: times that a request is sent again without an acknowledgement before the lane is lost. 6: some
+            devices (Soft-RoCE) take 7 for "for ever".
+        rnr_retry: the same where the peer has no receive posted. 7, for ever: that is back-pressure, not a failure;
+            deadlines and the peer's life are watched elsewhere.
+        min_rnr_timer: how long a sender waits then, as the code of the InfiniBand specification. 12, 0.64 ms.
+        mtu: bytes of a packet; 0: what both ports have.
+        gid_index: of the port's GID table; None: chosen by rule (docs/nics.md).
+        service_level: 0. InfiniBand: virtual lane; RoCE: priority, where the network has priorities.
+        traffic_class: 0. RoCE: DSCP times 4 (plus ECN), as the network's operator says.
+        hop_limit: routers on the way. 64: RoCE v2 is routed; 1 would keep it within a subnet.
+        pkey_index: 0, the default partition.
+        relaxed_ordering: whether a NIC may write a transfer's bytes to memory in any order. 1: much faster on some
+            processors, and notifications are ordered behind data all the same. NICs and kernels without it ignore it.
+        stripe_bytes: a transfer longer than this is cut into pieces of it, which all queue pairs share. 1 MiB: tens of
+            microseconds on the wire, so that cutting costs nothing.
+        rail_bytes: a transfer at least this long is shared by all NIC ports of the lane. 4 MiB: a tenth of a
+            millisecond at 400 Gb/s, below which one port is done before the others have begun.
+        rails: NIC ports of one lane at most, of those that are as near and as fast as the best one. 4: the ports that
+            share a memory node in common servers.
+
+    Raises:
+        TypeError, ValueError: a value that is no integer, or out of range.
+    """
+
+    queue_pairs: int = 2
+    send_depth: int = 128
+    max_inline: int = 220
+    read_credit: int = 16
+    timeout: int = 14
+    retry_count: int = 6
+    rnr_retry: int = 7
+    min_rnr_timer: int = 12
+    mtu: int = 0
+    gid_index: int | None = None
+    service_level: int = 0
+    traffic_class: int = 0
+    hop_limit: int = 64
+    pkey_index: int = 0
+    relaxed_ordering: int = 1
+    stripe_bytes: int = 1 << 20
+    rail_bytes: int = 4 << 20
+    rails: int = 4
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"the verbs option {name} must be an int, not {type(value).__name__}")
+            if not least <= value <= most:
+                raise ValueError(f"the verbs option {name} must be from {least} to {most}, not {value}")
+        if self.mtu not in _MTUS:
+            raise ValueError(f"the verbs option mtu must be one of {', '.join(map(str, _MTUS))}, not {self.mtu}")
+        index = self.gid_index
+        if index is not None and (isinstance(index, bool) or not isinstance(index, int)):
+            raise TypeError(f"the verbs option gid_index must be an int or None, not {type(index).__name__}")
+        if index is not None and not 0 <= index <= 1023:
+            raise ValueError(f"the verbs option gid_index must be from 0 to 1023, or None, not {index}")
+
+    def __str__(self) -> str:
+        """What ``ZEROHOP_VERBS`` would say; empty for the defaults."""
+        changed = [field for field in fields(self) if getattr(self, field.name) != field.default]
+        return ",".join(f"{field.name}={getattr(self, field.name)}" for field in changed)
+
+    def native(self, gid_index: int) -> dict[str, int]:
+        """What the data plane takes, with the index of the GID that was chosen (-1: none)."""
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["gid_index"] = gid_index
+        del values["rails"]  # is chosen from here
+        return values
+
+
+def parse_verbs_options(text: str) -> VerbsOptions:
+    """``"traffic_class=106,gid_index=3"``.
+
+    Raises:
+        ValueError: no such option, or no such value.
+    """
+    known = {field.name for field in fields(VerbsOptions)}
+    values: dict[str, int] = {}
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        name, equals, value = (each.strip() for each in part.partition("="))
+        if name not in known:
+            raise ValueError(f"there is no verbs option {name!r}; there are {', '.join(sorted(known))}")
+        try:
+            values[name] = int(value, 0) if equals else int("")
+        except ValueError:
+            raise ValueError(f"{part!r} should be name=number") from None
+    return VerbsOptions(**values)

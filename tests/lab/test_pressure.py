@@ -1,0 +1,98 @@
+"""Full queues, receivers that are not ready, and completion queues that many lanes share: back-pressure, no errors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.lanes import CAPABILITY, READ, WRITE, deadline
+from support.options import Options
+from support.pattern import pattern
+from support.service import Service
+from support.verbs_pair import VerbsPair, ended
+from support.world import Target
+from zerohop._native import NativeError, Reason, RemoteKeys, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from support.fixtures import OpenContext, StartPeer
+    from zerohop._native import Op
+
+OK = (Status.OK, Reason.NONE)
+
+
+@pytest.fixture
+def pair() -> Iterator[VerbsPair]:
+    pair = VerbsPair(send_depth=32, queue_pairs=1)
+    yield pair
+    pair.close()
+
+
+def test_a_full_queue_says_so_and_loses_nothing(pair: VerbsPair) -> None:
+    operations: list[int | Op] = []
+
+    def fill() -> None:
+        for _ in range(2000):
+            operations.append(pair.here.engine.post(pair.route, 0, 0, 0, 4096, -1, deadline(60), True))
+
+    with pytest.raises(NativeError) as caught:
+        fill()
+    assert caught.value.args[:2] == (Status.WOULD_BLOCK.value, Reason.WINDOW_FULL.value)
+    for operation in operations:
+        assert not isinstance(operation, int)
+        assert ended(operation) == OK
+    pair.good_write_works()
+
+
+def test_lists_longer_than_the_queue(pair: VerbsPair) -> None:
+    rng = np.random.default_rng(7)
+    here, there = rng.permutation(1024).astype(np.int64), rng.permutation(1024).astype(np.int64)
+    posted = pair.here.engine.post_pages(pair.route, 0, here, there, 1024, -1, deadline(60), False, 0, 0, pair.nbytes)
+    assert not isinstance(posted, int)
+    assert ended(posted) == OK
+    expected = np.empty_like(pair.there.memory).reshape(1024, 1024)
+    expected[there] = pair.here.memory.reshape(1024, 1024)[here]
+    assert np.array_equal(pair.there.memory, expected.ravel())
+
+
+def test_many_lanes_share_one_completion_queue() -> None:
+    """More requests in flight than the completion queue has entries, if anybody let them."""
+    pair = VerbsPair(send_depth=512, queue_pairs=2)
+    lanes = [pair.link() for _ in range(12)]
+    operations = []
+    pages = np.arange(1024, dtype=np.int64)
+    for lane, _ in lanes:
+        keys = RemoteKeys(pair.address, pair.nbytes, READ | WRITE, [pair.key], True)
+        route = pair.here.engine.route(
+            lane, pair.here.region, pair.share, CAPABILITY, pair.nbytes, 3, None, keys, [pair.here.local_key]
+        )
+        operations.append(
+            pair.here.engine.post_pages(route, 0, pages, pages, 1024, -1, deadline(100), False, 0, 0, pair.nbytes)
+        )
+    for operation in operations:
+        assert not isinstance(operation, int)
+        assert ended(operation) == OK
+    assert np.array_equal(pair.there.memory, pair.here.memory)
+    del lanes, lane
+    pair.close()
+
+
+def test_a_receiver_that_is_not_ready(open_context: OpenContext, start_peer: StartPeer) -> None:
+    """A stopped peer posts no receives: notified writes beyond those that it had wait for it, and none is lost."""
+    options = Options(providers=("verbs",), timeout=60.0)
+    context, peer = open_context(options), start_peer(options)
+    target = Target(peer, "numpy", 4096)
+    context.write(pattern(1, 4096), target.handle).result(30)
+    peer.stop()
+    operations = [context.write(pattern(1, 8), target.handle[:8], notify=number) for number in range(300)]
+    with pytest.raises(zh.DeadlineExceeded):
+        operations[-1].result(0.5)
+    peer.resume()
+    for operation in operations:
+        assert operation.result(60) == 8
+    values = [peer.call(Service.notification).value for _ in operations]
+    assert sorted(values) == list(range(300))

@@ -1,0 +1,138 @@
+"""Memory that a peer's NIC reaches: registered at both ends when it is first used, and taken back.
+
+Over NICs that are faked (support/fake_nics.py).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.fake_nics import NBYTES, FakeEngine, numbers, of, with_nics, write_over
+from support.options import Options
+from support.pattern import pattern
+from support.tamper import CAPABILITY, fields, flip, forge
+from zerohop import wire
+from zerohop.imports import Imports
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.fake_nics import Heard, Pair
+    from support.fixtures import OpenContext
+
+
+class TestImporting:
+    def test_memory_that_no_nic_knows_here(self, nic_pair: Callable[..., Pair]) -> None:
+        both = nic_pair()
+        both.connect()
+        source, target = both.here.register(pattern(1, NBYTES)), both.there.alloc(NBYTES)
+        tried = "ibv_reg_mr: Bad address; ibv_reg_dmabuf_mr: not exported"
+        both.nics.unregistrable[source.address] = tried
+        explanation = both.here.explain(source, target.share("rw"))
+        assert explanation.provider in ("verbs", "tcp")
+        assert tried in dict(explanation.rejected)["verbs (rdma)"]
+        assert f"the memory here: not supported: {tried}" in explanation.details()
+        # Another memory is not concerned.
+        assert both.here.explain(np.zeros(NBYTES, np.uint8), target.share("rw")).form == "rdma"
+
+    def test_memory_that_no_nic_knows_there(self, nic_pair: Callable[..., Pair]) -> None:
+        both = nic_pair()
+        both.connect()
+        both.their_nics.unreachable = "ibv_reg_mr: Cannot allocate memory"
+        source, target = both.here.register(pattern(1, NBYTES)), both.there.alloc(NBYTES)
+        handle = target.share("rw")
+        explanation = both.here.explain(source, handle)
+        why = dict(explanation.rejected)["verbs (rdma)"]
+        assert why.startswith("the memory there: memlock")
+        assert "Cannot allocate memory" in why
+        write_over(both.here, source, handle)
+        # It holds up nobody.
+        target.revoke(timeout=5)
+
+    def test_direct_or_nothing(self, open_context: OpenContext) -> None:
+        options = Options(providers=("tcp",), require="direct")
+        here, there = open_context(options), open_context(options)
+        nics, _ = with_nics(here), with_nics(there)
+        source, target = here.alloc(NBYTES, "sim:0"), there.alloc(NBYTES)
+        assert write_over(here, source, target.share("rw")).startswith("verbs (rdma) sim:0→host direct")
+        other = here.alloc(NBYTES, "sim:0")
+        nics.unregistrable[other.address] = "no peer memory"
+        with pytest.raises(zh.Unsupported, match="no peer memory"):
+            here.write(other, target.share("rw")).result(5)
+
+    def test_a_forged_capability_imports_nothing(self, nic_pair: Callable[..., Pair]) -> None:
+        both = nic_pair()
+        both.connect()
+        source, target = both.here.register(pattern(1, NBYTES)), both.there.alloc(NBYTES)
+        handle = target.share("rw")
+        forged = forge(handle, {CAPABILITY: flip(fields(handle)[CAPABILITY], 5)})
+        with pytest.raises(zh.AccessDenied, match="capability"):
+            both.here.write(source, forged).result(5)
+        assert not both.their_nics.reached
+        write_over(both.here, source, handle)
+        with pytest.raises(zh.AccessDenied, match="capability"):
+            both.here.write(source, forged).result(5)
+
+    def test_revoking_asks_first(self, nic_pair: Callable[..., Pair], heard: Heard) -> None:
+        """A peer that is well gives its keys back at once, and loses no lane."""
+        both = nic_pair()
+        connection, _ = both.connect()
+        source, target = both.here.register(pattern(1, NBYTES)), both.there.register(np.zeros(NBYTES, np.uint8))
+        handle = target.share("rw")
+        assert handle.revocation == "enforced"
+        write_over(both.here, source, handle)
+        started = time.monotonic()
+        target.revoke(handle, timeout=5)
+        assert time.monotonic() - started < 0.4
+        assert [message.provider for message in of(wire.Release, heard.sent)] == ["verbs"]
+        assert [message.provider for message in of(wire.Released, heard.sent)] == ["verbs"]
+        with pytest.raises(zh.AccessDenied, match="revoked"):
+            both.here.write(source, handle).result(5)
+        assert both.here.statistics().mapped == 0
+        assert numbers(connection) == [0]
+
+    @pytest.mark.parametrize(("timeout", "longest"), [(5.0, 1.5), (0.2, 0.5)])
+    def test_a_peer_that_keeps_silent_is_not_waited_for_long(
+        self, nic_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, timeout: float, longest: float
+    ) -> None:
+        both = nic_pair()
+        both.connect()
+        source, target = both.here.register(pattern(1, NBYTES)), both.there.register(np.zeros(NBYTES, np.uint8))
+        handle = target.share("rw")
+        write_over(both.here, source, handle)
+        monkeypatch.setattr(Imports, "take_back", lambda self, message: None)
+        started = time.monotonic()
+        target.revoke(handle, timeout=timeout)
+        taken = time.monotonic() - started
+        assert min(0.5, timeout / 2) <= taken < longest
+
+    def test_revoked_while_it_is_registered(
+        self, nic_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The peer gets no key that is good for nothing."""
+        both = nic_pair()
+        both.connect()
+        source, target = both.here.register(pattern(1, NBYTES)), both.there.register(np.zeros(NBYTES, np.uint8))
+        handle = target.share("rw")
+        reaching, go_on = threading.Event(), threading.Event()
+        reach = FakeEngine.reach
+
+        def slow(self: FakeEngine, *args: object) -> tuple[int, int]:
+            reaching.set()
+            assert go_on.wait(5)
+            return reach(self, *args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(FakeEngine, "reach", slow)
+        write = both.here.write(source, handle)
+        assert reaching.wait(5)
+        target.revoke(handle, timeout=5)
+        go_on.set()
+        with pytest.raises(zh.AccessDenied, match="revoked"):
+            write.result(5)
+        assert not both.there._shares._leaving
