@@ -240,13 +240,23 @@ def _roce_mtu(interface_mtu: int) -> int | None:
     return next((mtu for mtu in _IB_MTUS if mtu + _ROCE_HEADERS <= interface_mtu), None)
 
 
+# The kernel puts a new GID into the first free entry, so that gaps are what was there and is gone: interfaces and
+# addresses that were removed. After so many empty entries in a row no more is expected.
+_EMPTY_GIDS = 64
+
+
 def _gids(root: Path, port: Path) -> tuple[Gid, ...]:
     found = []
+    empty = 0
     for entry in _by_index(port / "gids"):
         text = files.text(entry)
-        # The table is long (255 entries on mlx5) and mostly empty: do not read the attributes of what is not there.
+        # The table is long (255 entries on mlx5, 1024 on rxe) and mostly empty, and each entry is a file.
         if not text or not text.strip("0:"):
+            empty += 1
+            if empty == _EMPTY_GIDS:
+                break
             continue
+        empty = 0
         netdev = files.text(port / "gid_attrs/ndevs" / entry.name)
         state = files.text(root / "sys/class/net" / netdev / "operstate") if netdev else None
         found.append(

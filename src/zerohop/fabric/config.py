@@ -1,0 +1,156 @@
+"""EndpointConfig: what can be set of an endpoint, and the reason for each default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from zerohop.errors import Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from zerohop.fabric.devices import DeviceLimits
+
+_MOST: Final = 1 << 30
+# Name: least and most.
+_RANGES: Final[Mapping[str, tuple[int, int]]] = {
+    "max_messages": (1, _MOST),
+    "max_receives": (1, _MOST),
+    "max_completions": (2, _MOST),
+    "max_sge": (1, 1024),
+    "max_inline": (0, 1 << 16),
+    "gid_index": (0, 1023),
+    "port": (1, 255),
+    "read_credit": (1, 255),
+    "timeout": (1, 31),
+    "retry_count": (0, 7),
+    "rnr_retry": (0, 7),
+    "min_rnr_timer": (0, 31),
+    "mtu": (256, 4096),
+    "service_level": (0, 15),
+    "traffic_class": (0, 255),
+    "hop_limit": (1, 255),
+    "pkey_index": (0, 32767),
+}
+_OPTIONAL: Final = ("max_receives", "max_completions", "gid_index", "port", "mtu")
+_MTUS: Final = (256, 512, 1024, 2048, 4096)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointConfig:
+    """How an endpoint is made. A plain value: hashable, comparable, picklable.
+
+    Attributes:
+        max_messages: requests outstanding in the send queue. 128: as in MORI; with messages of 4 KiB it covers the
+            10 µs that a round trip takes at 400 Gb/s.
+        max_receives: the same of the receive queue; None: as many as ``max_messages``, for a peer with the same
+            configuration can then not outrun it.
+        max_completions: entries of the completion queue; None: as many as both queues have places, so that it cannot
+            overrun, which would end the queue pair. Fewer are refused for that reason.
+        max_sge: local ranges that one request gathers or scatters. 1: more make every request larger.
+        max_inline: bytes that are copied into a request itself, which saves the device a read of memory. 220: what
+            fits into the four 64-byte blocks that common NICs take at once. A device that takes less is asked for less:
+            ``Endpoint.max_inline`` says what came of it.
+        gid_index: entry of the port's GID table; None: chosen by rule (docs/nics.md), since the order of the table
+            differs from host to host.
+        port: the device context's, which has one port; None: the same.
+        read_credit: RDMA reads and atomics in flight. 16: the limit of most NICs; with 1, reads wait for each other's
+            round trip. The smaller of both ends counts, and what the devices can do.
+        timeout: how long an acknowledgement may take: 4.096 µs times 2 to this. 14, 67 ms: longer than a congested
+            switch holds a packet.
+        retry_count: times that a request is sent again without an acknowledgement before it fails. 6, half a second
+            with that timeout; some devices (Soft-RoCE) take 7 for "for ever".
+        rnr_retry: the same where the peer has no receive posted. 7, for ever: that is back-pressure, not a failure, and
+            ``wait`` has its own timeout.
+        min_rnr_timer: how long the peer waits then, as the code of the InfiniBand specification. 12, 0.64 ms.
+        mtu: bytes of payload in one packet, at most; None: what both ports have.
+        service_level: 0. InfiniBand: virtual lane; RoCE: priority, where the network has priorities.
+        traffic_class: 0. RoCE: DSCP times 4 (plus ECN), as the network's operator says.
+        hop_limit: routers on the way. 64: RoCE v2 is routed; 1 would keep it within a subnet.
+        pkey_index: 0, the default partition.
+        on_gpu: queues in GPU memory, for requests posted by kernels. False: this version has them not, and True is
+            Unsupported.
+
+    Raises:
+        TypeError, ValueError: a value of the wrong type, or out of range.
+        Unsupported: ``on_gpu``.
+    """
+
+    max_messages: int = 128
+    max_receives: int | None = None
+    max_completions: int | None = None
+    max_sge: int = 1
+    max_inline: int = 220
+    gid_index: int | None = None
+    port: int | None = None
+    read_credit: int = 16
+    timeout: int = 14
+    retry_count: int = 6
+    rnr_retry: int = 7
+    min_rnr_timer: int = 12
+    mtu: int | None = None
+    service_level: int = 0
+    traffic_class: int = 0
+    hop_limit: int = 64
+    pkey_index: int = 0
+    on_gpu: bool = False
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            if value is None and name in _OPTIONAL:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+            if not least <= value <= most:
+                raise ValueError(f"{name} must be from {least} to {most}, not {value}")
+        if self.mtu is not None and self.mtu not in _MTUS:
+            raise ValueError(f"mtu must be one of {', '.join(map(str, _MTUS))}, not {self.mtu}")
+        if self.max_completions is not None and self.max_completions < self.max_messages + self.receives:
+            raise ValueError(
+                f"max_completions must be at least {self.max_messages + self.receives}, one for each place of both "
+                f"queues, not {self.max_completions}: a completion queue that overruns ends the queue pair"
+            )
+        if not isinstance(self.on_gpu, bool):
+            raise TypeError(f"on_gpu must be True or False, not {self.on_gpu!r}")
+        if self.on_gpu:
+            raise Unsupported(
+                "not in this version: queues in GPU memory, and requests posted by kernels",
+                fix="leave on_gpu off; the CPU posts the requests, and GPU memory is still read and written directly",
+                provider="verbs",
+            )
+
+    @property
+    def receives(self) -> int:
+        """Places of the receive queue."""
+        return self.max_messages if self.max_receives is None else self.max_receives
+
+    @property
+    def completions(self) -> int:
+        """Entries of the completion queue."""
+        return self.max_messages + self.receives if self.max_completions is None else self.max_completions
+
+
+def check(config: EndpointConfig, limits: DeviceLimits, port: int) -> None:
+    """Raise ValueError for what an opened port cannot do."""
+    if config.port not in (None, port):
+        raise ValueError(f"this device context is of port {port}, not {config.port}; open another one for that port")
+    for name, wanted, most in (
+        ("max_messages", config.max_messages, limits.requests),
+        ("max_receives", config.receives, limits.requests),
+        ("max_completions", config.completions, limits.completions),
+        ("max_sge", config.max_sge, limits.sge),
+    ):
+        if wanted > most:
+            raise ValueError(f"{name} is {wanted}, and the device can do {most} at most")
+
+
+def native_options(config: EndpointConfig, gid_index: int) -> dict[str, int]:
+    """What the data plane takes beside the sizes of the queues; ``gid_index`` -1: no GID."""
+    same: tuple[str, ...] = (
+        "read_credit", "timeout", "retry_count", "rnr_retry", "min_rnr_timer",
+        "service_level", "traffic_class", "hop_limit", "pkey_index",
+    )  # fmt: skip
+    options: dict[str, Any] = {name: getattr(config, name) for name in same}
+    return {**options, "mtu": config.mtu or 0, "gid_index": gid_index}

@@ -1,0 +1,341 @@
+"""Context and DeviceContext: the RDMA devices of this machine, and an opened port of one."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from zerohop import _native, inputs
+from zerohop._native import NativeError
+from zerohop.errors import Closed, RegistrationFailed, Unsupported
+from zerohop.fabric.config import EndpointConfig, check, native_options
+from zerohop.fabric.devices import Device, Port, from_facts
+from zerohop.fabric.endpoint import Endpoint, translate
+from zerohop.fabric.memory import REMOTE, WRITES, Access, MemoryRegion
+from zerohop.fabric.resource import Resource
+from zerohop.inputs import DEVICE_BY_ADDRESS, HOST
+from zerohop.machine import choose_gid, choose_nics, parse_nic_filter, process_numa_node, read_rdma_devices
+from zerohop.machine.nic_filter import NicFilter
+from zerohop.memory import RIGHTS, Memory, View
+from zerohop.registry import Export
+
+if TYPE_CHECKING:
+    from zerohop._native import Engine, FabricDevice
+    from zerohop.machine import RdmaPort
+
+VERBS: Final = "verbs"
+DIRECT: Final = "direct"
+_CANNOT_OPEN: Final = "apt-get install ibverbs-providers, and see to the rights of /dev/infiniband"
+# What peers may do with a zerohop Memory at most, by its rights' bits, in the words of this API.
+_NEEDS: Final = {Access.REMOTE_READ: RIGHTS["r"], Access.REMOTE_WRITE: RIGHTS["w"], Access.REMOTE_ATOMIC: RIGHTS["rw"]}
+
+
+class ActivePort(NamedTuple):
+    """A port over which traffic can flow, and the device that it belongs to."""
+
+    device: Device
+    port: Port
+
+    @property
+    def name(self) -> str:
+        """``"mlx5_0:1"``."""
+        return f"{self.device.name}:{self.port.number}"
+
+
+class Context(Resource):
+    """The RDMA devices of this machine, through one backend. Not a ``zerohop.Context``, which needs none of this.
+
+    Args:
+        backend: ``"verbs"``: requests are posted through libibverbs. ``"direct"``: the queues of mlx5 devices written
+            without it, as a kernel on a GPU would; not in this version, and Unsupported says what else is missing.
+
+    Raises:
+        ValueError: no such backend.
+        Unsupported: the backend cannot be used here; ``reason`` says why, ``fix`` what would help.
+    """
+
+    __slots__ = ("backend",)
+
+    _kind = "fabric Context"
+    _stays = "a fabric Context stays in its process, and is not copied; make another one"
+
+    def __init__(self, backend: str = VERBS) -> None:
+        if backend not in (VERBS, DIRECT):
+            raise ValueError(f'a backend is "{VERBS}" or "{DIRECT}", not {backend!r}')
+        if backend == DIRECT:
+            raise Unsupported(_why_not_direct(), fix=f'use backend="{VERBS}"', operation="open")
+        self.backend = backend
+        super().__init__(None)
+        try:
+            _devices()
+        except Unsupported:
+            self._closed = True
+            raise
+
+    def devices(self) -> tuple[Device, ...]:
+        """All RDMA devices, as they are now; none is no error, and ``choose_port`` says why."""
+        self._check_open()
+        return _devices()
+
+    def active_ports(self) -> tuple[ActivePort, ...]:
+        """The ports over which traffic can flow now."""
+        return tuple(ActivePort(device, port) for device in self.devices() for port in device.ports if port.active)
+
+    def choose_port(self, nics: str | None = None, *, near: str | None = None) -> ActivePort:
+        """The best port that is active and has a GID, by the rule of docs/nics.md.
+
+        Args:
+            nics: which may be chosen, such as ``"mlx5_0:1"`` or ``"^mlx5_9"``; None: as ``ZEROHOP_NICS`` says.
+            near: PCI address of the GPU whose memory is to be moved.
+
+        Raises:
+            Unsupported: there is none; ``reason`` says why for each port, ``fix`` what would help.
+            ValueError: ``nics`` or ``near`` cannot be understood.
+        """
+        devices = {device.name: device for device in self.devices()}
+        wanted = _filter(nics)
+        found = choose_nics(
+            read_rdma_devices(), near=near, numa=process_numa_node(), include=wanted.include, exclude=wanted.exclude
+        )
+        refused, fix = found.why, found.fix if found.rejected else _fix()
+        for choice in found.chosen:
+            device = devices.get(choice.device)
+            # In sysfs are also those that this process may not open, or whose user-space driver is not installed.
+            if device is not None and not device.why_not:
+                return ActivePort(device, device.ports[choice.port - 1])
+            refused = device.why_not if device is not None else f"libibverbs has no driver for {choice.device}"
+            fix = _CANNOT_OPEN
+        raise Unsupported(refused, fix=fix, provider=VERBS)
+
+    def open(self, device: ActivePort | Device | str, port: int = 1) -> DeviceContext:
+        """Open a port of a device, with a protection domain.
+
+        Args:
+            device: an active port; or a device, or its name, and then ``port`` counts.
+            port: its number.
+
+        Raises:
+            TypeError: neither of these.
+            Unsupported: there is no such device or port, or it cannot be opened.
+            Closed: the Context is closed.
+        """
+        self._check_open()
+        chosen = device.device if isinstance(device, ActivePort) else device
+        if isinstance(device, ActivePort):
+            port = device.port.number
+        name = chosen.name if isinstance(chosen, Device) else chosen
+        if not isinstance(name, str):
+            raise TypeError(f"a device is given as a Device, an ActivePort or by its name, not {type(name).__name__}")
+        if isinstance(port, bool) or not isinstance(port, int):
+            raise TypeError(f"port must be an int, not {type(port).__name__}")
+        found = chosen if isinstance(chosen, Device) else self._named(name)
+        if found.why_not:
+            raise Unsupported(found.why_not, fix=_CANNOT_OPEN, provider=VERBS)
+        if not 1 <= port <= len(found.ports):
+            raise Unsupported(f"{name} has no port {port}; it has {len(found.ports)}", provider=VERBS)
+        try:
+            native = _native.FabricDevice.open(name, port)
+        except NativeError as error:
+            raise translate(error, "open") from None
+        return DeviceContext(self, native, found, port)
+
+    def _named(self, name: str) -> Device:
+        devices = _devices()
+        found = next((device for device in devices if device.name == name), None)
+        if found is None:
+            names = ", ".join(device.name for device in devices) or "none at all"
+            raise Unsupported(f"there is no RDMA device named {name!r}; there is {names}", provider=VERBS)
+        return found
+
+    def __repr__(self) -> str:
+        return f"<fabric Context over {self.backend}{', closed' if self.closed else ''}>"
+
+
+class DeviceContext(Resource):
+    """An opened port of an RDMA device with a protection domain: endpoints and memory regions of one belong together.
+
+    Attributes:
+        device: as it was when it was opened.
+        port: number of the port.
+    """
+
+    __slots__ = ("_context", "_described", "_native", "device", "port")
+
+    _kind = "DeviceContext"
+    _stays = "a DeviceContext stays in its process, and is not copied; open the device again"
+
+    def __init__(self, context: Context, native: FabricDevice, device: Device, port: int) -> None:
+        self._native = native
+        self._context = context
+        self._described: RdmaPort | None = None
+        self.device = device
+        self.port = port
+        super().__init__(context)
+
+    @property
+    def name(self) -> str:
+        """``"mlx5_0:1"``."""
+        return f"{self.device.name}:{self.port}"
+
+    def create_endpoint(self, config: EndpointConfig | None = None) -> Endpoint:
+        """A queue pair with a completion queue and a receive queue of its own, not connected yet.
+
+        Raises:
+            TypeError: ``config`` is no EndpointConfig.
+            ValueError: it asks for more than the device can do, for another port, or for a GID that the port has not.
+            Unsupported: the port has no usable GID, or the device refused; ``reason`` says why, ``fix`` what helps.
+            RegistrationFailed: the device, or the limit of locked memory, has no room for it.
+            Closed: the DeviceContext is closed.
+        """
+        config = EndpointConfig() if config is None else config
+        if not isinstance(config, EndpointConfig):
+            raise TypeError(f"an endpoint is made from an EndpointConfig, not from {type(config).__name__}")
+        self._check_open()
+        check(config, self.device.limits, self.port)
+        port = self.device.ports[self.port - 1]
+        try:
+            native = self._native.endpoint(
+                messages=config.max_messages,
+                receives=config.receives,
+                completions=config.completions,
+                sge=config.max_sge,
+                inline_bytes=config.max_inline,
+                options=native_options(config, self._gid_index(config)),
+            )
+            return Endpoint(self, native, config, port.max_message)
+        except NativeError as error:
+            raise translate(error, "create_endpoint") from None
+
+    def register(self, x: Any, access: Access | None = None) -> MemoryRegion:
+        """Register memory with the device, so that requests may name it; without a copy.
+
+        Exactly this range is registered. It is kept alive until the region is closed.
+
+        Args:
+            x: host memory: a numpy array, a torch tensor, anything with DLPack or the buffer protocol, or a raw
+                ``(pointer, nbytes, "host")``, which you keep alive. Memory of an accelerator, simulated ones included:
+                a Memory or View of the ``zerohop.Context`` that has it.
+            access: what may be done with it. None: LOCAL_WRITE where the memory can be written to, and nothing for
+                peers.
+
+        Raises:
+            TypeError: not memory, or ``access`` is no Access.
+            ValueError: not contiguous, or no bytes; write access to read-only memory; more for peers than the rights of
+                a Memory allow; REMOTE_WRITE or REMOTE_ATOMIC without LOCAL_WRITE.
+            Unsupported: REMOTE_ATOMIC, and the device has no atomics; an accelerator's memory given as something else.
+            RegistrationFailed: the system, or the device, refused; the reason tells each way that was tried.
+            Closed: the DeviceContext, or the Memory, is closed.
+        """
+        self._check_open()
+        if access is not None and not isinstance(access, Access):
+            raise TypeError(f"access must be an Access, such as Access.LOCAL_WRITE, not {type(access).__name__}")
+        engine: Engine | None = None
+        if isinstance(x, (Memory, View)):
+            home = x._home()
+            home._check_open()
+            possible = home._rights
+            address, nbytes, device, readonly = x.address, x.nbytes, x.device, x._registration.readonly
+            registry = x._context._registry
+            # As an array made of the Memory does: it then closes like any other, and its pages stay until we are done.
+            keep: object = Export(registry, x._registration, (x, registry.kept_for(home)))
+            engine = x._context._engine if device != HOST else None
+        else:
+            source = inputs.read(x)
+            address, nbytes, device, readonly = source.address, source.nbytes, source.device, source.readonly
+            possible, keep = RIGHTS["rw"], source.keep
+            if device != HOST:
+                where = "an accelerator" if device == DEVICE_BY_ADDRESS else device
+                raise Unsupported(
+                    f"memory of {where} is registered through the Context that has it",
+                    fix="register the Memory that context.alloc() or context.register() gave",
+                )
+        if access is None:
+            access = Access.NONE if readonly else Access.LOCAL_WRITE
+        self._check_access(access, nbytes, possible, readonly=readonly)
+        try:
+            native = self._native.register(engine, address, nbytes, access.value)
+        except NativeError as error:
+            failed = translate(error, "register")
+            if isinstance(failed, Closed):
+                raise failed from None
+            fix = failed.fix or "for an accelerator's memory: nvidia_peermem, or a driver that exports dma-buf"
+            raise RegistrationFailed(failed.reason, fix=fix, provider=VERBS, operation="register") from None
+        return MemoryRegion(self, native, address, nbytes, access, device, keep)
+
+    def _check_access(self, access: Access, nbytes: int, possible: int, *, readonly: bool) -> None:
+        if nbytes == 0:
+            raise ValueError("there are no bytes to register")
+        if readonly and access & WRITES:
+            raise ValueError(f"the memory is read-only, and cannot be registered with {access & WRITES}")
+        for flag, rights in _NEEDS.items():
+            if flag in access and rights & ~possible:
+                raise ValueError(f"{flag} is more than the rights of the Memory allow")
+        if access & REMOTE & WRITES and Access.LOCAL_WRITE not in access:
+            raise ValueError(f"{access & REMOTE & WRITES} needs LOCAL_WRITE, too")
+        if Access.REMOTE_ATOMIC in access:
+            self._check_atomics()
+
+    def _check_atomics(self) -> None:
+        if self.device.limits.atomics == "none":
+            raise Unsupported(f"{self.device.name} has no atomics", fix="leave REMOTE_ATOMIC out", provider=VERBS)
+
+    def _gid_index(self, config: EndpointConfig) -> int:
+        """Index of the GID that an endpoint is to use, -1: none."""
+        # Tables are long and change rarely: read again only where the last look does not do.
+        if self._described is not None:
+            try:
+                choice = choose_gid(self._described, config.gid_index)
+            except ValueError:
+                choice = None
+            if choice is not None and choice.gid is not None:
+                return choice.gid.index
+        described = (device for device in read_rdma_devices() if device.name == self.device.name)
+        port = next((port for device in described for port in device.ports if port.number == self.port), None)
+        if port is None:
+            if config.gid_index is None:
+                raise Unsupported(f"sysfs shows no GID table of {self.name}", fix="pass gid_index=", provider=VERBS)
+            return config.gid_index
+        self._described = port
+        choice = choose_gid(port, config.gid_index)
+        if choice.gid is not None:
+            return choice.gid.index
+        if port.link_layer == "InfiniBand":
+            # Within one subnet the LID is enough.
+            return -1
+        raise Unsupported(f"{self.name}: {choice.why}", fix=choice.fix, provider=VERBS)
+
+    def _release(self) -> None:
+        self._native.close()
+
+    def _let_be(self) -> None:
+        self._native.abandon()
+
+    def __repr__(self) -> str:
+        return f"<DeviceContext of {self.name}{', closed' if self.closed else ''}>"
+
+
+def _devices() -> tuple[Device, ...]:
+    try:
+        return tuple(map(from_facts, _native.fabric_devices()))
+    except NativeError as error:
+        failed = translate(error, "open")
+        if isinstance(failed, Unsupported):
+            failed = Unsupported(failed.reason, fix=_fix(), provider=VERBS, operation="open")
+        raise failed from None
+
+
+def _fix() -> str:
+    """What would make verbs usable, as its provider says."""
+    return next((fix for name, _, _, fix in _native.providers() if name == VERBS), "")
+
+
+def _why_not_direct() -> str:
+    try:
+        return _native.fabric_why_not_direct()
+    except NativeError as error:
+        return translate(error, "open").reason
+
+
+def _filter(nics: str | None) -> NicFilter:
+    text = os.environ.get("ZEROHOP_NICS") if nics is None else nics
+    return parse_nic_filter(text) if text else NicFilter()

@@ -1,0 +1,383 @@
+"""Endpoint: a reliable connected queue pair with a completion queue and a receive queue of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from zerohop._native import NativeError, Status
+from zerohop.errors import DeadlineExceeded, WouldBlock, from_native
+from zerohop.fabric.completions import Completion, from_entry
+from zerohop.fabric.handle import LINK_CODES, LINK_LAYERS, MTU_CODES, MTUS, EndpointHandle
+from zerohop.fabric.requests import CompareSwap, FetchAdd, Read, Receive, Send, SendRequest, Write
+from zerohop.fabric.resource import Resource
+from zerohop.operation import deadline_after
+
+if TYPE_CHECKING:
+    from zerohop._native import FabricEndpoint
+    from zerohop.errors import ZerohopError
+    from zerohop.fabric.config import EndpointConfig
+    from zerohop.fabric.context import DeviceContext
+    from zerohop.fabric.memory import MemoryRegion, RemoteMemory
+    from zerohop.fabric.requests import Bytes, Local
+
+    Errors = Literal["raise", "return"]
+
+# A wait returns to Python this often, so that Ctrl-C is heard.
+_SLICE_NS: Final = 200_000_000
+
+
+class Endpoint(Resource):
+    """A reliable connected (RC) queue pair, made by ``DeviceContext.create_endpoint``.
+
+    Requests of one endpoint begin in the order in which they were posted, and complete in it; receives likewise. A
+    request takes a place in its queue until its completion has been polled; an unsignalled one, until a later one's
+    has. A call that finds too few places raises WouldBlock, with nothing posted: poll, and post again.
+
+    A failed request ends the queue pair: whatever is posted then is flushed, with a completion for each. Make a new
+    endpoint.
+
+    Regions that requests in flight refer to stay alive until their completions have been polled.
+
+    A completion of a write says that the peer's device has the bytes, not that the peer's CPU or accelerator sees them:
+    that is what the peer's own completion of a send, or of a write with ``imm``, says.
+
+    Attributes:
+        config: as it was made.
+        handle: for the peer's ``connect``.
+        max_inline: bytes that a request may carry inline.
+        max_message: bytes that a request may move.
+    """
+
+    __slots__ = (
+        "_connected",
+        "_device_context",
+        "_lock",
+        "_native",
+        "_ready",
+        "_receives",
+        "_sends",
+        "config",
+        "handle",
+        "max_inline",
+        "max_message",
+    )
+
+    _kind = "Endpoint"
+    _stays = "an Endpoint stays in its process, and is not copied; send endpoint.handle instead"
+
+    def __init__(
+        self, device_context: DeviceContext, native: FabricEndpoint, config: EndpointConfig, max_message: int
+    ) -> None:
+        self._native = native
+        self._device_context = device_context
+        self._connected = False
+        # Over each of the two queues and what it keeps alive; never held while anybody sleeps.
+        self._lock = threading.Lock()
+        self._sends: deque[tuple[MemoryRegion, ...]] = deque()
+        self._receives: deque[tuple[MemoryRegion, ...]] = deque()
+        # Polled, and not returned yet: those behind a failure that was raised.
+        self._ready: deque[Completion] = deque()
+        self.config = config
+        self.max_inline = native.max_inline
+        self.max_message = max_message
+        super().__init__(device_context)
+        number, psn, lid, link, mtu, credit, gid = native.address()
+        self.handle = EndpointHandle(
+            qpn=number,
+            psn=psn,
+            port=device_context.port,
+            lid=lid,
+            gid=gid,
+            mtu=MTUS[mtu],
+            link_layer=LINK_LAYERS[link],
+            read_credit=credit,
+        )
+
+    @property
+    def device_context(self) -> DeviceContext:
+        """What it was made from."""
+        return self._device_context
+
+    @property
+    def qpn(self) -> int:
+        """Queue pair number."""
+        return self.handle.qpn
+
+    @property
+    def connected(self) -> bool:
+        """Whether ``connect`` was called and went well."""
+        return self._connected
+
+    @property
+    def outstanding(self) -> tuple[int, int]:
+        """Places taken in the send queue and in the receive queue."""
+        self._check_open()
+        return self._native.sends, self._native.receives
+
+    def connect(self, handle: EndpointHandle) -> None:
+        """Connect to the endpoint that the handle stands for, which must do the same with this one's.
+
+        Nothing goes over the wire, so it does not say whether the peer is there. Receives can be posted before; so that
+        nothing that the peer sends finds none, post them before it connects.
+
+        Raises:
+            TypeError: not a handle.
+            ValueError: it is connected already.
+            Unsupported: one end is on Ethernet and the other on InfiniBand, or the device refused the address.
+            Closed: the endpoint is closed.
+        """
+        if not isinstance(handle, EndpointHandle):
+            raise TypeError(f"an endpoint connects to an EndpointHandle, not to {type(handle).__name__}")
+        self._check_open()
+        with self._lock:
+            if self._connected:
+                raise ValueError("this endpoint is connected already; make a new one")
+            try:
+                self._native.connect(
+                    number=handle.qpn,
+                    psn=handle.psn,
+                    lid=handle.lid,
+                    link_layer=LINK_CODES[handle.link_layer],
+                    mtu=MTU_CODES[handle.mtu],
+                    read_credit=handle.read_credit,
+                    gid=handle.gid,
+                )
+            except NativeError as error:
+                raise translate(error, "connect") from None
+            self._connected = True
+
+    # Posting
+
+    def post_write(
+        self,
+        local: Local | Bytes,
+        remote: RemoteMemory,
+        *,
+        wr_id: int = 0,
+        imm: int | None = None,
+        inline: bool = False,
+        signalled: bool = True,
+        fence: bool = False,
+    ) -> None:
+        """Post an RDMA write; see Write for the arguments, and ``post`` for the errors."""
+        self.post(Write(local, remote, wr_id=wr_id, imm=imm, inline=inline, signalled=signalled, fence=fence))
+
+    def post_read(
+        self, into: Local, remote: RemoteMemory, *, wr_id: int = 0, signalled: bool = True, fence: bool = False
+    ) -> None:
+        """Post an RDMA read; see Read and ``post``."""
+        self.post(Read(into, remote, wr_id=wr_id, signalled=signalled, fence=fence))
+
+    def post_send(
+        self,
+        local: Local | Bytes = (),
+        *,
+        wr_id: int = 0,
+        imm: int | None = None,
+        inline: bool = False,
+        signalled: bool = True,
+        fence: bool = False,
+    ) -> None:
+        """Post a send; see Send and ``post``."""
+        self.post(Send(local, wr_id=wr_id, imm=imm, inline=inline, signalled=signalled, fence=fence))
+
+    def post_fetch_add(
+        self, into: Local, remote: RemoteMemory, add: int, *, wr_id: int = 0, signalled: bool = True
+    ) -> None:
+        """Post a fetch-and-add; see FetchAdd and ``post``."""
+        self.post(FetchAdd(into, remote, add, wr_id=wr_id, signalled=signalled))
+
+    def post_compare_swap(
+        self, into: Local, remote: RemoteMemory, compare: int, swap: int, *, wr_id: int = 0, signalled: bool = True
+    ) -> None:
+        """Post a compare-and-swap; see CompareSwap and ``post``."""
+        self.post(CompareSwap(into, remote, compare, swap, wr_id=wr_id, signalled=signalled))
+
+    def post(self, *requests: SendRequest) -> None:
+        """Post requests to the send queue as one chain, with one doorbell: all of them, or none.
+
+        Raises:
+            TypeError: not a request.
+            ValueError: the endpoint is not connected; memory of another device context; more bytes, inline bytes or
+                local ranges than the endpoint takes.
+            WouldBlock: the send queue has too few places; poll, which frees them.
+            Unsupported: an atomic, and the device has none.
+            DeviceFailed: the device refused a request; those before it are posted.
+            Closed: the endpoint or a region is closed.
+        """
+        self._check_open()
+        for request in requests:
+            if not isinstance(request, SendRequest):
+                raise TypeError(f"what is posted is a Write, Read, Send or atomic, not {type(request).__name__}")
+            self._check(request)
+            if request.nbytes > self.max_message:
+                raise ValueError(f"{request.nbytes} bytes are more than the {self.max_message} that a message may have")
+            if request.inline and request.nbytes > self.max_inline:
+                raise ValueError(f"{request.nbytes} bytes are more than the {self.max_inline} that may go inline")
+            if isinstance(request, (FetchAdd, CompareSwap)):
+                self._device_context._check_atomics()
+        if not self._connected:
+            raise ValueError("the endpoint is not connected yet")
+        chain = [request._native for request in requests]
+        with self._lock:
+            # Before, so that nothing that was posted is ever without what keeps its memory.
+            self._sends.extend([request._regions for request in requests])
+            try:
+                self._native.post(chain)
+            except NativeError as error:
+                raise translate(error, "post") from None
+            finally:
+                while len(self._sends) > self._native.sends:
+                    self._sends.pop()
+
+    def post_recv(self, into: Local = (), *, wr_id: int = 0) -> None:
+        """Post a receive; see Receive, and ``post_recvs`` for the errors."""
+        self.post_recvs(Receive(into, wr_id=wr_id))
+
+    def post_recvs(self, *requests: Receive) -> None:
+        """Post requests to the receive queue, all of them or none; also before the endpoint is connected.
+
+        Raises:
+            TypeError: not a Receive.
+            ValueError: memory of another device context, or more local ranges than the endpoint takes.
+            WouldBlock: the receive queue has too few places; poll, which frees those that were used.
+            DeviceFailed: the device refused a request; those before it are posted.
+            Closed: the endpoint or a region is closed.
+        """
+        self._check_open()
+        for request in requests:
+            if not isinstance(request, Receive):
+                raise TypeError(f"what is posted is a Receive, not {type(request).__name__}")
+            self._check(request)
+        chain = [request._native for request in requests]
+        with self._lock:
+            self._receives.extend([request._regions for request in requests])
+            try:
+                self._native.post_receives(chain)
+            except NativeError as error:
+                raise translate(error, "post_recv") from None
+            finally:
+                while len(self._receives) > self._native.receives:
+                    self._receives.pop()
+
+    # Completions
+
+    def poll(self, limit: int = 16, *, errors: Errors = "raise") -> list[Completion]:
+        """Completions that are there, in the order of their queues; without waiting.
+
+        Args:
+            limit: how many at most.
+            errors: ``"return"``: failures are in the list, with their ``error``. ``"raise"``: the first failure is
+                raised. What came before it is returned first, and what comes after it stays for the next call, so that
+                no completion is lost.
+
+        Raises:
+            ZerohopError: the ``error`` of a completion.
+            ValueError, TypeError: ``limit`` is no positive integer; ``errors`` is neither.
+            Closed: the endpoint is closed.
+        """
+        _check_poll(limit, errors)
+        return self._take(limit, errors)
+
+    def wait(self, limit: int = 16, *, timeout: float = 30.0, errors: Errors = "raise") -> list[Completion]:
+        """Like ``poll``, but sleeps until there is at least one. Other threads run meanwhile.
+
+        Args:
+            limit: as for ``poll``.
+            timeout: seconds; ``math.inf``: none.
+            errors: as for ``poll``.
+
+        Raises:
+            DeadlineExceeded: ``timeout`` seconds have passed; the requests are still in flight.
+            ValueError, TypeError: also where ``timeout`` is negative, NaN or no number.
+            Closed: also where another thread closes the endpoint meanwhile. Other errors as for ``poll``.
+        """
+        _check_poll(limit, errors)
+        deadline = deadline_after(timeout)
+        while True:
+            if ended := self._take(limit, errors):
+                return ended
+            try:
+                self._native.arm()
+                # What came before that wakes nobody.
+                if ended := self._take(limit, errors):
+                    return ended
+                now = time.monotonic_ns()
+                if deadline and now >= deadline:
+                    sends, receives = self.outstanding
+                    raise DeadlineExceeded(
+                        f"no completion in {timeout:g} s; {sends} requests and {receives} receives are outstanding",
+                        fix="allow more time with timeout=, or look at why the peer does not answer",
+                        provider="verbs",
+                        operation="wait",
+                    )
+                self._native.sleep(min(deadline, now + _SLICE_NS) if deadline else now + _SLICE_NS)
+            except NativeError as error:
+                raise translate(error, "wait") from None
+
+    def _take(self, limit: int, errors: Errors) -> list[Completion]:
+        self._check_open()
+        with self._lock:
+            try:
+                polled = self._native.poll(max(0, limit - len(self._ready)))
+            except NativeError as error:
+                raise translate(error, "poll") from None
+            while len(self._sends) > self._native.sends:
+                self._sends.popleft()
+            while len(self._receives) > self._native.receives:
+                self._receives.popleft()
+            self._ready.extend(map(from_entry, polled))
+            ended: list[Completion] = []
+            while self._ready and len(ended) < limit:
+                failure = self._ready[0].error if errors == "raise" else None
+                if failure is not None and ended:
+                    break
+                completion = self._ready.popleft()
+                if failure is not None:
+                    raise failure
+                ended.append(completion)
+            return ended
+
+    def _check(self, request: SendRequest | Receive) -> None:
+        """Raise for what this endpoint cannot post."""
+        for region in request._regions:
+            region._check_open()
+            if region._device_context is not self._device_context:
+                raise ValueError("the memory was registered with another device context, whose keys mean nothing here")
+        if request._sge > self.config.max_sge:
+            raise ValueError(
+                f"{request._sge} local ranges are more than the max_sge={self.config.max_sge} of one request"
+            )
+
+    def _release(self) -> None:
+        self._native.close()
+        self._sends.clear()
+        self._receives.clear()
+
+    def _let_be(self) -> None:
+        self._native.abandon()
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "connected" if self._connected else "not connected"
+        return f"<Endpoint: queue pair {self.qpn} of {self._device_context.name}, {state}>"
+
+
+def translate(error: NativeError, operation: str) -> ZerohopError:
+    """The error for what native code raised."""
+    status, reason, text = error.args
+    if status == Status.WOULD_BLOCK.value:
+        return WouldBlock(text, fix="poll(), which frees places", provider="verbs", operation=operation)
+    fields: dict[str, Any] = {"fix": ""} if status == Status.DEVICE_ERROR.value else {}
+    return from_native(status, reason, text, provider="verbs", operation=operation, **fields)
+
+
+def _check_poll(limit: int, errors: str) -> None:
+    if isinstance(limit, bool) or not isinstance(limit, int):
+        raise TypeError(f"limit must be an int, not {type(limit).__name__}")
+    if limit < 1:
+        raise ValueError(f"limit must be at least 1, not {limit}")
+    if errors not in ("raise", "return"):
+        raise ValueError(f'errors must be "raise" or "return", not {errors!r}')

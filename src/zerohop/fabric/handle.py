@@ -1,0 +1,150 @@
+"""EndpointHandle: what a peer needs to connect to an endpoint, as a plain value."""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from zerohop.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Four letters and the version of what follows.
+_MAGIC: Final = b"ZHEP"
+_VERSION: Final = 1
+# Magic, version, link layer, MTU, 1 with a GID, number, PSN, LID, port, read credit, GID.
+_LAYOUT: Final = struct.Struct("!4sBBBBIIHBB16s")
+# Codes of verbs (ibv_port_attr.link_layer, enum ibv_mtu).
+LINK_LAYERS: Final[Mapping[int, Literal["InfiniBand", "Ethernet"]]] = {1: "InfiniBand", 2: "Ethernet"}
+LINK_CODES: Final = {name: code for code, name in LINK_LAYERS.items()}
+MTUS: Final = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
+MTU_CODES: Final = {size: code for code, size in MTUS.items()}
+_GID_BYTES: Final = 16
+_24_BITS: Final = 0xFF_FFFF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointHandle:
+    """Where an endpoint is, for the other end's ``connect``.
+
+    A plain value: hashable, comparable, picklable, and 36 bytes as ``bytes(handle)``. It is no secret: a queue pair
+    answers only the one that it is connected to. Made by ``Endpoint.handle``; made by yourself, it stands for a queue
+    pair of another library.
+
+    Attributes:
+        qpn: queue pair number, 24 bits.
+        psn: number of the first packet that it will send, 24 bits.
+        port: number of its port.
+        lid: local id of its port; 0 on Ethernet.
+        gid: 16 bytes, or none on InfiniBand.
+        mtu: bytes of payload in a packet that it takes: 256, 512, 1024, 2048 or 4096.
+        link_layer: ``"InfiniBand"`` or ``"Ethernet"``.
+        read_credit: RDMA reads and atomics that it answers at once.
+
+    Raises:
+        TypeError, ValueError: a value of the wrong type, or that no queue pair has.
+    """
+
+    qpn: int
+    psn: int
+    port: int = 1
+    lid: int = 0
+    gid: bytes = b""
+    mtu: int = 1024
+    link_layer: Literal["InfiniBand", "Ethernet"] = "Ethernet"
+    read_credit: int = 1
+
+    def __post_init__(self) -> None:
+        for name, least, most in (
+            # 0 and 1 are those of the subnet's management.
+            ("qpn", 2, _24_BITS),
+            ("psn", 0, _24_BITS),
+            ("port", 1, 255),
+            ("lid", 0, 0xFFFF),
+            ("read_credit", 0, 255),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+            if not least <= value <= most:
+                raise ValueError(f"{name} must be from {least} to {most}, not {value}")
+        if not isinstance(self.gid, bytes):
+            raise TypeError(f"gid must be bytes, not {type(self.gid).__name__}")
+        if len(self.gid) not in (0, _GID_BYTES) or (self.gid and not any(self.gid)):
+            raise ValueError("gid must be 16 bytes, not all of them 0, or none")
+        if self.mtu not in MTU_CODES:
+            raise ValueError(f"mtu must be one of {', '.join(map(str, MTU_CODES))}, not {self.mtu!r}")
+        if self.link_layer not in LINK_CODES:
+            raise ValueError(f"link_layer must be one of {', '.join(LINK_CODES)}, not {self.link_layer!r}")
+        if not self.gid and (self.link_layer == "Ethernet" or not self.lid):
+            raise ValueError("without a GID a port can be reached on InfiniBand only, and there by its LID")
+
+    @property
+    def address(self) -> str:
+        """The GID in words: ``"10.0.0.1"`` for an IPv4-mapped one, else IPv6 in its short form; empty without one."""
+        if not self.gid:
+            return ""
+        address = ipaddress.IPv6Address(self.gid)
+        return str(address.ipv4_mapped or address)
+
+    def __bytes__(self) -> bytes:
+        return _LAYOUT.pack(
+            _MAGIC,
+            _VERSION,
+            LINK_CODES[self.link_layer],
+            MTU_CODES[self.mtu],
+            1 if self.gid else 0,
+            self.qpn,
+            self.psn,
+            self.lid,
+            self.port,
+            self.read_credit,
+            self.gid or bytes(_GID_BYTES),
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Through the bytes, so that unpickling checks what from_bytes checks.
+        return EndpointHandle.from_bytes, (bytes(self),)
+
+    @staticmethod
+    def from_bytes(data: bytes | bytearray | memoryview) -> EndpointHandle:
+        """The handle whose ``bytes()`` these are. Connects to nothing.
+
+        Raises:
+            TypeError: not bytes, nor another object with the buffer protocol.
+            ProtocolError: they are not, or they come from another version of zerohop.
+        """
+        # Not bytes(data), which makes zeros of a number.
+        raw = data if type(data) is bytes else memoryview(data).tobytes()
+        if raw[:4] != _MAGIC or len(raw) < 5:
+            raise _malformed("these bytes do not begin like one")
+        if raw[4] != _VERSION:
+            raise ProtocolError(
+                f"the EndpointHandle is of version {raw[4]}, this side reads version {_VERSION}",
+                fix="install the same version of zerohop on both sides",
+            )
+        if len(raw) != _LAYOUT.size:
+            raise _malformed(f"it has {_LAYOUT.size} bytes, not {len(raw)}")
+        _, _, link, mtu, has_gid, qpn, psn, lid, port, credit, gid = _LAYOUT.unpack(raw)
+        if link not in LINK_LAYERS or mtu not in MTUS or has_gid not in (0, 1) or (not has_gid and any(gid)):
+            raise _malformed("one of its codes means nothing")
+        try:
+            return EndpointHandle(
+                qpn=qpn,
+                psn=psn,
+                port=port,
+                lid=lid,
+                gid=gid if has_gid else b"",
+                mtu=MTUS[mtu],
+                link_layer=LINK_LAYERS[link],
+                read_credit=credit,
+            )
+        except ValueError as error:
+            raise _malformed(str(error)) from None
+
+
+def _malformed(why: str) -> ProtocolError:
+    return ProtocolError(f"malformed EndpointHandle: {why}", fix="pass on exactly what bytes(handle) gave")

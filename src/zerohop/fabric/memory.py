@@ -1,0 +1,272 @@
+"""Memory regions: memory registered with a device, slices of it, and what a peer needs to reach it."""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+from zerohop.errors import ProtocolError
+from zerohop.fabric.resource import Resource
+from zerohop.remote_buffer import byte_range
+from zerohop.stays import StaysInProcess
+
+if TYPE_CHECKING:
+    from zerohop._native import FabricRegion
+    from zerohop.fabric.context import DeviceContext
+
+# Four letters and the version, then address, length and key.
+_LAYOUT: Final = struct.Struct("!4sBQQI")
+_MAGIC: Final = b"ZHRM"
+_VERSION: Final = 1
+_ADDRESSES: Final = 1 << 64
+
+
+class Access(enum.Flag):
+    """What may be done with a memory region: the flags of verbs (``IBV_ACCESS_*``), with its numbers."""
+
+    NONE = 0
+    # The device may write to it: receives, the results of reads and atomics.
+    LOCAL_WRITE = 1
+    # Peers may; both need LOCAL_WRITE.
+    REMOTE_WRITE = 1 << 1
+    REMOTE_READ = 1 << 2
+    REMOTE_ATOMIC = 1 << 3
+    # The device may write the bytes of one message in any order; devices without it ignore the flag.
+    RELAXED_ORDERING = 1 << 20
+
+
+REMOTE: Final = Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
+WRITES: Final = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_ATOMIC
+
+
+class RemoteMemory:
+    """Part of a peer's memory, as requests name it: address and key.
+
+    A frozen value: hashable, comparable, picklable, 25 bytes as ``bytes(remote)``. Slices (``remote[a:b]``, in bytes)
+    are RemoteMemories of the same key. Whoever has it, and a connected endpoint of the region's device context, can use
+    it until the region is closed; the key alone protects nothing else.
+
+    Attributes:
+        addr: of the first byte, as the owner's device knows it.
+        rkey: of the region that it lies in.
+        length: in bytes.
+
+    Raises:
+        TypeError, ValueError: a value of the wrong type, or out of range.
+    """
+
+    __slots__ = ("addr", "length", "rkey")
+
+    addr: int
+    rkey: int
+    length: int
+
+    def __init__(self, addr: int, rkey: int, length: int) -> None:
+        for name, value, most in (("addr", addr, _ADDRESSES), ("rkey", rkey, 1 << 32), ("length", length, _ADDRESSES)):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+            if not 0 <= value < most:
+                raise ValueError(f"{name} must be from 0 to {most - 1}, not {value}")
+        if length > _ADDRESSES - addr:
+            raise ValueError(f"no memory has address {addr:#x} and {length} bytes")
+        set_field = object.__setattr__
+        set_field(self, "addr", addr)
+        set_field(self, "rkey", rkey)
+        set_field(self, "length", length)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a RemoteMemory is a value; {name} cannot be set")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a RemoteMemory is a value; {name} cannot be deleted")
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, key: slice) -> RemoteMemory:
+        start, stop = byte_range(key, self.length)
+        return RemoteMemory(self.addr + start, self.rkey, stop - start)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RemoteMemory):
+            return NotImplemented
+        return (self.addr, self.rkey, self.length) == (other.addr, other.rkey, other.length)
+
+    def __hash__(self) -> int:
+        return hash((self.addr, self.rkey, self.length))
+
+    def __repr__(self) -> str:
+        return f"RemoteMemory({self.length} bytes at {self.addr:#x}, rkey {self.rkey:#x})"
+
+    def __bytes__(self) -> bytes:
+        return _LAYOUT.pack(_MAGIC, _VERSION, self.addr, self.length, self.rkey)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Through the bytes, so that unpickling checks what from_bytes checks.
+        return RemoteMemory.from_bytes, (bytes(self),)
+
+    @staticmethod
+    def from_bytes(data: bytes | bytearray | memoryview) -> RemoteMemory:
+        """The value whose ``bytes()`` these are.
+
+        Raises:
+            TypeError: not bytes, nor another object with the buffer protocol.
+            ProtocolError: they are not, or they come from another version of zerohop.
+        """
+        # Not bytes(data), which makes zeros of a number.
+        raw = data if type(data) is bytes else memoryview(data).tobytes()
+        if raw[:4] != _MAGIC or len(raw) < 5:
+            raise _malformed("these bytes do not begin like one")
+        if raw[4] != _VERSION:
+            raise ProtocolError(
+                f"the RemoteMemory is of version {raw[4]}, this side reads version {_VERSION}",
+                fix="install the same version of zerohop on both sides",
+            )
+        if len(raw) != _LAYOUT.size:
+            raise _malformed(f"it has {_LAYOUT.size} bytes, not {len(raw)}")
+        _, _, addr, length, rkey = _LAYOUT.unpack(raw)
+        try:
+            return RemoteMemory(addr, rkey, length)
+        except ValueError as error:
+            raise _malformed(str(error)) from None
+
+
+class LocalRange:
+    """What a region and its slices have in common: a range that requests gather from or scatter to."""
+
+    __slots__ = ()
+
+    addr: int
+    length: int
+
+    @property
+    def region(self) -> MemoryRegion:
+        """What is registered."""
+        raise NotImplementedError
+
+    @property
+    def lkey(self) -> int:
+        """By which the own device knows the memory."""
+        return self.region._lkey
+
+    @property
+    def rkey(self) -> int:
+        """By which peers reach the memory, as far as ``access`` lets them."""
+        return self.region._rkey
+
+    @property
+    def access(self) -> Access:
+        """What it was registered for."""
+        return self.region._access
+
+    @property
+    def device(self) -> str:
+        """Where the memory is: ``"host"``, ``"sim:0"``, ..."""
+        return self.region._device
+
+    def remote(self) -> RemoteMemory:
+        """What a peer needs to reach this range.
+
+        Raises:
+            ValueError: the region was registered without a right for peers.
+            Closed: the region is closed.
+        """
+        self.region._check_open()
+        if not self.access & REMOTE:
+            raise ValueError("this region gives peers no right; register it with REMOTE_WRITE, REMOTE_READ or both")
+        return RemoteMemory(self.addr, self.rkey, self.length)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, key: slice) -> RegionSlice:
+        start, stop = byte_range(key, self.length)
+        return RegionSlice(self.region, self.addr + start, stop - start)
+
+
+class RegionSlice(LocalRange, StaysInProcess):
+    """Part of a memory region, made by slicing: ``region[a:b]``, in bytes. Keeps the region alive.
+
+    Attributes:
+        addr: of the first byte.
+        length: in bytes.
+    """
+
+    __slots__ = ("_region", "addr", "length")
+
+    _stays = "a RegionSlice stays in its process, and is not copied; slice it anew, or send slice.remote()"
+
+    def __init__(self, region: MemoryRegion, addr: int, length: int) -> None:
+        self._region = region
+        self.addr = addr
+        self.length = length
+
+    @property
+    def region(self) -> MemoryRegion:
+        """What it is part of."""
+        return self._region
+
+    def __repr__(self) -> str:
+        return f"RegionSlice({self.length} bytes at {self.addr:#x} of {self.device})"
+
+
+class MemoryRegion(LocalRange, Resource):
+    """Memory registered with a device, made by ``DeviceContext.register``. Keeps what it was made from alive.
+
+    Requests that are in flight keep it alive, too. Closing it yourself while some are ends them with an error, and
+    nothing is touched any more when ``close`` has returned.
+
+    Attributes:
+        addr: of the first byte; for an accelerator's memory the address on the device.
+        length: in bytes.
+        how: the way in which the device took the memory, and what had failed before, in words.
+    """
+
+    __slots__ = ("_access", "_device", "_device_context", "_keep", "_lkey", "_native", "_rkey", "addr", "how", "length")
+
+    _kind = "MemoryRegion"
+    _stays = "a MemoryRegion stays in its process, and is not copied; send region.remote() instead"
+
+    def __init__(
+        self,
+        device_context: DeviceContext,
+        native: FabricRegion,
+        addr: int,
+        length: int,
+        access: Access,
+        device: str,
+        keep: object,
+    ) -> None:
+        self._native = native
+        self._device_context = device_context
+        self._keep = keep
+        self._lkey = native.local_key
+        self._rkey = native.remote_key
+        self._access = access
+        self._device = device
+        self.addr = addr
+        self.length = length
+        self.how = native.how
+        super().__init__(device_context)
+
+    @property
+    def region(self) -> MemoryRegion:
+        """Itself."""
+        return self
+
+    def _release(self) -> None:
+        # The memory may go only after the registration.
+        self._native.close()
+        self._keep = None
+
+    def _let_be(self) -> None:
+        self._native.abandon()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ""
+        return f"MemoryRegion({self.length} bytes at {self.addr:#x} of {self.device}, {self.access}{state})"
+
+
+def _malformed(why: str) -> ProtocolError:
+    return ProtocolError(f"malformed RemoteMemory: {why}", fix="pass on exactly what bytes(remote) gave")
