@@ -1,5 +1,6 @@
 """Fixtures of every test folder that wants them; conformance/ and failure/ check each of their tests for leaks."""
 
+from support.fake_nics import heard, nic_pair
 from support.fixtures import (
     no_leaks,
     open_context,
@@ -12,6 +13,8 @@ from support.fixtures import (
 )
 
 __all__ = [
+    "heard",
+    "nic_pair",
     "no_leaks",
     "open_context",
     "pool",

@@ -57,5 +57,5 @@ def test_reads_whose_deadline_fires_land_nowhere_later(
     for memory in fresh:
         assert memory.read_bytes() == bytes([POISON]) * NBYTES, "a late write landed"
         memory.close()
-    del memories, memory, reads, read, fresh
+    del memories, memory, reads, fresh
     gc.collect()

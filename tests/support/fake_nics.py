@@ -98,7 +98,7 @@ class FakeEndpoint:
         with mine:
             self.native.connect(b"", [mine.fileno()])
 
-    def close(self, reset: bool = False) -> None:  # noqa: ARG002 - as the native one
+    def close(self, reset: bool = False) -> None:
         self.closed = True
         with self._lock:
             waiting = self._waiting.pop(self._meeting, None)
