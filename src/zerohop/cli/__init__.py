@@ -1,4 +1,4 @@
-"""The command line: ``zerohop info | demo | bench``.
+"""The command line: ``zerohop info | doctor | demo | bench``.
 
 `zerohop.cli.app` declares the options and nothing else; each command imports its work when it runs, so that
 ``zerohop --help`` does not pay for numpy, the native module or plotting.

@@ -71,6 +71,26 @@ def info(
 
 
 @app.command()
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this check; may be repeated.")] = None,
+    family: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Only device, software, port, address, limits, gpu or pcie; may be repeated."
+        ),
+    ] = None,
+) -> None:
+    """Whether RDMA works on this machine: every check with OK, WARN or FAIL, and the command that fixes it.
+
+    The exit status is 1 when a check FAILs and 0 otherwise, also when there are WARNs.
+    """
+    from zerohop.cli.doctor import run
+
+    sys.exit(run(as_json=json, names=only or (), families=family or ()))
+
+
+@app.command()
 def demo(
     input: Annotated[  # noqa: A002 - the option's name is part of the interface
         Path | None, typer.Option(exists=True, dir_okay=False, metavar="FILE.safetensors", help="Move this model.")

@@ -1,0 +1,249 @@
+// perf MODE DEVICE GID-INDEX BYTES COUNT: the data plane's own loops over a verbs lane, without Python, to be compared
+// with perftest's programs in the same guest.
+//
+//   lat    half a round trip of writes between two processes, each polling its memory, as ib_write_lat counts it
+//   bw     one process writes as fast as the lane takes them, as ib_write_bw does with its queue of 128
+//   single one write after the other, post to done
+//   steps  posts and reaps COUNT writes with a pause between, so that no poll is empty: for callgrind
+//
+// Prints one number: microseconds (median), MB/s, microseconds (median), or nothing.
+#include "accel/sim/sim.hpp"
+#include "engine/clock.hpp"
+#include "engine/engine.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+using namespace zerohop;
+
+namespace {
+
+struct Arguments {
+    std::string mode;
+    std::string device;
+    int gid_index;
+    size_t nbytes;
+    int count;
+};
+
+void exchange(int socket, const void* mine, void* theirs, size_t nbytes) {
+    if (write(socket, mine, nbytes) != static_cast<ssize_t>(nbytes) ||
+        recv(socket, theirs, nbytes, MSG_WAITALL) != static_cast<ssize_t>(nbytes)) {
+        std::perror("exchange");
+        std::exit(1);
+    }
+}
+
+struct Hello {
+    uint64_t address;
+    uint32_t key;
+    uint32_t length;
+    char lane[512];
+};
+
+// One process's end.
+struct End {
+    End(const Arguments& arguments, int socket)
+        : engine(std::make_unique<Engine>(EngineOptions{50 * kMicrosecond, 0}, accel::make_sim_driver(0))),
+          nbytes(arguments.nbytes) {
+        // As perftest does: a page-aligned buffer, twice the size, of which one half is written by the peer.
+        memory = static_cast<std::byte*>(mmap(nullptr, 2 * nbytes + 4096, PROT_READ | PROT_WRITE,
+                                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0));
+        region = Region::wrap(reinterpret_cast<uint64_t>(memory), 2 * nbytes, kHostDevice, -1, 0, false);
+        domain = engine->open_domain("verbs", arguments.device, 1, {{"gid_index", arguments.gid_index}});
+        const auto peer = engine->add_peer(-1, -1);
+        lane = engine->add_endpoint("verbs", peer->id(), {&domain, 1});
+        const ShareId share = engine->shares().add(region, 0, 2 * nbytes, kRightRead | kRightWrite, {});
+        Hello mine{};
+        mine.key = engine->reach(*domain, share, false, mine.address)->remote_key();
+        const Address address = lane->address();
+        mine.length = static_cast<uint32_t>(address.bytes.size());
+        std::memcpy(mine.lane, address.bytes.data(), address.bytes.size());
+        Hello theirs{};
+        exchange(socket, &mine, &theirs, sizeof mine);
+        lane->connect({std::string(theirs.lane, theirs.length), {}});
+        char ready = 1;
+        exchange(socket, &ready, &ready, 1);
+        Route made;
+        made.endpoint = lane;
+        made.local = region;
+        made.remote_nbytes = 2 * nbytes;
+        made.rights = kRightRead | kRightWrite;
+        made.keys = std::make_shared<RemoteKeys>(theirs.address, 2 * nbytes, made.rights,
+                                                 std::vector<uint32_t>{theirs.key}, true);
+        made.local_keys = {engine->register_local(*domain, region)->local_key()};
+        route = engine->add_route(std::move(made));
+    }
+
+    OpRef post() {
+        Request request;
+        request.kind = Kind::write;
+        request.local_offset = nbytes;
+        request.nbytes = nbytes;
+        request.deadline_ns = now_ns() + 30 * kSecond;
+        Posted posted = engine->post(route, request, false);
+        if (posted.what != Posted::What::posted) {
+            std::fprintf(stderr, "not posted: %d %d\n", static_cast<int>(posted.outcome.status),
+                         static_cast<int>(posted.outcome.reason));
+            std::exit(1);
+        }
+        return std::move(posted.op);
+    }
+    void wait(const OpRef& op) {
+        engine->wait([&] { return op->done(); }, now_ns() + 30 * kSecond, kSecond);
+        if (op->status() != Status::ok) {
+            std::fprintf(stderr, "failed: %d %d\n", static_cast<int>(op->status()), static_cast<int>(op->reason()));
+            std::exit(1);
+        }
+    }
+    volatile uint8_t& last_in() { return reinterpret_cast<volatile uint8_t*>(memory)[nbytes - 1]; }
+    volatile uint8_t& last_out() { return reinterpret_cast<volatile uint8_t*>(memory)[2 * nbytes - 1]; }
+
+    std::unique_ptr<Engine> engine;
+    size_t nbytes;
+    std::byte* memory;
+    std::shared_ptr<Region> region;
+    std::shared_ptr<Domain> domain;
+    std::shared_ptr<Endpoint> lane;
+    uint64_t route = 0;
+};
+
+double median(std::vector<double>& values) {
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+}
+
+// Whoever is first writes; the other answers with the same number.
+double ping_pong(End& end, int count, bool first) {
+    std::vector<double> times;
+    std::vector<OpRef> flying;
+    for (int i = 0; i < count; ++i) {
+        const auto number = static_cast<uint8_t>(i % 255 + 1);
+        const uint64_t began = now_ns();
+        const auto answered = [&] { return end.last_in() == number; };
+        if (!first) {
+            end.engine->wait(answered, now_ns() + 30 * kSecond, kSecond);
+        }
+        end.last_out() = number;
+        flying.push_back(end.post());
+        if (first) {
+            end.engine->wait(answered, now_ns() + 30 * kSecond, kSecond);
+            times.push_back(static_cast<double>(now_ns() - began) / 2000.0);
+        }
+        if (flying.size() >= 32) {
+            end.wait(flying.back());
+            flying.clear();
+        }
+    }
+    if (!flying.empty()) {
+        end.wait(flying.back());
+    }
+    return first ? median(times) : 0;
+}
+
+double stream(End& end, int count) {
+    std::vector<OpRef> flying;
+    const uint64_t began = now_ns();
+    for (int i = 0; i < count; ++i) {
+        flying.push_back(end.post());
+    }
+    for (const OpRef& op : flying) {
+        end.wait(op);
+    }
+    return static_cast<double>(end.nbytes) * count / static_cast<double>(now_ns() - began) * 1e3;
+}
+
+double one_by_one(End& end, int count) {
+    std::vector<double> times;
+    for (int i = 0; i < count; ++i) {
+        const uint64_t began = now_ns();
+        end.wait(end.post());
+        times.push_back(static_cast<double>(now_ns() - began) / 1000.0);
+    }
+    return median(times);
+}
+
+void steps(End& end, int count) {
+    end.engine->poller().exclusive([&] { // nobody else polls
+        const auto found = end.engine->route(end.route);
+        for (int i = 0; i < count; ++i) {
+            Request request;
+            request.kind = Kind::write;
+            request.route = found.get();
+            request.local_offset = end.nbytes;
+            request.nbytes = end.nbytes;
+            request.deadline_ns = now_ns() + 30 * kSecond;
+            Posted posted = end.lane->post(request);
+            usleep(20'000);
+            end.domain->poll();
+            end.lane->poll();
+            if (!posted.op || !posted.op->done()) {
+                std::fprintf(stderr, "a write took longer than the pause\n");
+                std::exit(1);
+            }
+        }
+    });
+}
+
+void run(const Arguments& arguments, int socket, bool first) {
+    End end(arguments, socket);
+    char done = 1;
+    double result = 0;
+    if (arguments.mode == "lat") {
+        ping_pong(end, arguments.count / 10 + 1, first);
+        exchange(socket, &done, &done, 1);
+        result = ping_pong(end, arguments.count, first);
+    } else if (first) {
+        if (arguments.mode == "bw") {
+            result = stream(end, arguments.count);
+        } else if (arguments.mode == "single") {
+            result = one_by_one(end, arguments.count);
+        } else {
+            steps(end, arguments.count);
+        }
+    }
+    if (first && arguments.mode != "steps") {
+        std::printf("%.3f\n", result);
+        std::fflush(stdout);
+    }
+    // The other side only serves: its thread sleeps here, and what arrives needs none.
+    exchange(socket, &done, &done, 1);
+    end.engine->close(now_ns() + 5 * kSecond);
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+    if (argc != 6) {
+        std::fprintf(stderr, "usage: perf lat|bw|single|steps DEVICE GID-INDEX BYTES COUNT\n");
+        return 2;
+    }
+    const Arguments arguments{argv[1], argv[2], std::atoi(argv[3]), std::strtoull(argv[4], nullptr, 10),
+                              std::atoi(argv[5])};
+    int sockets[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) != 0) {
+        return 1;
+    }
+    const pid_t child = fork();
+    try {
+        run(arguments, sockets[child == 0 ? 1 : 0], child != 0);
+    } catch (const NativeError& error) {
+        std::fprintf(stderr, "%s\n", error.what());
+        return 1;
+    }
+    if (child != 0) {
+        int status = 0;
+        waitpid(child, &status, 0);
+        return WEXITSTATUS(status);
+    }
+    return 0;
+}

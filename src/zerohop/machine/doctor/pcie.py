@@ -1,0 +1,178 @@
+"""Family "pcie": links, redirection and address translation between NICs, GPUs and memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zerohop.machine.doctor.check import Verdict, checks_of, combined, not_here, ok, shortened, warn
+from zerohop.machine.doctor.config_space import ACS_REDIRECTS
+from zerohop.machine.doctor.words import kernel_argument, no_gpu_beside_nic, on_the_host
+from zerohop.machine.pci import Distance
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from zerohop.machine.doctor.pci_functions import PciFunction
+    from zerohop.machine.doctor.system import System
+    from zerohop.machine.pci import PciPlace
+
+check = checks_of("pcie")
+
+_NO_NIC = "this machine has no RDMA NIC on PCI"
+_PASSED_THROUGH = ("iommu=pt", "iommu.passthrough=1", "intel_iommu=off", "amd_iommu=off")
+_FAST_GBPS = 200
+_LEAST_REQUEST, _LEAST_FAST_REQUEST = 512, 4096
+_AS_ROOT = "sudo zerohop doctor --only"
+
+
+@check("pcie-link", "a card in a slot with fewer lanes, or a slower one, is as fast as that slot")
+def pcie_link(system: System) -> Verdict:
+    """NICs and GPUs use all their lanes at full speed, and a NIC's slot is as fast as its port."""
+    if not system.hardware and not system.gpus:
+        return not_here(f"{_NO_NIC}, and no GPU")
+    found = [(_name(function), _nic_link(system, function)) for function in system.hardware]
+    found += [(_name(gpu.function), _lanes(gpu.function, gpu=True)) for gpu in system.gpus]
+    return combined(found)
+
+
+@check("pcie-acs", "switches with ACS send bytes between GPU and NIC up to the processor and back, or drop them")
+def pcie_acs(system: System) -> Verdict:
+    """No switch between a GPU and the NIC behind it redirects (what lspci -vvv shows as ACSCtl)."""
+    if missing := no_gpu_beside_nic(system):
+        return not_here(missing)
+    ports = list(dict.fromkeys(_between(system)))
+    if not ports:
+        return not_here("no GPU shares a PCIe switch with its NIC")
+    unread = [address for address in ports if address not in system.bridges or not system.bridges[address].readable]
+    if unread:
+        return not_here(f"only root may read the switches' settings ({', '.join(unread)})", f"{_AS_ROOT} pcie-acs")
+    redirecting = [address for address in ports if system.bridges[address].redirects]
+    if not redirecting:
+        return ok(f"the ports of the switches redirect nothing: {shortened(ports)}")
+    clear = [f"setpci -s {address} ECAP_ACS+0x6.w=0:{ACS_REDIRECTS:x}" for address in redirecting]
+    argument = f"pci=disable_acs_redir={';'.join(redirecting)}"
+    return warn(
+        f"{', '.join(redirecting)} redirect what goes between GPU and NIC",
+        *on_the_host(system, *clear, f"# until the next boot; for good, on the kernel's command line: {argument}"),
+    )
+
+
+@check("iommu", "an IOMMU that translates costs a NIC a look-up for each page, and GPU and NIC their direct way")
+def iommu(system: System) -> Verdict:
+    """The IOMMU is off, or passes addresses of NICs and GPUs through."""
+    if not system.hardware:
+        return not_here(_NO_NIC)
+    functions = [*system.hardware, *(gpu.function for gpu in system.gpus)]
+    passing = any(word in system.command_line for word in _PASSED_THROUGH)
+    found = []
+    for function in functions:
+        name = _name(function)
+        if function.iommu is None:
+            found.append((name, ok("not behind an IOMMU")))
+        elif function.iommu == "identity" or (function.iommu == "" and passing):
+            found.append((name, ok("the IOMMU passes its addresses through")))
+        elif function.iommu == "":
+            what = "behind an IOMMU, of a mode that the kernel does not tell; iommu=pt is not on its command line"
+            found.append((name, warn(what, *kernel_argument(system, "iommu=pt"))))
+        else:
+            what = f"the IOMMU translates its addresses ({function.iommu})"
+            found.append((name, warn(what, *kernel_argument(system, "iommu=pt"))))
+    return combined(found)
+
+
+@check("pcie-requests", "small read requests and strict ordering hold a fast NIC up")
+def pcie_requests(system: System) -> Verdict:
+    """NICs may use relaxed ordering, and make large read requests."""
+    if not system.hardware:
+        return not_here(_NO_NIC)
+    if not all(function.config.readable for function in system.hardware):
+        return not_here("only root may read the NICs' settings", f"{_AS_ROOT} pcie-requests")
+    return combined((_name(function), _requests(system, function)) for function in system.hardware)
+
+
+@check(
+    "numa-balancing", "the kernel moves pages between memory nodes by making them fault, which registered ones bear ill"
+)
+def numa_balancing(system: System) -> Verdict:
+    """Automatic NUMA balancing is off on a machine with several memory nodes."""
+    if not system.hardware:
+        return not_here(_NO_NIC)
+    if len(system.layout.numa_nodes) < 2 or system.numa_balancing is None:
+        return not_here("this machine has one memory node, or its kernel does not balance")
+    if system.numa_balancing == 0:
+        return ok("off")
+    return warn("on", *on_the_host(system, "sysctl -w kernel.numa_balancing=0"))
+
+
+def _name(function: PciFunction) -> str:
+    return function.rdma or f"GPU {function.address}"
+
+
+def _nic_link(system: System, function: PciFunction) -> Verdict:
+    lanes = _lanes(function, gpu=False)
+    port = _port_gbps(system, function)
+    carries = function.link.gbps
+    if lanes.found and carries is not None and port > carries:
+        what = f"{lanes.found}: it carries {carries:.0f} Gb/s, and the port {port:g}"
+        return warn(what, *(lanes.fix or ("# move the card to a slot of a newer generation, or with more lanes",)))
+    return lanes
+
+
+def _port_gbps(system: System, function: PciFunction) -> float:
+    return max((port.gbps or 0 for _, hca, port in system.ports(active=True) if hca.name == function.rdma), default=0)
+
+
+def _lanes(function: PciFunction, *, gpu: bool) -> Verdict:
+    link, most, slot = function.link, function.most, function.slot
+    if link.lanes is None or most.lanes is None:
+        return not_here("its PCIe link is not shown (as in many virtual machines)")
+    fewer = link.lanes < most.lanes
+    # An idle GPU lowers the speed of its link and raises it when there is work; the number of lanes stays.
+    slower = not gpu and link.gts is not None and most.gts is not None and link.gts < most.gts
+    if not fewer and not slower:
+        return ok(str(link))
+    what = f"{link} of {most}"
+    if slot is not None and (
+        (slot.lanes is not None and slot.lanes < most.lanes)
+        or (slot.gts is not None and most.gts is not None and slot.gts < most.gts and slower)
+    ):
+        return warn(f"{what}: its slot offers no more than {slot}", "# move the card to another slot")
+    return warn(what, f"lspci -vvs {function.address} | grep Lnk", "# seat the card again; look at riser and BIOS")
+
+
+def _between(system: System) -> Iterator[str]:
+    """Yields the downstream ports of switches between each GPU and the NIC that serves it, where they share one."""
+    places = {nic.device.name: nic.place for nic in system.layout.nics}
+    for served in system.layout.served:
+        chosen = next((choice for choice in served.selection.chosen if choice.distance is not None), None)
+        gpu = next((gpu.place for gpu in system.layout.gpus if gpu.name == served.name), None)
+        if gpu is None or chosen is None or chosen.distance not in (Distance.PIX, Distance.PXB):
+            continue
+        nic = places[chosen.device]
+        if nic is not None:
+            yield from _below_shared(gpu, nic)
+
+
+def _below_shared(one: PciPlace, other: PciPlace) -> Iterator[str]:
+    shared = {*one.bridges} & {*other.bridges}
+    yield from (bridge for place in (one, other) for bridge in place.bridges if bridge not in shared)
+
+
+def _requests(system: System, function: PciFunction) -> Verdict:
+    config = function.config
+    if config.read_request is None:
+        return not_here("it shows no PCI Express registers")
+    least = _LEAST_FAST_REQUEST if _port_gbps(system, function) >= _FAST_GBPS else _LEAST_REQUEST
+    wrong, fixes = [], []
+    if config.read_request < least:
+        wrong.append(f"read requests of {config.read_request} bytes")
+        fixes.append(f"setpci -s {function.address} CAP_EXP+8.w={least.bit_length() - 8 << 12:x}:7000")
+    if not config.relaxed_ordering:
+        wrong.append("relaxed ordering off")
+        fixes.append(f"setpci -s {function.address} CAP_EXP+8.w=10:10")
+    if wrong:
+        return warn(", ".join(wrong), *on_the_host(system, *fixes))
+    return ok(f"read requests of {config.read_request} bytes, relaxed ordering on")
+
+
+CHECKS = (pcie_link, pcie_acs, iommu, pcie_requests, numa_balancing)

@@ -1,0 +1,133 @@
+"""What this process may do, and what it was given: the facts of the doctor that are in no file of another machine."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zerohop.machine import files
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_IPC_LOCK = 14  # CAP_IPC_LOCK in linux/capability.h
+_LIBRARIES = ("libibverbs.so.1", "libibverbs.so")
+_VARIABLES = ("ZEROHOP_", "RDMAV_", "IBV_", "KUBERNETES_SERVICE_HOST", "container")
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A resource limit: the one that holds, and the one up to which the process may raise it; None is unlimited."""
+
+    soft: int | None
+    hard: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A shared library: where it was loaded from, or why it was not; and whether it can register a dma-buf."""
+
+    path: str
+    why_not: str = ""
+    dma_buf: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """This process.
+
+    Attributes:
+        locks_freely: it may lock memory beyond its limit (CAP_IPC_LOCK of the machine, not of a user namespace).
+        memlock: bytes that it may lock.
+        descriptors: descriptors that it may have open.
+        address_space: bytes of address space.
+        environment: the variables that matter here.
+        ibverbs: the verbs library.
+        providers: what `zerohop._native.providers()` says: name, usable, reason, fix.
+        verbs: what libibverbs says of each RDMA device (`zerohop._native.fabric_devices()`); None where it cannot be
+            asked.
+        fastest: gigabits a second that each network interface could do, of those whose driver says it.
+    """
+
+    locks_freely: bool
+    memlock: Limit
+    descriptors: Limit
+    address_space: Limit
+    environment: Mapping[str, str] = field(default_factory=dict)
+    ibverbs: Library = Library("", "not looked for")
+    providers: tuple[tuple[str, bool, str, str], ...] = ()
+    verbs: tuple[Mapping[str, Any], ...] | None = None
+    fastest: Mapping[str, float] = field(default_factory=dict)
+
+
+def read_process() -> Process:
+    """Looks at this process, on this machine."""
+    from zerohop import _native
+    from zerohop.machine.doctor.ethernet import fastest
+
+    proc = Path("/proc/self")
+    speeds = {folder.name: fastest(folder.name) for folder in files.entries(Path("/sys/class/net"))}
+    return Process(
+        locks_freely=locks_freely(files.text(proc / "status") or "", files.text(proc / "uid_map") or ""),
+        memlock=_limit(resource.RLIMIT_MEMLOCK),
+        descriptors=_limit(resource.RLIMIT_NOFILE),
+        address_space=_limit(resource.RLIMIT_AS),
+        environment={name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)},
+        ibverbs=load_library(_LIBRARIES),
+        providers=tuple(_native.providers()),
+        verbs=_verbs_devices(),
+        fastest={name: speed for name, speed in speeds.items() if speed is not None},
+    )
+
+
+def locks_freely(status: str, uid_map: str) -> bool:
+    """Tells from the texts of /proc/self/status and uid_map whether the limit of locked memory does not hold.
+
+    The kernel asks for the capability of the machine: that of root in a user namespace (a rootless container) does not
+    count.
+    """
+    effective = 0
+    for line in status.splitlines():
+        key, _, value = line.partition(":")
+        if key == "CapEff":
+            effective = int(value, 16)
+    return bool(effective >> _IPC_LOCK & 1) and uid_map.split() == ["0", "0", str(2**32 - 1)]
+
+
+def load_library(names: tuple[str, ...]) -> Library:
+    """Loads the first of `names` that can be loaded, as the native module does, and says where it was."""
+    why_not = ""
+    for name in names:
+        try:
+            library = ctypes.CDLL(name)
+        except OSError as error:
+            why_not = why_not or str(error)
+        else:
+            return Library(_mapped_from(name), "", hasattr(library, "ibv_reg_dmabuf_mr"))
+    return Library("", why_not)
+
+
+def _mapped_from(name: str) -> str:
+    for line in (files.text(Path("/proc/self/maps")) or "").splitlines():
+        path = line.partition("/")[2]
+        if Path(path).name.startswith(name):
+            return f"/{path}"
+    return name
+
+
+def _limit(which: int) -> Limit:
+    soft, hard = (None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(which))
+    return Limit(soft, hard)
+
+
+def _verbs_devices() -> tuple[Mapping[str, Any], ...] | None:
+    from zerohop import _native
+
+    try:
+        return tuple(_native.fabric_devices())
+    except _native.NativeError:
+        return None

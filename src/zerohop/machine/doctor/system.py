@@ -1,0 +1,173 @@
+"""All facts that the checks look at, read once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zerohop.machine import files
+from zerohop.machine.doctor import surroundings
+from zerohop.machine.doctor.hcas import Hca, library_folders, read_hca
+from zerohop.machine.doctor.pci_functions import Gpu, PciFunction, read_bridges, read_gpus, read_nic_functions
+from zerohop.machine.doctor.process import Process, read_process
+from zerohop.machine.facts import package_version
+from zerohop.machine.host import Kernel, read_kernel
+from zerohop.machine.layout import Layout, read_layout
+from zerohop.machine.memory import MemorySizes, read_memory
+from zerohop.machine.nic_filter import NicFilter, matches, parse_nic_filter
+from zerohop.machine.nics import RdmaPort, read_nics, read_rdma_devices
+from zerohop.verbs_options import VerbsOptions, parse_verbs_options
+
+if TYPE_CHECKING:
+    import ipaddress
+    from collections.abc import Iterator, Mapping
+
+    from zerohop.machine.doctor.config_space import ConfigSpace
+    from zerohop.machine.nics import Nic
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """What the checks look at.
+
+    Attributes:
+        zerohop: version of this package.
+        kernel: the kernel and the distribution's name.
+        distribution: its identifier, and those of the ones that it is like.
+        container: kind of container that the process is in, or "".
+        process: what the process may do.
+        memory: memory and /dev/shm.
+        modules: kernel modules with their versions.
+        command_line: words of the kernel's command line.
+        config: options of the kernel's configuration; None where it cannot be read.
+        open_nvidia: NVIDIA's kernel modules are the open ones; None without them.
+        memory_peers: GPU drivers that the RDMA drivers know.
+        gpu_nodes: device files of GPUs that are there: "nvidia0", "kfd".
+        uverbs: the kernel offers verbs to user space.
+        hcas: RDMA devices.
+        nic_functions: PCI functions that are RDMA NICs.
+        gpus: GPUs.
+        bridges: configuration spaces of the PCI bridges on the way to NICs and GPUs.
+        interfaces: network interfaces by name.
+        subnets: IPv4 networks of each interface.
+        arp: ARP settings of the interfaces of RDMA ports.
+        layout: distances, and which NIC serves which GPU.
+        filter: which NICs are to be used (ZEROHOP_NICS).
+        options: of RDMA lanes (ZEROHOP_VERBS).
+        setting_errors: what of the two is not understood.
+        numa_balancing: the kernel moves memory between nodes by itself; None where it does not say.
+    """
+
+    zerohop: str
+    kernel: Kernel
+    distribution: tuple[str, ...]
+    container: str
+    process: Process
+    memory: MemorySizes
+    modules: Mapping[str, str]
+    command_line: tuple[str, ...]
+    config: Mapping[str, str] | None
+    open_nvidia: bool | None
+    memory_peers: tuple[str, ...]
+    gpu_nodes: tuple[str, ...]
+    uverbs: bool
+    hcas: tuple[Hca, ...]
+    nic_functions: tuple[PciFunction, ...]
+    gpus: tuple[Gpu, ...]
+    bridges: Mapping[str, ConfigSpace]
+    interfaces: Mapping[str, Nic]
+    subnets: Mapping[str, tuple[ipaddress.IPv4Network, ...]]
+    arp: Mapping[str, Mapping[str, int]]
+    layout: Layout
+    filter: NicFilter
+    options: VerbsOptions
+    setting_errors: tuple[str, ...]
+    numa_balancing: int | None
+
+    @property
+    def kernel_version(self) -> tuple[int, int]:
+        """The first two numbers of the kernel's release."""
+        numbers = re.match(r"(\d+)\.(\d+)", self.kernel.release)
+        return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
+
+    @property
+    def hardware(self) -> tuple[PciFunction, ...]:
+        """The RDMA NICs that have a device here."""
+        return tuple(function for function in self.nic_functions if function.rdma is not None)
+
+    def ports(self, *, active: bool = False) -> Iterator[tuple[str, Hca, RdmaPort]]:
+        """Yields the ports that ZEROHOP_NICS leaves, each with its name and device; with `active` only those."""
+        for hca in self.hcas:
+            for port in hca.device.ports:
+                if self._wanted(hca.name, port.number) and (port.active or not active):
+                    yield f"{hca.name}:{port.number}", hca, port
+
+    def _wanted(self, device: str, port: int) -> bool:
+        included = not self.filter.include or any(matches(each, device, port) for each in self.filter.include)
+        return included and not any(matches(each, device, port) for each in self.filter.exclude)
+
+
+def read_system(root: Path = Path("/"), process: Process | None = None) -> System:
+    """Reads the facts.
+
+    Args:
+        root: where /proc, /sys, /dev, /etc and /usr are looked for.
+        process: facts of a process; None takes this one.
+    """
+    process = process or read_process()
+    kernel = read_kernel(root)
+    wanted, options, errors = _settings(process.environment)
+    nics, gpus = read_nic_functions(root), read_gpus(root)
+    libraries = library_folders(root, process.ibverbs.path)
+    hcas = tuple(read_hca(root, device, libraries) for device in read_rdma_devices(root))
+    netdevs = tuple(dict.fromkeys(name for hca in hcas for port in hca.device.ports for name in port.netdevs))
+    nvidia = files.text(root / "proc/driver/nvidia/version")
+    return System(
+        zerohop=package_version(),
+        kernel=kernel,
+        distribution=surroundings.read_distribution(root),
+        container=surroundings.read_container(root, process.environment),
+        process=process,
+        memory=read_memory(root),
+        modules=surroundings.read_modules(root),
+        command_line=tuple((files.text(root / "proc/cmdline") or "").split()),
+        config=surroundings.read_config(root, kernel.release),
+        open_nvidia="Open Kernel Module" in nvidia if nvidia is not None else None,
+        memory_peers=surroundings.read_memory_peers(root),
+        gpu_nodes=tuple(node.name for node in files.entries(root / "dev") if re.fullmatch(r"nvidia\d+|kfd", node.name)),
+        uverbs=(root / "sys/class/infiniband_verbs").exists(),
+        hcas=hcas,
+        nic_functions=nics,
+        gpus=gpus,
+        bridges=read_bridges(root, nics + tuple(gpu.function for gpu in gpus)),
+        interfaces={nic.name: nic for nic in read_nics(root)},
+        subnets=surroundings.read_subnets(root),
+        arp=surroundings.read_arp_settings(root, netdevs),
+        layout=read_layout(root, wanted),
+        filter=wanted,
+        options=options,
+        setting_errors=errors,
+        numa_balancing=files.number(root / "proc/sys/kernel/numa_balancing"),
+    )
+
+
+def setting(environment: Mapping[str, str], name: str) -> str | None:
+    """Returns a variable that is set to something, as a Context takes it: "" and "none" are nothing."""
+    text = environment.get(name, "").strip()
+    return None if text.lower() in ("", "none") else text
+
+
+def _settings(environment: Mapping[str, str]) -> tuple[NicFilter, VerbsOptions, tuple[str, ...]]:
+    wanted, options, errors = NicFilter(), VerbsOptions(), []
+    try:
+        if (text := setting(environment, "ZEROHOP_NICS")) is not None:
+            wanted = parse_nic_filter(text)
+    except ValueError as error:
+        errors.append(f"ZEROHOP_NICS: {error}")
+    try:
+        options = parse_verbs_options(setting(environment, "ZEROHOP_VERBS") or "")
+    except ValueError as error:
+        errors.append(f"ZEROHOP_VERBS: {error}")
+    return wanted, options, tuple(errors)
