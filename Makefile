@@ -56,6 +56,21 @@ fuzz: ## coverage-guided fuzzing of everything that parses a peer's bytes; FUZZ_
 	@$(SETUP) test fuzz
 	@scripts/fuzz.sh $(FUZZ_SECONDS)
 
+.PHONY: lab lab-setup lab-bench lab-shell
+lab: lab-setup ## RDMA tests and benchmarks in an emulated machine with Soft-RoCE (20 minutes); T='tests/lab/x.py' narrows
+	@lab/suites.sh "$(subst ",\",$(T))"
+
+lab-setup: ## what the lab needs: QEMU, a kernel with Soft-RoCE, virtme-ng; says why where it cannot run
+	@lab/setup.sh
+	@$(SETUP) test
+
+lab-bench: lab-setup ## the lab's benchmarks alone, into bench/results/
+	@lab/suites.sh bench
+	@cp build/lab/out/bench/*.json bench/results/
+
+lab-shell: lab-setup ## start a guest that stays; lab/shell.sh run COMMAND… runs something in it
+	@lab/shell.sh start
+
 .PHONY: lint format stubs
 lint: ## every check of style, types and generated files
 	@$(SETUP) lint

@@ -1,0 +1,119 @@
+#!/bin/bash
+# setup.sh: everything that the lab needs: system packages, virtme-ng in a venv of its own, and a kernel that has Soft-RoCE,
+# downloaded and unpacked under build/lab/, not installed. Does nothing, quickly, when all that is there.
+# When something cannot be had, one line says what and what to do, and the status is not 0. LAB_KERNEL=… picks another
+# package than the distribution's usual one to take the kernel from, PYTHON=… the interpreter for the venv.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PATH=$PATH:/usr/sbin:/sbin
+lab=$PWD/build/lab
+virtme=virtme-ng==1.42
+modules=(rdma_rxe ib_uverbs rdma_ucm dummy veth sch_netem virtio_net)
+
+say() { echo "lab: $*" >&2; }
+give_up() { say "cannot run here: $*"; exit 1; }
+
+mkdir -p "$lab"
+exec 9>"$lab/lock"
+flock 9
+log=$lab/setup.log
+
+[ "$(uname -sm)" = "Linux x86_64" ] || give_up "this is $(uname -sm), the guests are Linux x86_64"
+
+# --- system packages -------------------------------------------------------------------------------------------------
+missing=()
+need() { # PACKAGE FILE-OR-COMMAND…: the package is missing unless all of these are there
+    local package=$1 thing
+    shift
+    for thing; do
+        if [ ! -e "$thing" ] && ! command -v "$thing" >/dev/null; then missing+=("$package") && return; fi
+    done
+}
+need qemu-system-x86 qemu-system-x86_64
+need busybox-static busybox
+need kmod modprobe depmod
+need iproute2 ip tc rdma
+need util-linux flock setsid unshare
+need udev udevadm
+need rdma-core /etc/rdma/modules
+need ibverbs-providers /etc/libibverbs.d/rxe.driver
+need ibverbs-utils ibv_devinfo
+need perftest ib_write_lat
+need libibverbs-dev /usr/include/infiniband/verbs.h
+need valgrind valgrind
+need python3 "${PYTHON:-python3}"
+[ -e "$lab/venv/.complete" ] || "${PYTHON:-python3}" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+if [ ${#missing[@]} -gt 0 ]; then
+    command -v apt-get >/dev/null ||
+        give_up "missing ${missing[*]} (Debian's names), and there is no apt-get. Install them with your package manager"
+    [ "$(id -u)" = 0 ] ||
+        give_up "missing packages. Type: sudo apt-get update && sudo apt-get install -y --no-install-recommends ${missing[*]}"
+    say "apt-get install ${missing[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    { apt-get update -q && apt-get install -y -q --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 </dev/null ||
+        give_up "apt-get could not install ${missing[*]}: $(grep -E '^(E|Err)' "$log" | tail -n 1) (all of it: $log)"
+fi
+
+# --- virtme-ng -------------------------------------------------------------------------------------------------------
+if [ "$(cat "$lab/venv/.complete" 2>/dev/null)" != "$virtme" ]; then
+    say "installing $virtme into build/lab/venv"
+    rm -rf "$lab/venv"
+    { "${PYTHON:-python3}" -m venv "$lab/venv" &&
+        "$lab/venv/bin/python" -m pip install -q --disable-pip-version-check --no-input "$virtme"; } >"$log" 2>&1 ||
+        give_up "pip could not install $virtme: $(grep ERROR "$log" | tail -n 1). Is PyPI reachable? (all of it: $log)"
+    echo "$virtme" >"$lab/venv/.complete"
+fi
+
+# --- the kernel ------------------------------------------------------------------------------------------------------
+has_modules() { # FOLDER: print the modules that the unpacked kernel lacks
+    local module
+    for module in "${modules[@]}"; do
+        find "$1" \( -name "$module.ko*" -o -name "${module//_/-}.ko*" \) 2>/dev/null | grep -q . || echo "$module"
+    done
+}
+
+# The packages that hold the kernel which a meta-package stands for: one in Debian, and in Ubuntu, which keeps the modules
+# apart, three.
+kernel_packages() { # META-PACKAGE
+    apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances "$1" |
+        grep -E '^linux-(image|modules|modules-extra)-[0-9]' || true
+}
+
+if [ ! -e "$lab/kernel/.complete" ]; then
+    command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null ||
+        give_up "no apt-get: the kernel is taken from Debian's or Ubuntu's packages"
+    case " $(. /etc/os-release && echo "${ID-} ${ID_LIKE-}") " in
+    *" ubuntu "*) meta=linux-image-generic ;;
+    *) meta=linux-image-amd64 ;;
+    esac
+    meta=${LAB_KERNEL:-$meta}
+    mapfile -t packages < <(kernel_packages "$meta")
+    if [ ${#packages[@]} = 0 ] && [ "$(id -u)" = 0 ]; then
+        apt-get update -q >"$log" 2>&1 || true
+        mapfile -t packages < <(kernel_packages "$meta")
+    fi
+    [ ${#packages[@]} -gt 0 ] ||
+        give_up "apt knows no kernel by the name of $meta. Try 'apt-get update' as root, or LAB_KERNEL=PACKAGE"
+    say "downloading ${packages[*]}"
+    rm -rf "$lab/kernel" "$lab/download"
+    mkdir -p "$lab/download"
+    # A list of packages that is some weeks old names versions that are gone.
+    download() { (cd "$lab/download" && apt-get download -q "${packages[@]}") >>"$log" 2>&1; }
+    download || { [ "$(id -u)" = 0 ] && apt-get update -q >>"$log" 2>&1 && download; } ||
+        give_up "${packages[*]} could not be downloaded: $(grep -E '^E' "$log" | tail -n 1). Try 'apt-get update' as root"
+    mkdir "$lab/download/kernel"
+    for package in "$lab/download"/*.deb; do dpkg-deb -x "$package" "$lab/download/kernel"; done
+    # Where everything is in /usr, Ubuntu's newer packages put the modules there; depmod and modprobe look in /lib.
+    if [ -d "$lab/download/kernel/usr/lib/modules" ] && [ ! -d "$lab/download/kernel/lib" ]; then
+        ln -s usr/lib "$lab/download/kernel/lib"
+    fi
+    lacking=$(has_modules "$lab/download/kernel")
+    [ -z "$lacking" ] || give_up "${packages[*]} lacks the modules ${lacking//$'\n'/ }. Try LAB_KERNEL=PACKAGE"
+    for version in "$lab/download/kernel/lib/modules"/*; do
+        depmod -b "$lab/download/kernel" "$(basename "$version")" >>"$log" 2>&1 ||
+            give_up "depmod failed: $(tail -n 1 "$log")"
+    done
+    mv "$lab/download/kernel" "$lab/kernel"
+    rm -rf "$lab/download"
+    echo "${packages[*]}" >"$lab/kernel/.complete"
+fi
