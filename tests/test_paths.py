@@ -183,3 +183,9 @@ def test_a_lane_without_numbers_has_the_usual_cost() -> None:
     assert paths.lane_cost({"fixed_us": 1.5, "gbps": 0}) is None
     assert paths.lane_cost({"fixed_us": 1.5, "gbps": 8.0}) == Cost(1.5, 8.0)
     assert str(paths.choose(situation()._replace(lanes={"shm": None}))) == "shm (mapped) host→host direct"
+
+
+def test_a_slow_nic_is_still_no_slower_than_tcp_over_it() -> None:
+    """A lane over 10 Gb/s, or one that does not know its rate, loses nothing to tcp's rate on one host."""
+    lanes: dict[str, Cost | None] = {"verbs": Cost(3.0, 0.3), "tcp": Cost(60.0, 5.0)}
+    assert paths.choose(two_hosts()._replace(lanes=lanes)).provider == "verbs"

@@ -238,6 +238,10 @@ def _lane_row(situation: Situation, provider: str, form: str, *, direct: bool) -
     cost = _USUAL[provider, form]
     if form == _SAID[provider]:
         cost = situation.lanes.get(provider) or situation.possible.get(provider) or cost
+    if form == RDMA:
+        # What tcp says of itself was learned on one host. Between hosts it goes through NICs, too, and no faster.
+        tcp = situation.lanes.get("tcp") or _USUAL["tcp", STREAM]
+        cost = cost._replace(gbps=max(cost.gbps, tcp.gbps))
     return Candidate(provider, form, direct, cost, why_not)
 
 
