@@ -57,7 +57,7 @@ fuzz: ## coverage-guided fuzzing of everything that parses a peer's bytes; FUZZ_
 	@scripts/fuzz.sh $(FUZZ_SECONDS)
 
 .PHONY: lab lab-setup lab-bench lab-shell
-lab: lab-setup ## RDMA tests and benchmarks in an emulated machine with Soft-RoCE (20 minutes); T='tests/lab/x.py' narrows
+lab: lab-setup ## RDMA tests and benchmarks in an emulated machine with Soft-RoCE; T='tests/lab/x.py' narrows
 	@lab/suites.sh "$(subst ",\",$(T))"
 
 lab-setup: ## what the lab needs: QEMU, a kernel with Soft-RoCE, virtme-ng; says why where it cannot run

@@ -1,8 +1,9 @@
 #!/bin/bash
-# guest.sh SHARE SECONDS: the first program in a guest. Sets up the machine, then runs SHARE/command in the repository's
-# root for at most SECONDS, and leaves its exit status in SHARE/status. Status 125: the guest could not be set up.
+# guest.sh SHARE SECONDS: the first program in a guest. Sets up the machine, then runs SHARE/command in the
+# repository's root for at most SECONDS, and leaves its exit status in SHARE/status. Status 125: the guest could not
+# be set up.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 share=$1
 seconds=$2
 # One of two guests has a folder within the one that they share.
@@ -22,5 +23,7 @@ for part in machine root network; do
     "set_up_$part" || { echo "lab: setting up the guest's $part failed"; finish 125; }
 done
 export ZEROHOP_LAB_OUT=$shared/out
+touch "$share/started"
+# shellcheck disable=SC2016 # the inner shell expands these
 timeout --kill-after=5 "$seconds" chroot "$root" bash -c 'cd "$1" && . "$2"' lab "$PWD" "$share/command"
 finish $?

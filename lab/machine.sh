@@ -1,5 +1,5 @@
 # machine.sh: sourced by guest.sh: what a guest's memory, file system and network are.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154 # guest.sh sets share and shared
 root=/run/lab/root
 
 set_up_machine() {
@@ -16,10 +16,11 @@ set_up_machine() {
     export PYTEST_ADDOPTS="-p no:cacheprovider -o timeout=120 -o faulthandler_timeout=600 ${PYTEST_ADDOPTS-}"
 }
 
-# The root that the kernel gave us asks the host at every look at a file, and reads every library anew for every process:
-# `import zerohop` took 22 s. The same file system mounted with a cache: 12 s, and as a copy in memory 10 s, which half a
-# minute of copying does not pay for. So commands run in the cached root. It shows files as they were when first looked
-# at; shell.sh empties the cache before each command, and has the native modules, which other commands keep open, live.
+# The root that the kernel gave us asks the host at every look at a file, and reads every library anew for every
+# process: `import zerohop` took 22 s. The same file system mounted with a cache: 12 s, and as a copy in memory 10 s,
+# which half a minute of copying does not pay for. So commands run in the cached root. It shows files as they were
+# when first looked at; shell.sh empties the cache before each command, and has the native modules, which other
+# commands keep open, live.
 set_up_root() {
     local place
     mount -t 9p -o ro,version=9p2000.L,trans=virtio,access=any,msize=512000,cache=loose cached "$root" || return
@@ -45,16 +46,17 @@ set_up_network() {
     set_up_card
 }
 
-# rxea and rxeb, on the two ends of a wire. Both ends have their addresses in this one machine, which would short-cut what
-# goes from one to the other; these rules send it over the wire and take it in at the other end. (Network namespaces would
-# be the obvious way; rxe in this kernel does not work in them.)
+# rxea and rxeb, on the two ends of a wire. Both ends have their addresses in this one machine, which would short-cut
+# what goes from one to the other; these rules send it over the wire and take it in at the other end. (Network
+# namespaces would be the obvious way; rxe in this kernel does not work in them.)
 set_up_wire() {
     local end
     ip link add va type veth peer name vb || return
     ip addr add 10.7.0.1/24 dev va && ip addr add 10.7.0.2/24 dev vb || return
     ip link set va mtu 4200 up && ip link set vb mtu 4200 up || return
     for end in all va vb; do
-        echo 0 >"/proc/sys/net/ipv4/conf/$end/rp_filter" && echo 1 >"/proc/sys/net/ipv4/conf/$end/accept_local" || return
+        echo 0 >"/proc/sys/net/ipv4/conf/$end/rp_filter" &&
+            echo 1 >"/proc/sys/net/ipv4/conf/$end/accept_local" || return
     done
     ip rule add pref 1 iif va lookup local && ip rule add pref 2 iif vb lookup local &&
         ip rule add pref 3 to 10.7.0.2 lookup 102 && ip rule add pref 4 to 10.7.0.1 lookup 101 &&
@@ -63,16 +65,14 @@ set_up_wire() {
     ip neigh replace 10.7.0.2 lladdr "$(cat /sys/class/net/vb/address)" dev va nud permanent &&
         ip neigh replace 10.7.0.1 lladdr "$(cat /sys/class/net/va/address)" dev vb nud permanent || return
     rdma link add rxea type rxe netdev va && rdma link add rxeb type rxe netdev vb || return
-    for end in 'va 10.7.0.2' 'vb 10.7.0.1'; do
-        crosses $end || { echo "lab: what is sent to ${end#* } does not leave through ${end% *}"; return 1; }
-    done
+    crosses va 10.7.0.2 && crosses vb 10.7.0.1
 }
 
 crosses() { # DEVICE ADDRESS: whether a packet to the address leaves through the device
     local counter=/sys/class/net/$1/statistics/tx_packets before
     before=$(<"$counter")
     echo >"/dev/udp/$2/9"
-    [ "$(<"$counter")" -gt "$before" ]
+    [ "$(<"$counter")" -gt "$before" ] || { echo "lab: what is sent to $2 does not leave through $1"; return 1; }
 }
 
 # rxn, on the card between two guests, if two_guests.sh gave us one. The last byte of its address is that of ours.

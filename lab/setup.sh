@@ -1,13 +1,13 @@
 #!/bin/bash
-# setup.sh: everything that the lab needs: system packages, virtme-ng in a venv of its own, and a kernel that has Soft-RoCE,
-# downloaded and unpacked under build/lab/, not installed. Does nothing, quickly, when all that is there.
+# setup.sh: everything that the lab needs: system packages, virtme-ng in a venv of its own, and a kernel that has
+# Soft-RoCE, downloaded and unpacked under build/lab/, not installed. Does nothing, quickly, when all that is there.
 # When something cannot be had, one line says what and what to do, and the status is not 0. LAB_KERNEL=… picks another
 # package than the distribution's usual one to take the kernel from, PYTHON=… the interpreter for the venv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin:/sbin
 lab=$PWD/build/lab
-virtme=virtme-ng==1.42
+virtme='virtme-ng==1.42'
 modules=(rdma_rxe ib_uverbs rdma_ucm dummy veth sch_netem virtio_net)
 
 say() { echo "lab: $*" >&2; }
@@ -45,9 +45,9 @@ need python3 "${PYTHON:-python3}"
 [ -e "$lab/venv/.complete" ] || "${PYTHON:-python3}" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
 if [ ${#missing[@]} -gt 0 ]; then
     command -v apt-get >/dev/null ||
-        give_up "missing ${missing[*]} (Debian's names), and there is no apt-get. Install them with your package manager"
+        give_up "missing ${missing[*]} (Debian's names), and there is no apt-get. Install them yourself"
     [ "$(id -u)" = 0 ] ||
-        give_up "missing packages. Type: sudo apt-get update && sudo apt-get install -y --no-install-recommends ${missing[*]}"
+        give_up "missing packages. Type: sudo apt-get update && sudo apt-get install -y ${missing[*]}"
     say "apt-get install ${missing[*]}"
     export DEBIAN_FRONTEND=noninteractive
     { apt-get update -q && apt-get install -y -q --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 </dev/null ||
@@ -72,16 +72,16 @@ has_modules() { # FOLDER: print the modules that the unpacked kernel lacks
     done
 }
 
-# The packages that hold the kernel which a meta-package stands for: one in Debian, and in Ubuntu, which keeps the modules
-# apart, three.
+# The packages that hold the kernel which a meta-package stands for: one in Debian, and in Ubuntu, which keeps the
+# modules apart, three.
 kernel_packages() { # META-PACKAGE
-    apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances "$1" |
+    local without=(--no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances)
+    apt-cache depends --recurse "${without[@]}" "$1" |
         grep -E '^linux-(image|modules|modules-extra)-[0-9]' || true
 }
 
 if [ ! -e "$lab/kernel/.complete" ]; then
-    command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null ||
-        give_up "no apt-get: the kernel is taken from Debian's or Ubuntu's packages"
+    command -v apt-get >/dev/null || give_up "no apt-get, and the kernel is taken from Debian's or Ubuntu's packages"
     case " $(. /etc/os-release && echo "${ID-} ${ID_LIKE-}") " in
     *" ubuntu "*) meta=linux-image-generic ;;
     *) meta=linux-image-amd64 ;;
@@ -100,7 +100,7 @@ if [ ! -e "$lab/kernel/.complete" ]; then
     # A list of packages that is some weeks old names versions that are gone.
     download() { (cd "$lab/download" && apt-get download -q "${packages[@]}") >>"$log" 2>&1; }
     download || { [ "$(id -u)" = 0 ] && apt-get update -q >>"$log" 2>&1 && download; } ||
-        give_up "${packages[*]} could not be downloaded: $(grep -E '^E' "$log" | tail -n 1). Try 'apt-get update' as root"
+        give_up "could not download ${packages[*]}: $(grep -E '^E' "$log" | tail -n 1). Is 'apt-get update' long ago?"
     mkdir "$lab/download/kernel"
     for package in "$lab/download"/*.deb; do dpkg-deb -x "$package" "$lab/download/kernel"; done
     # Where everything is in /usr, Ubuntu's newer packages put the modules there; depmod and modprobe look in /lib.

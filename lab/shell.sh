@@ -5,8 +5,8 @@
 #                                           returns its status; several may run at once; ^C ends the command
 #   lab/shell.sh run .venv/bin/python -m pytest tests/x.py     words are passed as they are
 #   lab/shell.sh stop
-# The guest sees the checkout as it is now, each time a command starts. It can write only to its memory (/tmp, /dev/shm)
-# and to $ZEROHOP_LAB_OUT, which is build/lab/share/shell/out here.
+# The guest sees the checkout as it is now, each time a command starts. It can write only to its memory (/tmp,
+# /dev/shm) and to $ZEROHOP_LAB_OUT, which is build/lab/share/shell/out here.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . lab/boot.sh
@@ -37,6 +37,7 @@ serve() {
 
 run_job() { # JOB: in a session of its own, so that all that it started can be ended with it
     local rc=0
+    # shellcheck disable=SC2016 # the inner shell expands these
     setsid bash -c 'echo $$ >"$1.pid"; . "$1.command"' lab "$1" >>"$1.output" 2>&1 </dev/null || rc=$?
     echo $rc >"$1.new"
     mv "$1.new" "$1.status"
@@ -53,7 +54,11 @@ start)
     boot $name "${2:-4G}" 86400 "lab/shell.sh serve" -device virtio-serial-pci,id=door \
         -chardev "pipe,id=door,path=$share/door" -device virtserialport,bus=door.0,chardev=door,name=door || exit 1
     until [ -e "$share/ready" ]; do
-        booted $name || { say "the guest did not come up:"; tail -q -n 20 "$share/console" "$share/output" >&2; exit 1; }
+        if ! booted $name; then
+            say "the guest did not come up:"
+            tail -q -n 20 "$share/console" "$share/output" >&2
+            exit 1
+        fi
         sleep 0.2
     done
     ;;

@@ -1,7 +1,7 @@
 #!/bin/bash
-# suites.sh [T]: what `make lab` runs, each suite in a guest of its own, so that one that takes the kernel down spoils no
-# other; one line each, and the end of the log of one that failed. With T, one run of pytest with these arguments; with
-# `bench`, the benchmarks alone. What the benchmarks found is in build/lab/out/bench/.
+# suites.sh [T]: what `make lab` runs, each suite in a guest of its own, so that one that takes the kernel down spoils
+# no other; one line each, and the end of the log of one that failed. With T, one run of pytest with these arguments;
+# with `bench`, the benchmarks alone. What the benchmarks found is in build/lab/out/bench/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PWD/.venv/bin:$PATH"
@@ -16,15 +16,22 @@ suite() { # NAME LIMIT-IN-SECONDS COMMAND…: the command runs in a guest
     rm -f "$log"
     lab/run.sh --timeout "$limit" "$name" "$@" >/dev/null || rc=$?
     # What pytest and the benchmarks end with is their summary.
-    echo "$name: $([ $rc = 0 ] && echo ok || echo "failed ($rc)"), $((SECONDS - began)) s: $(tail -n 1 "$log" 2>/dev/null)"
-    if [ $rc != 0 ]; then
+    local summary
+    summary="$((SECONDS - began)) s: $(tail -n 1 "$log" 2>/dev/null)"
+    if [ $rc = 0 ]; then
+        echo "$name: ok, $summary"
+    else
+        echo "$name: failed ($rc), $summary"
         failed+=("$name")
         tail -n 60 "$log" >&2 || true
     fi
 }
 
 # A guest takes ten times as long to compile the tests' sources, and cannot keep what it compiled.
-warm() { $python -m pytest -q --collect-only "$@" >build/lab/collect.log 2>&1 || { tail -n 30 build/lab/collect.log >&2; exit 1; }; }
+warm() {
+    $python -m pytest -q --collect-only "$@" >build/lab/collect.log 2>&1 ||
+        { tail -n 30 build/lab/collect.log >&2; exit 1; }
+}
 
 # Every program of bench/lab writes what it found where --json says. The native part is built out here.
 bench() {
@@ -47,6 +54,7 @@ bench)
     ;;
 *)
     # Words are the caller's: make lab T='tests/lab/x.py -k name'
+    arguments=()
     eval "arguments=($1)"
     exec lab/run.sh tests $python -m pytest -q "${arguments[@]}"
     ;;

@@ -1,9 +1,9 @@
 #!/bin/bash
-# two_guests.sh [--memory 2G] [--timeout SECONDS] NAME COMMAND-A COMMAND-B: boot two guests on one network, 10.8.0.1 and
-# 10.8.0.2 with the device `rxn` on it, and run a command in each, a line of shell both, when both are up. They share one
-# folder, $ZEROHOP_LAB_OUT. A file kill-a or kill-b in it takes the power from that guest, within a fifth of a second; killed-a or
-# killed-b says that it happened. Returns the first failure among those that were not killed; output lines say whose they
-# are. What is left in $ZEROHOP_LAB_OUT is in build/lab/out/NAME/ afterwards.
+# two_guests.sh [--memory 2G] [--timeout SECONDS] NAME COMMAND-A COMMAND-B: boot two guests on one network, 10.8.0.1
+# and 10.8.0.2 with the device `rxn` on it, and run a command in each, a line of shell both, when both are up. They
+# share one folder, $ZEROHOP_LAB_OUT. A file kill-a or kill-b in it takes the power from that guest, within a fifth of
+# a second; killed-a or killed-b says that it happened. Returns the first failure among those that were not killed;
+# output lines say whose they are. What is left in $ZEROHOP_LAB_OUT is in build/lab/out/NAME/ afterwards.
 #   lab/two_guests.sh pair 'ib_write_bw -d rxn -x 1' 'sleep 5; ib_write_bw -d rxn -x 1 10.8.0.1'
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -53,7 +53,9 @@ for end in a b; do
 done
 rc=0
 for end in a b; do
-    wait_for_guest "$name/$end" $((timeout + BOOT_SECONDS)) || { ended=$?; [ -e "$out/kill-$end" ] || [ $rc != 0 ] || rc=$ended; }
+    ended=0
+    wait_for_guest "$name/$end" "$timeout" || ended=$?
+    [ $rc != 0 ] || [ -e "$out/kill-$end" ] || rc=$ended
 done
 collect "$name"
 exit $rc

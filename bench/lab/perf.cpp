@@ -54,10 +54,9 @@ struct Hello {
 struct End {
     End(const Arguments& arguments, int socket)
         : engine(std::make_unique<Engine>(EngineOptions{50 * kMicrosecond, 0}, accel::make_sim_driver(0))),
-          nbytes(arguments.nbytes) {
-        // As perftest does: a page-aligned buffer, twice the size, of which one half is written by the peer.
-        memory = static_cast<std::byte*>(mmap(nullptr, 2 * nbytes + 4096, PROT_READ | PROT_WRITE,
-                                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0));
+          nbytes(arguments.nbytes),
+          memory(static_cast<std::byte*>(mmap(nullptr, 2 * nbytes + 4096, PROT_READ | PROT_WRITE,
+                                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0))) {
         region = Region::wrap(reinterpret_cast<uint64_t>(memory), 2 * nbytes, kHostDevice, -1, 0, false);
         domain = engine->open_domain("verbs", arguments.device, 1, {{"gid_index", arguments.gid_index}});
         const auto peer = engine->add_peer(-1, -1);
@@ -84,7 +83,7 @@ struct End {
         route = engine->add_route(std::move(made));
     }
 
-    OpRef post() {
+    OpRef post() const {
         Request request;
         request.kind = Kind::write;
         request.local_offset = nbytes;
@@ -98,19 +97,19 @@ struct End {
         }
         return std::move(posted.op);
     }
-    void wait(const OpRef& op) {
+    void wait(const OpRef& op) const {
         engine->wait([&] { return op->done(); }, now_ns() + 30 * kSecond, kSecond);
         if (op->status() != Status::ok) {
             std::fprintf(stderr, "failed: %d %d\n", static_cast<int>(op->status()), static_cast<int>(op->reason()));
             std::exit(1);
         }
     }
-    volatile uint8_t& last_in() { return reinterpret_cast<volatile uint8_t*>(memory)[nbytes - 1]; }
-    volatile uint8_t& last_out() { return reinterpret_cast<volatile uint8_t*>(memory)[2 * nbytes - 1]; }
+    volatile uint8_t& last_in() const { return reinterpret_cast<volatile uint8_t*>(memory)[nbytes - 1]; }
+    volatile uint8_t& last_out() const { return reinterpret_cast<volatile uint8_t*>(memory)[2 * nbytes - 1]; }
 
     std::unique_ptr<Engine> engine;
     size_t nbytes;
-    std::byte* memory;
+    std::byte* memory; // as perftest's: page-aligned, and twice the size; the peer writes the first half
     std::shared_ptr<Region> region;
     std::shared_ptr<Domain> domain;
     std::shared_ptr<Endpoint> lane;
@@ -123,7 +122,7 @@ double median(std::vector<double>& values) {
 }
 
 // Whoever is first writes; the other answers with the same number.
-double ping_pong(End& end, int count, bool first) {
+double ping_pong(const End& end, int count, bool first) {
     std::vector<double> times;
     std::vector<OpRef> flying;
     for (int i = 0; i < count; ++i) {
@@ -150,8 +149,9 @@ double ping_pong(End& end, int count, bool first) {
     return first ? median(times) : 0;
 }
 
-double stream(End& end, int count) {
+double stream(const End& end, int count) {
     std::vector<OpRef> flying;
+    flying.reserve(static_cast<size_t>(count));
     const uint64_t began = now_ns();
     for (int i = 0; i < count; ++i) {
         flying.push_back(end.post());
@@ -162,7 +162,7 @@ double stream(End& end, int count) {
     return static_cast<double>(end.nbytes) * count / static_cast<double>(now_ns() - began) * 1e3;
 }
 
-double one_by_one(End& end, int count) {
+double one_by_one(const End& end, int count) {
     std::vector<double> times;
     for (int i = 0; i < count; ++i) {
         const uint64_t began = now_ns();
@@ -172,7 +172,7 @@ double one_by_one(End& end, int count) {
     return median(times);
 }
 
-void steps(End& end, int count) {
+void steps(const End& end, int count) {
     end.engine->poller().exclusive([&] { // nobody else polls
         const auto found = end.engine->route(end.route);
         for (int i = 0; i < count; ++i) {
@@ -227,8 +227,9 @@ int main(int argc, char** argv) {
         std::fprintf(stderr, "usage: perf lat|bw|single|steps DEVICE GID-INDEX BYTES COUNT\n");
         return 2;
     }
-    const Arguments arguments{argv[1], argv[2], std::atoi(argv[3]), std::strtoull(argv[4], nullptr, 10),
-                              std::atoi(argv[5])};
+    const auto number = [](const char* text) { return std::strtoull(text, nullptr, 10); };
+    const Arguments arguments{argv[1], argv[2], static_cast<int>(number(argv[3])), number(argv[4]),
+                              static_cast<int>(number(argv[5]))};
     int sockets[2];
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) != 0) {
         return 1;

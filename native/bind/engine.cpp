@@ -177,6 +177,7 @@ void register_engine(nb::module_& m) {
             "endpoint",
             [](const Self& self, const std::string& provider, int peer, const std::vector<PyDomain>& domains) {
                 std::vector<std::shared_ptr<Domain>> rails;
+                rails.reserve(domains.size());
                 for (const PyDomain& each : domains) {
                     rails.push_back(each.domain);
                 }
@@ -196,6 +197,7 @@ void register_engine(nb::module_& m) {
         .def(
             "register_local",
             [](Engine& self, const PyRegion& region, const PyDomain& domain) {
+                // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): ours, while others may close it
                 const std::shared_ptr<Region> memory = region.get();
                 const Released release;
                 return self.register_local(*domain.domain, memory)->local_key();

@@ -15,12 +15,15 @@ using namespace zerohop;
 
 namespace {
 
-struct Counted final : Registration {
+class Counted final : public Registration {
+public:
     explicit Counted(int& live) : live_(live) { ++live_; }
     ~Counted() override { --live_; }
     uint32_t local_key() const override { return 1; }
     uint32_t remote_key() const override { return 2; }
     const std::string& how() const override { return how_; }
+
+private:
     int& live_;
     std::string how_ = "counted";
 };

@@ -53,6 +53,7 @@ const shim::IbVerbs& api_or_raise() {
 std::vector<std::string> Device::names() {
     const DeviceList list(api_or_raise());
     std::vector<std::string> names;
+    names.reserve(static_cast<size_t>(list.count));
     for (int i = 0; i < list.count; ++i) {
         names.emplace_back(list.api.get_device_name(list.devices[i]));
     }
