@@ -65,11 +65,10 @@ if [ "$(cat "$lab/venv/.complete" 2>/dev/null)" != "$virtme" ]; then
 fi
 
 # --- the kernel ------------------------------------------------------------------------------------------------------
-has_modules() { # FOLDER: print the modules that the unpacked kernel lacks
-    local module
-    for module in "${modules[@]}"; do
-        find "$1" \( -name "$module.ko*" -o -name "${module//_/-}.ko*" \) 2>/dev/null | grep -q . || echo "$module"
-    done
+lacking() { # FOLDER: print the modules that the unpacked kernel lacks; some kernels have some of them built in
+    local module all
+    all=$(find "$1" -name '*.ko*' && cat "$1"/lib/modules/*/modules.builtin)
+    for module in "${modules[@]}"; do grep -qE "/${module//_/[-_]}\\.ko" <<<"$all" || echo "$module"; done
 }
 
 # The packages that hold the kernel which a meta-package stands for: one in Debian, and in Ubuntu, which keeps the
@@ -107,8 +106,8 @@ if [ ! -e "$lab/kernel/.complete" ]; then
     if [ -d "$lab/download/kernel/usr/lib/modules" ] && [ ! -d "$lab/download/kernel/lib" ]; then
         ln -s usr/lib "$lab/download/kernel/lib"
     fi
-    lacking=$(has_modules "$lab/download/kernel")
-    [ -z "$lacking" ] || give_up "${packages[*]} lacks the modules ${lacking//$'\n'/ }. Try LAB_KERNEL=PACKAGE"
+    lacks=$(lacking "$lab/download/kernel")
+    [ -z "$lacks" ] || give_up "not in ${packages[*]}: ${lacks//$'\n'/ }. Try LAB_KERNEL=PACKAGE"
     for version in "$lab/download/kernel/lib/modules"/*; do
         depmod -b "$lab/download/kernel" "$(basename "$version")" >>"$log" 2>&1 ||
             give_up "depmod failed: $(tail -n 1 "$log")"
