@@ -52,6 +52,9 @@ def test_a_list_of_capabilities_that_leads_nowhere_ends() -> None:
     assert decode(bytes(space)) == ConfigSpace(True, None, None, None)
     space[0x06] = 0  # no list at all
     assert decode(bytes(space)) == ConfigSpace(True, None, None, None)
+    space[0x100:0x104] = (0x10001).to_bytes(4, "little")  # the last extended one; byte 0 is no capability
+    space[0:2] = 0x0D, 0x00
+    assert decode(bytes(space)) == ConfigSpace(True, None, None, None)
     assert decode(bytes([0xFF] * 4096)) == ConfigSpace(True, None, None, None)  # a function that fell off the bus
 
 

@@ -66,6 +66,13 @@ def test_a_nic_in_a_slot_that_offers_less(tmp_path: Path) -> None:
     assert found.fix == ("# move the card to another slot",)
 
 
+def test_a_nic_in_a_slot_of_an_older_generation(tmp_path: Path) -> None:
+    sysfs = healthy(tmp_path)
+    device(sysfs, SWITCH_PORTS[1], max_link_speed="16.0 GT/s PCIe")
+    device(sysfs, NIC, current_link_speed="16.0 GT/s PCIe")
+    assert "its slot offers no more than 16 GT/s x16" in check("pcie-link", tmp_path).found
+
+
 def test_a_nic_whose_port_is_faster_than_its_bus(tmp_path: Path) -> None:
     sysfs = healthy(tmp_path)
     device(sysfs, NIC, current_link_speed="16.0 GT/s PCIe", max_link_speed="16.0 GT/s PCIe")
@@ -86,10 +93,10 @@ def test_an_idle_gpu_may_be_slow_but_keeps_its_lanes(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("lanes", [0, 255])
-def test_a_link_that_is_not_shown(tmp_path: Path, lanes: int) -> None:
+@pytest.mark.parametrize(("lanes", "most"), [(0, 0), (255, 255), (0, 16), (16, 0)])
+def test_a_link_that_is_not_shown(tmp_path: Path, lanes: int, most: int) -> None:
     sysfs = Sysfs(tmp_path)
-    function = sysfs.pci("0000:00:05.0", "mlx5_core", current_link_width=lanes, max_link_width=lanes)
+    function = sysfs.pci("0000:00:05.0", "mlx5_core", current_link_width=lanes, max_link_width=most)
     sysfs.rdma("mlx5_0", function)
     found = check("pcie-link", tmp_path)
     assert (found.state, found.found[:37]) == (State.NOT_HERE, "mlx5_0: its PCIe link is not shown (a")

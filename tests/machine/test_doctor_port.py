@@ -129,4 +129,7 @@ def test_the_mtu_that_verbs_tells_counts(tmp_path: Path) -> None:
     found = check("mtu", tmp_path, short)
     assert (found.state, found.found) == (State.WARN, "mlx5_0:1: 2048 bytes")
     assert "subnet manager" in found.fix[0]
+    healthy(tmp_path / "server")  # whose ports have interfaces, of IP over InfiniBand
+    found = check("mtu", tmp_path / "server", short)
+    assert (found.found, found.fix[0][:11]) == ("mlx5_0:1: 2048 bytes", "# raise the")
     assert check("mtu", tmp_path, process(verbs=(facts("mlx5_0"),))).state is State.OK

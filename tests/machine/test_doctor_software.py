@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.doctor import check, facts, guest, healthy, look, process, read
-from support.sysfs import Port, Sysfs, soft_roce
+from support.sysfs import Port, Sysfs, dual_port_roce, soft_roce
 from zerohop.machine.doctor import State
 from zerohop.machine.doctor.process import Library
 
@@ -24,6 +24,12 @@ def test_versions_are_told(tmp_path: Path) -> None:
     told = "Linux 6.8.0-45-generic (Ubuntu 24.04.1 LTS), mlx5_core 24.10-1.1.4, nvidia 550.127, firmware 28.43.1014 on"
     assert told in found
     assert found.startswith("zerohop ")
+
+
+def test_versions_that_nobody_tells_are_left_out(tmp_path: Path) -> None:
+    soft_roce(dual_port_roce(tmp_path), "rxe0", "d0", "10.9.0.1")
+    found = check("versions", tmp_path)
+    assert (found.state, "firmware" in found.found) == (State.OK, False)
 
 
 def test_cards_of_one_kind_with_different_firmware(tmp_path: Path) -> None:
