@@ -56,7 +56,7 @@ fuzz: ## coverage-guided fuzzing of everything that parses a peer's bytes; FUZZ_
 	@$(SETUP) test fuzz
 	@scripts/fuzz.sh $(FUZZ_SECONDS)
 
-.PHONY: lab lab-setup lab-bench lab-shell
+.PHONY: lab lab-setup lab-bench lab-large lab-shell
 lab: lab-setup ## RDMA tests and benchmarks in an emulated machine with Soft-RoCE; T='tests/lab/x.py' narrows
 	@lab/suites.sh "$(subst ",\",$(T))"
 
@@ -67,6 +67,9 @@ lab-setup: ## what the lab needs: QEMU, a kernel with Soft-RoCE, virtme-ng; says
 lab-bench: lab-setup ## the lab's benchmarks alone, into bench/results/
 	@lab/suites.sh bench
 	@cp build/lab/out/bench/*.json bench/results/
+
+lab-large: lab-setup ## one transfer of 2.5 GiB in the lab, every byte checked; needs 9 GiB of memory
+	@lab/suites.sh large
 
 lab-shell: lab-setup ## start a guest that stays; lab/shell.sh run COMMAND… runs something in it
 	@lab/shell.sh start

@@ -60,10 +60,7 @@ set_up_wire() {
     done
     ip rule add pref 1 iif va lookup local && ip rule add pref 2 iif vb lookup local &&
         ip rule add pref 3 to 10.7.0.2 lookup 102 && ip rule add pref 4 to 10.7.0.1 lookup 101 &&
-        ip route add 10.7.0.2 dev va src 10.7.0.1 table 102 && ip route add 10.7.0.1 dev vb src 10.7.0.2 table 101 &&
-        ip rule add pref 10 lookup local && ip rule del pref 0 || return
-    ip neigh replace 10.7.0.2 lladdr "$(cat /sys/class/net/vb/address)" dev va nud permanent &&
-        ip neigh replace 10.7.0.1 lladdr "$(cat /sys/class/net/va/address)" dev vb nud permanent || return
+        ip rule add pref 10 lookup local && ip rule del pref 0 && lab/link.sh va up || return
     rdma link add rxea type rxe netdev va && rdma link add rxeb type rxe netdev vb || return
     crosses va 10.7.0.2 && crosses vb 10.7.0.1
 }

@@ -1,7 +1,8 @@
 #!/bin/bash
 # suites.sh [T]: what `make lab` runs, each suite in a guest of its own, so that one that takes the kernel down spoils
 # no other; one line each, and the end of the log of one that failed. With T, one run of pytest with these arguments;
-# with `bench`, the benchmarks alone. What the benchmarks found is in build/lab/out/bench/.
+# with `bench`, the benchmarks alone, with more pairs; with `large`, a transfer of 2.5 GiB. What the benchmarks found is
+# in build/lab/out/bench/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PWD/.venv/bin:$PATH"
@@ -10,21 +11,30 @@ say() { echo "lab: $*" >&2; }
 export ZEROHOP_TEST_PROVIDERS=${ZEROHOP_TEST_PROVIDERS:-verbs}
 
 failed=()
+report() { # NAME RC SECONDS LOG: what pytest and the benchmarks end with is their summary
+    if [ "$2" = 0 ]; then
+        echo "$1: ok, $3 s: $(tail -n 1 "$4")"
+    else
+        echo "$1: failed ($2), $3 s: $(tail -n 1 "$4" 2>/dev/null)"
+        failed+=("$1")
+        tail -n 60 "$4" >&2 || true
+    fi
+}
+
 suite() { # NAME LIMIT-IN-SECONDS COMMAND…: the command runs in a guest
     local name=$1 limit=$2 log=build/lab/out/$1.log began=$SECONDS rc=0
     shift 2
     rm -f "$log"
     lab/run.sh --timeout "$limit" "$name" "$@" >/dev/null || rc=$?
-    # What pytest and the benchmarks end with is their summary.
-    local summary
-    summary="$((SECONDS - began)) s: $(tail -n 1 "$log" 2>/dev/null)"
-    if [ $rc = 0 ]; then
-        echo "$name: ok, $summary"
-    else
-        echo "$name: failed ($rc), $summary"
-        failed+=("$name")
-        tail -n 60 "$log" >&2 || true
-    fi
+    report "$name" $rc $((SECONDS - began)) "$log"
+}
+
+# Two guests, of which one is killed.
+host_loss() {
+    local log=build/lab/out/host-loss-a.log began=$SECONDS rc=0 program="$python tests/lab/host_loss.py"
+    rm -f "$log"
+    lab/two_guests.sh --timeout 240 host-loss "$program survivor" "$program doomed" >/dev/null || rc=$?
+    report host-loss $rc $((SECONDS - began)) "$log"
 }
 
 # A guest takes ten times as long to compile the tests' sources, and cannot keep what it compiled.
@@ -33,24 +43,32 @@ warm() {
         { tail -n 30 build/lab/collect.log >&2; exit 1; }
 }
 
-# Every program of bench/lab writes what it found where --json says. The native part is built out here.
-bench() {
-    local program programs=()
-    for program in bench/lab/*.py; do
-        [ ! -e "$program" ] || programs+=("$python $program --json \$ZEROHOP_LAB_OUT/$(basename "$program" .py).json")
-    done
-    [ ${#programs[@]} -gt 0 ] || { echo "bench: there is none in bench/lab"; return; }
+# Each writes what it found where --json says. The native part is built out here.
+bench() { # PAIRS
+    local program out="\$ZEROHOP_LAB_OUT" commands=
     { cmake -S . -B build/lab/native -G Ninja -DCMAKE_BUILD_TYPE=Release -DZEROHOP_MODULES=OFF -DZEROHOP_LAB=ON \
         -DZEROHOP_LTO=ON && cmake --build build/lab/native; } >build/lab/native.log 2>&1 ||
         { tail -n 30 build/lab/native.log >&2; failed+=(bench); return; }
-    suite bench 400 "set -e; $(printf '%s; ' "${programs[@]}")"
+    for program in perftest python_writes; do
+        commands+="$python bench/lab/$program.py --pairs $1 --json $out/$program.json; "
+    done
+    for program in instructions connections; do
+        commands+="$python bench/lab/$program.py --json $out/$program.json; "
+    done
+    suite bench 1500 "set -e; $commands"
+    cat build/lab/out/bench.log
 }
 
 case ${1-} in
 '') ;;
 bench)
-    bench
+    bench 20
     exit ${#failed[@]}
+    ;;
+large)
+    # Between two processes, in memory of 2.5 GiB each.
+    exec lab/run.sh --memory 8G --timeout 1500 large $python -m pytest -q -m slow -k 'verbs and numpy' \
+        tests/conformance/test_large.py
     ;;
 *)
     # Words are the caller's: make lab T='tests/lab/x.py -k name'
@@ -61,7 +79,10 @@ bench)
 esac
 
 warm tests/conformance tests/failure tests/lab
-suite conformance 900 $python -m pytest -q -m 'not slow' -k verbs tests/conformance tests/failure
-suite lab 500 $python -m pytest -q -m 'not slow' tests/lab
-bench
+# One NIC: more of them make every lane longer to set up, and have tests of their own. One event loop: none is RDMA's.
+ZEROHOP_NICS=rxe0 suite conformance 1200 $python -m pytest -q -m 'not slow' -k 'verbs and not uvloop' \
+    tests/conformance tests/failure
+suite lab 700 $python -m pytest -q -m 'not slow' tests/lab
+host_loss
+bench 3
 [ ${#failed[@]} = 0 ] || { say "failed: ${failed[*]}"; exit 1; }

@@ -10,6 +10,7 @@ import pytest
 
 import zerohop as zh
 from support.options import Options
+from support.patience import ANSWER_S
 from support.pattern import expect_equal, pattern
 from support.service import Service
 from support.world import PROVIDERS, WORLDS
@@ -123,7 +124,7 @@ def test_64_peers_to_one_context(open_context: OpenContext, start_peer: StartPee
     ]
     senders: dict[int, str] = {}
     for _ in range(everybody):
-        note = context.notification(15).result()
+        note = context.notification(ANSWER_S).result()
         assert note.nbytes == slot
         place = slice(note.value * slot, (note.value + 1) * slot)
         expect_equal(target[place], pattern(note.value, slot), f"slot {note.value}")

@@ -19,7 +19,7 @@ from support.outcomes import when_taken
 from support.pattern import pattern
 from support.service import Service
 from support.sizes import MIB
-from support.world import Target
+from support.world import PROVIDERS, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,7 +192,7 @@ VALUES = {"write": 64, "read": 64, "write_pages": 8, "read_pages": 8}
 
 
 @pytest.mark.parametrize("post", POSTS)
-@pytest.mark.parametrize("provider", ["shm", "tcp"])
+@pytest.mark.parametrize("provider", PROVIDERS)
 def test_nowait_before_there_is_a_connection(
     open_context: OpenContext, start_peer: StartPeer, provider: str, post: str
 ) -> None:

@@ -24,7 +24,7 @@ from support.options import Options
 from support.pattern import pattern
 from support.service import Service
 from support.sizes import MIB
-from support.world import Target
+from support.world import PROVIDERS, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,7 +172,7 @@ def _expect_closed(context: zh.Context, pending: Pending) -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize("provider", ["shm", "tcp"])
+@pytest.mark.parametrize("provider", PROVIDERS)
 class TestInTime:
     def test_close(self, open_context: OpenContext, start_peer: StartPeer, provider: str, state: str) -> None:
         setting = _connected(open_context, start_peer, provider)
@@ -233,7 +233,7 @@ class TestInTime:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("provider", ["shm", "tcp"])
+@pytest.mark.parametrize("provider", PROVIDERS)
 def test_with_waiting_coroutines(open_context: OpenContext, start_peer: StartPeer, provider: str, loop: str) -> None:
     setting = _connected(open_context, start_peer, provider)
     connection = setting.context.connect(setting.peer.identity.url).result(10)
@@ -288,7 +288,7 @@ def test_while_a_stopped_peer_has_memory_mapped(open_context: OpenContext, start
 
 
 @pytest.mark.parametrize("limit", ["descriptors", "files", "address space"])
-@pytest.mark.parametrize("provider", ["shm", "tcp"])
+@pytest.mark.parametrize("provider", PROVIDERS)
 def test_under_a_limit(open_context: OpenContext, start_peer: StartPeer, provider: str, limit: str) -> None:
     """In a process that has nothing left to open or to map."""
     setting = _connected(open_context, start_peer, provider)
@@ -304,7 +304,7 @@ def test_under_a_limit(open_context: OpenContext, start_peer: StartPeer, provide
     setting.peer.call(Service.lift_limits)
 
 
-@pytest.mark.parametrize("provider", ["shm", "tcp"])
+@pytest.mark.parametrize("provider", PROVIDERS)
 def test_both_sides_at_once(open_context: OpenContext, provider: str) -> None:
     for _ in range(10):
         options = Options(providers=(provider,))
@@ -322,7 +322,7 @@ def test_both_sides_at_once(open_context: OpenContext, provider: str) -> None:
         assert all(operation.done() for operation in pending)
 
 
-@pytest.mark.parametrize("provider", ["shm", "tcp"])
+@pytest.mark.parametrize("provider", PROVIDERS)
 def test_from_several_threads(open_context: OpenContext, provider: str) -> None:
     options = Options(providers=(provider,))
     first, second = open_context(options), open_context(options)

@@ -16,7 +16,7 @@ from support.options import Options
 from support.pattern import pattern
 from support.service import Service
 from support.sizes import GIB, MIB
-from support.world import Target
+from support.world import PROVIDERS, Target
 
 if TYPE_CHECKING:
     from support.fixtures import OpenContext, StartPeer
@@ -26,7 +26,6 @@ pytestmark = pytest.mark.unprivileged
 
 # More than any of the calls below needs at once.
 ENOUGH = 40
-PROVIDERS = ["shm", "tcp"]
 
 
 def _expect_named(outcome: Outcome, *words: str) -> None:

@@ -23,7 +23,7 @@ from support.outcomes import when_taken
 from support.pattern import pattern
 from support.service import Service
 from support.sizes import GIB, MIB
-from support.world import Target
+from support.world import PROVIDERS, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -286,7 +286,7 @@ def test_a_new_peer_at_the_same_address(open_context: OpenContext, start_peer: S
         assert context.connect(peer.identity.url).result(10).peer == peer.identity.id
 
 
-@pytest.mark.parametrize("provider", ["shm", "tcp"])
+@pytest.mark.parametrize("provider", PROVIDERS)
 def test_killed_while_connecting(open_context: OpenContext, start_peer: StartPeer, provider: str) -> None:
     """The listener of a stopped process takes the connection and says nothing; its death ends the wait."""
     context, peer = open_context(_options(provider)), start_peer(_options(provider))
@@ -324,7 +324,7 @@ def test_a_dead_initiator_leaves_nothing_behind(open_context: OpenContext, start
     owned.close()
 
 
-@pytest.mark.parametrize("provider", ["shm", "tcp"])
+@pytest.mark.parametrize("provider", PROVIDERS)
 def test_nowait_to_the_dead(open_context: OpenContext, start_peer: StartPeer, provider: str) -> None:
     """They are told by the second call at the latest, and not put off for ever."""
     context, peer = open_context(_options(provider)), start_peer(_options(provider))

@@ -44,6 +44,12 @@ class Buffer:
             self.memory = context.alloc(nbytes, device=f"sim:{device}")
         self.poison(0, nbytes)
 
+    @property
+    def shared_name(self) -> str:
+        """By which another process opens it; of shared memory only."""
+        assert self._shared is not None
+        return self._shared.name
+
     def put(self, offset: int, data: Bytes) -> None:
         if self._array is not None:
             self._array[offset : offset + data.nbytes] = data

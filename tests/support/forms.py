@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from support.world import PROVIDERS
+
 if TYPE_CHECKING:
     from support.buffers import Kind
 
@@ -16,12 +18,15 @@ class Form(NamedTuple):
     waits: bool
 
 
-FORMS: dict[str, Form] = {
+_ALL = {
     "shm-mapped": Form("shm", "alloc", waits=False),
     "shm-ring": Form("shm", "numpy", waits=True),
     "shm-staged": Form("shm", "sim", waits=True),
     "tcp": Form("tcp", "numpy", waits=True),
     "tcp-staged": Form("tcp", "sim", waits=True),
+    "verbs": Form("verbs", "numpy", waits=False),
+    "verbs-sim": Form("verbs", "sim", waits=False),
 }
+FORMS: dict[str, Form] = {name: form for name, form in _ALL.items() if form.provider in PROVIDERS}
 # Those in which the target itself places every byte.
 WAITING = [name for name, form in FORMS.items() if form.waits]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import zerohop as zh
 
@@ -14,7 +14,10 @@ class Options:
 
     providers: tuple[str, ...] | None = None
     require: Literal["direct"] | None = None
+    nics: str | None = None
+    verbs: zh.VerbsOptions | None = None
     sim_devices: int = 2
+    sim_peermem: bool | None = None
     timeout: float = 10.0
     listen: str = "127.0.0.1:0"
     secret: str | None = None
@@ -23,7 +26,10 @@ class Options:
     name: str | None = None
 
     def open(self) -> zh.Context:
+        # What is None here is as in the environment.
+        rdma: dict[str, Any] = {"nics": self.nics, "verbs": self.verbs, "sim_peermem": self.sim_peermem}
         return zh.Context(
+            **{name: value for name, value in rdma.items() if value is not None},
             providers=self.providers,
             require=self.require,
             sim_devices=self.sim_devices,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from support.messages import Command, Failure, Result
 from support.outcomes import Outcome, outcome_of
+from support.patience import ANSWER_S
 from support.service import Identity, Service
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Longer than anything that a Service does, shorter than the limit of a test.
-ANSWER_S = 15.0
 _TESTS = Path(__file__).resolve().parents[1]
 
 

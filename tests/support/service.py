@@ -15,15 +15,13 @@ from support.leaks import Holdings, holdings
 from support.limits import Limits
 from support.loads import Loads
 from support.outcomes import Outcome, attempt, outcome_of
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from support.options import Options
     from zerohop.memory import Rights
-
-# How long the other side waits for what must come; a test's own limit is longer.
-PATIENCE_S = 8.0
 
 
 class Identity(NamedTuple):
@@ -59,6 +57,9 @@ class Service(Loads, Limits):
 
     def buffer(self, number: int) -> Buffer:
         return self._buffers[number]
+
+    def shared_name(self, number: int) -> str:
+        return self._buffers[number].shared_name
 
     def drop(self, number: int) -> None:
         self._buffers.pop(number).close()

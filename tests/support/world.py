@@ -143,6 +143,16 @@ class World:
             target = self.target("sim", 64, device=1)
             self.here.write(memory, target.handle).result(10)
             self.here.read(target.handle, memory).result(10)
+        # Where a NIC reaches device memory itself, only messages make the devices copy.
+        connection = self.here.connect(self._targets[0].handle.url).result(10)
+        for device in (0, 1):
+            memory, target = self.buffer("sim", 64, device=device).memory, self.target("sim", 64, device=device)
+            receiving = self.there.start(Service.recv, self.here.url, target.number, 0, 64)
+            connection.send(memory).result(10)
+            receiving.result()
+            received = connection.recv(memory)
+            self.there.call(Service.send, self.here.url, target.number, 0, 64)
+            received.result(10)
         self.close_buffers()
 
 

@@ -1,6 +1,8 @@
 // The life of a framed lane: polling, closing, credits, heartbeats.
 #include "provider/framed/endpoint.hpp"
 
+#include "memory/payload.hpp"
+
 #include <algorithm>
 #include <cstring>
 #include <mutex>
@@ -100,7 +102,7 @@ void FramedEndpoint::push_small(const FrameHeader& header, const void* body, siz
     SmallFrame frame;
     frame.header = header;
     if (nbytes != 0) {
-        std::memcpy(frame.bytes.data(), body, nbytes);
+        copy_payload(frame.bytes.data(), body, nbytes);
     }
     outbound_.push(std::move(frame));
 }

@@ -1,5 +1,6 @@
 // send and recv: a message goes to the receiver's oldest recv. Small ones travel at once and wait at the receiver;
 // large ones wait at the sender until the receiver has a buffer.
+#include "memory/payload.hpp"
 #include "provider/framed/endpoint.hpp"
 
 #include <algorithm>
@@ -43,7 +44,7 @@ Posted FramedEndpoint::post_send(const Request& request) {
             frame.table.resize((request.nbytes + 7) / 8);
             copy = frame.table.data();
         }
-        std::memcpy(copy, outstanding.local->host() + request.local_offset, request.nbytes);
+        copy_payload(copy, outstanding.local->host() + request.local_offset, request.nbytes);
     }
     frame.header = header;
     outbound_.push(std::move(frame));

@@ -1,5 +1,6 @@
 // What the peer asks of this end: every request is checked against the share that it names before a byte moves.
 #include "memory/copy.hpp"
+#include "memory/payload.hpp"
 #include "provider/framed/endpoint.hpp"
 
 #include <atomic>
@@ -294,7 +295,7 @@ bool FramedEndpoint::poll_arrivals() {
             }
             iovec piece;
             [[maybe_unused]] const size_t one = arrival->sink->scatter(&piece, 1, arrival->eager.size());
-            std::memcpy(piece.iov_base, arrival->eager.data(), arrival->eager.size());
+            copy_payload(piece.iov_base, arrival->eager.data(), arrival->eager.size());
             arrival->sink->consume(arrival->eager.size());
             arrival->sink->end_frame(true);
             arrival->eager.clear();

@@ -1,5 +1,7 @@
 #include "provider/tcp/socket_stream.hpp"
 
+#include "memory/payload.hpp"
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -50,7 +52,7 @@ size_t SocketStream::receive(std::span<const iovec> pieces, bool /*streaming*/) 
     if (buffered != 0) {
         for (const iovec& piece : pieces) {
             const size_t n = std::min(piece.iov_len, buffered);
-            std::memcpy(piece.iov_base, buffer_.data() + at_, n);
+            copy_payload(piece.iov_base, buffer_.data() + at_, n);
             at_ += n;
             buffered -= n;
             got += n;

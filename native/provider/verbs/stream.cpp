@@ -1,5 +1,6 @@
 #include "provider/verbs/stream.hpp"
 
+#include "memory/payload.hpp"
 #include "provider/verbs/endpoint.hpp"
 
 #include <algorithm>
@@ -28,7 +29,7 @@ size_t SegmentStream::send(std::span<const iovec> pieces) {
         const auto fill = [&](std::byte* to) {
             for (size_t done = 0; done < nbytes;) {
                 const size_t n = std::min(nbytes - done, pieces[piece].iov_len - within);
-                std::memcpy(to + done, static_cast<const std::byte*>(pieces[piece].iov_base) + within, n);
+                copy_payload(to + done, static_cast<const std::byte*>(pieces[piece].iov_base) + within, n);
                 done += n;
                 within += n;
                 if (within == pieces[piece].iov_len) {
@@ -53,7 +54,7 @@ size_t SegmentStream::receive(std::span<const iovec> pieces, bool /*streaming*/)
         for (size_t filled = 0; filled < piece.iov_len && !inbound_.empty();) {
             const Segment& front = inbound_.front();
             const size_t n = std::min<size_t>(piece.iov_len - filled, front.nbytes - at_);
-            std::memcpy(static_cast<std::byte*>(piece.iov_base) + filled, front.data + at_, n);
+            copy_payload(static_cast<std::byte*>(piece.iov_base) + filled, front.data + at_, n);
             filled += n;
             got += n;
             at_ += static_cast<uint32_t>(n);

@@ -6,6 +6,7 @@ The files of an RDMA port are described in the kernel's ``Documentation/ABI/stab
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -248,8 +249,8 @@ _EMPTY_GIDS = 64
 def _gids(root: Path, port: Path) -> tuple[Gid, ...]:
     found = []
     empty = 0
-    for entry in _by_index(port / "gids"):
-        text = files.text(entry)
+    for index in _indices(port / "gids"):
+        text = files.text(f"{port}/gids/{index}")
         # The table is long (255 entries on mlx5, 1024 on rxe) and mostly empty, and each entry is a file.
         if not text or not text.strip("0:"):
             empty += 1
@@ -257,13 +258,13 @@ def _gids(root: Path, port: Path) -> tuple[Gid, ...]:
                 break
             continue
         empty = 0
-        netdev = files.text(port / "gid_attrs/ndevs" / entry.name)
+        netdev = files.text(f"{port}/gid_attrs/ndevs/{index}")
         state = files.text(root / "sys/class/net" / netdev / "operstate") if netdev else None
         found.append(
             Gid(
-                index=int(entry.name),
+                index=index,
                 text=text,
-                type=files.text(port / "gid_attrs/types" / entry.name) or "",
+                type=files.text(f"{port}/gid_attrs/types/{index}") or "",
                 netdev=netdev or None,
                 netdev_up=None if state in (None, "unknown") else state == "up",
             )
@@ -272,9 +273,13 @@ def _gids(root: Path, port: Path) -> tuple[Gid, ...]:
 
 
 def _pkeys(port: Path) -> tuple[PKey, ...]:
-    read = ((int(entry.name), files.number(entry)) for entry in _by_index(port / "pkeys"))
+    read = ((index, files.number(f"{port}/pkeys/{index}")) for index in _indices(port / "pkeys"))
     return tuple(PKey(index, value) for index, value in read if value)
 
 
-def _by_index(folder: Path) -> list[Path]:
-    return sorted((entry for entry in files.entries(folder) if entry.name.isdigit()), key=lambda entry: int(entry.name))
+def _indices(folder: Path) -> list[int]:
+    try:
+        # Not as Paths: a thousand of them take longer than reading the files.
+        return sorted(int(name) for name in os.listdir(folder) if name.isdigit())  # noqa: PTH208
+    except OSError:
+        return []

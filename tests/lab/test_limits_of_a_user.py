@@ -1,0 +1,109 @@
+"""Limits that a user without rights meets: locked memory, descriptors, and how many regions a NIC takes."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from support.options import Options
+from support.pattern import pattern
+from support.sizes import KIB, MIB
+from support.world import Target
+
+if TYPE_CHECKING:
+    from support.fixtures import OpenContext, StartPeer
+
+NOBODY = "65534"
+# The sources may be where nobody else can read them; to read is all that this gives back.
+READ = "-all,+dac_read_search"
+AS_NOBODY = (
+    *("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs"),
+    *(f"--inh-caps={READ}", f"--ambient-caps={READ}", f"--bounding-set={READ}"),
+)
+REGIONS = 10_000
+
+# Prints the outcome of a write of so many bytes, over verbs and then over whatever there is.
+WRITER = """
+import resource, sys
+import numpy as np
+import zerohop as zh
+
+nbytes = int(sys.argv[1])
+there = zh.Context(providers=["verbs", "tcp"], listen="127.0.0.1:0")
+target = np.zeros(nbytes, np.uint8)
+handle = zh.RemoteBuffer.from_bytes(bytes(there.register(target).share("rw")))
+data = np.random.default_rng().integers(1, 255, nbytes, np.uint8)
+for providers in (["verbs"], ["verbs", "tcp"]):
+    target[:] = 0
+    here = zh.Context(providers=providers)
+    memory = here.register(data)
+    try:
+        here.write(memory, handle).result(60)
+        path = here.explain(memory, handle)
+        print("done" if np.array_equal(target, data) else "WRONG BYTES", path, path.details().replace("\\n", ";"))
+    except zh.ZerohopError as error:
+        print(type(error).__name__, error)
+    here.close()
+there.close()
+"""
+
+
+def _as_nobody(limit: int, which: int, nbytes: int) -> list[str]:
+    """What the writer printed, as a user with that limit."""
+
+    def lower() -> None:
+        resource.setrlimit(which, (limit, limit))
+
+    ran = subprocess.run(
+        [*AS_NOBODY, sys.executable, "-c", WRITER, str(nbytes)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        preexec_fn=lower,
+        env={"PATH": "/usr/bin:/bin", "HOME": "/tmp", "TMPDIR": "/tmp"},
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.splitlines()
+
+
+@pytest.mark.parametrize("nbytes", [64 * KIB, 64 * MIB])
+def test_locked_memory(nbytes: int) -> None:
+    """Not enough for a lane, or for the region: the error says so and how to raise it, and tcp does without."""
+    alone, beside_tcp = _as_nobody(16 * KIB if nbytes < MIB else 8 * MIB, resource.RLIMIT_MEMLOCK, nbytes)
+    assert "locked" in alone, alone
+    assert "ulimit -l" in alone, alone
+    assert beside_tcp.startswith("done"), beside_tcp
+    assert "locked" in beside_tcp, beside_tcp
+
+
+def test_descriptors() -> None:
+    alone, beside_tcp = _as_nobody(40, resource.RLIMIT_NOFILE, 64 * KIB)
+    assert "descriptor" in alone, alone
+    assert beside_tcp.startswith("done") or "descriptor" in beside_tcp, beside_tcp
+
+
+@pytest.mark.timeout(300)
+def test_ten_thousand_regions(open_context: OpenContext, start_peer: StartPeer) -> None:
+    """Each is registered, used, and given back."""
+    options = Options(providers=("verbs",), timeout=60.0)
+    context, peer = open_context(options), start_peer(options)
+    target = Target(peer, "numpy", 4 * KIB)
+    context.write(np.zeros(4 * KIB, np.uint8), target.handle).result(30)
+    arrays = [np.full(4 * KIB, number % 251, np.uint8) for number in range(REGIONS)]
+    memories = [context.register(array) for array in arrays]
+    for memory in memories:
+        context.write(memory, target.handle).result(30)
+    path = context.explain(memories[-1], target.handle)
+    assert (path.provider, path.form, path.direct) == ("verbs", "rdma", True), path.details()
+    assert target.get(0, 4 * KIB) == arrays[-1].tobytes()
+    for memory in memories:
+        memory.close()
+    data = pattern(1, 4 * KIB)
+    context.write(data, target.handle).result(30)
+    target.expect(0, 4 * KIB, 1)

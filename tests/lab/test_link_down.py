@@ -1,0 +1,99 @@
+"""A link goes down in the middle of a transfer: an error in bounded time, or another lane; up again, all is well."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.options import Options
+from support.service import Service
+from support.sizes import GIB, MIB
+from support.wire import FAR, NEAR, cut
+from support.world import Target
+
+if TYPE_CHECKING:
+    from support.fixtures import OpenContext, StartPeer
+
+# (retry_count + 1) acknowledgements of 4.096 µs × 2^14 that do not come, up to four times each by the specification.
+BOUND_S = 7 * 4.096e-6 * 2**14 * 4
+# Of an emulated machine.
+GRACE_S = 5.0
+# So that no deadline can be taken for the loss.
+NEVER_S = 100.0
+
+
+def _pair(
+    open_context: OpenContext, start_peer: StartPeer, providers: tuple[str, ...], nbytes: int
+) -> tuple[zh.Context, Target]:
+    context = open_context(Options(providers=providers, nics=NEAR, timeout=NEVER_S))
+    peer = start_peer(Options(providers=providers, nics=FAR, timeout=NEVER_S))
+    target = Target(peer, "numpy", nbytes)
+    context.write(np.zeros(8, np.uint8), target.handle[:8]).result(30)
+    return context, target
+
+
+def _path(context: zh.Context, memory: zh.Memory, target: Target) -> str:
+    return context.explain(memory[:8], target.handle[:8]).provider
+
+
+def _works(context: zh.Context, memory: zh.Memory, target: Target) -> bool:
+    """Whether a new operation is done; while the link comes up it may still be refused."""
+    try:
+        return context.write(memory[:8], target.handle[:8]).result(20) == 8
+    except (zh.PeerLost, zh.Unsupported):
+        return False
+
+
+@pytest.mark.timeout(300)
+def test_while_a_gigabyte_is_moved(open_context: OpenContext, start_peer: StartPeer) -> None:
+    context, target = _pair(open_context, start_peer, ("verbs",), GIB)
+    memory = context.register(np.full(GIB, 7, np.uint8))
+    moving = context.write(memory, target.handle)
+    while target.get(MIB, 1) != b"\x07":
+        assert not moving.done()
+    with cut():
+        began = time.monotonic()
+        with pytest.raises(zh.PeerLost) as caught:
+            moving.result(NEVER_S)
+        assert time.monotonic() - began < BOUND_S + GRACE_S
+        assert caught.value.provider == "verbs"
+        assert caught.value.reason
+        # Without another lane, what is new says so instead of hanging.
+        with pytest.raises((zh.PeerLost, zh.Unsupported)):
+            context.write(memory[:8], target.handle[:8]).result(NEVER_S)
+    until = time.monotonic() + 60
+    while not _works(context, memory, target):
+        assert time.monotonic() < until, "the link is up again, and nothing works"
+    assert _path(context, memory, target) == "verbs"
+    assert context.write(memory[:MIB], target.handle[:MIB]).result(30) == MIB
+
+
+@pytest.mark.timeout(300)
+def test_another_lane_takes_over(open_context: OpenContext, start_peer: StartPeer) -> None:
+    """Operations in flight end, each with its own result; those that begin later go over tcp."""
+    context, target = _pair(open_context, start_peer, ("verbs", "tcp"), 64 * MIB)
+    memory = context.register(np.full(64 * MIB, 7, np.uint8))
+    assert _path(context, memory, target) == "verbs"
+    moving = [context.write(memory[k * MIB : (k + 1) * MIB], target.handle[k * MIB : (k + 1) * MIB]) for k in range(64)]
+    while not moving[0].done():
+        time.sleep(0.001)
+    with cut():
+        lost = [error for operation in moving if (error := operation.exception(NEVER_S)) is not None]
+        assert lost, "all of it went through before the link was down"
+        assert all(isinstance(error, zh.PeerLost) for error in lost), lost
+        memory.write_bytes(0, bytes([9]) * 8)
+        # Connected all the time: the peer is not gone, one of the ways to it is.
+        assert context.write(memory[:8], target.handle[:8], notify=5).result(NEVER_S) == 8
+        assert target.remote.call(Service.notification).value == 5
+        assert target.get(0, 8) == bytes([9]) * 8
+        assert _path(context, memory, target) == "tcp"
+    until = time.monotonic() + 60
+    while _path(context, memory, target) != "verbs":
+        assert time.monotonic() < until, "the link is up again, and nobody uses it"
+        assert _works(context, memory, target)
+    assert context.write(memory, target.handle).result(NEVER_S) == 64 * MIB
+    assert target.get(63 * MIB, 8) == bytes([7]) * 8
