@@ -13,7 +13,7 @@ from .errors import Unsupported, from_native
 from .messaging import lane_error
 
 if TYPE_CHECKING:
-    from ._native import Engine, Mapping, RemoteKeys
+    from ._native import Domain, Engine, Mapping, RemoteKeys
     from .connection import Connection
     from .lanes import Lane
     from .paths import Explanation
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 # Beyond this many the oldest go, and come back when they are needed again.
 _MAX_ROUTES: Final = 16384
+# Memory no longer than this is registered with a NIC by the call that first uses it: pinning its pages takes some tens
+# of microseconds, no more than the control thread would take to hear of it.
+_PINNED_AT_ONCE: Final = 1 << 20
 
 
 class Route:
@@ -147,8 +150,14 @@ class Routes:
                 pass
         return paths.choose(situation)
 
-    def make(self, connection: Connection, registration: Registration, remote: Share, key: bytes) -> Route | None:
-        """The route, or None when first a lane must be opened, the memory registered, or the peer asked for its own."""
+    def make(
+        self, connection: Connection, registration: Registration, remote: Share, key: bytes, *, at_once: bool = False
+    ) -> Route | None:
+        """The route, or None when first a lane must be opened, the memory registered, or the peer asked for its own.
+
+        ``at_once``: memory is registered here however long it is. A call that does not wait may come each time with
+        other memory, and would never be taken.
+        """
         from .lanes import State
 
         explanation = self.explain(connection, registration, remote)
@@ -161,8 +170,17 @@ class Routes:
         nbytes, rights = remote.nbytes, remote.rights
         if explanation.form in paths.IMPORTED:
             imported = connection._imports.get((provider, remote.share_id))
-            if imported is None or imported.rails != lane.rails or not registered(registration, lane):
+            if imported is None or imported.rails != lane.rails:
                 return None
+            if not registered(registration, lane):
+                if not (at_once or registration.nbytes <= _PINNED_AT_ONCE):
+                    return None
+                try:
+                    done = all(register(self._engine, registration, domain) for domain in lane.domains)
+                except NativeError as error:
+                    raise lane_error(connection, error, "", provider) from None
+                if not done:  # the next best path
+                    return self.make(connection, registration, remote, key)
             # Nobody at the target checks what reaches the memory by itself, so a handle must not get more than the
             # owner gave.
             nbytes, rights = imported.nbytes, imported.rights
@@ -218,3 +236,21 @@ class Routes:
 def registered(registration: Registration, lane: Lane) -> bool:
     """Whether the NICs of a lane know the memory here; true of a lane that has none."""
     return all(domain.number in registration.local_keys for domain in lane.domains)
+
+
+def register(engine: Engine, registration: Registration, domain: Domain) -> bool:
+    """Make memory known to a NIC; False where it cannot be, which is noted for `explain`. Any thread may.
+
+    Raises:
+        NativeError: the memory or the engine is closed.
+    """
+    if domain.number in registration.local_keys:
+        return True
+    try:
+        registration.local_keys[domain.number] = engine.register_local(registration.region, domain)
+    except NativeError as error:
+        if error.args[0] == Status.CLOSED.value:
+            raise
+        registration.unregistrable[domain.number] = from_native(*error.args).reason
+        return False
+    return True

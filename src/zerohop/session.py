@@ -28,7 +28,7 @@ from .imports import Imports
 from .lanes import Lanes
 from .opening import Opening
 from .paths import IMPORTED
-from .routes import registered
+from .routes import register, registered
 
 if TYPE_CHECKING:
     from .address import Address
@@ -156,15 +156,9 @@ class Session:
         """With each NIC of the lane, or note why that is impossible."""
         engine = self._context._engine
         for domain in lane.domains:
-            try:
-                # Pinning the pages of a large range takes its time.
-                key = await self._context._control.aside(engine.register_local, registration.region, domain)
-            except NativeError as error:
-                if error.args[0] == Status.CLOSED.value:
-                    raise
-                registration.unregistrable[domain.number] = from_native(*error.args).reason
+            # Pinning the pages of a large range takes its time.
+            if not await self._context._control.aside(register, engine, registration, domain):
                 return
-            registration.local_keys[domain.number] = key
 
     def _handle(self, message: wire.Message, fds: list[int]) -> None:
         if getattr(message, "nfds", 0) and not fds and not isinstance(message, wire.ImportReply):

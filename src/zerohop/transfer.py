@@ -272,7 +272,7 @@ def launch(
     context._check_open()
     for _ in range(_ATTEMPTS):
         try:
-            route = ready_route(context, view, remote)
+            route = ready_route(context, view, remote, nowait=nowait)
         except ZerohopError as error:
             complete_fields(error, kind, None)
             return Failed(context, kind, None, nbytes, error)
@@ -305,8 +305,8 @@ def launch(
     return _post_later(context, kind, view, remote, None, nbytes, value_from, deadline_ns, post, need)
 
 
-def ready_route(context: Context, view: Memory | View, remote: RemoteBuffer) -> Route | None:
-    """The route, if nobody needs to be asked for it.
+def ready_route(context: Context, view: Memory | View, remote: RemoteBuffer, *, nowait: bool = False) -> Route | None:
+    """The route, if nobody needs to be asked for it; ``nowait`` for a call that cannot be put off.
 
     Raises:
         Closed: the Memory is closed.
@@ -325,7 +325,7 @@ def ready_route(context: Context, view: Memory | View, remote: RemoteBuffer) -> 
         connection = context._peers.connected.get(remote.owner)
         if connection is None:
             return None
-        route = context._routes.make(connection, registration, remote._share, key)
+        route = context._routes.make(connection, registration, remote._share, key, at_once=nowait)
         if route is None:
             return None
     if len(routes) > _MANY_ROUTES:

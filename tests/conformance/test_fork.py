@@ -145,6 +145,9 @@ def test_objects_that_the_child_drops(world: World) -> None:
     again.write_bytes(0, b"\1" * 4096)
     assert again.read_bytes(4095, 1) == b"\1"
     again.close()
+    written = held[1]
+    assert isinstance(written, zh.Operation)
+    assert written.result(10) == 1000
     held.clear()
     target.settle(0, 1000, 1)
 

@@ -85,7 +85,7 @@ def test_order_where_the_lane_is_full(world: World, loop: str) -> None:
     connection = _connection(world)
 
     async def main() -> list[zh.Operation[int]]:
-        sends = [connection.send(k.to_bytes(8, "little")) for k in range(total)]
+        sends = [connection.send(k.to_bytes(8, "little"), timeout=100) for k in range(total)]
         with pytest.raises(zh.WouldBlock):
             connection.send_nowait(bytes(8))
         cancelled = connection.send(bytes(8))

@@ -158,7 +158,7 @@ class TestCancelling:
 def test_the_default_deadline_is_the_contexts(open_context: OpenContext, provider: str) -> None:
     options = Options(providers=(provider,), timeout=0.05)
     first, second = open_context(options), open_context(options)
-    connection = first.connect(second.url).result(10)
+    connection = first.connect(second.url, timeout=10).result(10)
     # Nobody receives. A receive itself waits until something comes, as it does for a notification.
     receive = connection.recv(np.zeros(8, np.uint8))
     longer = connection.send(pattern(1, 8), timeout=10)

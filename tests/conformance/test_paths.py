@@ -181,10 +181,12 @@ def test_statistics(world: World) -> None:
         world.here.write(data, target.handle).result(10)
     counts = _counted(here, world.here.statistics())
     assert counts["operations_inline"] + counts["operations_posted"] == 100
-    assert 100_000 <= counts["bytes_sent"] < 200_000
+    # What a NIC moves by itself is counted apart.
+    moved_as = "bytes_direct" if world.provider == "verbs" else "bytes_sent"
+    assert 100_000 <= counts[moved_as] < 200_000
     assert counts["operations_pending"] == counts["refusals"] == counts["connections"] == 0
     moved = {name: connection.statistics()[name] - count for name, count in lane.items()}
-    assert 100_000 <= moved["bytes_sent"] < 200_000
+    assert 100_000 <= moved[moved_as] < 200_000
 
 
 @pytest.mark.parametrize("world", ["shm-other", "tcp-other"], indirect=True)

@@ -11,6 +11,7 @@ import pytest
 
 from support.buffers import KINDS, Kind
 from support.matrix import every_target
+from support.patience import PATIENCE_S
 from support.pattern import expect_equal, pattern
 from support.service import Service
 from support.sizes import MIB
@@ -74,7 +75,7 @@ def _run(world: World, target_kind: Kind, seconds: float) -> None:
 @pytest.mark.parametrize(("world", "target_kind"), every_target(KINDS), indirect=["world"])
 class TestEightThreads:
     def test_for_a_moment(self, world: World, target_kind: Kind) -> None:
-        _run(world, target_kind, 0.5)
+        _run(world, target_kind, 0.06 * PATIENCE_S)
 
     @pytest.mark.slow
     @pytest.mark.timeout(60)

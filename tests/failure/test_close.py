@@ -180,7 +180,11 @@ class TestInTime:
         _expect_prompt(lambda: setting.context.close(timeout=TIMEOUT_S))
         _expect_closed(setting.context, pending)
         if state in ("receiving", "peer stopped"):
-            assert all(isinstance(operation.exception(), zh.Closed) for operation in pending)
+            ended = [operation.exception() for operation in pending]
+            if provider == "verbs":  # a NIC needs nobody at the other side
+                ended = [error for error in ended if error is not None]
+                assert len(ended) >= 100
+            assert all(isinstance(error, zh.Closed) for error in ended)
 
     def test_with_waiting_threads(
         self, open_context: OpenContext, start_peer: StartPeer, provider: str, state: str

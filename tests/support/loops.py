@@ -8,13 +8,15 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from support.patience import ANSWER_S
+
 T = TypeVar("T")
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 LOOPS: dict[str, LoopFactory] = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
-def run(loop: str, main: Coroutine[Any, Any, T], limit: float = 15.0) -> T:
+def run(loop: str, main: Coroutine[Any, Any, T], limit: float = ANSWER_S) -> T:
     """Run it to the end on a loop of its own, which is closed afterwards. Raises TimeoutError past the limit."""
     event_loop = LOOPS[loop]()
     event_loop.set_debug(True)
