@@ -11,6 +11,7 @@ from support.buffers import KINDS, Kind
 from support.loads import Stream
 from support.matrix import every_target
 from support.options import Options
+from support.patience import times
 from support.pattern import pattern
 from support.service import Service
 from support.world import PROVIDERS, WORLDS
@@ -88,7 +89,7 @@ def test_what_a_wait_says_of_itself(world: World) -> None:
 @pytest.mark.parametrize("world", WORLDS, indirect=True)
 def test_every_notification_arrives_once(world: World) -> None:
     """20,000 of them, posted as fast as the lane takes them, while the other side takes them in one by one."""
-    total = 20_000
+    total = times(20_000)
     connection = world.here.connect(world.there.identity.url).result(10)
     taking = world.there.start(Service.take_notifications, total)
     posted = [connection.notify(value) for value in range(total)]
@@ -126,7 +127,7 @@ def _receive(world: World, target_kind: Kind, total: int) -> None:
 @pytest.mark.parametrize(("world", "target_kind"), every_target(KINDS), indirect=["world"])
 class TestNeverBeforeItsData:
     def test_2_000_times(self, world: World, target_kind: Kind) -> None:
-        _receive(world, target_kind, 2_000)
+        _receive(world, target_kind, times(2_000))
 
     @pytest.mark.slow
     @pytest.mark.timeout(600)

@@ -13,6 +13,7 @@ import zerohop as zh
 from support.addresses import Mapping
 from support.buffers import KINDS, Kind
 from support.options import Options
+from support.patience import times
 from support.pattern import POISON, expect_equal, expect_poison, pattern
 from support.world import PROVIDERS, WORLDS
 
@@ -56,7 +57,7 @@ def test_local_address_reused(world: World) -> None:
     """Local side: raw pointers are never cached, so each registration sees the memory that is there now."""
     target = world.target("numpy", NBYTES)
     address: int | None = None
-    for seed in range(20):
+    for seed in range(times(20)):
         mapping = Mapping(NBYTES, address)
         address = mapping.address
         mapping.array()[:] = pattern(seed, NBYTES)
@@ -131,7 +132,7 @@ def test_allocated_freed_and_allocated_again(world: World, kind: Kind) -> None:
     """At the target, 30 times; every handle of a time before is refused, whatever lies at its address by now."""
     into = np.zeros(4096, np.uint8)
     old: list[zh.RemoteBuffer] = []
-    for seed in range(30):
+    for seed in range(times(30)):
         target = world.target(kind, 64 * 1024)
         world.here.write(pattern(seed, 4096), target.handle[:4096]).result(10)
         for handle in old[-3:]:

@@ -13,6 +13,7 @@ import pytest
 import zerohop as zh
 from support.leaks import expect_given_back, holdings
 from support.options import Options
+from support.patience import times
 from support.pattern import pattern
 from support.service import Service
 from support.sizes import GIB, MIB
@@ -200,7 +201,7 @@ def test_two_hundred_connections_leave_nothing(open_context: OpenContext, start_
     handle = bytes(memory.share("rw"))
     peer.call(Service.swarm, handle, options, 0, 2, 1000)
     before, theirs = holdings(), peer.call(Service.holdings)
-    for _ in range(40):
+    for _ in range(times(40)):
         peer.call(Service.swarm, handle, options, 0, 5, 1000)
     expect_given_back(before, holdings, "the server")
     expect_given_back(theirs, lambda: peer.call(Service.holdings), "the process of the clients")

@@ -25,7 +25,6 @@ _ALL = {
     "tcp": Form("tcp", "numpy", waits=True),
     "tcp-staged": Form("tcp", "sim", waits=True),
     "verbs": Form("verbs", "numpy", waits=False),
-    "verbs-sim": Form("verbs", "sim", waits=False),
 }
 FORMS: dict[str, Form] = {name: form for name, form in _ALL.items() if form.provider in PROVIDERS}
 # Those in which the target itself places every byte.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, NamedTuple
+
+from support.patience import LAB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +19,7 @@ SMALL = (0, 1, 7, 8, 63, 64, 65, 255, 256, 257, 4095, 4096, 4097)
 MIDDLE = tuple(switch + step for switch in (8 * KIB, 64 * KIB, 256 * KIB, MIB) for step in (-1, 0, 1))
 # 4 MiB: copies go past the cache from here on.
 LARGE: tuple[int, ...] = (4 * MIB - 1, 4 * MIB, 4 * MIB + 1, 16 * MIB + 3)
-if "ZEROHOP_LAB" in os.environ:  # where a NIC is a program in an emulated machine, and 20 MB take a second
+if LAB:  # where a NIC is a program in an emulated machine, and 20 MB take a second
     LARGE = (4 * MIB + 1,)
 
 # Where a transfer may start: aligned, off by one, across a cache line, across a page.
