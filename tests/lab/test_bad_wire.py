@@ -45,6 +45,7 @@ def test_right_or_an_error(
     context = open_context(Options(providers=("verbs",), nics=NEAR, timeout=TIMEOUT_S))
     peer = start_peer(Options(providers=("verbs",), nics=FAR, timeout=TIMEOUT_S))
     target = Target(peer, "numpy", nbytes + 8)
+    target.put(nbytes, bytes(8))
     body, word = target.handle[:nbytes], target.handle[nbytes:]
     source = context.register(np.zeros(nbytes, np.uint8))
     back = context.register(np.zeros(nbytes, np.uint8))

@@ -46,7 +46,11 @@ bool FramedEndpoint::poll() {
         did |= poll_reads();
         did |= poll_arrivals();
     }
-    if (outbound_pending_.load(std::memory_order_acquire) && lane_.try_lock()) {
+    const bool pending = outbound_pending_.load(std::memory_order_acquire);
+    const bool ours = pending && lane_.try_lock();
+    // Whoever has the lock may have looked for room before there was some: then nobody else looks again.
+    look_again_.store(pending && !ours, std::memory_order_relaxed);
+    if (ours) {
         did |= pump(kSliceBytes);
         lane_.unlock();
     }
@@ -111,7 +115,7 @@ bool FramedEndpoint::ready() const {
     if (!started_.load(std::memory_order_acquire) || !state().ok()) {
         return false;
     }
-    return match_wanted_.load(std::memory_order_acquire) ||
+    return match_wanted_.load(std::memory_order_acquire) || look_again_.load(std::memory_order_relaxed) ||
            stream_->ready(wants_room_.load(std::memory_order_acquire)) || can_send();
 }
 

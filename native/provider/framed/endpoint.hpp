@@ -131,6 +131,7 @@ private:
     Staging staging_; // outlives the sources and sinks below
     SpinLock lane_;
     std::atomic<bool> outbound_pending_{false};
+    std::atomic<bool> look_again_{false}; // the poller's: it could not see to what is pending
     std::atomic<bool> wants_room_{false};
     Outbound outbound_{outbound_pending_};
     Requests requests_;

@@ -16,7 +16,16 @@ size_t SegmentStream::send(std::span<const iovec> pieces) {
     size_t sent = 0;
     size_t piece = 0;
     size_t within = 0;
-    while (piece < pieces.size() && window_left() != 0) {
+    starved_.store(false, std::memory_order_relaxed);
+    while (piece < pieces.size()) {
+        if (window_left() == 0) {
+            // Before the last look: the poller makes room first and asks this afterwards.
+            starved_.store(true, std::memory_order_seq_cst);
+            if (window_left() == 0) {
+                break;
+            }
+            starved_.store(false, std::memory_order_relaxed);
+        }
         size_t left = 0;
         for (size_t i = piece; i < pieces.size(); ++i) {
             left += pieces[i].iov_len;
@@ -66,9 +75,12 @@ size_t SegmentStream::receive(std::span<const iovec> pieces, bool /*streaming*/)
     return got;
 }
 
-bool SegmentStream::ready(bool /*wants_room*/) const {
-    // Room comes with a completion or a word of the other side: both wake the sleeper by themselves.
-    return waiting_.load(std::memory_order_acquire) != 0;
+bool SegmentStream::ready(bool wants_room) const {
+    // A word of the other side wakes a sleeper by itself; but it may have come, and made room, just before a sender
+    // that had found none said so. Room in a queue comes with a completion, which the lane's lock puts before or behind
+    // the sender's look.
+    return waiting_.load(std::memory_order_acquire) != 0 ||
+           (wants_room && starved_.load(std::memory_order_seq_cst) && window_left() != 0);
 }
 
 bool SegmentStream::arrived(const Segment& segment) {

@@ -52,7 +52,8 @@ private:
     VerbsEndpoint& lane_;
     std::atomic<uint32_t> sent_{0}; // written under the lane's lock
     std::atomic<uint32_t> acknowledged_{0};
-    std::deque<Segment> inbound_; // the poller's
+    std::atomic<bool> starved_{false}; // the last send() stopped because the window was full
+    std::deque<Segment> inbound_;      // the poller's
     std::atomic<size_t> waiting_{0};
     uint32_t at_ = sizeof(SegmentHeader); // in the first of them
     std::atomic<uint32_t> taken_{0};
