@@ -39,9 +39,12 @@ set_up_root() {
 
 set_up_network() {
     modprobe -a rdma_rxe rdma_ucm dummy veth sch_netem && ip link set lo up || return
-    # rxe0 talks to itself, over a device that leads nowhere.
-    ip link add d0 type dummy && ip addr add 10.9.0.1/24 dev d0 && ip link set d0 mtu 4200 up &&
-        rdma link add rxe0 type rxe netdev d0 || return
+    # rxe0 and rxe1 talk to themselves, over devices that lead nowhere: the two ports of a machine with two rails.
+    local rail
+    for rail in 0 1; do
+        ip link add d$rail type dummy && ip addr add 10.9.$rail.1/24 dev d$rail && ip link set d$rail mtu 4200 up &&
+            rdma link add rxe$rail type rxe netdev d$rail || return
+    done
     set_up_wire || return
     set_up_card
 }

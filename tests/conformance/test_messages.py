@@ -90,7 +90,7 @@ def test_order_where_the_lane_is_full(world: World, loop: str) -> None:
             connection.send_nowait(bytes(8))
         cancelled = connection.send(bytes(8))
         cancelled.cancel()
-        sends.append(await asyncio.to_thread(connection.send, total.to_bytes(8, "little")))
+        sends.append(await asyncio.to_thread(connection.send, total.to_bytes(8, "little"), timeout=100))
         return sends
 
     sends = run(loop, main())

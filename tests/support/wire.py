@@ -30,10 +30,10 @@ def trouble(words: str) -> Iterator[None]:
 
 
 @contextmanager
-def cut() -> Iterator[None]:
-    """The near end's link is down."""
-    _run("link.sh", "va", "down")
+def cut(interface: str = "va") -> Iterator[None]:
+    """A link is down: that between the two ends, unless told otherwise."""
+    _run("link.sh", interface, "down")
     try:
         yield
     finally:
-        _run("link.sh", "va", "up")
+        _run("link.sh", interface, "up")

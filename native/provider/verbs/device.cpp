@@ -121,6 +121,11 @@ bool Device::refresh() {
     return true;
 }
 
+bool Device::port_active() const {
+    ibv_port_attr now{};
+    return api_.query_port(context_, port_, &now) == 0 && now.state == IBV_PORT_ACTIVE;
+}
+
 Gid Device::gid(int index) const {
     union ibv_gid raw{};
     if (index < 0 || api_.query_gid(context_, port_, index, &raw) != 0) {

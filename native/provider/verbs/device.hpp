@@ -35,6 +35,8 @@ public:
     bool is_ethernet() const { return port_attributes_.link_layer == IBV_LINK_LAYER_ETHERNET; }
     // Asks the port again; false where the device does not answer any more.
     bool refresh();
+    // As it is now; false also where the device does not answer.
+    bool port_active() const;
     [[nodiscard]] Gid gid(int index) const; // throws NativeError
     // Longest message that one work request may carry.
     uint64_t max_message() const;

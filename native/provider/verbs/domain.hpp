@@ -40,6 +40,8 @@ public:
     const std::string& device() const override { return device_->name(); }
     int port() const override { return device_->port(); }
     int number() const override { return number_; }
+    // Asked of the device, where its event may not have come yet.
+    bool port_active() const { return device_->port_active(); }
     bool alive() const override { return device_alive() && port_up_.load(std::memory_order_acquire); }
     std::map<std::string, std::variant<int64_t, double, std::string>> facts() const override;
     std::shared_ptr<Registration> reg(Region& region, uint64_t address, uint64_t nbytes, uint8_t rights) override;

@@ -105,6 +105,7 @@ private:
     void give_up_rest(Transfer& transfer);
     bool end_transfer_if_over(uint32_t index, OpRef& op, Outcome& outcome, uint64_t& nbytes, uint64_t& value);
     void end_chain(uint32_t index);
+    [[nodiscard]] Outcome failure_of(const ibv_wc& completion) const;
     // endpoint.cpp
     bool poll_lane();
     bool pump_flushes();

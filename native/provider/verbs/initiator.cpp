@@ -7,8 +7,10 @@
 #include <arpa/inet.h>
 #include <array>
 #include <bit>
+#include <chrono>
 #include <cstring>
 #include <mutex>
+#include <thread>
 
 namespace zerohop::verbs {
 
@@ -422,7 +424,26 @@ Posted VerbsEndpoint::post_flush(const Request& request) {
     return {Posted::What::posted, {}, std::move(op)};
 }
 
+// Without its link a device may say of itself that it could not send, in the words that it has for its own memory; and
+// say so some moments before the port is down.
+Outcome VerbsEndpoint::failure_of(const ibv_wc& completion) const {
+    const Outcome outcome = outcome_of(completion.status);
+    if (outcome.reason != Reason::local_access) {
+        return outcome;
+    }
+    constexpr int kLooks = 10;
+    constexpr auto kPause = std::chrono::milliseconds(5);
+    for (int look = 0; look < kLooks; ++look) {
+        if (!std::all_of(rails_.begin(), rails_.end(), [](const auto& rail) { return rail->port_active(); })) {
+            return {Status::peer_lost, Reason::port_down};
+        }
+        std::this_thread::sleep_for(kPause);
+    }
+    return outcome;
+}
+
 void VerbsEndpoint::on_sent(const ibv_wc& completion) {
+    const Outcome failure = failure_of(completion);
     const auto index = static_cast<uint32_t>(completion.wr_id >> 1 & 0x7fff'ffff);
     const auto generation = static_cast<uint16_t>(completion.wr_id >> 32);
     OpRef op;
@@ -443,7 +464,7 @@ void VerbsEndpoint::on_sent(const ibv_wc& completion) {
         if (completion.status != IBV_WC_SUCCESS) {
             broken = true;
             if (of_transfer && transfers_[owner].outcome.ok()) {
-                transfers_[owner].outcome = outcome_of(completion.status);
+                transfers_[owner].outcome = failure;
             }
         }
         if ((completion.wr_id & kLast) != 0) {
