@@ -33,8 +33,9 @@ def by_object(profile: Path) -> collections.Counter[str]:
         elif line.startswith("calls="):
             inclusive = True
         elif line[:1].isdigit() or line[:1] in "+-*":
-            if not inclusive:
-                counts[name] += int(line.split()[1])
+            words = line.split()
+            if not inclusive and len(words) > 1:  # a cost of nothing is left out
+                counts[name] += int(words[1])
             inclusive = False
     return counts
 
