@@ -45,7 +45,7 @@ def perftest(program: str, nbytes: int, count: int, column: int) -> float:
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as server:
         deadline = time.monotonic() + 30
         while not (up := listens(port)) and server.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
+            time.sleep(0.01)  # nothing tells that another process listens
         if not up:
             server.kill()
             raise RuntimeError(f"{program} did not start: {server.communicate()[1][-300:]}")

@@ -180,7 +180,7 @@ class Routes:
                 except NativeError as error:
                     raise lane_error(connection, error, "", provider) from None
                 if not done:  # the next best path
-                    return self.make(connection, registration, remote, key)
+                    return self.make(connection, registration, remote, key, at_once=at_once)
             # Nobody at the target checks what reaches the memory by itself, so a handle must not get more than the
             # owner gave.
             nbytes, rights = imported.nbytes, imported.rights

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 # Past 2**31 with a rest that no power of two divides; both ends at odd places. NICs have limits of their own.
 NBYTES = (5 * GIB // 2 if "verbs" in PROVIDERS else 2 * GIB) + 5
+# Of each transfer: through an emulated NIC half a minute and more. A test makes two of them, and checks them.
+TIMEOUT_S = 600 if "verbs" in PROVIDERS else 120
+# Source, target, and as much again for what the blocks are compared with and what is staged.
+NEEDED = 3 * NBYTES
 OFFSET = 3
 BLOCK = 64 * MIB + 1
 
@@ -33,7 +37,7 @@ def _available() -> int:
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1200 if "verbs" in PROVIDERS else 300),
-    pytest.mark.skipif(_available() < 3 * NBYTES, reason=f"needs {3 * NBYTES >> 30} GiB of free memory"),
+    pytest.mark.skipif(_available() < NEEDED, reason=f"needs {NEEDED >> 30} GiB of free memory"),
 ]
 
 
@@ -48,13 +52,13 @@ def test_write_and_read_back(world: World, target_kind: Kind) -> None:
         source.fill(OFFSET + start, min(BLOCK, NBYTES - start), start)
     local = source.memory[OFFSET : OFFSET + NBYTES]
     remote = target.handle[OFFSET : OFFSET + NBYTES]
-    assert world.here.write(local, remote, notify=1, timeout=600).result() == NBYTES
+    assert world.here.write(local, remote, notify=1, timeout=TIMEOUT_S).result() == NBYTES
     world.expect_notification(1, NBYTES)
     for start in starts:
         target.expect(OFFSET + start, min(BLOCK, NBYTES - start), start)
     assert target.get(0, OFFSET) == target.get(OFFSET + NBYTES, OFFSET) == bytes([POISON]) * OFFSET
     source.poison(0, source.nbytes)
-    assert world.here.read(remote, local, timeout=600).result() == NBYTES
+    assert world.here.read(remote, local, timeout=TIMEOUT_S).result() == NBYTES
     for start in starts:
         source.expect(OFFSET + start, min(BLOCK, NBYTES - start), start)
     source.expect_poison(0, OFFSET)

@@ -12,15 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from support.nobody import NOBODY, as_nobody
+
 ROOT = Path(__file__).resolve().parents[2]
-NOBODY = "65534"
-# Root may have the sources and the interpreter where nobody else can read them. Reading is all that this gives back.
-READ = "-all,+dac_read_search"
-
-
-def _as_nobody() -> list[str]:
-    command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs"]
-    return [*command, f"--inh-caps={READ}", f"--ambient-caps={READ}", f"--bounding-set={READ}"]
 
 
 def _run(command: list[str], home: str) -> subprocess.CompletedProcess[str]:
@@ -37,7 +31,7 @@ def test_as_nobody() -> None:
         prefix: list[str] = []
         if os.geteuid() == 0:
             os.chown(home, int(NOBODY), int(NOBODY))
-            prefix = _as_nobody()
+            prefix = as_nobody()
             who = _run([*prefix, sys.executable, "-c", "import os; print(os.getuid(), os.access('/', os.W_OK))"], home)
             assert who.stdout.split() == [NOBODY, "False"], who.stderr
         options = ["-q", "-p", "no:cacheprovider", "-m", "unprivileged and not slow", f"--basetemp={home}/t"]

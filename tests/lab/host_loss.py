@@ -44,7 +44,7 @@ def doomed() -> None:
     memory = context.register(np.zeros(NBYTES, np.uint8))
     (OUT / "handle.new").write_bytes(bytes(memory.share("rw")))
     (OUT / "handle.new").rename(OUT / "handle")
-    time.sleep(PATIENCE_S)
+    time.sleep(PATIENCE_S)  # until its power is taken; longer than that is a failure of the other one
 
 
 def wait_for(path: Path) -> None:
@@ -52,7 +52,7 @@ def wait_for(path: Path) -> None:
     until = time.monotonic() + PATIENCE_S
     while not path.exists():
         assert time.monotonic() < until, f"no {path.name}"
-        time.sleep(0.05)
+        time.sleep(0.05)  # no event crosses the folder that two guests share
 
 
 def survivor() -> None:

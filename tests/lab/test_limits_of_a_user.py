@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from support.nobody import as_nobody
 from support.options import Options
 from support.pattern import pattern
 from support.service import Service
@@ -19,13 +20,6 @@ from support.world import Target
 if TYPE_CHECKING:
     from support.fixtures import OpenContext, StartPeer
 
-NOBODY = "65534"
-# The sources may be where nobody else can read them; to read is all that this gives back.
-READ = "-all,+dac_read_search"
-AS_NOBODY = (
-    *("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs"),
-    *(f"--inh-caps={READ}", f"--ambient-caps={READ}", f"--bounding-set={READ}"),
-)
 REGIONS = 10_000
 
 # Prints the outcome of a write of so many bytes, over verbs and then over whatever there is.
@@ -61,7 +55,7 @@ def _as_nobody(limit: int, which: int, nbytes: int) -> list[str]:
         resource.setrlimit(which, (limit, limit))
 
     ran = subprocess.run(
-        [*AS_NOBODY, sys.executable, "-c", WRITER, str(nbytes)],
+        [*as_nobody(), sys.executable, "-c", WRITER, str(nbytes)],
         capture_output=True,
         text=True,
         check=False,

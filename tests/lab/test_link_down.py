@@ -79,8 +79,7 @@ def test_another_lane_takes_over(open_context: OpenContext, start_peer: StartPee
     memory = context.register(np.full(64 * MIB, 7, np.uint8))
     assert _path(context, memory, target) == "verbs"
     moving = [context.write(memory[k * MIB : (k + 1) * MIB], target.handle[k * MIB : (k + 1) * MIB]) for k in range(64)]
-    while not moving[0].done():
-        time.sleep(0.001)
+    moving[0].result(NEVER_S)
     with cut():
         lost = [error for operation in moving if (error := operation.exception(NEVER_S)) is not None]
         assert lost, "all of it went through before the link was down"

@@ -1,11 +1,31 @@
-// What a completion's status means for the operation that it ends.
+// What a completion says: whose it is, and what its status means for the operation that it ends.
 #pragma once
 
 #include "engine/status.hpp"
 
+#include <cstdint>
 #include <infiniband/verbs.h>
 
 namespace zerohop::verbs {
+
+// In a work request's id: whether it is the last of its chain.
+inline constexpr uint64_t kLast = 1;
+
+inline uint64_t request_id(uint16_t lane, uint16_t generation, uint32_t chain) {
+    return uint64_t{lane} << 48 | uint64_t{generation} << 32 | uint64_t{chain} << 1;
+}
+
+inline uint16_t lane_of(uint64_t id) {
+    return static_cast<uint16_t>(id >> 48);
+}
+
+inline uint16_t generation_of(uint64_t id) {
+    return static_cast<uint16_t>(id >> 32);
+}
+
+inline uint32_t chain_of(uint64_t id) {
+    return static_cast<uint32_t>(id >> 1 & 0x7fff'ffff);
+}
 
 inline Outcome outcome_of(ibv_wc_status status) {
     switch (status) {

@@ -1,5 +1,6 @@
 #include "provider/verbs/domain.hpp"
 
+#include "provider/verbs/completion.hpp"
 #include "provider/verbs/endpoint.hpp"
 #include "provider/verbs/memory_region.hpp"
 
@@ -240,7 +241,7 @@ bool VerbsDomain::reap_sends() {
     std::array<ibv_wc, kBatch> ended;
     const int count = ibv_poll_cq(send_queue_, kBatch, ended.data());
     for (int i = 0; i < count; ++i) {
-        const auto lane = static_cast<size_t>(ended[static_cast<size_t>(i)].wr_id >> 48);
+        const size_t lane = lane_of(ended[static_cast<size_t>(i)].wr_id);
         if (lane < lanes_.size() && lanes_[lane] != nullptr) {
             lanes_[lane]->on_sent(ended[static_cast<size_t>(i)]);
         }

@@ -1,0 +1,139 @@
+// How completions end the operations that this end began, and give back what those held.
+#include "provider/verbs/completion.hpp"
+
+#include "provider/verbs/endpoint.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+namespace zerohop::verbs {
+
+// Without its link a device may say of itself that it could not send, in the words that it has for its own memory; and
+// say so some moments before the port is down.
+Outcome VerbsEndpoint::failure_of(const ibv_wc& completion) const {
+    const Outcome outcome = outcome_of(completion.status);
+    if (outcome.reason != Reason::local_access) {
+        return outcome;
+    }
+    constexpr int kLooks = 10;
+    constexpr auto kPause = std::chrono::milliseconds(5);
+    for (int look = 0; look < kLooks; ++look) {
+        if (!std::all_of(rails_.begin(), rails_.end(), [](const auto& rail) { return rail->port_active(); })) {
+            return {Status::peer_lost, Reason::port_down};
+        }
+        std::this_thread::sleep_for(kPause);
+    }
+    return outcome;
+}
+
+void VerbsEndpoint::on_sent(const ibv_wc& completion) {
+    const Outcome failure = failure_of(completion);
+    const uint32_t index = chain_of(completion.wr_id);
+    const uint16_t generation = generation_of(completion.wr_id);
+    OpRef op;
+    Outcome outcome;
+    uint64_t nbytes = 0;
+    uint64_t value = 0;
+    bool broken = false;
+    bool over = false;
+    {
+        const std::lock_guard lock(lane());
+        if (index >= chains_.size() || chains_[index].what == Chain::What::none ||
+            chains_[index].generation != generation) {
+            return; // of a queue pair that is gone
+        }
+        Chain& chain = chains_[index];
+        const bool of_transfer = chain.what == Chain::What::transfer;
+        const uint32_t owner = chain.owner;
+        if (completion.status != IBV_WC_SUCCESS) {
+            broken = true;
+            if (of_transfer && transfers_[owner].outcome.ok()) {
+                transfers_[owner].outcome = failure;
+            }
+        }
+        if ((completion.wr_id & kLast) != 0) {
+            end_chain(index);
+            over = of_transfer && end_transfer_if_over(owner, op, outcome, nbytes, value);
+        }
+    }
+    if (broken && state().ok()) {
+        fail({Status::peer_lost, Reason::lane_reset});
+    }
+    if (op) {
+        if (outcome.ok()) { // asked after the answer: a write that succeeds was accepted by a living peer
+            outcome = engine().look_at(peer());
+        }
+        if (!op->finish(outcome, outcome.ok() ? nbytes : 0, value)) {
+            over = true;
+        }
+    }
+    if (over && !op) {
+        engine().wake_waiters(); // it had ended before, but only now there is room for another
+    }
+}
+
+// Its requests are back, as is what they were sent from.
+void VerbsEndpoint::end_chain(uint32_t index) {
+    Chain& chain = chains_[index];
+    Queue& queue = queues_[chain.queue];
+    queue.free += chain.requests;
+    rails_[queue.rail]->give_room(chain.requests);
+    if (chain.what == Chain::What::transfer) {
+        --transfers_[chain.owner].chains;
+    }
+    if (chain.data != nullptr) {
+        rails_[queue.rail]->send_buffers().give({chain.data, chain.key});
+        chain.data = nullptr;
+    }
+    chain.what = Chain::What::none;
+    ++chain.generation;
+    chains_.remove(index);
+}
+
+// When nothing of it is under way or still to be posted: unpins, before anybody can see the end.
+bool VerbsEndpoint::end_transfer_if_over(uint32_t index, OpRef& op, Outcome& outcome, uint64_t& nbytes,
+                                         uint64_t& value) {
+    Transfer& transfer = transfers_[index];
+    if (transfer.chains != 0 || ((!transfer.all_posted || transfer.marks_due) && transfer.outcome.ok() && !closing_)) {
+        return false;
+    }
+    if (!transfer.all_posted || transfer.marks_due) {
+        std::erase(posting_, index);
+    }
+    op = std::move(transfer.op);
+    outcome = transfer.outcome;
+    nbytes = transfer.nbytes;
+    value = transfer.word == nullptr ? 0 : *transfer.word;
+    if (transfer.notify >= 0 && !transfer.marked) {
+        give_credit_back(); // nothing was announced
+    }
+    if (!closing_) {
+        requests().epochs.end(transfer.epoch);
+    }
+    drop_transfer(index);
+    return true;
+}
+
+// Nobody waits for what is not posted yet, and nothing is to be announced.
+void VerbsEndpoint::give_up_rest(Transfer& transfer) {
+    transfer.there = {};
+    transfer.all_posted = true;
+    transfer.marks_due = false;
+    if (transfer.notify >= 0) {
+        transfer.notify = -1;
+        give_credit_back();
+    }
+}
+
+void VerbsEndpoint::drop_transfer(uint32_t index) {
+    Transfer& transfer = transfers_[index];
+    if (transfer.word != nullptr) {
+        free_words_.push_back(transfer.word_index);
+    }
+    transfer = Transfer{};
+    transfers_.remove(index);
+}
+
+} // namespace zerohop::verbs
