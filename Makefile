@@ -62,7 +62,7 @@ lab: lab-setup ## RDMA tests and benchmarks in an emulated machine with Soft-RoC
 
 lab-setup: ## what the lab needs: QEMU, a kernel with Soft-RoCE, virtme-ng; says why where it cannot run
 	@lab/setup.sh
-	@$(SETUP) test
+	@$(SETUP) test lab
 
 lab-bench: lab-setup ## the lab's benchmarks alone, into bench/results/
 	@lab/suites.sh bench

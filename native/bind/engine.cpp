@@ -240,7 +240,7 @@ void register_engine(nb::module_& m) {
         .def(
             "map",
             [](Engine&, int fd, uint64_t offset, uint64_t nbytes, bool writable) {
-                return PyMapping{std::make_shared<Mapping>(fd, offset, nbytes, writable)};
+                return PyMapping{make_pinnable<Mapping>(fd, offset, nbytes, writable)};
             },
             nb::arg("fd"), nb::arg("offset"), nb::arg("nbytes"), nb::arg("writable"))
         .def("route", &route, nb::arg("endpoint"), nb::arg("region"), nb::arg("share_id"), nb::arg("capability"),
@@ -268,7 +268,7 @@ void register_engine(nb::module_& m) {
             [](const Self& self, uint64_t deadline_ns) {
                 check_open(*self);
                 PyOp op{self, self->operations().create(deadline_ns)};
-                self->note_pending();
+                self->note_pending(deadline_ns);
                 return op;
             },
             nb::arg("deadline_ns"))

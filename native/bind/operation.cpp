@@ -49,7 +49,14 @@ void register_operation(nb::module_& m) {
         .def("close", [](const PyBell& self) { self.bell->close(); });
 
     nb::class_<PyOp>(m, "Op", "An operation in flight. Dropping it never blocks and cancels nothing.")
-        .def("done", [](const PyOp& self) { return self.op->done(); })
+        .def("done",
+             [](const PyOp& self) {
+                 if (!self.op->done()) { // whoever asks again and again waits, and may be the only one to poll
+                     const Released release;
+                     self.engine->wait([&] { return self.op->done(); }, 0, 0, false);
+                 }
+                 return self.op->done();
+             })
         .def(
             "wait",
             [](const PyOp& self, uint64_t deadline_ns, uint64_t spin_ns) {

@@ -231,24 +231,27 @@ Posted Engine::post(Endpoint& endpoint, Request& request, bool nowait) {
     }
     if (posted.what == Posted::What::posted) {
         posted_.fetch_add(1, std::memory_order_relaxed);
-        after_post(endpoint);
+        after_post(endpoint, request.deadline_ns);
     } else if (posted.what == Posted::What::done) {
         inline_.fetch_add(1, std::memory_order_relaxed);
     }
     return posted;
 }
 
-void Engine::after_post(Endpoint& endpoint) {
+void Engine::after_post(Endpoint& endpoint, uint64_t deadline_ns) {
     if (endpoint.has_local_work()) {
         poller_.kick();
+    } else if (endpoint.needs_polling()) {
+        poller_.limit_sleep(now_ns(), kDeviceInterval);
     } else {
-        note_pending();
+        note_pending(deadline_ns);
     }
 }
 
-void Engine::note_pending() {
+void Engine::note_pending(uint64_t deadline_ns) {
     const uint64_t now = now_ns();
-    poller_.limit_sleep(now, sleep_limit_ns(now));
+    const uint64_t left = deadline_ns == 0 ? UINT64_MAX : deadline_ns - std::min(deadline_ns, now);
+    poller_.limit_sleep(now, std::min(left, kPresenceInterval));
 }
 
 bool Engine::wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep) {

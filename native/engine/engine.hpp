@@ -61,7 +61,7 @@ public:
     [[nodiscard]] Posted post(uint64_t id, Request& request, bool nowait);
     [[nodiscard]] Posted post(Endpoint& endpoint, Request& request, bool nowait);
     // An operation pends that no lane knows of: sleepers must mind its deadline.
-    void note_pending();
+    void note_pending(uint64_t deadline_ns);
     bool wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep = true);
     [[nodiscard]] std::optional<Notification> pop_notification(uint64_t deadline_ns, uint64_t spin_ns, bool may_wait);
 
@@ -75,7 +75,10 @@ public:
     // A lane found its peer gone: everything to that peer ends.
     void lose_peer(Peer& peer, Outcome outcome);
     // Ok while the peer lives, else how it was lost; everything to it ends then.
-    [[nodiscard]] Outcome look_at(Peer& peer);
+    [[nodiscard]] Outcome look_at(Peer& peer) {
+        const Outcome state = peer.state();
+        return state.ok() && peer.dead() ? lose_dead_peer(peer) : state;
+    }
 
     // Bounded: false when device copies were still running at the deadline (their memory then stays).
     bool close(uint64_t deadline_ns);
@@ -99,14 +102,21 @@ private:
     bool poll() override;
     void tick(uint64_t now) override;
     bool ready() override;
-    bool arm() override;
+    bool arm(bool for_caller) override;
     bool unarmed() override;
+    [[nodiscard]] bool ends_matter() const;
     void woken() override;
     uint64_t sleep_limit_ns(uint64_t now) override;
     void look_at_peers();
+    Outcome lose_dead_peer(Peer& peer);
     void take_arrived(Endpoint& endpoint);
     void reap_endpoints();
-    void after_post(Endpoint& endpoint);
+    void after_post(Endpoint& endpoint, uint64_t deadline_ns);
+
+    // How often peers on this host are looked at while something pends and nobody spins.
+    static constexpr uint64_t kPresenceInterval = 5 * kMillisecond;
+    // How often device copies are looked at: a GPU wakes nobody.
+    static constexpr uint64_t kDeviceInterval = 50 * kMicrosecond;
 
     const EngineOptions options_;
     EventCount finished_;

@@ -25,11 +25,14 @@ LoopBell::LoopBell(Poller& poller, std::shared_ptr<CompletionQueue> queue)
 }
 
 void LoopBell::listen() {
-    if (!epoll_ || listening_.exchange(true, std::memory_order_acq_rel)) {
+    if (!epoll_) {
         return; // closed: nobody would ever stop listening
     }
-    poller_.loop_listens(true); // first: the progress thread may be woken by the same message
-    watch_messages(true);
+    if (!listening_.exchange(true, std::memory_order_acq_rel)) {
+        poller_.loop_listens(true); // first: the progress thread may be woken by the same message
+        watch_messages(true);
+    }
+    poller_.arm_devices();
 }
 
 std::vector<uint64_t> LoopBell::drain() {

@@ -6,7 +6,7 @@
 namespace zerohop {
 
 bool Operation::finish(Outcome outcome, uint64_t bytes_done, uint64_t value) {
-    std::vector<std::pair<std::shared_ptr<CompletionQueue>, uint64_t>> armed;
+    bool told = false; // somebody, by their queue
     {
         const std::lock_guard lock(lock_);
         if (status_.load(std::memory_order_relaxed) != Status::pending) {
@@ -16,21 +16,39 @@ bool Operation::finish(Outcome outcome, uint64_t bytes_done, uint64_t value) {
         bytes_done_ = bytes_done;
         value_ = value;
         finished_ns_ = now_ns();
-        armed.swap(armed_);
+        told = !armed_.empty();
+        if (told) {
+            slab_->awaited_.fetch_sub(1, std::memory_order_relaxed);
+        }
         status_.store(outcome.status, std::memory_order_release);
     }
     slab_->pending_.fetch_sub(1, std::memory_order_acq_rel);
-    for (const auto& [queue, token] : armed) {
-        queue->push(token); // before the wake: a waiter may be waiting for the queue itself
+    if (told) {
+        tell(); // before the wake: a waiter may be waiting for the queue itself
     }
     slab_->on_finish_();
     return true;
+}
+
+// Nobody arms it any more.
+void Operation::tell() {
+    std::vector<std::pair<std::shared_ptr<CompletionQueue>, uint64_t>> armed;
+    {
+        const std::lock_guard lock(lock_);
+        armed.swap(armed_);
+    }
+    for (const auto& [queue, token] : armed) {
+        queue->push(token);
+    }
 }
 
 bool Operation::arm(std::shared_ptr<CompletionQueue> queue, uint64_t token) {
     const std::lock_guard lock(lock_);
     if (status_.load(std::memory_order_relaxed) != Status::pending) {
         return false;
+    }
+    if (armed_.empty()) {
+        slab_->awaited_.fetch_add(1, std::memory_order_relaxed);
     }
     std::erase_if(armed_, [](const auto& each) { return each.first->closed(); });
     armed_.emplace_back(std::move(queue), token);
@@ -39,7 +57,12 @@ bool Operation::arm(std::shared_ptr<CompletionQueue> queue, uint64_t token) {
 
 void Operation::disarm(const CompletionQueue& queue, uint64_t token) {
     const std::lock_guard lock(lock_);
-    std::erase_if(armed_, [&](const auto& each) { return each.first.get() == &queue && each.second == token; });
+    const bool gone = std::erase_if(armed_, [&](const auto& each) {
+                          return each.first.get() == &queue && each.second == token;
+                      }) != 0;
+    if (gone && armed_.empty() && status_.load(std::memory_order_relaxed) == Status::pending) {
+        slab_->awaited_.fetch_sub(1, std::memory_order_relaxed);
+    }
 }
 
 OpRef OperationSlab::create(uint64_t deadline_ns) {
@@ -83,8 +106,9 @@ void OperationSlab::note_deadline(uint64_t deadline_ns) {
 }
 
 void OperationSlab::release(Operation* op) {
-    // Dropped while pending: nobody can ever end it or ask for it.
-    op->finish({Status::cancelled, Reason::user});
+    if (!op->done()) { // dropped while pending: nobody can ever end it or ask for it
+        op->finish({Status::cancelled, Reason::user});
+    }
     const std::lock_guard lock(lock_);
     op->next_free_ = free_;
     free_ = op;

@@ -45,6 +45,7 @@ public:
 private:
     friend class OperationSlab;
     friend class OpRef;
+    void tell();
 
     std::atomic<Status> status_{Status::ok};
     Reason reason_ = Reason::none;
@@ -74,9 +75,10 @@ public:
         std::swap(op_, other.op_);
         return *this;
     }
-    ~OpRef() { reset(); }
+    [[gnu::always_inline]] ~OpRef() { reset(); }
+    void swap(OpRef& other) noexcept { std::swap(op_, other.op_); }
 
-    void reset();
+    [[gnu::always_inline]] void reset(); // a few instructions, and on every way
     Operation* operator->() const { return op_; }
     Operation& operator*() const { return *op_; }
     explicit operator bool() const { return op_ != nullptr; }
@@ -100,6 +102,8 @@ public:
     void finish_all(Outcome outcome);
 
     uint64_t pending() const { return pending_.load(std::memory_order_acquire); }
+    // Of these, how many are to be told of in a completion queue.
+    uint64_t awaited() const { return awaited_.load(std::memory_order_relaxed); }
     // A lower bound of the deadlines in flight; UINT64_MAX when none.
     uint64_t earliest_deadline() const { return earliest_.load(std::memory_order_acquire); }
 
@@ -119,14 +123,17 @@ private:
     Operation* free_ = nullptr;
     std::vector<std::unique_ptr<Chunk>> chunks_;
     std::atomic<uint64_t> pending_{0};
+    std::atomic<uint64_t> awaited_{0};
     std::atomic<uint64_t> earliest_{UINT64_MAX};
 };
 
 inline void OpRef::reset() {
-    if (op_ != nullptr && op_->holders_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-        op_->slab_->release(op_);
+    if (op_ != nullptr) {
+        Operation* op = std::exchange(op_, nullptr);
+        if (op->holders_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+            op->slab_->release(op);
+        }
     }
-    op_ = nullptr;
 }
 
 } // namespace zerohop

@@ -12,6 +12,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+#include <utility>
 
 namespace zerohop {
 
@@ -20,8 +21,9 @@ namespace {
 constexpr uint64_t kTick = kMillisecond;
 constexpr uint64_t kFirstYield = 20 * kMicrosecond; // much longer than an answer takes from a peer that spins, too
 constexpr uint64_t kLinger = 5 * kMillisecond;      // no longer than the engine's look at its peers
-constexpr uint64_t kNap = 200 * kMicrosecond;       // while callers come and go, instead of arming devices each time
-constexpr uint64_t kBusy = kMillisecond;            // how long after the last of them
+constexpr uint64_t kSoon = kMillisecond;            // a caller that comes back sooner will do so again,
+constexpr int kLate = 2;                            // also after one delay
+constexpr uint64_t kStreak = 5 * kMillisecond;      // how long the next one is waited for, instead of arming devices
 constexpr uint64_t kLoopFirst = 100 * kMicrosecond; // about what waking a thread on another processor takes
 
 Descriptor checked(int fd, const char* what) {
@@ -118,8 +120,11 @@ void Poller::abandon() {
     }
 }
 
-void Poller::enter() {
-    callers_.fetch_add(1, std::memory_order_seq_cst);
+void Poller::enter(uint64_t now) {
+    if (callers_.fetch_add(1, std::memory_order_seq_cst) == 0) {
+        const bool late = now >= last_left_ns_.load(std::memory_order_relaxed) + kSoon;
+        late_.store(late ? late_.load(std::memory_order_relaxed) + 1 : 0, std::memory_order_relaxed);
+    }
     watch_descriptors_if_no_caller();
 }
 
@@ -129,19 +134,39 @@ void Poller::leave() {
     }
     watch_descriptors_if_no_caller();
     presence_.set_sleeping(true);
+    const uint64_t now = now_ns();
+    last_left_ns_.store(now, std::memory_order_relaxed);
+    uint64_t limit = UINT64_MAX;
+    if (work_.unarmed()) {
+        if (late_.load(std::memory_order_relaxed) < kLate) {
+            limit = kStreak;
+        } else if (work_.arm(false)) { // what came before that, nobody would see
+            poll_if_free();
+        }
+    }
     // Work that came before the flag was up rang no doorbell.
     if (work_.ready()) {
         kick();
     } else {
-        const uint64_t now = now_ns();
-        last_left_ns_.store(now, std::memory_order_relaxed);
-        const uint64_t limit = work_.sleep_limit_ns(now);
-        limit_sleep(now, work_.unarmed() ? std::min(limit, kNap) : limit);
+        limit_sleep(now, std::min(limit, work_.sleep_limit_ns(now)));
     }
 }
 
-bool Poller::busy_lately(uint64_t now) const {
-    return now < last_left_ns_.load(std::memory_order_relaxed) + kBusy;
+void Poller::poll_if_free() {
+    if (polling_.try_lock()) {
+        work_.poll();
+        tick_when_due(now_ns());
+        polling_.unlock();
+        finished_.notify_all();
+    }
+}
+
+// While callers come and go all the time they see to the devices: how long the progress thread leaves that to them
+// before it looks whether they still do. 0: they do not.
+uint64_t Poller::streak_left(uint64_t now) const {
+    const uint64_t until = last_left_ns_.load(std::memory_order_relaxed) + kStreak;
+    const bool streak = late_.load(std::memory_order_relaxed) < kLate && now < until && work_.unarmed();
+    return streak ? until - now : 0;
 }
 
 void Poller::watch_device(int fd) {
@@ -232,8 +257,9 @@ bool Poller::wait(const std::function<bool()>& done, uint64_t deadline_ns, uint6
     if (done()) {
         return true;
     }
-    const uint64_t spin_end = now_ns() + spin_ns;
-    enter();
+    const uint64_t began = now_ns();
+    const uint64_t spin_end = began + spin_ns;
+    enter(began);
     for (;;) {
         if (polling_.try_lock()) {
             poll_and_hand_over(done, deadline_ns, spin_ns, may_sleep);
@@ -309,7 +335,7 @@ void Poller::sleep_as_caller(const std::function<bool()>& done, uint64_t deadlin
     kick_progress();
     presence_.set_sleeping(true);
     // Who ends an operation from here on rings; what was ended before is seen now.
-    if (!done() && !work_.arm() && !work_.ready()) {
+    if (!done() && !work_.arm(true) && !work_.ready()) {
         const uint64_t now = now_ns();
         uint64_t limit = deadline_ns == 0 ? UINT64_MAX : deadline_ns - std::min(deadline_ns, now);
         limit = std::min(limit, work_.sleep_limit_ns(now));
@@ -340,7 +366,7 @@ void Poller::exclusive(const std::function<void()>& f) {
 }
 
 void Poller::poll_once() {
-    enter();
+    enter(now_ns());
     if (polling_.try_lock()) {
         presence_.set_sleeping(false);
         presence_.drain(); // nobody sleeps on it: a caller that does holds the right to poll
@@ -350,6 +376,12 @@ void Poller::poll_once() {
         finished_.notify_all();
     }
     leave(); // work that is left kicks the progress thread
+}
+
+void Poller::arm_devices() {
+    if (work_.unarmed() && work_.arm(false)) {
+        poll_if_free();
+    }
 }
 
 // The message woke an event loop, too. It is there sooner when it polls itself, and would only be held up by us; but
@@ -383,16 +415,18 @@ void Poller::run() {
         const uint64_t now = now_ns();
         const uint64_t linger = linger_until == 0 ? UINT64_MAX : linger_until - std::min(linger_until, now);
         // A caller that polls for long arms when it sleeps itself, and tells when it leaves.
-        const bool nap = work_.unarmed() && busy_lately(now);
-        const bool armed_late = !nap && callers_.load(std::memory_order_seq_cst) == 0 && work_.arm();
-        const uint64_t limit = std::min({work_.sleep_limit_ns(now), linger, nap ? kNap : UINT64_MAX});
+        const uint64_t streak = streak_left(now);
+        const bool armed_late = streak == 0 && callers_.load(std::memory_order_seq_cst) == 0 && work_.arm(false);
+        const uint64_t limit = std::min({work_.sleep_limit_ns(now), linger, streak != 0 ? streak : UINT64_MAX});
         wakes_at_.store(limit == UINT64_MAX ? UINT64_MAX : now + limit, std::memory_order_seq_cst);
         const bool stay_awake = armed_late || (callers_.load(std::memory_order_seq_cst) == 0 && work_.ready());
         bool rung = false;
+        bool till_streak_ends = false;
         if (!stay_awake) {
             // What was posted while wakes_at_ was old has either kicked or is in this limit.
-            const uint64_t fresh = work_.sleep_limit_ns(now_ns());
-            rung = sleep_on(progress_epoll_.get(), std::min(limit, fresh));
+            const uint64_t asleep = std::min(limit, work_.sleep_limit_ns(now_ns()));
+            till_streak_ends = asleep == streak;
+            rung = sleep_on(progress_epoll_.get(), asleep);
             sleeps_.fetch_add(1, std::memory_order_relaxed);
         }
         wakes_at_.store(0, std::memory_order_seq_cst);
@@ -413,7 +447,8 @@ void Poller::run() {
                 presence_.ring(); // that may have been the sleeper's message
             }
         }
-        if (callers_.load(std::memory_order_seq_cst) == 0 && polling_.try_lock()) {
+        const bool theirs = till_streak_ends && !rung && !kicked && streak_left(woken) != 0;
+        if (!theirs && callers_.load(std::memory_order_seq_cst) == 0 && polling_.try_lock()) {
             spin_as_progress();
             polling_.unlock();
             finished_.notify_all();
@@ -423,7 +458,7 @@ void Poller::run() {
                 linger_until = 0;
             }
         } else if (kicked || linger_until != 0) {
-            linger_until = woken + kLinger; // a caller polls, perhaps not for long enough
+            linger_until = woken + kLinger; // a caller polls, or did just now, perhaps not for long enough
         }
         while (exclusive_.load(std::memory_order_seq_cst) != 0) {
             sched_yield();

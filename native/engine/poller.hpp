@@ -30,10 +30,11 @@ public:
     virtual bool ready() = 0;
     // How long a sleeper may sleep at most before tick() or poll() must run; UINT64_MAX for no limit.
     virtual uint64_t sleep_limit_ns(uint64_t now) = 0;
-    // Nobody will poll for a while: from now on, whatever happens in a device makes a watched descriptor readable.
-    // True when something may have happened before that.
-    virtual bool arm() { return false; }
-    // Is there a device of which nobody would notice that something happened? Then a sleep must be a nap.
+    // Nobody will poll for a while: from now on, what happens in a device makes a watched descriptor readable. True
+    // when something may have happened before that. `for_caller`: one that waits for anything at all, and else for
+    // what somebody must act upon.
+    virtual bool arm(bool /*for_caller*/) { return false; }
+    // Is there a device of which nobody would notice that something happened to be acted upon?
     virtual bool unarmed() { return false; }
     // A descriptor became readable: takes what a device says by its own, which would stay readable otherwise.
     virtual void woken() {}
@@ -91,13 +92,15 @@ public:
     int sockets_fd() const { return descriptors_epoll_.get(); }
     void loop_listens(bool listens) { listening_loops_.fetch_add(listens ? 1 : -1, std::memory_order_seq_cst); }
     void poll_once();
+    // Whatever a device does from now on is noticed; what it has done is seen to.
+    void arm_devices();
     bool anything_watched() const { return descriptors() != 0 || devices_.load(std::memory_order_relaxed) != 0; }
     int descriptors() const { return descriptors_.load(std::memory_order_relaxed); }
     uint64_t spin_ns() const { return spin_ns_; }
     uint64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }
 
 private:
-    void enter();
+    void enter(uint64_t now);
     void leave();
     void run();
     void poll_until(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep);
@@ -107,7 +110,8 @@ private:
     void spin_as_progress();
     void watch_descriptors_if_no_caller();
     void let_loop_go_first();
-    [[nodiscard]] bool busy_lately(uint64_t now) const;
+    void poll_if_free();
+    [[nodiscard]] uint64_t streak_left(uint64_t now) const;
     void tick_when_due(uint64_t now);
 
     Pollable& work_;
@@ -134,6 +138,7 @@ private:
     std::atomic<int> descriptors_{0};
     std::atomic<int> devices_{0};
     std::atomic<uint64_t> last_left_ns_{0}; // when a caller last stopped polling
+    std::atomic<int> late_{0};              // how many in a row came late after the one before
     bool descriptors_watched_ = true;
     Descriptor kick_fd_;
     Descriptor descriptors_epoll_; // the sockets

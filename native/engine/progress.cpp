@@ -7,11 +7,7 @@ namespace zerohop {
 
 namespace {
 
-// How often peers on this host are looked at while something pends and nobody spins.
-constexpr uint64_t kPresenceInterval = 5 * kMillisecond;
 constexpr int kLastPasses = 64; // of 256 KiB: more than any lane buffers
-// How often device copies are looked at: a GPU wakes nobody.
-constexpr uint64_t kDeviceInterval = 50 * kMicrosecond;
 
 } // namespace
 
@@ -39,18 +35,35 @@ bool Engine::ready() {
            poller_.any_descriptor_ready();
 }
 
-bool Engine::arm() {
+// Does anything follow from the end of an operation that this side began, although nobody waits in a call? With the
+// lock held.
+bool Engine::ends_matter() const {
+    return operations_.awaited() != 0 ||
+           std::any_of(endpoints_.begin(), endpoints_.end(), [](const auto& endpoint) { return endpoint->stalled(); });
+}
+
+bool Engine::arm(bool for_caller) {
     const std::lock_guard lock(endpoints_lock_);
+    if (domains_.empty()) {
+        return false;
+    }
+    using Happening = Domain::Happening;
+    const Happening what = for_caller || ends_matter() ? Happening::arrivals_and_ends : Happening::arrivals;
     bool again = false;
     for (const auto& domain : domains_) {
-        again |= domain->arm();
+        again |= domain->arm(what);
     }
     return again;
 }
 
 bool Engine::unarmed() {
     const std::lock_guard lock(endpoints_lock_);
-    return std::any_of(domains_.begin(), domains_.end(), [](const auto& domain) { return domain->unarmed(); });
+    if (domains_.empty()) {
+        return false;
+    }
+    using Happening = Domain::Happening;
+    const Happening what = ends_matter() ? Happening::arrivals_and_ends : Happening::arrivals;
+    return std::any_of(domains_.begin(), domains_.end(), [&](const auto& domain) { return domain->unarmed(what); });
 }
 
 void Engine::woken() {
@@ -123,11 +136,9 @@ void Engine::take_arrived(Endpoint& endpoint) {
     }
 }
 
-Outcome Engine::look_at(Peer& peer) {
-    if (peer.state().ok() && peer.dead()) {
-        const bool died = peer.presence()->life() == PeerPresence::Life::dead;
-        lose_peer(peer, {Status::peer_lost, died ? Reason::process_died : Reason::stream_closed});
-    }
+Outcome Engine::lose_dead_peer(Peer& peer) {
+    const bool died = peer.presence()->life() == PeerPresence::Life::dead;
+    lose_peer(peer, {Status::peer_lost, died ? Reason::process_died : Reason::stream_closed});
     return peer.state();
 }
 

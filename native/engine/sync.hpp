@@ -25,13 +25,9 @@ inline void cpu_pause() {
 // Test-and-test-and-set. After a short spin it yields, because on a small machine the holder may need this core.
 class SpinLock {
 public:
-    void lock() {
-        for (int spins = 0; !try_lock(); ++spins) {
-            if (spins < 200) {
-                cpu_pause();
-            } else {
-                sched_yield();
-            }
+    [[gnu::always_inline]] void lock() {
+        if (held_.exchange(true, std::memory_order_acquire)) {
+            wait_and_lock();
         }
     }
     bool try_lock() {
@@ -40,6 +36,16 @@ public:
     void unlock() { held_.store(false, std::memory_order_release); }
 
 private:
+    [[gnu::noinline]] void wait_and_lock() {
+        for (int spins = 0; !try_lock(); ++spins) {
+            if (spins < 200) {
+                cpu_pause();
+            } else {
+                sched_yield();
+            }
+        }
+    }
+
     std::atomic<bool> held_{false};
 };
 

@@ -57,7 +57,7 @@ Descriptor make_memfd(const char* name, size_t nbytes, unsigned seals) {
 
 std::shared_ptr<Region> Region::wrap(uint64_t address, size_t nbytes, int device, int fd, uint64_t fd_offset,
                                      bool readonly) {
-    std::shared_ptr<Region> region(new Region);
+    std::shared_ptr<Region> region(new Region, Orphan{});
     region->address_ = address;
     region->nbytes_ = nbytes;
     region->device_ = device;
@@ -70,7 +70,7 @@ std::shared_ptr<Region> Region::wrap(uint64_t address, size_t nbytes, int device
 }
 
 std::shared_ptr<Region> Region::allocate_host(size_t nbytes) {
-    std::shared_ptr<Region> region(new Region);
+    std::shared_ptr<Region> region(new Region, Orphan{});
     const size_t mapped = round_to_pages(nbytes == 0 ? 1 : nbytes);
     // Sealed, so that no holder of the descriptor can pull pages away from under a peer's copy.
     region->backing_ = make_memfd("zerohop-alloc", mapped, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
@@ -85,7 +85,7 @@ std::shared_ptr<Region> Region::allocate_host(size_t nbytes) {
 }
 
 std::shared_ptr<Region> Region::allocate_device(std::shared_ptr<accel::Device> device, int index, size_t nbytes) {
-    std::shared_ptr<Region> region(new Region);
+    std::shared_ptr<Region> region(new Region, Orphan{});
     uint64_t address = 0;
     const Outcome outcome = device->alloc(nbytes, address);
     if (!outcome.ok()) {

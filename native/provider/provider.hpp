@@ -108,6 +108,8 @@ public:
     [[nodiscard]] virtual bool ready() const = 0;
     // Has it work that needs nothing from the peer? Then somebody must poll even if nobody waits.
     [[nodiscard]] virtual bool has_local_work() const = 0;
+    // Has it more to send when what it sent before has ended? Then somebody must notice that.
+    [[nodiscard]] virtual bool stalled() const { return false; }
     // Does it wait for something that wakes nobody (device copies)? Then sleeping must be short.
     [[nodiscard]] virtual bool needs_polling() const = 0;
     // Nothing of it is in use by a device any more; only then may it be destroyed.
@@ -141,13 +143,14 @@ public:
 
     // As of Endpoint: completions for all lanes of the device.
     virtual bool poll() = 0;
-    // Nobody will poll for a while: from now on whatever happens makes a watched descriptor readable. True when
-    // something may have happened before that.
-    virtual bool arm() = 0;
+    // Nobody will poll for a while: from now on what happens makes a watched descriptor readable. True when something
+    // may have happened before that. The end of what was sent may be left out: it needs nobody's help.
+    enum class Happening : uint8_t { arrivals, arrivals_and_ends };
+    virtual bool arm(Happening what) = 0;
     // A watched descriptor may be readable: takes what it says. Nothing is armed after that.
     virtual void woken() = 0;
     // Would nobody notice if something happened? Then sleeping must be short.
-    [[nodiscard]] virtual bool unarmed() const = 0;
+    [[nodiscard]] virtual bool unarmed(Happening what) const = 0;
     // Before it goes; its lanes are gone.
     virtual void close() = 0;
 };

@@ -219,7 +219,7 @@ struct Pair {
         const size_t nbytes = reach.remote->nbytes();
         reach.share = b.engine->shares().add(reach.remote, 0, nbytes, rights, kCapability);
         if (mapped) {
-            reach.mapping = std::make_shared<Mapping>(reach.remote->fd(), 0, nbytes, (rights & kRightWrite) != 0);
+            reach.mapping = make_pinnable<Mapping>(reach.remote->fd(), 0, nbytes, (rights & kRightWrite) != 0);
         }
         reach.route = a.engine->add_route(route(reach, nbytes, rights));
     }

@@ -167,6 +167,28 @@ TEST_CASE("operation: nobody is told who does not want to know any more") {
     CHECK(one->drain() == std::vector<uint64_t>{1, 3, 4});
 }
 
+TEST_CASE("operation: how many somebody is to be told of") {
+    Slab s;
+    const auto queue = std::make_shared<CompletionQueue>();
+    const OpRef op = s.slab.create(0);
+    const OpRef other = s.slab.create(0);
+    CHECK(s.slab.awaited() == 0);
+    CHECK(op->arm(queue, 1));
+    CHECK(op->arm(queue, 2));
+    CHECK(other->arm(queue, 3));
+    CHECK(s.slab.awaited() == 2);
+    op->disarm(*queue, 1);
+    CHECK(s.slab.awaited() == 2);
+    op->disarm(*queue, 2);
+    op->disarm(*queue, 2);
+    CHECK(s.slab.awaited() == 1);
+    other->finish({});
+    other->disarm(*queue, 3);
+    CHECK(s.slab.awaited() == 0);
+    op->finish({});
+    CHECK(s.slab.awaited() == 0);
+}
+
 TEST_CASE("operation: its token is in the queue before those who wait are woken") {
     // They look at the queue when they wake, and would go back to sleep.
     const auto queue = std::make_shared<CompletionQueue>();

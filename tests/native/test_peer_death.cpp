@@ -114,7 +114,7 @@ struct Other {
         tell(socket.get(), mine);
         const Hello ready = hear(socket.get());
         side.lane->connect({"", {tcp ? sockets.a : ready.fds[0]}});
-        mapping = std::make_shared<Mapping>(hello.fds[2], 0, kBytes, true);
+        mapping = make_pinnable<Mapping>(hello.fds[2], 0, kBytes, true);
         close_all(hello);
         close_all(ready);
         if (tcp) {

@@ -103,13 +103,39 @@ TEST_CASE("a share's registration ends when it is revoked, and none is made afte
 }
 
 TEST_CASE("remote keys drain like a mapping") {
-    const auto keys = std::make_shared<RemoteKeys>(4096, 64, kRightRead, std::vector<uint32_t>{1, 2}, true);
+    const auto keys = make_pinnable<RemoteKeys>(4096, 64, kRightRead, std::vector<uint32_t>{1, 2}, true);
     Pin<RemoteKeys> pin = Pin<RemoteKeys>::of(keys);
     CHECK(pin);
     CHECK_FALSE(keys->close());
     CHECK_FALSE(Pin<RemoteKeys>::of(keys));
     pin.reset();
     CHECK(keys->close());
+}
+
+TEST_CASE("what is pinned outlives its owners, and goes with the last pin") {
+    struct Thing : Pinnable {
+        explicit Thing(bool& flag) : gone(flag) {}
+        ~Thing() override { gone = true; }
+        bool& gone;
+    };
+    bool gone = false;
+    std::shared_ptr<Thing> owner = make_pinnable<Thing>(gone);
+    Pin<Thing> first = Pin<Thing>::of(owner);
+    Pin<Thing> second = first;
+    CHECK(owner->pins() == 2);
+    owner.reset();
+    first.reset();
+    CHECK_FALSE(gone);
+    CHECK_FALSE(second->close());
+    second.reset();
+    CHECK(gone);
+    gone = false;
+    owner = make_pinnable<Thing>(gone);
+    CHECK(owner->close());
+    CHECK_FALSE(Pin<Thing>::of(owner));
+    CHECK(owner->pins() == 0);
+    owner.reset();
+    CHECK(gone);
 }
 
 TEST_CASE("a NIC may take sim memory by its alias where peermem is on, and is offered the device address where not") {

@@ -16,6 +16,8 @@ public:
     [[nodiscard]] virtual size_t send(std::span<const iovec> pieces) = 0;
     // Fills as much as there is. `streaming`: the destination is large, spare the cache.
     [[nodiscard]] virtual size_t receive(std::span<const iovec> pieces, bool streaming) = 0;
+    // Is it certain, without a system call, that receive() would find nothing?
+    [[nodiscard]] virtual bool knows_empty() const { return false; }
     // Would receive() or, while `wants_room`, send() do something?
     [[nodiscard]] virtual bool ready(bool wants_room) const = 0;
     // Whether the lane has bytes that it could not send; called when that changes.

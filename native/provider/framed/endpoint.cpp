@@ -33,8 +33,9 @@ bool FramedEndpoint::poll() {
     if (!started_.load(std::memory_order_acquire) || !state().ok()) {
         return settle();
     }
-    bool did = receive(kSliceBytes);
-    if (did) {
+    bool did = false;
+    if ((in_.head_complete || !stream_->knows_empty()) && receive(kSliceBytes)) {
+        did = true;
         heard_.store(true, std::memory_order_relaxed);
     }
     if (match_wanted_.load(std::memory_order_acquire)) {

@@ -53,17 +53,45 @@ protected:
     Requests& requests() { return requests_; }
     bool streaming_hint = false;
     const std::shared_ptr<Peer>& shared_peer() const { return peer_; }
-    [[nodiscard]] bool take_credit(const Request& request);
+    bool take_credit(const Request& request) {
+        if (request.notify < 0 || credits_.fetch_sub(1, std::memory_order_acq_rel) > 0) {
+            return true;
+        }
+        credits_.fetch_add(1, std::memory_order_acq_rel);
+        return false;
+    }
+    // With the lane's lock held until it is taken.
+    [[nodiscard]] bool has_credit(const Request& request) const {
+        return request.notify < 0 || credits_.load(std::memory_order_acquire) > 0;
+    }
     void give_credit_back() { credits_.fetch_add(1, std::memory_order_acq_rel); }
     // Announces a write whose bytes went by another way; the credit has been taken.
     [[nodiscard]] Outcome push_notify(uint32_t value, uint64_t nbytes);
-    [[nodiscard]] Outcome check_range(const Request& request, uint8_t right) const;
+    [[nodiscard]] static Outcome check_range(const Request& request, uint8_t right) {
+        const Route& route = *request.route;
+        if ((route.rights & right) != right) {
+            return {Status::access_denied, Reason::rights};
+        }
+        const uint64_t end = request.pages ? end_of(*request.pages) : request.nbytes;
+        if (request.remote_offset > route.remote_nbytes || end > route.remote_nbytes - request.remote_offset) {
+            return {Status::access_denied, Reason::bounds};
+        }
+        return {};
+    }
+    [[nodiscard]] static uint64_t end_of(const PageList& pages);
     // The poller's, with the data in place. More notifications than were granted end the lane.
     void deliver(uint32_t value, uint64_t nbytes);
     // Noted by the poller, and acted upon by the end of poll().
     void fail(Outcome outcome);
     // What the lane's failure comes to: a stream that ends takes the peer with it.
     virtual void on_failure(Outcome outcome);
+    [[nodiscard]] bool anything_to_send() const { return outbound_pending_.load(std::memory_order_acquire); }
+    // The poller's: it would find nothing to do, unless the stream has something. Cheaper than a look at everything.
+    [[nodiscard]] bool at_rest() const {
+        return status_.load(std::memory_order_relaxed) == Status::ok && !in_.head_complete && failure_.ok() &&
+               !match_wanted_.load(std::memory_order_relaxed) && !outbound_pending_.load(std::memory_order_acquire) &&
+               !look_again_.load(std::memory_order_relaxed) && !device_work_.load(std::memory_order_relaxed);
+    }
 
 private:
     // initiator.cpp

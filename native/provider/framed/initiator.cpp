@@ -27,25 +27,14 @@ FrameHeader header_of(FrameKind kind, const Request& request, uint32_t ticket) {
 
 } // namespace
 
-Outcome FramedEndpoint::check_range(const Request& request, uint8_t right) const {
-    const Route& route = *request.route;
-    if ((route.rights & right) != right) {
-        return {Status::access_denied, Reason::rights};
+// Past the last byte of the pages; UINT64_MAX where that is more than can be counted.
+uint64_t FramedEndpoint::end_of(const PageList& pages) {
+    if (pages.remote.empty()) {
+        return 0;
     }
-    uint64_t end = request.nbytes;
-    if (request.pages) {
-        const auto& remote = request.pages->remote;
-        const uint64_t most = remote.empty() ? 0 : *std::max_element(remote.begin(), remote.end());
-        const uint64_t page = request.pages->page_bytes;
-        if (page != 0 && most >= (UINT64_MAX - page) / page) {
-            return {Status::access_denied, Reason::bounds};
-        }
-        end = remote.empty() ? 0 : (most + 1) * page;
-    }
-    if (request.remote_offset > route.remote_nbytes || end > route.remote_nbytes - request.remote_offset) {
-        return {Status::access_denied, Reason::bounds};
-    }
-    return {};
+    const uint64_t most = *std::max_element(pages.remote.begin(), pages.remote.end());
+    const uint64_t page = pages.page_bytes;
+    return page != 0 && most >= (UINT64_MAX - page) / page ? UINT64_MAX : (most + 1) * page;
 }
 
 Posted FramedEndpoint::post(const Request& request) {
@@ -69,17 +58,6 @@ Posted FramedEndpoint::post(const Request& request) {
         return post_flush(request);
     }
     return {Posted::What::failed, {Status::unsupported, Reason::none}};
-}
-
-bool FramedEndpoint::take_credit(const Request& request) {
-    if (request.notify < 0) {
-        return true;
-    }
-    if (credits_.fetch_sub(1, std::memory_order_acq_rel) > 0) {
-        return true;
-    }
-    credits_.fetch_add(1, std::memory_order_acq_rel);
-    return false;
 }
 
 Posted FramedEndpoint::post_one_sided(const Request& request) {

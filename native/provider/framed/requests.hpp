@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace zerohop::framed {
@@ -46,42 +47,44 @@ struct Outstanding {
 class Epochs {
 public:
     uint64_t begin() {
-        ++counts_.back().in_flight;
-        return first_ + counts_.size() - 1;
+        ++now_;
+        return number_;
     }
     void end(uint64_t epoch) {
-        --counts_[epoch - first_].in_flight;
+        if (epoch == number_) {
+            --now_;
+            return;
+        }
+        --before_[before_.size() - (number_ - epoch)].in_flight;
         settle();
     }
-    [[nodiscard]] bool empty() const { return counts_.size() == 1 && counts_.front().in_flight == 0; }
+    [[nodiscard]] bool empty() const { return before_.empty() && now_ == 0; }
     // Ends `flush` when everything begun so far has ended.
     void flush(OpRef flush) {
-        counts_.back().flush = std::move(flush);
-        counts_.emplace_back();
+        before_.push_back({std::exchange(now_, 0), std::move(flush)});
+        ++number_;
         settle();
     }
     void fail_flushes(Outcome outcome) {
-        for (Count& count : counts_) {
-            if (count.flush) {
-                count.flush->finish(outcome);
-            }
+        for (Count& count : before_) {
+            count.flush->finish(outcome);
         }
     }
 
 private:
     struct Count {
-        uint64_t in_flight = 0;
+        uint64_t in_flight;
         OpRef flush;
     };
     void settle() {
-        while (counts_.size() > 1 && counts_.front().in_flight == 0) {
-            counts_.front().flush->finish({});
-            counts_.pop_front();
-            ++first_;
+        while (!before_.empty() && before_.front().in_flight == 0) {
+            before_.front().flush->finish({});
+            before_.pop_front();
         }
     }
-    std::deque<Count> counts_{1};
-    uint64_t first_ = 0;
+    uint64_t number_ = 0; // of the epoch that is now
+    uint64_t now_ = 0;    // in flight that began in it
+    std::deque<Count> before_;
 };
 
 class Requests {

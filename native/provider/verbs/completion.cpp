@@ -28,10 +28,9 @@ Outcome VerbsEndpoint::failure_of(const ibv_wc& completion) const {
     return outcome;
 }
 
-void VerbsEndpoint::on_sent(const ibv_wc& completion) {
-    const Outcome failure = failure_of(completion);
-    const uint32_t index = chain_of(completion.wr_id);
-    const uint16_t generation = generation_of(completion.wr_id);
+void VerbsEndpoint::on_chain_sent(const ibv_wc& completion) {
+    const Outcome failure = completion.status == IBV_WC_SUCCESS ? Outcome{} : failure_of(completion);
+    const uint32_t index = index_of(completion.wr_id);
     OpRef op;
     Outcome outcome;
     uint64_t nbytes = 0;
@@ -40,11 +39,13 @@ void VerbsEndpoint::on_sent(const ibv_wc& completion) {
     bool over = false;
     {
         const std::lock_guard lock(lane());
-        if (index >= chains_.size() || chains_[index].what == Chain::What::none ||
-            chains_[index].generation != generation) {
-            return; // of a queue pair that is gone
+        if (index >= chains_.size()) {
+            return;
         }
         Chain& chain = chains_[index];
+        if (chain.what == Chain::What::none || chain.generation != generation_of(completion.wr_id)) {
+            return; // of a queue pair that is gone
+        }
         const bool of_transfer = chain.what == Chain::What::transfer;
         const uint32_t owner = chain.owner;
         if (completion.status != IBV_WC_SUCCESS) {
@@ -54,7 +55,7 @@ void VerbsEndpoint::on_sent(const ibv_wc& completion) {
             }
         }
         if ((completion.wr_id & kLast) != 0) {
-            end_chain(index);
+            end_chain(chain, index);
             over = of_transfer && end_transfer_if_over(owner, op, outcome, nbytes, value);
         }
     }
@@ -75,16 +76,15 @@ void VerbsEndpoint::on_sent(const ibv_wc& completion) {
 }
 
 // Its requests are back, as is what they were sent from.
-void VerbsEndpoint::end_chain(uint32_t index) {
-    Chain& chain = chains_[index];
+void VerbsEndpoint::end_chain(Chain& chain, uint32_t index) {
     Queue& queue = queues_[chain.queue];
     queue.free += chain.requests;
-    rails_[queue.rail]->give_room(chain.requests);
+    queue.domain->give_room(chain.requests);
     if (chain.what == Chain::What::transfer) {
         --transfers_[chain.owner].chains;
     }
     if (chain.data != nullptr) {
-        rails_[queue.rail]->send_buffers().give({chain.data, chain.key});
+        queue.domain->send_buffers().give({chain.data, chain.key});
         chain.data = nullptr;
     }
     chain.what = Chain::What::none;
@@ -112,7 +112,7 @@ bool VerbsEndpoint::end_transfer_if_over(uint32_t index, OpRef& op, Outcome& out
     if (!closing_) {
         requests().epochs.end(transfer.epoch);
     }
-    drop_transfer(index);
+    drop_transfer(transfer, index);
     return true;
 }
 
@@ -127,12 +127,11 @@ void VerbsEndpoint::give_up_rest(Transfer& transfer) {
     }
 }
 
-void VerbsEndpoint::drop_transfer(uint32_t index) {
-    Transfer& transfer = transfers_[index];
+void VerbsEndpoint::drop_transfer(Transfer& transfer, uint32_t index) {
     if (transfer.word != nullptr) {
         free_words_.push_back(transfer.word_index);
     }
-    transfer = Transfer{};
+    transfer.clear();
     transfers_.remove(index);
 }
 

@@ -8,11 +8,13 @@
 
 namespace zerohop::verbs {
 
-// In a work request's id: whether it is the last of its chain.
+// In a work request's id: whether it is the last of its chain; and whether it is all of a transfer, by whose index it
+// then goes instead of a chain's.
 inline constexpr uint64_t kLast = 1;
+inline constexpr uint64_t kOne = 2;
 
-inline uint64_t request_id(uint16_t lane, uint16_t generation, uint32_t chain) {
-    return uint64_t{lane} << 48 | uint64_t{generation} << 32 | uint64_t{chain} << 1;
+inline uint64_t request_id(uint16_t lane, uint16_t generation, uint32_t index) {
+    return uint64_t{lane} << 48 | uint64_t{generation} << 32 | uint64_t{index} << 2;
 }
 
 inline uint16_t lane_of(uint64_t id) {
@@ -23,8 +25,8 @@ inline uint16_t generation_of(uint64_t id) {
     return static_cast<uint16_t>(id >> 32);
 }
 
-inline uint32_t chain_of(uint64_t id) {
-    return static_cast<uint32_t>(id >> 1 & 0x7fff'ffff);
+inline uint32_t index_of(uint64_t id) {
+    return static_cast<uint32_t>(id) >> 2;
 }
 
 inline Outcome outcome_of(ibv_wc_status status) {

@@ -35,6 +35,7 @@ double rate_of(const ibv_port_attr& port) {
 
 VerbsDomain::VerbsDomain(Engine& engine, std::shared_ptr<Device> device, int number, const Options& options)
     : engine_(engine), device_(std::move(device)), number_(number), options_(options),
+      max_piece_(std::min(device_->max_message(), static_cast<uint64_t>(options.stripe_bytes))),
       gbps_(rate_of(device_->port_attributes())), send_buffers_(device_, kSendBuffers),
       receive_buffers_(device_, kMaxReceives) {
     const ibv_device_attr& limits = device_->attributes();
@@ -174,7 +175,7 @@ void VerbsDomain::know(uint32_t queue_pair, VerbsEndpoint& lane) {
 
 void VerbsDomain::forget(uint32_t queue_pair) {
     by_queue_pair_.erase(queue_pair);
-    while (reap_sends() || reap_receives()) { // what is left of it names nobody any more
+    while (reap()) { // what is left of it names nobody any more
     }
 }
 
@@ -224,11 +225,10 @@ void VerbsDomain::fill_receives() {
 }
 
 bool VerbsDomain::poll() {
-    bool did = reap_sends();
-    did |= reap_receives();
+    const bool did = reap();
     if (failures_.load(std::memory_order_acquire)) {
         act_on_failures();
-        did = true;
+        return true;
     }
     if (++polls_ % kLookForEvents == 0) {
         const std::lock_guard lock(arm_mutex_);
@@ -237,23 +237,25 @@ bool VerbsDomain::poll() {
     return did;
 }
 
-bool VerbsDomain::reap_sends() {
+bool VerbsDomain::reap() {
     std::array<ibv_wc, kBatch> ended;
-    const int count = ibv_poll_cq(send_queue_, kBatch, ended.data());
-    for (int i = 0; i < count; ++i) {
-        const size_t lane = lane_of(ended[static_cast<size_t>(i)].wr_id);
-        if (lane < lanes_.size() && lanes_[lane] != nullptr) {
-            lanes_[lane]->on_sent(ended[static_cast<size_t>(i)]);
+    const int sent = ibv_poll_cq(send_queue_, kBatch, ended.data());
+    for (int i = 0; i < sent; ++i) {
+        const ibv_wc& completion = ended[static_cast<size_t>(i)];
+        const size_t number = lane_of(completion.wr_id);
+        if (VerbsEndpoint* lane = number < lanes_.size() ? lanes_[number] : nullptr) {
+            lane->on_sent(completion);
         }
     }
-    return count > 0;
+    const int received = ibv_poll_cq(receive_queue_, kBatch, ended.data());
+    if (received > 0) {
+        take_receives({ended.data(), static_cast<size_t>(received)});
+    }
+    return sent > 0 || received > 0;
 }
 
-bool VerbsDomain::reap_receives() {
-    std::array<ibv_wc, kBatch> ended;
-    const int count = ibv_poll_cq(receive_queue_, kBatch, ended.data());
-    for (int i = 0; i < count; ++i) {
-        const ibv_wc& completion = ended[static_cast<size_t>(i)];
+void VerbsDomain::take_receives(std::span<const ibv_wc> ended) {
+    for (const ibv_wc& completion : ended) {
         const auto index = static_cast<uint32_t>(completion.wr_id);
         const Segment segment{index, receives_[index].data, completion.byte_len};
         const auto owner = by_queue_pair_.find(completion.qp_num);
@@ -262,10 +264,9 @@ bool VerbsDomain::reap_receives() {
             repost(segment);
         }
     }
-    if (count > 0 && !idle_receives_.empty()) {
+    if (!idle_receives_.empty()) {
         fill_receives();
     }
-    return count > 0;
 }
 
 void VerbsDomain::woken() {
@@ -276,13 +277,14 @@ void VerbsDomain::woken() {
     }
 }
 
-bool VerbsDomain::unarmed() const {
+bool VerbsDomain::unarmed(Happening what) const {
     // Without lanes only the port's state can change, and nobody waits for that.
     return lane_count_.load(std::memory_order_relaxed) != 0 &&
-           !(send_armed_.load(std::memory_order_relaxed) && receive_armed_.load(std::memory_order_relaxed));
+           (!receive_armed_.load(std::memory_order_relaxed) ||
+            (what == Happening::arrivals_and_ends && !send_armed_.load(std::memory_order_relaxed)));
 }
 
-bool VerbsDomain::arm() {
+bool VerbsDomain::arm(Happening what) {
     const std::lock_guard lock(arm_mutex_);
     if (channel_ == nullptr) {
         return false;
@@ -291,7 +293,8 @@ bool VerbsDomain::arm() {
     take_async_events();
     bool again = failures_.load(std::memory_order_acquire);
     for (auto [armed, queue] : {std::pair{&send_armed_, send_queue_}, std::pair{&receive_armed_, receive_queue_}}) {
-        if (!armed->load(std::memory_order_relaxed)) {
+        const bool wanted = what == Happening::arrivals_and_ends || queue == receive_queue_;
+        if (wanted && !armed->load(std::memory_order_relaxed)) {
             again |= ibv_req_notify_cq(queue, 0) == 0; // what came before this wakes nobody
             armed->store(true, std::memory_order_relaxed);
         }

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -46,9 +47,9 @@ public:
     std::map<std::string, std::variant<int64_t, double, std::string>> facts() const override;
     std::shared_ptr<Registration> reg(Region& region, uint64_t address, uint64_t nbytes, uint8_t rights) override;
     bool poll() override;
-    bool arm() override;
+    bool arm(Happening what) override;
     void woken() override;
-    bool unarmed() const override;
+    bool unarmed(Happening what) const override;
     void close() override;
 
     // For lanes. Whoever calls what does not say "any thread" has the poller's right.
@@ -56,6 +57,8 @@ public:
     const Options& options() const { return options_; }
     [[nodiscard]] double gbps() const { return gbps_; } // gigabytes a second
     [[nodiscard]] bool atomics() const { return device_->attributes().atomic_cap != IBV_ATOMIC_NONE; }
+    // How much one work request carries at most, by its device and by what the others of a transfer share.
+    [[nodiscard]] uint64_t max_piece() const { return max_piece_; }
     bool device_alive() const { return !fatal_.load(std::memory_order_acquire); }
     // A number for the lane's work request ids, and room for its receives.
     [[nodiscard]] uint16_t join(VerbsEndpoint& lane);
@@ -72,8 +75,8 @@ public:
     void repost(const Segment& segment);
 
 private:
-    bool reap_sends();
-    bool reap_receives();
+    bool reap();
+    void take_receives(std::span<const ibv_wc> ended);
     void fill_receives();
     bool post_receive(uint32_t index);
     void take_completion_events();
@@ -87,6 +90,7 @@ private:
     std::shared_ptr<Device> device_;
     const int number_;
     const Options options_;
+    const uint64_t max_piece_;
     double gbps_ = 0;
     ibv_comp_channel* channel_ = nullptr;
     ibv_cq* send_queue_ = nullptr;

@@ -32,7 +32,8 @@ VerbsEndpoint::VerbsEndpoint(Engine& engine, std::shared_ptr<Peer> peer,
         std::max(1, std::min(rails_.front()->options().queue_pairs, static_cast<int>(kMaxQueues / rails_.size())));
     for (size_t rail = 0; rail < rails_.size(); ++rail) {
         for (int i = 0; i < pairs; ++i) {
-            Queue queue{.pair = rails_[rail]->queue_pair(), .rail = rail};
+            Queue queue{.pair = rails_[rail]->queue_pair(), .domain = rails_[rail].get(), .rail = rail};
+            queue.index = static_cast<uint8_t>(queues_.size());
             queue.depth = queue.free = queue.pair->send_depth();
             queues_.push_back(std::move(queue));
         }
@@ -43,8 +44,9 @@ VerbsEndpoint::VerbsEndpoint(Engine& engine, std::shared_ptr<Peer> peer,
         for (const auto& rail : rails_) {
             numbers_.push_back(rail->join(*this));
         }
-        for (const Queue& queue : queues_) {
-            rails_[queue.rail]->know(queue.pair->number(), *this);
+        for (Queue& queue : queues_) {
+            queue.lane = numbers_[queue.rail];
+            queue.domain->know(queue.pair->number(), *this);
         }
     });
 }
@@ -108,6 +110,14 @@ void VerbsEndpoint::connect(const Address& remote) {
 }
 
 bool VerbsEndpoint::poll() {
+    if (at_rest() && segments_->knows_empty() && !segments_->owes_word() &&
+        !work_due_.load(std::memory_order_acquire) && !post_failed_.load(std::memory_order_acquire)) {
+        return false;
+    }
+    return poll_all();
+}
+
+bool VerbsEndpoint::poll_all() {
     bool did = FramedEndpoint::poll();
     if (!state().ok()) {
         return tear_down() || did;
@@ -258,7 +268,7 @@ bool VerbsEndpoint::tear_down() {
     const uint64_t since = now_ns() - closed_at_ns_;
     {
         const std::lock_guard lock(lane());
-        const bool quiet = chains_.in_use() == 0;
+        const bool quiet = chains_.in_use() == 0 && ones_ == 0;
         if (!failed_ && (quiet || since > kLastWords)) {
             fail_queues();
         }
@@ -275,7 +285,7 @@ void VerbsEndpoint::destroy_queues() {
         const uint32_t number = queue.pair->number();
         queue.pair->destroy();
         if (!numbers_.empty()) {
-            rails_[queue.rail]->forget(number);
+            queue.domain->forget(number);
         }
     }
     if (segments_ != nullptr) {
@@ -285,12 +295,14 @@ void VerbsEndpoint::destroy_queues() {
         const std::lock_guard lock(lane());
         for (uint32_t i = 0; i < chains_.size(); ++i) { // those whose completion never came
             if (chains_[i].what != Chain::What::none) {
-                end_chain(i);
+                end_chain(chains_[i], i);
             }
         }
+        end_ones();
         for (uint32_t i = 0; i < transfers_.size(); ++i) {
-            if (transfers_[i].used) {
-                drop_transfer(i);
+            Transfer& transfer = transfers_[i];
+            if (transfer.used) {
+                drop_transfer(transfer, i);
             }
         }
         if (words_) {

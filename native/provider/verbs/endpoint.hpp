@@ -7,6 +7,7 @@
 #pragma once
 
 #include "provider/framed/endpoint.hpp"
+#include "provider/verbs/completion.hpp"
 #include "provider/verbs/domain.hpp"
 #include "provider/verbs/stream.hpp"
 #include "provider/verbs/transfer.hpp"
@@ -36,11 +37,18 @@ public:
     bool poll() override;
     bool ready() const override;
     bool has_local_work() const override;
+    bool stalled() const override { return work_due_.load(std::memory_order_acquire) || anything_to_send(); }
     bool idle() const override;
     void each_statistic(void (*visit)(void*, const char*, uint64_t), void* context) const override;
 
     // For its domains, by the poller.
-    void on_sent(const ibv_wc& completion);
+    void on_sent(const ibv_wc& completion) {
+        if ((completion.wr_id & kOne) != 0) {
+            on_one_sent(completion);
+        } else {
+            on_chain_sent(completion);
+        }
+    }
     // False: the buffer is not kept.
     [[nodiscard]] bool on_received(const ibv_wc& completion, const Segment& segment);
     void on_broken(Outcome outcome) { fail(outcome); }
@@ -67,9 +75,13 @@ protected:
     void on_failure(Outcome outcome) override;
 
 private:
+    static constexpr uint32_t kReserve = 16; // of each queue, for segments and marks: they must not wait for data
     struct Queue {
         std::unique_ptr<QueuePair> pair;
+        VerbsDomain* domain = nullptr;
         size_t rail = 0;
+        uint8_t index = 0;
+        uint16_t lane = 0; // this lane's number with the domain
         uint32_t depth = 0;
         uint32_t free = 0; // work requests, under the lane's lock
     };
@@ -84,9 +96,12 @@ private:
     // initiator.cpp; all but the first two with the lane's lock held
     Posted post_transfer(const Request& request);
     Posted post_flush(const Request& request);
-    void begin(Transfer& transfer, const Request& request);
-    [[nodiscard]] uint64_t* take_word(uint32_t& index);
-    [[nodiscard]] Queue* pick_queue(const Transfer& transfer);
+    void begin_walk(Transfer& transfer, const Request& request);
+    [[nodiscard]] bool has_word();
+    [[nodiscard]] Queue* queue_for(uint64_t nbytes);
+    [[nodiscard]] Queue* pick_queue(uint64_t nbytes, uint32_t chains);
+    void pump_transfers();
+    // chains.cpp; with the lane's lock held
     void post_some(uint32_t index);
     [[nodiscard]] bool post_chain(uint32_t index, Queue& queue);
     bool post_marks(uint32_t index);
@@ -99,14 +114,22 @@ private:
     [[nodiscard]] Prepared prepare_segment(SegmentKind kind, size_t queue, size_t nbytes);
     void send_segment(const Outgoing& outgoing, size_t queue, const Prepared& prepared);
     [[nodiscard]] uint32_t add_chain(Chain::What what, const Queue& queue, uint32_t requests, uint32_t owner);
-    bool send_chain(uint32_t chain, Queue& queue, ibv_send_wr* first);
-    void pump_transfers();
-    void drop_transfer(uint32_t index);
-    void give_up_rest(Transfer& transfer);
-    bool end_transfer_if_over(uint32_t index, OpRef& op, Outcome& outcome, uint64_t& nbytes, uint64_t& value);
-    void end_chain(uint32_t index);
+    bool send(Queue& queue, ibv_send_wr* first, uint32_t count);
+    // one_request.cpp; all but the first with the lane's lock held
+    void on_one_sent(const ibv_wc& completion);
+    [[nodiscard]] static bool fits_one_request(const Request& request, const Queue& queue);
+    void post_one(Transfer& transfer, uint32_t index, const Request& operation, Queue& queue);
+    void end_one(Transfer& transfer, uint32_t index);
+    void end_ones();
+    // completion.cpp; all but the first two with the lane's lock held
+    void on_chain_sent(const ibv_wc& completion);
     [[nodiscard]] Outcome failure_of(const ibv_wc& completion) const;
+    void end_chain(Chain& chain, uint32_t index);
+    bool end_transfer_if_over(uint32_t index, OpRef& op, Outcome& outcome, uint64_t& nbytes, uint64_t& value);
+    void give_up_rest(Transfer& transfer);
+    void drop_transfer(Transfer& transfer, uint32_t index);
     // endpoint.cpp
+    [[gnu::noinline]] bool poll_all();
     bool poll_lane();
     bool pump_flushes();
     void note_work();
@@ -126,6 +149,8 @@ private:
     // Under the lane's lock.
     Slots<Transfer> transfers_;
     Slots<Chain> chains_;
+    size_t recent_ = 0;            // the queue that took the last small operation
+    uint32_t ones_ = 0;            // transfers of one request, posted
     std::deque<uint32_t> posting_; // transfers that are not wholly posted
     std::deque<Flush> flushes_;
     std::deque<Mark> owed_; // answers to flushes

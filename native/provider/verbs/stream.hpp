@@ -22,6 +22,7 @@ public:
     // With the lane's lock held.
     size_t send(std::span<const iovec> pieces) override;
     size_t receive(std::span<const iovec> pieces, bool streaming) override;
+    bool knows_empty() const override { return waiting_.load(std::memory_order_relaxed) == 0; }
     bool ready(bool wants_room) const override;
     void want_room(bool /*wanted*/) override {}
     Outcome state() const override { return {}; } // a queue pair that fails ends the lane itself

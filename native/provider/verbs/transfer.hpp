@@ -8,7 +8,6 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <vector>
 
@@ -17,31 +16,50 @@ namespace zerohop::verbs {
 inline constexpr size_t kMaxRails = 8;
 inline constexpr size_t kMaxQueues = 32;
 
-struct Transfer {
+struct alignas(64) Transfer {
     bool used = false;
+    bool is_one = false; // all of it is one request, which goes by the transfer's own index and generation
+    bool all_posted = false;
+    bool marks_due = false; // the notification goes behind the data on each queue that carried some
+    bool marked = false;    // some of them are posted
     Kind kind = Kind::write;
+    uint8_t queue = 0; // of that one request
+    uint16_t generation = 0;
+    Outcome outcome;
+    uint32_t chains = 0; // posted, and not complete
+    uint32_t word_index = 0;
+    uint64_t* word = nullptr; // where the NIC puts what an atomic found
     OpRef op;
     Pin<Region> local;
     Pin<RemoteKeys> remote;
+    uint64_t nbytes = 0;
+    uint64_t epoch = 0;
+    int64_t notify = -1;
+
+    // Of those that are more than one request.
     std::shared_ptr<const PageList> pages;
     std::array<uint32_t, kMaxRails> local_keys{};
     Extents here; // what is not posted yet
     Extents there;
-    uint64_t nbytes = 0;
-    int64_t notify = -1;
-    uint64_t operand = 0;
-    uint64_t compare = 0;
-    uint64_t* word = nullptr; // where the NIC puts what an atomic found
-    uint32_t word_index = 0;
     uint32_t queues_used = 0; // as bits
-    uint32_t chains = 0;      // posted, and not complete
-    bool all_posted = false;
-    bool marks_due = false;   // the notification goes behind the data on each queue that carried some
-    bool marked = false;      // some of them are posted
-    uint32_t queues_left = 0; // as bits: where they are not
+    uint32_t queues_left = 0; // as bits: where the marks are not
     uint32_t ticket = 0;
-    uint64_t epoch = 0;
-    Outcome outcome;
+
+    // For the next one: lets go of what it holds. Whoever begins one sets what is left here.
+    void clear() {
+        used = is_one = all_posted = marks_due = marked = false;
+        outcome = {};
+        chains = 0;
+        word = nullptr;
+        op.reset();
+        local.reset();
+        remote.reset();
+        notify = -1;
+        if (pages) {
+            pages.reset();
+        }
+        queues_used = 0;
+    }
 };
 
 // Consecutive work requests of one queue, posted with one doorbell, of which the last is signalled.
@@ -56,26 +74,33 @@ struct Chain {
     uint32_t key = 0;
 };
 
-// Entries with indices that stay, of which free ones are used again.
+// Entries with indices that stay, of which free ones are used again. No entry ever moves.
 template <class T> class Slots {
 public:
     uint32_t add() {
-        if (free_.empty()) {
-            entries_.emplace_back();
-            return static_cast<uint32_t>(entries_.size() - 1);
+        if (free_count_ == 0) {
+            grow();
         }
-        const uint32_t index = free_.back();
-        free_.pop_back();
-        return index;
+        return free_[--free_count_];
     }
-    void remove(uint32_t index) { free_.push_back(index); }
-    T& operator[](uint32_t index) { return entries_[index]; }
-    [[nodiscard]] size_t size() const { return entries_.size(); }
-    [[nodiscard]] size_t in_use() const { return entries_.size() - free_.size(); }
+    void remove(uint32_t index) { free_[free_count_++] = index; }
+    T& operator[](uint32_t index) { return chunks_[index / kChunk][index % kChunk]; }
+    [[nodiscard]] size_t size() const { return free_.size(); }
+    [[nodiscard]] size_t in_use() const { return size() - free_count_; }
 
 private:
-    std::deque<T> entries_; // which never moves an entry
-    std::vector<uint32_t> free_;
+    static constexpr uint32_t kChunk = 64;
+    void grow() {
+        const auto first = static_cast<uint32_t>(size());
+        chunks_.push_back(std::make_unique<T[]>(kChunk));
+        free_.resize(first + kChunk);
+        for (uint32_t index = first + kChunk; index-- > first;) {
+            remove(index);
+        }
+    }
+    std::vector<std::unique_ptr<T[]>> chunks_;
+    std::vector<uint32_t> free_; // a stack, with room for all
+    size_t free_count_ = 0;
 };
 
 } // namespace zerohop::verbs
