@@ -68,6 +68,17 @@ void register_operation(nb::module_& m) {
             },
             nb::arg("deadline_ns"), nb::arg("spin_ns"))
         .def(
+            "ended_well",
+            [](const PyOp& self, uint64_t spin_ns) -> int64_t {
+                if (!self.op->done()) {
+                    const Released release;
+                    self.engine->wait([&] { return self.op->done(); }, 0, spin_ns, false);
+                }
+                const bool well = self.op->status() == Status::ok;
+                return well ? static_cast<int64_t>(self.op->finished_ns() - self.op->started_ns()) : -1;
+            },
+            nb::arg("spin_ns"), "Nanoseconds that it took, if it has ended well or does so within spin_ns; else -1.")
+        .def(
             "spin",
             [](const PyOp& self, uint64_t spin_ns) {
                 if (self.op->done()) {

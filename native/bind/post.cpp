@@ -82,9 +82,9 @@ nb::object post_one(const Self& engine, uint64_t route, int kind, uint64_t local
     request.notify = notify;
     request.deadline_ns = deadline_ns;
     Endpoint& endpoint = *found->endpoint;
-    // A small mapped copy is over before another thread could use the interpreter; anything that may make a system
-    // call or wait gives it up.
-    if (found->mapping && nbytes <= kHoldGilBytes) {
+    // A small mapped copy, or a request to a NIC, is over before another thread could use the interpreter; anything that
+    // may make a system call or wait gives it up.
+    if ((found->mapping || found->keys) && nbytes <= kHoldGilBytes) {
         Posted posted = engine->post(endpoint, request, true);
         if (posted.what == Posted::What::retry && !nowait) {
             posted = post_released(*engine, endpoint, request, false);
@@ -93,6 +93,12 @@ nb::object post_one(const Self& engine, uint64_t route, int kind, uint64_t local
     }
     Posted posted = post_released(*engine, endpoint, request, nowait);
     return result(engine, posted, started);
+}
+
+nb::object post_within(const Self& engine, uint64_t route, int kind, uint64_t local_offset, uint64_t remote_offset,
+                       uint64_t nbytes, int64_t notify, uint64_t timeout_ns) {
+    return post_one(engine, route, kind, local_offset, remote_offset, nbytes, notify,
+                    timeout_ns == 0 ? 0 : now_ns() + timeout_ns, true);
 }
 
 nb::object post_pages(const Self& engine, uint64_t route, int kind, const Indices& local_pages,
@@ -197,6 +203,11 @@ void def_posts(nb::class_<Engine>& engine) {
              nb::arg("nbytes"), nb::arg("notify"), nb::arg("deadline_ns"), nb::arg("nowait") = false,
              nb::sig("def post(self, route: int, kind: int, local_offset: int, remote_offset: int, nbytes: int, "
                      "notify: int, deadline_ns: int, nowait: bool = False) -> int | Op"))
+        .def("post_within", &post_within, nb::arg("route"), nb::arg("kind"), nb::arg("local_offset"),
+             nb::arg("remote_offset"), nb::arg("nbytes"), nb::arg("notify"), nb::arg("timeout_ns"),
+             nb::sig("def post_within(self, route: int, kind: int, local_offset: int, remote_offset: int, nbytes: int, "
+                     "notify: int, timeout_ns: int) -> int | Op"),
+             "As post() with nowait, and the deadline counted from now; 0: none.")
         .def("post_pages", &post_pages, nb::arg("route"), nb::arg("kind"), nb::arg("local_pages"),
              nb::arg("remote_pages"), nb::arg("page_bytes"), nb::arg("notify"), nb::arg("deadline_ns"),
              nb::arg("nowait"), nb::arg("local_offset"), nb::arg("remote_offset"), nb::arg("local_nbytes"),

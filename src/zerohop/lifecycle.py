@@ -114,7 +114,7 @@ class Lifecycle:
             if isinstance(error, NativeError):
                 raise from_native(*error.args, operation="open") from None
             raise
-        self._post: Callable[..., int | _native.Op] = self._engine.post
+        self._post: Callable[..., int | _native.Op] = self._engine.post_within
         self._registry = Registry(self._engine, self._drain_soon)
         self._shares = Shares(self._engine, self.id, self.url, self._ask_back)
         self._routes = Routes(self._engine, settings.require)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from operator import index
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -14,7 +13,16 @@ from .connection import Connection
 from .deferred import Deferred, all_ended, attach, defer, defer_post, deferred_to, first_use, lane_was_reset
 from .errors import PeerLost, ZerohopError, from_native
 from .messaging import NOTIFIED, PLAIN, lane_error, notify_value, on_event_loop
-from .operation import NATIVE_VALUE, NBYTES, Failed, Finished, InFlight, Operation, complete_fields
+from .operation import (
+    NATIVE_VALUE,
+    NBYTES,
+    Failed,
+    Finished,
+    InFlight,
+    Operation,
+    complete_fields,
+    nanoseconds_of,
+)
 from .remote_buffer import RemoteBuffer
 
 if TYPE_CHECKING:
@@ -52,7 +60,7 @@ _MAX_STEPS: Final = 16
 
 
 def write(context: Context, src: Local, dst: RemoteBuffer, notify: int | None, timeout: float | None) -> Operation[int]:
-    """Context.write: one dictionary, one clock, one native call."""
+    """Context.write: one dictionary, one native call."""
     try:
         route = src._routes[dst._key]
     except (AttributeError, KeyError):
@@ -66,12 +74,9 @@ def write(context: Context, src: Local, dst: RemoteBuffer, notify: int | None, t
         number = notify
     else:
         return transfer(context, "write", src, dst, notify, timeout)
-    if timeout is None and context._timeout_ns:
-        deadline = monotonic_ns() + context._timeout_ns
-    else:
-        deadline = context._deadline(timeout)
+    timeout_ns = context._timeout_ns if timeout is None else nanoseconds_of(timeout)
     try:
-        posted = context._post(route.id, _WRITE, src._offset, dst._offset, nbytes, number, deadline, True)
+        posted = context._post(route.id, _WRITE, src._offset, dst._offset, nbytes, number, timeout_ns)
     except NativeError:
         # Nothing was posted; the long way tells a full lane, a stale route and a failure apart.
         return transfer(context, "write", src, dst, notify, timeout)
