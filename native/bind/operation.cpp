@@ -4,7 +4,15 @@
 
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+
 namespace zerohop::bind {
+
+namespace {
+
+constexpr uint64_t kLongestSpin = 200 * kMillisecond; // in one call, so that Ctrl-C is heard
+
+} // namespace
 
 void register_operation(nb::module_& m) {
     nb::class_<PyQueue>(m, "CompletionQueue", "Tokens of operations that ended, with one event descriptor for all.")
@@ -40,7 +48,11 @@ void register_operation(nb::module_& m) {
             },
             nb::arg("queue"))
         .def_prop_ro("fd", [](const PyBell& self) { return self.bell->fd(); })
-        .def("listen", [](const PyBell& self) { self.bell->listen(); })
+        .def("listen",
+             [](const PyBell& self) {
+                 const Released release;
+                 self.bell->listen();
+             })
         .def("drain",
              [](const PyBell& self) {
                  const Released release;
@@ -72,7 +84,7 @@ void register_operation(nb::module_& m) {
             [](const PyOp& self, uint64_t spin_ns) -> int64_t {
                 if (!self.op->done()) {
                     const Released release;
-                    self.engine->wait([&] { return self.op->done(); }, 0, spin_ns, false);
+                    self.engine->wait([&] { return self.op->done(); }, 0, std::min(spin_ns, kLongestSpin), false);
                 }
                 const bool well = self.op->status() == Status::ok;
                 return well ? static_cast<int64_t>(self.op->finished_ns() - self.op->started_ns()) : -1;
@@ -104,7 +116,14 @@ void register_operation(nb::module_& m) {
              })
         .def(
             "arm",
-            [](const PyOp& self, const PyQueue& queue, uint64_t token) { return self.op->arm(queue.queue, token); },
+            [](const PyOp& self, const PyQueue& queue, uint64_t token) {
+                const bool armed = self.op->arm(queue.queue, token);
+                if (armed && self.engine->poller().devices_unarmed()) {
+                    const Released release;
+                    self.engine->poller().arm_devices();
+                }
+                return armed;
+            },
             nb::arg("queue"), nb::arg("token"))
         .def(
             "disarm",

@@ -82,8 +82,8 @@ nb::object post_one(const Self& engine, uint64_t route, int kind, uint64_t local
     request.notify = notify;
     request.deadline_ns = deadline_ns;
     Endpoint& endpoint = *found->endpoint;
-    // A small mapped copy, or a request to a NIC, is over before another thread could use the interpreter; anything that
-    // may make a system call or wait gives it up.
+    // A small mapped copy, or a request to a NIC, is over before another thread could use the interpreter; anything
+    // that may make a system call or wait gives it up.
     if ((found->mapping || found->keys) && nbytes <= kHoldGilBytes) {
         Posted posted = engine->post(endpoint, request, true);
         if (posted.what == Posted::What::retry && !nowait) {

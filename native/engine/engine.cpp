@@ -239,7 +239,7 @@ Posted Engine::post(Endpoint& endpoint, Request& request, bool nowait) {
 }
 
 void Engine::after_post(Endpoint& endpoint, uint64_t deadline_ns) {
-    if (endpoint.has_local_work()) {
+    if (endpoint.has_local_work() || endpoint.stalled()) {
         poller_.kick();
     } else if (endpoint.needs_polling()) {
         poller_.limit_sleep(now_ns(), kDeviceInterval);

@@ -41,6 +41,9 @@ std::vector<uint64_t> LoopBell::drain() {
         if (queue_->empty()) {
             poller_.poll_once();
         }
+        if (queue_->empty()) {
+            poller_.arm_devices(); // the loop goes back to sleep, and the rest wakes the progress thread
+        }
         poller_.loop_listens(false);
     }
     return queue_->drain();

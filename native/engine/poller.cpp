@@ -123,7 +123,7 @@ void Poller::abandon() {
 void Poller::enter(uint64_t now) {
     if (callers_.fetch_add(1, std::memory_order_seq_cst) == 0) {
         const bool late = now >= last_left_ns_.load(std::memory_order_relaxed) + kSoon;
-        late_.store(late ? late_.load(std::memory_order_relaxed) + 1 : 0, std::memory_order_relaxed);
+        late_.store(late ? std::min(kLate, late_.load(std::memory_order_relaxed) + 1) : 0, std::memory_order_relaxed);
     }
     watch_descriptors_if_no_caller();
 }
@@ -133,17 +133,18 @@ void Poller::leave() {
         return;
     }
     watch_descriptors_if_no_caller();
-    presence_.set_sleeping(true);
     const uint64_t now = now_ns();
     last_left_ns_.store(now, std::memory_order_relaxed);
-    uint64_t limit = UINT64_MAX;
-    if (work_.unarmed()) {
-        if (late_.load(std::memory_order_relaxed) < kLate) {
-            limit = kStreak;
-        } else if (work_.arm(false)) { // what came before that, nobody would see
-            poll_if_free();
-        }
+    if (late_.load(std::memory_order_relaxed) >= kLate) {
+        arm_devices();
     }
+    sleep_for_others(now);
+}
+
+// Nobody polls any more.
+void Poller::sleep_for_others(uint64_t now) {
+    presence_.set_sleeping(true);
+    const uint64_t limit = work_.unarmed() ? kStreak : UINT64_MAX;
     // Work that came before the flag was up rang no doorbell.
     if (work_.ready()) {
         kick();
@@ -152,12 +153,17 @@ void Poller::leave() {
     }
 }
 
-void Poller::poll_if_free() {
-    if (polling_.try_lock()) {
+// What came before a device was armed wakes nobody: so it is looked at; by whoever polls now, where somebody does, who
+// arms before it sleeps, and learns that nobody has looked yet.
+void Poller::arm_devices() {
+    if (work_.unarmed() && work_.arm(false) && polling_.try_lock()) {
         work_.poll();
         tick_when_due(now_ns());
         polling_.unlock();
         finished_.notify_all();
+        if (work_.unarmed()) {
+            kick(); // there was more than one look takes
+        }
     }
 }
 
@@ -366,7 +372,8 @@ void Poller::exclusive(const std::function<void()>& f) {
 }
 
 void Poller::poll_once() {
-    enter(now_ns());
+    callers_.fetch_add(1, std::memory_order_seq_cst); // but none that others expect to come back soon
+    watch_descriptors_if_no_caller();
     if (polling_.try_lock()) {
         presence_.set_sleeping(false);
         presence_.drain(); // nobody sleeps on it: a caller that does holds the right to poll
@@ -375,12 +382,9 @@ void Poller::poll_once() {
         polling_.unlock();
         finished_.notify_all();
     }
-    leave(); // work that is left kicks the progress thread
-}
-
-void Poller::arm_devices() {
-    if (work_.unarmed() && work_.arm(false)) {
-        poll_if_free();
+    if (callers_.fetch_sub(1, std::memory_order_seq_cst) == 1) {
+        watch_descriptors_if_no_caller();
+        sleep_for_others(now_ns()); // work that is left kicks the progress thread
     }
 }
 
@@ -424,7 +428,10 @@ void Poller::run() {
         bool till_streak_ends = false;
         if (!stay_awake) {
             // What was posted while wakes_at_ was old has either kicked or is in this limit.
-            const uint64_t asleep = std::min(limit, work_.sleep_limit_ns(now_ns()));
+            uint64_t asleep = std::min(limit, work_.sleep_limit_ns(now_ns()));
+            if (callers_.load(std::memory_order_seq_cst) == 0 && work_.unarmed()) {
+                asleep = std::min(asleep, kStreak); // a caller that was here when devices were armed has left
+            }
             till_streak_ends = asleep == streak;
             rung = sleep_on(progress_epoll_.get(), asleep);
             sleeps_.fetch_add(1, std::memory_order_relaxed);
@@ -434,7 +441,7 @@ void Poller::run() {
         [[maybe_unused]] const ssize_t got = read(kick_fd_.get(), &count, sizeof count);
         // After the read, which may not take a later kick.
         const bool kicked = kicked_.exchange(false, std::memory_order_seq_cst);
-        if (rung) {
+        if (rung || stay_awake) {
             work_.woken();
         }
         if (rung && !kicked && listening_loops_.load(std::memory_order_seq_cst) != 0) {

@@ -92,8 +92,9 @@ public:
     int sockets_fd() const { return descriptors_epoll_.get(); }
     void loop_listens(bool listens) { listening_loops_.fetch_add(listens ? 1 : -1, std::memory_order_seq_cst); }
     void poll_once();
-    // Whatever a device does from now on is noticed; what it has done is seen to.
+    // From now on somebody is woken by what a device does, and what it has done is looked at.
     void arm_devices();
+    [[nodiscard]] bool devices_unarmed() { return work_.unarmed(); }
     bool anything_watched() const { return descriptors() != 0 || devices_.load(std::memory_order_relaxed) != 0; }
     int descriptors() const { return descriptors_.load(std::memory_order_relaxed); }
     uint64_t spin_ns() const { return spin_ns_; }
@@ -110,7 +111,7 @@ private:
     void spin_as_progress();
     void watch_descriptors_if_no_caller();
     void let_loop_go_first();
-    void poll_if_free();
+    void sleep_for_others(uint64_t now);
     [[nodiscard]] uint64_t streak_left(uint64_t now) const;
     void tick_when_due(uint64_t now);
 

@@ -86,6 +86,8 @@ uint64_t Engine::sleep_limit_ns(uint64_t now) {
             }
             if (!endpoint->state().ok()) {
                 limit = kPresenceInterval; // a tick takes its descriptors and mappings back
+            } else if (endpoint->in_device()) {
+                limit = kPresenceInterval; // its memory and its room are given back by who looks
             }
         }
     }

@@ -110,6 +110,8 @@ public:
     [[nodiscard]] virtual bool has_local_work() const = 0;
     // Has it more to send when what it sent before has ended? Then somebody must notice that.
     [[nodiscard]] virtual bool stalled() const { return false; }
+    // Does a device still carry out what it was given, also where nobody waits for the end? Then somebody must look.
+    [[nodiscard]] virtual bool in_device() const { return false; }
     // Does it wait for something that wakes nobody (device copies)? Then sleeping must be short.
     [[nodiscard]] virtual bool needs_polling() const = 0;
     // Nothing of it is in use by a device any more; only then may it be destroyed.

@@ -138,6 +138,11 @@ class Op:
 
     def done(self) -> bool: ...
     def wait(self, deadline_ns: int, spin_ns: int) -> bool: ...
+    def ended_well(self, spin_ns: int) -> int:
+        """
+        Nanoseconds that it took, if it has ended well or does so within spin_ns; else -1.
+        """
+
     def spin(self, spin_ns: int) -> bool: ...
     @property
     def status(self) -> Status: ...
@@ -300,6 +305,11 @@ class Engine:
         deadline_ns: int,
         nowait: bool = False,
     ) -> int | Op: ...
+    def post_within(
+        self, route: int, kind: int, local_offset: int, remote_offset: int, nbytes: int, notify: int, timeout_ns: int
+    ) -> int | Op:
+        """As post() with nowait, and the deadline counted from now; 0: none."""
+
     def post_pages(
         self,
         route: int,

@@ -316,6 +316,9 @@ class Connection(StaysInProcess):
             except NativeError as error:
                 if not lane_was_reset(error):
                     raise
+            except ZerohopError as error:
+                error.peer, error.provider = error.peer or self.peer, error.provider or lane.provider
+                raise
         self._check_alive()
         if self._session is not None:
             self._session.lanes.look()

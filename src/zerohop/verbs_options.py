@@ -105,8 +105,8 @@ class VerbsOptions:
         index = self.gid_index
         if index is not None and (isinstance(index, bool) or not isinstance(index, int)):
             raise TypeError(f"the verbs option gid_index must be an int or None, not {type(index).__name__}")
-        if index is not None and not 0 <= index <= 1023:
-            raise ValueError(f"the verbs option gid_index must be from 0 to 1023, or None, not {index}")
+        if index is not None and not 0 <= index <= 255:
+            raise ValueError(f"the verbs option gid_index must be from 0 to 255, or None, not {index}")
 
     def __str__(self) -> str:
         """What ``ZEROHOP_VERBS`` would say; empty for the defaults."""

@@ -62,15 +62,14 @@ void VerbsEndpoint::on_chain_sent(const ibv_wc& completion) {
     if (broken && state().ok()) {
         fail({Status::peer_lost, Reason::lane_reset});
     }
+    bool told = false;
     if (op) {
         if (outcome.ok()) { // asked after the answer: a write that succeeds was accepted by a living peer
             outcome = engine().look_at(peer());
         }
-        if (!op->finish(outcome, outcome.ok() ? nbytes : 0, value)) {
-            over = true;
-        }
+        told = op->finish(outcome, outcome.ok() ? nbytes : 0, value);
     }
-    if (over && !op) {
+    if (over && !told) {
         engine().wake_waiters(); // it had ended before, but only now there is room for another
     }
 }
@@ -133,6 +132,7 @@ void VerbsEndpoint::drop_transfer(Transfer& transfer, uint32_t index) {
     }
     transfer.clear();
     transfers_.remove(index);
+    in_device_.store(transfers_.in_use(), std::memory_order_relaxed);
 }
 
 } // namespace zerohop::verbs

@@ -238,6 +238,9 @@ bool VerbsDomain::poll() {
 }
 
 bool VerbsDomain::reap() {
+    if (unseen_.load(std::memory_order_relaxed)) {
+        unseen_.store(false, std::memory_order_seq_cst); // before the look
+    }
     std::array<ibv_wc, kBatch> ended;
     const int sent = ibv_poll_cq(send_queue_, kBatch, ended.data());
     for (int i = 0; i < sent; ++i) {
@@ -250,6 +253,9 @@ bool VerbsDomain::reap() {
     const int received = ibv_poll_cq(receive_queue_, kBatch, ended.data());
     if (received > 0) {
         take_receives({ended.data(), static_cast<size_t>(received)});
+    }
+    if (sent == kBatch || received == kBatch) {
+        unseen_.store(true, std::memory_order_relaxed); // there may be more
     }
     return sent > 0 || received > 0;
 }
@@ -280,7 +286,7 @@ void VerbsDomain::woken() {
 bool VerbsDomain::unarmed(Happening what) const {
     // Without lanes only the port's state can change, and nobody waits for that.
     return lane_count_.load(std::memory_order_relaxed) != 0 &&
-           (!receive_armed_.load(std::memory_order_relaxed) ||
+           (unseen_.load(std::memory_order_relaxed) || !receive_armed_.load(std::memory_order_relaxed) ||
             (what == Happening::arrivals_and_ends && !send_armed_.load(std::memory_order_relaxed)));
 }
 
@@ -291,15 +297,14 @@ bool VerbsDomain::arm(Happening what) {
     }
     take_completion_events();
     take_async_events();
-    bool again = failures_.load(std::memory_order_acquire);
     for (auto [armed, queue] : {std::pair{&send_armed_, send_queue_}, std::pair{&receive_armed_, receive_queue_}}) {
         const bool wanted = what == Happening::arrivals_and_ends || queue == receive_queue_;
-        if (wanted && !armed->load(std::memory_order_relaxed)) {
-            again |= ibv_req_notify_cq(queue, 0) == 0; // what came before this wakes nobody
+        if (wanted && !armed->load(std::memory_order_relaxed) && ibv_req_notify_cq(queue, 0) == 0) {
             armed->store(true, std::memory_order_relaxed);
+            unseen_.store(true, std::memory_order_seq_cst); // what came before this wakes nobody
         }
     }
-    return again;
+    return unseen_.load(std::memory_order_seq_cst) || failures_.load(std::memory_order_acquire);
 }
 
 // With arm_mutex_ held.

@@ -113,6 +113,7 @@ private:
     std::mutex arm_mutex_;
     std::atomic<bool> send_armed_{false};
     std::atomic<bool> receive_armed_{false};
+    std::atomic<bool> unseen_{false}; // a queue was armed, and nobody has looked since at what had come before
     std::atomic<bool> port_up_{false};
     std::atomic<bool> fatal_{false};
     std::atomic<bool> failures_{false};

@@ -38,6 +38,7 @@ public:
     bool ready() const override;
     bool has_local_work() const override;
     bool stalled() const override { return work_due_.load(std::memory_order_acquire) || anything_to_send(); }
+    bool in_device() const override { return in_device_.load(std::memory_order_relaxed) != 0; }
     bool idle() const override;
     void each_statistic(void (*visit)(void*, const char*, uint64_t), void* context) const override;
 
@@ -162,6 +163,7 @@ private:
     bool proved_ = false; // a flush has been posted
 
     std::unordered_map<uint64_t, uint32_t> parts_; // the poller's: marks that have come of those still incomplete
+    std::atomic<size_t> in_device_{0};             // transfers in use, written under the lane's lock
     std::atomic<bool> work_due_{false};            // something above waits for room
     std::atomic<bool> post_failed_{false};
     bool closing_ = false;

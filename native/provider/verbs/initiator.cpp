@@ -55,8 +55,6 @@ Posted VerbsEndpoint::post_transfer(const Request& request) {
     if (!has_credit(request)) {
         return {Posted::What::retry, {Status::would_block, Reason::no_credit}};
     }
-    OpRef op = engine().operations().create(request.deadline_ns);
-    OpRef held = op;
     const uint32_t index = transfers_.add();
     Transfer& transfer = transfers_[index];
     if (!atomic && !transfer.local.pin(route.local)) {
@@ -72,6 +70,18 @@ Posted VerbsEndpoint::post_transfer(const Request& request) {
         drop_transfer(transfer, index);
         return {Posted::What::retry, {Status::would_block, Reason::window_full}};
     }
+    OpRef op;
+    try {
+        op = engine().operations().create(request.deadline_ns);
+    } catch (...) { // too many are in flight
+        if (is_one) {
+            queue->domain->give_room(1);
+        }
+        drop_transfer(transfer, index);
+        throw;
+    }
+    OpRef held = op;
+    in_device_.store(transfers_.in_use(), std::memory_order_relaxed);
     take_credit(request);
     transfer.used = true;
     transfer.kind = request.kind;
@@ -122,12 +132,15 @@ bool VerbsEndpoint::has_word() {
 
 // For something new: what is small stays with one queue as long as that has room in plenty.
 VerbsEndpoint::Queue* VerbsEndpoint::queue_for(uint64_t nbytes) {
+    if (nbytes > kStaysBytes || nbytes >= static_cast<uint64_t>(rails_.front()->options().rail_bytes)) {
+        return pick_queue(nbytes, 0);
+    }
     Queue& recent = queues_[recent_];
-    if (nbytes <= kStaysBytes && recent.free > recent.depth / 2) {
+    if (recent.free > recent.depth / 2) {
         return &recent;
     }
     Queue* const queue = pick_queue(nbytes, 0);
-    if (queue != nullptr && nbytes <= kStaysBytes) {
+    if (queue != nullptr) {
         recent_ = queue->index;
     }
     return queue;

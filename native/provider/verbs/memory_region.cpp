@@ -82,10 +82,15 @@ ibv_mr* MemoryRegion::try_way(const accel::Registrable& way, uint64_t iova, size
     const shim::IbVerbs& api = device_->api();
     errno = EOPNOTSUPP;
     if (way.kind == accel::Registrable::Kind::dma_buf) {
-        // Without relaxed ordering and the like, which the call does not take.
+        if (api.reg_dmabuf_mr == nullptr) {
+            return nullptr;
+        }
+        ibv_mr* region = api.reg_dmabuf_mr(device_->pd(), way.offset, nbytes, iova, way.fd, access);
         const int plain = access & (IBV_ACCESS_OPTIONAL_FIRST - 1);
-        return api.reg_dmabuf_mr == nullptr ? nullptr
-                                            : api.reg_dmabuf_mr(device_->pd(), way.offset, nbytes, iova, way.fd, plain);
+        if (region == nullptr && plain != access) { // a kernel that takes no optional flags here refuses
+            region = api.reg_dmabuf_mr(device_->pd(), way.offset, nbytes, iova, way.fd, plain);
+        }
+        return region;
     }
     if (api.reg_mr_iova2 != nullptr) {
         return api.reg_mr_iova2(device_->pd(), reinterpret_cast<void*>(way.address), nbytes, iova,

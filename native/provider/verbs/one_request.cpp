@@ -73,6 +73,7 @@ void VerbsEndpoint::post_one(Transfer& transfer, uint32_t index, const Request& 
         free_words_.push_back(transfer.word_index);
     }
     transfers_.remove(index);
+    in_device_.store(transfers_.in_use(), std::memory_order_relaxed);
 }
 
 void VerbsEndpoint::on_one_sent(const ibv_wc& completion) {
@@ -102,8 +103,9 @@ void VerbsEndpoint::on_one_sent(const ibv_wc& completion) {
     if (!succeeded && state().ok()) {
         fail({Status::peer_lost, Reason::lane_reset});
     }
-    if (!op) {
-        return; // the lane had been closed
+    if (!op) { // the lane had been closed
+        engine().wake_waiters();
+        return;
     }
     if (succeeded) { // asked after the answer: a write that succeeds was accepted by a living peer
         outcome = engine().look_at(peer());

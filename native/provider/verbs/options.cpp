@@ -31,7 +31,7 @@ Options Options::from(const OptionMap& map) {
         {"rnr_retry", {&Options::rnr_retry, 0, 7}},
         {"min_rnr_timer", {&Options::min_rnr_timer, 0, 31}},
         {"mtu", {&Options::mtu, 0, 4096}},
-        {"gid_index", {&Options::gid_index, -1, 1023}},
+        {"gid_index", {&Options::gid_index, -1, 255}},
         {"service_level", {&Options::service_level, 0, 15}},
         {"traffic_class", {&Options::traffic_class, 0, 255}},
         {"hop_limit", {&Options::hop_limit, 1, 255}},

@@ -20,7 +20,7 @@ _RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "max_completions": (2, _MOST),
     "max_sge": (1, 1024),
     "max_inline": (0, 1 << 16),
-    "gid_index": (0, 1023),
+    "gid_index": (0, 255),
     "port": (1, 255),
     "read_credit": (1, 255),
     "timeout": (1, 31),
