@@ -28,6 +28,13 @@ Outcome VerbsEndpoint::failure_of(const ibv_wc& completion) const {
     return outcome;
 }
 
+// Asked after the answer: a write that succeeds was accepted by a living peer; and a process that dies takes its memory
+// back before its queue pairs, which then refuse what they would have taken.
+Outcome VerbsEndpoint::as_the_peer_lives(Outcome outcome) const {
+    const Outcome living = engine().look_at(peer());
+    return living.ok() ? outcome : living;
+}
+
 void VerbsEndpoint::on_chain_sent(const ibv_wc& completion) {
     const Outcome failure = completion.status == IBV_WC_SUCCESS ? Outcome{} : failure_of(completion);
     const uint32_t index = index_of(completion.wr_id);
@@ -64,9 +71,7 @@ void VerbsEndpoint::on_chain_sent(const ibv_wc& completion) {
     }
     bool told = false;
     if (op) {
-        if (outcome.ok()) { // asked after the answer: a write that succeeds was accepted by a living peer
-            outcome = engine().look_at(peer());
-        }
+        outcome = as_the_peer_lives(outcome);
         told = op->finish(outcome, outcome.ok() ? nbytes : 0, value);
     }
     if (over && !told) {

@@ -122,9 +122,10 @@ private:
     void post_one(Transfer& transfer, uint32_t index, const Request& operation, Queue& queue);
     void end_one(Transfer& transfer, uint32_t index);
     void end_ones();
-    // completion.cpp; all but the first two with the lane's lock held
+    // completion.cpp; all but the first three with the lane's lock held
     void on_chain_sent(const ibv_wc& completion);
     [[nodiscard]] Outcome failure_of(const ibv_wc& completion) const;
+    [[nodiscard]] Outcome as_the_peer_lives(Outcome outcome) const;
     void end_chain(Chain& chain, uint32_t index);
     bool end_transfer_if_over(uint32_t index, OpRef& op, Outcome& outcome, uint64_t& nbytes, uint64_t& value);
     void give_up_rest(Transfer& transfer);

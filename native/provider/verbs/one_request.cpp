@@ -107,9 +107,7 @@ void VerbsEndpoint::on_one_sent(const ibv_wc& completion) {
         engine().wake_waiters();
         return;
     }
-    if (succeeded) { // asked after the answer: a write that succeeds was accepted by a living peer
-        outcome = engine().look_at(peer());
-    }
+    outcome = as_the_peer_lives(outcome);
     if (!op->finish(outcome, outcome.ok() ? nbytes : 0, value)) {
         engine().wake_waiters(); // it had ended before, but only now there is room for another
     }
