@@ -84,10 +84,9 @@ uint64_t Engine::sleep_limit_ns(uint64_t now) {
             if (endpoint->needs_polling()) {
                 return kDeviceInterval;
             }
-            if (!endpoint->state().ok()) {
-                limit = kPresenceInterval; // a tick takes its descriptors and mappings back
-            } else if (endpoint->in_device()) {
-                limit = kPresenceInterval; // its memory and its room are given back by who looks
+            // A tick takes the descriptors and mappings of one that is closed back; whoever looks, memory and room.
+            if (!endpoint->state().ok() || endpoint->in_device()) {
+                limit = kPresenceInterval;
             }
         }
     }

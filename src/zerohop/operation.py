@@ -207,6 +207,8 @@ class InFlight(Operation[T]):
 
     __slots__ = ("_cancelled", "_elapsed_ns", "_error", "_keep", "_native", "_value", "_value_from")
 
+    _value: T
+
     def __init__(
         self, context: Context, kind: str, path: Path | None, nbytes: int, native: Op, keep: object, value_from: int
     ) -> None:

@@ -150,15 +150,15 @@ TEST_CASE("mapping: what lies outside of the file is refused, not a bus error la
 
 TEST_CASE("mapping: any offset, both ways, and unmapped only when nothing uses it") {
     const std::shared_ptr<Region> region = Region::allocate_host(8192);
-    Mapping mapping(region->fd(), 4097, 100, true);
+    const auto mapping = make_pinnable<Mapping>(region->fd(), 4097, 100, true);
     region->host()[4097] = std::byte{7};
-    CHECK(mapping.data()[0] == std::byte{7});
-    mapping.data()[99] = std::byte{9};
+    CHECK(mapping->data()[0] == std::byte{7});
+    mapping->data()[99] = std::byte{9};
     CHECK(region->host()[4196] == std::byte{9});
-    REQUIRE(mapping.try_pin());
-    CHECK_FALSE(mapping.unmap());
-    CHECK(mapping.data()[99] == std::byte{9});
-    mapping.unpin();
-    CHECK(mapping.unmap());
-    CHECK(mapping.unmap());
+    REQUIRE(mapping->try_pin());
+    CHECK_FALSE(mapping->unmap());
+    CHECK(mapping->data()[99] == std::byte{9});
+    mapping->unpin();
+    CHECK(mapping->unmap());
+    CHECK(mapping->unmap());
 }
