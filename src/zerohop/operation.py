@@ -45,7 +45,7 @@ _TURN_NS: Final = 1_000_000
 # About thirty years. Clocks, locks and the engine count nanoseconds in 63 bits, and none of them may overflow.
 _LONGEST_S: Final = 10.0**9
 # Where the value of an operation that ended well comes from.
-NBYTES, NATIVE_VALUE, BYTES_DONE = range(3)
+NBYTES, NATIVE_VALUE, BYTES_DONE, PAYLOAD = range(4)
 
 
 class Operation(StaysInProcess, Generic[T]):

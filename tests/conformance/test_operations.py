@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import zerohop as zh
+from support.lanes import eventually
 from support.options import Options
 from support.pattern import pattern
 from support.service import Service
@@ -39,6 +40,15 @@ class TestWaiting:
         assert operation.done()
         assert operation.exception() is None
         assert operation.result() == operation.result(0) == 1000
+
+    def test_the_result_of_what_was_put_off(self, world: World) -> None:
+        """It is not the number of bytes, also where the operation has ended before it is asked for."""
+        target = world.target("numpy", 64)
+        target.put(8, bytes(8))
+        operation = world.here.fetch_add(target.handle, 5, offset=8)
+        eventually(operation.done, "it does not end")
+        assert operation.result() == 0
+        assert world.here.fetch_add(target.handle, 5, offset=8).result() == 5
 
     def test_a_wait_that_ends_leaves_the_operation_in_flight(self, world: World) -> None:
         source = world.target("numpy", 16)
