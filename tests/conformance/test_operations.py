@@ -22,7 +22,7 @@ from support.world import PROVIDERS, WORLDS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from support.fixtures import OpenContext
+    from support.fixtures import OpenContext, StartPeer
     from support.world import World
 
 
@@ -40,15 +40,6 @@ class TestWaiting:
         assert operation.done()
         assert operation.exception() is None
         assert operation.result() == operation.result(0) == 1000
-
-    def test_the_result_of_what_was_put_off(self, world: World) -> None:
-        """It is not the number of bytes, also where the operation has ended before it is asked for."""
-        target = world.target("numpy", 64)
-        target.put(8, bytes(8))
-        operation = world.here.fetch_add(target.handle, 5, offset=8)
-        eventually(operation.done, "it does not end")
-        assert operation.result() == 0
-        assert world.here.fetch_add(target.handle, 5, offset=8).result() == 5
 
     def test_a_wait_that_ends_leaves_the_operation_in_flight(self, world: World) -> None:
         source = world.target("numpy", 16)
@@ -162,6 +153,16 @@ class TestCancelling:
         assert receive.result(10) == 16
         assert room.tobytes() == pattern(3, 16).tobytes()
         assert not abandoned.any()
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_the_result_of_what_was_put_off(open_context: OpenContext, start_peer: StartPeer, provider: str) -> None:
+    """It is not the number of bytes, also where the operation has ended before it is asked for."""
+    options = Options(providers=(provider,))
+    context, peer = open_context(options), start_peer(options)
+    operation = context.connect(peer.identity.url)
+    eventually(operation.done, "it does not connect")
+    assert isinstance(operation.result(), zh.Connection)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
