@@ -82,7 +82,7 @@ class TestMachine:
             (EndpointConfig(max_messages=1 << 25), "max_messages"),
             (EndpointConfig(max_sge=1000), "max_sge"),
             (EndpointConfig(port=2), "port"),
-            (EndpointConfig(gid_index=1000), "GID"),
+            (EndpointConfig(gid_index=200), "GID"),
         ):
             with pytest.raises(ValueError, match=what):
                 pair.device.create_endpoint(config)

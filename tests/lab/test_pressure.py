@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from support.fixtures import OpenContext, StartPeer
-    from zerohop._native import Op
+    from zerohop._native import Endpoint, Op
 
 OK = (Status.OK, Reason.NONE)
 
@@ -60,24 +60,40 @@ def test_lists_longer_than_the_queue(pair: VerbsPair) -> None:
 
 
 def test_many_lanes_share_one_completion_queue() -> None:
-    """More requests in flight than the completion queue has entries, if anybody let them."""
+    """More requests in flight than the completion queue has entries, if anybody let them; and one lane fails meanwhile,
+    so that each of its requests completes, also those that asked for no completion."""
     pair = VerbsPair(send_depth=512, queue_pairs=2)
-    lanes = [pair.link() for _ in range(12)]
-    operations = []
-    pages = np.arange(1024, dtype=np.int64)
-    for lane, _ in lanes:
-        keys = RemoteKeys(pair.address, pair.nbytes, READ | WRITE, [pair.key], True)
-        route = pair.here.engine.route(
+    rng = np.random.default_rng(11)
+    here, there = rng.permutation(1024).astype(np.int64), rng.permutation(1024).astype(np.int64)
+    failing, other = pair.link()
+    ends, posted = [failing, other], []
+
+    def route(lane: Endpoint, key: int) -> int:
+        keys = RemoteKeys(pair.address, pair.nbytes, READ | WRITE, [key], True)
+        return pair.here.engine.route(
             lane, pair.here.region, pair.share, CAPABILITY, pair.nbytes, 3, None, keys, [pair.here.local_key]
         )
-        operations.append(
-            pair.here.engine.post_pages(route, 0, pages, pages, 1024, -1, deadline(100), False, 0, 0, pair.nbytes)
-        )
-    for operation in operations:
+
+    def post(way: int) -> Op:
+        operation = pair.here.engine.post_pages(way, 0, here, there, 1024, -1, deadline(100), False, 0, 0, pair.nbytes)
         assert not isinstance(operation, int)
+        return operation
+
+    for _ in range(12):
+        ends += pair.link()
+        way = route(ends[-2], pair.key)
+        posted += [post(way), post(way)]
+    lost = [post(route(failing, pair.key)), post(route(failing, pair.key ^ 0x5A5A00))]
+    for operation in posted:
         assert ended(operation) == OK
-    assert np.array_equal(pair.there.memory, pair.here.memory)
-    del lanes, lane
+    assert ended(lost[1]) == (Status.ACCESS_DENIED, Reason.REMOTE_ACCESS)
+    assert ended(lost[0]) in (OK, (Status.PEER_LOST, Reason.LANE_RESET))
+    assert pair.here.domain.alive, "the completion queue has overrun"
+    expected = np.empty_like(pair.there.memory).reshape(1024, 1024)
+    expected[there] = pair.here.memory.reshape(1024, 1024)[here]
+    assert np.array_equal(pair.there.memory, expected.ravel())
+    pair.good_write_works()
+    del ends, other, failing
     pair.close()
 
 
