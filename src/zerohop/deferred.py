@@ -192,6 +192,7 @@ async def _run(
         failure = operation._failure
         if isinstance(failure, ZerohopError):
             complete_fields(failure, operation._kind, operation._path)
+            failure.peer = failure.peer or operation._peer
             # The control thread's frames say nothing to a user, and would keep all that they know alive with the error.
             failure.__traceback__ = failure.__context__ = failure.__cause__ = None
         context._complete(native, Status.UNSUPPORTED, Reason.USER, 0)

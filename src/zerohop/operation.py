@@ -240,7 +240,7 @@ class InFlight(Operation[T]):
                     value: Any = self.nbytes
                     self._value = value
                     self._native = self._keep = None
-                    return value  # type: ignore[no-any-return]
+                    return self._value
             self._settle(native, timeout)
         if self._cancelled:
             raise _cancelled_error()

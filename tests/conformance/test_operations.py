@@ -18,6 +18,7 @@ from support.options import Options
 from support.pattern import pattern
 from support.service import Service
 from support.world import PROVIDERS, WORLDS
+from zerohop.deferred import defer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -163,6 +164,18 @@ def test_the_result_of_what_was_put_off(open_context: OpenContext, start_peer: S
     operation = context.connect(peer.identity.url)
     eventually(operation.done, "it does not connect")
     assert isinstance(operation.result(), zh.Connection)
+
+
+def test_the_error_of_what_was_put_off_names_the_peer(open_context: OpenContext) -> None:
+    """Whoever raised it may not have known; the operation does."""
+
+    async def work() -> int:
+        raise zh.PeerLost("gone")
+
+    operation: zh.Operation[int] = defer(open_context(Options()), "write", 8, 0, work, None, peer="somebody")
+    error = operation.exception(10)
+    assert isinstance(error, zh.PeerLost)
+    assert (error.peer, error.operation) == ("somebody", "write")
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

@@ -53,7 +53,7 @@ protected:
     Requests& requests() { return requests_; }
     bool streaming_hint = false;
     const std::shared_ptr<Peer>& shared_peer() const { return peer_; }
-    bool take_credit(const Request& request) {
+    [[nodiscard]] bool take_credit(const Request& request) {
         if (request.notify < 0 || credits_.fetch_sub(1, std::memory_order_acq_rel) > 0) {
             return true;
         }

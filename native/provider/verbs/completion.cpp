@@ -41,7 +41,6 @@ void VerbsEndpoint::on_chain_sent(const ibv_wc& completion) {
     OpRef op;
     Outcome outcome;
     uint64_t nbytes = 0;
-    uint64_t value = 0;
     bool broken = false;
     bool over = false;
     {
@@ -63,7 +62,7 @@ void VerbsEndpoint::on_chain_sent(const ibv_wc& completion) {
         }
         if ((completion.wr_id & kLast) != 0) {
             end_chain(chain, index);
-            over = of_transfer && end_transfer_if_over(owner, op, outcome, nbytes, value);
+            over = of_transfer && end_transfer_if_over(owner, op, outcome, nbytes);
         }
     }
     if (broken && state().ok()) {
@@ -72,7 +71,7 @@ void VerbsEndpoint::on_chain_sent(const ibv_wc& completion) {
     bool told = false;
     if (op) {
         outcome = as_the_peer_lives(outcome);
-        told = op->finish(outcome, outcome.ok() ? nbytes : 0, value);
+        told = op->finish(outcome, outcome.ok() ? nbytes : 0);
     }
     if (over && !told) {
         engine().wake_waiters(); // it had ended before, but only now there is room for another
@@ -97,8 +96,7 @@ void VerbsEndpoint::end_chain(Chain& chain, uint32_t index) {
 }
 
 // When nothing of it is under way or still to be posted: unpins, before anybody can see the end.
-bool VerbsEndpoint::end_transfer_if_over(uint32_t index, OpRef& op, Outcome& outcome, uint64_t& nbytes,
-                                         uint64_t& value) {
+bool VerbsEndpoint::end_transfer_if_over(uint32_t index, OpRef& op, Outcome& outcome, uint64_t& nbytes) {
     Transfer& transfer = transfers_[index];
     if (transfer.chains != 0 || ((!transfer.all_posted || transfer.marks_due) && transfer.outcome.ok() && !closing_)) {
         return false;
@@ -109,7 +107,6 @@ bool VerbsEndpoint::end_transfer_if_over(uint32_t index, OpRef& op, Outcome& out
     op = std::move(transfer.op);
     outcome = transfer.outcome;
     nbytes = transfer.nbytes;
-    value = transfer.word == nullptr ? 0 : *transfer.word;
     if (transfer.notify >= 0 && !transfer.marked) {
         give_credit_back(); // nothing was announced
     }
@@ -132,9 +129,6 @@ void VerbsEndpoint::give_up_rest(Transfer& transfer) {
 }
 
 void VerbsEndpoint::drop_transfer(Transfer& transfer, uint32_t index) {
-    if (transfer.word != nullptr) {
-        free_words_.push_back(transfer.word_index);
-    }
     transfer.clear();
     transfers_.remove(index);
     in_device_.store(transfers_.in_use(), std::memory_order_relaxed);

@@ -73,7 +73,7 @@ Posted VerbsEndpoint::post_transfer(const Request& request) {
     OpRef op;
     try {
         op = engine().operations().create(request.deadline_ns);
-    } catch (...) { // too many are in flight
+    } catch (...) { // 1 Mi operations are in flight: what was taken goes back, and the caller is told
         if (is_one) {
             queue->domain->give_room(1);
         }
@@ -82,7 +82,7 @@ Posted VerbsEndpoint::post_transfer(const Request& request) {
     }
     OpRef held = op;
     in_device_.store(transfers_.in_use(), std::memory_order_relaxed);
-    take_credit(request);
+    (void)take_credit(request); // there is one, as seen above with the lock held
     transfer.used = true;
     transfer.kind = request.kind;
     transfer.nbytes = request.nbytes;

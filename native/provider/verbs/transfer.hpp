@@ -28,7 +28,7 @@ struct alignas(64) Transfer {
     Outcome outcome;
     uint32_t chains = 0; // posted, and not complete
     uint32_t word_index = 0;
-    uint64_t* word = nullptr; // where the NIC puts what an atomic found
+    uint64_t* word = nullptr; // where the NIC puts what an atomic found, which is always one request
     OpRef op;
     Pin<Region> local;
     Pin<RemoteKeys> remote;
@@ -50,7 +50,6 @@ struct alignas(64) Transfer {
         used = is_one = all_posted = marks_due = marked = false;
         outcome = {};
         chains = 0;
-        word = nullptr;
         op.reset();
         local.reset();
         remote.reset();
