@@ -188,6 +188,10 @@ class FakeEngine:
         self._check(self._routes.get(route))
         return self.real.post(route, *args)
 
+    def post_within(self, route: int, *args: Any) -> Any:
+        self._check(self._routes.get(route))
+        return self.real.post_within(route, *args)
+
     def post_send(self, endpoint: Endpoint | FakeEndpoint, *args: Any) -> Any:
         return self.real.post_send(self._native(endpoint), *args)
 
@@ -220,7 +224,7 @@ def with_nics(context: zh.Context, nics: int = 2) -> FakeEngine:
     engine = cast("Engine", fake)
     for part in (context, context._routes, context._fabric):
         part._engine = engine
-    context._post = engine.post
+    context._post = engine.post_within
     context._fabric._choose = lambda: fake.ports
     providers = context._settings.providers or ("shm", "tcp")
     context._providers = tuple(name for name in ("shm", "verbs", "tcp") if name in (*providers, "verbs"))
