@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.lanes import eventually
 from support.leaks import holdings
+from support.options import Options
 from zerohop import wire
 from zerohop.channel import Channel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from support.fixtures import OpenContext
 
 
 @pytest.fixture
@@ -50,3 +54,40 @@ def test_the_second_of_two_copies_fails(pipe: tuple[int, int], monkeypatch: pyte
             channel.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "idle", "user_timeout"), [(10.0, 3, 10_000), (0.5, 1, 500), (1e9, 32767, 32_767_000)]
+)
+def test_a_silent_host_is_noticed(seconds: float, idle: int, user_timeout: int) -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as here:
+            channel = Channel(here)
+            channel.end_when_silent(0)
+            assert here.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0
+            channel.end_when_silent(seconds)
+            assert here.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            for option, value in {
+                socket.TCP_KEEPIDLE: idle,
+                socket.TCP_KEEPINTVL: idle,
+                socket.TCP_KEEPCNT: 2,
+                socket.TCP_USER_TIMEOUT: user_timeout,
+            }.items():
+                assert here.getsockopt(socket.IPPROTO_TCP, option) == value
+
+    asyncio.run(main())
+
+
+def test_both_ends_of_a_conversation_notice(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    silent = Channel.end_when_silent
+
+    def ask(self: Channel, seconds: float) -> None:
+        asked.append(seconds)
+        silent(self, seconds)
+
+    monkeypatch.setattr(Channel, "end_when_silent", ask)
+    here = open_context(Options(providers=("tcp",), heartbeat=7.0))
+    there = open_context(Options(providers=("tcp",), heartbeat=9.0))
+    here.connect(there.url).result(5)
+    eventually(lambda: sorted(asked) == [7.0, 9.0], f"asked for {asked}")

@@ -30,9 +30,22 @@ struct PyBell {
     std::unique_ptr<LoopBell> bell;
 };
 
+// Once its end has been taken over, it needs the slot no more.
 struct PyOp {
     std::shared_ptr<Engine> engine;
-    OpRef op;
+    OpRef op; // none: taken over
+    uint64_t bytes_done = 0;
+    uint64_t value = 0;
+    uint64_t started_ns = 0;
+    uint64_t finished_ns = 0;
+
+    void take_over() {
+        bytes_done = op->bytes_done();
+        value = op->value();
+        started_ns = op->started_ns();
+        finished_ns = op->finished_ns();
+        op.reset();
+    }
 };
 
 struct PyRegion {

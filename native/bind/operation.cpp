@@ -12,6 +12,16 @@ namespace {
 
 constexpr uint64_t kLongestSpin = 200 * kMillisecond; // in one call, so that Ctrl-C is heard
 
+// Whether it has ended.
+bool wait(const PyOp& self, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep) {
+    if (!self.op || self.op->done()) {
+        return true;
+    }
+    const OpRef op = self.op; // another thread may take the end over while this one is in here
+    const Released release;
+    return self.engine->wait([&] { return op->done(); }, deadline_ns, spin_ns, may_sleep);
+}
+
 } // namespace
 
 void register_operation(nb::module_& m) {
@@ -61,54 +71,40 @@ void register_operation(nb::module_& m) {
         .def("close", [](const PyBell& self) { self.bell->close(); });
 
     nb::class_<PyOp>(m, "Op", "An operation in flight. Dropping it never blocks and cancels nothing.")
-        .def("done",
-             [](const PyOp& self) {
-                 if (!self.op->done()) { // whoever asks again and again waits, and may be the only one to poll
-                     const Released release;
-                     self.engine->wait([&] { return self.op->done(); }, 0, 0, false);
-                 }
-                 return self.op->done();
-             })
+        // Whoever asks again and again waits, and may be the only one to poll.
+        .def("done", [](const PyOp& self) { return wait(self, 0, 0, false); })
         .def(
             "wait",
             [](const PyOp& self, uint64_t deadline_ns, uint64_t spin_ns) {
-                if (self.op->done()) {
-                    return true;
-                }
-                const Released release;
-                return self.engine->wait([&] { return self.op->done(); }, deadline_ns, spin_ns);
+                return wait(self, deadline_ns, spin_ns, true);
             },
             nb::arg("deadline_ns"), nb::arg("spin_ns"))
         .def(
-            "ended_well",
-            [](const PyOp& self, uint64_t spin_ns) -> int64_t {
-                if (!self.op->done()) {
-                    const Released release;
-                    self.engine->wait([&] { return self.op->done(); }, 0, std::min(spin_ns, kLongestSpin), false);
-                }
-                const bool well = self.op->status() == Status::ok;
-                return well ? static_cast<int64_t>(self.op->finished_ns() - self.op->started_ns()) : -1;
-            },
-            nb::arg("spin_ns"), "Nanoseconds that it took, if it has ended well or does so within spin_ns; else -1.")
-        .def(
-            "spin",
-            [](const PyOp& self, uint64_t spin_ns) {
-                if (self.op->done()) {
-                    return true;
-                }
-                const Released release;
-                return self.engine->wait([&] { return self.op->done(); }, 0, spin_ns, false);
-            },
+            "spin", [](const PyOp& self, uint64_t spin_ns) { return wait(self, 0, spin_ns, false); },
             nb::arg("spin_ns"))
-        .def_prop_ro("status", [](const PyOp& self) { return self.op->status(); })
-        .def_prop_ro("reason", [](const PyOp& self) { return self.op->reason(); })
-        .def_prop_ro("bytes_done", [](const PyOp& self) { return self.op->bytes_done(); })
-        .def_prop_ro("value", [](const PyOp& self) { return self.op->value(); })
-        .def_prop_ro("started_ns", [](const PyOp& self) { return self.op->started_ns(); })
-        .def_prop_ro("finished_ns", [](const PyOp& self) { return self.op->finished_ns(); })
+        .def(
+            "ended_well",
+            [](PyOp& self) {
+                const bool here = !self.op || !self.engine->closed(); // and not in a forked child, where nothing ends
+                if (!here || !wait(self, 0, std::min(self.engine->poller().spin_ns(), kLongestSpin), false)) {
+                    return false;
+                }
+                if (self.op && self.op->status() == Status::ok) {
+                    self.take_over();
+                }
+                return !self.op;
+            },
+            "Whether it has ended well, or does so while it is waited for in place.")
+        .def_prop_ro("status", [](const PyOp& self) { return self.op ? self.op->status() : Status::ok; })
+        .def_prop_ro("reason", [](const PyOp& self) { return self.op ? self.op->reason() : Reason::none; })
+        .def_prop_ro("bytes_done", [](const PyOp& self) { return self.op ? self.op->bytes_done() : self.bytes_done; })
+        .def_prop_ro("value", [](const PyOp& self) { return self.op ? self.op->value() : self.value; })
+        .def_prop_ro("started_ns", [](const PyOp& self) { return self.op ? self.op->started_ns() : self.started_ns; })
+        .def_prop_ro("finished_ns",
+                     [](const PyOp& self) { return self.op ? self.op->finished_ns() : self.finished_ns; })
         .def("cancel",
              [](const PyOp& self) {
-                 const bool ended = self.op->finish({Status::cancelled, Reason::user});
+                 const bool ended = self.op && self.op->finish({Status::cancelled, Reason::user});
                  if (ended) {
                      self.engine->poller().kick(); // its memory may go now, and nobody else may be awake to see to it
                  }
@@ -117,7 +113,7 @@ void register_operation(nb::module_& m) {
         .def(
             "arm",
             [](const PyOp& self, const PyQueue& queue, uint64_t token) {
-                const bool armed = self.op->arm(queue.queue, token);
+                const bool armed = self.op && self.op->arm(queue.queue, token);
                 if (armed && self.engine->poller().devices_unarmed()) {
                     const Released release;
                     self.engine->poller().arm_devices();
@@ -127,12 +123,18 @@ void register_operation(nb::module_& m) {
             nb::arg("queue"), nb::arg("token"))
         .def(
             "disarm",
-            [](const PyOp& self, const PyQueue& queue, uint64_t token) { self.op->disarm(*queue.queue, token); },
+            [](const PyOp& self, const PyQueue& queue, uint64_t token) {
+                if (self.op) {
+                    self.op->disarm(*queue.queue, token);
+                }
+            },
             nb::arg("queue"), nb::arg("token"))
         .def(
             "complete",
             [](const PyOp& self, Status status, Reason reason, uint64_t value, uint64_t bytes) {
-                self.op->finish({status, reason}, bytes, value);
+                if (self.op) {
+                    self.op->finish({status, reason}, bytes, value);
+                }
             },
             nb::arg("status"), nb::arg("reason"), nb::arg("value"), nb::arg("bytes"));
 }

@@ -30,10 +30,10 @@ void check_local(const Route& route, uint64_t offset, uint64_t nbytes, bool read
 }
 
 // What Python gets: elapsed nanoseconds when it ended inline, else the operation.
-nb::object result(const Self& engine, Posted& posted, uint64_t started) {
+nb::object result(const Self& engine, Posted& posted, const Request& request) {
     switch (posted.what) {
     case Posted::What::done:
-        return nb::int_(now_ns() - started);
+        return nb::int_(now_ns() - request.started_ns);
     case Posted::What::posted:
         return nb::cast(PyOp{engine, std::move(posted.op)});
     case Posted::What::retry:
@@ -65,22 +65,19 @@ bool copy_pages(const Indices& indices, uint64_t limit, std::vector<uint64_t>& p
     return pages.empty() || most < limit;
 }
 
-nb::object post_one(const Self& engine, uint64_t route, int kind, uint64_t local_offset, uint64_t remote_offset,
-                    uint64_t nbytes, int64_t notify, uint64_t deadline_ns, bool nowait) {
-    const uint64_t started = now_ns();
+nb::object post_range(const Self& engine, uint64_t route, int kind, uint64_t local_offset, uint64_t remote_offset,
+                      uint64_t nbytes, int64_t notify, Request& request, bool nowait) {
     const std::shared_ptr<const Route> found = engine->route(route);
     if (!found) {
         throw NativeError(Status::closed, Reason::lane_closed, "the route is gone");
     }
     check_local(*found, local_offset, nbytes, kind == 1);
-    Request request;
     request.kind = kind == 1 ? Kind::read : Kind::write;
     request.route = found.get();
     request.local_offset = local_offset;
     request.remote_offset = remote_offset;
     request.nbytes = nbytes;
     request.notify = notify;
-    request.deadline_ns = deadline_ns;
     Endpoint& endpoint = *found->endpoint;
     // A small mapped copy, or a request to a NIC, is over before another thread could use the interpreter; anything
     // that may make a system call or wait gives it up.
@@ -89,22 +86,30 @@ nb::object post_one(const Self& engine, uint64_t route, int kind, uint64_t local
         if (posted.what == Posted::What::retry && !nowait) {
             posted = post_released(*engine, endpoint, request, false);
         }
-        return result(engine, posted, started);
+        return result(engine, posted, request);
     }
     Posted posted = post_released(*engine, endpoint, request, nowait);
-    return result(engine, posted, started);
+    return result(engine, posted, request);
+}
+
+nb::object post_one(const Self& engine, uint64_t route, int kind, uint64_t local_offset, uint64_t remote_offset,
+                    uint64_t nbytes, int64_t notify, uint64_t deadline_ns, bool nowait) {
+    Request request;
+    request.deadline_ns = deadline_ns;
+    return post_range(engine, route, kind, local_offset, remote_offset, nbytes, notify, request, nowait);
 }
 
 nb::object post_within(const Self& engine, uint64_t route, int kind, uint64_t local_offset, uint64_t remote_offset,
                        uint64_t nbytes, int64_t notify, uint64_t timeout_ns) {
-    return post_one(engine, route, kind, local_offset, remote_offset, nbytes, notify,
-                    timeout_ns == 0 ? 0 : now_ns() + timeout_ns, true);
+    Request request;
+    request.deadline_ns = timeout_ns == 0 ? 0 : request.started_ns + timeout_ns;
+    return post_range(engine, route, kind, local_offset, remote_offset, nbytes, notify, request, true);
 }
 
 nb::object post_pages(const Self& engine, uint64_t route, int kind, const Indices& local_pages,
                       const Indices& remote_pages, uint64_t page_bytes, int64_t notify, uint64_t deadline_ns,
                       bool nowait, uint64_t local_offset, uint64_t remote_offset, uint64_t local_nbytes) {
-    const uint64_t started = now_ns();
+    Request request;
     const std::shared_ptr<const Route> found = engine->route(route);
     if (!found) {
         throw NativeError(Status::closed, Reason::lane_closed, "the route is gone");
@@ -125,7 +130,6 @@ nb::object post_pages(const Self& engine, uint64_t route, int kind, const Indice
     if (!copy_pages(remote_pages, UINT64_MAX / page_bytes / 2, pages->remote)) {
         throw NativeError(Status::access_denied, Reason::bounds, "a page number is negative, or too large");
     }
-    Request request;
     request.kind = kind == 1 ? Kind::read : Kind::write;
     request.route = found.get();
     request.local_offset = local_offset;
@@ -135,12 +139,11 @@ nb::object post_pages(const Self& engine, uint64_t route, int kind, const Indice
     request.notify = notify;
     request.deadline_ns = deadline_ns;
     Posted posted = post_released(*engine, *found->endpoint, request, nowait);
-    return result(engine, posted, started);
+    return result(engine, posted, request);
 }
 
 nb::object post_atomic(const Self& engine, uint64_t route, int kind, uint64_t remote_offset, uint64_t operand,
                        uint64_t compare, uint64_t deadline_ns, bool nowait) {
-    const uint64_t started = now_ns();
     Request request;
     request.kind = kind == 1 ? Kind::compare_swap : Kind::fetch_add;
     request.remote_offset = remote_offset;
@@ -150,26 +153,24 @@ nb::object post_atomic(const Self& engine, uint64_t route, int kind, uint64_t re
     request.deadline_ns = deadline_ns;
     Posted posted = post_released(*engine, route, request, nowait);
     if (posted.what == Posted::What::done) {
-        return nb::make_tuple(now_ns() - started, posted.value);
+        return nb::make_tuple(now_ns() - request.started_ns, posted.value);
     }
-    return result(engine, posted, started);
+    return result(engine, posted, request);
 }
 
 nb::object post_notify(const Self& engine, const PyEndpoint& endpoint, int64_t notify, uint64_t deadline_ns,
                        bool nowait) {
-    const uint64_t started = now_ns();
     Request request;
     request.kind = Kind::notify;
     request.notify = notify;
     request.deadline_ns = deadline_ns;
     Posted posted = post_released(*engine, *endpoint.endpoint, request, nowait);
-    return result(engine, posted, started);
+    return result(engine, posted, request);
 }
 
 template <Kind kKind>
 nb::object post_message(const Self& engine, const PyEndpoint& endpoint, const PyRegion& region, uint64_t offset,
                         uint64_t nbytes, uint64_t deadline_ns, bool nowait) {
-    const uint64_t started = now_ns();
     if (offset > region.nbytes || nbytes > region.nbytes - offset) {
         throw nb::value_error("the range lies outside of the local memory");
     }
@@ -183,16 +184,15 @@ nb::object post_message(const Self& engine, const PyEndpoint& endpoint, const Py
     request.nbytes = nbytes;
     request.deadline_ns = deadline_ns;
     Posted posted = post_released(*engine, *endpoint.endpoint, request, nowait);
-    return result(engine, posted, started);
+    return result(engine, posted, request);
 }
 
 nb::object post_flush(const Self& engine, const PyEndpoint& endpoint, uint64_t deadline_ns) {
-    const uint64_t started = now_ns();
     Request request;
     request.kind = Kind::flush;
     request.deadline_ns = deadline_ns;
     Posted posted = post_released(*engine, *endpoint.endpoint, request, false);
-    return result(engine, posted, started);
+    return result(engine, posted, request);
 }
 
 } // namespace

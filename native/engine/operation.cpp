@@ -65,7 +65,7 @@ void Operation::disarm(const CompletionQueue& queue, uint64_t token) {
     }
 }
 
-OpRef OperationSlab::create(uint64_t deadline_ns) {
+OpRef OperationSlab::create(uint64_t deadline_ns, uint64_t started_ns) {
     Operation* op = nullptr;
     {
         const std::lock_guard lock(lock_);
@@ -88,7 +88,7 @@ OpRef OperationSlab::create(uint64_t deadline_ns) {
         op->bytes_done_ = 0;
         op->value_ = 0;
         op->holders_.store(1, std::memory_order_relaxed);
-        op->started_ns_ = now_ns();
+        op->started_ns_ = started_ns;
         pending_.fetch_add(1, std::memory_order_acq_rel);
         op->status_.store(Status::pending, std::memory_order_release);
     }

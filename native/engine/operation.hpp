@@ -94,8 +94,8 @@ public:
     // `on_finish` is called after each operation that ended, on the thread that ended it.
     explicit OperationSlab(std::function<void()> on_finish) : on_finish_(std::move(on_finish)) {}
 
-    // A pending slot. Throws NativeError(no_memory) past 1 Mi operations in flight.
-    [[nodiscard]] OpRef create(uint64_t deadline_ns);
+    // A pending slot, begun at `started_ns`. Throws NativeError(no_memory) past 1 Mi operations in flight.
+    [[nodiscard]] OpRef create(uint64_t deadline_ns, uint64_t started_ns = now_ns());
     // Ends with `deadline` whatever has passed its deadline; returns the earliest that is left (0: none).
     uint64_t expire(uint64_t now);
     // Ends everything that pends.

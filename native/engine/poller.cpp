@@ -128,12 +128,11 @@ void Poller::enter(uint64_t now) {
     watch_descriptors_if_no_caller();
 }
 
-void Poller::leave() {
+void Poller::leave(uint64_t now) {
     if (callers_.fetch_sub(1, std::memory_order_seq_cst) != 1) {
         return;
     }
     watch_descriptors_if_no_caller();
-    const uint64_t now = now_ns();
     last_left_ns_.store(now, std::memory_order_relaxed);
     if (late_.load(std::memory_order_relaxed) >= kLate) {
         arm_devices();
@@ -263,12 +262,12 @@ bool Poller::wait(const std::function<bool()>& done, uint64_t deadline_ns, uint6
     if (done()) {
         return true;
     }
-    const uint64_t began = now_ns();
-    const uint64_t spin_end = began + spin_ns;
-    enter(began);
+    uint64_t now = now_ns();
+    const uint64_t spin_end = now + spin_ns;
+    enter(now);
     for (;;) {
         if (polling_.try_lock()) {
-            poll_and_hand_over(done, deadline_ns, spin_ns, may_sleep);
+            now = poll_and_hand_over(done, deadline_ns, spin_ns, may_sleep, now);
         } else if (!may_sleep) {
             cpu_pause();
         } else {
@@ -277,17 +276,20 @@ bool Poller::wait(const std::function<bool()>& done, uint64_t deadline_ns, uint6
                 finished_.cancel();
             } else if (polling_.try_lock()) { // the poller left before we stood in line
                 finished_.cancel();
-                poll_and_hand_over(done, deadline_ns, spin_ns, may_sleep);
+                now = poll_and_hand_over(done, deadline_ns, spin_ns, may_sleep, now);
             } else {
-                const uint64_t now = now_ns();
+                now = now_ns();
                 const uint64_t left = deadline_ns == 0 ? kSecond : deadline_ns - std::min(deadline_ns, now);
                 finished_.wait(ticket, std::min(left, kSecond));
+                now = now_ns();
             }
         }
         const bool is_done = done();
-        const uint64_t now = is_done ? 0 : now_ns();
+        if (!is_done) {
+            now = now_ns();
+        }
         if (is_done || (deadline_ns != 0 && now >= deadline_ns) || (!may_sleep && now >= spin_end)) {
-            leave();
+            leave(now);
             return is_done;
         }
         while (exclusive_.load(std::memory_order_seq_cst) != 0) {
@@ -296,16 +298,17 @@ bool Poller::wait(const std::function<bool()>& done, uint64_t deadline_ns, uint6
     }
 }
 
-void Poller::poll_and_hand_over(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns,
-                                bool may_sleep) {
-    poll_until(done, deadline_ns, spin_ns, may_sleep);
+uint64_t Poller::poll_and_hand_over(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns,
+                                    bool may_sleep, uint64_t now) {
+    now = poll_until(done, deadline_ns, spin_ns, may_sleep, now);
     polling_.unlock();
     finished_.notify_all(); // another caller may take over
+    return now;
 }
 
-void Poller::poll_until(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep) {
+uint64_t Poller::poll_until(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep,
+                            uint64_t now) {
     presence_.set_sleeping(false); // not earlier: another caller may have been asleep with the right to poll
-    uint64_t now = now_ns();
     uint64_t spin_end = now + spin_ns;
     while (exclusive_.load(std::memory_order_relaxed) == 0) {
         const bool did = work_.poll();
@@ -313,19 +316,19 @@ void Poller::poll_until(const std::function<bool()>& done, uint64_t deadline_ns,
             turns_.found();
         }
         if (done()) {
-            return;
+            return now;
         }
         now = now_ns();
         tick_when_due(now);
         if (deadline_ns != 0 && now >= deadline_ns) {
-            return;
+            return now;
         }
         if (did && may_sleep) {
             spin_end = now + spin_ns;
         } else if (now < spin_end) {
             turns_.pass(now, presence_.take_woke_peer());
         } else if (!may_sleep) {
-            return;
+            return now;
         } else {
             sleep_as_caller(done, deadline_ns);
             now = now_ns();
@@ -333,6 +336,7 @@ void Poller::poll_until(const std::function<bool()>& done, uint64_t deadline_ns,
             spin_end = now + spin_ns;
         }
     }
+    return now;
 }
 
 void Poller::sleep_as_caller(const std::function<bool()>& done, uint64_t deadline_ns) {

@@ -102,10 +102,13 @@ public:
 
 private:
     void enter(uint64_t now);
-    void leave();
+    void leave(uint64_t now);
     void run();
-    void poll_until(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep);
-    void poll_and_hand_over(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep);
+    // Both take and return what the clock said last: to read it costs a good part of what a small operation does.
+    [[nodiscard]] uint64_t poll_until(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns,
+                                      bool may_sleep, uint64_t now);
+    [[nodiscard]] uint64_t poll_and_hand_over(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns,
+                                              bool may_sleep, uint64_t now);
     void sleep_as_caller(const std::function<bool()>& done, uint64_t deadline_ns);
     void kick_progress();
     void spin_as_progress();

@@ -22,7 +22,8 @@ inline void cpu_pause() {
 #endif
 }
 
-// Test-and-set, and while it is held test-and-test-and-set. After a short spin it yields, because on a small machine the holder may need this core.
+// Test-and-set, and while it is held test-and-test-and-set. After a short spin it yields, because on a small machine
+// the holder may need this core.
 class SpinLock {
 public:
     [[gnu::always_inline]] void lock() {

@@ -4,16 +4,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <vector>
 
 namespace zerohop {
-
-struct PageList {
-    std::vector<uint64_t> local;
-    std::vector<uint64_t> remote;
-    uint64_t page_bytes = 0;
-};
 
 class Extents {
 public:

@@ -1,8 +1,10 @@
 // The contract of a provider: a kind of fabric. Providers start no threads; the engine's poller calls poll().
 #pragma once
 
+#include "engine/clock.hpp"
 #include "engine/operation.hpp"
 #include "memory/extents.hpp"
+#include "memory/page_list.hpp"
 #include "memory/region.hpp"
 #include "memory/registration.hpp"
 #include "memory/share.hpp"
@@ -76,6 +78,7 @@ struct Request {
     uint64_t operand = 0;                  // fetch_add: addend; compare_swap: the new value
     uint64_t compare = 0;
     uint64_t deadline_ns = 0;
+    uint64_t started_ns = now_ns();
 };
 
 // `done`: ended well before post() returned, no slot was used. `posted`: `op` ends later. `retry`: nothing happened,

@@ -138,12 +138,10 @@ class Op:
 
     def done(self) -> bool: ...
     def wait(self, deadline_ns: int, spin_ns: int) -> bool: ...
-    def ended_well(self, spin_ns: int) -> int:
-        """
-        Nanoseconds that it took, if it has ended well or does so within spin_ns; else -1.
-        """
-
     def spin(self, spin_ns: int) -> bool: ...
+    def ended_well(self) -> bool:
+        """Whether it has ended well, or does so while it is waited for in place."""
+
     @property
     def status(self) -> Status: ...
     @property

@@ -26,6 +26,9 @@ _FD_SPACE: Final = socket.CMSG_LEN(wire.MAX_FDS * array.array("i").itemsize)
 _MAX_BATCHES: Final = 16
 _MAX_QUEUED: Final = 2 << 20
 _PIECE: Final = 64 << 10
+# Of a silent host, before it counts as gone; and what kernels take.
+_QUESTIONS: Final = 3
+_LONGEST_PAUSE_S: Final = 32767
 
 
 class ChannelEnded(Exception):
@@ -50,6 +53,27 @@ class Channel:
         self._ended = ""
         self._readable: asyncio.Future[None] | None = None
         self._flushed: asyncio.Future[None] | None = None
+
+    def end_when_silent(self, seconds: float) -> None:
+        """Have the kernel end it when the other host has not answered for about that long; 0: never.
+
+        Not the other process: its kernel answers for it. Without this, nobody would ever learn that a host has lost its
+        power when there is nothing to be sent to it. Kernels count whole seconds, so that it takes three at least.
+        """
+        if self.unix or not seconds:
+            return
+        # The first question after a third of the time, then two more.
+        pause = min(max(1, int(seconds / _QUESTIONS)), _LONGEST_PAUSE_S)
+        options = {
+            socket.TCP_KEEPIDLE: pause,
+            socket.TCP_KEEPINTVL: pause,
+            socket.TCP_KEEPCNT: _QUESTIONS - 1,
+            # The same for what was sent and is not acknowledged.
+            socket.TCP_USER_TIMEOUT: min(int(seconds * 1000), _LONGEST_PAUSE_S * 1000),
+        }
+        for option, value in options.items():
+            self._sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     async def receive(self) -> tuple[Message, list[int]]:
         """The next message and its descriptors, which the caller closes.

@@ -234,28 +234,7 @@ class Context(Lifecycle, StaysInProcess):
 
     # Transfers
 
-    def write(
-        self, src: Local, dst: RemoteBuffer, *, notify: int | None = None, timeout: float | None = None
-    ) -> Operation[int]:
-        """Write all of ``src`` into the remote ``dst`` of the same length; value: bytes moved.
-
-        Done means that ``src`` may be reused and the other side has accepted every byte; over shm and tcp it is then
-        visible there, over verbs once a notification or ``flush`` says so. Operations have no order among each other.
-        A first use connects and maps in the background. Where the lane is full, the call waits; on an event loop's
-        thread the Operation does instead.
-
-        Args:
-            src: a Memory, a View, or anything that ``register`` takes, which then is registered through the cache.
-            dst: where to; slice it to the same length.
-            notify: a 32-bit number for the peer's ``notification``, never delivered before the data is visible there.
-            timeout: seconds for the operation; None: the Context's; ``math.inf``: none.
-
-        Raises:
-            ValueError: unequal lengths, memory of another Context, a notification of more than 32 bits.
-            TypeError: not memory, not a RemoteBuffer.
-            Closed: the Context or the Memory is closed. All other errors come from the Operation.
-        """
-        return transfer.write(self, src, dst, notify, timeout)
+    write = transfer.write
 
     def write_nowait(
         self, src: Local, dst: RemoteBuffer, *, notify: int | None = None, timeout: float | None = None

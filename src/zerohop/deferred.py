@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ._native import NativeError, Reason, Status
 from .errors import LANE_RESET, WouldBlock, ZerohopError, again, from_native, silent_error
-from .operation import BYTES_DONE, NATIVE_VALUE, NBYTES, PAYLOAD, Failed, InFlight, Operation, complete_fields
+from .operation import BYTES_DONE, NATIVE_VALUE, NBYTES, Failed, InFlight, Operation, complete_fields
 from .waiting import ended
 
 if TYPE_CHECKING:
@@ -50,11 +50,14 @@ class Deferred(InFlight[T]):
     __slots__ = ("_failure", "_payload", "_peer", "_task")
 
     def __init__(self, context: Context, kind: str, nbytes: int, native: Op, keep: object, peer: str) -> None:
-        super().__init__(context, kind, None, nbytes, native, keep, PAYLOAD)
+        self._begin(context, kind, None, nbytes, native, keep)
         self._peer = peer
         self._failure: BaseException | None = None
         self._payload: Any = None
         self._task: asyncio.Task[None] | None = None
+
+    def result(self, timeout: float | None = None) -> T:
+        return self._outcome(timeout)
 
     def cancel(self) -> bool:
         cancelled = super().cancel()

@@ -11,7 +11,7 @@ from ._native import NativeError, Reason, Status
 from .deferred import defer, defer_post, first_use, lane_was_reset
 from .errors import WouldBlock, ZerohopError, from_native
 from .inputs import HOST
-from .operation import Failed, Finished, InFlight, Operation
+from .operation import Failed, Finished, Operation, in_flight
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +74,7 @@ def post_message(
         return _post_later(connection, kind, view, deadline_ns, post, value_from, need, over)
     if isinstance(posted, int):
         return Finished(context, kind, connection._path(device), nbytes, nbytes, posted)
-    return InFlight(context, kind, connection._path(device), nbytes, posted, view, value_from)
+    return in_flight(context, kind, connection._path(device), nbytes, posted, view, value_from)
 
 
 def _post_now(

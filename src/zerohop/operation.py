@@ -45,7 +45,7 @@ _TURN_NS: Final = 1_000_000
 # About thirty years. Clocks, locks and the engine count nanoseconds in 63 bits, and none of them may overflow.
 _LONGEST_S: Final = 10.0**9
 # Where the value of an operation that ended well comes from.
-NBYTES, NATIVE_VALUE, BYTES_DONE, PAYLOAD = range(4)
+NBYTES, NATIVE_VALUE, BYTES_DONE = range(3)
 
 
 class Operation(StaysInProcess, Generic[T]):
@@ -203,26 +203,27 @@ class Failed(Operation[T]):
 
 
 class InFlight(Operation[T]):
-    """One that the engine carries."""
+    """One that the engine carries, and whose value is what it moves. What it comes to is known once it has ended."""
 
-    __slots__ = ("_cancelled", "_elapsed_ns", "_error", "_keep", "_native", "_value", "_value_from")
+    __slots__ = ("_cancelled", "_elapsed_ns", "_error", "_keep", "_native", "_value")
 
+    # None once the outcome has been taken over.
+    _native: Op | None
+    # The memory, which must not be closed by being dropped while the user still waits for this.
+    _keep: object
     _value: T
+    _error: BaseException | None
+    _cancelled: bool
 
-    def __init__(
-        self, context: Context, kind: str, path: Path | None, nbytes: int, native: Op, keep: object, value_from: int
-    ) -> None:
+    # Not __init__: transfer.write, which nearly all small operations come from, does the same without a call. With a
+    # constructor to be called the object alone would take as long as all the rest of it.
+    def _begin(self, context: Context, kind: str, path: Path | None, nbytes: int, native: Op, keep: object) -> None:
         self._context = context
         self._kind = kind
         self._path = path
         self.nbytes = nbytes
-        # None once the outcome has been taken over.
-        self._native: Op | None = native
-        # The memory, which must not be closed by being dropped while the user still waits for this.
+        self._native = native
         self._keep = keep
-        self._value_from = value_from
-        self._error: BaseException | None = None
-        self._cancelled = False
 
     def done(self) -> bool:
         native = self._native
@@ -230,23 +231,11 @@ class InFlight(Operation[T]):
 
     def result(self, timeout: float | None = None) -> T:
         native = self._native
-        if native is not None:
-            context = self._context
-            if timeout is None and self._value_from == NBYTES and not context._forked:
-                # The way of nearly all small transfers, with one native call.
-                elapsed = native.ended_well(context._spin_ns)
-                if elapsed >= 0:
-                    self._elapsed_ns = elapsed
-                    value: Any = self.nbytes
-                    self._value = value
-                    self._native = self._keep = None
-                    return self._value
-            self._settle(native, timeout)
-        if self._cancelled:
-            raise _cancelled_error()
-        if self._error is not None:
-            raise self._error
-        return self._value
+        if timeout is None and native is not None and native.ended_well():
+            # The way of nearly all small transfers, with one native call.
+            self._keep = None
+            return self.nbytes  # type: ignore[return-value]  # the value of each operation of this very class
+        return self._outcome(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         self._join(timeout)
@@ -278,6 +267,14 @@ class InFlight(Operation[T]):
             import asyncio
 
             raise asyncio.CancelledError
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def _outcome(self, timeout: float | None) -> T:
+        self._join(timeout)
+        if self._cancelled:
+            raise _cancelled_error()
         if self._error is not None:
             raise self._error
         return self._value
@@ -317,22 +314,18 @@ class InFlight(Operation[T]):
         """Take the outcome over and let the slot go. Twice, from two threads, does no harm."""
         status = native.status
         self._elapsed_ns = native.finished_ns - native.started_ns
+        self._cancelled = status == Status.CANCELLED
+        self._error = None
         if status == Status.OK:
             self._value = self._value_of(native)
-        elif status == Status.CANCELLED:
-            self._cancelled = True
-        else:
+        elif not self._cancelled:
             self._error = self._error_of(native)
         # Last: from here on other threads do not look at the native operation any more.
         self._native = None
         self._keep = None
 
-    def _value_of(self, native: Op) -> T:
+    def _value_of(self, native: Op) -> T:  # noqa: ARG002 - others have their value from it
         value: Any = self.nbytes
-        if self._value_from == NATIVE_VALUE:
-            value = native.value
-        elif self._value_from == BYTES_DONE:
-            value = self.nbytes = native.bytes_done
         return value  # type: ignore[no-any-return]
 
     def _error_of(self, native: Op) -> BaseException:
@@ -368,6 +361,37 @@ class InFlight(Operation[T]):
         native = self._native
         if native is not None:
             native.disarm(queue, token)
+
+
+class WithValue(InFlight[T]):
+    """One whose value is told by its end: what an atomic found, or how long a message was."""
+
+    __slots__ = ("_value_from",)
+
+    _value_from: int
+
+    def result(self, timeout: float | None = None) -> T:
+        return self._outcome(timeout)
+
+    def _value_of(self, native: Op) -> T:
+        value: Any = native.value
+        if self._value_from == BYTES_DONE:
+            value = self.nbytes = native.bytes_done
+        return value  # type: ignore[no-any-return]
+
+
+def in_flight(
+    context: Context, kind: str, path: Path | None, nbytes: int, native: Op, keep: object, value_from: int
+) -> Operation[int]:
+    """The Operation that the engine carries as ``native``."""
+    operation: InFlight[int]
+    if value_from == NBYTES:
+        operation = InFlight()
+    else:
+        operation = WithValue()
+        operation._value_from = value_from
+    operation._begin(context, kind, path, nbytes, native, keep)
+    return operation
 
 
 def turn_is_over(context: Context) -> bool:

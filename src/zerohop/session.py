@@ -72,6 +72,7 @@ class Session:
     async def run(self) -> None:
         """Until the conversation ends."""
         try:
+            self._channel.end_when_silent(self._context._settings.heartbeat)
             fds = (self._context._engine.presence_fd, self._context._engine.doorbell_fd) if self._channel.unix else ()
             self._channel.post(
                 wire.Setup(

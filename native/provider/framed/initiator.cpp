@@ -88,7 +88,7 @@ Posted FramedEndpoint::post_one_sided(const Request& request) {
     if (!take_credit(request)) {
         return {Posted::What::retry, {Status::would_block, Reason::no_credit}};
     }
-    OpRef op = engine_.operations().create(request.deadline_ns);
+    OpRef op = engine_.operations().create(request.deadline_ns, request.started_ns);
     uint32_t ticket = 0;
     Outstanding& outstanding = requests_.add(ticket);
     outstanding.kind = request.kind;
@@ -172,7 +172,7 @@ Posted FramedEndpoint::post_atomic(const Request& request) {
     if (requests_.full()) {
         return {Posted::What::retry, {Status::would_block, Reason::window_full}};
     }
-    OpRef op = engine_.operations().create(request.deadline_ns);
+    OpRef op = engine_.operations().create(request.deadline_ns, request.started_ns);
     uint32_t ticket = 0;
     Outstanding& outstanding = requests_.add(ticket);
     outstanding.kind = request.kind;
@@ -198,7 +198,7 @@ Posted FramedEndpoint::post_notify(const Request& request) {
     if (!take_credit(request)) {
         return {Posted::What::retry, {Status::would_block, Reason::no_credit}};
     }
-    OpRef op = engine_.operations().create(request.deadline_ns);
+    OpRef op = engine_.operations().create(request.deadline_ns, request.started_ns);
     uint32_t ticket = 0;
     Outstanding& outstanding = requests_.add(ticket);
     outstanding.kind = request.kind;
@@ -238,7 +238,7 @@ Posted FramedEndpoint::post_flush(const Request& request) {
     if (requests_.epochs.empty()) {
         return {};
     }
-    OpRef op = engine_.operations().create(request.deadline_ns);
+    OpRef op = engine_.operations().create(request.deadline_ns, request.started_ns);
     requests_.epochs.flush(op);
     return {Posted::What::posted, {}, std::move(op)};
 }

@@ -21,7 +21,7 @@ Posted FramedEndpoint::post_send(const Request& request) {
     if (requests_.full() || unmatched_sends_ == kMaxUnmatched) {
         return {Posted::What::retry, {Status::would_block, Reason::window_full}};
     }
-    OpRef op = engine_.operations().create(request.deadline_ns);
+    OpRef op = engine_.operations().create(request.deadline_ns, request.started_ns);
     uint32_t ticket = 0;
     Outstanding& outstanding = requests_.add(ticket);
     outstanding.kind = Kind::send;
@@ -61,7 +61,7 @@ Posted FramedEndpoint::post_recv(const Request& request) {
     if (!state().ok()) {
         return {Posted::What::failed, state()};
     }
-    OpRef op = engine_.operations().create(request.deadline_ns);
+    OpRef op = engine_.operations().create(request.deadline_ns, request.started_ns);
     recvs_.push_back({op, std::move(local), request.local_offset, request.nbytes});
     if (!sends_.empty()) {
         match_wanted_.store(true, std::memory_order_release); // only the poller places bytes

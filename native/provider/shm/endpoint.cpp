@@ -132,7 +132,7 @@ Posted ShmEndpoint::post_mapped(const Request& request) {
             request.notify >= 0 ? push_notify(static_cast<uint32_t>(request.notify), request.nbytes) : Outcome{};
         return {outcome.ok() ? Posted::What::done : Posted::What::failed, outcome};
     }
-    return enqueue(std::move(copy), engine().operations().create(request.deadline_ns));
+    return enqueue(std::move(copy), engine().operations().create(request.deadline_ns, request.started_ns));
 }
 
 // For the poller. Under the lock either close() finds the copy there, or this finds the lane closed.

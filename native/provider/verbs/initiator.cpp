@@ -9,6 +9,8 @@ namespace zerohop::verbs {
 namespace {
 
 constexpr uint64_t kStaysBytes = 16 * 1024; // another queue pair gains nothing
+// Pages no longer than a packet cost mostly what a work request costs.
+constexpr uint64_t kGatheredBytes = 4096;
 
 } // namespace
 
@@ -72,7 +74,7 @@ Posted VerbsEndpoint::post_transfer(const Request& request) {
     }
     OpRef op;
     try {
-        op = engine().operations().create(request.deadline_ns);
+        op = engine().operations().create(request.deadline_ns, request.started_ns);
     } catch (...) { // 1 Mi operations are in flight: what was taken goes back, and the caller is told
         if (is_one) {
             queue->domain->give_room(1);
@@ -106,11 +108,12 @@ Posted VerbsEndpoint::post_transfer(const Request& request) {
 
 void VerbsEndpoint::begin_walk(Transfer& transfer, const Request& request) {
     const Route& route = *request.route;
-    transfer.pages = request.pages;
+    transfer.pages =
+        request.pages && request.pages->page_bytes <= kGatheredBytes ? in_remote_order(request.pages) : request.pages;
     std::copy_n(route.local_keys.begin(), std::min(route.local_keys.size(), kMaxRails), transfer.local_keys.begin());
     const uint64_t there = route.keys->address + request.remote_offset;
     const uint64_t here = transfer.local->address() + request.local_offset;
-    if (const auto& pages = request.pages) {
+    if (const auto& pages = transfer.pages) {
         transfer.there = Extents(there, pages->remote.data(), pages->remote.size(), pages->page_bytes);
         transfer.here = Extents(here, pages->local.data(), pages->local.size(), pages->page_bytes);
     } else {
@@ -195,8 +198,8 @@ Posted VerbsEndpoint::post_flush(const Request& request) {
     }
     proved_ = true;
     Flush flush;
-    flush.op = engine().operations().create(request.deadline_ns);
-    flush.before = engine().operations().create(request.deadline_ns);
+    flush.op = engine().operations().create(request.deadline_ns, request.started_ns);
+    flush.before = engine().operations().create(request.deadline_ns, request.started_ns);
     flush.ticket = next_ticket_++;
     requests().epochs.flush(flush.before);
     wrote_since_flush_ = false;

@@ -3,6 +3,7 @@
 
 #include "engine/operation.hpp"
 #include "memory/extents.hpp"
+#include "memory/page_list.hpp"
 #include "memory/region.hpp"
 #include "provider/provider.hpp"
 
