@@ -19,6 +19,13 @@ flock 9
 log=$lab/setup.log
 
 [ "$(uname -sm)" = "Linux x86_64" ] || give_up "this is $(uname -sm), the guests are Linux x86_64"
+gib=$((1024 * 1024)) # of the KiB that both count in
+memory=$(awk '/^MemAvailable:/ {print $2}' /proc/meminfo)
+[ "$memory" -ge $((5 * gib)) ] || give_up "a guest takes 5 GiB of memory, and $((memory / 1024)) MiB are free"
+if [ ! -e "$lab/kernel/.complete" ]; then
+    disk=$(df --output=avail "$lab" | tail -n 1)
+    [ "$disk" -ge "$gib" ] || give_up "the kernel takes 1 GiB in $lab, and $((disk / 1024)) MiB are free there"
+fi
 
 # --- system packages -------------------------------------------------------------------------------------------------
 missing=()

@@ -41,6 +41,16 @@ class TestImporting:
         # Another memory is not concerned.
         assert both.here.explain(np.zeros(NBYTES, np.uint8), target.share("rw")).form == "rdma"
 
+    def test_how_memory_is_registered(self, nic_pair: Callable[..., Pair]) -> None:
+        both = nic_pair()
+        both.connect()
+        source, target = both.here.register(pattern(1, NBYTES)), both.there.alloc(NBYTES)
+        handle = target.share("rw")
+        write_over(both.here, source, handle)
+        explanation = both.here.explain(source, handle)
+        assert explanation.registered == (("here", "plain address"), ("there", "dma-buf"))
+        assert "the memory there is registered by dma-buf" in explanation.details()
+
     def test_memory_that_no_nic_knows_there(self, nic_pair: Callable[..., Pair]) -> None:
         both = nic_pair()
         both.connect()
@@ -123,7 +133,7 @@ class TestImporting:
         reaching, go_on = threading.Event(), threading.Event()
         reach = FakeEngine.reach
 
-        def slow(self: FakeEngine, *args: object) -> tuple[int, int]:
+        def slow(self: FakeEngine, *args: object) -> tuple[int, int, str]:
             reaching.set()
             assert go_on.wait(5)
             return reach(self, *args)  # type: ignore[arg-type]

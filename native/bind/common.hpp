@@ -33,7 +33,7 @@ struct PyBell {
 // Once its end has been taken over, it needs the slot no more.
 struct PyOp {
     std::shared_ptr<Engine> engine;
-    OpRef op; // none: taken over
+    OpRef op; // none, and no engine: taken over
     uint64_t bytes_done = 0;
     uint64_t value = 0;
     uint64_t started_ns = 0;
@@ -45,8 +45,12 @@ struct PyOp {
         started_ns = op->started_ns();
         finished_ns = op->finished_ns();
         op.reset();
+        engine.reset();
     }
 };
+
+// Whether it has ended well, or does so while it is waited for in place; its end is then taken over.
+[[nodiscard]] bool ended_well(PyOp& self);
 
 struct PyRegion {
     std::shared_ptr<Engine> engine;

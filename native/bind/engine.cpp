@@ -1,5 +1,6 @@
 #include "accel/sim/sim.hpp"
 #include "bind/common.hpp"
+#include "bind/in_flight.hpp"
 #include "bind/post.hpp"
 
 #include <nanobind/stl/map.h>
@@ -200,9 +201,11 @@ void register_engine(nb::module_& m) {
                 // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): ours, while others may close it
                 const std::shared_ptr<Region> memory = region.get();
                 const Released release;
-                return self.register_local(*domain.domain, memory)->local_key();
+                const auto made = self.register_local(*domain.domain, memory);
+                return std::tuple(made->local_key(), made->how());
             },
-            nb::arg("region"), nb::arg("domain"), "The key by which the domain's device knows the memory.")
+            nb::arg("region"), nb::arg("domain"),
+            "The key by which the domain's device knows the memory, and in words how it was registered.")
         .def(
             "reach",
             [](Engine& self, uint64_t share, const PyDomain& domain, bool own) {
@@ -212,10 +215,12 @@ void register_engine(nb::module_& m) {
                 if (!found) {
                     throw NativeError(Status::access_denied, Reason::revoked, "");
                 }
-                return std::tuple(address, found->remote_key());
+                return std::tuple(address, found->remote_key(), found->how());
             },
             nb::arg("share_id"), nb::arg("domain"), nb::arg("own"),
-            "Where a peer's NIC finds the share, and by which key.")
+            "Where a peer's NIC finds the share, by which key, and in words how it was registered.")
+        .def("poster", &poster, nb::arg("operation"),
+             nb::sig("def poster(self, operation: type) -> typing.Callable[..., typing.Any]"))
         .def("register", &register_host, nb::arg("address"), nb::arg("nbytes"), nb::arg("device"), nb::arg("fd") = -1,
              nb::arg("fd_offset") = 0, nb::arg("readonly") = false)
         .def("alloc", &alloc, nb::arg("nbytes"), nb::arg("device"))

@@ -1,4 +1,5 @@
 #include "bind/common.hpp"
+#include "bind/in_flight.hpp"
 
 NB_MODULE(_native, m) {
     m.doc() = "The data plane of zerohop: operations, lanes, shares and the engine that drives them.";
@@ -7,6 +8,7 @@ NB_MODULE(_native, m) {
     m.def("interpreter_forked", &zerohop::bind::Released::interpreter_forked);
     zerohop::bind::register_status(m);
     zerohop::bind::register_operation(m);
+    zerohop::bind::register_in_flight(m);
     zerohop::bind::register_memory(m);
     zerohop::bind::register_domain(m);
     zerohop::bind::register_endpoint(m);

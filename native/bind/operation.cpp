@@ -18,11 +18,29 @@ bool wait(const PyOp& self, uint64_t deadline_ns, uint64_t spin_ns, bool may_sle
         return true;
     }
     const OpRef op = self.op; // another thread may take the end over while this one is in here
+    const std::shared_ptr<Engine> engine = self.engine;
     const Released release;
-    return self.engine->wait([&] { return op->done(); }, deadline_ns, spin_ns, may_sleep);
+    return engine->wait([&] { return op->done(); }, deadline_ns, spin_ns, may_sleep);
 }
 
 } // namespace
+
+bool ended_well(PyOp& self) {
+    if (!self.op) {
+        return true; // nothing else is taken over
+    }
+    if (self.engine->closed()) {
+        return false; // or this is a forked child, where nothing ends
+    }
+    const OpRef op = self.op;
+    if (!wait(self, 0, std::min(self.engine->poller().spin_ns(), kLongestSpin), false) || op->status() != Status::ok) {
+        return false;
+    }
+    if (self.op) { // another thread may have been faster
+        self.take_over();
+    }
+    return true;
+}
 
 void register_operation(nb::module_& m) {
     nb::class_<PyQueue>(m, "CompletionQueue", "Tokens of operations that ended, with one event descriptor for all.")
@@ -82,19 +100,6 @@ void register_operation(nb::module_& m) {
         .def(
             "spin", [](const PyOp& self, uint64_t spin_ns) { return wait(self, 0, spin_ns, false); },
             nb::arg("spin_ns"))
-        .def(
-            "ended_well",
-            [](PyOp& self) {
-                const bool here = !self.op || !self.engine->closed(); // and not in a forked child, where nothing ends
-                if (!here || !wait(self, 0, std::min(self.engine->poller().spin_ns(), kLongestSpin), false)) {
-                    return false;
-                }
-                if (self.op && self.op->status() == Status::ok) {
-                    self.take_over();
-                }
-                return !self.op;
-            },
-            "Whether it has ended well, or does so while it is waited for in place.")
         .def_prop_ro("status", [](const PyOp& self) { return self.op ? self.op->status() : Status::ok; })
         .def_prop_ro("reason", [](const PyOp& self) { return self.op ? self.op->reason() : Reason::none; })
         .def_prop_ro("bytes_done", [](const PyOp& self) { return self.op ? self.op->bytes_done() : self.bytes_done; })
@@ -115,8 +120,9 @@ void register_operation(nb::module_& m) {
             [](const PyOp& self, const PyQueue& queue, uint64_t token) {
                 const bool armed = self.op && self.op->arm(queue.queue, token);
                 if (armed && self.engine->poller().devices_unarmed()) {
+                    const std::shared_ptr<Engine> engine = self.engine; // another thread may take the end over
                     const Released release;
-                    self.engine->poller().arm_devices();
+                    engine->poller().arm_devices();
                 }
                 return armed;
             },

@@ -65,45 +65,13 @@ bool copy_pages(const Indices& indices, uint64_t limit, std::vector<uint64_t>& p
     return pages.empty() || most < limit;
 }
 
-nb::object post_range(const Self& engine, uint64_t route, int kind, uint64_t local_offset, uint64_t remote_offset,
-                      uint64_t nbytes, int64_t notify, Request& request, bool nowait) {
-    const std::shared_ptr<const Route> found = engine->route(route);
-    if (!found) {
-        throw NativeError(Status::closed, Reason::lane_closed, "the route is gone");
-    }
-    check_local(*found, local_offset, nbytes, kind == 1);
-    request.kind = kind == 1 ? Kind::read : Kind::write;
-    request.route = found.get();
-    request.local_offset = local_offset;
-    request.remote_offset = remote_offset;
-    request.nbytes = nbytes;
-    request.notify = notify;
-    Endpoint& endpoint = *found->endpoint;
-    // A small mapped copy, or a request to a NIC, is over before another thread could use the interpreter; anything
-    // that may make a system call or wait gives it up.
-    if ((found->mapping || found->keys) && nbytes <= kHoldGilBytes) {
-        Posted posted = engine->post(endpoint, request, true);
-        if (posted.what == Posted::What::retry && !nowait) {
-            posted = post_released(*engine, endpoint, request, false);
-        }
-        return result(engine, posted, request);
-    }
-    Posted posted = post_released(*engine, endpoint, request, nowait);
-    return result(engine, posted, request);
-}
-
 nb::object post_one(const Self& engine, uint64_t route, int kind, uint64_t local_offset, uint64_t remote_offset,
                     uint64_t nbytes, int64_t notify, uint64_t deadline_ns, bool nowait) {
     Request request;
     request.deadline_ns = deadline_ns;
-    return post_range(engine, route, kind, local_offset, remote_offset, nbytes, notify, request, nowait);
-}
-
-nb::object post_within(const Self& engine, uint64_t route, int kind, uint64_t local_offset, uint64_t remote_offset,
-                       uint64_t nbytes, int64_t notify, uint64_t timeout_ns) {
-    Request request;
-    request.deadline_ns = timeout_ns == 0 ? 0 : request.started_ns + timeout_ns;
-    return post_range(engine, route, kind, local_offset, remote_offset, nbytes, notify, request, true);
+    Posted posted = post_range(*engine, route, kind == 1 ? Kind::read : Kind::write, local_offset, remote_offset,
+                               nbytes, notify, request, nowait);
+    return result(engine, posted, request);
 }
 
 nb::object post_pages(const Self& engine, uint64_t route, int kind, const Indices& local_pages,
@@ -197,17 +165,38 @@ nb::object post_flush(const Self& engine, const PyEndpoint& endpoint, uint64_t d
 
 } // namespace
 
+Posted post_range(Engine& engine, uint64_t route, Kind kind, uint64_t local_offset, uint64_t remote_offset,
+                  uint64_t nbytes, int64_t notify, Request& request, bool nowait) {
+    const std::shared_ptr<const Route> found = engine.route(route);
+    if (!found) {
+        throw NativeError(Status::closed, Reason::lane_closed, "the route is gone");
+    }
+    check_local(*found, local_offset, nbytes, kind == Kind::read);
+    request.kind = kind;
+    request.route = found.get();
+    request.local_offset = local_offset;
+    request.remote_offset = remote_offset;
+    request.nbytes = nbytes;
+    request.notify = notify;
+    Endpoint& endpoint = *found->endpoint;
+    // A small mapped copy, or a request to a NIC, is over before another thread could use the interpreter; anything
+    // that may make a system call or wait gives it up.
+    if ((found->mapping || found->keys) && nbytes <= kHoldGilBytes) {
+        Posted posted = engine.post(endpoint, request, true);
+        if (posted.what != Posted::What::retry || nowait) {
+            return posted;
+        }
+        return post_released(engine, endpoint, request, false);
+    }
+    return post_released(engine, endpoint, request, nowait);
+}
+
 void def_posts(nb::class_<Engine>& engine) {
     engine
         .def("post", &post_one, nb::arg("route"), nb::arg("kind"), nb::arg("local_offset"), nb::arg("remote_offset"),
              nb::arg("nbytes"), nb::arg("notify"), nb::arg("deadline_ns"), nb::arg("nowait") = false,
              nb::sig("def post(self, route: int, kind: int, local_offset: int, remote_offset: int, nbytes: int, "
                      "notify: int, deadline_ns: int, nowait: bool = False) -> int | Op"))
-        .def("post_within", &post_within, nb::arg("route"), nb::arg("kind"), nb::arg("local_offset"),
-             nb::arg("remote_offset"), nb::arg("nbytes"), nb::arg("notify"), nb::arg("timeout_ns"),
-             nb::sig("def post_within(self, route: int, kind: int, local_offset: int, remote_offset: int, nbytes: int, "
-                     "notify: int, timeout_ns: int) -> int | Op"),
-             "As post() with nowait, and the deadline counted from now; 0: none.")
         .def("post_pages", &post_pages, nb::arg("route"), nb::arg("kind"), nb::arg("local_pages"),
              nb::arg("remote_pages"), nb::arg("page_bytes"), nb::arg("notify"), nb::arg("deadline_ns"),
              nb::arg("nowait"), nb::arg("local_offset"), nb::arg("remote_offset"), nb::arg("local_nbytes"),

@@ -3,8 +3,9 @@ The data plane of zerohop: operations, lanes, shares and the engine that drives 
 """
 
 import enum
+import types
+from collections.abc import Callable, Sequence
 from collections.abc import Mapping as _Mapping
-from collections.abc import Sequence
 from typing import Any
 
 import numpy
@@ -139,9 +140,6 @@ class Op:
     def done(self) -> bool: ...
     def wait(self, deadline_ns: int, spin_ns: int) -> bool: ...
     def spin(self, spin_ns: int) -> bool: ...
-    def ended_well(self) -> bool:
-        """Whether it has ended well, or does so while it is waited for in place."""
-
     @property
     def status(self) -> Status: ...
     @property
@@ -158,6 +156,11 @@ class Op:
     def arm(self, queue: CompletionQueue, token: int) -> bool: ...
     def disarm(self, queue: CompletionQueue, token: int) -> None: ...
     def complete(self, status: Status, reason: Reason, value: int, bytes: int) -> None: ...
+
+class InFlight:
+    """What an Operation in flight is made of; see operation.py."""
+
+    nbytes: types.MemberDescriptorType = ...
 
 class Region:
     """A registered range of memory."""
@@ -254,12 +257,17 @@ class Engine:
     def peer_status(self, peer: int) -> tuple[Status, Reason]: ...
     def endpoint(self, provider: str, peer: int, domains: Sequence[Domain] = []) -> Endpoint: ...
     def open_domain(self, provider: str, device: str, port: int, options: _Mapping[str, int]) -> Domain: ...
-    def register_local(self, region: Region, domain: Domain) -> int:
-        """The key by which the domain's device knows the memory."""
+    def register_local(self, region: Region, domain: Domain) -> tuple[int, str]:
+        """
+        The key by which the domain's device knows the memory, and in words how it was registered.
+        """
 
-    def reach(self, share_id: int, domain: Domain, own: bool) -> tuple[int, int]:
-        """Where a peer's NIC finds the share, and by which key."""
+    def reach(self, share_id: int, domain: Domain, own: bool) -> tuple[int, int, str]:
+        """
+        Where a peer's NIC finds the share, by which key, and in words how it was registered.
+        """
 
+    def poster(self, operation: type) -> Callable[..., Any]: ...
     def register(
         self, address: int, nbytes: int, device: int, fd: int = -1, fd_offset: int = 0, readonly: bool = False
     ) -> Region: ...
@@ -303,11 +311,6 @@ class Engine:
         deadline_ns: int,
         nowait: bool = False,
     ) -> int | Op: ...
-    def post_within(
-        self, route: int, kind: int, local_offset: int, remote_offset: int, nbytes: int, notify: int, timeout_ns: int
-    ) -> int | Op:
-        """As post() with nowait, and the deadline counted from now; 0: none."""
-
     def post_pages(
         self,
         route: int,

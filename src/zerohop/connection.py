@@ -353,6 +353,16 @@ class Connection(StaysInProcess):
         why = self._unreachable.get(("verbs", remote.share_id, lane.rails), "")
         return f"the memory there: {why}" if why else ""
 
+    def _how_registered(self, registration: Registration, remote: Share) -> tuple[tuple[str, str], ...]:
+        """What the NICs of the lane that there is know both memories by, as far as anybody has asked them."""
+        lane = self._lane_of("verbs")
+        if lane is None:
+            return ()
+        here = dict.fromkeys(filter(None, (registration.how.get(domain.number, "") for domain in lane.domains)))
+        imported = self._imports.get(("verbs", remote.share_id))
+        there = imported.how if imported is not None and imported.rails == lane.rails else ""
+        return tuple((where, how) for where, how in (("here", ", ".join(here)), ("there", there)) if how)
+
     def _reconsider(self) -> None:
         """A better way may be there now: transfers that go over tcp choose again."""
         self._failed.clear()

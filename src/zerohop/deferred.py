@@ -49,8 +49,10 @@ class Deferred(InFlight[T]):
 
     __slots__ = ("_failure", "_payload", "_peer", "_task")
 
-    def __init__(self, context: Context, kind: str, nbytes: int, native: Op, keep: object, peer: str) -> None:
-        self._begin(context, kind, None, nbytes, native, keep)
+    def __init__(
+        self, context: Context, kind: str, path: Path | None, nbytes: int, native: Op, keep: object, peer: str
+    ) -> None:
+        self._begin(context, kind, path, nbytes, native, keep)
         self._peer = peer
         self._failure: BaseException | None = None
         self._payload: Any = None
@@ -99,13 +101,14 @@ def defer(
     keep: object,
     *,
     peer: str = "",
+    path: Path | None = None,
     wants_operation: bool = False,
     at_end: Callable[[], object] | None = None,
 ) -> Operation[T]:
     """An Operation that ``work``, a coroutine function for the control thread, gives its value or its error.
 
-    ``peer`` is whom it moves something to or from, for a flush to wait for it and for errors to name it. ``at_end`` is
-    called on the control thread once ``work`` has ended or been given up.
+    ``peer`` is whom it moves something to or from, for a flush to wait for it and for errors to name it; ``path`` the
+    way, where that is known. ``at_end`` is called on the control thread once ``work`` has ended or been given up.
     """
     try:
         native = context._engine.new_op(deadline_ns)
@@ -113,8 +116,8 @@ def defer(
         if at_end is not None:
             at_end()
         context._check_open()
-        return Failed(context, kind, None, nbytes, from_native(*error.args, operation=kind))
-    operation: Deferred[T] = Deferred(context, kind, nbytes, native, keep, peer)
+        return Failed(context, kind, path, nbytes, from_native(*error.args, operation=kind))
+    operation: Deferred[T] = Deferred(context, kind, path, nbytes, native, keep, peer)
     if peer:
         context._deferred[operation] = peer
     start: Any = (lambda: work(operation)) if wants_operation else work  # type: ignore[call-arg]

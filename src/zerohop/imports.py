@@ -179,7 +179,7 @@ class Imports:
             self._channel.post(wire.Released(provider=provider, share=share.share_id))
             raise
         # By the owner's word, and not by that of the handle, which somebody may have changed.
-        imported = Import(mapping, keys, share.capability, reply.nbytes, reply.rights, rails)
+        imported = Import(mapping, keys, share.capability, reply.nbytes, reply.rights, rails, reply.text)
         key = provider, share.share_id
         other = connection._imports.pop(key, None)
         if other is not None:
@@ -247,7 +247,7 @@ class Imports:
             await self._context._control.aside(engine.reach, share.share_id, domain, share.revocable)
             for domain in domains
         ]
-        if len({address for address, _ in found}) != 1:
+        if len({address for address, _, _ in found}) != 1:
             raise NativeError(Status.UNSUPPORTED.value, Reason.NONE.value, "its NICs do not know it by one address")
         described = share.handle._share
         return wire.ImportReply(
@@ -257,7 +257,8 @@ class Imports:
             nbytes=described.nbytes,
             rights=described.rights,
             address=found[0][0],
-            keys=[key for _, key in found],
+            text=", ".join(dict.fromkeys(how for _, _, how in found))[: wire.MAX_LONG_TEXT],
+            keys=[key for _, key, _ in found],
             atomics=all(bool(domain.facts().get("atomics")) for domain in domains),
         )
 

@@ -21,7 +21,7 @@ from .errors import (
     out_of_descriptors,
 )
 from .fabrics import Fabrics
-from .operation import deadline_after, seconds_of
+from .operation import InFlight, deadline_after, seconds_of
 from .registry import Registry
 from .routes import Routes
 from .settings import PROVIDERS_TO_COME, not_in_this_version
@@ -114,7 +114,8 @@ class Lifecycle:
             if isinstance(error, NativeError):
                 raise from_native(*error.args, operation="open") from None
             raise
-        self._post: Callable[..., int | _native.Op] = self._engine.post_within
+        # Posts a write: context, route, source, handle, nbytes, number, nanoseconds; None: nothing was posted.
+        self._post: Callable[..., int | InFlight[int] | None] = self._engine.poster(InFlight)
         self._registry = Registry(self._engine, self._drain_soon)
         self._shares = Shares(self._engine, self.id, self.url, self._ask_back)
         self._routes = Routes(self._engine, settings.require)
@@ -190,7 +191,7 @@ class Lifecycle:
             part.close()
         self._deferred.clear()
         self._preparing.clear()
-        self._engine, self._post = closed.ENGINE, closed.refuse
+        self._engine, self._post = closed.ENGINE, closed.post_nothing
 
     async def _say_goodbye(self) -> None:
         self._listeners.close()
@@ -281,7 +282,7 @@ class Lifecycle:
         """In a forked child."""
         self._forked = self._closed = self._gone = True
         # The hot path looks at nothing else.
-        self._post = closed.refuse
+        self._post = closed.post_nothing
         self._engine.abandon()
         self._control.abandon()
 

@@ -127,9 +127,8 @@ def _post_later(
 
     late.add(ticket)
     at_end = partial(late.discard, ticket)
-    operation = defer(context, kind, nbytes, deadline_ns, work, view, peer=connection.peer, at_end=at_end)
-    operation._path = connection._path(HOST if view is None else view.device)
-    return operation
+    path = connection._path(HOST if view is None else view.device)
+    return defer(context, kind, nbytes, deadline_ns, work, view, peer=connection.peer, path=path, at_end=at_end)
 
 
 def _keep_order(connection: Connection, need: str) -> None:

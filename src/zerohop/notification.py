@@ -40,7 +40,19 @@ class Notification(NamedTuple):
 class NotificationWait(Operation[Notification]):
     """The next notification that nobody else takes. One thread or task at a time may wait for it."""
 
-    __slots__ = ("_armed", "_cancelled", "_deadline_ns", "_error", "_guard", "_note", "_timer")
+    __slots__ = (
+        "_armed",
+        "_cancelled",
+        "_context",
+        "_deadline_ns",
+        "_error",
+        "_guard",
+        "_kind",
+        "_note",
+        "_path",
+        "_timer",
+        "nbytes",
+    )
 
     def __init__(self, context: Context, deadline_ns: int) -> None:
         self._context = context

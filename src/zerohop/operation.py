@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from . import paths
+from ._native import InFlight as NativeInFlight
 from ._native import Status
 from .errors import DeadlineExceeded, from_native
 from .stays import StaysInProcess
@@ -61,7 +62,7 @@ class Operation(StaysInProcess, Generic[T]):
         nbytes: bytes that it moves when all goes well; 0 where that is not known before.
     """
 
-    __slots__ = ("_context", "_kind", "_path", "nbytes")
+    __slots__ = ()
 
     _stays = "an Operation stays in its process, and is not copied; pass on what its result() gives"
 
@@ -138,7 +139,7 @@ class Operation(StaysInProcess, Generic[T]):
 class Finished(Operation[T]):
     """One that ended well within the call that started it."""
 
-    __slots__ = ("_elapsed_ns", "_value")
+    __slots__ = ("_context", "_elapsed_ns", "_kind", "_path", "_value", "nbytes")
 
     def __init__(self, context: Context, kind: str, path: Path | None, nbytes: int, value: T, elapsed_ns: int) -> None:
         self._context = context
@@ -172,7 +173,7 @@ class Finished(Operation[T]):
 class Failed(Operation[T]):
     """One that failed within the call that started it."""
 
-    __slots__ = ("_error",)
+    __slots__ = ("_context", "_error", "_kind", "_path", "nbytes")
 
     def __init__(self, context: Context, kind: str, path: Path | None, nbytes: int, error: BaseException) -> None:
         self._context = context
@@ -202,10 +203,13 @@ class Failed(Operation[T]):
         return f"failed: {self._error}"
 
 
-class InFlight(Operation[T]):
-    """One that the engine carries, and whose value is what it moves. What it comes to is known once it has ended."""
+class InFlight(NativeInFlight, Operation[T]):
+    """One that the engine carries, and whose value is what it moves. What it comes to is known once it has ended.
 
-    __slots__ = ("_cancelled", "_elapsed_ns", "_error", "_keep", "_native", "_value")
+    Most are made by the native call that posts them (Context._post).
+    """
+
+    __slots__ = ("_cancelled", "_elapsed_ns", "_error", "_value")
 
     # None once the outcome has been taken over.
     _native: Op | None
@@ -214,9 +218,12 @@ class InFlight(Operation[T]):
     _value: T
     _error: BaseException | None
     _cancelled: bool
+    nbytes: int
 
-    # Not __init__: transfer.write, which nearly all small operations come from, does the same without a call. With a
-    # constructor to be called the object alone would take as long as all the rest of it.
+    if TYPE_CHECKING:  # what generated stubs leave out
+
+        def _ended_well(self) -> bool: ...
+
     def _begin(self, context: Context, kind: str, path: Path | None, nbytes: int, native: Op, keep: object) -> None:
         self._context = context
         self._kind = kind
@@ -230,11 +237,10 @@ class InFlight(Operation[T]):
         return native is None or self._context._forked or native.done()
 
     def result(self, timeout: float | None = None) -> T:
-        native = self._native
-        if timeout is None and native is not None and native.ended_well():
+        if timeout is None and self._ended_well():
             # The way of nearly all small transfers, with one native call.
-            self._keep = None
-            return self.nbytes  # type: ignore[return-value]  # the value of each operation of this very class
+            value: Any = self.nbytes
+            return value  # type: ignore[no-any-return]
         return self._outcome(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:

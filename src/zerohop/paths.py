@@ -71,6 +71,8 @@ class Situation(NamedTuple):
     possible: Mapping[str, Cost | None] = _NOTHING
     # Why NICs cannot reach one of the memories themselves; empty when they can, or nobody has tried.
     not_reachable: str = ""
+    # What NICs know the memories by: "here" or "there", and the words; as far as that is known.
+    registered: tuple[tuple[str, str], ...] = ()
 
 
 class Candidate(NamedTuple):
@@ -99,6 +101,8 @@ class Explanation(NamedTuple):
         local_device: where this side's memory is.
         remote_device: where the peer's memory is.
         rejected: each other path and why it was not taken.
+        registered: of a path over NICs, what they know the memories by, once they do: ``"here"`` or ``"there"``, and
+            the way of registration with those that had failed before it.
     """
 
     provider: str
@@ -107,14 +111,16 @@ class Explanation(NamedTuple):
     local_device: str
     remote_device: str
     rejected: tuple[tuple[str, str], ...]
+    registered: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         how = "direct" if self.direct else "staged"
         return f"{self.provider} ({self.form}) {self.local_device}→{self.remote_device} {how}"
 
     def details(self) -> str:
-        """Several lines: the choice, and for every other path why not."""
-        return "\n".join([str(self), *(f"  not {name}: {why}" for name, why in self.rejected)])
+        """Several lines: the choice, how NICs know the memories, and for every other path why not."""
+        known = [f"  the memory {where} is registered by {how}" for where, how in self.registered]
+        return "\n".join([str(self), *known, *(f"  not {name}: {why}" for name, why in self.rejected)])
 
 
 def candidates(situation: Situation) -> list[Candidate]:
@@ -157,7 +163,13 @@ def choose(situation: Situation) -> Explanation:
         )
     rejected = [(row.name, row.why_not or _costlier(row, best)) for row in rows if row is not best]
     return Explanation(
-        best.provider, best.form, best.direct, situation.local_device, situation.remote_device, tuple(rejected)
+        best.provider,
+        best.form,
+        best.direct,
+        situation.local_device,
+        situation.remote_device,
+        tuple(rejected),
+        situation.registered if best.form == RDMA else (),
     )
 
 

@@ -40,6 +40,7 @@ class Registration:
         "device",
         "exports",
         "fd_offset",
+        "how",
         "local_keys",
         "nbytes",
         "owner",
@@ -62,7 +63,9 @@ class Registration:
         # By whose life it is cached.
         self.owner: weakref.ref[Any] | None = None
         # By number of a NIC's domain: by which key its NIC knows the memory, or why it could not be registered with it.
+        # By number of the domain: its key, how it was registered, or why it could not be.
         self.local_keys: dict[int, int] = {}
+        self.how: dict[int, str] = {}
         self.unregistrable: dict[int, str] = {}
         # By RemoteBuffer key. A route that has gone stale is recognised by the call that uses it.
         self.routes: dict[bytes, Route] = {}

@@ -72,10 +72,11 @@ class Route:
 class Import:
     """A peer's shared memory, as the peer described it when it gave it out: mapped here, or what its NICs let us do.
 
-    ``rails`` are the peer's NICs that the keys are for; none of memory that is mapped.
+    ``rails`` are the peer's NICs that the keys are for, and ``how`` in words what they know it by; none of memory that
+    is mapped.
     """
 
-    __slots__ = ("_keys", "_mapping", "capability", "closed", "nbytes", "rails", "rights", "routes")
+    __slots__ = ("_keys", "_mapping", "capability", "closed", "how", "nbytes", "rails", "rights", "routes")
 
     def __init__(
         self,
@@ -85,6 +86,7 @@ class Import:
         nbytes: int,
         rights: int,
         rails: tuple[int, ...],
+        how: str = "",
     ) -> None:
         self._mapping = mapping
         self._keys = keys
@@ -92,6 +94,7 @@ class Import:
         self.nbytes = nbytes
         self.rights = rights
         self.rails = rails
+        self.how = how
         self.routes: weakref.WeakSet[Route] = weakref.WeakSet()
         self.closed = False
 
@@ -140,6 +143,7 @@ class Routes:
             require=self._require,
             possible={provider: cost for provider, cost in possible.items() if provider not in lanes},
             not_reachable=connection._why_not_reached(registration, remote),
+            registered=connection._how_registered(registration, remote),
         )
         now = time.monotonic()
         failed = {name: why for name, (until, why) in connection._failed.copy().items() if until > now}
@@ -247,7 +251,8 @@ def register(engine: Engine, registration: Registration, domain: Domain) -> bool
     if domain.number in registration.local_keys:
         return True
     try:
-        registration.local_keys[domain.number] = engine.register_local(registration.region, domain)
+        key, registration.how[domain.number] = engine.register_local(registration.region, domain)
+        registration.local_keys[domain.number] = key
     except NativeError as error:
         if error.args[0] == Status.CLOSED.value:
             raise

@@ -18,7 +18,6 @@ from .operation import (
     NBYTES,
     Failed,
     Finished,
-    InFlight,
     Operation,
     complete_fields,
     in_flight,
@@ -96,21 +95,13 @@ def write(  # noqa: D417 - a method of Context
     else:
         return transfer(self, "write", src, dst, notify, timeout)
     timeout_ns = self._timeout_ns if timeout is None else nanoseconds_of(timeout)
-    try:
-        posted = self._post(route.id, _WRITE, src._offset, dst._offset, nbytes, number, timeout_ns)
-    except NativeError:
-        # Nothing was posted; the long way tells a full lane, a stale route and a failure apart.
+    posted = self._post(self, route, src, dst, nbytes, number, timeout_ns)
+    if posted is None:
+        # The long way tells a full lane, a stale route and a failure apart.
         return transfer(self, "write", src, dst, notify, timeout)
-    if type(posted) is int:
+    if isinstance(posted, int):
         return Finished(self, "write", route, nbytes, nbytes, posted)
-    operation: InFlight[int] = InFlight()
-    operation._context = self
-    operation._kind = "write"
-    operation._path = route
-    operation.nbytes = nbytes
-    operation._native = posted  # type: ignore[assignment]
-    operation._keep = src
-    return operation
+    return posted
 
 
 def transfer(

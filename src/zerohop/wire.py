@@ -25,7 +25,8 @@ MAX_NICS: Final = 16
 HEADER: Final = struct.Struct(">I")
 
 ShortText = Annotated[str, msgspec.Meta(max_length=256)]
-LongText = Annotated[str, msgspec.Meta(max_length=2048)]
+MAX_LONG_TEXT: Final = 2048
+LongText = Annotated[str, msgspec.Meta(max_length=MAX_LONG_TEXT)]
 ContextId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$")]
 HostId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$")]
 Bytes16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
@@ -187,7 +188,7 @@ class ImportRequest(msgspec.Struct, tag="import"):
 
 
 class ImportReply(msgspec.Struct, tag="imported"):
-    """When ``status`` is OK with one descriptor, or with one key per rail that was asked for.
+    """When ``status`` is OK with one descriptor, or with one key per rail that was asked for and in words what for.
 
     Else the status and reason of native/engine/status.hpp, and in words what was tried.
     """

@@ -16,7 +16,7 @@ from support.options import Options
 from support.pattern import POISON, expect_poison, pattern
 from support.service import Service
 from support.sizes import MIB
-from support.world import WORLDS, Target
+from support.world import PROVIDERS, WORLDS, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,7 +161,7 @@ def test_closing_a_memory_that_a_device_still_writes_to(open_context: OpenContex
     expect_given_back(before, holdings, "this process")
 
 
-@pytest.mark.parametrize("provider", ["shm", "tcp"])
+@pytest.mark.parametrize("provider", PROVIDERS)
 def test_a_stopped_peer_cannot_hold_what_is_enforced(
     open_context: OpenContext, start_peer: StartPeer, provider: str
 ) -> None:

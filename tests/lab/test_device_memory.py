@@ -42,8 +42,11 @@ def test_with_and_without_peermem(open_context: OpenContext, start_peer: StartPe
     path = context.explain(source, target.handle)
     assert path.provider == "verbs"
     assert path.direct == (here and there), path.details()
-    if not (here and there):
-        assert "peermem" in path.details(), path.details()
+    assert "peermem" in path.details(), path.details()
+    # Each step that was tried, of the one that worked too.
+    known = dict(path.registered)
+    assert set(known) == ({"here", "there"} if here and there else set()), path.details()
+    assert all("alias address (peermem)" in how for how in known.values()), path.details()
 
 
 @pytest.mark.parametrize("side", ["here", "there"])

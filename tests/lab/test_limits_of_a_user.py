@@ -48,14 +48,34 @@ there.close()
 """
 
 
-def _as_nobody(limit: int, which: int, nbytes: int) -> list[str]:
-    """What the writer printed, as a user with that limit."""
+# Prints the outcome of a first write over verbs with so few descriptors left, and then with enough.
+OPENER = """
+import os, resource, sys
+import numpy as np
+import zerohop as zh
+
+with zh.Context(providers=["verbs"]) as there, zh.Context(providers=["verbs"]) as here:
+    handle = zh.RemoteBuffer.from_bytes(bytes(there.register(np.zeros(64, np.uint8)).share("rw")))
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    taken = max(map(int, os.listdir("/proc/self/fd"))) + 1
+    for limit in (taken + int(sys.argv[1]), most):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
+        try:
+            here.write(np.ones(64, np.uint8), handle).result(60)
+            print("done")
+        except zh.ZerohopError as error:
+            print(type(error).__name__, error)
+"""
+
+
+def _as_nobody(limit: int, which: int, program: str, number: int) -> list[str]:
+    """What the program printed, as a user with that limit."""
 
     def lower() -> None:
         resource.setrlimit(which, (limit, limit))
 
     ran = subprocess.run(
-        [*as_nobody(), sys.executable, "-c", WRITER, str(nbytes)],
+        [*as_nobody(), sys.executable, "-c", program, str(number)],
         capture_output=True,
         text=True,
         check=False,
@@ -70,18 +90,24 @@ def _as_nobody(limit: int, which: int, nbytes: int) -> list[str]:
 @pytest.mark.parametrize("nbytes", [64 * KIB, 64 * MIB])
 def test_locked_memory(nbytes: int) -> None:
     """Not enough for a lane, or for the region: the error says so and how to raise it, and tcp does without."""
-    alone, beside_tcp = _as_nobody(16 * KIB if nbytes < MIB else 8 * MIB, resource.RLIMIT_MEMLOCK, nbytes)
+    alone, beside_tcp = _as_nobody(16 * KIB if nbytes < MIB else 8 * MIB, resource.RLIMIT_MEMLOCK, WRITER, nbytes)
     assert "locked" in alone, alone
     assert "ulimit -l" in alone, alone
     assert beside_tcp.startswith("done"), beside_tcp
     assert "locked" in beside_tcp, beside_tcp
 
 
+def test_descriptors_of_nobody() -> None:
+    few, enough = _as_nobody(256, resource.RLIMIT_NOFILE, OPENER, 2)
+    assert "descriptor" in few, few
+    assert enough == "done", enough
+
+
 def test_descriptors(open_context: OpenContext, start_peer: StartPeer) -> None:
     """However few are left when a NIC is first used: it works, or an error names them, and afterwards it works."""
     options = Options(providers=("verbs",), timeout=30.0)
     kinds = []
-    for free in range(0, 12, 2):
+    for free in (0, 4, 8):
         context, peer = open_context(options), start_peer(options)
         memory = context.register(np.zeros(64, np.uint8))
         handle = bytes(memory.share("rw"))

@@ -49,7 +49,7 @@ def test_a_wrong_key(pair: VerbsPair) -> None:
 
 def test_memory_that_was_deregistered(pair: VerbsPair) -> None:
     doomed = pair.there.engine.share(pair.there.region, 4096, 4096, WRITE, bytes(16))
-    address, key = pair.there.engine.reach(doomed, pair.there.domain, True)
+    address, key, _ = pair.there.engine.reach(doomed, pair.there.domain, True)
     assert address == pair.address + 4096
     route = pair.route_with(key)
     assert ended(pair.write(route, 64, 4096)) == (Status.OK, Reason.NONE)
@@ -63,7 +63,7 @@ def test_past_the_end_of_a_region(pair: VerbsPair) -> None:
 
 def test_a_key_without_the_right(pair: VerbsPair) -> None:
     readable = pair.there.engine.share(pair.there.region, 0, pair.nbytes, READ, bytes(16))
-    _, key = pair.there.engine.reach(readable, pair.there.domain, False)
+    _, key, _ = pair.there.engine.reach(readable, pair.there.domain, False)
     expect_culprit(pair, pair.route_with(key))
 
 

@@ -19,6 +19,7 @@ from support.options import Options
 from zerohop._native import NativeError, Reason, Status
 from zerohop.channel import Channel
 from zerohop.fabrics import Port
+from zerohop.operation import InFlight
 from zerohop.session import Session
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from zerohop._native import Endpoint, Engine, Mapping, Region, RemoteKeys
     from zerohop.connection import Connection
     from zerohop.lanes import Lane
+    from zerohop.routes import Route
 
 NBYTES = 4096
 LANE_DOWN, PORT_CHANGED = 1 << 62, 1 << 61
@@ -151,16 +153,16 @@ class FakeEngine:
         self.lanes.append(lane)
         return cast("Endpoint", lane)
 
-    def register_local(self, region: Region, domain: FakeDomain) -> int:
+    def register_local(self, region: Region, domain: FakeDomain) -> tuple[int, str]:
         if why := self.unregistrable.get(region.address):
             raise NativeError(Status.UNSUPPORTED.value, 0, why)
-        return domain.number
+        return domain.number, "plain address"
 
-    def reach(self, share_id: int, domain: FakeDomain, own: bool) -> tuple[int, int]:
+    def reach(self, share_id: int, domain: FakeDomain, own: bool) -> tuple[int, int, str]:
         self.reached.append((share_id, domain.device, own))
         if self.unreachable:
             raise NativeError(Status.NO_MEMORY.value, Reason.MEMLOCK.value, self.unreachable)
-        return 1 << 40, domain.number
+        return 1 << 40, domain.number, "dma-buf"
 
     def route(
         self,
@@ -188,9 +190,14 @@ class FakeEngine:
         self._check(self._routes.get(route))
         return self.real.post(route, *args)
 
-    def post_within(self, route: int, *args: Any) -> Any:
-        self._check(self._routes.get(route))
-        return self.real.post_within(route, *args)
+    def poster(self, operation: type) -> Callable[..., Any]:
+        post = self.real.poster(operation)
+
+        def post_unless_down(context: zh.Context, route: Route, *args: Any) -> Any:
+            lane = self._routes.get(route.id)
+            return None if lane is not None and not lane.alive else post(context, route, *args)
+
+        return post_unless_down
 
     def post_send(self, endpoint: Endpoint | FakeEndpoint, *args: Any) -> Any:
         return self.real.post_send(self._native(endpoint), *args)
@@ -224,7 +231,7 @@ def with_nics(context: zh.Context, nics: int = 2) -> FakeEngine:
     engine = cast("Engine", fake)
     for part in (context, context._routes, context._fabric):
         part._engine = engine
-    context._post = engine.post_within
+    context._post = fake.poster(InFlight)
     context._fabric._choose = lambda: fake.ports
     providers = context._settings.providers or ("shm", "tcp")
     context._providers = tuple(name for name in ("shm", "verbs", "tcp") if name in (*providers, "verbs"))

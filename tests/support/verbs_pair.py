@@ -28,7 +28,7 @@ class Side:
         self.memory = poison(nbytes)
         self.region = self.engine.register(self.memory.ctypes.data, nbytes, HOST)
         self.domain: Domain = self.engine.open_domain("verbs", DEVICE, 1, {"gid_index": GID_INDEX, **options})
-        self.local_key = self.engine.register_local(self.region, self.domain)
+        self.local_key, _ = self.engine.register_local(self.region, self.domain)
 
 
 class VerbsPair:
@@ -39,7 +39,7 @@ class VerbsPair:
         self.here, self.there = Side(nbytes, options), Side(nbytes, options)
         self.here.memory[:] = pattern(1, nbytes)
         self.share = self.there.engine.share(self.there.region, 0, nbytes, READ | WRITE, CAPABILITY)
-        self.address, self.key = self.there.engine.reach(self.share, self.there.domain, False)
+        self.address, self.key, _ = self.there.engine.reach(self.share, self.there.domain, False)
         self.lane, self.other_end = self.link()
         self.route = self.route_with(self.key)
 
