@@ -1,6 +1,5 @@
 #include "accel/sim/sim.hpp"
 #include "bind/common.hpp"
-#include "bind/in_flight.hpp"
 #include "bind/post.hpp"
 
 #include <nanobind/stl/map.h>
@@ -219,8 +218,6 @@ void register_engine(nb::module_& m) {
             },
             nb::arg("share_id"), nb::arg("domain"), nb::arg("own"),
             "Where a peer's NIC finds the share, by which key, and in words how it was registered.")
-        .def("poster", &poster, nb::arg("operation"),
-             nb::sig("def poster(self, operation: type) -> typing.Callable[..., typing.Any]"))
         .def("register", &register_host, nb::arg("address"), nb::arg("nbytes"), nb::arg("device"), nb::arg("fd") = -1,
              nb::arg("fd_offset") = 0, nb::arg("readonly") = false)
         .def("alloc", &alloc, nb::arg("nbytes"), nb::arg("device"))

@@ -1,17 +1,26 @@
-// The Python object of an operation in flight, and the call that posts a write and makes it: the way that nearly all
-// small operations go.
+// The Python object of an operation in flight.
 //
-// In CPython's own API instead of nanobind's, because it is what a small write costs: an object of nanobind's for the
-// operation and one of Python's around it take as long as the engine takes to post (docs/decisions/0021).
+// In CPython's own API instead of nanobind's, because nearly all small operations make one and ask it once: an object
+// of nanobind's and one of Python's around it take as long as the engine takes to post (docs/decisions/0021).
 #pragma once
 
 #include "bind/common.hpp"
 
 namespace zerohop::bind {
 
+// Its fields are attributes; what they mean is said in operation.py.
+struct InFlight {
+    PyObject_HEAD PyObject* context;
+    PyObject* kind;
+    PyObject* path;
+    PyObject* nbytes;
+    PyObject* keep;
+    PyObject* native; // an Op of its own, once anything but result() wanted one; null: `held` is it
+    PyOp held;
+};
+
+// A new one of this type or a subclass, with all fields null; null with Python's error set where there is no memory.
+[[nodiscard]] InFlight* make_in_flight(PyTypeObject* type);
 void register_in_flight(nb::module_& m);
-// A callable (context, route, src, dst, nbytes, notify, timeout_ns): nanoseconds of a write that ended in the call, an
-// instance of `type`, a subclass of InFlight, of one that ends later, or None where nothing was posted.
-[[nodiscard]] nb::object poster(const std::shared_ptr<Engine>& engine, nb::handle type);
 
 } // namespace zerohop::bind

@@ -1,5 +1,6 @@
 #include "bind/common.hpp"
 #include "bind/in_flight.hpp"
+#include "bind/writer.hpp"
 
 NB_MODULE(_native, m) {
     m.doc() = "The data plane of zerohop: operations, lanes, shares and the engine that drives them.";
@@ -9,6 +10,7 @@ NB_MODULE(_native, m) {
     zerohop::bind::register_status(m);
     zerohop::bind::register_operation(m);
     zerohop::bind::register_in_flight(m);
+    zerohop::bind::register_writer(m);
     zerohop::bind::register_memory(m);
     zerohop::bind::register_domain(m);
     zerohop::bind::register_endpoint(m);

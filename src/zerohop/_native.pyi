@@ -4,8 +4,8 @@ The data plane of zerohop: operations, lanes, shares and the engine that drives 
 
 import enum
 import types
-from collections.abc import Callable, Sequence
 from collections.abc import Mapping as _Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy
@@ -160,7 +160,14 @@ class Op:
 class InFlight:
     """What an Operation in flight is made of; see operation.py."""
 
+    result: types.MethodDescriptorType = ...
+
     nbytes: types.MemberDescriptorType = ...
+
+class Writer:
+    """The part of a Context that posts writes."""
+
+    write: types.MethodDescriptorType = ...
 
 class Region:
     """A registered range of memory."""
@@ -267,7 +274,6 @@ class Engine:
         Where a peer's NIC finds the share, by which key, and in words how it was registered.
         """
 
-    def poster(self, operation: type) -> Callable[..., Any]: ...
     def register(
         self, address: int, nbytes: int, device: int, fd: int = -1, fd_offset: int = 0, readonly: bool = False
     ) -> Region: ...

@@ -19,10 +19,6 @@ def refuse(*_: object) -> NoReturn:
     raise NativeError(Status.CLOSED.value, Reason.CONTEXT_CLOSED.value, "")
 
 
-def post_nothing(*_: object) -> None:
-    """As a poster that posted nothing: whoever asks why, by any other call, is told."""
-
-
 class _Engine:
     def __getattr__(self, name: str) -> Any:
         return refuse

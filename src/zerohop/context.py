@@ -9,7 +9,7 @@ from . import address, inputs, transfer
 from .lifecycle import Lifecycle
 from .memory import Memory, View, rights_bits
 from .notification import Notification, NotificationWait, iterate, take_now
-from .operation import Finished, Operation
+from .operation import Finished, InFlight, Operation
 from .settings import UNSET, Unset, resolve
 from .stays import StaysInProcess
 
@@ -137,6 +137,7 @@ class Context(Lifecycle, StaysInProcess):
             }
         )
         super().__init__(settings)
+        self._begin_posting(self._engine, InFlight, Finished, transfer.write, self._timeout_ns)
 
     # Memory
 
@@ -234,7 +235,12 @@ class Context(Lifecycle, StaysInProcess):
 
     # Transfers
 
-    write = transfer.write
+    if TYPE_CHECKING:
+
+        def write(
+            self, src: Local, dst: RemoteBuffer, *, notify: int | None = None, timeout: float | None = None
+        ) -> Operation[int]:
+            """Native, as is its documentation (native/bind/writer.cpp); what it cannot do is transfer.write's."""
 
     def write_nowait(
         self, src: Local, dst: RemoteBuffer, *, notify: int | None = None, timeout: float | None = None

@@ -10,7 +10,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from . import _native, address, closed
-from ._native import NativeError, Reason, Status
+from ._native import NativeError, Reason, Status, Writer
 from .errors import (
     NO_MEMORY,
     OUT_OF_DESCRIPTORS,
@@ -21,14 +21,14 @@ from .errors import (
     out_of_descriptors,
 )
 from .fabrics import Fabrics
-from .operation import InFlight, deadline_after, seconds_of
+from .operation import deadline_after, seconds_of
 from .registry import Registry
 from .routes import Routes
 from .settings import PROVIDERS_TO_COME, not_in_this_version
 from .shares import Shares
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from types import TracebackType
 
     from typing_extensions import Self
@@ -51,7 +51,7 @@ _LEAVE_NS: Final = 200_000_000
 _contexts: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
 
 
-class Lifecycle:
+class Lifecycle(Writer):
     """What a Context is, apart from what it does for its users (context.py)."""
 
     # Until it is open. An argument that makes no sense ends the constructor before this one begins.
@@ -59,6 +59,13 @@ class Lifecycle:
     # Whether nothing is left of it to close, and who closes it.
     _gone = True
     _forked = False
+
+    if TYPE_CHECKING:  # native: what write() posts with, and from when on it posts nothing itself
+
+        def _begin_posting(
+            self, engine: _native.Engine, in_flight: type, finished: type, long_way: object, timeout_ns: int
+        ) -> None: ...
+        def _stop_posting(self) -> None: ...
 
     def __init__(self, settings: Settings) -> None:
         self.id: Final = os.urandom(16).hex()
@@ -114,8 +121,6 @@ class Lifecycle:
             if isinstance(error, NativeError):
                 raise from_native(*error.args, operation="open") from None
             raise
-        # Posts a write: context, route, source, handle, nbytes, number, nanoseconds; None: nothing was posted.
-        self._post: Callable[..., int | InFlight[int] | None] = self._engine.poster(InFlight)
         self._registry = Registry(self._engine, self._drain_soon)
         self._shares = Shares(self._engine, self.id, self.url, self._ask_back)
         self._routes = Routes(self._engine, settings.require)
@@ -191,7 +196,8 @@ class Lifecycle:
             part.close()
         self._deferred.clear()
         self._preparing.clear()
-        self._engine, self._post = closed.ENGINE, closed.post_nothing
+        self._engine = closed.ENGINE
+        self._stop_posting()
 
     async def _say_goodbye(self) -> None:
         self._listeners.close()
@@ -282,7 +288,7 @@ class Lifecycle:
         """In a forked child."""
         self._forked = self._closed = self._gone = True
         # The hot path looks at nothing else.
-        self._post = closed.post_nothing
+        self._stop_posting()
         self._engine.abandon()
         self._control.abandon()
 

@@ -220,9 +220,9 @@ class InFlight(NativeInFlight, Operation[T]):
     _cancelled: bool
     nbytes: int
 
-    if TYPE_CHECKING:  # what generated stubs leave out
+    if TYPE_CHECKING:  # native, and with no call of anything here where it has ended well; else as _outcome
 
-        def _ended_well(self) -> bool: ...
+        def result(self, timeout: float | None = None) -> T: ...
 
     def _begin(self, context: Context, kind: str, path: Path | None, nbytes: int, native: Op, keep: object) -> None:
         self._context = context
@@ -235,13 +235,6 @@ class InFlight(NativeInFlight, Operation[T]):
     def done(self) -> bool:
         native = self._native
         return native is None or self._context._forked or native.done()
-
-    def result(self, timeout: float | None = None) -> T:
-        if timeout is None and self._ended_well():
-            # The way of nearly all small transfers, with one native call.
-            value: Any = self.nbytes
-            return value  # type: ignore[no-any-return]
-        return self._outcome(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         self._join(timeout)
@@ -277,7 +270,7 @@ class InFlight(NativeInFlight, Operation[T]):
             raise self._error
         return self._value
 
-    def _outcome(self, timeout: float | None) -> T:
+    def _outcome(self, timeout: float | None = None) -> T:
         self._join(timeout)
         if self._cancelled:
             raise _cancelled_error()

@@ -19,7 +19,6 @@ from support.options import Options
 from zerohop._native import NativeError, Reason, Status
 from zerohop.channel import Channel
 from zerohop.fabrics import Port
-from zerohop.operation import InFlight
 from zerohop.session import Session
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from zerohop._native import Endpoint, Engine, Mapping, Region, RemoteKeys
     from zerohop.connection import Connection
     from zerohop.lanes import Lane
-    from zerohop.routes import Route
 
 NBYTES = 4096
 LANE_DOWN, PORT_CHANGED = 1 << 62, 1 << 61
@@ -190,15 +188,6 @@ class FakeEngine:
         self._check(self._routes.get(route))
         return self.real.post(route, *args)
 
-    def poster(self, operation: type) -> Callable[..., Any]:
-        post = self.real.poster(operation)
-
-        def post_unless_down(context: zh.Context, route: Route, *args: Any) -> Any:
-            lane = self._routes.get(route.id)
-            return None if lane is not None and not lane.alive else post(context, route, *args)
-
-        return post_unless_down
-
     def post_send(self, endpoint: Endpoint | FakeEndpoint, *args: Any) -> Any:
         return self.real.post_send(self._native(endpoint), *args)
 
@@ -231,7 +220,7 @@ def with_nics(context: zh.Context, nics: int = 2) -> FakeEngine:
     engine = cast("Engine", fake)
     for part in (context, context._routes, context._fabric):
         part._engine = engine
-    context._post = fake.poster(InFlight)
+    context._stop_posting()  # every write asks the fake
     context._fabric._choose = lambda: fake.ports
     providers = context._settings.providers or ("shm", "tcp")
     context._providers = tuple(name for name in ("shm", "verbs", "tcp") if name in (*providers, "verbs"))

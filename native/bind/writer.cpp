@@ -1,0 +1,251 @@
+#include "bind/writer.hpp"
+
+#include "bind/in_flight.hpp"
+#include "bind/post.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <utility>
+
+namespace zerohop::bind {
+
+namespace {
+
+constexpr int64_t kNoNotify = -1;
+constexpr uint64_t kMaxNotify = UINT32_MAX;
+constexpr Py_ssize_t kMostArguments = 5; // one more than there are, which Python then complains of
+
+// What a Context that is open posts with.
+struct Posting {
+    std::shared_ptr<Engine> engine;
+    nb::object in_flight; // the classes of what ends later, and of what ended in the call
+    nb::object finished;
+    nb::object long_way; // a function of the same arguments
+    uint64_t timeout_ns = 0;
+};
+
+struct Writer {
+    PyObject_HEAD Posting* posting; // null: not open
+};
+
+// A write as far as it can be prepared with no look at anything but attributes.
+struct Prepared {
+    nb::object route;
+    nb::object nbytes;
+    uint64_t id = 0;
+    uint64_t length = 0;
+    uint64_t local_offset = 0;
+    uint64_t remote_offset = 0;
+    int64_t notify = kNoNotify;
+};
+
+nb::object attribute(PyObject* object, const char* name_once, PyObject*& name) {
+    if (name == nullptr) {
+        name = PyUnicode_InternFromString(name_once);
+    }
+    return nb::steal(PyObject_GetAttr(object, name));
+}
+
+// Leaves Python's error where it is none.
+uint64_t number(const nb::object& value) {
+    return value.is_valid() && PyLong_CheckExact(value.ptr()) ? PyLong_AsUnsignedLongLong(value.ptr()) : UINT64_MAX;
+}
+
+// Nothing, without an error, where the way is not the plain one.
+std::optional<Prepared> prepare(PyObject* self, PyObject* source, PyObject* target, PyObject* notify) {
+    static PyObject *routes_name, *key_name, *context_name, *nbytes_name, *offset_name, *id_name;
+    Prepared made;
+    const nb::object routes = attribute(source, "_routes", routes_name);
+    const nb::object key = routes.is_valid() ? attribute(target, "_key", key_name) : nb::object();
+    if (!key.is_valid() || !PyDict_CheckExact(routes.ptr())) {
+        return std::nullopt;
+    }
+    made.route = nb::borrow(PyDict_GetItemWithError(routes.ptr(), key.ptr()));
+    if (!made.route.is_valid() || attribute(source, "_context", context_name).ptr() != self) {
+        return std::nullopt;
+    }
+    if (notify != nullptr && notify != Py_None) {
+        const uint64_t value = PyLong_CheckExact(notify) ? PyLong_AsUnsignedLongLong(notify) : UINT64_MAX;
+        if (value > kMaxNotify) {
+            return std::nullopt;
+        }
+        made.notify = static_cast<int64_t>(value);
+    }
+    made.nbytes = attribute(source, "nbytes", nbytes_name);
+    made.length = number(made.nbytes);
+    made.id = number(attribute(made.route.ptr(), "id", id_name));
+    made.local_offset = number(attribute(source, "_offset", offset_name));
+    made.remote_offset = number(attribute(target, "_offset", offset_name));
+    const bool whole = made.length != UINT64_MAX && made.length == number(attribute(target, "nbytes", nbytes_name)) &&
+                       PyErr_Occurred() == nullptr;
+    return whole ? std::optional(std::move(made)) : std::nullopt;
+}
+
+PyObject* operation_of(PyObject* self, const Posting& posting, const std::shared_ptr<Engine>& engine,
+                       const Prepared& write, Posted& posted, const Request& request, PyObject* source) {
+    static PyObject* const kind = PyUnicode_InternFromString("write");
+    if (posted.what == Posted::What::done) {
+        const nb::object elapsed = nb::steal(PyLong_FromUnsignedLongLong(now_ns() - request.started_ns));
+        PyObject* const arguments[] = {self,         kind, write.route.ptr(), write.nbytes.ptr(), write.nbytes.ptr(),
+                                       elapsed.ptr()};
+        return PyObject_Vectorcall(posting.finished.ptr(), arguments, std::size(arguments), nullptr);
+    }
+    InFlight* const made = make_in_flight(reinterpret_cast<PyTypeObject*>(posting.in_flight.ptr()));
+    if (made == nullptr) {
+        return nullptr;
+    }
+    made->context = Py_NewRef(self);
+    made->kind = Py_NewRef(kind);
+    made->path = Py_NewRef(write.route.ptr());
+    made->nbytes = Py_NewRef(write.nbytes.ptr());
+    made->keep = Py_NewRef(source);
+    made->held.engine = engine;
+    made->held.op = std::move(posted.op);
+    return reinterpret_cast<PyObject*>(made);
+}
+
+// False where nothing was posted: whoever asks once more, by the long way, is told why.
+bool post(PyObject* self, const Posting& posting, PyObject* source, PyObject* target, PyObject* notify,
+          PyObject*& operation) {
+    const std::optional<Prepared> write = prepare(self, source, target, notify);
+    if (!write) {
+        PyErr_Clear(); // of an attribute that is not there, most likely: the argument is no Memory
+        return false;
+    }
+    const std::shared_ptr<Engine> engine = posting.engine; // another thread may stop it
+    if (!engine) {
+        return false;
+    }
+    Request request;
+    request.deadline_ns = posting.timeout_ns == 0 ? 0 : request.started_ns + posting.timeout_ns;
+    Posted posted;
+    try {
+        posted = post_range(*engine, write->id, Kind::write, write->local_offset, write->remote_offset, write->length,
+                            write->notify, request, true);
+    } catch (const std::exception&) { // refused: as above
+        return false;
+    }
+    if (posted.what != Posted::What::done && posted.what != Posted::What::posted) {
+        return false;
+    }
+    operation = operation_of(self, posting, engine, *write, posted, request, source);
+    return true;
+}
+
+PyObject* go_long_way(PyObject* self, const nb::object& way, PyObject* const* args, Py_ssize_t count,
+                      PyObject* keywords) {
+    PyObject* passed[kMostArguments + 1] = {self};
+    const Py_ssize_t all = count + (keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords));
+    if (all > kMostArguments) {
+        PyErr_SetString(PyExc_TypeError, "write() takes src, dst, notify and timeout");
+        return nullptr;
+    }
+    std::copy_n(args, all, passed + 1);
+    return PyObject_Vectorcall(way.ptr(), passed, static_cast<size_t>(count) + 1, keywords);
+}
+
+PyObject* write(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+    const Writer* const self = reinterpret_cast<Writer*>(object);
+    if (self->posting == nullptr) {
+        PyErr_SetString(PyExc_RuntimeError, "this Context was not opened");
+        return nullptr;
+    }
+    PyObject* notify = nullptr;
+    const Py_ssize_t named = keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords);
+    if (named == 1 && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(keywords, 0), "notify") == 0) {
+        notify = args[count];
+    }
+    PyObject* operation = nullptr;
+    const bool plain = count == 2 && (named == 0 || notify != nullptr);
+    if (plain && post(object, *self->posting, args[0], args[1], notify, operation)) {
+        return operation;
+    }
+    return go_long_way(object, self->posting->long_way, args, count, keywords);
+}
+
+// begin_posting(engine, in_flight, finished, long_way, timeout_ns)
+PyObject* begin_posting(PyObject* object, PyObject* const* args, Py_ssize_t count) {
+    auto* const self = reinterpret_cast<Writer*>(object);
+    if (count != 5) {
+        PyErr_SetString(PyExc_TypeError, "_begin_posting takes 5 arguments");
+        return nullptr;
+    }
+    try {
+        auto made = std::make_unique<Posting>();
+        made->engine = nb::cast<std::shared_ptr<Engine>>(nb::handle(args[0]));
+        made->in_flight = nb::borrow(args[1]);
+        made->finished = nb::borrow(args[2]);
+        made->long_way = nb::borrow(args[3]);
+        made->timeout_ns = nb::cast<uint64_t>(nb::handle(args[4]));
+        delete std::exchange(self->posting, made.release());
+    } catch (const std::exception& error) {
+        PyErr_SetString(PyExc_TypeError, error.what());
+        return nullptr;
+    }
+    Py_RETURN_NONE;
+}
+
+PyObject* stop_posting(PyObject* object, PyObject* /*unused*/) {
+    if (Posting* const posting = reinterpret_cast<Writer*>(object)->posting) {
+        posting->engine.reset();
+    }
+    Py_RETURN_NONE;
+}
+
+void destroy(PyObject* object) {
+    PyTypeObject* const type = Py_TYPE(object);
+    delete reinterpret_cast<Writer*>(object)->posting;
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+template <class F> PyCFunction method(F* function) {
+    return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
+constexpr const char* kWriteDoc =
+    R"(write($self, src, dst, *, notify=None, timeout=None)
+--
+
+Write all of ``src`` into the remote ``dst`` of the same length; value: bytes moved.
+
+Done means that ``src`` may be reused and the other side has accepted every byte; over shm and tcp it is then
+visible there, over verbs once a notification or ``flush`` says so. Operations have no order among each other.
+A first use connects and maps in the background. Where the lane is full, the call waits; on an event loop's
+thread the Operation does instead.
+
+Args:
+    src: a Memory, a View, or anything that ``register`` takes, which then is registered through the cache.
+    dst: where to, a RemoteBuffer; slice it to the same length.
+    notify: a 32-bit number for the peer's ``notification``, never delivered before the data is visible there.
+    timeout: seconds for the operation; None: the Context's; ``math.inf``: none.
+
+Raises:
+    ValueError: unequal lengths, memory of another Context, a notification of more than 32 bits.
+    TypeError: not memory, not a RemoteBuffer.
+    Closed: the Context or the Memory is closed. All other errors come from the Operation.)";
+
+} // namespace
+
+void register_writer(nb::module_& m) {
+    static PyMethodDef methods[] = {
+        {"write", method(&write), METH_FASTCALL | METH_KEYWORDS, kWriteDoc},
+        {"_begin_posting", method(&begin_posting), METH_FASTCALL,
+         "_begin_posting($self, engine, in_flight, finished, long_way, timeout_ns)\n--\n\nFrom now on write() posts."},
+        {"_stop_posting", &stop_posting, METH_NOARGS,
+         "_stop_posting($self)\n--\n\nFrom now on every write goes the long way. Lets go of the engine."},
+        {nullptr, nullptr, 0, nullptr},
+    };
+    static PyType_Slot slots[] = {
+        {Py_tp_doc, const_cast<char*>("The part of a Context that posts writes.")},
+        {Py_tp_dealloc, reinterpret_cast<void*>(&destroy)},
+        {Py_tp_methods, methods},
+        {0, nullptr},
+    };
+    static PyType_Spec spec = {"zerohop._native.Writer", sizeof(Writer), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+                               slots};
+    m.attr("Writer") = nb::steal(PyType_FromSpec(&spec));
+}
+
+} // namespace zerohop::bind
