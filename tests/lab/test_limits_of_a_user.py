@@ -54,8 +54,8 @@ import os, resource, sys
 import numpy as np
 import zerohop as zh
 
-with zh.Context(providers=["verbs"]) as there, zh.Context(providers=["verbs"]) as here:
-    handle = zh.RemoteBuffer.from_bytes(bytes(there.register(np.zeros(64, np.uint8)).share("rw")))
+with zh.Context(providers=["verbs"]) as here:
+    handle = zh.RemoteBuffer.from_bytes(bytes.fromhex(sys.argv[2]))
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     taken = max(map(int, os.listdir("/proc/self/fd"))) + 1
     for limit in (taken + int(sys.argv[1]), most):
@@ -68,14 +68,14 @@ with zh.Context(providers=["verbs"]) as there, zh.Context(providers=["verbs"]) a
 """
 
 
-def _as_nobody(limit: int, which: int, program: str, number: int) -> list[str]:
+def _as_nobody(limit: int, which: int, program: str, *words: object) -> list[str]:
     """What the program printed, as a user with that limit."""
 
     def lower() -> None:
         resource.setrlimit(which, (limit, limit))
 
     ran = subprocess.run(
-        [*as_nobody(), sys.executable, "-c", program, str(number)],
+        [*as_nobody(), sys.executable, "-c", program, *map(str, words)],
         capture_output=True,
         text=True,
         check=False,
@@ -97,8 +97,10 @@ def test_locked_memory(nbytes: int) -> None:
     assert "locked" in beside_tcp, beside_tcp
 
 
-def test_descriptors_of_nobody() -> None:
-    few, enough = _as_nobody(256, resource.RLIMIT_NOFILE, OPENER, 2)
+def test_descriptors_of_nobody(open_context: OpenContext) -> None:
+    context = open_context(Options(providers=("verbs",)))
+    memory = context.register(np.zeros(64, np.uint8))
+    few, enough = _as_nobody(256, resource.RLIMIT_NOFILE, OPENER, 2, bytes(memory.share("rw")).hex())
     assert "descriptor" in few, few
     assert enough == "done", enough
 
