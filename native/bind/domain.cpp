@@ -15,6 +15,9 @@ void register_domain(nb::module_& m) {
         .def_prop_ro("port", [](const PyDomain& self) { return self.domain->port(); })
         .def_prop_ro("number", [](const PyDomain& self) { return self.domain->number(); })
         .def_prop_ro("alive", [](const PyDomain& self) { return self.domain->alive(); })
+        .def_prop_ro(
+            "lost", [](const PyDomain& self) { return self.domain->lost(); },
+            "The device has failed for good: only a new Domain can use it again.")
         .def("facts", [](const PyDomain& self) { return self.domain->facts(); })
         .def("close", [](const PyDomain& self) {
             const Released release;

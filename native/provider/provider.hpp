@@ -140,6 +140,8 @@ public:
     [[nodiscard]] virtual int number() const = 0; // unlike that of any other domain of the engine
     // Can lanes be made over it now?
     [[nodiscard]] virtual bool alive() const = 0;
+    // Has the device failed for good, and do its lanes know? Then only a new Domain can use it again.
+    [[nodiscard]] virtual bool lost() const = 0;
     [[nodiscard]] virtual std::map<std::string, std::variant<int64_t, double, std::string>> facts() const = 0;
     // Registers [address, address + nbytes) of the region for what `rights` let a peer do; no rights: for our own use.
     // Throws NativeError whose text tells every way that was tried.

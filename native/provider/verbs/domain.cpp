@@ -70,6 +70,7 @@ VerbsDomain::VerbsDomain(Engine& engine, std::shared_ptr<Device> device, int num
     }
     engine_.poller().watch_device(channel_->fd);
     engine_.poller().watch_device(device_->context()->async_fd);
+    watched_ = true;
 }
 
 VerbsDomain::~VerbsDomain() {
@@ -79,10 +80,17 @@ VerbsDomain::~VerbsDomain() {
 void VerbsDomain::close() {
     if (channel_ != nullptr && device_->is_ours()) {
         const std::lock_guard lock(arm_mutex_);
-        engine_.poller().unwatch_device(channel_->fd);
-        engine_.poller().unwatch_device(device_->context()->async_fd);
+        unwatch();
         take_completion_events(); // destroying a queue waits until all of its events are acknowledged
         release();
+    }
+}
+
+void VerbsDomain::unwatch() {
+    if (watched_) {
+        engine_.poller().unwatch_device(channel_->fd);
+        engine_.poller().unwatch_device(device_->context()->async_fd);
+        watched_ = false;
     }
 }
 
@@ -154,6 +162,9 @@ uint16_t VerbsDomain::join(VerbsEndpoint& lane) {
     }
     *free = &lane;
     lane_count_.fetch_add(1);
+    if (!device_alive()) { // since the lane was begun: it has yet to be told
+        failures_.store(true, std::memory_order_release);
+    }
     fill_receives();
     return static_cast<uint16_t>(free - lanes_.begin());
 }
@@ -348,7 +359,6 @@ void VerbsDomain::on_async_event(const ibv_async_event& event) {
     case IBV_EVENT_SRQ_ERR:
         fatal_.store(true, std::memory_order_release);
         failures_.store(true, std::memory_order_release);
-        tell_state();
         return;
     default: // addresses and tables that changed: looked up again by whoever makes the next lane
         return;
@@ -376,6 +386,12 @@ void VerbsDomain::act_on_failures() {
             if (lane != nullptr) {
                 lane->on_broken({Status::peer_lost, Reason::device_lost});
             }
+        }
+        // Whoever learns of it may close this domain. Nobody polls it then, while lanes and their users may still hold
+        // it: what its descriptors say would wake sleepers for nothing.
+        unwatch();
+        if (!lost_.exchange(true, std::memory_order_acq_rel)) {
+            tell_state();
         }
     }
 }

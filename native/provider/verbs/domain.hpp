@@ -44,6 +44,7 @@ public:
     // Asked of the device, where its event may not have come yet.
     bool port_active() const { return device_->port_active(); }
     bool alive() const override { return device_alive() && port_up_.load(std::memory_order_acquire); }
+    bool lost() const override { return lost_.load(std::memory_order_acquire); }
     std::map<std::string, std::variant<int64_t, double, std::string>> facts() const override;
     std::shared_ptr<Registration> reg(Region& region, uint64_t address, uint64_t nbytes, uint8_t rights) override;
     bool poll() override;
@@ -84,6 +85,7 @@ private:
     void on_async_event(const ibv_async_event& event);
     void tell_state();
     void act_on_failures();
+    void unwatch();
     void release();
 
     Engine& engine_;
@@ -116,6 +118,8 @@ private:
     std::atomic<bool> unseen_{false}; // a queue was armed, and nobody has looked since at what had come before
     std::atomic<bool> port_up_{false};
     std::atomic<bool> fatal_{false};
+    std::atomic<bool> lost_{false}; // and its lanes know
+    bool watched_ = false;          // the poller's
     std::atomic<bool> failures_{false};
     std::vector<uint32_t> failed_queue_pairs_; // under arm_mutex_
 };
