@@ -1,0 +1,81 @@
+// The knobs of the software RDMA devices that the native tests run on, beside what ibv_* functions show.
+//
+// The library has the name of libibverbs and stands in its place: nothing that is tested knows that it is another. All
+// its devices are in this process and on one fabric, except that Ethernet and InfiniBand do not meet.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <infiniband/verbs.h>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace zerohop::fake {
+
+// The devices, each with one port, number 1.
+inline constexpr const char* kRoce0 = "fake_roce0"; // Ethernet, MTU 1024, takes 16 reads at once
+inline constexpr const char* kRoce1 = "fake_roce1"; // Ethernet, MTU 4096, takes 8
+inline constexpr const char* kIb0 = "fake_ib0";     // InfiniBand, of one subnet with kIb1
+inline constexpr const char* kIb1 = "fake_ib1";
+inline constexpr const char* kIb2 = "fake_ib2"; // of another subnet
+// Where the RoCE ports have the GID that their IPv4 address stands in.
+inline constexpr int kRoceGid = 3;
+inline constexpr uint32_t kMaxInline = 256;
+
+enum class Call : uint8_t { alloc_pd, reg_mr, create_channel, create_cq, create_srq, create_qp, modify_qp, count };
+
+// The nth call from now on (1: the next one) fails with this errno, once.
+void fail_call(Call call, int nth, int error);
+// The next request that this queue pair would carry out ends with this status instead, and stops the queue pair.
+void fail_request(uint32_t queue_pair, ibv_wc_status status);
+
+// An asynchronous event. Those of a queue pair or a queue leave its state alone, except that QP_FATAL stops a queue
+// pair. After DEVICE_FATAL the contexts that are open do nothing any more, and only a new one can be used.
+void raise_qp(uint32_t queue_pair, ibv_event_type type);
+void raise_cq_of(uint32_t queue_pair, ibv_event_type type); // of the queue of its sends
+void raise_device(const std::string& device, ibv_event_type type);
+// With its event. Over a port that is down requests wait, as if they were tried again for ever.
+void set_port(const std::string& device, bool up);
+
+// While held, requests are posted and not carried out.
+void hold_requests(bool held);
+// While held, completions are there and cannot be seen.
+void hold_completions(bool held);
+
+// What the last ibv_modify_qp to this state was given.
+struct Modified {
+    ibv_qp_attr attributes{};
+    int mask = 0;
+};
+[[nodiscard]] std::optional<Modified> modified(uint32_t queue_pair, ibv_qp_state state);
+// What ibv_create_qp was given in the end.
+[[nodiscard]] std::optional<ibv_qp_init_attr> created(uint32_t queue_pair);
+[[nodiscard]] std::vector<uint32_t> queue_pairs(const std::string& device);
+// Requests of a queue pair that are posted and not carried out.
+[[nodiscard]] size_t waiting(uint32_t queue_pair);
+// Requests that were carried out with their data inline, and at all.
+struct Carried {
+    size_t requests = 0;
+    size_t inlined = 0;
+};
+[[nodiscard]] Carried carried(uint32_t queue_pair);
+
+// What is open; all nought once everything was closed.
+struct Census {
+    size_t contexts = 0;
+    size_t protection_domains = 0;
+    size_t memory_regions = 0;
+    size_t channels = 0;
+    size_t completion_queues = 0;
+    size_t shared_receive_queues = 0;
+    size_t queue_pairs = 0;
+    // Calls that a real device refuses or must not be given: freeing what is in use, more requests than fit.
+    size_t misuses = 0;
+    friend bool operator==(const Census&, const Census&) = default;
+};
+[[nodiscard]] Census census();
+// As in a fresh process, except for what is open.
+void reset();
+
+} // namespace zerohop::fake
