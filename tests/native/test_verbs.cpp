@@ -1,4 +1,5 @@
-// The parts of the verbs provider that need no device; tests/lab has the rest.
+// The parts of the verbs provider that need no device. test_verbs_*.cpp run it on devices in software, and tests/lab on
+// those of a kernel.
 #ifdef ZEROHOP_VERBS
 
 #include "engine/status.hpp"
