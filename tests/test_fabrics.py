@@ -96,6 +96,26 @@ class TestPorts:
         assert ports.domain(number) is not None
         assert ports.domain(number + 1) is None
 
+    def test_one_whose_device_has_failed_for_good_is_opened_anew_in_its_place(self) -> None:
+        fake = self.fake()
+        told: list[int] = []
+        ports = Fabrics(cast("Engine", fake), lambda: fake.ports, lambda: told.append(len(fake.domains)))
+        ports.nics()
+        old, other = fake.domains["fake0"], fake.domains["fake1"]
+        old.alive, old.lost = False, True
+        fake.broken_ports["fake0"] = "it restarts"
+        assert "it restarts" in ports.port_down(0)
+        assert old.closed
+        assert told == [2]
+        assert ports.nics()[0].link == ""
+        fake.broken_ports.clear()
+        assert ports.port_down(0) == ""
+        new = fake.domains["fake0"]
+        assert new is not old
+        assert [domain.number for domain in ports.domains([0, 1])] == [new.number, other.number]
+        assert ports.domain(old.number) is None
+        assert told == [2]
+
     def test_without_a_port_it_is_said_why(self) -> None:
         def none() -> list[Port]:
             raise zh.Unsupported("all ports are down", fix="ip link set up")

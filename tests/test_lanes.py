@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import zerohop as zh
-from support.fake_nics import NBYTES, change_port, end_of, lane_of, numbers, of, write_over
+from support.fake_nics import NBYTES, change_port, end_of, lane_of, lose_device, numbers, of, write_over
 from support.lanes import eventually
 from support.options import Options
 from support.pattern import pattern
@@ -279,6 +279,34 @@ class TestReplacing:
         assert lane_of(connection, "verbs").rails == (1,)
         assert [request.rails for request in of(wire.ImportRequest, heard.sent)] == [[0, 1], [1]]
         assert both.here.statistics().mapped == 1
+
+    @pytest.mark.parametrize("side", ["here", "there"])
+    def test_on_a_device_that_was_lost_and_opened_anew(
+        self, nic_pair: Callable[..., Pair], heard: Heard, side: str
+    ) -> None:
+        """Memory is registered with it again; and where it was lost at the owner's end, the peer asks for new keys."""
+        both = nic_pair(nics=1)
+        connection, _ = both.connect()
+        source, target = both.here.register(pattern(9, NBYTES)), both.there.alloc(NBYTES)
+        handle = target.share("rw")
+        write_over(both.here, source, handle)
+        nics = both.nics if side == "here" else both.their_nics
+        lost, end = nics.domains["fake0"], end_of(connection)
+        lose_device(nics, "fake0")
+        if side == "there":
+            # Its native end would learn of it by what it sends.
+            end.reset()
+        eventually(lambda: lost.closed, "nobody opens the device again")
+        eventually(
+            lambda: write_over(both.here, source, handle).startswith("verbs (rdma)"), "nobody comes back to the device"
+        )
+        new = nics.domains["fake0"]
+        assert new.number != lost.number
+        if side == "here":
+            assert {lost.number, new.number} == set(source._registration.local_keys)
+        else:
+            assert [request.rails for request in of(wire.ImportRequest, heard.sent)] == [[0], [0]]
+            assert len(nics.reached) == 2
 
     def test_over_tcp_where_no_port_is_left_and_back(self, nic_pair: Callable[..., Pair]) -> None:
         both = nic_pair()

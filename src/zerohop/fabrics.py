@@ -1,7 +1,8 @@
 """The NIC ports of a Context, opened when they are first needed, and how they are paired with those of a peer.
 
 On the control thread. A port whose device or link is down counts as not there, and is there again when it has come
-back; its place in the list stays its own, because peers name ports by their places.
+back; its place in the list stays its own, because peers name ports by their places. A device that has failed for good
+is opened anew when its port is next needed.
 """
 
 from __future__ import annotations
@@ -43,10 +44,16 @@ class Port(NamedTuple):
 class Fabrics:
     """The NIC ports of a Context."""
 
-    def __init__(self, engine: Engine, choose: Callable[[], Sequence[Port]]) -> None:
-        """``choose()`` names the ports, the best first, or raises Unsupported to say why none, and is asked again."""
+    def __init__(
+        self, engine: Engine, choose: Callable[[], Sequence[Port]], keys_lost: Callable[[], None] = lambda: None
+    ) -> None:
+        """``choose()`` names the ports, the best first, or raises Unsupported to say why none, and is asked again.
+
+        ``keys_lost()`` is called where a port is to be opened anew: what peers have keys of has to be given out again.
+        """
         self._engine = engine
         self._choose = choose
+        self._keys_lost = keys_lost
         self._ports: tuple[Port, ...] | None = None
         self._why_none = "no port of a NIC was found that can be used"
         # By place, once they are open; and what the last attempt to open one came to.
@@ -69,7 +76,14 @@ class Fabrics:
         ports = self._all()
         if not 0 <= place < len(ports):
             return f"there is no NIC number {place}"
-        domain = self._domains.get(place) or self._open(place, ports[place])
+        domain = self._domains.get(place)
+        if domain is not None and domain.lost:
+            # What was registered with it is good for nothing, and goes with the memory; its lanes have ended.
+            del self._domains[place]
+            domain.close()
+            domain = None
+            self._keys_lost()
+        domain = domain or self._open(place, ports[place])
         if domain is None:
             return f"{ports[place]}: {self._failures[place]}"
         return "" if domain.alive else f"{ports[place]}: the port or its device is down"
@@ -85,7 +99,7 @@ class Fabrics:
     def close(self) -> None:
         """Close all; their lanes and registrations are gone."""
         domains, self._domains = list(self._domains.values()), {}
-        self._ports, self._choose = (), tuple
+        self._ports, self._choose, self._keys_lost = (), tuple, lambda: None
         self._engine = closed.ENGINE
         for domain in domains:
             domain.close()

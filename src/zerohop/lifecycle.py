@@ -20,7 +20,7 @@ from .errors import (
     from_native,
     out_of_descriptors,
 )
-from .fabrics import Fabrics
+from .fabrics import VERBS, Fabrics
 from .operation import deadline_after, seconds_of
 from .registry import Registry
 from .routes import Routes
@@ -124,7 +124,7 @@ class Lifecycle(Writer):
         self._registry = Registry(self._engine, self._drain_soon)
         self._shares = Shares(self._engine, self.id, self.url, self._ask_back)
         self._routes = Routes(self._engine, settings.require)
-        self._fabric = Fabrics(self._engine, self._ports)
+        self._fabric = Fabrics(self._engine, self._ports, self._keys_lost)
         self._loops = Loops(self._engine)
         self._peers = Peers(cast("Context", self))
         control = None
@@ -256,6 +256,12 @@ class Lifecycle(Writer):
         session = connection._session
         if session is not None:
             self._control.call(session.imports.ask_back, provider, share_id)
+
+    def _keys_lost(self) -> None:
+        """On the control thread, before anything is said of a new lane: peers ask for new keys when they need them."""
+        for connection, share_id in self._shares.holders(VERBS):
+            if connection._session is not None:
+                connection._session.imports.ask_back(VERBS, share_id)
 
     def _ports(self) -> Sequence[Port]:
         """The NIC ports that verbs is to use, the best first; Unsupported where there are none."""

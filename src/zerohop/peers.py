@@ -294,9 +294,12 @@ class Peers:
                 connection._lose(lost_error(connection, status, reason), status, reason)
 
     def _port_changed(self, number: int) -> None:
-        """Where it is up again, what went another way may go over it. Where it is down, its lanes say so themselves."""
+        """Where it is up again, what went another way may go over it. Where it is down, its lanes say so themselves.
+
+        A device that is lost may be there again: to be opened anew.
+        """
         domain = self._context._fabric.domain(number)
-        if domain is not None and domain.alive:
+        if domain is not None and (domain.alive or domain.lost):
             for connection in list(self.connected.values()):
                 connection._reconsider()
                 if connection._session is not None:

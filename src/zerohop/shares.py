@@ -148,6 +148,15 @@ class Shares:
             if share is not None:
                 self._forget(share, (connection, provider))
 
+    def holders(self, provider: str) -> list[tuple[Connection, int]]:
+        """Who has imported what by that provider, by the ids of the shares."""
+        with self._lock:
+            return [
+                (connection, share.share_id)
+                for share in self._shares.values()
+                for connection, _ in _importers(share, provider)
+            ]
+
     def lost(self, connection: Connection) -> None:
         """A peer is gone, and with it whatever it had imported."""
         with self._lock:

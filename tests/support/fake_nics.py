@@ -43,6 +43,7 @@ class FakeDomain:
         self.port = port
         self.number = next(_numbers)
         self.alive = True
+        self.lost = False
         self.closed = False
 
     def facts(self) -> dict[str, float | int | str]:
@@ -139,7 +140,7 @@ class FakeEngine:
         assert (provider, port, options) == ("verbs", 1, {"queue_pairs": 2})
         if why := self.broken_ports.get(device):
             raise NativeError(Status.UNSUPPORTED.value, 0, why)
-        assert device not in self.domains, "opened twice"
+        assert device not in self.domains or self.domains[device].closed, "opened twice"
         domain = self.domains[device] = FakeDomain(device, port)
         return domain
 
@@ -250,6 +251,16 @@ def change_port(fake: FakeEngine, device: str, *, alive: bool) -> None:
     """Its link goes, or comes back."""
     domain = fake.domains[device]
     domain.alive = alive
+    fake.real.events.push(PORT_CHANGED | domain.number)
+
+
+def lose_device(fake: FakeEngine, device: str) -> None:
+    """It has failed for good, and its lanes end."""
+    domain = fake.domains[device]
+    domain.alive, domain.lost = False, True
+    for lane in fake.lanes:
+        if domain in lane.domains and not lane.closed:
+            lane.reset()
     fake.real.events.push(PORT_CHANGED | domain.number)
 
 
