@@ -52,7 +52,7 @@ uint64_t number(const nb::object& value) {
     return value.is_valid() && PyLong_CheckExact(value.ptr()) ? PyLong_AsUnsignedLongLong(value.ptr()) : UINT64_MAX;
 }
 
-// Nothing, without an error, where the way is not the plain one.
+// Nothing, perhaps with Python's error set, where the way is not the plain one.
 std::optional<Prepared> prepare(PyObject* self, PyObject* source, PyObject* target, PyObject* notify) {
     static PyObject *routes_name, *key_name, *context_name, *nbytes_name, *offset_name, *id_name;
     Prepared made;
@@ -87,6 +87,9 @@ PyObject* operation_of(PyObject* self, const Posting& posting, const std::shared
     static PyObject* const kind = PyUnicode_InternFromString("write");
     if (posted.what == Posted::What::done) {
         const nb::object elapsed = nb::steal(PyLong_FromUnsignedLongLong(now_ns() - request.started_ns));
+        if (!elapsed.is_valid()) {
+            return nullptr;
+        }
         PyObject* const arguments[] = {self,         kind, write.route.ptr(), write.nbytes.ptr(), write.nbytes.ptr(),
                                        elapsed.ptr()};
         return PyObject_Vectorcall(posting.finished.ptr(), arguments, std::size(arguments), nullptr);
