@@ -12,7 +12,6 @@ namespace {
 
 constexpr Py_ssize_t kMostArguments = 2; // one more than there are, which Python then complains of
 
-// Its fields are attributes; which of them mean what is said in operation.py.
 PyObject* create(PyTypeObject* type, PyObject* /*args*/, PyObject* /*keywords*/) {
     return reinterpret_cast<PyObject*>(make_in_flight(type));
 }

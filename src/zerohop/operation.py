@@ -206,7 +206,7 @@ class Failed(Operation[T]):
 class InFlight(NativeInFlight, Operation[T]):
     """One that the engine carries, and whose value is what it moves. What it comes to is known once it has ended.
 
-    Most are made by the native call that posts them (Context._post).
+    Most are made by the native call that posts them (native/bind/writer.cpp).
     """
 
     __slots__ = ("_cancelled", "_elapsed_ns", "_error", "_value")
