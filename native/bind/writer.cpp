@@ -52,6 +52,19 @@ uint64_t number(const nb::object& value) {
     return value.is_valid() && PyLong_CheckExact(value.ptr()) ? PyLong_AsUnsignedLongLong(value.ptr()) : UINT64_MAX;
 }
 
+// A time of the caller's own, in seconds: false where it is not a plain one, such as infinity or none at all.
+bool read_timeout(PyObject* value, uint64_t& nanoseconds) {
+    constexpr double kPlain = 1e9;
+    const double seconds = PyFloat_CheckExact(value)  ? PyFloat_AS_DOUBLE(value)
+                           : PyLong_CheckExact(value) ? PyLong_AsDouble(value)
+                                                      : 0;
+    if (!(seconds > 0 && seconds < kPlain)) {
+        return false;
+    }
+    nanoseconds = static_cast<uint64_t>(seconds * static_cast<double>(kSecond));
+    return nanoseconds != 0; // which would mean none
+}
+
 // Nothing, perhaps with Python's error set, where the way is not the plain one.
 std::optional<Prepared> prepare(PyObject* self, PyObject* source, PyObject* target, PyObject* notify) {
     static PyObject *routes_name, *key_name, *context_name, *nbytes_name, *offset_name, *id_name;
@@ -110,9 +123,10 @@ PyObject* operation_of(PyObject* self, const Posting& posting, const std::shared
 
 // False where nothing was posted: whoever asks once more, by the long way, is told why.
 bool post(PyObject* self, const Posting& posting, PyObject* source, PyObject* target, PyObject* notify,
-          PyObject*& operation) {
+          PyObject* timeout, PyObject*& operation) {
     const std::optional<Prepared> write = prepare(self, source, target, notify);
-    if (!write) {
+    uint64_t timeout_ns = posting.timeout_ns;
+    if (!write || (timeout != nullptr && timeout != Py_None && !read_timeout(timeout, timeout_ns))) {
         PyErr_Clear(); // of an attribute that is not there, most likely: the argument is no Memory
         return false;
     }
@@ -121,7 +135,7 @@ bool post(PyObject* self, const Posting& posting, PyObject* source, PyObject* ta
         return false;
     }
     Request request;
-    request.deadline_ns = posting.timeout_ns == 0 ? 0 : request.started_ns + posting.timeout_ns;
+    request.deadline_ns = timeout_ns == 0 ? 0 : request.started_ns + timeout_ns;
     Posted posted;
     try {
         posted = post_range(*engine, write->id, Kind::write, write->local_offset, write->remote_offset, write->length,
@@ -155,13 +169,20 @@ PyObject* write(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObj
         return nullptr;
     }
     PyObject* notify = nullptr;
-    const Py_ssize_t named = keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords);
-    if (named == 1 && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(keywords, 0), "notify") == 0) {
-        notify = args[count];
+    PyObject* timeout = nullptr;
+    bool plain = count == 2;
+    for (Py_ssize_t i = 0; keywords != nullptr && i < PyTuple_GET_SIZE(keywords); ++i) {
+        PyObject* const name = PyTuple_GET_ITEM(keywords, i);
+        if (PyUnicode_CompareWithASCIIString(name, "notify") == 0) {
+            notify = args[count + i];
+        } else if (PyUnicode_CompareWithASCIIString(name, "timeout") == 0) {
+            timeout = args[count + i];
+        } else {
+            plain = false;
+        }
     }
     PyObject* operation = nullptr;
-    const bool plain = count == 2 && (named == 0 || notify != nullptr);
-    if (plain && post(object, *self->posting, args[0], args[1], notify, operation)) {
+    if (plain && post(object, *self->posting, args[0], args[1], notify, timeout, operation)) {
         return operation;
     }
     return go_long_way(object, self->posting->long_way, args, count, keywords);
