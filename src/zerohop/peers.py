@@ -107,12 +107,14 @@ class Peers:
         # The first end of a Context that dials itself, until the second is there.
         self._own_end: Connection | None = None
         self._closing = False
+        # What tells of dead peers; known also when the engine is gone.
+        self._events_fd = -1
 
     def start(self) -> None:
         """Look out for peers that the engine finds dead."""
         self._arrivals = asyncio.Event()
-        events = self._context._engine.events
-        asyncio.get_running_loop().add_reader(events.fd, self._look)
+        self._events_fd = self._context._engine.events.fd
+        asyncio.get_running_loop().add_reader(self._events_fd, self._look)
 
     async def connect(self, where: Address) -> Connection:
         """The Connection to the Context at the address, made if there is none.
@@ -270,7 +272,7 @@ class Peers:
 
     def lose_all(self) -> None:
         """After the engine is closed: let go of what the connections hold."""
-        asyncio.get_running_loop().remove_reader(self._context._engine.events.fd)
+        asyncio.get_running_loop().remove_reader(self._events_fd)
         error = self._context._closed_error()
         for connection in {*self.connected.values(), *self._young, *self.introduced.values()}:
             connection._lose(error, Status.CLOSED, Reason.LANE_CLOSED)

@@ -442,6 +442,28 @@ def test_interrupted(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch)
         _expect_closed(context, [])
 
 
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_while_the_control_thread_is_held_up(
+    open_context: OpenContext, start_peer: StartPeer, provider: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By a device that answers slowly, say: it lets go of everything once it comes to it."""
+    setting = _connected(open_context, start_peer, provider)
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold_up() -> None:
+        held.set()
+        go_on.wait(10)
+
+    setting.context._control.call(hold_up)
+    held.wait(10)
+    pending = [setting.context.write(pattern(1, NBYTES), setting.ring.handle)]
+    setting.context.close(0.1)
+    go_on.set()
+    _expect_closed(setting.context, pending)
+    setting.context._control._thread.join(10)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 LEFT_WAITING = """
 import sys, threading, zerohop as zh
 context, other = zh.Context(), zh.Context()
