@@ -7,7 +7,6 @@ from support.fixtures import (
     pool,
     pytest_runtest_makereport,
     runtime_directory,
-    spares,
     start_peer,
     world,
 )
@@ -20,7 +19,6 @@ __all__ = [
     "pool",
     "pytest_runtest_makereport",
     "runtime_directory",
-    "spares",
     "start_peer",
     "world",
 ]

@@ -14,6 +14,7 @@ import pytest
 import zerohop as zh
 from support.leaks import SESSION, expect_given_back, holdings
 from support.loops import LOOPS
+from support.nursery import NURSERY
 from support.options import Options
 from support.peer import Peer, finish_all
 from support.service import Service
@@ -22,7 +23,6 @@ from support.world import Pool, World
 OpenContext = Callable[[Options], zh.Context]
 StartPeer = Callable[[Options], Peer]
 
-SPARES = 2
 # Whether the test itself did not fail; a failed one's traceback keeps its objects alive, so its leaks say nothing.
 _passed = pytest.StashKey[bool]()
 
@@ -43,12 +43,14 @@ def runtime_directory() -> Iterator[None]:
     before = os.environ.get("XDG_RUNTIME_DIR")
     os.environ["XDG_RUNTIME_DIR"] = os.environ[SESSION] = directory
     resource_tracker.ensure_running()
+    NURSERY.start()
     Options().open().close()
     for make_loop in LOOPS.values():
         loop = make_loop()
         loop.run_until_complete(asyncio.sleep(0))
         loop.close()
     yield
+    NURSERY.stop()
     if before is None:
         del os.environ["XDG_RUNTIME_DIR"]
     else:
@@ -116,31 +118,14 @@ def open_context(no_leaks: None) -> Iterator[OpenContext]:
         context.close()
 
 
-@pytest.fixture(scope="session")
-def spares(runtime_directory: None) -> Iterator[list[Peer]]:
-    """Processes that start while other tests run, or have served others before. Between tests there are always as
-    many, so that no test's leak check sees one."""
-    spares = [Peer() for _ in range(SPARES)]
-    yield spares
-    finish_all(spares)
-
-
 @pytest.fixture
-def start_peer(request: pytest.FixtureRequest, spares: list[Peer], no_leaks: None) -> Iterator[StartPeer]:
-    """Starts peers of the test's own. After it no Context of theirs is left, nor any process that is not as before."""
+def start_peer(no_leaks: None) -> Iterator[StartPeer]:
+    """Starts peers of the test's own, which are gone after it."""
     peers: list[Peer] = []
 
     def start_one(options: Options) -> Peer:
-        peer = spares.pop(0) if spares else Peer()
-        peers.append(peer)
-        return peer.open(options)
+        peers.append(Peer())
+        return peers[-1].open(options)
 
     yield start_one
-    try:
-        if request.node.stash.get(_passed, False):
-            while peers and peers[-1].idle and len(spares) < SPARES:
-                peers[-1].clear()
-                spares.append(peers.pop())
-    finally:
-        finish_all(peers)
-        spares += [Peer() for _ in range(SPARES - len(spares))]
+    finish_all(peers)

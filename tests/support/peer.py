@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import traceback
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from support.messages import Command, Failure, Result
+from support.nursery import NURSERY
 from support.outcomes import Outcome, outcome_of
 from support.patience import ANSWER_S
 from support.service import Identity, Service
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_TESTS = Path(__file__).resolve().parents[1]
 
 
 class RemoteError(Exception):
@@ -104,11 +102,7 @@ class _ThreadJob(Job[T]):
 
 
 class Peer(Remote):
-    """A process with one Context. `finish` ends it in good order, `reap` in any case.
-
-    Starting the interpreter takes most of the time and needs nobody to wait for it, so the constructor does that and
-    returns; `open` gives the process its Context.
-    """
+    """A process with one Context, which `open` gives it. `finish` ends it in good order, `reap` in any case."""
 
     def __init__(self) -> None:
         self._pipe, theirs = Pipe()
@@ -117,15 +111,8 @@ class Peer(Remote):
         self._stopped = self._killed = False
         # Its own: a killed process leaves its sockets behind, which is nobody's leak.
         self._runtime = Path(tempfile.mkdtemp(prefix="zh-peer-"))
-        path = os.pathsep.join([str(_TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-W", "error", "-X", "faulthandler", "-m", "support.peer_main", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stderr=self._errors,
-                env={**os.environ, "PYTHONPATH": path, "XDG_RUNTIME_DIR": str(self._runtime)},
-            )
+            self._process = NURSERY.bear(theirs.fileno(), self._errors.fileno(), self._runtime)
         self.pid = self._process.pid
 
     def open(self, options: Options) -> Peer:
