@@ -82,8 +82,7 @@ esac
 warm tests/conformance tests/failure tests/lab
 # One NIC: more of them make every lane longer to set up, and have tests of their own. One event loop: none is RDMA's.
 pytest=($python -m pytest -q -m 'not slow')
-ZEROHOP_NICS=rxe0 suite conformance 1200 "${pytest[@]}" -k 'verbs and not uvloop' tests/conformance
-ZEROHOP_NICS=rxe0 suite failure 900 "${pytest[@]}" -k 'verbs and not uvloop' tests/failure
+ZEROHOP_NICS=rxe0 suite verbs 1500 "${pytest[@]}" -k 'verbs and not uvloop' tests/conformance tests/failure
 suite lab 900 "${pytest[@]}" tests/lab
 host_loss
 # Fewer than what is reported, to see that they work.

@@ -117,8 +117,8 @@ class ControlThread:
     def stop(self, timeout: float) -> bool:
         """Cancel what runs, end the loop and the thread; False when that took longer than ``timeout`` seconds."""
         if not self._stopped:
-            # A turn later, so that whatever was begun before gets as far as it goes without waiting: a coroutine that is
-            # cancelled before it has begun does nothing at all, and leaves open what it was to close.
+            # A turn later, so that whatever was begun before gets as far as it goes without waiting: a coroutine that
+            # is cancelled before it has begun does nothing at all, and leaves open what it was to close.
             self.call(self.loop.call_soon, self._cancel_all)
             self._stopped = True
         if self._thread is not threading.current_thread():

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from support.options import Options
+from support.patience import times
 from support.pattern import expect_equal, pattern
 from support.world import PROVIDERS
 from zerohop import address
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import zerohop as zh
     from support.fixtures import OpenContext, StartPeer
 
-ROUNDS = 10
+ROUNDS = times(10)
 
 
 def _port(url: str) -> str:

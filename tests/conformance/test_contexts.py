@@ -40,7 +40,7 @@ def test_two_contexts_know_nothing_of_each_other_until_they_connect(open_context
 def test_both_connect_at_once(open_context: OpenContext, provider: str) -> None:
     """Two connections that cross become one, on which messages meet."""
     options = Options(providers=(provider,))
-    for _ in range(10):
+    for _ in range(times(10)):
         first, second = open_context(options), open_context(options)
         there, back = first.connect(second.url), second.connect(first.url)
         one, other = there.result(10), back.result(10)

@@ -13,6 +13,7 @@ import pytest
 import zerohop as zh
 from support.loops import LOOPS, run
 from support.options import Options
+from support.patience import times
 from support.pattern import expect_equal, pattern
 from support.world import PROVIDERS, WORLDS
 
@@ -36,7 +37,7 @@ def test_one_loop_many_contexts(open_context: OpenContext, provider: str, loop: 
     async def one(k: int) -> None:
         following = (k + 1) % len(contexts)
         received = acknowledged = 0
-        for turn in range(20):
+        for turn in range(times(20)):
             seed = turn * 10 + k
             assert await contexts[k].write(pattern(seed, NBYTES), handles[following], notify=seed) == NBYTES
             # The one before may be a turn ahead, the one after as much behind.
@@ -67,7 +68,7 @@ def _drive(world: World, target: Target, number: int, loop: str, failures: list[
 
     async def main() -> None:
         back = np.zeros(NBYTES, np.uint8)
-        for turn in range(50):
+        for turn in range(times(50)):
             data = pattern(number << 16 | turn, NBYTES)
             assert await world.here.write(data, remote) == NBYTES
             assert await world.here.read(remote, back) == NBYTES
