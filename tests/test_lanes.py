@@ -40,6 +40,15 @@ class TestOpening:
         assert (answered.number, answered.messages, answered.rails) == (0, True, [])
         assert [message.number for message in of(wire.LaneReady, heard.sent)] == [0, 0]
 
+    def test_over_a_nic_that_was_not_named(self, nic_pair: Callable[..., Pair]) -> None:
+        """Of whoever claims so, nothing else is believed either."""
+        both = nic_pair()
+        connection, other = both.connect()
+        forged = wire.Lane(number=2, provider="verbs", address=b"", rails=[(2, 0)])
+        both.here._control.call(connection._session._channel.post, forged)  # type: ignore[union-attr]
+        eventually(lambda: not other.alive, "the peer takes a lane over a NIC that it does not know")
+        assert "has not named" in str(other._lost)
+
     def test_direct_and_explained(self, nic_pair: Callable[..., Pair]) -> None:
         both = nic_pair()
         with both.here.register(pattern(2, NBYTES)) as source, both.there.alloc(NBYTES) as target:
@@ -50,7 +59,9 @@ class TestOpening:
             assert [(device, own) for _, device, own in both.their_nics.reached] == [("fake0", True), ("fake1", True)]
             write_over(both.here, source, handle[:NBYTES])
             assert len(both.their_nics.reached) == 2
-            rejected = dict(both.here.explain(source, handle).rejected)
+            explanation = both.here.explain(source, handle)
+            assert explanation.rails == (("fake0 port 1", "fake0 port 1"), ("fake1 port 1", "fake1 port 1"))
+            rejected = dict(explanation.rejected)
             assert "staged" in rejected["verbs (stream)"]
             assert "slower" in rejected["tcp (stream)"]
 

@@ -77,6 +77,14 @@ def test_no_path_names_every_reason() -> None:
     assert caught.value.fix
 
 
+def test_the_nics_of_a_lane() -> None:
+    rails = (("mlx5_0 port 1", "mlx5_2 port 1"), ("mlx5_1 port 1", "mlx5_3 port 1"))
+    chosen = paths.choose(two_hosts()._replace(rails=rails))
+    assert chosen.rails == rails
+    assert "  over mlx5_1 port 1 here and mlx5_3 port 1 there\n" in chosen.details()
+    assert paths.choose(situation()._replace(rails=rails)).rails == ()
+
+
 def test_require_direct() -> None:
     assert paths.choose(situation()._replace(require="direct")).direct
     with pytest.raises(zh.Unsupported, match="staged") as caught:

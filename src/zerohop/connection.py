@@ -363,6 +363,17 @@ class Connection(StaysInProcess):
         there = imported.how if imported is not None and imported.rails == lane.rails else ""
         return tuple((where, how) for where, how in (("here", ", ".join(here)), ("there", there)) if how)
 
+    def _rails(self) -> tuple[tuple[str, str], ...]:
+        """The NIC ports of the lane that there is, here and there."""
+        lane, session = self._lane_of("verbs"), self._session
+        if lane is None or session is None:
+            return ()
+        theirs = [session.lanes.their_nics[place] for place in lane.rails]
+        return tuple(
+            (f"{domain.device} port {domain.port}", f"{nic.name} port {nic.port}")
+            for domain, nic in zip(lane.domains, theirs, strict=True)
+        )
+
     def _reconsider(self) -> None:
         """A better way may be there now: transfers that go over tcp choose again."""
         self._failed.clear()

@@ -154,6 +154,8 @@ class Opening:
         places = {place for _, place in message.rails}
         if (message.provider == VERBS) != bool(places) or len(places) != len(message.rails):
             raise ProtocolError("malformed: a lane of NICs has rails, each over one of its own, and no other lane has")
+        if any(place >= len(self._lanes.their_nics) for place, _ in message.rails):
+            raise ProtocolError("malformed: a lane over a NIC that the peer has not named")
         for lane in self._lanes.all.values():
             again = not lane.mine and lane.messages == message.messages
             if lane.provider == message.provider and (again or lane.state is State.DOWN):

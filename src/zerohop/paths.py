@@ -73,6 +73,8 @@ class Situation(NamedTuple):
     not_reachable: str = ""
     # What NICs know the memories by: "here" or "there", and the words; as far as that is known.
     registered: tuple[tuple[str, str], ...] = ()
+    # Of the lane of NICs that there is: which port here is connected to which there.
+    rails: tuple[tuple[str, str], ...] = ()
 
 
 class Candidate(NamedTuple):
@@ -103,6 +105,8 @@ class Explanation(NamedTuple):
         rejected: each other path and why it was not taken.
         registered: of a path over NICs, what they know the memories by, once they do: ``"here"`` or ``"there"``, and
             the way of registration with those that had failed before it.
+        rails: of a path over NICs, once there is a lane: the NIC port here and the one there that it is connected to,
+            such as ``("mlx5_0 port 1", "mlx5_0 port 1")``, for each pair of ports that shares the lane.
     """
 
     provider: str
@@ -112,15 +116,17 @@ class Explanation(NamedTuple):
     remote_device: str
     rejected: tuple[tuple[str, str], ...]
     registered: tuple[tuple[str, str], ...] = ()
+    rails: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         how = "direct" if self.direct else "staged"
         return f"{self.provider} ({self.form}) {self.local_device}→{self.remote_device} {how}"
 
     def details(self) -> str:
-        """Several lines: the choice, how NICs know the memories, and for every other path why not."""
+        """Several lines: the choice, which NICs and how they know the memories, and for every other path why not."""
+        over = [f"  over {here} here and {there} there" for here, there in self.rails]
         known = [f"  the memory {where} is registered by {how}" for where, how in self.registered]
-        return "\n".join([str(self), *known, *(f"  not {name}: {why}" for name, why in self.rejected)])
+        return "\n".join([str(self), *over, *known, *(f"  not {name}: {why}" for name, why in self.rejected)])
 
 
 def candidates(situation: Situation) -> list[Candidate]:
@@ -170,6 +176,7 @@ def choose(situation: Situation) -> Explanation:
         situation.remote_device,
         tuple(rejected),
         situation.registered if best.form == RDMA else (),
+        situation.rails if best.provider == "verbs" else (),
     )
 
 

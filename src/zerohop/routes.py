@@ -144,6 +144,7 @@ class Routes:
             possible={provider: cost for provider, cost in possible.items() if provider not in lanes},
             not_reachable=connection._why_not_reached(registration, remote),
             registered=connection._how_registered(registration, remote),
+            rails=connection._rails(),
         )
         now = time.monotonic()
         failed = {name: why for name, (until, why) in connection._failed.copy().items() if until > now}
