@@ -10,6 +10,8 @@ from support.fixtures import (
     start_peer,
     world,
 )
+from support.nursery import NURSERY
+from support.patience import LAB
 
 __all__ = [
     "heard",
@@ -22,3 +24,9 @@ __all__ = [
     "start_peer",
     "world",
 ]
+
+
+def pytest_configure() -> None:
+    """In the lab the nursery takes as long as pytest itself to import what it needs, and may do so meanwhile."""
+    if LAB:
+        NURSERY.start()

@@ -6,6 +6,7 @@ in the lab. The nursery itself opens nothing: what it forks is as fresh as a pro
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import pickle
@@ -75,8 +76,10 @@ class Nursery:
                 # A process with one thread is what may fork.
                 env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
             )
+        atexit.register(self.stop)
 
     def stop(self) -> None:
+        """Idempotent."""
         if self._process is not None and self._requests is not None:
             self._requests.close()
             self._process.wait()
