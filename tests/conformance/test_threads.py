@@ -79,8 +79,8 @@ class TestEightThreads:
 
     @pytest.mark.slow
     @pytest.mark.timeout(60)
-    def test_for_ten_seconds(self, world: World, target_kind: Kind) -> None:
-        _run(world, target_kind, 10)
+    def test_for_five_seconds(self, world: World, target_kind: Kind) -> None:
+        _run(world, target_kind, 5)
 
 
 @pytest.mark.parametrize("world", WORLDS, indirect=True)

@@ -186,13 +186,14 @@ def test_a_call_that_waits_for_room(open_context: OpenContext, start_peer: Start
     context.write(pattern(1, 8), target.handle[:8]).result(10)
     peer.stop()
     ended: list[BaseException] = []
+    data = pattern(1, 70_000)
 
     def post_without_end() -> None:
         # Mapped memory takes writes for ever, but its notifications need room.
         try:
             posted = [connection.recv(np.zeros(8, np.uint8))]
             while True:
-                posted.append(context.write(pattern(1, 70_000), target.handle[:70_000], notify=1))
+                posted.append(context.write(data, target.handle[:70_000], notify=1))
                 if len(posted) > 500:
                     posted.pop().result()
         except BaseException as error:

@@ -10,6 +10,7 @@ import numpy as np
 import zerohop as zh
 from support.buffers import Buffer, Kind
 from support.outcomes import Outcome, outcome_of
+from support.patience import PATIENCE_S
 from support.pattern import pattern
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     Post = Callable[[], zh.Operation[int]]
 
 # A loop that is to end by a refusal gives up after this; its own operations have shorter deadlines.
-REFUSAL_S = 12.0
+REFUSAL_S = 1.5 * PATIENCE_S
 # Operations that a looping peer has done before it says that it is under way.
 UNDER_WAY = 10
 
