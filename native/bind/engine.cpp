@@ -270,7 +270,7 @@ void register_engine(nb::module_& m) {
             [](const Self& self, uint64_t deadline_ns) {
                 check_open(*self);
                 PyOp op{self, self->operations().create(deadline_ns)};
-                self->note_pending(deadline_ns);
+                self->note_pending(deadline_ns, now_ns());
                 return op;
             },
             nb::arg("deadline_ns"))

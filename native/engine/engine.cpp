@@ -206,6 +206,7 @@ Posted Engine::post(Endpoint& endpoint, Request& request, bool nowait) {
     if (closed()) {
         return {Posted::What::failed, {Status::closed, Reason::context_closed}};
     }
+    uint64_t now = request.started_ns; // just now, unless it waits
     Posted posted = endpoint.post(request);
     if (posted.what == Posted::What::retry && !nowait) {
         full_.fetch_add(1, std::memory_order_relaxed);
@@ -228,28 +229,28 @@ Posted Engine::post(Endpoint& endpoint, Request& request, bool nowait) {
         if (!got) {
             return {Posted::What::failed, {Status::deadline, posted.outcome.reason}};
         }
+        now = now_ns();
     }
     if (posted.what == Posted::What::posted) {
         posted_.fetch_add(1, std::memory_order_relaxed);
-        after_post(endpoint, request.deadline_ns);
+        after_post(endpoint, request.deadline_ns, now);
     } else if (posted.what == Posted::What::done) {
         inline_.fetch_add(1, std::memory_order_relaxed);
     }
     return posted;
 }
 
-void Engine::after_post(Endpoint& endpoint, uint64_t deadline_ns) {
+void Engine::after_post(Endpoint& endpoint, uint64_t deadline_ns, uint64_t now) {
     if (endpoint.has_local_work() || endpoint.stalled()) {
         poller_.kick();
     } else if (endpoint.needs_polling()) {
-        poller_.limit_sleep(now_ns(), kDeviceInterval);
+        poller_.limit_sleep(now, kDeviceInterval);
     } else {
-        note_pending(deadline_ns);
+        note_pending(deadline_ns, now);
     }
 }
 
-void Engine::note_pending(uint64_t deadline_ns) {
-    const uint64_t now = now_ns();
+void Engine::note_pending(uint64_t deadline_ns, uint64_t now) {
     const uint64_t left = deadline_ns == 0 ? UINT64_MAX : deadline_ns - std::min(deadline_ns, now);
     poller_.limit_sleep(now, std::min(left, kPresenceInterval));
 }

@@ -61,7 +61,7 @@ public:
     [[nodiscard]] Posted post(uint64_t id, Request& request, bool nowait);
     [[nodiscard]] Posted post(Endpoint& endpoint, Request& request, bool nowait);
     // An operation pends that no lane knows of: sleepers must mind its deadline.
-    void note_pending(uint64_t deadline_ns);
+    void note_pending(uint64_t deadline_ns, uint64_t now);
     bool wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep = true);
     [[nodiscard]] std::optional<Notification> pop_notification(uint64_t deadline_ns, uint64_t spin_ns, bool may_wait);
 
@@ -111,7 +111,7 @@ private:
     Outcome lose_dead_peer(Peer& peer);
     void take_arrived(Endpoint& endpoint);
     void reap_endpoints();
-    void after_post(Endpoint& endpoint, uint64_t deadline_ns);
+    void after_post(Endpoint& endpoint, uint64_t deadline_ns, uint64_t now);
 
     // How often peers on this host are looked at while something pends and nobody spins.
     static constexpr uint64_t kPresenceInterval = 5 * kMillisecond;
