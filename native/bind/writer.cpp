@@ -58,10 +58,8 @@ bool read_timeout(PyObject* value, uint64_t& nanoseconds) {
     const double seconds = PyFloat_CheckExact(value)  ? PyFloat_AS_DOUBLE(value)
                            : PyLong_CheckExact(value) ? PyLong_AsDouble(value)
                                                       : 0;
-    if (!(seconds > 0 && seconds < kPlain)) {
-        return false;
-    }
-    nanoseconds = static_cast<uint64_t>(seconds * static_cast<double>(kSecond));
+    const bool plain = seconds > 0 && seconds < kPlain; // of NaN neither holds
+    nanoseconds = plain ? static_cast<uint64_t>(seconds * static_cast<double>(kSecond)) : 0;
     return nanoseconds != 0; // which would mean none
 }
 
