@@ -89,5 +89,5 @@ ZEROHOP_NICS=rxe0 suite verbs 1500 "${pytest[@]}" -k 'verbs and not verbs-same a
 suite lab 900 "${pytest[@]}" -p no:hypothesispytest tests/lab
 host_loss
 # Fewer than what is reported, to see that they work.
-bench 3 50
+bench 1 20
 [ ${#failed[@]} = 0 ] || { say "failed: ${failed[*]}"; exit 1; }
