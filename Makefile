@@ -64,7 +64,7 @@ lab-setup: ## what the lab needs: QEMU, a kernel with Soft-RoCE, virtme-ng; says
 	@lab/setup.sh
 	@$(SETUP) test lab
 
-lab-bench: lab-setup ## the lab's benchmarks alone, into bench/results/
+lab-bench: lab-setup ## the lab's benchmarks alone, into bench/results/; needs 9 GiB of memory
 	@lab/suites.sh bench
 	@cp build/lab/out/bench/*.json bench/results/
 

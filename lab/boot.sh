@@ -34,12 +34,13 @@ boot() {
     # What the caller set for the library and for pytest holds in the guest too.
     export -p | grep -E '^declare -x (ZEROHOP|PYTEST)_' >"$share/environment" || true
     # The clock: emulated time-stamp counters are one and the same, and a look at the HPET instead, which the kernel
-    # prefers unless told, takes 6.8 µs instead of 2.4. Mitigations and a fifth level of page tables only cost here. The
-    # processor: what is quick on a real one is slow when emulated, and kernel and libraries avoid what is not there. A
-    # checksum with PCLMULQDQ takes rxe thrice as long as one from a table (31 MB/s instead of 90; AES comes with it in
-    # the kernel's eyes), a copy by REP MOVSB, byte by byte, four times as long as one by words. A session of its own, so
-    # that ^C reaches the script alone, which then ends the guest in order. The last device is the file system once
-    # more, which the guest mounts with a cache (see machine.sh).
+    # prefers unless told, takes 6.8 µs instead of 2.4. Mitigations, a fifth level of page tables and a KVM module only
+    # cost here. The processor: what is quick on a real one is slow when emulated, and kernel and libraries avoid what
+    # is not there. With checksums by PCLMULQDQ rxe moves 31 MB/s, with those from a table 58 to 95 (AES has to go
+    # too: the kernel's module for it uses PCLMULQDQ without asking); a copy by REP MOVSB, byte by byte, takes two to
+    # four times as long as one by words. A session of its own, so that ^C reaches the script alone, which then ends
+    # the guest in order. The last device is the file system once more, which the guest mounts with a cache (see
+    # machine.sh).
     TMPDIR=$share/tmp setsid "$lab/venv/bin/virtme-run" --kimg "$kernel" --mods=auto --force-9p --disable-kvm \
         --memory "$memory" --cwd "$PWD" --rwdir "$lab/share/${name%%/*}" \
         --overlay-rwdir /etc --overlay-rwdir /lib --overlay-rwdir /var \

@@ -44,8 +44,10 @@ class TestOpening:
         """Of whoever claims so, nothing else is believed either."""
         both = nic_pair()
         connection, other = both.connect()
+        session = connection._session
+        assert session is not None
         forged = wire.Lane(number=2, provider="verbs", address=b"", rails=[(2, 0)])
-        both.here._control.call(connection._session._channel.post, forged)  # type: ignore[union-attr]
+        both.here._control.call(session._channel.post, forged)
         eventually(lambda: not other.alive, "the peer takes a lane over a NIC that it does not know")
         assert "has not named" in str(other._lost)
 

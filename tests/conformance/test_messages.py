@@ -81,7 +81,7 @@ def test_messages_arrive_in_order(world: World) -> None:
 @pytest.mark.parametrize("world", WORLDS, indirect=True)
 def test_order_where_the_lane_is_full(world: World, loop: str) -> None:
     """On an event loop a send to a full lane is posted later; neither the loop's nor a thread's sends overtake it."""
-    total = 300 if LAB else 1000
+    total = 300 if LAB else 1000  # either is more than a lane takes
     target = world.target("numpy", 8)
     connection = _connection(world)
 
