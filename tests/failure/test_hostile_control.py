@@ -92,8 +92,7 @@ def test_lanes_that_nobody_agreed_on(open_context: OpenContext, unix: bool, said
     with contextlib.closing(RawControl(context.url, unix=unix)) as client:
         client.shake_hands()
         client.send(wire.Setup(providers=["tcp"], url=NOWHERE, name="hostile"))
-        for message in said:
-            client.send(message)
+        client.send_together(said)
         assert client.hung_up()
     deadline = time.monotonic() + SETTLE_S
     while context._listeners._invited:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from zerohop import address, auth, wire
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from zerohop.wire import Message
 
@@ -37,6 +37,10 @@ class RawControl:
             socket.send_fds(self.socket, [frame], list(fds))
         else:
             self.socket.sendall(frame)
+
+    def send_together(self, messages: Iterable[Message]) -> None:
+        """In one piece: the Context may hang up at the first of them, and no more could be sent then."""
+        self.socket.sendall(b"".join(wire.encode(message) for message in messages))
 
     def shout(self, data: bytes) -> None:
         """Send the bytes and say that no more come; the Context may hang up before it has heard everything."""
