@@ -349,10 +349,10 @@ inline bool same_bytes(const Bytes& a, const Bytes& b) {
         MESSAGE("sizes " << a.size() << " and " << b.size());
         return false;
     }
-    const auto [x, y] = std::mismatch(a.begin(), a.end(), b.begin());
-    if (x == a.end()) {
+    if (a == b) {
         return true;
     }
+    const auto [x, y] = std::mismatch(a.begin(), a.end(), b.begin());
     MESSAGE("first difference at " << (x - a.begin()) << ": " << int{*x} << " and " << int{*y});
     return false;
 }

@@ -17,20 +17,22 @@ const std::vector<size_t> kSizes{
     4095,    4097, 64 * kKi - 1, 64 * kKi, 64 * kKi + 1, 256 * kKi - 1, 256 * kKi, 256 * kKi + 1,
     kLargest};
 
-Bytes range(const Bytes& bytes, size_t from, size_t nbytes) {
-    return {bytes.begin() + static_cast<ptrdiff_t>(from), bytes.begin() + static_cast<ptrdiff_t>(from + nbytes)};
+void overlay(Bytes& bytes, size_t to, const Bytes& from, size_t at, size_t nbytes) {
+    if (nbytes > 0) {
+        std::memcpy(&bytes.at(to), &from.at(at), nbytes);
+    }
 }
 
-void overlay(Bytes& bytes, size_t to, const Bytes& part) {
-    std::copy(part.begin(), part.end(), bytes.begin() + static_cast<ptrdiff_t>(to));
-}
-
-// Distinct page numbers in no order.
+// Distinct page numbers in no order, all over those that there are.
 std::vector<uint64_t> shuffled(size_t count, size_t of, unsigned seed) {
-    std::vector<uint64_t> pages(of);
+    const size_t candidates = std::min(of, 2 * count);
+    std::vector<uint64_t> pages(candidates);
     std::iota(pages.begin(), pages.end(), uint64_t{0});
     std::shuffle(pages.begin(), pages.end(), std::mt19937(seed));
     pages.resize(count);
+    for (uint64_t& page : pages) {
+        page *= of / candidates;
+    }
     return pages;
 }
 
@@ -53,14 +55,14 @@ TEST_CASE("lane: writes and reads, every byte, with guards") {
                 pair.a.put(*reach.local, mine);
                 pair.b.put(*reach.remote, theirs);
                 REQUIRE(run(pair.a, reach.route, request(Kind::write, from, to, nbytes)) == kOk);
-                overlay(theirs, to, range(mine, from, nbytes));
+                overlay(theirs, to, mine, from, nbytes);
                 REQUIRE(same_bytes(pair.b.get(*reach.remote), theirs));
                 REQUIRE(same_bytes(pair.a.get(*reach.local), mine));
 
                 Bytes read_into = pattern(room, ++seed);
                 pair.a.put(*reach.local, read_into);
                 REQUIRE(run(pair.a, reach.route, request(Kind::read, from, to, nbytes)) == kOk);
-                overlay(read_into, from, range(theirs, to, nbytes));
+                overlay(read_into, from, theirs, to, nbytes);
                 REQUIRE(same_bytes(pair.a.get(*reach.local), read_into));
                 REQUIRE(same_bytes(pair.b.get(*reach.remote), theirs));
             }
@@ -141,8 +143,8 @@ TEST_CASE("lane: page lists") {
             write.remote_offset = 17;
             REQUIRE(run(pair.a, reach.route, write) == kOk);
             for (size_t i = 0; i < shape.count; ++i) {
-                overlay(theirs, 17 + remote[i] * shape.page_bytes,
-                        range(mine, 3 + local[i] * shape.page_bytes, shape.page_bytes));
+                overlay(theirs, 17 + remote[i] * shape.page_bytes, mine, 3 + local[i] * shape.page_bytes,
+                        shape.page_bytes);
             }
             CHECK(notification(pair.b).nbytes == shape.count * shape.page_bytes);
             REQUIRE(same_bytes(pair.b.get(*reach.remote), theirs));
@@ -154,8 +156,8 @@ TEST_CASE("lane: page lists") {
             read.remote_offset = 17;
             REQUIRE(run(pair.a, reach.route, read) == kOk);
             for (size_t i = 0; i < shape.count; ++i) {
-                overlay(read_into, 3 + local[i] * shape.page_bytes,
-                        range(theirs, 17 + remote[i] * shape.page_bytes, shape.page_bytes));
+                overlay(read_into, 3 + local[i] * shape.page_bytes, theirs, 17 + remote[i] * shape.page_bytes,
+                        shape.page_bytes);
             }
             REQUIRE(same_bytes(pair.a.get(*reach.local), read_into));
         }
