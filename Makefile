@@ -45,8 +45,7 @@ test-slow: ## the slow Python tests alone
 
 test-asan: ## native tests, and the failure tests in Python, under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(SETUP) test
-	@scripts/native_tests.sh address,undefined
-	@scripts/sanitized_python.sh $(T)
+	@scripts/asan_tests.sh $(T)
 
 test-tsan: ## native tests under ThreadSanitizer
 	@$(SETUP) test

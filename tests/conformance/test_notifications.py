@@ -9,7 +9,7 @@ import pytest
 import zerohop as zh
 from support.buffers import KINDS, Kind
 from support.loads import Stream
-from support.matrix import every_target
+from support.matrix import each_way, every_target
 from support.options import Options
 from support.patience import times
 from support.pattern import pattern
@@ -124,13 +124,14 @@ def _receive(world: World, target_kind: Kind, total: int) -> None:
     assert not early
 
 
-@pytest.mark.parametrize(("world", "target_kind"), every_target(KINDS), indirect=["world"])
 class TestNeverBeforeItsData:
+    @pytest.mark.parametrize(("world", "target_kind"), every_target(KINDS), indirect=["world"])
     def test_2_000_times(self, world: World, target_kind: Kind) -> None:
         _receive(world, target_kind, times(2_000))
 
     @pytest.mark.slow
     @pytest.mark.timeout(600)
+    @pytest.mark.parametrize(("world", "target_kind"), each_way(), indirect=["world"])
     def test_100_000_times(self, world: World, target_kind: Kind) -> None:
         _receive(world, target_kind, 100_000)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from support.buffers import KINDS, Kind
-from support.matrix import every_target
+from support.matrix import each_way, every_target
 from support.patience import LAB
 from support.pattern import expect_equal, pattern
 from support.service import Service
@@ -72,15 +72,16 @@ def _run(world: World, target_kind: Kind, seconds: float) -> None:
         raise failures[0]
 
 
-@pytest.mark.parametrize(("world", "target_kind"), every_target(KINDS), indirect=["world"])
 class TestEightThreads:
+    @pytest.mark.parametrize(("world", "target_kind"), every_target(KINDS), indirect=["world"])
     def test_for_a_moment(self, world: World, target_kind: Kind) -> None:
         _run(world, target_kind, 6.0 if LAB else 0.5)
 
     @pytest.mark.slow
     @pytest.mark.timeout(60)
-    def test_for_five_seconds(self, world: World, target_kind: Kind) -> None:
-        _run(world, target_kind, 5)
+    @pytest.mark.parametrize(("world", "target_kind"), each_way(), indirect=["world"])
+    def test_for_ten_seconds(self, world: World, target_kind: Kind) -> None:
+        _run(world, target_kind, 10)
 
 
 @pytest.mark.parametrize("world", WORLDS, indirect=True)

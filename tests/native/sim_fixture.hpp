@@ -60,8 +60,8 @@ inline uint64_t alloc(Device& device, size_t nbytes) {
     return address;
 }
 
-// Bytes without a period, so that none can be mistaken for its neighbours. Made a word at a time: the tests make gigabytes
-// of them, and a sanitizer looks at every access.
+// Bytes without a period, so that none can be mistaken for its neighbours. Made a word at a time: the tests make
+// gigabytes of them, and a sanitizer looks at every access.
 inline Bytes pattern(size_t nbytes, unsigned seed) {
     Bytes bytes(nbytes);
     uint64_t state = seed;

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.buffers import KINDS
 from support.world import WORLDS
 
 if TYPE_CHECKING:
@@ -50,6 +51,12 @@ def every_target(targets: Sequence[Kind]) -> list[ParameterSet]:
         for world in WORLDS
         for target in targets
     ]
+
+
+def each_way() -> list[ParameterSet]:
+    """Parameters (world, target_kind) of the fast suite alone: for tests that take long and look for races, which are
+    those of a way and not of a kind of host memory."""
+    return [parameters for parameters in every_target(KINDS) if not parameters.marks]
 
 
 def _param(world: str, values: tuple[str, ...], *, fast: bool) -> ParameterSet:
