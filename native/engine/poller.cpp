@@ -120,10 +120,16 @@ void Poller::abandon() {
     }
 }
 
+bool Poller::comes_late(uint64_t now) const {
+    return now >=
+           std::max(last_left_ns_.load(std::memory_order_relaxed), last_long_post_ns_.load(std::memory_order_relaxed)) +
+               kSoon;
+}
+
 void Poller::enter(uint64_t now) {
     if (callers_.fetch_add(1, std::memory_order_seq_cst) == 0) {
-        const bool late = now >= last_left_ns_.load(std::memory_order_relaxed) + kSoon;
-        late_.store(late ? std::min(kLate, late_.load(std::memory_order_relaxed) + 1) : 0, std::memory_order_relaxed);
+        late_.store(comes_late(now) ? std::min(kLate, late_.load(std::memory_order_relaxed) + 1) : 0,
+                    std::memory_order_relaxed);
     }
     watch_descriptors_if_no_caller();
 }
@@ -264,6 +270,9 @@ bool Poller::wait(const std::function<bool()>& done, uint64_t deadline_ns, uint6
     }
     uint64_t now = now_ns();
     const uint64_t spin_end = now + spin_ns;
+    if (look_in_passing(done, now)) {
+        return true;
+    }
     enter(now);
     for (;;) {
         if (polling_.try_lock()) {
@@ -296,6 +305,26 @@ bool Poller::wait(const std::function<bool()>& done, uint64_t deadline_ns, uint6
             sched_yield();
         }
     }
+}
+
+// Of callers that come and go all the time: what one waits for is often there by now, and to say that it comes and goes
+// would take longer than to look. Whoever else has to notice something does as if this caller had not been here.
+bool Poller::look_in_passing(const std::function<bool()>& done, uint64_t now) {
+    if (comes_late(now) || !polling_.try_lock()) {
+        return false;
+    }
+    if (exclusive_.load(std::memory_order_relaxed) == 0 && work_.poll()) {
+        turns_.found();
+    }
+    tick_when_due(now);
+    polling_.unlock();
+    finished_.notify_all();
+    if (!done()) {
+        return false;
+    }
+    late_.store(0, std::memory_order_relaxed);
+    last_left_ns_.store(now, std::memory_order_relaxed);
+    return true;
 }
 
 uint64_t Poller::poll_and_hand_over(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns,

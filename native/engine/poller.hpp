@@ -77,6 +77,8 @@ public:
     void wake_sleeping_caller();
     // Kicks if a sleep limited to `limit_ns` from `now` would end before the progress thread wakes by itself.
     void limit_sleep(uint64_t now, uint64_t limit_ns);
+    // A caller was busy posting until now: for a device in software, or a socket, longer than it would stay away.
+    void note_long_post(uint64_t now) { last_long_post_ns_.store(now, std::memory_order_relaxed); }
     // Wakes the sleeper when the descriptor is readable (or writable, while asked for).
     void watch(int fd);
     void watch_writable(int fd, bool writable);
@@ -101,6 +103,8 @@ public:
     uint64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }
 
 private:
+    [[nodiscard]] bool look_in_passing(const std::function<bool()>& done, uint64_t now);
+    [[nodiscard]] bool comes_late(uint64_t now) const;
     void enter(uint64_t now);
     void leave(uint64_t now);
     void run();
@@ -142,7 +146,8 @@ private:
     std::atomic<int> descriptors_{0};
     std::atomic<int> devices_{0};
     std::atomic<uint64_t> last_left_ns_{0}; // when a caller last stopped polling
-    std::atomic<int> late_{0};              // how many in a row came late after the one before
+    std::atomic<uint64_t> last_long_post_ns_{0};
+    std::atomic<int> late_{0}; // how many in a row came late after the one before
     bool descriptors_watched_ = true;
     Descriptor kick_fd_;
     Descriptor descriptors_epoll_; // the sockets
