@@ -162,6 +162,21 @@ TEST_CASE("verbs lane: notifications of writes of every size, and of none") {
     CHECK(notification(pair.b).value == 9);
 }
 
+TEST_CASE("verbs lane: a notification counts every piece, also when all of them but the last have ended before it") {
+    VerbsPair pair({.options_a = with(kRoce, {{"queue_pairs", 1}, {"send_depth", 32}, {"stripe_bytes", 4 * kKi}})});
+    const Reach reach = pair.reach(40 * 4 * kKi);
+    for (uint32_t pieces = 1; pieces <= 40; ++pieces) {
+        CAPTURE(pieces);
+        fake::hold_completions(true); // the queue fills up, and then all that is in it ends at once
+        const Posted posted = post(pair.a, reach.route, request(Kind::write, 0, 0, pieces * 4 * kKi, pieces));
+        fake::hold_completions(false);
+        REQUIRE(pair.a.wait(posted) == kOk);
+        const Notification note = notification(pair.b);
+        REQUIRE(note.value == pieces);
+        REQUIRE(note.nbytes == pieces * 4 * kKi);
+    }
+}
+
 TEST_CASE("verbs lane: messages through the stream, both ways") {
     VerbsPair pair;
     unsigned seed = 0;

@@ -70,7 +70,7 @@ bool VerbsEndpoint::post_chain(uint32_t index, Queue& queue) {
     const uint32_t local_key = transfer.local_keys[queue.rail];
     const uint32_t remote_key = transfer.remote->keys[queue.rail];
     const size_t max_pieces = std::min<size_t>(kMaxPieces, queue.pair->max_sge());
-    const bool first = transfer.chains == 0;
+    const bool first = transfer.queues_used == 0; // not: of those in flight
     std::array<ibv_send_wr, kBatch> requests;
     std::array<ibv_sge, kBatch * kMaxPieces> pieces;
     uint32_t count = 0;
