@@ -77,8 +77,8 @@ public:
     void wake_sleeping_caller();
     // Kicks if a sleep limited to `limit_ns` from `now` would end before the progress thread wakes by itself.
     void limit_sleep(uint64_t now, uint64_t limit_ns);
-    // A caller was busy posting until now: for a device in software, or a socket, longer than it would stay away.
-    void note_long_post(uint64_t now) { last_long_post_ns_.store(now, std::memory_order_relaxed); }
+    // A caller was busy posting for all that time: for a device in software, or a socket, longer than it may stay away.
+    void note_long_post(uint64_t from, uint64_t to);
     // Wakes the sleeper when the descriptor is readable (or writable, while asked for).
     void watch(int fd);
     void watch_writable(int fd, bool writable);
@@ -119,6 +119,7 @@ private:
     void watch_descriptors_if_no_caller();
     void let_loop_go_first();
     void sleep_for_others(uint64_t now);
+    void leave_to_progress(uint64_t now);
     [[nodiscard]] uint64_t streak_left(uint64_t now) const;
     void tick_when_due(uint64_t now);
 
