@@ -233,9 +233,6 @@ Posted Engine::post(Endpoint& endpoint, Request& request, bool nowait) {
     }
     if (posted.what == Posted::What::posted) {
         posted_.fetch_add(1, std::memory_order_relaxed);
-        if (request.nbytes >= kLongPost) {
-            poller_.note_long_post(now, now_ns());
-        }
         after_post(endpoint, request.deadline_ns, now);
     } else if (posted.what == Posted::What::done) {
         inline_.fetch_add(1, std::memory_order_relaxed);

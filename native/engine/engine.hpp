@@ -117,8 +117,6 @@ private:
     static constexpr uint64_t kPresenceInterval = 5 * kMillisecond;
     // How often device copies are looked at: a GPU wakes nobody.
     static constexpr uint64_t kDeviceInterval = 50 * kMicrosecond;
-    // Posting that much may take longer than a caller stays away between two calls; and long enough to read the clock.
-    static constexpr uint64_t kLongPost = 64 << 10;
 
     const EngineOptions options_;
     EventCount finished_;

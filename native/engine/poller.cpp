@@ -120,22 +120,10 @@ void Poller::abandon() {
     }
 }
 
-bool Poller::comes_late(uint64_t now) const {
-    return now >=
-           std::max(last_left_ns_.load(std::memory_order_relaxed), last_long_post_ns_.load(std::memory_order_relaxed)) +
-               kSoon;
-}
-
-void Poller::note_long_post(uint64_t from, uint64_t to) {
-    if (!comes_late(from)) {
-        last_long_post_ns_.store(to, std::memory_order_relaxed);
-    }
-}
-
 void Poller::enter(uint64_t now) {
     if (callers_.fetch_add(1, std::memory_order_seq_cst) == 0) {
-        late_.store(comes_late(now) ? std::min(kLate, late_.load(std::memory_order_relaxed) + 1) : 0,
-                    std::memory_order_relaxed);
+        const bool late = now >= last_left_ns_.load(std::memory_order_relaxed) + kSoon;
+        late_.store(late ? std::min(kLate, late_.load(std::memory_order_relaxed) + 1) : 0, std::memory_order_relaxed);
     }
     watch_descriptors_if_no_caller();
 }
@@ -155,11 +143,6 @@ void Poller::leave(uint64_t now) {
 // Nobody polls any more.
 void Poller::sleep_for_others(uint64_t now) {
     presence_.set_sleeping(true);
-    leave_to_progress(now);
-}
-
-// What is left to do, and when, after somebody has polled.
-void Poller::leave_to_progress(uint64_t now) {
     const uint64_t limit = work_.unarmed() ? kStreak : UINT64_MAX;
     // Work that came before the flag was up rang no doorbell.
     if (work_.ready()) {
@@ -281,9 +264,6 @@ bool Poller::wait(const std::function<bool()>& done, uint64_t deadline_ns, uint6
     }
     uint64_t now = now_ns();
     const uint64_t spin_end = now + spin_ns;
-    if (look_in_passing(done, now)) {
-        return true;
-    }
     enter(now);
     for (;;) {
         if (polling_.try_lock()) {
@@ -316,29 +296,6 @@ bool Poller::wait(const std::function<bool()>& done, uint64_t deadline_ns, uint6
             sched_yield();
         }
     }
-}
-
-// Of callers that come and go all the time: what one waits for is often there by now. Then it need not be told that
-// somebody polls and, right after, that nobody does; only what the look left undone.
-bool Poller::look_in_passing(const std::function<bool()>& done, uint64_t now) {
-    if (comes_late(now) || callers_.load(std::memory_order_seq_cst) != 0 || !polling_.try_lock()) {
-        return false;
-    }
-    if (exclusive_.load(std::memory_order_relaxed) == 0 && work_.poll()) {
-        turns_.found();
-    }
-    tick_when_due(now);
-    polling_.unlock();
-    finished_.notify_all();
-    if (!done()) {
-        return false; // the caller stays, and polls
-    }
-    late_.store(0, std::memory_order_relaxed);
-    last_left_ns_.store(now, std::memory_order_relaxed);
-    if (callers_.load(std::memory_order_seq_cst) == 0) {
-        leave_to_progress(now);
-    }
-    return true;
 }
 
 uint64_t Poller::poll_and_hand_over(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns,

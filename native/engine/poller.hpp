@@ -77,8 +77,6 @@ public:
     void wake_sleeping_caller();
     // Kicks if a sleep limited to `limit_ns` from `now` would end before the progress thread wakes by itself.
     void limit_sleep(uint64_t now, uint64_t limit_ns);
-    // A caller was busy posting for all that time: for a device in software, or a socket, longer than it may stay away.
-    void note_long_post(uint64_t from, uint64_t to);
     // Wakes the sleeper when the descriptor is readable (or writable, while asked for).
     void watch(int fd);
     void watch_writable(int fd, bool writable);
@@ -103,8 +101,6 @@ public:
     uint64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }
 
 private:
-    [[nodiscard]] bool look_in_passing(const std::function<bool()>& done, uint64_t now);
-    [[nodiscard]] bool comes_late(uint64_t now) const;
     void enter(uint64_t now);
     void leave(uint64_t now);
     void run();
@@ -119,7 +115,6 @@ private:
     void watch_descriptors_if_no_caller();
     void let_loop_go_first();
     void sleep_for_others(uint64_t now);
-    void leave_to_progress(uint64_t now);
     [[nodiscard]] uint64_t streak_left(uint64_t now) const;
     void tick_when_due(uint64_t now);
 
@@ -147,8 +142,7 @@ private:
     std::atomic<int> descriptors_{0};
     std::atomic<int> devices_{0};
     std::atomic<uint64_t> last_left_ns_{0}; // when a caller last stopped polling
-    std::atomic<uint64_t> last_long_post_ns_{0};
-    std::atomic<int> late_{0}; // how many in a row came late after the one before
+    std::atomic<int> late_{0};              // how many in a row came late after the one before
     bool descriptors_watched_ = true;
     Descriptor kick_fd_;
     Descriptor descriptors_epoll_; // the sockets

@@ -25,8 +25,7 @@ public:
                 published.fetch_add(1);
             }
         }
-        const uint64_t most = one_at_a_time ? taken.load() + 1 : UINT64_MAX;
-        const uint64_t now = std::min(published.load(), most);
+        const uint64_t now = published.load();
         const bool did = taken.exchange(now) != now;
         inside_.store(false);
         return did;
@@ -46,7 +45,6 @@ public:
     std::atomic<int> overlaps{0};
     std::atomic<std::thread::id> asleep{};
     int readable_fd = -1;
-    bool one_at_a_time = false; // each poll takes one
 
 private:
     std::atomic<bool> inside_{false};
@@ -342,24 +340,6 @@ TEST_CASE("poller: a descriptor wakes whoever sleeps") {
     CHECK(polled.poller.descriptors() == 0);
     polled.poller.exclusive([&] { polled.work.readable_fd = -1; });
     ::close(fd);
-}
-
-TEST_CASE("poller: what a caller leaves undone when it looks in passing is done by the progress thread") {
-    Polled polled;
-    polled.work.one_at_a_time = true;
-    for (int round = 0; round < 5; ++round) {
-        CAPTURE(round);
-        // It comes so often, and for so long, that the progress thread has gone to sleep for good.
-        for (const uint64_t until = now_ns() + 30 * kMillisecond; now_ns() < until;) {
-            const uint64_t before = polled.work.taken.load();
-            polled.work.published.fetch_add(1); // nobody rings
-            REQUIRE(polled.wait_for(before + 1));
-        }
-        const uint64_t before = polled.work.taken.load();
-        polled.work.published.fetch_add(3);
-        REQUIRE(polled.wait_for(before + 1));
-        REQUIRE(eventually([&] { return polled.work.taken.load() == before + 3; }));
-    }
 }
 
 TEST_CASE("poller: spinning only, nobody sleeps") {
