@@ -3,6 +3,7 @@
 #include "accel/sim/sim_stream_core.hpp"
 
 #include <csignal>
+#include <memory>
 #include <new>
 #include <pthread.h>
 #include <string>
@@ -48,20 +49,21 @@ std::shared_ptr<Event> queue(StreamCore& core, Command::Kind kind, Fill fill) {
 SimStream::SimStream(std::shared_ptr<DeviceState> device)
     : core_(std::make_shared<StreamCore>(std::move(device))), owner_(::getpid()) {
     const SignalsBlocked blocked; // the new thread inherits the mask
-    thread_ = std::thread([core = core_] { core->work(); });
+    thread_ = std::make_unique<std::thread>([core = core_] { core->work(); });
     const std::string name = "zh-sim" + std::to_string(core_->device->index);
-    pthread_setname_np(thread_.native_handle(), name.c_str());
+    pthread_setname_np(thread_->native_handle(), name.c_str());
 }
 
 SimStream::~SimStream() {
     if (::getpid() != owner_) {
         // A forked child has no such thread: joining would hang, and so may its locks. The thread's own reference
-        // keeps the core, which the child thus leaks instead of destroying a condition variable in use.
-        thread_.detach();
+        // keeps the core, which the child thus leaks instead of destroying a condition variable in use. So is the
+        // thread leaked: the C library of the child must not be asked to detach it.
+        static_cast<void>(thread_.release());
         return;
     }
     core_->stop();
-    thread_.join();
+    thread_->join();
 }
 
 std::shared_ptr<Event> SimStream::copy(std::span<const CopySegment> segments) {

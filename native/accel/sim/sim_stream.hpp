@@ -3,6 +3,7 @@
 
 #include "accel/sim/sim_state.hpp"
 
+#include <memory>
 #include <sys/types.h>
 #include <thread>
 
@@ -26,7 +27,7 @@ public:
 
 private:
     std::shared_ptr<StreamCore> core_; // the thread holds it too; see the destructor
-    std::thread thread_;
+    std::unique_ptr<std::thread> thread_;
     pid_t owner_;
 };
 
