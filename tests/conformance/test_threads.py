@@ -11,7 +11,6 @@ import pytest
 
 from support.buffers import KINDS, Kind
 from support.matrix import each_way, every_target
-from support.patience import LAB
 from support.pattern import expect_equal, pattern
 from support.service import Service
 from support.sizes import MIB
@@ -27,14 +26,15 @@ LENGTHS = (8, 64, 65, 1000, 4097, 8, 65_537, 7, 262_145, 1, MIB + 1, 63)
 
 
 def _hammer(world: World, target: Target, number: int, until: float, failures: list[BaseException]) -> None:
-    """Write, read back and compare, in this thread's own slot, in turn as one range and as pages."""
+    """Write, read back and compare, in this thread's own slot, in turn as one range and as pages; each length once,
+    and on until the time is up."""
     here = world.here
     base = number * SLOT
     back = np.zeros(SLOT, np.uint8)
     generator = np.random.default_rng(number)
     turn = 0
     try:
-        while time.monotonic() < until:
+        while turn < len(LENGTHS) or time.monotonic() < until:
             nbytes = LENGTHS[turn % len(LENGTHS)]
             start = int(generator.integers(0, SLOT - nbytes))
             data = pattern(number << 32 | turn, nbytes)
@@ -52,7 +52,6 @@ def _hammer(world: World, target: Target, number: int, until: float, failures: l
                 here.read(remote, into).result(10)
             expect_equal(into[:nbytes], data[:nbytes], f"thread {number}, turn {turn}")
             turn += 1
-        assert turn > len(LENGTHS), f"thread {number} came no further than turn {turn}"
     except BaseException as error:
         failures.append(error)
 
@@ -75,7 +74,7 @@ def _run(world: World, target_kind: Kind, seconds: float) -> None:
 class TestEightThreads:
     @pytest.mark.parametrize(("world", "target_kind"), every_target(KINDS), indirect=["world"])
     def test_for_a_moment(self, world: World, target_kind: Kind) -> None:
-        _run(world, target_kind, 6.0 if LAB else 0.5)
+        _run(world, target_kind, 0.5)
 
     @pytest.mark.slow
     @pytest.mark.timeout(60)
