@@ -93,9 +93,30 @@ def test_another_lane_takes_over(open_context: OpenContext, start_peer: StartPee
         assert target.remote.call(Service.notification).value == 5
         assert target.get(0, 8) == bytes([9]) * 8
         assert _path(context, memory, target) == "tcp"
+    _until_back(context, memory, target)
+    assert context.write(memory[-PIECE:], target.handle[-PIECE:]).result(NEVER_S) == PIECE
+    assert target.get(PIECES * PIECE - 8, 8) == bytes([7]) * 8
+
+
+@pytest.mark.timeout(300)
+def test_nobody_notices_who_had_nothing_under_way(open_context: OpenContext, start_peer: StartPeer) -> None:
+    """The lane is replaced when its port goes down, and not by the first operation that fails on it."""
+    context, target = _pair(open_context, start_peer, ("verbs", "tcp"), MIB)
+    memory = context.register(np.full(MIB, 3, np.uint8))
+    assert context.write(memory, target.handle).result(30) == MIB
+    with cut():
+        until = time.monotonic() + 60
+        while _path(context, memory, target) != "tcp":
+            assert time.monotonic() < until, "nobody takes notice of the port"
+            time.sleep(0.01)  # nothing tells a user that a lane was replaced
+        assert context.write(memory, target.handle, notify=7).result(NEVER_S) == MIB
+        assert target.remote.call(Service.notification).value == 7
+    _until_back(context, memory, target)
+
+
+def _until_back(context: zh.Context, memory: zh.Memory, target: Target) -> None:
+    """Until the link that is up again is used."""
     until = time.monotonic() + 60
     while _path(context, memory, target) != "verbs":
         assert time.monotonic() < until, "the link is up again, and nobody uses it"
         assert _works(context, memory, target)
-    assert context.write(memory[-PIECE:], target.handle[-PIECE:]).result(NEVER_S) == PIECE
-    assert target.get(PIECES * PIECE - 8, 8) == bytes([7]) * 8

@@ -13,6 +13,7 @@ from support.options import Options
 from support.pattern import pattern
 from support.service import Service
 from support.verbs_pair import VerbsPair, ended
+from support.wire import FAR, NEAR, trouble
 from support.world import Target
 from zerohop._native import NativeError, Reason, RemoteKeys, Status
 
@@ -32,14 +33,24 @@ def pair() -> Iterator[VerbsPair]:
     pair.close()
 
 
-def test_a_full_queue_says_so_and_loses_nothing(pair: VerbsPair) -> None:
+@pytest.fixture
+def wired_pair() -> Iterator[VerbsPair]:
+    """The same over the wire, whose answers can be made to take their time."""
+    pair = VerbsPair(devices=(NEAR, FAR), send_depth=32, queue_pairs=1)
+    yield pair
+    pair.close()
+
+
+def test_a_full_queue_says_so_and_loses_nothing(wired_pair: VerbsPair) -> None:
+    pair = wired_pair
     operations: list[int | Op] = []
 
     def fill() -> None:
         for _ in range(2000):
             operations.append(pair.here.engine.post(pair.route, 0, 0, 0, 4096, -1, deadline(60), True))
 
-    with pytest.raises(NativeError) as caught:
+    # A post that finds the queue full looks at what has ended: so nothing may have.
+    with trouble("delay 20ms"), pytest.raises(NativeError) as caught:
         fill()
     assert caught.value.args[:2] == (Status.WOULD_BLOCK.value, Reason.WINDOW_FULL.value)
     for operation in operations:

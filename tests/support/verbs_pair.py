@@ -23,20 +23,20 @@ LANE_DOWN = 1 << 62
 class Side:
     """An engine, its memory, and its domain."""
 
-    def __init__(self, nbytes: int, options: dict[str, int]) -> None:
+    def __init__(self, device: str, nbytes: int, options: dict[str, int]) -> None:
         self.engine = Engine(SPIN_NS, 0, 0)
         self.memory = poison(nbytes)
         self.region = self.engine.register(self.memory.ctypes.data, nbytes, HOST)
-        self.domain: Domain = self.engine.open_domain("verbs", DEVICE, 1, {"gid_index": GID_INDEX, **options})
+        self.domain: Domain = self.engine.open_domain("verbs", device, 1, {"gid_index": GID_INDEX, **options})
         self.local_key, _ = self.engine.register_local(self.region, self.domain)
 
 
 class VerbsPair:
     """`here` writes to and reads from `there`, all of whose memory is shared."""
 
-    def __init__(self, nbytes: int = 1 << 20, **options: int) -> None:
+    def __init__(self, nbytes: int = 1 << 20, devices: tuple[str, str] = (DEVICE, DEVICE), **options: int) -> None:
         self.nbytes = nbytes
-        self.here, self.there = Side(nbytes, options), Side(nbytes, options)
+        self.here, self.there = (Side(device, nbytes, options) for device in devices)
         self.here.memory[:] = pattern(1, nbytes)
         self.share = self.there.engine.share(self.there.region, 0, nbytes, READ | WRITE, CAPABILITY)
         self.address, self.key, _ = self.there.engine.reach(self.share, self.there.domain, False)
