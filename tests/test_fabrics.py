@@ -125,6 +125,38 @@ class TestPorts:
         assert ports.why_not() == "all ports are down (fix: ip link set up)"
         assert self.of(self.fake(0)).why_not()
 
+    def test_what_would_help_is_what_the_driver_says(self) -> None:
+        fake = self.fake()
+        fake.broken_ports["fake0"] = "Cannot allocate memory"
+        fake.short_of_memory = True
+        ports = self.of(fake)
+        assert "memlock" in ports.port_down(0)
+        assert "ulimit -l" in ports.fix()
+        fake.broken_ports.clear()
+        assert ports.port_down(0) == ""
+        assert "port" in ports.fix()
+
+    def test_lanes_that_are_made_after_a_ports_addresses_have_changed_have_the_new_ones(self) -> None:
+        fake = self.fake()
+        ports = self.of(fake)
+        ports.nics()
+        domain = fake.domains["fake1"]
+        ports.use(ports.choose_again())
+        assert not domain.options
+        both = [fake.ports[0], fake.ports[1]._replace(options={"queue_pairs": 2, "gid_index": 5})]
+        fake.ports = both
+        ports.use(ports.choose_again())
+        assert domain.options == {"queue_pairs": 2, "gid_index": 5}
+        # Where there is none for now, it keeps what it had.
+        fake.ports = fake.ports[:1]
+        ports.use(ports.choose_again())
+        assert domain.options["gid_index"] == 5
+        assert [nic.name for nic in ports.nics()] == ["fake0", "fake1"]
+        # Nor where the data plane takes none of it.
+        fake.ports = [both[0], both[1]._replace(options={"gid_index": 999})]
+        ports.use(ports.choose_again())
+        assert domain.options["gid_index"] == 5
+
     def test_closing_closes_what_was_opened(self) -> None:
         fake = self.fake()
         ports = self.of(fake)

@@ -14,10 +14,11 @@ import pytest
 
 import zerohop as zh
 from support.fake_nics import NBYTES, FakeEngine, numbers, of, with_nics, write_over
+from support.lanes import eventually
 from support.options import Options
 from support.pattern import pattern
 from support.tamper import CAPABILITY, fields, flip, forge
-from zerohop import wire
+from zerohop import setbacks, wire
 from zerohop.imports import Imports
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class TestImporting:
     def test_memory_that_no_nic_knows_there(self, nic_pair: Callable[..., Pair]) -> None:
         both = nic_pair()
         both.connect()
-        both.their_nics.unreachable = "ibv_reg_mr: Cannot allocate memory"
+        both.their_nics.unreachable, both.their_nics.short_of_memory = "ibv_reg_mr: Cannot allocate memory", True
         source, target = both.here.register(pattern(1, NBYTES)), both.there.alloc(NBYTES)
         handle = target.share("rw")
         explanation = both.here.explain(source, handle)
@@ -64,6 +65,46 @@ class TestImporting:
         write_over(both.here, source, handle)
         # It holds up nobody.
         target.revoke(timeout=5)
+
+    @pytest.mark.parametrize("side", ["here", "there"])
+    def test_memory_for_which_there_was_no_room_is_tried_again(
+        self, nic_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, side: str
+    ) -> None:
+        both = nic_pair()
+        both.connect()
+        source, target = both.here.register(pattern(1, NBYTES)), both.there.alloc(NBYTES)
+        handle = target.share("rw")
+        nics = both.nics if side == "here" else both.their_nics
+        nics.short_of_memory = True
+        nics.unregistrable[source.address] = nics.unreachable = "ibv_reg_mr: Cannot allocate memory"
+        for _ in range(3):
+            assert "rdma" not in write_over(both.here, source, handle)
+            assert "memlock" in dict(both.here.explain(source, handle).rejected)["verbs (rdma)"]
+        assert (nics.registered if side == "here" else len(nics.reached)) == 1
+        # From here on it is tried again and again, until there is room; nothing else has to happen for that.
+        monkeypatch.setattr(setbacks, "HOLD_OFF_S", 0.05)
+        other, its = both.here.register(pattern(2, NBYTES)), both.there.alloc(NBYTES).share("rw")
+        nics.unregistrable[other.address] = "ibv_reg_mr: Cannot allocate memory"
+        assert "rdma" not in write_over(both.here, other, its)
+        nics.unregistrable, nics.unreachable = {}, ""
+        eventually(lambda: "rdma" in write_over(both.here, other, its), "nobody tries it again")
+
+    @pytest.mark.parametrize("side", ["here", "there"])
+    def test_memory_that_a_nic_cannot_know_is_not_tried_again(self, nic_pair: Callable[..., Pair], side: str) -> None:
+        both = nic_pair()
+        connection, _ = both.connect()
+        source, target = both.here.register(pattern(1, NBYTES)), both.there.alloc(NBYTES)
+        handle = target.share("rw")
+        if side == "here":
+            both.nics.unregistrable[source.address] = "no driver gives these pages"
+        else:
+            both.their_nics.unreachable = "no driver gives these pages"
+        for _ in range(3):
+            assert "rdma" not in write_over(both.here, source, handle)
+            # As when a port is back: whatever may have passed is tried again.
+            both.here._control.call(connection._reconsider)
+        asked = both.nics.registered if side == "here" else len(both.their_nics.reached)
+        assert asked == 1
 
     def test_direct_or_nothing(self, open_context: OpenContext) -> None:
         options = Options(providers=("tcp",), require="direct")

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 import zerohop as zh
-from support.fake_nics import NBYTES, change_port, end_of, lane_of, lose_device, numbers, of, write_over
+from support.fake_nics import NBYTES, change_ports, end_of, lane_of, lose_device, numbers, of, write_over
 from support.lanes import eventually
 from support.options import Options
 from support.pattern import pattern
 from zerohop import lanes, paths, wire
+from zerohop.lane import Lane, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -286,7 +287,7 @@ class TestReplacing:
         source, target = both.here.register(pattern(7, NBYTES)), both.there.alloc(NBYTES)
         handle = target.share("rw")
         write_over(both.here, source, handle)
-        change_port(both.nics, "fake0", alive=False)
+        change_ports(both.nics, "fake0", alive=False)
         end_of(connection).reset()
         assert write_over(both.here, source, handle).startswith("verbs (rdma)")
         assert lane_of(connection, "verbs").rails == (1,)
@@ -327,8 +328,7 @@ class TestReplacing:
         source, target = both.here.register(pattern(8, NBYTES)), both.there.alloc(NBYTES)
         handle = target.share("rw")
         write_over(both.here, source, handle)
-        for device in ("fake0", "fake1"):
-            change_port(both.nics, device, alive=False)
+        change_ports(both.nics, "fake0", "fake1", alive=False)
         end_of(connection).reset()
         taken = both.here.write(source, handle)
         taken.result(5)
@@ -336,9 +336,8 @@ class TestReplacing:
         assert "fake0 port 1: the port or its device is down" in taken._path.explanation.details()  # type: ignore[union-attr]
         eventually(lambda: other.provider == "tcp", "messages have no lane")
         assert connection.provider == "tcp"
-        for device in ("fake0", "fake1"):
-            change_port(both.nics, device, alive=True)
-        eventually(lambda: not connection._failed, "nobody was told that the ports are back")
+        change_ports(both.nics, "fake0", "fake1", alive=True)
+        eventually(lambda: not connection._failed.now(), "nobody was told that the ports are back")
         assert write_over(both.here, source, handle).startswith("verbs (rdma)")
 
     @pytest.mark.parametrize("side", ["the one that dialled", "the other"])
@@ -347,8 +346,7 @@ class TestReplacing:
         both = nic_pair(only=True)
         connection, other = both.connect()
         user = connection if side == "the one that dialled" else other
-        for device in ("fake0", "fake1"):
-            change_port(both.nics, device, alive=False)
+        change_ports(both.nics, "fake0", "fake1", alive=False)
         end_of(connection).reset()
         eventually(lambda: user._message_lane is None, "nobody noticed")
         for _ in range(3):
@@ -370,11 +368,31 @@ class TestReplacing:
         if user is connection:
             write_over(both.here, source, target.share("rw"))
 
+    def test_an_answer_to_what_was_asked_before_is_none(
+        self, nic_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The side that does not open the lane waits for what is tried after it has asked."""
+        both = nic_pair(only=True)
+        connection, other = both.connect()
+        asked: list[tuple[lanes.Lanes, wire.LaneWanted]] = []
+        wanted = lanes.Lanes.wanted
+        monkeypatch.setattr(lanes.Lanes, "wanted", lambda self, message: asked.append((self, message)))
+        change_ports(both.nics, "fake0", "fake1", alive=False)
+        end_of(connection).reset()
+        eventually(lambda: other._message_lane is None, "nobody noticed")
+        operation = other.notify(2)
+        eventually(lambda: bool(asked), "the peer is not asked")
+        assert connection._session is not None
+        both.here._control.call(connection._session._channel.post, wire.LaneMissing(text="before", wanted=0))
+        change_ports(both.nics, "fake0", "fake1", alive=True)
+        both.here._control.call(wanted, *asked[0])
+        assert operation.result(5) == 0
+        assert both.here.notification(5).result().value == 2
+
     def test_nowait_is_told_too(self, nic_pair: Callable[..., Pair]) -> None:
         both = nic_pair(only=True)
         connection, _ = both.connect()
-        for device in ("fake0", "fake1"):
-            change_port(both.nics, device, alive=False)
+        change_ports(both.nics, "fake0", "fake1", alive=False)
         end_of(connection).reset()
         eventually(lambda: connection._message_lane is None, "nobody noticed")
         deadline = time.monotonic() + 5
@@ -396,7 +414,7 @@ class TestReplacing:
 
         both = nic_pair()
         ready = Opening.ready
-        broken: list[lanes.Lane] = []
+        broken: list[Lane] = []
 
         def breaking(self: Opening, message: wire.LaneReady) -> None:
             lane = self._lanes.all.get(message.number)
@@ -404,7 +422,7 @@ class TestReplacing:
                 broken.append(lane)
                 lane.endpoint.reset()  # type: ignore[attr-defined]
                 self._lanes.look()
-                assert lane.state is lanes.State.OPENING
+                assert lane.state is State.OPENING
             ready(self, message)
 
         monkeypatch.setattr(Opening, "ready", breaking)
@@ -442,4 +460,4 @@ class TestReplacing:
 def test_a_lane_is_named_in_words(nic_pair: Callable[..., Pair]) -> None:
     connection, _ = nic_pair().connect()
     assert repr(lane_of(connection, "verbs")) == "<Lane 0 over verbs, up>"
-    assert lane_of(connection, "verbs").state is lanes.State.UP
+    assert lane_of(connection, "verbs").state is State.UP

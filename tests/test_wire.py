@@ -43,6 +43,7 @@ MESSAGES: list[wire.Message] = [
     wire.LaneFailed(number=7, text="out of memory", down=[0, 15]),
     wire.LaneDown(number=7, text="no answer"),
     wire.LaneWanted(text="there is something to send"),
+    wire.LaneQuiet(number=4, answer=True),
     wire.LaneMissing(text="the port is down"),
     wire.ImportRequest(request=1, provider="shm", share=(1 << 64) - 1, capability=bytes(16)),
     wire.ImportRequest(request=1, provider="verbs", share=1, capability=bytes(16), rails=[1, 0]),

@@ -18,6 +18,9 @@ void register_domain(nb::module_& m) {
         .def_prop_ro(
             "lost", [](const PyDomain& self) { return self.domain->lost(); },
             "The device has failed for good: only a new Domain can use it again.")
+        .def(
+            "retune", [](const PyDomain& self, const DomainOptions& options) { self.domain->retune(options); },
+            nb::arg("options"), "What it was opened with, for the lanes that are made from now on.")
         .def("facts", [](const PyDomain& self) { return self.domain->facts(); })
         .def("close", [](const PyDomain& self) {
             const Released release;

@@ -37,11 +37,20 @@ void register_endpoint(nb::module_& m) {
         .def_prop_ro(
             "gone", [](const PyEndpoint& self) { return !self.endpoint->state().ok() && self.endpoint->idle(); },
             "Closed, and no device has anything of it any more.")
-        .def_prop_ro("state",
-                     [](const PyEndpoint& self) {
-                         const Outcome state = self.endpoint->state();
-                         return std::tuple(state.status, state.reason);
-                     })
+        .def_prop_ro(
+            "cause",
+            [](const PyEndpoint& self) {
+                const Outcome cause = self.endpoint->cause();
+                return std::tuple(cause.status, cause.reason);
+            },
+            "Why it is not usable any more.")
+        .def_prop_ro(
+            "quiet",
+            [](const PyEndpoint& self) {
+                const Released release;
+                return self.engine->quiet(self.endpoint);
+            },
+            "This end has nothing under way, receives that wait included.")
         .def_prop_ro(
             "limits",
             [](const PyEndpoint& self) {

@@ -109,6 +109,7 @@ nb::list devices() {
 PyFabricRegion register_memory(const PyFabricDevice& self, Engine* engine, uint64_t address, uint64_t nbytes,
                                int access) {
     const std::shared_ptr<verbs::Device> device = self.get();
+    using Whose = verbs::MemoryRegion::Whose;
     std::vector<accel::Registrable> ways;
     if (engine == nullptr) {
         ways.push_back({.kind = accel::Registrable::Kind::plain, .address = address, .why_not = ""});
@@ -116,7 +117,8 @@ PyFabricRegion register_memory(const PyFabricDevice& self, Engine* engine, uint6
         ways = engine->accelerators().driver().registrable(address, nbytes);
     }
     const Released release;
-    return {{std::make_shared<verbs::MemoryRegion>(device, ways, address, nbytes, access)}};
+    return {{std::make_shared<verbs::MemoryRegion>(device, ways, address, nbytes, access,
+                                                   engine == nullptr ? Whose::host : Whose::accelerator)}};
 }
 
 PyFabricEndpoint make_endpoint(const PyFabricDevice& self, uint32_t messages, uint32_t receives, uint32_t completions,

@@ -182,11 +182,10 @@ Posted post_range(Engine& engine, uint64_t route, Kind kind, uint64_t local_offs
     // A small mapped copy, or a request to a NIC, is over before another thread could use the interpreter; anything
     // that may make a system call or wait gives it up.
     if ((found->mapping || found->keys) && nbytes <= kHoldGilBytes) {
-        Posted posted = engine.post(endpoint, request, true);
-        if (posted.what != Posted::What::retry || nowait) {
+        Posted posted = engine.try_post(endpoint, request);
+        if (posted.what != Posted::What::retry) {
             return posted;
         }
-        return post_released(engine, endpoint, request, false);
     }
     return post_released(engine, endpoint, request, nowait);
 }

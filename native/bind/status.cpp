@@ -53,7 +53,8 @@ void register_status(nb::module_& m) {
         .value("LOCAL_ACCESS", Reason::local_access)
         .value("REMOTE_ERROR", Reason::remote_error)
         .value("PORT_DOWN", Reason::port_down)
-        .value("MEMLOCK", Reason::memlock);
+        .value("MEMLOCK", Reason::memlock)
+        .value("NIC_FULL", Reason::nic_full);
 
     // args: (status, reason, text), the two numbers as plain ints.
     static nb::object error_type = nb::steal(PyErr_NewExceptionWithDoc(

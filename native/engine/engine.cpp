@@ -156,7 +156,21 @@ void Engine::close_endpoint(const std::shared_ptr<Endpoint>& endpoint, Outcome o
     if (abandoned_) {
         return; // it is the parent's
     }
-    poller_.exclusive([&] { endpoint->close(outcome); });
+    poller_.exclusive([&] {
+        take_arrived(*endpoint); // the other side may have been told that it is there
+        endpoint->close(outcome);
+    });
+}
+
+bool Engine::quiet(const std::shared_ptr<Endpoint>& endpoint) {
+    bool quiet = false;
+    if (!abandoned_) {
+        poller_.exclusive([&] {
+            take_arrived(*endpoint); // the end of what it sent last, for example
+            quiet = endpoint->quiet();
+        });
+    }
+    return quiet;
 }
 
 uint64_t Engine::add_route(Route route) {
@@ -202,57 +216,74 @@ Posted Engine::post(uint64_t id, Request& request, bool nowait) {
     return post(*found->endpoint, request, nowait);
 }
 
-Posted Engine::post(Endpoint& endpoint, Request& request, bool nowait) {
+Posted Engine::try_post(Endpoint& endpoint, const Request& request) {
     if (closed()) {
         return {Posted::What::failed, {Status::closed, Reason::context_closed}};
     }
-    uint64_t now = request.started_ns; // just now, unless it waits
     Posted posted = endpoint.post(request);
-    if (posted.what == Posted::What::retry && !nowait) {
-        full_.fetch_add(1, std::memory_order_relaxed);
-        std::exception_ptr failure; // carried out of wait(), which holds the poller's lock and is not thrown through
-        const bool got = wait(
-            [&] {
-                if (posted.what == Posted::What::retry && !failure) { // asked again after it held
-                    try {
-                        posted = endpoint.post(request);
-                    } catch (...) {
-                        failure = std::current_exception();
-                    }
-                }
-                return failure || posted.what != Posted::What::retry;
-            },
-            request.deadline_ns, options_.spin_ns);
-        if (failure) {
-            std::rethrow_exception(failure);
-        }
-        if (!got) {
-            return {Posted::What::failed, {Status::deadline, posted.outcome.reason}};
-        }
-        now = now_ns();
-    }
-    if (posted.what == Posted::What::posted) {
-        posted_.fetch_add(1, std::memory_order_relaxed);
-        after_post(endpoint, request.deadline_ns, now);
-    } else if (posted.what == Posted::What::done) {
-        inline_.fetch_add(1, std::memory_order_relaxed);
-    }
+    after_post(endpoint, request, posted, request.started_ns); // which was just now
     return posted;
 }
 
-void Engine::after_post(Endpoint& endpoint, uint64_t deadline_ns, uint64_t now) {
-    if (endpoint.has_local_work() || endpoint.stalled()) {
+Posted Engine::post(Endpoint& endpoint, const Request& request, bool nowait) {
+    Posted posted = try_post(endpoint, request);
+    if (posted.what != Posted::What::retry) {
+        return posted;
+    }
+    if (nowait) { // what has ended may not have been looked at for a while
+        wait([] { return false; }, 0, 0, false);
+        return try_post(endpoint, request);
+    }
+    full_.fetch_add(1, std::memory_order_relaxed);
+    std::exception_ptr failure; // carried out of wait(), which holds the poller's lock and is not thrown through
+    const bool got = wait(
+        [&] {
+            if (posted.what == Posted::What::retry && !failure) { // asked again after it held
+                try {
+                    posted = endpoint.post(request);
+                } catch (...) { // whatever it is: it is thrown to the caller, below
+                    failure = std::current_exception();
+                }
+            }
+            return failure || posted.what != Posted::What::retry;
+        },
+        request.deadline_ns, options_.spin_ns);
+    if (failure) {
+        std::rethrow_exception(failure);
+    }
+    if (!got) {
+        return {Posted::What::failed, {Status::deadline, posted.outcome.reason}};
+    }
+    after_post(endpoint, request, posted, now_ns());
+    return posted;
+}
+
+void Engine::after_post(Endpoint& endpoint, const Request& request, const Posted& posted, uint64_t now) {
+    if (posted.what != Posted::What::posted) {
+        if (posted.what == Posted::What::done) {
+            inline_.fetch_add(1, std::memory_order_relaxed);
+        }
+        return;
+    }
+    posted_.fetch_add(1, std::memory_order_relaxed);
+    poller_.note_time(now);
+    const bool ours = !posted.carried_out;
+    if (ours && (endpoint.has_local_work() || endpoint.stalled())) {
         poller_.kick();
-    } else if (endpoint.needs_polling()) {
+    } else if (ours && endpoint.needs_polling()) {
         poller_.limit_sleep(now, kDeviceInterval);
     } else {
-        note_pending(deadline_ns, now);
+        note_pending(request.deadline_ns, now);
     }
 }
 
 void Engine::note_pending(uint64_t deadline_ns, uint64_t now) {
     const uint64_t left = deadline_ns == 0 ? UINT64_MAX : deadline_ns - std::min(deadline_ns, now);
-    poller_.limit_sleep(now, std::min(left, kPresenceInterval));
+    poller_.limit_sleep(now, std::min(left, kUnattended));
+}
+
+void Engine::note_awaited() {
+    poller_.limit_sleep(now_ns(), kPresenceInterval);
 }
 
 bool Engine::wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep) {

@@ -46,6 +46,8 @@ public:
                                         const DomainOptions& options);
     void close_domain(const std::shared_ptr<Domain>& domain);
     void close_endpoint(const std::shared_ptr<Endpoint>& endpoint, Outcome outcome);
+    // Has this end nothing under way, receives that wait included? What the peer does is not counted.
+    [[nodiscard]] bool quiet(const std::shared_ptr<Endpoint>& endpoint);
 
     // Memory.
     uint64_t add_route(Route route);
@@ -59,9 +61,13 @@ public:
 
     // Operations. `request.route` is filled in from the id.
     [[nodiscard]] Posted post(uint64_t id, Request& request, bool nowait);
-    [[nodiscard]] Posted post(Endpoint& endpoint, Request& request, bool nowait);
+    [[nodiscard]] Posted post(Endpoint& endpoint, const Request& request, bool nowait);
+    // Where the lane is full, this neither waits nor looks at what has ended.
+    [[nodiscard]] Posted try_post(Endpoint& endpoint, const Request& request);
     // An operation pends that no lane knows of: sleepers must mind its deadline.
     void note_pending(uint64_t deadline_ns, uint64_t now);
+    // Somebody waits for the end of an operation, and not in a call: peers are looked at more often.
+    void note_awaited();
     bool wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep = true);
     [[nodiscard]] std::optional<Notification> pop_notification(uint64_t deadline_ns, uint64_t spin_ns, bool may_wait);
 
@@ -99,23 +105,28 @@ public:
     [[nodiscard]] std::map<std::string, uint64_t> statistics();
 
 private:
-    bool poll() override;
+    Found poll() override;
     void tick(uint64_t now) override;
-    bool ready() override;
-    bool arm(bool for_caller) override;
+    Left left(uint64_t now) override;
     bool unarmed() override;
+    uint64_t may_wait_ns() override { return may_wait_ns_.load(std::memory_order_relaxed); }
+    bool arm(bool for_caller) override;
     [[nodiscard]] bool ends_matter() const;
     void woken() override;
-    uint64_t sleep_limit_ns(uint64_t now) override;
     void look_at_peers();
     Outcome lose_dead_peer(Peer& peer);
     void take_arrived(Endpoint& endpoint);
     void reap_endpoints();
-    void after_post(Endpoint& endpoint, uint64_t deadline_ns, uint64_t now);
+    void after_post(Endpoint& endpoint, const Request& request, const Posted& posted, uint64_t now);
 
-    // How often peers on this host are looked at while something pends and nobody spins.
+    // How often peers on this host are looked at while something pends that somebody waits for, and nobody spins.
     static constexpr uint64_t kPresenceInterval = 5 * kMillisecond;
-    // How often device copies are looked at: a GPU wakes nobody.
+    // What nobody waits for, and no device tells, is looked at so often: what pends may be given up, memory given back.
+    static constexpr uint64_t kUnattended = 50 * kMillisecond;
+    // How long is slept between: less, because a post tells what is due from when it began. One that took as long as
+    // the difference would cut the sleep that began meanwhile, and so would the next.
+    static constexpr uint64_t kUnattendedSleep = 40 * kMillisecond;
+    // How often is looked at what nobody tells: device copies, ends of which the lane was being posted to.
     static constexpr uint64_t kDeviceInterval = 50 * kMicrosecond;
 
     const EngineOptions options_;
@@ -138,6 +149,7 @@ private:
     mutable std::mutex peers_mutex_;
     std::vector<std::shared_ptr<Peer>> peers_; // index = id
     std::atomic<int> remote_peers_{0};
+    std::atomic<uint64_t> may_wait_ns_{0}; // what poll() found last
 
     struct RouteEntry {
         uint32_t generation = 1;

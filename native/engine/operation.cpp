@@ -48,7 +48,7 @@ bool Operation::arm(std::shared_ptr<CompletionQueue> queue, uint64_t token) {
         return false;
     }
     if (armed_.empty()) {
-        slab_->awaited_.fetch_add(1, std::memory_order_relaxed);
+        slab_->awaited_.fetch_add(1, std::memory_order_seq_cst); // before it is looked who sleeps for too long
     }
     std::erase_if(armed_, [](const auto& each) { return each.first->closed(); });
     armed_.emplace_back(std::move(queue), token);

@@ -103,7 +103,7 @@ public:
 
     uint64_t pending() const { return pending_.load(std::memory_order_acquire); }
     // Of these, how many are to be told of in a completion queue.
-    uint64_t awaited() const { return awaited_.load(std::memory_order_relaxed); }
+    uint64_t awaited() const { return awaited_.load(std::memory_order_seq_cst); }
     // A lower bound of the deadlines in flight; UINT64_MAX when none.
     uint64_t earliest_deadline() const { return earliest_.load(std::memory_order_acquire); }
 

@@ -1,18 +1,17 @@
 #include "engine/poller.hpp"
 
+#include "engine/sleep.hpp"
 #include "engine/status.hpp"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <poll.h>
-#include <pthread.h>
 #include <sched.h>
 #include <string>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
-#include <utility>
 
 namespace zerohop {
 
@@ -20,11 +19,8 @@ namespace {
 
 constexpr uint64_t kTick = kMillisecond;
 constexpr uint64_t kFirstYield = 20 * kMicrosecond; // much longer than an answer takes from a peer that spins, too
-constexpr uint64_t kLinger = 5 * kMillisecond;      // no longer than the engine's look at its peers
 constexpr uint64_t kSoon = kMillisecond;            // a caller that comes back sooner will do so again,
-constexpr int kLate = 2;                            // also after one delay
-constexpr uint64_t kStreak = 5 * kMillisecond;      // how long the next one is waited for, instead of arming devices
-constexpr uint64_t kLoopFirst = 100 * kMicrosecond; // about what waking a thread on another processor takes
+constexpr int kTurnSpins = 200;                     // some ten microseconds
 
 Descriptor checked(int fd, const char* what) {
     if (fd < 0) {
@@ -39,26 +35,6 @@ void control(int epoll, int operation, int fd, uint32_t events) {
     event.events = events;
     event.data.fd = fd;
     epoll_ctl(epoll, operation, fd, &event);
-}
-
-timespec duration(uint64_t ns) {
-    return {static_cast<time_t>(ns / kSecond), static_cast<long>(ns % kSecond)};
-}
-
-// Whether a descriptor became readable, and not only the time was up. Rounds up to milliseconds only where the kernel
-// knows no finer wait.
-bool sleep_on(int epoll, uint64_t limit_ns) {
-    epoll_event events[4];
-    if (limit_ns == UINT64_MAX) {
-        return epoll_wait(epoll, events, 4, -1) > 0;
-    }
-    const timespec limit = duration(limit_ns);
-    int ready = epoll_pwait2(epoll, events, 4, &limit, nullptr);
-    if (ready < 0 && errno == ENOSYS) {
-        ready =
-            epoll_wait(epoll, events, 4, static_cast<int>(std::min<uint64_t>(limit_ns / kMillisecond + 1, 1'000'000)));
-    }
-    return ready > 0;
 }
 
 } // namespace
@@ -94,32 +70,6 @@ Poller::~Poller() {
     stop();
 }
 
-void Poller::start() {
-    thread_ = std::thread([this] { run(); });
-    pthread_setname_np(thread_.native_handle(), "zerohop-poll");
-    started_.wait(false); // a peer that looks at the page must find it held
-}
-
-void Poller::stop() {
-    stop_.store(true, std::memory_order_seq_cst);
-    kick_progress();
-    wake_sleeping_caller();
-    parked_.notify_all();
-    if (thread_.joinable()) {
-        thread_.join();
-    }
-}
-
-void Poller::abandon() {
-    stop_.store(true);
-    if (thread_.joinable()) {
-        thread_.detach();
-    }
-    for (Descriptor* fd : {&kick_fd_, &descriptors_epoll_, &progress_epoll_, &caller_epoll_}) {
-        fd->reset();
-    }
-}
-
 void Poller::enter(uint64_t now) {
     if (callers_.fetch_add(1, std::memory_order_seq_cst) == 0) {
         const bool late = now >= last_left_ns_.load(std::memory_order_relaxed) + kSoon;
@@ -140,38 +90,45 @@ void Poller::leave(uint64_t now) {
     sleep_for_others(now);
 }
 
+// Where whoever polls will be gone sooner than this thread would fall asleep: the progress thread, that leaves when a
+// caller has come; a caller, that only takes a glance.
+bool Poller::try_polling() {
+    for (int spins = 0; spins < kTurnSpins; ++spins) {
+        if (polling_.try_lock()) {
+            return true;
+        }
+        cpu_pause();
+    }
+    return false;
+}
+
 // Nobody polls any more.
 void Poller::sleep_for_others(uint64_t now) {
     presence_.set_sleeping(true);
-    const uint64_t limit = work_.unarmed() ? kStreak : UINT64_MAX;
+    if (looks_in_time(now)) {
+        return;
+    }
+    const Left left = work_.left(now);
     // Work that came before the flag was up rang no doorbell.
-    if (work_.ready()) {
+    if (left.ready) {
         kick();
     } else {
-        limit_sleep(now, std::min(limit, work_.sleep_limit_ns(now)));
+        limit_sleep(now, left.unarmed ? std::min(kStreak, left.sleep_limit_ns) : left.sleep_limit_ns);
     }
 }
 
 // What came before a device was armed wakes nobody: so it is looked at; by whoever polls now, where somebody does, who
-// arms before it sleeps, and learns that nobody has looked yet.
+// looks again, or learns before it sleeps that nobody has looked yet.
 void Poller::arm_devices() {
-    if (work_.unarmed() && work_.arm(false) && polling_.try_lock()) {
+    if (devices_unarmed() && work_.arm(false) && polling_.try_lock()) {
         work_.poll();
         tick_when_due(now_ns());
         polling_.unlock();
         finished_.notify_all();
-        if (work_.unarmed()) {
+        if (devices_unarmed()) {
             kick(); // there was more than one look takes
         }
     }
-}
-
-// While callers come and go all the time they see to the devices: how long the progress thread leaves that to them
-// before it looks whether they still do. 0: they do not.
-uint64_t Poller::streak_left(uint64_t now) const {
-    const uint64_t until = last_left_ns_.load(std::memory_order_relaxed) + kStreak;
-    const bool streak = late_.load(std::memory_order_relaxed) < kLate && now < until && work_.unarmed();
-    return streak ? until - now : 0;
 }
 
 void Poller::watch_device(int fd) {
@@ -187,14 +144,14 @@ void Poller::unwatch_device(int fd) {
 
 // While a caller polls, a readable socket must not wake the progress thread for each message.
 void Poller::watch_descriptors_if_no_caller() {
-    if (descriptors() == 0) {
+    if (descriptors() == 0 && descriptors_watched_.load(std::memory_order_seq_cst)) {
         return;
     }
     const std::lock_guard lock(descriptors_lock_);
-    const bool wanted = callers_.load(std::memory_order_seq_cst) == 0;
-    if (wanted != descriptors_watched_) {
+    const bool wanted = callers_.load(std::memory_order_seq_cst) == 0 || descriptors() == 0;
+    if (wanted != descriptors_watched_.load(std::memory_order_relaxed)) {
         control(progress_epoll_.get(), EPOLL_CTL_MOD, descriptors_epoll_.get(), wanted ? uint32_t{EPOLLIN} : 0U);
-        descriptors_watched_ = wanted;
+        descriptors_watched_.store(wanted, std::memory_order_seq_cst);
     }
 }
 
@@ -212,6 +169,7 @@ void Poller::watch_writable(int fd, bool writable) {
 void Poller::unwatch(int fd) {
     control(descriptors_epoll_.get(), EPOLL_CTL_DEL, fd, 0);
     descriptors_.fetch_sub(1);
+    watch_descriptors_if_no_caller(); // without sockets there are still devices to watch
 }
 
 bool Poller::any_descriptor_ready() const {
@@ -223,14 +181,21 @@ bool Poller::any_descriptor_ready() const {
 }
 
 void Poller::kick() {
+    kick_for(Kick::work);
+}
+
+void Poller::kick_for(Kick what) {
     if (sleeping_callers_.load(std::memory_order_seq_cst) != 0) {
         presence_.ring(); // the progress thread is parked: the caller that sleeps will poll
     } else {
-        kick_progress();
+        kick_progress(what);
     }
 }
 
-void Poller::kick_progress() {
+void Poller::kick_progress(Kick what) {
+    if (what == Kick::work) {
+        work_kicked_.store(true, std::memory_order_seq_cst);
+    }
     if (!kicked_.exchange(true, std::memory_order_seq_cst)) {
         const uint64_t one = 1;
         [[maybe_unused]] const ssize_t written = write(kick_fd_.get(), &one, sizeof one);
@@ -247,7 +212,8 @@ void Poller::limit_sleep(uint64_t now, uint64_t limit_ns) {
     const uint64_t wakes_at =
         std::max(wakes_at_.load(std::memory_order_seq_cst), caller_wakes_at_.load(std::memory_order_seq_cst));
     if (limit_ns != UINT64_MAX && wakes_at > now + limit_ns) {
-        kick();
+        asked_ns_.store(limit_ns, std::memory_order_relaxed);
+        kick_for(Kick::sleep_less);
     }
 }
 
@@ -258,15 +224,48 @@ void Poller::tick_when_due(uint64_t now) {
     }
 }
 
+// Whoever has just posted mostly finds the answer there. Where callers come and go, and the progress thread will look
+// in time at what may be left, one look needs none of what tells everybody that somebody polls, and no longer does.
+// The time that it goes by may be past: then all of this holds for less long.
+bool Poller::glance(const std::function<bool()>& done) {
+    const uint64_t now = seen_ns_.load(std::memory_order_relaxed);
+    if (now >= last_left_ns_.load(std::memory_order_relaxed) + kSoon || !looks_in_time(now) ||
+        exclusive_.load(std::memory_order_seq_cst) != 0 || !polling_.try_lock()) {
+        return false;
+    }
+    work_.poll();
+    if (now >= next_tick_) {
+        tick_when_due(now_ns());
+    }
+    polling_.unlock();
+    finished_.notify_all(); // another caller may have come meanwhile
+    if (!done() || !looks_in_time(now)) {
+        return false;
+    }
+    late_.store(0, std::memory_order_relaxed);
+    last_left_ns_.store(now, std::memory_order_relaxed);
+    return true;
+}
+
+// Does the progress thread wake before anything that the last look left can matter?
+bool Poller::looks_in_time(uint64_t now) {
+    const uint64_t wakes_at = wakes_at_.load(std::memory_order_seq_cst);
+    return wakes_at != 0 && wakes_at <= now + work_.may_wait_ns();
+}
+
 bool Poller::wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep) {
     if (done()) {
         return true;
     }
+    if (glance(done)) {
+        return true;
+    }
     uint64_t now = now_ns();
+    note_time(now);
     const uint64_t spin_end = now + spin_ns;
     enter(now);
     for (;;) {
-        if (polling_.try_lock()) {
+        if (progress_polls_.load(std::memory_order_relaxed) ? try_polling() : polling_.try_lock()) {
             now = poll_and_hand_over(done, deadline_ns, spin_ns, may_sleep, now);
         } else if (!may_sleep) {
             cpu_pause();
@@ -293,7 +292,7 @@ bool Poller::wait(const std::function<bool()>& done, uint64_t deadline_ns, uint6
             return is_done;
         }
         while (exclusive_.load(std::memory_order_seq_cst) != 0) {
-            sched_yield();
+            nap_shortly();
         }
     }
 }
@@ -311,11 +310,12 @@ uint64_t Poller::poll_until(const std::function<bool()>& done, uint64_t deadline
     presence_.set_sleeping(false); // not earlier: another caller may have been asleep with the right to poll
     uint64_t spin_end = now + spin_ns;
     while (exclusive_.load(std::memory_order_relaxed) == 0) {
-        const bool did = work_.poll();
+        const bool did = work_.poll() != Found::nothing;
         if (did) {
             turns_.found();
         }
         if (done()) {
+            tick_when_due(now); // whoever always finds an answer at once does this, too
             return now;
         }
         now = now_ns();
@@ -342,15 +342,15 @@ uint64_t Poller::poll_until(const std::function<bool()>& done, uint64_t deadline
 void Poller::sleep_as_caller(const std::function<bool()>& done, uint64_t deadline_ns) {
     // The progress thread must not take the doorbell's message: it leaves its epoll and parks.
     sleeping_callers_.fetch_add(1, std::memory_order_seq_cst);
-    kick_progress();
+    kick_progress(Kick::sleep_less); // it parks
     presence_.set_sleeping(true);
     // Who ends an operation from here on rings; what was ended before is seen now.
-    if (!done() && !work_.arm(true) && !work_.ready()) {
+    if (!done() && !work_.arm(true) && !work_.left(now_ns()).ready) {
         const uint64_t now = now_ns();
         uint64_t limit = deadline_ns == 0 ? UINT64_MAX : deadline_ns - std::min(deadline_ns, now);
-        limit = std::min(limit, work_.sleep_limit_ns(now));
+        limit = std::min(limit, work_.left(now).sleep_limit_ns);
         caller_wakes_at_.store(limit == UINT64_MAX ? UINT64_MAX : now + limit, std::memory_order_seq_cst);
-        limit = std::min(limit, work_.sleep_limit_ns(now)); // as in run(): either this sees it, or it is kicked
+        limit = std::min(limit, work_.left(now).sleep_limit_ns); // as the progress thread: this sees it, or is kicked
         sleeps_.fetch_add(1, std::memory_order_relaxed);
         if (exclusive_.load(std::memory_order_seq_cst) == 0) {
             sleep_on(caller_epoll_.get(), limit);
@@ -364,15 +364,21 @@ void Poller::sleep_as_caller(const std::function<bool()>& done, uint64_t deadlin
 }
 
 void Poller::exclusive(const std::function<void()>& f) {
-    exclusive_.fetch_add(1, std::memory_order_seq_cst);
+    struct Asked { // also where f() throws: nobody polls until it is taken back
+        explicit Asked(Poller& of) : poller(of) { poller.exclusive_.fetch_add(1, std::memory_order_seq_cst); }
+        ~Asked() {
+            poller.exclusive_.fetch_sub(1, std::memory_order_seq_cst);
+            poller.finished_.notify_all();
+        }
+        Asked(const Asked&) = delete;
+        Asked& operator=(const Asked&) = delete;
+        Poller& poller;
+    };
+    const Asked asked(*this);
     kick();
     presence_.ring(); // a caller may be asleep with the right to poll
-    {
-        const std::lock_guard lock(polling_);
-        f();
-    }
-    exclusive_.fetch_sub(1, std::memory_order_seq_cst);
-    finished_.notify_all();
+    const std::lock_guard lock(polling_);
+    f();
 }
 
 void Poller::poll_once() {
@@ -389,111 +395,6 @@ void Poller::poll_once() {
     if (callers_.fetch_sub(1, std::memory_order_seq_cst) == 1) {
         watch_descriptors_if_no_caller();
         sleep_for_others(now_ns()); // work that is left kicks the progress thread
-    }
-}
-
-// The message woke an event loop, too. It is there sooner when it polls itself, and would only be held up by us; but
-// it may be busy with something else.
-void Poller::let_loop_go_first() {
-    pollfd entry{kick_fd_.get(), POLLIN, 0};
-    const timespec limit = duration(kLoopFirst);
-    ppoll(&entry, 1, &limit, nullptr);
-}
-
-void Poller::run() {
-    presence_.hold();
-    started_.store(true);
-    started_.notify_all();
-    // After a kick: operations come and go, do not make each of them kick again; and what was cancelled without a
-    // trace elsewhere is cleaned up by a tick, which must come before a long sleep. 0: neither.
-    uint64_t linger_until = 0;
-    while (!stop_.load(std::memory_order_seq_cst)) {
-        if (sleeping_callers_.load(std::memory_order_seq_cst) != 0) {
-            const uint32_t ticket = parked_.prepare();
-            if (sleeping_callers_.load(std::memory_order_seq_cst) != 0 && !stop_.load(std::memory_order_seq_cst)) {
-                parked_.wait(ticket, kSecond);
-            } else {
-                parked_.cancel();
-            }
-            continue;
-        }
-        if (callers_.load(std::memory_order_seq_cst) == 0) {
-            presence_.set_sleeping(true);
-        }
-        const uint64_t now = now_ns();
-        const uint64_t linger = linger_until == 0 ? UINT64_MAX : linger_until - std::min(linger_until, now);
-        // A caller that polls for long arms when it sleeps itself, and tells when it leaves.
-        const uint64_t streak = streak_left(now);
-        const bool armed_late = streak == 0 && callers_.load(std::memory_order_seq_cst) == 0 && work_.arm(false);
-        const uint64_t limit = std::min({work_.sleep_limit_ns(now), linger, streak != 0 ? streak : UINT64_MAX});
-        wakes_at_.store(limit == UINT64_MAX ? UINT64_MAX : now + limit, std::memory_order_seq_cst);
-        const bool stay_awake = armed_late || (callers_.load(std::memory_order_seq_cst) == 0 && work_.ready());
-        bool rung = false;
-        bool till_streak_ends = false;
-        if (!stay_awake) {
-            // What was posted while wakes_at_ was old has either kicked or is in this limit.
-            uint64_t asleep = std::min(limit, work_.sleep_limit_ns(now_ns()));
-            if (callers_.load(std::memory_order_seq_cst) == 0 && work_.unarmed()) {
-                asleep = std::min(asleep, kStreak); // a caller that was here when devices were armed has left
-            }
-            till_streak_ends = asleep == streak;
-            rung = sleep_on(progress_epoll_.get(), asleep);
-            sleeps_.fetch_add(1, std::memory_order_relaxed);
-        }
-        wakes_at_.store(0, std::memory_order_seq_cst);
-        uint64_t count = 0;
-        [[maybe_unused]] const ssize_t got = read(kick_fd_.get(), &count, sizeof count);
-        // After the read, which may not take a later kick.
-        const bool kicked = kicked_.exchange(false, std::memory_order_seq_cst);
-        if (rung || stay_awake) {
-            work_.woken();
-        }
-        if (rung && !kicked && listening_loops_.load(std::memory_order_seq_cst) != 0) {
-            let_loop_go_first();
-        }
-        const uint64_t woken = now_ns();
-        if (sleeping_callers_.load(std::memory_order_seq_cst) == 0) {
-            presence_.drain();
-            if (sleeping_callers_.load(std::memory_order_seq_cst) != 0) {
-                presence_.ring(); // that may have been the sleeper's message
-            }
-        }
-        const bool theirs = till_streak_ends && !rung && !kicked && streak_left(woken) != 0;
-        if (!theirs && callers_.load(std::memory_order_seq_cst) == 0 && polling_.try_lock()) {
-            spin_as_progress();
-            polling_.unlock();
-            finished_.notify_all();
-            if (kicked) {
-                linger_until = woken + kLinger;
-            } else if (linger_until <= woken) {
-                linger_until = 0;
-            }
-        } else if (kicked || linger_until != 0) {
-            linger_until = woken + kLinger; // a caller polls, or did just now, perhaps not for long enough
-        }
-        while (exclusive_.load(std::memory_order_seq_cst) != 0) {
-            sched_yield();
-        }
-    }
-    presence_.release();
-}
-
-void Poller::spin_as_progress() {
-    presence_.set_sleeping(false);
-    uint64_t spin_end = 0; // it woke for nothing (a timer, a new deadline) until it has found something
-    while (callers_.load(std::memory_order_relaxed) == 0 && exclusive_.load(std::memory_order_relaxed) == 0 &&
-           !stop_.load(std::memory_order_relaxed)) {
-        const bool did = work_.poll();
-        const uint64_t now = now_ns();
-        tick_when_due(now);
-        if (did) {
-            turns_.found();
-            spin_end = now + spin_ns_;
-        } else if (now >= spin_end) {
-            break;
-        } else {
-            turns_.pass(now, presence_.take_woke_peer());
-        }
     }
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "engine/clock.hpp"
+#include "engine/pollable.hpp"
 #include "engine/presence.hpp"
 #include "engine/sync.hpp"
 #include "memory/descriptor.hpp"
@@ -18,27 +19,9 @@
 
 namespace zerohop {
 
-// What the poller drives; the engine implements it.
-class Pollable {
-public:
-    virtual ~Pollable() = default;
-    // Moves what can be moved; true when it did something. Called by one thread at a time.
-    virtual bool poll() = 0;
-    // Deadlines, peers' lives, heartbeats. Called by the polling thread about once a millisecond.
-    virtual void tick(uint64_t now) = 0;
-    // Would poll() find something? Called by a thread about to sleep.
-    virtual bool ready() = 0;
-    // How long a sleeper may sleep at most before tick() or poll() must run; UINT64_MAX for no limit.
-    virtual uint64_t sleep_limit_ns(uint64_t now) = 0;
-    // Nobody will poll for a while: from now on, what happens in a device makes a watched descriptor readable. True
-    // when something may have happened before that. `for_caller`: one that waits for anything at all, and else for
-    // what somebody must act upon.
-    virtual bool arm(bool /*for_caller*/) { return false; }
-    // Is there a device of which nobody would notice that something happened to be acted upon?
-    virtual bool unarmed() { return false; }
-    // A descriptor became readable: takes what a device says by its own, which would stay readable otherwise.
-    virtual void woken() {}
-};
+// While callers come and go, how long the next one is waited for, instead of arming devices.
+inline constexpr uint64_t kStreak = 5 * kMillisecond;
+inline constexpr int kLate = 2; // so many that come late in a row are no streak
 
 // One turn of spinning after another, for whoever polls. The kernel likes to put a process that was woken on the
 // processor of the one that woke it, where it stands in line until that one stops spinning: so let others go first
@@ -69,13 +52,15 @@ public:
     // Polls or sleeps until done() or the deadline (0: none); whether done() held. With may_sleep false it only spins
     // for spin_ns and gives up. done() is called many times, also after it held, and does not throw.
     bool wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep);
+    // What the clock says, from whoever has just read it: to do so costs a good part of what a short wait() takes.
+    void note_time(uint64_t now) { seen_ns_.store(now, std::memory_order_relaxed); }
     // Runs f while nobody polls.
     void exclusive(const std::function<void()>& f);
-    // Whoever sleeps looks at the world again: there is work, or its sleep would now be too long.
+    // Whoever sleeps looks at the world again: there is work.
     void kick();
     // To be called when something ended that the poller did not end itself.
     void wake_sleeping_caller();
-    // Kicks if a sleep limited to `limit_ns` from `now` would end before the progress thread wakes by itself.
+    // Wakes whoever sleeps for longer than `limit_ns` from `now`, to sleep for less.
     void limit_sleep(uint64_t now, uint64_t limit_ns);
     // Wakes the sleeper when the descriptor is readable (or writable, while asked for).
     void watch(int fd);
@@ -94,6 +79,7 @@ public:
     void poll_once();
     // From now on somebody is woken by what a device does, and what it has done is looked at.
     void arm_devices();
+    [[nodiscard]] bool anybody_waits() const { return callers_.load(std::memory_order_seq_cst) != 0; }
     [[nodiscard]] bool devices_unarmed() { return work_.unarmed(); }
     bool anything_watched() const { return descriptors() != 0 || devices_.load(std::memory_order_relaxed) != 0; }
     int descriptors() const { return descriptors_.load(std::memory_order_relaxed); }
@@ -101,6 +87,15 @@ public:
     uint64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }
 
 private:
+    // What the progress thread is woken for: something to do, or only a shorter sleep.
+    enum class Kick : uint8_t { none, sleep_less, work };
+    // How it slept.
+    struct Nap {
+        bool none = false;   // there was something to do at once
+        bool rung = false;   // and not only its time was up
+        bool theirs = false; // its time was up, and callers come and go
+    };
+
     void enter(uint64_t now);
     void leave(uint64_t now);
     void run();
@@ -110,12 +105,21 @@ private:
     [[nodiscard]] uint64_t poll_and_hand_over(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns,
                                               bool may_sleep, uint64_t now);
     void sleep_as_caller(const std::function<bool()>& done, uint64_t deadline_ns);
-    void kick_progress();
+    void kick_for(Kick what);
+    void kick_progress(Kick what);
     void spin_as_progress();
     void watch_descriptors_if_no_caller();
     void let_loop_go_first();
     void sleep_for_others(uint64_t now);
-    [[nodiscard]] uint64_t streak_left(uint64_t now) const;
+    [[nodiscard]] bool glance(const std::function<bool()>& done);
+    [[nodiscard]] bool looks_in_time(uint64_t now);
+    [[nodiscard]] bool try_polling();
+    [[nodiscard]] uint64_t recent_left(uint64_t now) const;
+    [[nodiscard]] uint64_t streak_left(uint64_t now);
+    [[nodiscard]] Nap nap(uint64_t linger_until);
+    [[nodiscard]] Kick take_kick(bool rung);
+    void take_rings(bool by_peer);
+    bool park_if_caller_sleeps();
     void tick_when_due(uint64_t now);
 
     Pollable& work_;
@@ -123,14 +127,17 @@ private:
     EventCount& finished_;
     const uint64_t spin_ns_;
 
-    std::mutex polling_;
-    Turns turns_; // of whoever holds polling_
+    OrderedSpinLock polling_; // held for long by who polls: others only try
+    Turns turns_;             // of whoever holds polling_
     std::atomic<int> callers_{0};
     std::atomic<int> sleeping_callers_{0};
     std::atomic<int> exclusive_{0};
     std::atomic<int> listening_loops_{0};
     std::atomic<bool> stop_{false};
     std::atomic<bool> kicked_{false};
+    std::atomic<bool> work_kicked_{false};    // and not only to sleep less:
+    std::atomic<uint64_t> asked_ns_{0};       // by so much
+    std::atomic<bool> progress_polls_{false}; // it is the progress thread that holds polling_
     // When the progress thread, and the caller that sleeps, wake by themselves; 0 while they do not sleep.
     std::atomic<uint64_t> wakes_at_{0};
     std::atomic<uint64_t> caller_wakes_at_{0};
@@ -141,9 +148,10 @@ private:
     SpinLock descriptors_lock_;
     std::atomic<int> descriptors_{0};
     std::atomic<int> devices_{0};
-    std::atomic<uint64_t> last_left_ns_{0}; // when a caller last stopped polling
-    std::atomic<int> late_{0};              // how many in a row came late after the one before
-    bool descriptors_watched_ = true;
+    std::atomic<uint64_t> seen_ns_{0};            // what the clock said not long ago
+    std::atomic<uint64_t> last_left_ns_{0};       // when a caller last stopped polling
+    std::atomic<int> late_{0};                    // how many in a row came late after the one before
+    std::atomic<bool> descriptors_watched_{true}; // written under the lock
     Descriptor kick_fd_;
     Descriptor descriptors_epoll_; // the sockets
     Descriptor progress_epoll_;    // kick, doorbell, and the sockets while no caller polls

@@ -11,28 +11,33 @@ constexpr int kLastPasses = 64; // of 256 KiB: more than any lane buffers
 
 } // namespace
 
-bool Engine::poll() {
-    bool did = false;
+Found Engine::poll() {
+    Found found = Found::nothing;
+    const bool awaited = operations_.awaited() != 0;
     for (const auto& domain : domains_) {
-        did |= domain->poll();
+        found = std::max(found, domain->poll());
     }
+    bool rests = device_atomics_.empty();
     for (const auto& endpoint : endpoints_) {
-        did |= endpoint->poll();
+        if (endpoint->poll() || (found == Found::ends && (awaited || endpoint->stalled()))) {
+            found = Found::work;
+        }
+        rests &= endpoint->rests();
     }
+    bool told = operations_.awaited() == 0; // by the devices, of what somebody must act upon
+    for (const auto& domain : domains_) {
+        told &= !domain->unarmed(Domain::Happening::arrivals);
+        rests &= !domain->keeps_ends();
+    }
+    may_wait_ns_.store(!rests ? 0 : told ? kUnattended : kStreak, std::memory_order_relaxed);
     if (!device_atomics_.empty()) {
         if (device_atomics_.poll()) {
-            did = true;
+            found = Found::work;
             wake_waiters(); // whoever revokes the share
         }
         device_atomics_pending_.store(!device_atomics_.empty(), std::memory_order_relaxed);
     }
-    return did;
-}
-
-bool Engine::ready() {
-    const std::lock_guard lock(endpoints_lock_);
-    return std::any_of(endpoints_.begin(), endpoints_.end(), [](const auto& endpoint) { return endpoint->ready(); }) ||
-           poller_.any_descriptor_ready();
+    return found;
 }
 
 // Does anything follow from the end of an operation that this side began, although nobody waits in a call? With the
@@ -56,6 +61,13 @@ bool Engine::arm(bool for_caller) {
     return again;
 }
 
+void Engine::woken() {
+    const std::lock_guard lock(endpoints_lock_);
+    for (const auto& domain : domains_) {
+        domain->woken();
+    }
+}
+
 bool Engine::unarmed() {
     const std::lock_guard lock(endpoints_lock_);
     if (domains_.empty()) {
@@ -66,41 +78,50 @@ bool Engine::unarmed() {
     return std::any_of(domains_.begin(), domains_.end(), [&](const auto& domain) { return domain->unarmed(what); });
 }
 
-void Engine::woken() {
-    const std::lock_guard lock(endpoints_lock_);
-    for (const auto& domain : domains_) {
-        domain->woken();
-    }
-}
-
-uint64_t Engine::sleep_limit_ns(uint64_t now) {
-    uint64_t limit = UINT64_MAX;
-    if (device_atomics_pending_.load(std::memory_order_relaxed)) {
-        return kDeviceInterval;
-    }
+Left Engine::left(uint64_t now) {
+    Left left;
+    bool stalled = false;
+    bool polling = device_atomics_pending_.load(std::memory_order_relaxed);
+    const bool attended = operations_.awaited() != 0 || poller_.anybody_waits();
+    bool keeps_ends = false;
+    bool closing = false;
+    bool in_device = false;
     {
         const std::lock_guard lock(endpoints_lock_);
         for (const auto& endpoint : endpoints_) {
-            if (endpoint->needs_polling()) {
-                return kDeviceInterval;
-            }
+            left.ready = left.ready || endpoint->ready();
+            stalled = stalled || endpoint->stalled();
+            polling = polling || endpoint->needs_polling();
             // A tick takes the descriptors and mappings of one that is closed back; whoever looks, memory and room.
-            if (!endpoint->state().ok() || endpoint->in_device()) {
-                limit = kPresenceInterval;
-            }
+            closing = closing || !endpoint->state().ok();
+            in_device = in_device || endpoint->in_device();
         }
+        using Happening = Domain::Happening;
+        const Happening what =
+            stalled || operations_.awaited() != 0 ? Happening::arrivals_and_ends : Happening::arrivals;
+        for (const auto& domain : domains_) {
+            left.unarmed |= domain->unarmed(what);
+            keeps_ends |= domain->keeps_ends();
+        }
+        polling |= keeps_ends && (attended || stalled);
     }
-    if (operations_.pending() != 0) {
-        limit = std::min(limit, kPresenceInterval);
-        const uint64_t deadline = operations_.earliest_deadline();
-        if (deadline != UINT64_MAX) {
-            limit = std::min(limit, deadline > now ? deadline - now : 1);
-        }
+    left.ready = left.ready || poller_.any_descriptor_ready();
+    if (polling) {
+        left.sleep_limit_ns = kDeviceInterval;
+        return left;
+    }
+    const bool pending = operations_.pending() != 0;
+    if (pending || closing || in_device) {
+        left.sleep_limit_ns = closing || attended ? kPresenceInterval : kUnattendedSleep;
+    }
+    if (pending) {
+        const uint64_t deadline = operations_.earliest_deadline(); // UINT64_MAX where there is none
+        left.sleep_limit_ns = std::min(left.sleep_limit_ns, deadline > now ? deadline - now : 1);
     }
     if (remote_peers_.load(std::memory_order_relaxed) != 0 && options_.heartbeat_ns != 0) {
-        limit = std::min(limit, options_.heartbeat_ns / 3);
+        left.sleep_limit_ns = std::min(left.sleep_limit_ns, options_.heartbeat_ns / 3);
     }
-    return limit;
+    return left;
 }
 
 void Engine::tick(uint64_t now) {
@@ -110,6 +131,7 @@ void Engine::tick(uint64_t now) {
         endpoint->tick(now);
     }
     reap_endpoints();
+    may_wait_ns_.store(0, std::memory_order_relaxed); // a lane may have been closed, or have something to say
 }
 
 void Engine::look_at_peers() {
@@ -129,7 +151,7 @@ void Engine::take_arrived(Endpoint& endpoint) {
     for (int pass = 0; pass < kLastPasses; ++pass) {
         bool did = false;
         for (const auto& domain : domains_) {
-            did |= domain->poll();
+            did |= domain->poll() != Found::nothing;
         }
         if (!endpoint.poll() && !did) {
             return;

@@ -55,9 +55,10 @@ enum class Reason : uint8_t {
     remote_error,
     port_down,
     memlock,
+    nic_full,
 };
 
-inline constexpr Reason kLastReason = Reason::memlock;
+inline constexpr Reason kLastReason = Reason::nic_full;
 
 // An outcome passed by value; [[nodiscard]] so that no failure is dropped without a thought.
 struct [[nodiscard]] Outcome {

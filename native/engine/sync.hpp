@@ -7,8 +7,8 @@
 #include <atomic>
 #include <climits>
 #include <cstdint>
+#include <ctime>
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -22,33 +22,59 @@ inline void cpu_pause() {
 #endif
 }
 
-// Test-and-set, and while it is held test-and-test-and-set. After a short spin it yields, because on a small machine
+// The least that a processor can be given away for, so that whoever was displaced from it goes on. To yield it is not
+// enough: the kernel comes straight back to a thread that has just been woken.
+inline void nap_shortly() {
+    constexpr timespec kNap{0, 20'000};
+    nanosleep(&kNap, nullptr);
+}
+
+// Test-and-set, and while it is held test-and-test-and-set. After a short spin it sleeps, because on a small machine
 // the holder may need this core.
-class SpinLock {
+// kUnlock: how what comes after an unlock() is ordered. With seq_cst whoever asks for it in vain, having said so
+// before, is seen by who unlocks.
+// kInTurn: who comes while others wait lets them go first. Else one that takes it again as soon as it has given it
+// back, and keeps it for long, would have to be met in between.
+template <std::memory_order kUnlock, bool kInTurn> class BasicSpinLock {
 public:
     [[gnu::always_inline]] void lock() {
-        if (held_.exchange(true, std::memory_order_acquire)) {
+        if ((kInTurn && waiting_.load(std::memory_order_relaxed) != 0) ||
+            held_.exchange(true, std::memory_order_acquire)) {
             wait_and_lock();
         }
     }
     bool try_lock() {
-        return !held_.load(std::memory_order_relaxed) && !held_.exchange(true, std::memory_order_acquire);
+        constexpr auto look =
+            kUnlock == std::memory_order_seq_cst ? std::memory_order_seq_cst : std::memory_order_relaxed;
+        return !held_.load(look) && !held_.exchange(true, std::memory_order_acquire);
     }
-    void unlock() { held_.store(false, std::memory_order_release); }
+    void unlock() { held_.store(false, kUnlock); }
 
 private:
     [[gnu::noinline]] void wait_and_lock() {
+        if (kInTurn && waiting_.fetch_add(1, std::memory_order_relaxed) != 0) {
+            nap_shortly();
+        }
         for (int spins = 0; !try_lock(); ++spins) {
             if (spins < 200) {
                 cpu_pause();
             } else {
-                sched_yield();
+                nap_shortly();
             }
+        }
+        if (kInTurn) {
+            waiting_.fetch_sub(1, std::memory_order_relaxed);
         }
     }
 
     std::atomic<bool> held_{false};
+    std::atomic<uint32_t> waiting_{0};
 };
+
+using SpinLock = BasicSpinLock<std::memory_order_release, false>;
+using OrderedSpinLock = BasicSpinLock<std::memory_order_seq_cst, false>;
+// Held over system calls, too: what is posted to some devices is one.
+using LaneLock = BasicSpinLock<std::memory_order_release, true>;
 
 inline void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, uint64_t timeout_ns) {
     const timespec limit{static_cast<time_t>(timeout_ns / kSecond), static_cast<long>(timeout_ns % kSecond)};

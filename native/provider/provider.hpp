@@ -3,6 +3,7 @@
 
 #include "engine/clock.hpp"
 #include "engine/operation.hpp"
+#include "engine/pollable.hpp"
 #include "memory/extents.hpp"
 #include "memory/page_list.hpp"
 #include "memory/region.hpp"
@@ -89,6 +90,7 @@ struct Posted {
     Outcome outcome{};
     OpRef op{};
     uint64_t value = 0;
+    bool carried_out = false; // posted, and a device does the rest: this lane has nothing left to do about it
 };
 
 // One end of a lane. post() may be called from any thread; poll() by the engine's one poller only.
@@ -103,10 +105,17 @@ public:
     // Every operation in flight ends with `outcome`; later posts fail with it. Memory stays pinned until copies end.
     virtual void close(Outcome outcome) = 0;
     [[nodiscard]] virtual Outcome state() const = 0; // ok while usable
+    // What has made it fail. Its state is how that ends the operations that were innocent of it.
+    [[nodiscard]] virtual Outcome cause() const { return state(); }
+    // As Engine::quiet, by whoever has the poller's right and has polled.
+    [[nodiscard]] virtual bool quiet() const = 0;
     [[nodiscard]] virtual Peer& peer() const = 0;
 
     // Moves what can be moved now, at most about 256 KiB a direction; true when it did something.
     virtual bool poll() = 0;
+    // The poller's: found the last poll() nothing at all to do, so that something new must be told by whoever posts it,
+    // or come from a device? No lane says so of which a peer publishes in shared memory.
+    [[nodiscard]] bool rests() const { return rests_; }
     // May poll() have something to do? Read without a lock by a thread about to sleep.
     [[nodiscard]] virtual bool ready() const = 0;
     // Has it work that needs nothing from the peer? Then somebody must poll even if nobody waits.
@@ -126,6 +135,12 @@ public:
     // Credits of `count` notifications that the user has taken go back to the peer.
     virtual void return_credits(uint32_t count) = 0;
     virtual void each_statistic(void (*visit)(void*, const char*, uint64_t), void* context) const = 0;
+
+protected:
+    void note_rest(bool rests) { rests_ = rests; }
+
+private:
+    bool rests_ = false;
 };
 
 using DomainOptions = std::map<std::string, int64_t>;
@@ -143,13 +158,15 @@ public:
     // Has the device failed for good, and do its lanes know? Then only a new Domain can use it again.
     [[nodiscard]] virtual bool lost() const = 0;
     [[nodiscard]] virtual std::map<std::string, std::variant<int64_t, double, std::string>> facts() const = 0;
+    // What it was opened with, for the lanes that are made from now on. Throws NativeError.
+    virtual void retune(const DomainOptions& options) = 0;
     // Registers [address, address + nbytes) of the region for what `rights` let a peer do; no rights: for our own use.
     // Throws NativeError whose text tells every way that was tried.
     [[nodiscard]] virtual std::shared_ptr<Registration> reg(Region& region, uint64_t address, uint64_t nbytes,
                                                             uint8_t rights) = 0;
 
-    // As of Endpoint: completions for all lanes of the device.
-    virtual bool poll() = 0;
+    // Completions for all lanes of the device. `ends` also where somebody waits for them.
+    virtual Found poll() = 0;
     // Nobody will poll for a while: from now on what happens makes a watched descriptor readable. True when something
     // may have happened before that. The end of what was sent may be left out: it needs nobody's help.
     enum class Happening : uint8_t { arrivals, arrivals_and_ends };
@@ -158,6 +175,8 @@ public:
     virtual void woken() = 0;
     // Would nobody notice if something happened? Then sleeping must be short.
     [[nodiscard]] virtual bool unarmed(Happening what) const = 0;
+    // Has poll() left ends that no device tells again, because their lane was being posted to?
+    [[nodiscard]] virtual bool keeps_ends() const = 0;
     // Before it goes; its lanes are gone.
     virtual void close() = 0;
 };

@@ -108,6 +108,8 @@ class Reason(enum.IntEnum):
 
     MEMLOCK = 31
 
+    NIC_FULL = 32
+
 class NativeError(Exception):
     """An error known at once; args are (status, reason, text)."""
 
@@ -214,6 +216,9 @@ class Domain:
     def lost(self) -> bool:
         """The device has failed for good: only a new Domain can use it again."""
 
+    def retune(self, options: _Mapping[str, int]) -> None:
+        """What it was opened with, for the lanes that are made from now on."""
+
     def facts(self) -> dict[str, int | float | str]: ...
     def close(self) -> None: ...
 
@@ -240,7 +245,13 @@ class Endpoint:
         """Closed, and no device has anything of it any more."""
 
     @property
-    def state(self) -> tuple[Status, Reason]: ...
+    def cause(self) -> tuple[Status, Reason]:
+        """Why it is not usable any more."""
+
+    @property
+    def quiet(self) -> bool:
+        """This end has nothing under way, receives that wait included."""
+
     @property
     def limits(self) -> dict[str, float]: ...
     def address(self) -> tuple[bytes, list[int]]: ...

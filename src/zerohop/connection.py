@@ -12,6 +12,7 @@ from .inputs import HOST
 from .messaging import NOTIFIED, ORDERED, RECEIVED, SENT, notify_value, post_message
 from .operation import BYTES_DONE, NBYTES, Operation, seconds_of
 from .paths import Explanation
+from .setbacks import Setbacks
 from .stays import StaysInProcess
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from ._native import Endpoint, Op
     from .context import Context
-    from .lanes import Lane
+    from .lane import Lane
     from .memory import Memory, View
     from .paths import Cost
     from .registry import Registration
@@ -103,13 +104,13 @@ class Connection(StaysInProcess):
         # By the provider of the lane and the device of the memory at this end.
         self._lane_paths: dict[tuple[str, str], LanePath] = {}
         # Providers that both sides have, with what is known of their cost; why there can be no lane of the others; and
-        # those of which none could be opened just now: until when they are passed over, and why.
+        # those of which none could be opened just now.
         self._possible: dict[str, Cost | None] = {}
         self._missing: dict[str, str] = {}
-        self._failed: dict[str, tuple[float, str]] = {}
+        self._failed: Setbacks[str] = Setbacks()
         # By provider and share. Why a share cannot be imported, also by the peer's NICs that it was asked for.
         self._imports: dict[tuple[str, int], Import] = {}
-        self._unreachable: dict[tuple[str, int, tuple[int, ...]], str] = {}
+        self._unreachable: Setbacks[tuple[str, int, tuple[int, ...]]] = Setbacks()
         self._routes: dict[Route, None] = {}
         self._lost: ZerohopError | None = None
         # Why it will be lost, once this side has begun to close it.
@@ -340,7 +341,7 @@ class Connection(StaysInProcess):
         """Why the peer's memory cannot be mapped here; empty when it can."""
         if not remote.mappable:
             return "the memory is not in a shared file; ctx.alloc gives memory that is"
-        return self._unreachable.get(("shm", remote.share_id, ()), "")
+        return self._unreachable.why_not(("shm", remote.share_id, ()))
 
     def _why_not_reached(self, registration: Registration, remote: Share) -> str:
         """Why the NICs of the lane that there is cannot reach both memories; empty when they can, or may."""
@@ -348,10 +349,19 @@ class Connection(StaysInProcess):
         if lane is None:
             return ""
         for domain in lane.domains:
-            if why := registration.unregistrable.get(domain.number):
+            if why := registration.unregistrable.why_not(domain.number):
                 return f"the memory here: {why}"
-        why = self._unreachable.get(("verbs", remote.share_id, lane.rails), "")
+        why = self._unreachable.why_not(("verbs", remote.share_id, lane.rails))
         return f"the memory there: {why}" if why else ""
+
+    def _try_again_in(self, registration: Registration, remote: Share) -> float:
+        """Seconds until one of the memories may be tried again that could not be reached; infinite where none was."""
+        waits = [self._unreachable.wait_s(("shm", remote.share_id, ()))]
+        lane = self._lane_of("verbs")
+        if lane is not None:
+            waits += [registration.unregistrable.wait_s(domain.number) for domain in lane.domains]
+            waits.append(self._unreachable.wait_s(("verbs", remote.share_id, lane.rails)))
+        return min(waits)
 
     def _how_registered(self, registration: Registration, remote: Share) -> tuple[tuple[str, str], ...]:
         """What the NICs of the lane that there is know both memories by, as far as anybody has asked them."""
@@ -375,10 +385,11 @@ class Connection(StaysInProcess):
         )
 
     def _reconsider(self) -> None:
-        """A better way may be there now: transfers that go over tcp choose again."""
-        self._failed.clear()
+        """A better way may be there now: transfers choose again that nobody's memory was imported for."""
+        self._failed.forget_passing()
+        self._unreachable.forget_passing()
         for route in list(self._routes):
-            if route.explanation.provider == "tcp":
+            if route.explanation.form not in paths.IMPORTED:
                 route.drop()
 
     async def _close(self, farewell: str, error: ZerohopError, status: Status, reason: Reason) -> None:

@@ -128,7 +128,7 @@ class ProtocolError(ZerohopError):
 
 
 class DeviceFailed(ZerohopError):
-    """An accelerator refused or lost a copy; the data of the operation is undefined."""
+    """An accelerator or a NIC refused or lost what it was given; the data of the operation is undefined."""
 
 
 class StagedPathWarning(RuntimeWarning):
@@ -209,6 +209,10 @@ _BY_REASON: dict[int, _Words] = {
     29: _Words("remote error: the peer's NIC could not do it"),
     30: _Words("port down: the NIC's port, or its link, is not up", "bring the port up, or allow tcp beside verbs"),
     31: _Words("memlock: the process may lock no more memory", "raise the limit: ulimit -l unlimited"),
+    32: _Words(
+        "NIC full: it, or the memory of this machine, has no room for more",
+        "close what is not needed of it, or ask for smaller queues",
+    ),
 }
 _DOES_NOT_MATTER = _Words("")
 PEER_LOST, DEADLINE, NO_MEMORY = 3, 4, 9

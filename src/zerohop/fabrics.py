@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from . import closed, wire
 from ._native import NativeError
-from .errors import Unsupported, from_native
+from .errors import Unsupported, again, from_native
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from ._native import Domain, Engine
+    from .errors import ZerohopError
     from .wire import Nic
 
     Pairs = list[tuple[int, int]]
@@ -55,10 +56,13 @@ class Fabrics:
         self._choose = choose
         self._keys_lost = keys_lost
         self._ports: tuple[Port, ...] | None = None
-        self._why_none = "no port of a NIC was found that can be used"
+        # Why there is none.
+        self._none: ZerohopError = Unsupported("no port of a NIC was found that can be used")
         # By place, once they are open; and what the last attempt to open one came to.
         self._domains: dict[int, Domain] = {}
-        self._failures: dict[int, str] = {}
+        self._failures: dict[int, ZerohopError] = {}
+        # Of domains by their numbers: whether they were alive, and lost.
+        self._states: dict[int, tuple[bool, bool]] = {}
 
     def nics(self) -> list[Nic]:
         """What a peer is told of them; those that cannot be used now have no link layer."""
@@ -68,8 +72,13 @@ class Fabrics:
         """Why no NIC can be used; empty when one can."""
         reasons = [self.port_down(place) for place in range(len(self._all()))]
         if not reasons:
-            return self._why_none
+            return self._none.reason + (f" (fix: {self._none.fix})" if self._none.fix else "")
         return "" if "" in reasons else "; ".join(reasons)
+
+    def fix(self) -> str:
+        """What would make a NIC usable of which ``why_not`` or ``port_down`` says that it is not."""
+        failures = self._failures.values() if self._ports else [self._none]
+        return "; ".join(dict.fromkeys(each.fix for each in failures if each.fix)) or "bring a port of a NIC up"
 
     def port_down(self, place: int) -> str:
         """Why the port at that place cannot be used; empty when it can. Opens it where that was not done before."""
@@ -85,7 +94,7 @@ class Fabrics:
             self._keys_lost()
         domain = domain or self._open(place, ports[place])
         if domain is None:
-            return f"{ports[place]}: {self._failures[place]}"
+            return f"{ports[place]}: {self._failures[place].reason}"
         return "" if domain.alive else f"{ports[place]}: the port or its device is down"
 
     def domains(self, places: Sequence[int]) -> list[Domain]:
@@ -95,6 +104,35 @@ class Fabrics:
     def domain(self, number: int) -> Domain | None:
         """The one with that native number."""
         return next((domain for domain in self._domains.values() if domain.number == number), None)
+
+    def noticed(self, domain: Domain) -> bool:
+        """Whether its state is another than when this was last asked."""
+        before, now = self._states.get(domain.number), (domain.alive, domain.lost)
+        self._states[domain.number] = now
+        return now != before
+
+    def choose_again(self) -> Sequence[Port]:
+        """The ports that would be chosen now, none where there is none. Reads many files; any thread may."""
+        try:
+            return self._choose()
+        except Unsupported:
+            # What is open stays as it is.
+            return ()
+
+    def use(self, ports: Sequence[Port]) -> None:
+        """Give the lanes that are made from now on the addresses that these have, of the ports that are open."""
+        found = {(port.device, port.port): port for port in ports}
+        for place, domain in self._domains.items():
+            old = (self._ports or ())[place]
+            new = found.get((old.device, old.port), old)
+            if new.options == old.options or domain.lost:
+                continue
+            try:
+                domain.retune(dict(new.options))
+            except NativeError:
+                # An address that cannot be used. Lanes are made with the old one, and say so if that is gone.
+                continue
+            self._ports = tuple(new if port is old else port for port in self._ports or ())
 
     def close(self) -> None:
         """Close all; their lanes and registrations are gone."""
@@ -110,7 +148,7 @@ class Fabrics:
                 self._ports = tuple(self._choose())[: wire.MAX_NICS]
             except Unsupported as error:
                 # A port may come up later.
-                self._why_none = error.reason + (f" (fix: {error.fix})" if error.fix else "")
+                self._none = again(error)
                 return ()
         return self._ports
 
@@ -118,7 +156,7 @@ class Fabrics:
         try:
             domain = self._engine.open_domain(VERBS, port.device, port.port, dict(port.options))
         except NativeError as error:
-            self._failures[place] = from_native(*error.args).reason
+            self._failures[place] = from_native(*error.args)
             return None
         self._failures.pop(place, None)
         self._domains[place] = domain

@@ -19,6 +19,7 @@ from .deferred import patience, settled
 from .errors import ProtocolError, ZerohopError, again, from_native
 from .fabrics import VERBS
 from .routes import Import
+from .setbacks import lasts
 
 if TYPE_CHECKING:
     from ._native import Mapping
@@ -32,7 +33,7 @@ SHM: Final = "shm"
 _WRITE: Final = 2
 _MAX_REQUESTS: Final = 1 << 16
 # What an owner that cannot give memory out in one way says; there may be another.
-_CANNOT: Final = (Status.UNSUPPORTED.value, Status.NO_MEMORY.value)
+_CANNOT: Final = (Status.UNSUPPORTED.value, Status.NO_MEMORY.value, Status.DEVICE_ERROR.value)
 
 _Reply = tuple[wire.ImportReply, list[int]]
 _Key = tuple[str, int, tuple[int, ...]]
@@ -148,7 +149,9 @@ class Imports:
         try:
             if reply.status == Status.UNSUPPORTED.value or (provider == VERBS and reply.status in _CANNOT):
                 why = reply.text or "its owner cannot give it out"
-                connection._unreachable[provider, share.share_id, rails] = why
+                connection._unreachable.note(
+                    (provider, share.share_id, rails), why, for_good=lasts(reply.status, reply.reason)
+                )
             elif reply.status != Status.OK.value:
                 raise from_native(
                     reply.status, reply.reason, "said by the peer", peer=connection.peer, provider=provider
@@ -172,7 +175,8 @@ class Imports:
             else:
                 raise ProtocolError("malformed: not one key for each rail", peer=connection.peer)
         except NativeError as error:
-            connection._unreachable[provider, share.share_id, rails] = f"it could not be mapped here: {error.args[2]}"
+            why = f"it could not be mapped here: {error.args[2]}"
+            connection._unreachable.note((provider, share.share_id, rails), why, for_good=lasts(*error.args[:2]))
             self._channel.post(wire.Released(provider=provider, share=share.share_id))
             return
         except ZerohopError:
@@ -186,6 +190,7 @@ class Imports:
             # Asked for over other NICs at the same time.
             self._context._peers.unmap(other)
         connection._imports[key] = imported
+        connection._unreachable.forget((provider, share.share_id, rails))
         connection._drop_old_imports()
 
     def _map(self, reply: wire.ImportReply, fds: list[int]) -> Mapping:
@@ -222,6 +227,11 @@ class Imports:
             if isinstance(share, tuple):
                 self._refuse(request, *share)
                 return
+            fabric = self._context._fabric
+            if why := "; ".join(filter(None, map(fabric.port_down, request.rails))):
+                shares.given_back(self._connection, VERBS, request.share)
+                self._refuse(request, Status.UNSUPPORTED, Reason.PORT_DOWN, why)
+                return
             try:
                 reply = await self._reach(request, share)
             except NativeError as error:
@@ -239,9 +249,6 @@ class Imports:
 
     async def _reach(self, request: wire.ImportRequest, share: LocalShare) -> wire.ImportReply:
         engine, fabric = self._context._engine, self._context._fabric
-        for place in request.rails:
-            if why := fabric.port_down(place):
-                raise NativeError(Status.UNSUPPORTED.value, Reason.NONE.value, why)
         domains = fabric.domains(request.rails)
         found = [
             await self._context._control.aside(engine.reach, share.share_id, domain, share.revocable)

@@ -9,8 +9,6 @@ memory that the new one carries traffic for. On the control thread.
 from __future__ import annotations
 
 import asyncio
-import enum
-import time
 from typing import TYPE_CHECKING, Final
 
 from . import address, fabrics, paths, wire
@@ -18,84 +16,25 @@ from ._native import NativeError, Status
 from .deferred import patience, settled
 from .errors import PeerLost, ProtocolError, Unsupported, ZerohopError, again, from_native, silent_error
 from .fabrics import VERBS
+from .lane import Lane, State, retrieve
 from .settings import PROVIDERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
-    from ._native import Domain, Endpoint
+    from ._native import Domain
     from .channel import Channel
     from .connection import Connection
     from .context import Context
     from .paths import Cost
     from .wire import Nic
 
-# A provider of which no lane could be opened is left alone for so long, where there are others.
-_HOLD_OFF_S: Final = 3.0
 # Between looks at an end that is being destroyed.
 _GONE_PAUSE_S: Final = 0.001
 # Lanes that break at once, one after the other, until that is said.
 _MAX_BREAKS: Final = 4
 _MESSAGES: Final = "messages"
-
-
-class State(enum.Enum):
-    """Of a lane, at this side."""
-
-    OPENING = "being opened"
-    UP = "up"
-    DOWN = "down"
-
-
-class Lane:
-    """One provider's live link inside a Connection; this side's end of it.
-
-    Attributes:
-        number: its name in this Connection, the same at both sides.
-        messages: whether messages and notifications take it.
-        mine: whether this side opened it.
-        domains: the NIC ports that it uses, the first for all that is small; none where the provider has no devices.
-        rails: the places of the peer's NICs at their other ends, in its list.
-        cost: what it says that it costs, once it is up.
-    """
-
-    def __init__(
-        self,
-        number: int,
-        provider: str,
-        endpoint: Endpoint,
-        *,
-        messages: bool,
-        mine: bool,
-        domains: tuple[Domain, ...] = (),
-        rails: tuple[int, ...] = (),
-    ) -> None:
-        self.number = number
-        self.provider = provider
-        self.endpoint = endpoint
-        self.messages = messages
-        self.mine = mine
-        self.domains = domains
-        self.rails = rails
-        self.cost: Cost | None = None
-        self.state = State.OPENING
-        # While it is being opened: whether this end is connected to the other; whether the other is made, and where the
-        # peer has opened the lane, also connected; and whether this side has said that it is ready.
-        self.connected = self.answered = self.said_ready = False
-        # Who this side has invited to bring the socket, or what opens it.
-        self.inviting = False
-        self.task: asyncio.Task[None] | None = None
-        # Done when it is up, an error when it never will be; and the peer's NICs that are to blame.
-        self.up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.up.add_done_callback(_retrieve)
-        self.blamed: tuple[int, ...] = ()
-        # Once it is down: which sides have said that nothing of it is left, and whether both have.
-        self.said = self.heard = False
-        self.buried = asyncio.Event()
-
-    def __repr__(self) -> str:
-        return f"<Lane {self.number} over {self.provider}, {self.state.value}>"
 
 
 class Lanes:
@@ -129,6 +68,8 @@ class Lanes:
         self._burying: set[asyncio.Task[None]] = set()
         # What those wait for here who asked the peer for a lane for messages.
         self._wanted: asyncio.Future[None] | None = None
+        # How often the side that did not dial has asked, as far as this side knows.
+        self._asked = 0
 
     def agree(self, setup: wire.Setup) -> None:
         """Find out which providers both sides have; Unsupported when there is none."""
@@ -148,7 +89,7 @@ class Lanes:
             self._channel.post(wire.Bye(text=f"no provider in common: {reasons}"[:2000]))
             raise Unsupported(
                 f"no provider in common: {reasons}",
-                fix="allow the same providers= on both sides",
+                fix=self._fix(setup),
                 peer=connection.peer,
             )
 
@@ -181,9 +122,10 @@ class Lanes:
             return
         if self._wanted is None:
             self._wanted = asyncio.get_running_loop().create_future()
-            self._wanted.add_done_callback(_retrieve)
+            self._wanted.add_done_callback(retrieve)
             if self._first_up is None:
-                self._channel.post(wire.LaneWanted(text="there is something to send"))
+                self._asked += 1
+                self._channel.post(wire.LaneWanted(text="there is something to send", number=self._asked))
         await settled(self._wanted, self._connection, limit)
 
     async def buried(self) -> None:
@@ -218,7 +160,7 @@ class Lanes:
             # One that the peer may already count as up must come up here too, before it can go down.
             pending = lane.state is State.OPENING and lane.said_ready
             if lane.connected and lane.state is not State.DOWN and not pending and not lane.endpoint.alive:
-                status, reason = lane.endpoint.state
+                status, reason = lane.endpoint.cause
                 error = from_native(status.value, reason.value, peer=self._connection.peer, provider=lane.provider)
                 if lane.state is State.UP:
                     self._go_down(lane, error.reason)
@@ -231,7 +173,7 @@ class Lanes:
         lane.state = State.UP
         lane.cost = paths.lane_cost(lane.endpoint.limits)
         connection._lanes = {**connection._lanes, lane.number: lane}
-        connection._failed.pop(lane.provider, None)
+        connection._failed.forget(lane.provider)
         if lane.messages:
             old, connection._message_lane = connection._message_lane, lane
             connection._provider = lane.provider
@@ -275,10 +217,11 @@ class Lanes:
         elif lane.said:
             self._bury(lane)
 
-    def wanted(self) -> None:
+    def wanted(self, message: wire.LaneWanted) -> None:
         """The peer has something to send, and no lane for it."""
         if not self._initiator:
             raise ProtocolError("malformed: LaneWanted of the side that opens it")
+        self._asked = message.number
         self.retry()
 
     def retry(self) -> None:
@@ -290,9 +233,38 @@ class Lanes:
         """The peer, which opens the lane for messages, cannot."""
         if self._initiator:
             raise ProtocolError("malformed: LaneMissing of the side that does not open it")
+        if message.wanted != self._asked:
+            # Of an attempt that had begun before this side asked; another one follows.
+            return
         wanted, self._wanted = self._wanted, None
         if wanted is not None and not wanted.done():
             wanted.set_exception(self._none_for_messages(f"the peer says: {message.text}"))
+
+    def port_down(self, domain: Domain) -> None:
+        """A port here is down: lanes over it that carry nothing are given up, where there is another way.
+
+        What is on its way may outlast a short interruption, and is left to. What the peer has on its way only it knows,
+        so it is asked; an answer that comes when the port is back, or the lane in use again, changes nothing.
+        """
+        for lane in list(self.all.values()):
+            over_it = any(each.number == domain.number for each in lane.domains)
+            if over_it and lane.state is State.UP and self._another_way(lane) and lane.endpoint.quiet:
+                self._channel.post(wire.LaneQuiet(number=lane.number))
+
+    def quiet(self, message: wire.LaneQuiet) -> None:
+        """The peer asks whether a lane is used, or says that it is not."""
+        lane = self.find(message.number)
+        if lane is None or lane.state is not State.UP:
+            return
+        if lane.provider != VERBS:
+            raise ProtocolError("malformed: LaneQuiet of a lane without ports")
+        if not message.answer:
+            if lane.endpoint.quiet:
+                self._channel.post(wire.LaneQuiet(number=lane.number, answer=True))
+            return
+        down = [f"{domain.device} port {domain.port}" for domain in lane.domains if not domain.alive]
+        if down and lane.endpoint.quiet:
+            self._go_down(lane, f"{', '.join(down)}: the port or its device is down")
 
     def end(self, error: ZerohopError) -> None:
         """The Connection is lost. The data plane has closed all ends."""
@@ -306,6 +278,13 @@ class Lanes:
             task.cancel()
         if self._wanted is not None and not self._wanted.done():
             self._wanted.set_exception(again(error))
+
+    def _another_way(self, lane: Lane) -> bool:
+        """Whether anything else could carry what a lane of NICs does, as far as this side knows."""
+        anything = self._context._settings.require != "direct"
+        if anything and any(provider != lane.provider for provider in self._connection._possible):
+            return True
+        return bool(fabrics.pair(self._context._fabric.nics(), self.their_nics))
 
     def _why_not(self, provider: str, setup: wire.Setup) -> str:
         """Why there can be no lane of a provider; empty when there can."""
@@ -326,6 +305,15 @@ class Lanes:
             return "the peer has no NIC port that can be used"
         return "" if fabrics.pair(mine, setup.nics) else "no two NIC ports of the two sides have the same link layer"
 
+    def _fix(self, setup: wire.Setup) -> str:
+        """What would give both sides a provider in common."""
+        both = {*self._context._providers} & {*setup.providers}
+        if not both:
+            return "allow the same providers= on both sides"
+        if VERBS in both and not any(nic.link for nic in self._context._fabric.nics()):
+            return self._context._fabric.fix()
+        return "allow more providers= on both sides"
+
     def _usual(self, provider: str) -> Cost | None:
         if provider != VERBS:
             return None
@@ -336,7 +324,7 @@ class Lanes:
         task = self._tasks.get(key)
         if task is None or task.done():
             task = self._tasks[key] = asyncio.get_running_loop().create_task(work())
-            task.add_done_callback(_retrieve)
+            task.add_done_callback(retrieve)
         return task
 
     async def _shared(self, key: str, work: Callable[[], Coroutine[Any, Any, Any]], *, limit: float | None) -> None:
@@ -360,11 +348,17 @@ class Lanes:
         raise last
 
     async def _replace(self) -> None:
-        try:
-            await self._open_for_messages()
-        except ZerohopError as error:
-            self._channel.post(wire.LaneMissing(text=error.reason[:2000]))
-            raise self._none_for_messages(error.reason) from None
+        while True:
+            asked = self._asked
+            try:
+                await self._open_for_messages()
+            except ZerohopError as error:
+                if asked != self._asked and self._connection._lost is None:
+                    # Asked for meanwhile: what was in the way may be gone.
+                    continue
+                self._channel.post(wire.LaneMissing(text=error.reason[:2000], wanted=asked))
+                raise self._none_for_messages(error.reason) from None
+            return
 
     def _none_for_messages(self, why: str) -> PeerLost:
         return PeerLost(
@@ -400,7 +394,7 @@ class Lanes:
                     raise PeerLost("lanes break as soon as they are up", provider=provider, peer=self._connection.peer)
         except ZerohopError as error:
             if self._connection._lost is None:
-                self._connection._failed[provider] = time.monotonic() + _HOLD_OFF_S, error.reason
+                self._connection._failed.note(provider, error.reason)
             raise
 
     async def _until_buried(self, provider: str) -> None:
@@ -440,7 +434,7 @@ class Lanes:
         task = asyncio.get_running_loop().create_task(self._say_down(lane, why))
         self._burying.add(task)
         task.add_done_callback(self._burying.discard)
-        task.add_done_callback(_retrieve)
+        task.add_done_callback(retrieve)
         if current and self._initiator:
             self._start_shared(_MESSAGES, self._replace)
 
@@ -466,9 +460,3 @@ class Lanes:
         except NativeError:
             # The engine is closed, and the lane with it.
             pass
-
-
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    """Whoever waited may be gone by the time it fails."""
-    if not future.cancelled():
-        future.exception()

@@ -17,7 +17,7 @@ from .deferred import defer_post
 from .errors import PeerLost, ProtocolError, ZerohopError, from_native, out_of_descriptors
 from .fabrics import VERBS
 from .handshake import Refused
-from .lanes import Lane, State
+from .lane import Lane, State
 from .operation import NBYTES
 
 if TYPE_CHECKING:
@@ -136,8 +136,10 @@ class Opening:
                 break
             down |= more
         if not pairs:
-            why = fabric.why_not() or "; ".join(down.values()) or "the NIC ports at the peer's end are down"
-            raise PeerLost(why, fix="bring a port of a NIC up", provider=VERBS, peer=self._connection.peer)
+            why, fix = fabric.why_not() or "; ".join(down.values()), fabric.fix()
+            if not why:
+                why, fix = "the NIC ports at the peer's end are down", "bring one of them up there"
+            raise PeerLost(why, fix=fix, provider=VERBS, peer=self._connection.peer)
         here, there = zip(*pairs, strict=True)
         return tuple(here), tuple(there)
 

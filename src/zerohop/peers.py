@@ -46,6 +46,8 @@ _ATTEMPTS: Final = 8
 # Connections that are gone, kept for notifications that arrived before they were.
 _REMEMBERED: Final = 1024
 _UNMAP_PAUSE_S: Final = 0.002
+# An interface that comes up gets its addresses one after the other.
+_SETTLING_S: Final = 0.1
 # Tokens of the engine's events are ids of peers that were found dead; with one of these bits, of peers of which a lane
 # is down, and numbers of domains whose port or device changed its state.
 _LANE_DOWN: Final = 1 << 62
@@ -107,6 +109,8 @@ class Peers:
         # The first end of a Context that dials itself, until the second is there.
         self._own_end: Connection | None = None
         self._closing = False
+        # Whether the addresses of ports are about to be looked at.
+        self._looking_again = False
         # What tells of dead peers; known also when the engine is gone.
         self._events_fd = -1
 
@@ -281,9 +285,10 @@ class Peers:
     def _look(self) -> None:
         """The engine has found peers dead, lanes down, or a NIC's port changed."""
         engine = self._context._engine
+        changed: dict[int, None] = {}
         for token in engine.events.drain():
             if token & _PORT_CHANGED:
-                self._port_changed(token & ~_PORT_CHANGED)
+                changed[token & ~_PORT_CHANGED] = None
                 continue
             connection = self.introduced.get(token & ~_LANE_DOWN)
             if connection is None or connection._lost is not None:
@@ -294,18 +299,39 @@ class Peers:
             else:
                 status, reason = engine.peer_status(token)
                 connection._lose(lost_error(connection, status, reason), status, reason)
+        for number in changed:
+            self._port_changed(number)
 
     def _port_changed(self, number: int) -> None:
-        """Where it is up again, what went another way may go over it. Where it is down, its lanes say so themselves.
+        """Where it is up again, what went another way may go over it. Where it is down, idle lanes go another way.
 
-        A device that is lost may be there again: to be opened anew.
+        A device that is lost may be there again: to be opened anew. And a port whose state is as it was has other
+        addresses.
         """
-        domain = self._context._fabric.domain(number)
-        if domain is not None and (domain.alive or domain.lost):
+        fabric = self._context._fabric
+        domain = fabric.domain(number)
+        if domain is None:
+            return
+        if fabric.noticed(domain):
             for connection in list(self.connected.values()):
-                connection._reconsider()
-                if connection._session is not None:
-                    connection._session.lanes.retry()
+                lanes = connection._session.lanes if connection._session is not None else None
+                if domain.alive or domain.lost:
+                    connection._reconsider()
+                    if lanes is not None:
+                        lanes.retry()
+                elif lanes is not None:
+                    lanes.port_down(domain)
+        if domain.alive and not self._looking_again:
+            self._looking_again = True
+            self._context._control.start(self._look_again)
+
+    async def _look_again(self) -> None:
+        """To find out a port's addresses is to read hundreds of files; and they tend to change several at once."""
+        await asyncio.sleep(_SETTLING_S)
+        self._looking_again = False
+        fabric = self._context._fabric
+        ports = await self._context._control.aside(fabric.choose_again)
+        fabric.use(ports)
 
     def _dialled(self, key: str, task: asyncio.Task[Connection]) -> None:
         self._dials.pop(key, None)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from . import closed, inputs
 from ._native import NativeError
 from .errors import Closed, RegistrationFailed, Unsupported, ZerohopError, from_native
+from .setbacks import Setbacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +67,7 @@ class Registration:
         # By number of the domain: its key, how it was registered, or why it could not be.
         self.local_keys: dict[int, int] = {}
         self.how: dict[int, str] = {}
-        self.unregistrable: dict[int, str] = {}
+        self.unregistrable: Setbacks[int] = Setbacks()
         # By RemoteBuffer key. A route that has gone stale is recognised by the call that uses it.
         self.routes: dict[bytes, Route] = {}
 

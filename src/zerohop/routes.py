@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import math
 import weakref
 from typing import TYPE_CHECKING, Final
 
@@ -11,11 +11,12 @@ from ._native import NativeError, Reason, Status
 from .deferred import lane_was_reset
 from .errors import Unsupported, from_native
 from .messaging import lane_error
+from .setbacks import lasts
 
 if TYPE_CHECKING:
     from ._native import Domain, Engine, Mapping, RemoteKeys
     from .connection import Connection
-    from .lanes import Lane
+    from .lane import Lane
     from .paths import Explanation
     from .registry import Registration
     from .remote_buffer import Share
@@ -146,8 +147,7 @@ class Routes:
             registered=connection._how_registered(registration, remote),
             rails=connection._rails(),
         )
-        now = time.monotonic()
-        failed = {name: why for name, (until, why) in connection._failed.copy().items() if until > now}
+        failed = connection._failed.now()
         if failed:
             try:
                 return paths.choose(situation._replace(missing={**failed, **missing}))
@@ -163,7 +163,7 @@ class Routes:
         ``at_once``: memory is registered here however long it is. A call that does not wait may come each time with
         other memory, and would never be taken.
         """
-        from .lanes import State
+        from .lane import State
 
         explanation = self.explain(connection, registration, remote)
         provider = explanation.provider
@@ -219,6 +219,9 @@ class Routes:
             route.drop()
             connection._check_alive()
             return None
+        wait_s = math.inf if explanation.form in paths.IMPORTED else connection._try_again_in(registration, remote)
+        if wait_s != math.inf:
+            connection._context._control.call(_drop_later, route, wait_s)
         paths.warn_if_staged(explanation, self._warned)
         return route
 
@@ -238,6 +241,13 @@ class Routes:
         self._all.pop(reference, None)
 
 
+def _drop_later(route: Route, seconds: float) -> None:
+    """On the control thread: what made another path of it may have passed by then."""
+    import asyncio
+
+    asyncio.get_running_loop().call_later(seconds, route.drop)
+
+
 def registered(registration: Registration, lane: Lane) -> bool:
     """Whether the NICs of a lane know the memory here; true of a lane that has none."""
     return all(domain.number in registration.local_keys for domain in lane.domains)
@@ -254,9 +264,11 @@ def register(engine: Engine, registration: Registration, domain: Domain) -> bool
     try:
         key, registration.how[domain.number] = engine.register_local(registration.region, domain)
         registration.local_keys[domain.number] = key
+        registration.unregistrable.forget(domain.number)
     except NativeError as error:
         if error.args[0] == Status.CLOSED.value:
             raise
-        registration.unregistrable[domain.number] = from_native(*error.args).reason
+        status, reason, _ = error.args
+        registration.unregistrable.note(domain.number, from_native(*error.args).reason, for_good=lasts(status, reason))
         return False
     return True

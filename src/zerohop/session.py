@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .channel import Channel
     from .connection import Connection
     from .context import Context
-    from .lanes import Lane
+    from .lane import Lane
     from .registry import Registration
     from .remote_buffer import Share
 
@@ -185,8 +185,10 @@ class Session:
             self._opening.failed(message)
         elif isinstance(message, wire.LaneDown):
             self.lanes.down(message)
+        elif isinstance(message, wire.LaneQuiet):
+            self.lanes.quiet(message)
         elif isinstance(message, wire.LaneWanted):
-            self.lanes.wanted()
+            self.lanes.wanted(message)
         elif isinstance(message, wire.LaneMissing):
             self.lanes.missing(message)
         elif isinstance(message, wire.ImportRequest):

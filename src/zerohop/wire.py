@@ -15,7 +15,7 @@ import msgspec
 from .errors import ProtocolError
 
 # Raised with every change of a message; different versions refuse each other.
-VERSION: Final = 2
+VERSION: Final = 3
 MAX_FRAME: Final = 1 << 20
 # Before the peer has proved who it is.
 MAX_FRAME_UNAUTHENTICATED: Final = 64 << 10
@@ -165,16 +165,34 @@ class LaneDown(msgspec.Struct, tag="lane_down"):
     text: LongText
 
 
+class LaneQuiet(msgspec.Struct, tag="lane_quiet"):
+    """A port under this lane is down, and the sender has nothing under way on it: have you?
+
+    Answered with the same where that is so, and not at all otherwise.
+    """
+
+    number: LaneNumber
+    answer: bool = False
+
+
 class LaneWanted(msgspec.Struct, tag="lane_wanted"):
-    """Please open a lane for messages: this side, which did not dial, has something to send and has none."""
+    """Please open a lane for messages: this side, which did not dial, has something to send and has none.
+
+    ``number`` counts up.
+    """
 
     text: LongText
+    number: U63 = 0
 
 
 class LaneMissing(msgspec.Struct, tag="lane_missing"):
-    """The side that dialled cannot open a lane for messages now; the Connection goes on without."""
+    """The side that dialled cannot open a lane for messages now; the Connection goes on without.
+
+    ``wanted``: the last LaneWanted that had come when it began to try.
+    """
 
     text: LongText
+    wanted: U63 = 0
 
 
 class ImportRequest(msgspec.Struct, tag="import"):
@@ -239,6 +257,7 @@ Message = Union[  # noqa: UP007 - evaluated by msgspec at run time, on Python 3.
     LaneReady,
     LaneFailed,
     LaneDown,
+    LaneQuiet,
     LaneWanted,
     LaneMissing,
     ImportRequest,

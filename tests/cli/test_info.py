@@ -82,7 +82,8 @@ def test_json() -> None:
     run = zerohop("info", "--json")
     assert run.returncode == 0, run.stderr
     facts = json.loads(run.stdout)
-    assert facts["accelerators"] == []
+    # Of this machine, whatever it has.
+    assert all(each["kind"] != "sim" and each["name"] for each in facts["accelerators"])
     assert {"shm", "tcp", "verbs", "p2p"} <= {provider["name"] for provider in facts["providers"]}
     for provider in facts["providers"]:
         assert provider["usable"] or provider["why"]

@@ -13,7 +13,7 @@ import pytest
 import zerohop as zh
 from support.leaks import expect_given_back, holdings
 from support.options import Options
-from support.patience import times
+from support.patience import ANSWER_S, times
 from support.pattern import pattern
 from support.service import Service
 from support.sizes import GIB, MIB
@@ -194,7 +194,7 @@ class TestOutOfSharedMemory:
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_two_hundred_connections_leave_nothing(open_context: OpenContext, start_peer: StartPeer, provider: str) -> None:
     """Connect, use, close, again and again, from the side of the one that listens."""
-    options = Options(providers=(provider,), sim_devices=0)
+    options = Options(providers=(provider,), sim_devices=0, timeout=ANSWER_S)
     server, peer = open_context(options), start_peer(options)
     target = np.zeros(5000, np.uint8)
     memory = server.register(target)

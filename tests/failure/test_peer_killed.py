@@ -20,7 +20,7 @@ from support.leaks import expect_given_back, holdings
 from support.loops import LOOPS, run
 from support.options import Options
 from support.outcomes import when_taken
-from support.patience import LAB
+from support.patience import LAB, PATIENCE_S
 from support.pattern import pattern
 from support.service import Service
 from support.sizes import GIB, MIB
@@ -89,8 +89,8 @@ def test_everything_pending_ends(
     provider, kind, waits = FORMS[form]
     context, peer = open_context(_options(provider)), start_peer(_options(provider))
     target = Target(peer, kind, NBYTES)
-    connection = context.connect(peer.identity.url).result(10)
-    context.write(pattern(1, NBYTES), target.handle).result(10)
+    connection = context.connect(peer.identity.url).result(PATIENCE_S)
+    context.write(pattern(1, NBYTES), target.handle).result(PATIENCE_S)
     peer.call(Service.touch, touched)
     peer.stop()
     posted = _post_everything(context, connection, target.handle)
@@ -102,7 +102,7 @@ def test_everything_pending_ends(
     killed = time.monotonic()
     try:
         peer.kill()
-        errors = [operation.exception(10) for operation in posted]
+        errors = [operation.exception(PATIENCE_S) for operation in posted]
         record_property("seconds_to_peer_lost", time.monotonic() - killed)
     finally:
         held.set()
@@ -158,20 +158,20 @@ def test_killed_in_full_flight(
     for thread in threads:
         thread.start()
     for seed in range(20):
-        context.write(pattern(seed, 100_000), other.handle[:100_000]).result(10)
+        context.write(pattern(seed, 100_000), other.handle[:100_000]).result(PATIENCE_S)
     assert not ended
     killed = time.monotonic()
     doomed.kill()
     for seed in range(20):
-        context.write(pattern(seed, 100_000), other.handle[:100_000]).result(10)
+        context.write(pattern(seed, 100_000), other.handle[:100_000]).result(PATIENCE_S)
         other.settle(0, 100_000, seed)
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE_S)
     assert sorted(ended) == list(range(5))
     assert [type(error) for _, error in ended.values()] == [zh.PeerLost] * 5
     slowest = max(when for when, _ in ended.values()) - killed
     record_property("seconds_to_peer_lost", slowest)
-    context.write(pattern(9, 1000), other.handle[:1000], notify=3).result(10)
+    context.write(pattern(9, 1000), other.handle[:1000], notify=3).result(PATIENCE_S)
     assert survivor.call(Service.notification).value == 3
     del taking
 
@@ -182,8 +182,8 @@ def test_a_call_that_waits_for_room(open_context: OpenContext, start_peer: Start
     provider, kind, _ = FORMS[form]
     context, peer = open_context(_options(provider)), start_peer(_options(provider))
     target = Target(peer, kind, NBYTES)
-    connection = context.connect(peer.identity.url).result(10)
-    context.write(pattern(1, 8), target.handle[:8]).result(10)
+    connection = context.connect(peer.identity.url).result(PATIENCE_S)
+    context.write(pattern(1, 8), target.handle[:8]).result(PATIENCE_S)
     peer.stop()
     ended: list[BaseException] = []
     data = pattern(1, 70_000)
@@ -212,7 +212,7 @@ def test_a_call_that_waits_for_room(open_context: OpenContext, start_peer: Start
     assert threads[0].is_alive()
     peer.kill()
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE_S)
     assert [type(error) for error in ended] == [zh.PeerLost] * 2
 
 
@@ -222,8 +222,8 @@ def test_awaited(open_context: OpenContext, start_peer: StartPeer, form: str, lo
     provider, kind, _ = FORMS[form]
     context, peer = open_context(_options(provider)), start_peer(_options(provider))
     target = Target(peer, kind, NBYTES)
-    connection = context.connect(peer.identity.url).result(10)
-    context.write(pattern(1, 8), target.handle[:8]).result(10)
+    connection = context.connect(peer.identity.url).result(PATIENCE_S)
+    context.write(pattern(1, 8), target.handle[:8]).result(PATIENCE_S)
 
     async def main() -> None:
         peer.stop()
@@ -243,11 +243,11 @@ def test_what_is_posted_later(open_context: OpenContext, start_peer: StartPeer, 
     provider, kind, _ = FORMS[form]
     context, peer = open_context(_options(provider)), start_peer(_options(provider))
     target = Target(peer, kind, NBYTES)
-    connection = context.connect(peer.identity.url).result(10)
-    context.write(pattern(1, NBYTES), target.handle).result(10)
+    connection = context.connect(peer.identity.url).result(PATIENCE_S)
+    context.write(pattern(1, NBYTES), target.handle).result(PATIENCE_S)
     peer.kill()
     with pytest.raises(zh.PeerLost):
-        connection.recv(np.zeros(8, np.uint8)).result(10)
+        connection.recv(np.zeros(8, np.uint8)).result(PATIENCE_S)
     later: list[Callable[[], zh.Operation[int]]] = [
         lambda: context.write(pattern(1, NBYTES), target.handle),
         lambda: context.write(pattern(1, 8), target.handle[:8], notify=1),
@@ -259,9 +259,9 @@ def test_what_is_posted_later(open_context: OpenContext, start_peer: StartPeer, 
     ]
     for post in later:
         with pytest.raises(zh.PeerLost):
-            post().result(10)
+            post().result(PATIENCE_S)
     with pytest.raises(zh.PeerLost):
-        context.connect(peer.identity.url).result(10)
+        context.connect(peer.identity.url).result(PATIENCE_S)
     assert not connection.alive
     assert connection not in list(context.connections)
 
@@ -275,7 +275,7 @@ def test_a_new_peer_at_the_same_address(open_context: OpenContext, start_peer: S
     peer = start_peer(options)
     for turn in range(1 if LAB else 3):
         target = Target(peer, kind, NBYTES)
-        context.write(pattern(turn, NBYTES), target.handle, notify=turn).result(10)
+        context.write(pattern(turn, NBYTES), target.handle, notify=turn).result(PATIENCE_S)
         assert peer.call(Service.notification).value == turn
         target.expect(0, NBYTES, turn)
         port = _port(peer)
@@ -285,9 +285,9 @@ def test_a_new_peer_at_the_same_address(open_context: OpenContext, start_peer: S
         assert _port(peer) == port
         fresh = Target(peer, kind, NBYTES)
         with pytest.raises((zh.PeerLost, zh.AccessDenied)):
-            context.write(pattern(9, NBYTES), target.handle).result(10)
+            context.write(pattern(9, NBYTES), target.handle).result(PATIENCE_S)
         fresh.expect_poison()
-        assert context.connect(peer.identity.url).result(10).peer == peer.identity.id
+        assert context.connect(peer.identity.url).result(PATIENCE_S).peer == peer.identity.id
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -301,9 +301,9 @@ def test_killed_while_connecting(open_context: OpenContext, start_peer: StartPee
     peer.kill()
     for operation in pending:
         with pytest.raises(zh.PeerLost):
-            operation.result(10)
+            operation.result(PATIENCE_S)
     with pytest.raises(zh.PeerLost):
-        connecting.result(10)
+        connecting.result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -314,7 +314,7 @@ def test_a_dead_initiator_leaves_nothing_behind(open_context: OpenContext, start
     owned = context.alloc(NBYTES, device="sim:0" if kind == "sim" else "host")
     handle = bytes(owned.share("rw"))
     # A NIC that was opened at its first use stays open.
-    context.write(pattern(1, 8), zh.RemoteBuffer.from_bytes(handle)[:8]).result(10)
+    context.write(pattern(1, 8), zh.RemoteBuffer.from_bytes(handle)[:8]).result(PATIENCE_S)
     before = holdings()
     before.threads["zh-sim0"] += kind == "sim"  # a device starts its thread with the first copy
     for turn in range(3):
@@ -344,4 +344,4 @@ def test_nowait_to_the_dead(open_context: OpenContext, start_peer: StartPeer, pr
     ]
     for call in calls:
         with pytest.raises(zh.PeerLost):
-            when_taken(call).result(10)
+            when_taken(call).result(PATIENCE_S)

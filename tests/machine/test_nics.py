@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from support.sysfs import V1, V2, Entry, Port, Sysfs, dual_port_roce, gid_text, hgx_h100, roce_port, soft_roce
-from zerohop.machine.nics import Gid, PKey, RdmaPort, read_nics, read_rdma_devices
+from zerohop.machine.nics import Gid, PKey, RdmaPort, has_gid, read_nics, read_rdma_devices
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +47,16 @@ def test_an_infiniband_server(tmp_path: Path) -> None:
     )
     assert port.active
     json.dumps(asdict(last))
+
+
+def test_whether_an_entry_of_a_table_is_still_there(tmp_path: Path) -> None:
+    hgx_h100(tmp_path, roce=True)
+    gid = read_rdma_devices(tmp_path)[2].ports[0].gids[3]
+    assert has_gid("mlx5_2", 1, gid, tmp_path)
+    assert not has_gid("mlx5_2", 1, replace(gid, index=2), tmp_path)
+    assert not has_gid("mlx5_2", 2, gid, tmp_path)
+    (tmp_path / "sys/class/infiniband/mlx5_2/ports/1/gids/3").unlink()
+    assert not has_gid("mlx5_2", 1, gid, tmp_path)
 
 
 def test_a_roce_port_has_its_table_and_interface(tmp_path: Path) -> None:

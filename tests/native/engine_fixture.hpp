@@ -3,6 +3,7 @@
 // No test asserts how long something takes: kSoon limits every wait only so that a failure is not a hanging run.
 #pragma once
 
+#include "bytes.hpp"
 #include "engine/engine.hpp"
 #include "memory/region.hpp"
 #include "sim_fixture.hpp"
@@ -35,9 +36,6 @@ inline std::ostream& operator<<(std::ostream& out, const Outcome& outcome) {
 } // namespace zerohop
 
 namespace zerohop::test {
-
-using accel::test::Bytes;
-using accel::test::pattern;
 
 inline constexpr Outcome kOk{};
 inline constexpr Outcome kDeadline{Status::deadline, Reason::none};
@@ -341,20 +339,6 @@ inline const std::vector<Path>& every_path() {
         {"tcp sim-sim", "tcp", false, kSimDevice, kSimDevice},
     };
     return paths;
-}
-
-// Equal as a whole; a failed check tells where, instead of printing megabytes.
-inline bool same_bytes(const Bytes& a, const Bytes& b) {
-    if (a.size() != b.size()) {
-        MESSAGE("sizes " << a.size() << " and " << b.size());
-        return false;
-    }
-    if (a == b) {
-        return true;
-    }
-    const auto [x, y] = std::mismatch(a.begin(), a.end(), b.begin());
-    MESSAGE("first difference at " << (x - a.begin()) << ": " << int{*x} << " and " << int{*y});
-    return false;
 }
 
 } // namespace zerohop::test

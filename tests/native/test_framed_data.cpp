@@ -1,9 +1,6 @@
 // Writes, reads, page lists and atomics over every path, byte by byte, at sizes around every switch of the protocol.
 #include "engine_fixture.hpp"
 
-#include <numeric>
-#include <random>
-
 using namespace zerohop;
 using namespace zerohop::test;
 
@@ -16,25 +13,6 @@ const std::vector<size_t> kSizes{
     0,       1,    63,           64,       65,           255,           256,       257,
     4095,    4097, 64 * kKi - 1, 64 * kKi, 64 * kKi + 1, 256 * kKi - 1, 256 * kKi, 256 * kKi + 1,
     kLargest};
-
-void overlay(Bytes& bytes, size_t to, const Bytes& from, size_t at, size_t nbytes) {
-    if (nbytes > 0) {
-        std::memcpy(&bytes.at(to), &from.at(at), nbytes);
-    }
-}
-
-// Distinct page numbers in no order, all over those that there are.
-std::vector<uint64_t> shuffled(size_t count, size_t of, unsigned seed) {
-    const size_t candidates = std::min(of, 2 * count);
-    std::vector<uint64_t> pages(candidates);
-    std::iota(pages.begin(), pages.end(), uint64_t{0});
-    std::shuffle(pages.begin(), pages.end(), std::mt19937(seed));
-    pages.resize(count);
-    for (uint64_t& page : pages) {
-        page *= of / candidates;
-    }
-    return pages;
-}
 
 } // namespace
 

@@ -14,7 +14,10 @@ constexpr uint64_t kLimit = 10 * kSecond; // past it a sleeper counts as never w
 // Counts what is published and what a poll has found of it.
 class Work final : public Pollable {
 public:
-    bool poll() override {
+    Found poll() override {
+        if (on_poll) {
+            on_poll();
+        }
         if (inside_.exchange(true)) {
             overlaps.fetch_add(1);
         }
@@ -25,17 +28,19 @@ public:
                 published.fetch_add(1);
             }
         }
-        const uint64_t now = published.load();
+        const uint64_t most = one_at_a_time ? taken.load() + 1 : UINT64_MAX;
+        const uint64_t now = std::min(published.load(), most);
         const bool did = taken.exchange(now) != now;
+        resting.store(published.load() == now);
         inside_.store(false);
-        return did;
+        return did ? finds : Found::nothing;
     }
     void tick(uint64_t /*now*/) override { ticks.fetch_add(1); }
-    bool ready() override {
+    Left left(uint64_t /*now*/) override {
         asleep.store(std::this_thread::get_id()); // asked last thing before a sleep
-        return published.load() != taken.load();
+        return {.ready = published.load() != taken.load(), .unarmed = false, .sleep_limit_ns = limit.load()};
     }
-    uint64_t sleep_limit_ns(uint64_t /*now*/) override { return limit.load(); }
+    uint64_t may_wait_ns() override { return tells_rest && resting.load() ? kStreak : 0; }
 
     std::atomic<uint64_t> published{0};
     std::atomic<uint64_t> taken{0};
@@ -44,7 +49,12 @@ public:
     std::atomic<uint64_t> ticks{0};
     std::atomic<int> overlaps{0};
     std::atomic<std::thread::id> asleep{};
+    std::atomic<bool> resting{false};
+    std::function<void()> on_poll;
+    Found finds = Found::work;
     int readable_fd = -1;
+    bool one_at_a_time = false; // each poll takes one
+    bool tells_rest = false;    // nobody else publishes than who waits
 
 private:
     std::atomic<bool> inside_{false};
@@ -226,6 +236,40 @@ TEST_CASE("poller: a deadline that comes up cuts the sleep of the progress threa
     }
 }
 
+TEST_CASE("poller: a progress thread that is told to sleep for less does only that") {
+    Polled polled;
+    const uint64_t slept = polled.poller.sleeps();
+    for (const uint64_t limit_ns : {2 * kSecond, kSecond, kSecond / 2}) {
+        CAPTURE(limit_ns);
+        const uint64_t before = polled.poller.sleeps();
+        CHECK(eventually([&] {
+            polled.poller.limit_sleep(now_ns(), limit_ns);
+            return polled.poller.sleeps() > before;
+        }));
+    }
+    CHECK(polled.poller.sleeps() >= slept + 3); // what follows each but the last is over
+    CHECK(polled.work.polls.load() == 0);
+}
+
+TEST_CASE("poller: a progress thread that finds ends that nobody waits for sleeps again at once") {
+    Polled polled(100 * kSecond); // as long as it would spin for more
+    polled.work.finds = Found::ends;
+    for (uint64_t i = 1; i <= 3; ++i) {
+        polled.work.asleep.store({});
+        polled.publish_as_peer();
+        REQUIRE(eventually([&] { return polled.work.taken.load() >= i; }));
+        REQUIRE(eventually([&] { return polled.work.asleep.load() != std::thread::id(); }));
+    }
+    polled.work.finds = Found::work;
+    polled.publish_as_peer();
+    REQUIRE(eventually([&] { return polled.work.taken.load() >= 4; }));
+    const uint64_t sleeps = polled.poller.sleeps();
+    for (const uint64_t polls = polled.work.polls.load(); polled.work.polls.load() < polls + 100;) {
+        std::this_thread::yield();
+    }
+    CHECK(polled.poller.sleeps() == sleeps);
+}
+
 TEST_CASE("poller: no kick is lost, however close they come") {
     Polled polled;
     uint64_t count = 0;
@@ -240,6 +284,55 @@ TEST_CASE("poller: no kick is lost, however close they come") {
         }
         REQUIRE(eventually([&] { return polled.work.taken.load() >= count; }));
     }
+}
+
+TEST_CASE("poller: after kicks that came at any moment the progress thread sleeps again") {
+    Polled polled;
+    std::vector<std::thread> kickers;
+    for (int i = 0; i < 2; ++i) {
+        kickers.emplace_back([&] {
+            for (int k = 0; k < 20'000; ++k) {
+                polled.poller.kick();
+                polled.peer->wake();
+            }
+        });
+    }
+    for (std::thread& kicker : kickers) {
+        kicker.join();
+    }
+    CHECK(eventually([&] {
+        const uint64_t slept = polled.poller.sleeps();
+        std::this_thread::sleep_for(std::chrono::milliseconds(50)); // far more than one turn takes
+        return polled.poller.sleeps() == slept;
+    }));
+}
+
+TEST_CASE("poller: devices are watched when the last socket goes while a caller polls") {
+    const Descriptor device(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    const Descriptor socket(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    Polled polled;
+    polled.poller.watch_device(device.get());
+    polled.poller.watch(socket.get());
+    bool closed = false;
+    const std::thread::id caller = std::this_thread::get_id();
+    polled.poller.exclusive([&] {
+        polled.work.on_poll = [&] {
+            if (!closed && std::this_thread::get_id() == caller) {
+                closed = true;
+                polled.poller.unwatch(socket.get());
+                polled.work.published.fetch_add(1);
+            }
+        };
+    });
+    REQUIRE(polled.wait_for(1, kSecond));
+    polled.poller.exclusive([&] {
+        polled.work.on_poll = nullptr;
+        polled.work.readable_fd = device.get();
+    });
+    const uint64_t one = 1;
+    REQUIRE(write(device.get(), &one, sizeof one) == sizeof one);
+    CHECK(eventually([&] { return polled.work.taken.load() == 2; }));
+    polled.poller.unwatch_device(device.get());
 }
 
 TEST_CASE("poller: one poller at a time, with many callers") {
@@ -310,6 +403,13 @@ TEST_CASE("poller: exclusive means that nobody polls") {
     CHECK(polled.work.overlaps.load() == 0);
 }
 
+TEST_CASE("poller: others poll again after exclusive, also when what it did failed") {
+    Polled polled;
+    CHECK_THROWS_AS(polled.poller.exclusive([] { throw std::runtime_error("no"); }), std::runtime_error);
+    polled.publish_as_peer();
+    CHECK(polled.wait_for(1));
+}
+
 TEST_CASE("poller: exclusive does not wait for a caller that sleeps") {
     Polled polled;
     Sleeper sleeper(polled);
@@ -340,6 +440,48 @@ TEST_CASE("poller: a descriptor wakes whoever sleeps") {
     CHECK(polled.poller.descriptors() == 0);
     polled.poller.exclusive([&] { polled.work.readable_fd = -1; });
     ::close(fd);
+}
+
+TEST_CASE("poller: what a caller leaves undone is done by the progress thread") {
+    for (const bool tells_rest : {false, true}) {
+        CAPTURE(tells_rest);
+        Polled polled;
+        polled.work.one_at_a_time = true;
+        polled.work.tells_rest = tells_rest;
+        for (int round = 0; round < 5; ++round) {
+            CAPTURE(round);
+            // It comes so often, and for so long, that the progress thread has gone to sleep for good.
+            for (const uint64_t until = now_ns() + 30 * kMillisecond; now_ns() < until;) {
+                const uint64_t before = polled.work.taken.load();
+                polled.work.published.fetch_add(1); // nobody rings
+                REQUIRE(polled.wait_for(before + 1));
+            }
+            const uint64_t before = polled.work.taken.load();
+            polled.work.published.fetch_add(3);
+            REQUIRE(polled.wait_for(before + 1));
+            REQUIRE(eventually([&] { return polled.work.taken.load() == before + 3; }));
+        }
+    }
+}
+
+TEST_CASE("poller: a progress thread that sleeps for good is told what a caller leaves, also where nothing is left") {
+    Polled polled;
+    polled.work.tells_rest = true;
+    for (int round = 0; round < 5; ++round) {
+        CAPTURE(round);
+        polled.work.limit.store(UINT64_MAX);
+        for (const uint64_t until = now_ns() + 30 * kMillisecond; now_ns() < until;) {
+            const uint64_t before = polled.work.taken.load();
+            polled.work.published.fetch_add(1);
+            REQUIRE(polled.wait_for(before + 1));
+        }
+        const uint64_t before = polled.work.taken.load();
+        polled.work.published.fetch_add(1);
+        polled.work.limit.store(kMillisecond); // something that is pending
+        REQUIRE(polled.wait_for(before + 1));
+        const uint64_t polls = polled.work.polls.load();
+        REQUIRE(eventually([&] { return polled.work.polls.load() >= polls + 3; }));
+    }
 }
 
 TEST_CASE("poller: spinning only, nobody sleeps") {

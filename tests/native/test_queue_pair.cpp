@@ -170,6 +170,17 @@ TEST_CASE("queue pair: within an InfiniBand subnet a LID is enough, with a GID a
     }
 }
 
+TEST_CASE("queue pair: one that is made after the subnet manager has moved a port is told of the new LID") {
+    One a(fake::kIb0, global(-1));
+    One b(fake::kIb1, global(-1));
+    const uint16_t before = b.device->port_attributes().lid;
+    fake::set_lid(fake::kIb1, 77);
+    const QueuePair after(b.device, {.send = b.queue, .receive = b.queue, .receive_depth = 16}, global(-1));
+    CHECK(b.pair->address().lid == before);
+    CHECK(after.address().lid == 77);
+    fake::set_lid(fake::kIb1, before);
+}
+
 TEST_CASE("queue pair: another InfiniBand subnet is reached by its GID") {
     One a(fake::kIb0, global(0));
     One b(fake::kIb2, global(0));

@@ -6,9 +6,12 @@
 #include "provider/verbs/completion.hpp"
 #include "provider/verbs/options.hpp"
 #include "provider/verbs/queue_pair.hpp"
+#include "provider/verbs/refusal.hpp"
 #include "provider/verbs/transfer.hpp"
 
 #include <doctest/doctest.h>
+
+#include <cerrno>
 
 using namespace zerohop;
 using namespace zerohop::verbs;
@@ -51,6 +54,16 @@ TEST_CASE("a completion's status tells whose fault it was") {
     CHECK(outcome_of(IBV_WC_LOC_PROT_ERR) == Outcome{Status::device_error, Reason::local_access});
     for (int status = IBV_WC_SUCCESS + 1; status <= IBV_WC_GENERAL_ERR; ++status) {
         CHECK_FALSE(outcome_of(static_cast<ibv_wc_status>(status)).ok());
+    }
+}
+
+TEST_CASE("an errno tells whether it is worth another try") {
+    CHECK(refusal_of(ENOMEM, true) == Outcome{Status::no_memory, Reason::memlock});
+    CHECK(refusal_of(ENOMEM, false) == Outcome{Status::no_memory, Reason::nic_full});
+    CHECK(refusal_of(EMFILE) == Outcome{Status::no_memory, Reason::out_of_descriptors});
+    CHECK(refusal_of(EIO) == Outcome{Status::device_error, Reason::none});
+    for (const int error : {EFAULT, EOPNOTSUPP, EINVAL, EPERM}) {
+        CHECK(refusal_of(error) == Outcome{Status::unsupported, Reason::none});
     }
 }
 

@@ -145,6 +145,98 @@ TEST_CASE("verbs events: a domain that is lost and held wakes nobody") {
     CHECK(::poll(&entry, 1, 0) == 0);
 }
 
+TEST_CASE("verbs events: no receive is lost with the lane that it came in on") {
+    VerbsPair pair;
+    const auto lane = pair.b.lane;
+    const size_t before = fake::receives(fake::kRoce1);
+    CHECK(before != 0);
+    // Some have come in that nobody has seen when the lane ends, and what its device has is torn down at once.
+    pair.b.engine->poller().exclusive([&] {
+        for (int i = 0; i < 20; ++i) {
+            CHECK(post(pair.a, request(Kind::notify, 0, 0, 0, i)).op);
+        }
+        CHECK(fake::receives(fake::kRoce1) < before);
+        lane->close(kLaneReset);
+        pair.domains_b[0]->woken(); // the device says that it receives nothing more
+        for (const uint64_t until = now_ns() + kSecond; !lane->idle() && now_ns() < until;) {
+            pair.domains_b[0]->poll();
+            lane->poll();
+        }
+        CHECK(lane->idle());
+    });
+    pair.connect();
+    CHECK(fake::receives(fake::kRoce1) >= before);
+}
+
+TEST_CASE("verbs events: what went wrong with a lane is told beside what that means for the innocent") {
+    VerbsPair pair;
+    const auto lane = pair.a.lane;
+    CHECK(lane->cause().ok());
+    CHECK(pair.a.engine->quiet(lane));
+    fake::fail_request(pair.end_a.queue_pairs[0], IBV_WC_RETRY_EXC_ERR);
+    fake::hold_requests(true);
+    const Posted posted = post(pair.a, request(Kind::notify, 0, 0, 0, 1));
+    CHECK_FALSE(pair.a.engine->quiet(lane));
+    fake::hold_requests(false);
+    CHECK(pair.a.wait(posted) == kLaneReset);
+    CHECK(lane->state() == kLaneReset);
+    CHECK(lane->cause() == Outcome{Status::peer_lost, Reason::no_answer});
+    CHECK(pair.a.engine->wait([&] { return lane->idle(); }, soon(), 0));
+    CHECK(pair.a.engine->quiet(lane));
+}
+
+TEST_CASE("verbs events: an end whose last word has been taken has nothing under way, also where nobody polls") {
+    VerbsPair pair;
+    // Its device does not wake anybody for the end of what was sent.
+    REQUIRE(pair.a.wait(post(pair.a, request(Kind::notify, 0, 0, 0, 1))) == kOk);
+    CHECK(notification(pair.b).value == 1);
+    CHECK(pair.a.engine->quiet(pair.a.lane));
+    CHECK(pair.b.engine->quiet(pair.b.lane));
+    const Posted waiting = post(pair.b, message(Kind::recv, pair.b.alloc(64, kHostDevice), 64));
+    CHECK_FALSE(pair.b.engine->quiet(pair.b.lane));
+    CHECK(pair.a.engine->quiet(pair.a.lane));
+    static_cast<void>(waiting.op->finish(kCancelled));
+}
+
+TEST_CASE(
+    "verbs events: what was done at the other end has happened here, also where the lane ends before anybody looks") {
+    VerbsPair pair;
+    const Reach reach = pair.reach(4096);
+    std::vector<uint32_t> seen;
+    pair.b.engine->poller().exclusive([&] { // nobody polls
+        for (int i = 0; i < 20; ++i) {
+            CHECK(run(pair.a, reach.route, request(Kind::write, 0, 0, 64, i)) == kOk);
+        }
+    });
+    pair.b.engine->close_endpoint(pair.b.lane, kLaneReset); // by a faster way
+    while (const auto note = pair.b.engine->pop_notification(0, 0, false)) {
+        seen.push_back(note->value);
+    }
+    CHECK(seen.size() == 20);
+}
+
+TEST_CASE("verbs events: whoever chose a port's addresses is told when they change") {
+    Side side;
+    const std::vector<std::shared_ptr<Domain>> domains{side.engine->open_domain("verbs", fake::kRoce0, 1, {})};
+    side.peer = side.engine->add_peer(-1, -1);
+    fake::raise_device(fake::kRoce0, IBV_EVENT_GID_CHANGE);
+    CHECK(next_event(side, kDomainChanged) == (kDomainChanged | static_cast<uint64_t>(domains[0]->number())));
+    CHECK(domains[0]->alive());
+    // And says which ones lanes are to have from now on.
+    const auto global = [&] {
+        verbs::QueuePairAddress address;
+        const std::string bytes = side.engine->add_endpoint("verbs", side.peer->id(), domains)->address().bytes;
+        std::memcpy(&address, bytes.data() + 4, sizeof address);
+        return address.global;
+    };
+    CHECK(global() == 0);
+    domains[0]->retune(kRoce);
+    CHECK(global() == 1);
+    CHECK_THROWS_AS(domains[0]->retune({{"typo", 1}}), const NativeError&);
+    side.engine->close_domain(domains[0]);
+    side.close();
+}
+
 TEST_CASE("verbs events: a port that goes down and comes back") {
     VerbsPair pair;
     const Reach reach = pair.reach(4096);

@@ -4,8 +4,7 @@
 #include "verbs_fixture.hpp"
 
 #include <atomic>
-#include <numeric>
-#include <random>
+#include <chrono>
 #include <thread>
 
 using namespace zerohop;
@@ -27,23 +26,15 @@ void there_and_back(VerbsPair& pair, Reach& reach, size_t nbytes, unsigned seed)
     pair.a.put(*reach.local, mine);
     pair.b.put(*reach.remote, theirs);
     REQUIRE(run(pair.a, reach.route, request(Kind::write, kFrom, kTo, nbytes)) == kOk);
-    overlay(theirs, kTo, part(mine, kFrom, nbytes));
+    overlay(theirs, kTo, mine, kFrom, nbytes);
     REQUIRE(same_bytes(pair.b.get(*reach.remote), theirs));
     REQUIRE(same_bytes(pair.a.get(*reach.local), mine));
 
     Bytes back = pattern(room, seed + 2);
     pair.a.put(*reach.local, back);
     REQUIRE(run(pair.a, reach.route, request(Kind::read, kTo, kFrom, nbytes)) == kOk);
-    overlay(back, kTo, part(theirs, kFrom, nbytes));
+    overlay(back, kTo, theirs, kFrom, nbytes);
     REQUIRE(same_bytes(pair.a.get(*reach.local), back));
-}
-
-std::vector<uint64_t> shuffled(size_t count, size_t of, unsigned seed) {
-    std::vector<uint64_t> pages(of);
-    std::iota(pages.begin(), pages.end(), uint64_t{0});
-    std::shuffle(pages.begin(), pages.end(), std::mt19937(seed));
-    pages.resize(count);
-    return pages;
 }
 
 uint64_t statistic(const Side& side, const std::string& name) {
@@ -111,6 +102,21 @@ TEST_CASE("verbs lane: a transfer that is cut over several queue pairs of severa
     CHECK(same_bytes(pair.b.get(*reach.remote, 0, 8 * kMi), pair.a.get(*reach.local, 0, 8 * kMi)));
 }
 
+TEST_CASE("verbs lane: one that is closed while it is being connected keeps its queue pairs until that is over") {
+    VerbsPair pair;
+    const End near = open_end(pair.a, pair.domains_a);
+    const Address there = pair.b.lane->address();
+    fake::hold_connects(true);
+    std::thread connecting([&] { CHECK_THROWS_AS(near.lane->connect(there), const NativeError&); });
+    REQUIRE(eventually([] { return fake::connects_waiting() == 1; }));
+    pair.a.engine->close_endpoint(near.lane, kLaneReset);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200)); // longer than a lane waits for its device
+    CHECK_FALSE(near.lane->idle());
+    fake::hold_connects(false);
+    connecting.join();
+    CHECK(pair.a.engine->wait([&] { return near.lane->idle(); }, soon(), 0));
+}
+
 TEST_CASE("verbs lane: page lists") {
     VerbsPair pair;
     for (const uint64_t page_bytes : {uint64_t{1}, uint64_t{64}, uint64_t{4096}, uint64_t{20'000}}) {
@@ -128,7 +134,7 @@ TEST_CASE("verbs lane: page lists") {
             REQUIRE(run(pair.a, reach.route, page_request(Kind::write, here, there, page_bytes, 5)) == kOk);
             CHECK(notification(pair.b).nbytes == count * page_bytes);
             for (size_t i = 0; i < count; ++i) {
-                overlay(theirs, there[i] * page_bytes, part(mine, here[i] * page_bytes, page_bytes));
+                overlay(theirs, there[i] * page_bytes, mine, here[i] * page_bytes, page_bytes);
             }
             REQUIRE(same_bytes(pair.b.get(*reach.remote), theirs));
 
@@ -136,7 +142,7 @@ TEST_CASE("verbs lane: page lists") {
             pair.a.put(*reach.local, back);
             REQUIRE(run(pair.a, reach.route, page_request(Kind::read, here, there, page_bytes)) == kOk);
             for (size_t i = 0; i < count; ++i) {
-                overlay(back, here[i] * page_bytes, part(theirs, there[i] * page_bytes, page_bytes));
+                overlay(back, here[i] * page_bytes, theirs, there[i] * page_bytes, page_bytes);
             }
             REQUIRE(same_bytes(pair.a.get(*reach.local), back));
         }
@@ -174,6 +180,24 @@ TEST_CASE("verbs lane: a notification counts every piece, also when all of them 
         const Notification note = notification(pair.b);
         REQUIRE(note.value == pieces);
         REQUIRE(note.nbytes == pieces * 4 * kKi);
+    }
+}
+
+TEST_CASE("verbs lane: what arrives is seen by who only writes, and never asks for it") {
+    VerbsPair pair;
+    const Reach reach = pair.reach(4096);
+    Request bare = request(Kind::notify, 0, 0, 0, 9);
+    for (int round = 0; round < 20; ++round) {
+        CAPTURE(round);
+        const auto writes = [&] { REQUIRE(run(pair.a, reach.route, request(Kind::write, 0, 0, 64)) == kOk); };
+        for (int i = 0; i < 200; ++i) { // until the NIC's queues are armed, or left alone
+            writes();
+        }
+        REQUIRE(pair.b.wait(post(pair.b, bare)) == kOk);
+        CHECK(eventually([&] {
+            writes();
+            return pair.a.engine->pop_notification(0, 0, false).has_value();
+        }));
     }
 }
 
@@ -268,6 +292,9 @@ TEST_CASE("verbs lane: a full queue is pushed back on, and a deadline ends a wai
     CHECK(last.outcome == Outcome{Status::would_block, Reason::window_full});
     CHECK(pair.waiting() == posted.size());
     fake::hold_requests(false);
+    // The NIC has done them all, and nobody has looked.
+    posted.push_back(post(pair.a, reach.route, request(Kind::write, 0, 0, 64), true));
+    CHECK(posted.back().what == Posted::What::posted);
     for (const Posted& each : posted) {
         CHECK(pair.a.wait(each) == kOk);
     }
@@ -359,6 +386,30 @@ TEST_CASE("verbs lane: two threads post while a third polls") {
     CHECK(failed == 0);
     CHECK(same_bytes(pair.b.get(*reach.remote), mine));
     CHECK(statistic(pair.a, "bytes_direct") == 2 * kEach * kSlot);
+    CHECK(fake::census().misuses == 0);
+}
+
+TEST_CASE("verbs lane: what a lane has posted ends later while it is being posted to, and holds up nobody else") {
+    VerbsPair pair;
+    const Reach reach = pair.reach(4096);
+    const End busy = pair.end_a;
+    pair.connect();
+    fake::hold_completions(true);
+    const Posted first = post(pair.a, reach.route, request(Kind::write, 0, 0, 300));
+    fake::hold_posts(busy.queue_pairs);
+    Posted second;
+    std::thread poster([&] { second = post(pair.a, reach.route, request(Kind::write, 0, 0, 300)); });
+    REQUIRE(eventually([] { return fake::posts_waiting() == 1; }));
+    fake::hold_completions(false);
+    for (uint64_t value = 1; value <= 3; ++value) {
+        CHECK(pair.b.wait(post(pair.b, request(Kind::notify, 0, 0, 0, static_cast<int64_t>(value)))) == kOk);
+        CHECK(notification(pair.a).value == value);
+    }
+    CHECK_FALSE(first.op->done());
+    fake::hold_posts({});
+    poster.join();
+    CHECK(pair.a.wait(first) == kOk);
+    CHECK(pair.a.wait(second) == kOk);
     CHECK(fake::census().misuses == 0);
 }
 

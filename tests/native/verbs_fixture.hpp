@@ -142,12 +142,4 @@ struct VerbsPair {
     End end_b;
 };
 
-inline Bytes part(const Bytes& bytes, size_t from, size_t nbytes) {
-    return {bytes.begin() + static_cast<ptrdiff_t>(from), bytes.begin() + static_cast<ptrdiff_t>(from + nbytes)};
-}
-
-inline void overlay(Bytes& bytes, size_t to, const Bytes& from) {
-    std::copy(from.begin(), from.end(), bytes.begin() + static_cast<ptrdiff_t>(to));
-}
-
 } // namespace zerohop::test

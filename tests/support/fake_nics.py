@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from zerohop import wire
     from zerohop._native import Endpoint, Engine, Mapping, Region, RemoteKeys
     from zerohop.connection import Connection
-    from zerohop.lanes import Lane
+    from zerohop.lane import Lane
 
 NBYTES = 4096
 LANE_DOWN, PORT_CHANGED = 1 << 62, 1 << 61
@@ -45,9 +45,16 @@ class FakeDomain:
         self.alive = True
         self.lost = False
         self.closed = False
+        # What lanes that are made now are told.
+        self.options: dict[str, int] = {}
 
     def facts(self) -> dict[str, float | int | str]:
         return {"gbps": 50.0, "link_layer": "Ethernet", "atomics": 1}
+
+    def retune(self, options: dict[str, int]) -> None:
+        if options.get("gid_index", 0) > 255:
+            raise NativeError(Status.UNSUPPORTED.value, 0, "gid_index")
+        self.options = options
 
     def close(self) -> None:
         self.closed = True
@@ -69,6 +76,8 @@ class FakeEndpoint:
         self.native: Endpoint = engine.real.endpoint("tcp", peer)
         self.limits = {"fixed_us": 3.0, "gbps": 50.0 * len(domains)}
         self.closed = self.broken = False
+        # Whether it has something under way.
+        self.busy = False
         # Whether the NIC still has something of it once it is closed.
         self.holds_on = False
         self._meeting: frozenset[int] = frozenset()
@@ -78,11 +87,15 @@ class FakeEndpoint:
         return not self.closed and not self.broken and self.native.alive
 
     @property
+    def quiet(self) -> bool:
+        return not self.busy
+
+    @property
     def gone(self) -> bool:
         return self.closed and not self.holds_on
 
     @property
-    def state(self) -> tuple[Status, Reason]:
+    def cause(self) -> tuple[Status, Reason]:
         return Status.PEER_LOST, Reason.NO_ANSWER
 
     def address(self) -> tuple[bytes, list[int]]:
@@ -128,6 +141,10 @@ class FakeEngine:
         self.broken_ports: dict[str, str] = {}
         self.unregistrable: dict[int, str] = {}
         self.unreachable = ""
+        # Whether that is so for want of lockable memory.
+        self.short_of_memory = False
+        # How often it was asked to register some.
+        self.registered = 0
         # Whether lanes come up whose first bytes are lost; and shares that peers have asked the keys of.
         self.swallows = False
         self.reached: list[tuple[int, str, bool]] = []
@@ -139,7 +156,7 @@ class FakeEngine:
     def open_domain(self, provider: str, device: str, port: int, options: dict[str, int]) -> FakeDomain:
         assert (provider, port, options) == ("verbs", 1, {"queue_pairs": 2})
         if why := self.broken_ports.get(device):
-            raise NativeError(Status.UNSUPPORTED.value, 0, why)
+            raise self._refusal(why)
         assert device not in self.domains or self.domains[device].closed, "opened twice"
         domain = self.domains[device] = FakeDomain(device, port)
         return domain
@@ -153,15 +170,21 @@ class FakeEngine:
         return cast("Endpoint", lane)
 
     def register_local(self, region: Region, domain: FakeDomain) -> tuple[int, str]:
+        self.registered += 1
         if why := self.unregistrable.get(region.address):
-            raise NativeError(Status.UNSUPPORTED.value, 0, why)
+            raise self._refusal(why)
         return domain.number, "plain address"
 
     def reach(self, share_id: int, domain: FakeDomain, own: bool) -> tuple[int, int, str]:
         self.reached.append((share_id, domain.device, own))
         if self.unreachable:
-            raise NativeError(Status.NO_MEMORY.value, Reason.MEMLOCK.value, self.unreachable)
+            raise self._refusal(self.unreachable)
         return 1 << 40, domain.number, "dma-buf"
+
+    def _refusal(self, why: str) -> NativeError:
+        if self.short_of_memory:
+            return NativeError(Status.NO_MEMORY.value, Reason.MEMLOCK.value, why)
+        return NativeError(Status.UNSUPPORTED.value, Reason.NONE.value, why)
 
     def route(
         self,
@@ -247,11 +270,13 @@ def other_end(context: zh.Context, peer: zh.Context) -> Connection:
     return context._peers.connected[peer.id]
 
 
-def change_port(fake: FakeEngine, device: str, *, alive: bool) -> None:
-    """Its link goes, or comes back."""
-    domain = fake.domains[device]
-    domain.alive = alive
-    fake.real.events.push(PORT_CHANGED | domain.number)
+def change_ports(fake: FakeEngine, *devices: str, alive: bool) -> None:
+    """Their links go, or come back, at one moment."""
+    domains = [fake.domains[device] for device in devices]
+    for domain in domains:
+        domain.alive = alive
+    for domain in domains:
+        fake.real.events.push(PORT_CHANGED | domain.number)
 
 
 def lose_device(fake: FakeEngine, device: str) -> None:

@@ -209,6 +209,11 @@ bool FramedEndpoint::idle() const {
     return settled_.load(std::memory_order_acquire) || (!started_.load(std::memory_order_acquire) && !state().ok());
 }
 
+bool FramedEndpoint::quiet() const {
+    const std::lock_guard lock(lane_);
+    return nothing_under_way();
+}
+
 void FramedEndpoint::return_credits(uint32_t count) {
     undelivered_credits_.fetch_add(static_cast<int>(count), std::memory_order_acq_rel);
     // In batches: a credit frame for each notification would double the traffic.
@@ -239,6 +244,9 @@ void FramedEndpoint::tick(uint64_t now) {
     const uint64_t heartbeat = engine_.options().heartbeat_ns;
     if (heartbeat == 0) {
         return;
+    }
+    if (now < last_heard_ns_ || now < last_ping_ns_) {
+        return; // by a clock that was read before this lane began, or before the last tick
     }
     if (heard_.exchange(false, std::memory_order_relaxed)) {
         last_heard_ns_ = now;

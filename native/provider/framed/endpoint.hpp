@@ -39,17 +39,22 @@ public:
     bool has_local_work() const override { return match_wanted_.load(std::memory_order_acquire) || can_send(); }
     bool needs_polling() const override { return device_work_.load(std::memory_order_relaxed); }
     bool idle() const override;
+    bool quiet() const override;
     void tick(uint64_t now) override;
     void return_credits(uint32_t count) override;
     void quiesce() override;
     void each_statistic(void (*visit)(void*, const char*, uint64_t), void* context) const override;
 
 protected:
+    // With the lane's lock held.
+    [[nodiscard]] bool nothing_under_way() const {
+        return requests_.size() == 0 && !outbound_.busy() && recvs_.empty() && arrivals_.empty() && ending_.empty();
+    }
     // Once, by connect().
     void start(std::unique_ptr<ByteStream> stream);
     ByteStream* stream() const { return stream_.get(); }
     Engine& engine() const { return engine_; }
-    SpinLock& lane() { return lane_; }
+    LaneLock& lane() const { return lane_; }
     Requests& requests() { return requests_; }
     bool streaming_hint = false;
     const std::shared_ptr<Peer>& shared_peer() const { return peer_; }
@@ -157,7 +162,7 @@ private:
     std::atomic<Reason> reason_{Reason::none};
 
     Staging staging_; // outlives the sources and sinks below
-    SpinLock lane_;
+    mutable LaneLock lane_;
     std::atomic<bool> outbound_pending_{false};
     std::atomic<bool> look_again_{false}; // the poller's: it could not see to what is pending
     std::atomic<bool> wants_room_{false};
@@ -165,7 +170,8 @@ private:
     Requests requests_;
     std::deque<PostedRecv> recvs_;
     std::deque<ArrivedSend> sends_;
-    uint32_t unmatched_sends_ = 0; // of ours, at the peer
+    uint32_t unmatched_sends_ = 0;       // of ours, at the peer
+    std::atomic<bool> unmatched_{false}; // there may be receives, or such sends; written under the lane's lock
 
     std::atomic<int> credits_{static_cast<int>(kCredits)};
     std::atomic<int> undelivered_credits_{static_cast<int>(kCredits)}; // what the peer may still announce

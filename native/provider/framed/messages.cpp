@@ -31,6 +31,7 @@ Posted FramedEndpoint::post_send(const Request& request) {
     outstanding.local_offset = request.local_offset;
     outstanding.unmatched = true;
     ++unmatched_sends_;
+    unmatched_.store(true, std::memory_order_relaxed);
     FrameHeader header;
     header.kind = FrameKind::send;
     header.ticket = ticket;
@@ -63,6 +64,7 @@ Posted FramedEndpoint::post_recv(const Request& request) {
     }
     OpRef op = engine_.operations().create(request.deadline_ns, request.started_ns);
     recvs_.push_back({op, std::move(local), request.local_offset, request.nbytes});
+    unmatched_.store(true, std::memory_order_relaxed);
     if (!sends_.empty()) {
         match_wanted_.store(true, std::memory_order_release); // only the poller places bytes
     }
@@ -161,8 +163,12 @@ bool FramedEndpoint::grant(PostedRecv& recv, ArrivedSend& send) {
 // What its deadline or a cancellation has ended before it was matched gives its memory back: a recv at once, a send
 // when the peer has agreed to forget it.
 void FramedEndpoint::drop_ended_messages() {
+    if (!unmatched_.load(std::memory_order_relaxed)) {
+        return; // a lock that others post under is not taken for nothing
+    }
     const std::lock_guard lock(lane_);
     std::erase_if(recvs_, [](const PostedRecv& recv) { return recv.op->done(); });
+    unmatched_.store(!recvs_.empty() || unmatched_sends_ != 0, std::memory_order_relaxed);
     if (unmatched_sends_ == 0) {
         return;
     }

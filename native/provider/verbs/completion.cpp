@@ -35,7 +35,7 @@ Outcome VerbsEndpoint::as_the_peer_lives(Outcome outcome) const {
     return living.ok() ? outcome : living;
 }
 
-void VerbsEndpoint::on_chain_sent(const ibv_wc& completion) {
+bool VerbsEndpoint::on_chain_sent(const ibv_wc& completion) {
     const Outcome failure = completion.status == IBV_WC_SUCCESS ? Outcome{} : failure_of(completion);
     const uint32_t index = index_of(completion.wr_id);
     OpRef op;
@@ -44,13 +44,19 @@ void VerbsEndpoint::on_chain_sent(const ibv_wc& completion) {
     bool broken = false;
     bool over = false;
     {
-        const std::lock_guard lock(lane());
+        if (!lane().try_lock()) {
+            if (completion.status == IBV_WC_SUCCESS) {
+                return false;
+            }
+            lane().lock();
+        }
+        const std::lock_guard lock(lane(), std::adopt_lock);
         if (index >= chains_.size()) {
-            return;
+            return true;
         }
         Chain& chain = chains_[index];
         if (chain.what == Chain::What::none || chain.generation != generation_of(completion.wr_id)) {
-            return; // of a queue pair that is gone
+            return true; // of a queue pair that is gone
         }
         const bool of_transfer = chain.what == Chain::What::transfer;
         const uint32_t owner = chain.owner;
@@ -65,8 +71,8 @@ void VerbsEndpoint::on_chain_sent(const ibv_wc& completion) {
             over = of_transfer && end_transfer_if_over(owner, op, outcome, nbytes);
         }
     }
-    if (broken && state().ok()) {
-        fail({Status::peer_lost, Reason::lane_reset});
+    if (broken) {
+        break_off(failure);
     }
     bool told = false;
     if (op) {
@@ -76,6 +82,7 @@ void VerbsEndpoint::on_chain_sent(const ibv_wc& completion) {
     if (over && !told) {
         engine().wake_waiters(); // it had ended before, but only now there is room for another
     }
+    return true;
 }
 
 // Its requests are back, as is what they were sent from.

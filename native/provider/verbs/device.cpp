@@ -31,17 +31,6 @@ struct DeviceList {
 
 } // namespace
 
-void raise(const std::string& what, int error) {
-    const std::string text = what + ": " + std::strerror(error);
-    if (error == ENOMEM) {
-        throw NativeError(Status::no_memory, Reason::memlock, text);
-    }
-    if (error == EMFILE || error == ENFILE) {
-        throw NativeError(Status::no_memory, Reason::out_of_descriptors, text);
-    }
-    throw NativeError(Status::unsupported, Reason::none, text);
-}
-
 const shim::IbVerbs& api_or_raise() {
     const shim::IbVerbs* api = shim::ibverbs();
     if (api == nullptr) {
@@ -86,9 +75,7 @@ std::shared_ptr<Device> Device::open(const std::string& name, uint8_t port) {
                           name + " has no port " + std::to_string(port) + "; it has " +
                               std::to_string(device->attributes_.phys_port_cnt));
     }
-    if (!device->refresh()) {
-        raise("port " + std::to_string(port) + " of " + name + " does not answer", errno);
-    }
+    device->port_attributes_ = device->ask_port();
     device->pd_ = api.alloc_pd(device->context_);
     if (device->pd_ == nullptr) {
         raise("cannot make a protection domain on " + name, errno);
@@ -110,15 +97,12 @@ Device::~Device() {
     }
 }
 
-bool Device::refresh() {
+ibv_port_attr Device::ask_port() const {
     ibv_port_attr now{};
-    const int error = api_.query_port(context_, port_, &now);
-    if (error != 0) {
-        errno = error;
-        return false;
+    if (const int error = api_.query_port(context_, port_, &now); error != 0) {
+        raise("port " + std::to_string(port_) + " of " + name_ + " does not answer", error);
     }
-    port_attributes_ = now;
-    return true;
+    return now;
 }
 
 bool Device::port_active() const {

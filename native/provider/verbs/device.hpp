@@ -1,6 +1,7 @@
 // An opened RDMA device port with its protection domain: what everything else of it is made from.
 #pragma once
 
+#include "provider/verbs/refusal.hpp"
 #include "shim/ibverbs.hpp"
 
 #include <array>
@@ -30,12 +31,12 @@ public:
     ibv_context* context() const { return context_; }
     ibv_pd* pd() const { return pd_; }
     const ibv_device_attr& attributes() const { return attributes_; }
-    // As of the last refresh().
+    // As it was when it was opened: what never changes of it, and a first word on the rest.
     const ibv_port_attr& port_attributes() const { return port_attributes_; }
     bool is_ethernet() const { return port_attributes_.link_layer == IBV_LINK_LAYER_ETHERNET; }
-    // Asks the port again; false where the device does not answer any more.
-    bool refresh();
-    // As it is now; false also where the device does not answer.
+    // The port as it is now: its LID, MTU and state may be others. Throws NativeError where it does not answer.
+    [[nodiscard]] ibv_port_attr ask_port() const;
+    // False also where the device does not answer.
     bool port_active() const;
     [[nodiscard]] Gid gid(int index) const; // throws NativeError
     // Longest message that one work request may carry.
@@ -56,8 +57,6 @@ private:
     ibv_port_attr port_attributes_{};
 };
 
-// What the library or the device refused, with errno in words.
-[[noreturn]] void raise(const std::string& what, int error);
 // As Device::open: the table of functions, or NativeError that says why there is none.
 [[nodiscard]] const shim::IbVerbs& api_or_raise();
 

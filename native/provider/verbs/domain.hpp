@@ -46,11 +46,13 @@ public:
     bool alive() const override { return device_alive() && port_up_.load(std::memory_order_acquire); }
     bool lost() const override { return lost_.load(std::memory_order_acquire); }
     std::map<std::string, std::variant<int64_t, double, std::string>> facts() const override;
+    void retune(const DomainOptions& options) override;
     std::shared_ptr<Registration> reg(Region& region, uint64_t address, uint64_t nbytes, uint8_t rights) override;
-    bool poll() override;
+    Found poll() override;
     bool arm(Happening what) override;
     void woken() override;
     bool unarmed(Happening what) const override;
+    bool keeps_ends() const override { return kept_.load(std::memory_order_relaxed); }
     void close() override;
 
     // For lanes. Whoever calls what does not say "any thread" has the poller's right.
@@ -65,9 +67,10 @@ public:
     [[nodiscard]] uint16_t join(VerbsEndpoint& lane);
     void leave(uint16_t number);
     // Any thread; its receives come to the lane once it is known.
-    [[nodiscard]] std::unique_ptr<QueuePair> queue_pair() const;
+    [[nodiscard]] std::unique_ptr<QueuePair> queue_pair();
     void know(uint32_t queue_pair, VerbsEndpoint& lane);
-    // After it was destroyed: no completion of it is left then.
+    // Before it is destroyed, because a device would throw away the buffers that its completions name; and after that:
+    // no completion of it is left then, and no event.
     void forget(uint32_t queue_pair);
     // Entries of the completion queue. Any thread.
     [[nodiscard]] bool take_room(uint32_t count);
@@ -76,15 +79,17 @@ public:
     void repost(const Segment& segment);
 
 private:
-    bool reap();
+    Found reap();
+    [[gnu::cold]] void keep(const ibv_wc* first, const ibv_wc* last);
+    [[nodiscard, gnu::cold]] int take_kept(ibv_wc* ended);
     void take_receives(std::span<const ibv_wc> ended);
     void fill_receives();
     bool post_receive(uint32_t index);
     void take_completion_events();
-    void take_async_events();
+    [[gnu::cold]] void take_async_events();
     void on_async_event(const ibv_async_event& event);
     void tell_state();
-    void act_on_failures();
+    [[gnu::cold]] void act_on_failures();
     void unwatch();
     void release();
 
@@ -92,6 +97,8 @@ private:
     std::shared_ptr<Device> device_;
     const int number_;
     const Options options_;
+    std::mutex lane_options_mutex_;
+    Options lane_options_;
     const uint64_t max_piece_;
     double gbps_ = 0;
     ibv_comp_channel* channel_ = nullptr;
@@ -111,6 +118,9 @@ private:
     std::atomic<size_t> lane_count_{0};
     std::unordered_map<uint32_t, VerbsEndpoint*> by_queue_pair_;
     uint32_t polls_ = 0;
+    bool skipped_ = false;          // the last look at what arrives; the poller's
+    std::vector<ibv_wc> kept_ends_; // the poller's, as is who writes:
+    std::atomic<bool> kept_{false}; // there are any
 
     std::mutex arm_mutex_;
     std::atomic<bool> send_armed_{false};
@@ -121,7 +131,8 @@ private:
     std::atomic<bool> lost_{false}; // and its lanes know
     bool watched_ = false;          // the poller's
     std::atomic<bool> failures_{false};
-    std::vector<uint32_t> failed_queue_pairs_; // under arm_mutex_
+    std::vector<uint32_t> failed_queue_pairs_;  // under arm_mutex_
+    std::vector<uint32_t> drained_queue_pairs_; // that receive nothing more; under arm_mutex_
 };
 
 } // namespace zerohop::verbs

@@ -20,8 +20,9 @@ struct LaneHeader {
 };
 static_assert(sizeof(LaneHeader) == 4);
 
-constexpr uint64_t kLastWords = 50 * kMillisecond; // for what was sent before a close to be acknowledged
-constexpr uint64_t kFlushed = 100 * kMillisecond;  // a device that has not flushed by then is asked no more
+constexpr uint64_t kLastWords = 50 * kMillisecond;   // for what was sent before a close to be acknowledged
+constexpr uint64_t kFlushed = 100 * kMillisecond;    // a device that has not flushed by then is asked no more
+constexpr uint64_t kLastReceive = 10 * kMillisecond; // for its word on that; Soft-RoCE of Linux 6.1 never says it
 
 } // namespace
 
@@ -41,8 +42,15 @@ VerbsEndpoint::VerbsEndpoint(Engine& engine, std::shared_ptr<Peer> peer,
     unstarted_ = std::make_unique<SegmentStream>(*this);
     segments_ = unstarted_.get();
     engine.poller().exclusive([&] {
-        for (const auto& rail : rails_) {
-            numbers_.push_back(rail->join(*this));
+        try {
+            for (const auto& rail : rails_) {
+                numbers_.push_back(rail->join(*this));
+            }
+        } catch (...) { // no destructor runs: the domains would keep a lane that does not exist
+            for (size_t rail = 0; rail < numbers_.size(); ++rail) {
+                rails_[rail]->leave(numbers_[rail]);
+            }
+            throw;
         }
         for (Queue& queue : queues_) {
             queue.lane = numbers_[queue.rail];
@@ -92,6 +100,23 @@ void VerbsEndpoint::connect(const Address& remote) {
     if (!unstarted_) {
         throw NativeError(Status::closed, Reason::lane_closed, "this lane is connected already");
     }
+    struct Connecting { // the lane may be closed meanwhile, and its queue pairs must stay until this is over
+        explicit Connecting(VerbsEndpoint& of) : lane(of) {
+            const std::lock_guard lock(lane.lane());
+            if (!lane.state().ok()) {
+                throw NativeError(lane.state(), "this lane is closed");
+            }
+            lane.connecting_ = true;
+        }
+        ~Connecting() {
+            const std::lock_guard lock(lane.lane());
+            lane.connecting_ = false;
+        }
+        Connecting(const Connecting&) = delete;
+        Connecting& operator=(const Connecting&) = delete;
+        VerbsEndpoint& lane;
+    };
+    const Connecting connecting(*this);
     // As many on each rail as both sides have.
     const size_t ours = queues_.size() / rails_.size();
     const size_t both = std::min<size_t>(ours, header.queue_pairs);
@@ -100,6 +125,10 @@ void VerbsEndpoint::connect(const Address& remote) {
             QueuePairAddress address;
             const size_t at = i / ours * header.queue_pairs + i % ours;
             std::memcpy(&address, remote.bytes.data() + sizeof header + at * sizeof address, sizeof address);
+            {
+                const std::lock_guard lock(lane());
+                queues_[i].receives = true;
+            }
             queues_[i].pair->connect(address);
         } else {
             queues_[i].free = queues_[i].depth = 0; // never used
@@ -110,11 +139,10 @@ void VerbsEndpoint::connect(const Address& remote) {
 }
 
 bool VerbsEndpoint::poll() {
-    if (at_rest() && segments_->knows_empty() && !segments_->owes_word() &&
-        !work_due_.load(std::memory_order_acquire) && !post_failed_.load(std::memory_order_acquire)) {
-        return false;
-    }
-    return poll_all();
+    const bool rests = at_rest() && segments_->knows_empty() && !segments_->owes_word() &&
+                       !work_due_.load(std::memory_order_acquire) && !post_failed_.load(std::memory_order_acquire);
+    note_rest(rests);
+    return !rests && poll_all();
 }
 
 bool VerbsEndpoint::poll_all() {
@@ -197,6 +225,33 @@ bool VerbsEndpoint::idle() const {
     return torn_down_.load(std::memory_order_acquire) && FramedEndpoint::idle();
 }
 
+bool VerbsEndpoint::quiet() const {
+    const std::lock_guard lock(lane());
+    return nothing_under_way() && in_device_.load(std::memory_order_relaxed) == 0 && chains_.in_use() == 0 &&
+           posting_.empty() && flushes_.empty() && owed_.empty();
+}
+
+Outcome VerbsEndpoint::cause() const {
+    const Reason cause = cause_.load(std::memory_order_relaxed);
+    return cause == Reason::none ? state() : Outcome{state().status, cause};
+}
+
+// The poller's: a queue pair is in the error state because of this, and takes the lane with it.
+void VerbsEndpoint::break_off(Outcome cause) {
+    if (state().ok()) {
+        Reason first = Reason::none;
+        cause_.compare_exchange_strong(first, cause.reason, std::memory_order_relaxed);
+        fail({Status::peer_lost, Reason::lane_reset});
+    }
+}
+
+void VerbsEndpoint::on_last_receive(uint32_t queue_pair) {
+    const std::lock_guard lock(lane());
+    for (Queue& queue : queues_) {
+        queue.receives = queue.receives && queue.pair->number() != queue_pair;
+    }
+}
+
 void VerbsEndpoint::on_failure(Outcome outcome) {
     switch (outcome.reason) {
     case Reason::lane_reset:
@@ -255,6 +310,7 @@ void VerbsEndpoint::close(Outcome outcome) {
 // With the lane's lock held.
 void VerbsEndpoint::fail_queues() {
     failed_ = true;
+    failed_at_ns_ = now_ns();
     for (Queue& queue : queues_) {
         queue.pair->fail();
     }
@@ -265,14 +321,21 @@ bool VerbsEndpoint::tear_down() {
     if (torn_down_.load(std::memory_order_relaxed) || !closing_) {
         return false;
     }
-    const uint64_t since = now_ns() - closed_at_ns_;
+    const uint64_t now = now_ns();
+    const uint64_t since = now - closed_at_ns_;
     {
         const std::lock_guard lock(lane());
         const bool quiet = chains_.in_use() == 0 && ones_ == 0;
         if (!failed_ && (quiet || since > kLastWords)) {
             fail_queues();
         }
-        if (!failed_ || (!quiet && since < kLastWords + kFlushed)) {
+        if (!failed_ || connecting_ || (!quiet && since < kLastWords + kFlushed)) {
+            return false;
+        }
+        const bool receives = std::any_of(queues_.begin(), queues_.end(), [](const Queue& queue) {
+            return queue.receives && queue.domain->device_alive();
+        });
+        if (receives && now < failed_at_ns_ + kLastReceive) {
             return false;
         }
     }
@@ -283,10 +346,9 @@ bool VerbsEndpoint::tear_down() {
 void VerbsEndpoint::destroy_queues() {
     for (Queue& queue : queues_) {
         const uint32_t number = queue.pair->number();
+        queue.domain->forget(number);
         queue.pair->destroy();
-        if (!numbers_.empty()) {
-            queue.domain->forget(number);
-        }
+        queue.domain->forget(number);
     }
     if (segments_ != nullptr) {
         segments_->close(true);

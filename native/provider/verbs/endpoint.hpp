@@ -40,19 +40,19 @@ public:
     bool stalled() const override { return work_due_.load(std::memory_order_acquire) || anything_to_send(); }
     bool in_device() const override { return in_device_.load(std::memory_order_relaxed) != 0; }
     bool idle() const override;
+    bool quiet() const override;
+    Outcome cause() const override;
     void each_statistic(void (*visit)(void*, const char*, uint64_t), void* context) const override;
 
-    // For its domains, by the poller.
-    void on_sent(const ibv_wc& completion) {
-        if ((completion.wr_id & kOne) != 0) {
-            on_one_sent(completion);
-        } else {
-            on_chain_sent(completion);
-        }
+    // For its domains, by the poller. False: not now, because the lane is being posted to.
+    [[nodiscard]] bool on_sent(const ibv_wc& completion) {
+        return (completion.wr_id & kOne) != 0 ? on_one_sent(completion) : on_chain_sent(completion);
     }
     // False: the buffer is not kept.
     [[nodiscard]] bool on_received(const ibv_wc& completion, const Segment& segment);
     void on_broken(Outcome outcome) { fail(outcome); }
+    // A queue pair in the error state takes no further receive of the shared queue.
+    void on_last_receive(uint32_t queue_pair);
 
     // For its stream: what is sent, and where its body is to be written. With the lane's lock held; null: no room now.
     struct Outgoing {
@@ -84,7 +84,8 @@ private:
         uint8_t index = 0;
         uint16_t lane = 0; // this lane's number with the domain
         uint32_t depth = 0;
-        uint32_t free = 0; // work requests, under the lane's lock
+        uint32_t free = 0;     // work requests, under the lane's lock
+        bool receives = false; // may still take a receive of the shared queue; under the lane's lock
     };
     struct Flush {
         OpRef op;
@@ -117,13 +118,13 @@ private:
     [[nodiscard]] uint32_t add_chain(Chain::What what, const Queue& queue, uint32_t requests, uint32_t owner);
     bool send(Queue& queue, ibv_send_wr* first, uint32_t count);
     // one_request.cpp; all but the first with the lane's lock held
-    void on_one_sent(const ibv_wc& completion);
+    bool on_one_sent(const ibv_wc& completion);
     [[nodiscard]] static bool fits_one_request(const Request& request, const Queue& queue);
     void post_one(Transfer& transfer, uint32_t index, const Request& operation, Queue& queue);
     void end_one(Transfer& transfer, uint32_t index);
     void end_ones();
     // completion.cpp; all but the first three with the lane's lock held
-    void on_chain_sent(const ibv_wc& completion);
+    bool on_chain_sent(const ibv_wc& completion);
     [[nodiscard]] Outcome failure_of(const ibv_wc& completion) const;
     [[nodiscard]] Outcome as_the_peer_lives(Outcome outcome) const;
     void end_chain(Chain& chain, uint32_t index);
@@ -138,6 +139,7 @@ private:
     void fail_queues();
     bool tear_down();
     void destroy_queues();
+    void break_off(Outcome cause);
     // target.cpp
     [[nodiscard]] bool on_mark(SegmentKind kind, const std::byte* body, uint32_t nbytes);
 
@@ -167,9 +169,12 @@ private:
     std::atomic<size_t> in_device_{0};             // transfers in use, written under the lane's lock
     std::atomic<bool> work_due_{false};            // something above waits for room
     std::atomic<bool> post_failed_{false};
+    std::atomic<Reason> cause_{Reason::none};
     bool closing_ = false;
+    bool connecting_ = false;
     bool failed_ = false;
     uint64_t closed_at_ns_ = 0;
+    uint64_t failed_at_ns_ = 0;
     std::atomic<bool> torn_down_{false};
     std::atomic<uint64_t> bytes_direct_{0};
     std::atomic<uint64_t> work_requests_{0};

@@ -9,6 +9,8 @@ namespace zerohop::verbs {
 
 namespace {
 
+using Whose = MemoryRegion::Whose;
+
 const char* name_of(accel::Registrable::Kind kind) {
     switch (kind) {
     case accel::Registrable::Kind::plain:
@@ -22,11 +24,13 @@ const char* name_of(accel::Registrable::Kind kind) {
 }
 
 // What the kernel means where its word alone says little.
-std::string meaning(int error) {
+std::string meaning(int error, Whose whose) {
     std::string text = std::strerror(error);
-    if (error == EFAULT) {
+    if (error == EFAULT && whose == Whose::host) {
+        text += " (not all of it is mapped, it is mapped read-only, or its pages are a device's)";
+    } else if (error == EFAULT) {
         text += " (no driver gives these pages to the NIC: for GPU memory nvidia_peermem is missing)";
-    } else if (error == ENOMEM) {
+    } else if (error == ENOMEM && locking_is_limited()) {
         text += " (perhaps the limit of locked memory: ulimit -l)";
     } else if (error == EOPNOTSUPP) {
         text += " (not supported by the NIC's driver)";
@@ -37,10 +41,10 @@ std::string meaning(int error) {
 } // namespace
 
 MemoryRegion::MemoryRegion(std::shared_ptr<Device> device, const std::vector<accel::Registrable>& ways, uint64_t iova,
-                           size_t nbytes, int access)
+                           size_t nbytes, int access, Whose whose)
     : device_(std::move(device)) {
     std::string failed;
-    bool memory_short = false;
+    Outcome outcome{Status::unsupported, Reason::none};
     const auto note = [&failed](const accel::Registrable& way, const std::string& why) {
         failed += (failed.empty() ? "" : "; ") + std::string(name_of(way.kind)) + ": " + why;
     };
@@ -57,19 +61,20 @@ MemoryRegion::MemoryRegion(std::shared_ptr<Device> device, const std::vector<acc
             }
             return;
         }
-        memory_short = memory_short || errno == ENOMEM;
-        note(way, meaning(errno));
+        const int error = errno;
+        if (const Outcome refusal = refusal_of(error); refusal != Outcome{Status::unsupported, Reason::none}) {
+            outcome = refusal; // one way may work another time
+        }
+        note(way, meaning(error, whose));
     }
-    throw NativeError(memory_short ? Status::no_memory : Status::unsupported,
-                      memory_short ? Reason::memlock : Reason::none,
-                      "not registered with " + device_->name() + ": " + failed);
+    throw NativeError(outcome, "not registered with " + device_->name() + ": " + failed);
 }
 
 MemoryRegion::MemoryRegion(std::shared_ptr<Device> device, void* address, size_t nbytes, int access)
     : MemoryRegion(
           std::move(device),
           {{.kind = accel::Registrable::Kind::plain, .address = reinterpret_cast<uint64_t>(address), .why_not = ""}},
-          reinterpret_cast<uint64_t>(address), nbytes, access) {}
+          reinterpret_cast<uint64_t>(address), nbytes, access, Whose::host) {}
 
 MemoryRegion::~MemoryRegion() {
     if (mr_ != nullptr && device_->is_ours()) {

@@ -12,10 +12,11 @@ namespace zerohop::verbs {
 
 class MemoryRegion final : public Registration {
 public:
+    enum class Whose : uint8_t { host, accelerator };
     // `access`: IBV_ACCESS_*; `ways` are tried in this order. Throws NativeError whose text tells each step that
     // failed.
     MemoryRegion(std::shared_ptr<Device> device, const std::vector<accel::Registrable>& ways, uint64_t iova,
-                 size_t nbytes, int access);
+                 size_t nbytes, int access, Whose whose);
     // The plainest one: host memory of our own.
     MemoryRegion(std::shared_ptr<Device> device, void* address, size_t nbytes, int access);
     ~MemoryRegion() override;

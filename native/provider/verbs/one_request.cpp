@@ -76,21 +76,27 @@ void VerbsEndpoint::post_one(Transfer& transfer, uint32_t index, const Request& 
     in_device_.store(transfers_.in_use(), std::memory_order_relaxed);
 }
 
-void VerbsEndpoint::on_one_sent(const ibv_wc& completion) {
+bool VerbsEndpoint::on_one_sent(const ibv_wc& completion) {
     const bool succeeded = completion.status == IBV_WC_SUCCESS;
     Outcome outcome = succeeded ? Outcome{} : failure_of(completion);
     OpRef op;
     uint64_t nbytes = 0;
     uint64_t value = 0;
     {
-        const std::lock_guard lock(lane());
+        if (!lane().try_lock()) {
+            if (succeeded) {
+                return false;
+            }
+            lane().lock();
+        }
+        const std::lock_guard lock(lane(), std::adopt_lock);
         const uint32_t index = index_of(completion.wr_id);
         if (index >= transfers_.size()) {
-            return;
+            return true;
         }
         Transfer& transfer = transfers_[index];
         if (!transfer.is_one || transfer.generation != generation_of(completion.wr_id)) {
-            return; // of a queue pair that is gone
+            return true; // of a queue pair that is gone
         }
         op.swap(transfer.op);
         nbytes = transfer.nbytes;
@@ -100,17 +106,18 @@ void VerbsEndpoint::on_one_sent(const ibv_wc& completion) {
         }
         end_one(transfer, index); // unpins, before anybody can see the end
     }
-    if (!succeeded && state().ok()) {
-        fail({Status::peer_lost, Reason::lane_reset});
+    if (!succeeded) {
+        break_off(outcome);
     }
     if (!op) { // the lane had been closed
         engine().wake_waiters();
-        return;
+        return true;
     }
     outcome = as_the_peer_lives(outcome);
     if (!op->finish(outcome, outcome.ok() ? nbytes : 0, value)) {
         engine().wake_waiters(); // it had ended before, but only now there is room for another
     }
+    return true;
 }
 
 void VerbsEndpoint::end_ones() {

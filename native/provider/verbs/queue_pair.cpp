@@ -31,7 +31,7 @@ uint8_t mtu_code(int bytes) {
 }
 
 QueuePair::QueuePair(std::shared_ptr<Device> device, const Queues& queues, const Options& options)
-    : device_(std::move(device)), options_(options), psn_(fresh_psn()) {
+    : device_(std::move(device)), options_(options), port_(device_->ask_port()), psn_(fresh_psn()) {
     const ibv_device_attr& limits = device_->attributes();
     ibv_qp_init_attr wanted{};
     wanted.qp_type = IBV_QPT_RC;
@@ -79,14 +79,13 @@ QueuePair::QueuePair(std::shared_ptr<Device> device, const Queues& queues, const
 }
 
 QueuePairAddress QueuePair::address() const {
-    const ibv_port_attr& port = device_->port_attributes();
     QueuePairAddress address;
     address.number = number_;
     address.psn = psn_;
-    address.lid = port.lid;
-    address.link_layer = port.link_layer;
+    address.lid = port_.lid;
+    address.link_layer = port_.link_layer;
     const uint8_t wanted = mtu_code(options_.mtu);
-    address.mtu = static_cast<uint8_t>(wanted == 0 ? port.active_mtu : std::min<int>(wanted, port.active_mtu));
+    address.mtu = static_cast<uint8_t>(wanted == 0 ? port_.active_mtu : std::min<int>(wanted, port_.active_mtu));
     address.read_credit = static_cast<uint8_t>(std::min(options_.read_credit, device_->attributes().max_qp_rd_atom));
     if (options_.gid_index >= 0) {
         address.global = 1;

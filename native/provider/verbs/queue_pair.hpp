@@ -63,6 +63,7 @@ private:
 
     std::shared_ptr<Device> device_;
     const Options options_;
+    const ibv_port_attr port_; // as it was when this was made
     ibv_qp* qp_ = nullptr;
     uint32_t number_ = 0;
     uint32_t psn_ = 0;

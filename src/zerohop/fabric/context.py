@@ -14,7 +14,7 @@ from zerohop.fabric.endpoint import Endpoint, translate
 from zerohop.fabric.memory import REMOTE, WRITES, Access, MemoryRegion
 from zerohop.fabric.resource import Resource
 from zerohop.inputs import DEVICE_BY_ADDRESS, HOST
-from zerohop.machine import choose_gid, choose_nics, parse_nic_filter, process_numa_node, read_rdma_devices
+from zerohop.machine import choose_gid, choose_nics, has_gid, parse_nic_filter, process_numa_node, read_rdma_devices
 from zerohop.machine.nic_filter import NicFilter
 from zerohop.memory import RIGHTS, Memory, View
 from zerohop.registry import Export
@@ -117,6 +117,7 @@ class Context(Resource):
         Raises:
             TypeError: neither of these.
             Unsupported: there is no such device or port, or it cannot be opened.
+            DeviceFailed: it does not answer.
             Closed: the Context is closed.
         """
         self._check_open()
@@ -185,6 +186,7 @@ class DeviceContext(Resource):
             ValueError: it asks for more than the device can do, for another port, or for a GID that the port has not.
             Unsupported: the port has no usable GID, or the device refused; ``reason`` says why, ``fix`` what helps.
             RegistrationFailed: the device, or the limit of locked memory, has no room for it.
+            DeviceFailed: the device does not answer.
             Closed: the DeviceContext is closed.
         """
         config = EndpointConfig() if config is None else config
@@ -281,13 +283,13 @@ class DeviceContext(Resource):
 
     def _gid_index(self, config: EndpointConfig) -> int:
         """Index of the GID that an endpoint is to use, -1: none."""
-        # Tables are long and change rarely: read again only where the last look does not do.
+        # Tables are long and change rarely: read again only where the last look does not do any more.
         if self._described is not None:
             try:
                 choice = choose_gid(self._described, config.gid_index)
             except ValueError:
                 choice = None
-            if choice is not None and choice.gid is not None:
+            if choice is not None and choice.gid is not None and has_gid(self.device.name, self.port, choice.gid):
                 return choice.gid.index
         described = (device for device in read_rdma_devices() if device.name == self.device.name)
         port = next((port for device in described for port in device.ports if port.number == self.port), None)

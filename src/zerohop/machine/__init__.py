@@ -12,7 +12,7 @@ from zerohop.machine.host import Cpu, Kernel
 from zerohop.machine.listening import Listening
 from zerohop.machine.memory import Limits, MemorySizes
 from zerohop.machine.nic_filter import NicFilter, parse_nic_filter
-from zerohop.machine.nics import Gid, Nic, PKey, RdmaDevice, RdmaPort, read_rdma_devices
+from zerohop.machine.nics import Gid, Nic, PKey, RdmaDevice, RdmaPort, has_gid, read_rdma_devices
 from zerohop.machine.pci import Distance, PciPlace, distance, read_place
 from zerohop.machine.providers import ProviderFacts
 from zerohop.machine.topology import NicChoice, NicSelection, RejectedNic, choose_nics, process_numa_node
@@ -41,6 +41,7 @@ __all__ = [
     "choose_gid",
     "choose_nics",
     "distance",
+    "has_gid",
     "inspect",
     "needs_grh",
     "parse_nic_filter",

@@ -153,6 +153,13 @@ def read_rdma_devices(root: Path = Path("/")) -> tuple[RdmaDevice, ...]:
     return tuple(_rdma_device(root, folder) for folder in sorted(folders, key=lambda folder: by_number(folder.name)))
 
 
+def has_gid(device: str, port: int, gid: Gid, root: Path = Path("/")) -> bool:
+    """Whether that entry of a port's table is still what it was when it was read; a look at two files."""
+    folder = root / f"sys/class/infiniband/{device}/ports/{port}"
+    now = files.text(folder / f"gids/{gid.index}"), files.text(folder / f"gid_attrs/types/{gid.index}") or ""
+    return now == (gid.text, gid.type)
+
+
 def by_number(name: str) -> tuple[tuple[str, int], ...]:
     """A sorting key that counts: mlx5_2 comes before mlx5_10."""
     return tuple((text, int(digits or -1)) for text, digits in re.findall(r"(\D*)(\d*)", name))

@@ -73,6 +73,16 @@ void set_port(const std::string& device, bool up) {
     progress_all();
 }
 
+void set_lid(const std::string& device, uint16_t lid) {
+    const std::lock_guard lock(world().mutex);
+    for (const auto& each : world().devices) {
+        if (device == each->name) {
+            each->port.lid = lid;
+        }
+    }
+    raise_everywhere(device, IBV_EVENT_LID_CHANGE);
+}
+
 void hold_requests(bool held) {
     const std::lock_guard lock(world().mutex);
     world().requests_held = held;
@@ -89,6 +99,28 @@ void hold_completions(bool held) {
     }
 }
 
+void hold_posts(const std::vector<uint32_t>& queue_pairs) {
+    const std::lock_guard lock(world().mutex);
+    world().posts_held = {queue_pairs.begin(), queue_pairs.end()};
+    world().acknowledged.notify_all();
+}
+
+size_t posts_waiting() {
+    const std::lock_guard lock(world().mutex);
+    return world().posts_waiting;
+}
+
+void hold_connects(bool held) {
+    const std::lock_guard lock(world().mutex);
+    world().connects_held = held;
+    world().acknowledged.notify_all();
+}
+
+size_t connects_waiting() {
+    const std::lock_guard lock(world().mutex);
+    return world().connects_waiting;
+}
+
 std::optional<Modified> modified(uint32_t queue_pair, ibv_qp_state state) {
     const std::lock_guard lock(world().mutex);
     const QueuePair* pair = find(queue_pair);
@@ -102,6 +134,15 @@ std::optional<ibv_qp_init_attr> created(uint32_t queue_pair) {
     const std::lock_guard lock(world().mutex);
     const QueuePair* pair = find(queue_pair);
     return pair == nullptr ? std::nullopt : std::optional(pair->made_with);
+}
+
+size_t receives(const std::string& device) {
+    const std::lock_guard lock(world().mutex);
+    size_t posted = 0;
+    for (const SharedReceiveQueue* shared : world().shared_receive_queues) {
+        posted += device == static_cast<Context*>(shared->context)->of->name ? shared->queue.posted.size() : 0;
+    }
+    return posted;
 }
 
 std::vector<uint32_t> queue_pairs(const std::string& device) {
@@ -136,7 +177,9 @@ void reset() {
     const std::lock_guard lock(world().mutex);
     World& all = world();
     all.failures = {};
-    all.requests_held = all.completions_held = false;
+    all.requests_held = all.completions_held = all.connects_held = false;
+    all.posts_held.clear();
+    all.acknowledged.notify_all();
     all.open.misuses = 0;
     for (const auto& device : all.devices) {
         device->port.state = IBV_PORT_ACTIVE;

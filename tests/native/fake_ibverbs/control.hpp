@@ -35,6 +35,8 @@ void fail_request(uint32_t queue_pair, ibv_wc_status status);
 void raise_qp(uint32_t queue_pair, ibv_event_type type);
 void raise_cq_of(uint32_t queue_pair, ibv_event_type type); // of the queue of its sends
 void raise_device(const std::string& device, ibv_event_type type);
+// With its event.
+void set_lid(const std::string& device, uint16_t lid);
 // With its event. Over a port that is down requests wait, as if they were tried again for ever.
 void set_port(const std::string& device, bool up);
 
@@ -42,6 +44,14 @@ void set_port(const std::string& device, bool up);
 void hold_requests(bool held);
 // While held, completions are there and cannot be seen.
 void hold_completions(bool held);
+
+// A request that is posted to one of these is kept waiting in the call.
+void hold_posts(const std::vector<uint32_t>& queue_pairs);
+[[nodiscard]] size_t posts_waiting();
+
+// While held, a queue pair that is to become ready to receive does not: the call waits.
+void hold_connects(bool held);
+[[nodiscard]] size_t connects_waiting();
 
 // What the last ibv_modify_qp to this state was given.
 struct Modified {
@@ -51,6 +61,8 @@ struct Modified {
 [[nodiscard]] std::optional<Modified> modified(uint32_t queue_pair, ibv_qp_state state);
 // What ibv_create_qp was given in the end.
 [[nodiscard]] std::optional<ibv_qp_init_attr> created(uint32_t queue_pair);
+// Receives that are posted to the shared queues of a device.
+[[nodiscard]] size_t receives(const std::string& device);
 [[nodiscard]] std::vector<uint32_t> queue_pairs(const std::string& device);
 // Requests of a queue pair that are posted and not carried out.
 [[nodiscard]] size_t waiting(uint32_t queue_pair);

@@ -112,6 +112,7 @@ ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* wanted) {
     shared->queue.max_sge = static_cast<int>(wanted->attr.max_sge);
     ++static_cast<Domain*>(pd)->users;
     ++world().open.shared_receive_queues;
+    world().shared_receive_queues.insert(shared);
     return shared;
 }
 
@@ -124,6 +125,7 @@ int ibv_destroy_srq(ibv_srq* srq) {
     }
     --static_cast<Domain*>(shared->pd)->users;
     --world().open.shared_receive_queues;
+    world().shared_receive_queues.erase(shared);
     delete shared;
     return 0;
 }
@@ -165,7 +167,10 @@ ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* wanted) {
 }
 
 int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* wanted, int mask) {
-    const std::lock_guard lock(world().mutex);
+    std::unique_lock lock(world().mutex);
+    ++world().connects_waiting;
+    world().acknowledged.wait(lock, [&] { return !world().connects_held || wanted->qp_state != IBV_QPS_RTR; });
+    --world().connects_waiting;
     auto& pair = *static_cast<QueuePair*>(qp);
     if (fails(Call::modify_qp, qp->context)) {
         return errno;

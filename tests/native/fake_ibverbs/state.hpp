@@ -156,12 +156,17 @@ struct World {
     std::map<uint32_t, Memory*> memory; // by key, which is lkey and rkey
     std::map<uint32_t, QueuePair*> queue_pairs;
     std::set<CompletionQueue*> completion_queues;
+    std::set<SharedReceiveQueue*> shared_receive_queues;
     std::array<std::pair<int, int>, static_cast<size_t>(Call::count)> failures{}; // calls until then, and errno
     Census open;
     uint32_t next_key = 0x1000;
     uint32_t next_number = 0x11;
     bool requests_held = false;
     bool completions_held = false;
+    std::set<uint32_t> posts_held; // by queue pair
+    size_t posts_waiting = 0;
+    bool connects_held = false;
+    size_t connects_waiting = 0;
 };
 
 [[nodiscard]] World& world();

@@ -84,7 +84,10 @@ void progress_all() {
 }
 
 int post_send(ibv_qp* qp, ibv_send_wr* first, ibv_send_wr** bad) {
-    const std::lock_guard lock(world().mutex);
+    std::unique_lock lock(world().mutex);
+    ++world().posts_waiting;
+    world().acknowledged.wait(lock, [&] { return !world().posts_held.contains(qp->qp_num); });
+    --world().posts_waiting;
     auto& pair = *static_cast<QueuePair*>(qp);
     int error = 0;
     for (ibv_send_wr* request = first; request != nullptr && error == 0; request = request->next) {

@@ -1,0 +1,197 @@
+// The thread that polls while no caller does: its life, when it wakes, and to whom it gives way.
+#include "engine/poller.hpp"
+#include "engine/sleep.hpp"
+
+#include <algorithm>
+#include <poll.h>
+#include <pthread.h>
+#include <unistd.h>
+#include <utility>
+
+namespace zerohop {
+
+namespace {
+
+constexpr uint64_t kLinger = 5 * kMillisecond;
+constexpr uint64_t kLoopFirst = 100 * kMicrosecond; // about what waking a thread on another processor takes
+
+} // namespace
+
+void Poller::start() {
+    thread_ = std::thread([this] { run(); });
+    pthread_setname_np(thread_.native_handle(), "zerohop-poll");
+    started_.wait(false); // a peer that looks at the page must find it held
+}
+
+void Poller::stop() {
+    stop_.store(true, std::memory_order_seq_cst);
+    kick_progress(Kick::work);
+    wake_sleeping_caller();
+    parked_.notify_all();
+    if (thread_.joinable()) {
+        thread_.join();
+    }
+}
+
+void Poller::abandon() {
+    stop_.store(true);
+    if (thread_.joinable()) {
+        // Not detached: it is no thread of this process, which must not be asked of the C library.
+        static_cast<void>(new std::thread(std::move(thread_)));
+    }
+    for (Descriptor* fd : {&kick_fd_, &descriptors_epoll_, &progress_epoll_, &caller_epoll_}) {
+        fd->reset();
+    }
+}
+
+// The message woke an event loop, too. It is there sooner when it polls itself, and would only be held up by us; but
+// it may be busy with something else.
+void Poller::let_loop_go_first() {
+    pollfd entry{kick_fd_.get(), POLLIN, 0};
+    const timespec limit = duration(kLoopFirst);
+    ppoll(&entry, 1, &limit, nullptr);
+}
+
+// Callers that come and go see to everything. How long, after the last of them left, it is left to them.
+uint64_t Poller::recent_left(uint64_t now) const {
+    const uint64_t until = last_left_ns_.load(std::memory_order_relaxed) + kStreak;
+    return now < until ? until - now : 0;
+}
+
+// The same where they leave devices unarmed, so that it has to be seen soon that no more of them come. 0: no streak.
+uint64_t Poller::streak_left(uint64_t now) {
+    return late_.load(std::memory_order_relaxed) < kLate && devices_unarmed() ? recent_left(now) : 0;
+}
+
+Poller::Nap Poller::nap(uint64_t linger_until) {
+    Nap nap;
+    const uint64_t now = now_ns();
+    const uint64_t linger = linger_until == 0 ? UINT64_MAX : linger_until - std::min(linger_until, now);
+    // A caller that polls for long arms when it sleeps itself, and tells when it leaves.
+    const uint64_t streak = streak_left(now);
+    const bool armed_late = streak == 0 && callers_.load(std::memory_order_seq_cst) == 0 && work_.arm(false);
+    const uint64_t limit = std::min({work_.left(now).sleep_limit_ns, linger, streak != 0 ? streak : UINT64_MAX});
+    wakes_at_.store(limit == UINT64_MAX ? UINT64_MAX : now + limit, std::memory_order_seq_cst);
+    // Either this sees what was posted while wakes_at_ was old, or it has kicked.
+    const Left left = work_.left(now_ns());
+    nap.none = armed_late || (callers_.load(std::memory_order_seq_cst) == 0 && left.ready);
+    if (!nap.none) {
+        uint64_t asleep = std::min(limit, left.sleep_limit_ns);
+        if (callers_.load(std::memory_order_seq_cst) == 0 && left.unarmed) {
+            asleep = std::min(asleep, kStreak); // a caller that was here when devices were armed has left
+        }
+        nap.rung = sleep_on(progress_epoll_.get(), asleep);
+        nap.theirs = !nap.rung && (asleep == streak || asleep == linger) && recent_left(now_ns()) != 0;
+        sleeps_.fetch_add(1, std::memory_order_relaxed);
+    }
+    wakes_at_.store(0, std::memory_order_seq_cst);
+    return nap;
+}
+
+Poller::Kick Poller::take_kick(bool rung) {
+    if (!rung && !kicked_.load(std::memory_order_seq_cst)) {
+        return Kick::none;
+    }
+    // Also where no kick is known of: one that was taken before it had written may ring now.
+    uint64_t count = 0;
+    [[maybe_unused]] const ssize_t got = read(kick_fd_.get(), &count, sizeof count);
+    // After the read, which may not take a later kick.
+    const bool kicked = kicked_.exchange(false, std::memory_order_seq_cst);
+    const bool for_work = work_kicked_.exchange(false, std::memory_order_seq_cst);
+    return for_work ? Kick::work : kicked ? Kick::sleep_less : Kick::none;
+}
+
+// What rings, and what a device says, is taken; else it would ring again.
+void Poller::take_rings(bool by_peer) {
+    work_.woken();
+    if (by_peer && listening_loops_.load(std::memory_order_seq_cst) != 0) {
+        let_loop_go_first();
+    }
+    if (sleeping_callers_.load(std::memory_order_seq_cst) == 0) {
+        presence_.drain();
+        if (sleeping_callers_.load(std::memory_order_seq_cst) != 0) {
+            presence_.ring(); // that may have been the sleeper's message
+        }
+    }
+}
+
+bool Poller::park_if_caller_sleeps() {
+    if (sleeping_callers_.load(std::memory_order_seq_cst) == 0) {
+        return false;
+    }
+    const uint32_t ticket = parked_.prepare();
+    if (sleeping_callers_.load(std::memory_order_seq_cst) != 0 && !stop_.load(std::memory_order_seq_cst)) {
+        parked_.wait(ticket, kSecond);
+    } else {
+        parked_.cancel();
+    }
+    return true;
+}
+
+void Poller::run() {
+    presence_.hold();
+    started_.store(true);
+    started_.notify_all();
+    // After a kick: operations come and go, do not make each of them kick again; and what was cancelled without a
+    // trace elsewhere is cleaned up by a tick, which must come before a long sleep. 0: neither.
+    uint64_t linger_until = 0;
+    uint64_t linger = kLinger;
+    while (!stop_.load(std::memory_order_seq_cst)) {
+        if (park_if_caller_sleeps()) {
+            continue;
+        }
+        if (callers_.load(std::memory_order_seq_cst) == 0) {
+            presence_.set_sleeping(true);
+        }
+        const Nap slept = nap(linger_until);
+        const Kick kick = take_kick(slept.rung);
+        const uint64_t woken = now_ns();
+        // What rings beside a kick that is for the sleep alone ends the next one at once.
+        const bool look = slept.none || kick == Kick::work || (kick == Kick::none && !slept.theirs);
+        if (look && (slept.rung || slept.none)) {
+            take_rings(slept.rung && kick == Kick::none);
+        }
+        if (kick != Kick::none) {
+            linger = std::max(asked_ns_.exchange(0, std::memory_order_relaxed), kLinger);
+        }
+        const bool polled = look && callers_.load(std::memory_order_seq_cst) == 0 && try_polling();
+        if (polled) {
+            spin_as_progress();
+            polling_.unlock();
+            finished_.notify_all();
+        }
+        if (kick != Kick::none || (!polled && linger_until != 0)) { // a caller polls, or did, perhaps not long enough
+            linger_until = woken + linger;
+        } else if (linger_until <= woken) {
+            linger_until = 0;
+        }
+        while (exclusive_.load(std::memory_order_seq_cst) != 0) {
+            nap_shortly();
+        }
+    }
+    presence_.release();
+}
+
+void Poller::spin_as_progress() {
+    presence_.set_sleeping(false);
+    progress_polls_.store(true, std::memory_order_relaxed);
+    uint64_t spin_end = 0; // it woke for nothing (a timer, a new deadline) until it has found something
+    while (callers_.load(std::memory_order_relaxed) == 0 && exclusive_.load(std::memory_order_relaxed) == 0 &&
+           !stop_.load(std::memory_order_relaxed)) {
+        // Who posts one thing after the other, and waits for none, is only held up by what looks for the end of each.
+        const bool more = work_.poll() == Found::work;
+        const uint64_t now = now_ns();
+        tick_when_due(now);
+        if (more) {
+            turns_.found();
+            spin_end = now + spin_ns_;
+        } else if (now >= spin_end) {
+            break;
+        } else {
+            turns_.pass(now, presence_.take_woke_peer());
+        }
+    }
+    progress_polls_.store(false, std::memory_order_relaxed);
+}
+
+} // namespace zerohop

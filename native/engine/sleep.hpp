@@ -1,0 +1,34 @@
+// Sleeping until a descriptor is readable, for a time in nanoseconds.
+#pragma once
+
+#include "engine/clock.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <ctime>
+#include <sys/epoll.h>
+
+namespace zerohop {
+
+inline timespec duration(uint64_t ns) {
+    return {static_cast<time_t>(ns / kSecond), static_cast<long>(ns % kSecond)};
+}
+
+// Whether a descriptor became readable, and not only the time was up. Rounds up to milliseconds only where the kernel
+// knows no finer wait.
+inline bool sleep_on(int epoll, uint64_t limit_ns) {
+    epoll_event events[4];
+    if (limit_ns == UINT64_MAX) {
+        return epoll_wait(epoll, events, 4, -1) > 0;
+    }
+    const timespec limit = duration(limit_ns);
+    int ready = epoll_pwait2(epoll, events, 4, &limit, nullptr);
+    if (ready < 0 && errno == ENOSYS) {
+        ready =
+            epoll_wait(epoll, events, 4, static_cast<int>(std::min<uint64_t>(limit_ns / kMillisecond + 1, 1'000'000)));
+    }
+    return ready > 0;
+}
+
+} // namespace zerohop

@@ -1,0 +1,147 @@
+// What the completion queues of a domain tell: ends of what its lanes have posted, and what has come in for them.
+#include "provider/verbs/completion.hpp"
+#include "provider/verbs/domain.hpp"
+#include "provider/verbs/endpoint.hpp"
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace zerohop::verbs {
+
+namespace {
+
+constexpr uint32_t kMinReceives = 128;
+constexpr uint32_t kReceivesPerLane = 32;
+constexpr int kBatch = 32;
+constexpr uint32_t kLookForEvents = 1 << 14; // polls; only for a process that never sleeps
+
+} // namespace
+
+Found VerbsDomain::poll() {
+    const Found found = reap();
+    if (failures_.load(std::memory_order_acquire)) {
+        act_on_failures();
+        return Found::work;
+    }
+    if (++polls_ % kLookForEvents == 0) {
+        const std::lock_guard lock(arm_mutex_);
+        take_async_events();
+    }
+    return found;
+}
+
+Found VerbsDomain::reap() {
+    const bool unseen = unseen_.load(std::memory_order_relaxed);
+    if (unseen) {
+        unseen_.store(false, std::memory_order_seq_cst); // before the look
+    }
+    std::array<ibv_wc, kBatch> ended;
+    const bool kept = kept_.load(std::memory_order_relaxed);
+    const int sent = kept ? take_kept(ended.data()) : ibv_poll_cq(send_queue_, kBatch, ended.data());
+    int taken = 0;
+    for (; taken < sent; ++taken) {
+        const ibv_wc& completion = ended[static_cast<size_t>(taken)];
+        VerbsEndpoint* lane = lanes_[lane_of(completion.wr_id)]; // null: it has left
+        if (lane != nullptr && !lane->on_sent(completion)) [[unlikely]] {
+            keep(ended.data() + taken, ended.data() + sent);
+            break;
+        }
+    }
+    // While nothing but ends comes, half of the looks are saved. Where nobody looks again, the queue is armed.
+    const bool may_be_more = sent == kBatch || kept;
+    skipped_ = !skipped_ && taken > 0 && !may_be_more && !unseen && receive_armed_.load(std::memory_order_relaxed);
+    if (skipped_) {
+        return Found::ends;
+    }
+    const int received = ibv_poll_cq(receive_queue_, kBatch, ended.data());
+    if (received > 0) {
+        take_receives({ended.data(), static_cast<size_t>(received)});
+    }
+    if ((may_be_more && taken == sent) || received == kBatch) {
+        unseen_.store(true, std::memory_order_relaxed);
+    }
+    return received > 0 ? Found::work : taken > 0 ? Found::ends : Found::nothing;
+}
+
+// A lane that somebody posts to just now is not waited for: over some devices that takes long, and who posts one thing
+// after the other would have to be met between two. What it does not take is kept, with all that comes after it,
+// because their order matters.
+void VerbsDomain::keep(const ibv_wc* first, const ibv_wc* last) {
+    kept_ends_.assign(first, last);
+    kept_.store(true, std::memory_order_relaxed);
+}
+
+int VerbsDomain::take_kept(ibv_wc* ended) {
+    std::copy(kept_ends_.begin(), kept_ends_.end(), ended);
+    kept_.store(false, std::memory_order_relaxed);
+    return static_cast<int>(kept_ends_.size());
+}
+
+void VerbsDomain::take_receives(std::span<const ibv_wc> ended) {
+    for (const ibv_wc& completion : ended) {
+        const auto index = static_cast<uint32_t>(completion.wr_id);
+        const Segment segment{index, receives_[index].data, completion.byte_len};
+        const auto owner = by_queue_pair_.find(completion.qp_num);
+        if (completion.status != IBV_WC_SUCCESS || owner == by_queue_pair_.end() ||
+            !owner->second->on_received(completion, segment)) {
+            repost(segment);
+        }
+    }
+    if (!idle_receives_.empty()) {
+        fill_receives();
+    }
+}
+
+void VerbsDomain::forget(uint32_t queue_pair) {
+    by_queue_pair_.erase(queue_pair);
+    while (reap() != Found::nothing ||
+           kept_.load(std::memory_order_relaxed)) { // what is left of it names nobody any more
+        if (kept_.load(std::memory_order_relaxed)) {
+            nap_shortly(); // a lane is being posted to
+        }
+    }
+    const std::lock_guard lock(arm_mutex_);
+    std::erase(failed_queue_pairs_, queue_pair); // its number may be another's soon
+    std::erase(drained_queue_pairs_, queue_pair);
+}
+
+void VerbsDomain::repost(const Segment& segment) {
+    if (!post_receive(segment.index)) {
+        idle_receives_.push_back(segment.index);
+    }
+}
+
+bool VerbsDomain::post_receive(uint32_t index) {
+    ibv_sge piece{reinterpret_cast<uint64_t>(receives_[index].data), kSegmentBytes, receives_[index].key};
+    ibv_recv_wr request{};
+    request.wr_id = index;
+    request.sg_list = &piece;
+    request.num_sge = 1;
+    ibv_recv_wr* bad = nullptr;
+    return ibv_post_srq_recv(shared_receive_, &request, &bad) == 0;
+}
+
+// As many as the lanes may need; with very many lanes fewer, and then a sender that finds none tries again by itself.
+void VerbsDomain::fill_receives() {
+    while (!idle_receives_.empty() && post_receive(idle_receives_.back())) {
+        idle_receives_.pop_back();
+    }
+    const auto wanted = static_cast<uint32_t>(lane_count_.load()) * kReceivesPerLane;
+    const uint32_t target = std::clamp(wanted, std::min(kMinReceives, most_receives_), most_receives_);
+    while (receives_.size() < target) {
+        const Buffer buffer = receive_buffers_.take();
+        if (!buffer) {
+            return;
+        }
+        receives_.push_back(buffer);
+        if (!post_receive(static_cast<uint32_t>(receives_.size() - 1))) {
+            idle_receives_.push_back(static_cast<uint32_t>(receives_.size() - 1));
+            return;
+        }
+    }
+}
+
+} // namespace zerohop::verbs

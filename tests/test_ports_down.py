@@ -1,0 +1,124 @@
+"""A NIC's port goes down under a lane: who gives the lane up, and who does not.
+
+Over NICs that are faked (support/fake_nics.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.fake_nics import NBYTES, change_ports, end_of, lane_of, numbers, of, write_over
+from support.lanes import eventually
+from support.pattern import pattern
+from zerohop import lanes, wire
+from zerohop.peers import Peers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.fake_nics import Heard, Pair
+
+
+@pytest.fixture
+def port_changes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the ports of which a Context has taken notice, from now on."""
+    noticed: list[int] = []
+    port_changed = Peers._port_changed
+
+    def noticing(self: Peers, number: int) -> None:
+        port_changed(self, number)
+        noticed.append(number)
+
+    monkeypatch.setattr(Peers, "_port_changed", noticing)
+    return noticed
+
+
+@pytest.mark.parametrize("side", ["the one that dialled", "the other"])
+def test_an_idle_lane_is_replaced_before_anybody_uses_it(nic_pair: Callable[..., Pair], side: str) -> None:
+    both = nic_pair()
+    connection, other = both.connect()
+    source, target = both.here.register(pattern(8, NBYTES)), both.there.alloc(NBYTES)
+    handle = target.share("rw")
+    write_over(both.here, source, handle)
+    change_ports(both.nics if side == "the one that dialled" else both.their_nics, "fake0", alive=False)
+    eventually(lambda: 0 not in numbers(connection) == numbers(other) != [], "the lane is not replaced")
+    assert lane_of(connection, "verbs").rails == (1,)
+    assert write_over(both.here, source, handle).startswith("verbs (rdma)")
+    assert connection.notify(1).result(5) == 0
+
+
+@pytest.mark.parametrize("busy", ["the one whose port it is", "the other"])
+def test_a_lane_is_left_to_those_who_use_it(
+    nic_pair: Callable[..., Pair], heard: Heard, port_changes: list[int], busy: str
+) -> None:
+    """A port may be back before the NICs give up."""
+    both = nic_pair()
+    connection, other = both.connect()
+    asks = busy == "the other"
+    end_of(other if asks else connection).busy = True
+    change_ports(both.nics, "fake0", alive=False)
+    eventually(lambda: bool(port_changes), "nobody noticed")
+    if asks:
+        eventually(lambda: bool(of(wire.LaneQuiet, heard.received)), "the peer is not asked")
+        assert both.there._control.wait(asyncio.sleep, 0, timeout=5)
+    assert [message.answer for message in of(wire.LaneQuiet, heard.sent)] == ([False] if asks else [])
+    assert numbers(connection) == numbers(other) == [0]
+    change_ports(both.nics, "fake0", alive=True)
+    assert connection.notify(1).result(5) == 0
+    assert numbers(connection) == numbers(other) == [0]
+
+
+@pytest.mark.parametrize("meanwhile", ["the port is back", "it is used again"])
+def test_an_answer_that_comes_late_ends_no_lane(
+    nic_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, heard: Heard, meanwhile: str
+) -> None:
+    both = nic_pair()
+    connection, other = both.connect()
+    quiet = lanes.Lanes.quiet
+    late: list[wire.LaneQuiet] = []
+
+    def holding(self: lanes.Lanes, message: wire.LaneQuiet) -> None:
+        if message.answer:
+            late.append(message)
+        else:
+            quiet(self, message)
+
+    monkeypatch.setattr(lanes.Lanes, "quiet", holding)
+    change_ports(both.nics, "fake0", alive=False)
+    eventually(lambda: bool(late), "the peer is not asked, or does not answer")
+    if meanwhile == "the port is back":
+        change_ports(both.nics, "fake0", alive=True)
+    else:
+        end_of(connection).busy = True
+    assert connection._session is not None
+    both.here._control.call(quiet, connection._session.lanes, late[0])
+    assert both.here._control.wait(asyncio.sleep, 0, timeout=5)
+    assert numbers(connection) == numbers(other) == [0]
+    assert not of(wire.LaneDown, heard.sent)
+
+
+def test_whoever_asks_about_a_lane_without_ports_is_not_believed(nic_pair: Callable[..., Pair]) -> None:
+    both = nic_pair()
+    both.nics.swallows = True
+    connection, other = both.connect()
+    assert connection.provider == "tcp"
+    session = connection._session
+    assert session is not None
+    for number in (0, 2):  # one that is no more, and the one that is
+        both.here._control.call(session._channel.post, wire.LaneQuiet(number=number))
+    eventually(lambda: not other.alive, "the peer answers")
+    assert "without ports" in str(other._lost)
+
+
+def test_a_lane_stays_where_it_is_the_only_way(
+    nic_pair: Callable[..., Pair], heard: Heard, port_changes: list[int]
+) -> None:
+    both = nic_pair(nics=1, only=True)
+    connection, _ = both.connect()
+    change_ports(both.nics, "fake0", alive=False)
+    eventually(lambda: bool(port_changes), "nobody noticed")
+    assert not of(wire.LaneQuiet, heard.sent)
+    assert numbers(connection) == [0]
