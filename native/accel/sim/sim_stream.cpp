@@ -59,7 +59,7 @@ SimStream::~SimStream() {
         // A forked child has no such thread: joining would hang, and so may its locks. The thread's own reference
         // keeps the core, which the child thus leaks instead of destroying a condition variable in use. So is the
         // thread leaked: the C library of the child must not be asked to detach it.
-        static_cast<void>(thread_.release());
+        [[maybe_unused]] const std::thread* leaked = thread_.release();
         return;
     }
     core_->stop();
