@@ -120,12 +120,12 @@ void register_operation(nb::module_& m) {
             [](const PyOp& self, const PyQueue& queue, uint64_t token) {
                 const bool armed = self.op && self.op->arm(queue.queue, token);
                 if (armed) {
-                    self.engine->note_awaited();
-                }
-                if (armed && self.engine->poller().devices_unarmed()) {
                     const std::shared_ptr<Engine> engine = self.engine; // another thread may take the end over
-                    const Released release;
-                    engine->poller().arm_devices();
+                    if (engine->poller().devices_unarmed()) {
+                        const Released release;
+                        engine->poller().arm_devices();
+                    }
+                    engine->note_awaited(); // also of what that look has left
                 }
                 return armed;
             },

@@ -271,7 +271,7 @@ void Engine::after_post(Endpoint& endpoint, const Request& request, const Posted
     if (ours && (endpoint.has_local_work() || endpoint.stalled())) {
         poller_.kick();
     } else if (ours && endpoint.needs_polling()) {
-        poller_.limit_sleep(now, kDeviceInterval);
+        poller_.limit_sleep(now_ns(), kDeviceInterval); // a post may take longer than that
     } else {
         note_pending(request.deadline_ns, now);
     }
@@ -283,7 +283,8 @@ void Engine::note_pending(uint64_t deadline_ns, uint64_t now) {
 }
 
 void Engine::note_awaited() {
-    poller_.limit_sleep(now_ns(), kPresenceInterval);
+    const bool kept = keeps_ends_.load(std::memory_order_relaxed); // this one's, perhaps
+    poller_.limit_sleep(now_ns(), kept ? kDeviceInterval : kPresenceInterval);
 }
 
 bool Engine::wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep) {

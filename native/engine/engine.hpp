@@ -123,8 +123,8 @@ private:
     static constexpr uint64_t kPresenceInterval = 5 * kMillisecond;
     // What nobody waits for, and no device tells, is looked at so often: what pends may be given up, memory given back.
     static constexpr uint64_t kUnattended = 50 * kMillisecond;
-    // How long is slept between: less, because a post tells what is due from when it began. One that took as long as
-    // the difference would cut the sleep that began meanwhile, and so would the next.
+    // How long is slept between. Less, because a post says by when from its own start: a sleep that began during a post
+    // of up to the difference is not cut when that is over, and by the next one again.
     static constexpr uint64_t kUnattendedSleep = 40 * kMillisecond;
     // How often is looked at what nobody tells: device copies, ends of which the lane was being posted to.
     static constexpr uint64_t kDeviceInterval = 50 * kMicrosecond;
@@ -150,6 +150,7 @@ private:
     std::vector<std::shared_ptr<Peer>> peers_; // index = id
     std::atomic<int> remote_peers_{0};
     std::atomic<uint64_t> may_wait_ns_{0}; // what poll() found last
+    std::atomic<bool> keeps_ends_{false};  // a domain does
 
     struct RouteEntry {
         uint32_t generation = 1;

@@ -9,7 +9,8 @@ namespace zerohop {
 struct Left {
     bool ready = false;   // poll() would find something
     bool unarmed = false; // something may happen in a device that somebody must act upon, and nobody would notice
-    uint64_t sleep_limit_ns = UINT64_MAX; // tick() or poll() must run by then
+    uint64_t sleep_limit_ns = UINT64_MAX;        // tick() or poll() must run by then
+    uint64_t caller_sleep_limit_ns = UINT64_MAX; // and then, too, where it is a caller that sleeps
 };
 
 // What a poll() did: nothing, see to the ends of operations that nobody waits for, or anything else, which is likely to

@@ -348,9 +348,13 @@ void Poller::sleep_as_caller(const std::function<bool()>& done, uint64_t deadlin
     if (!done() && !work_.arm(true) && !work_.left(now_ns()).ready) {
         const uint64_t now = now_ns();
         uint64_t limit = deadline_ns == 0 ? UINT64_MAX : deadline_ns - std::min(deadline_ns, now);
-        limit = std::min(limit, work_.left(now).sleep_limit_ns);
+        const auto most = [&] {
+            const Left left = work_.left(now);
+            return std::min(left.sleep_limit_ns, left.caller_sleep_limit_ns);
+        };
+        limit = std::min(limit, most());
         caller_wakes_at_.store(limit == UINT64_MAX ? UINT64_MAX : now + limit, std::memory_order_seq_cst);
-        limit = std::min(limit, work_.left(now).sleep_limit_ns); // as the progress thread: this sees it, or is kicked
+        limit = std::min(limit, most()); // as the progress thread: this sees it, or is kicked
         sleeps_.fetch_add(1, std::memory_order_relaxed);
         if (exclusive_.load(std::memory_order_seq_cst) == 0) {
             sleep_on(caller_epoll_.get(), limit);

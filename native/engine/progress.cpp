@@ -24,11 +24,16 @@ Found Engine::poll() {
         }
         rests &= endpoint->rests();
     }
+    bool keeps_ends = false;
     bool told = operations_.awaited() == 0; // by the devices, of what somebody must act upon
     for (const auto& domain : domains_) {
         told &= !domain->unarmed(Domain::Happening::arrivals);
-        rests &= !domain->keeps_ends();
+        keeps_ends |= domain->keeps_ends();
     }
+    if (keeps_ends != keeps_ends_.load(std::memory_order_relaxed)) {
+        keeps_ends_.store(keeps_ends, std::memory_order_seq_cst); // before it is asked how long others sleep
+    }
+    rests &= !keeps_ends;
     may_wait_ns_.store(!rests ? 0 : told ? kUnattended : kStreak, std::memory_order_relaxed);
     if (!device_atomics_.empty()) {
         if (device_atomics_.poll()) {
@@ -83,7 +88,6 @@ Left Engine::left(uint64_t now) {
     bool stalled = false;
     bool polling = device_atomics_pending_.load(std::memory_order_relaxed);
     const bool attended = operations_.awaited() != 0 || poller_.anybody_waits();
-    bool keeps_ends = false;
     bool closing = false;
     bool in_device = false;
     {
@@ -101,9 +105,11 @@ Left Engine::left(uint64_t now) {
             stalled || operations_.awaited() != 0 ? Happening::arrivals_and_ends : Happening::arrivals;
         for (const auto& domain : domains_) {
             left.unarmed |= domain->unarmed(what);
-            keeps_ends |= domain->keeps_ends();
         }
-        polling |= keeps_ends && (attended || stalled);
+    }
+    if (keeps_ends_.load(std::memory_order_seq_cst)) {
+        left.caller_sleep_limit_ns = kDeviceInterval;
+        polling |= stalled || operations_.awaited() != 0;
     }
     left.ready = left.ready || poller_.any_descriptor_ready();
     if (polling) {
@@ -152,6 +158,10 @@ void Engine::take_arrived(Endpoint& endpoint) {
         bool did = false;
         for (const auto& domain : domains_) {
             did |= domain->poll() != Found::nothing;
+            if (domain->keeps_ends()) {
+                domain->settle();
+                did = true;
+            }
         }
         if (!endpoint.poll() && !did) {
             return;

@@ -159,6 +159,8 @@ void Poller::run() {
             spin_as_progress();
             polling_.unlock();
             finished_.notify_all();
+        } else if (look && callers_.load(std::memory_order_seq_cst) == 0) {
+            nap_shortly(); // who polls takes only a glance, and may have been displaced from this processor
         }
         if (kick != Kick::none || (!polled && linger_until != 0)) { // a caller polls, or did, perhaps not long enough
             linger_until = woken + linger;

@@ -1,4 +1,4 @@
-// The two waits of the data plane that no standard type gives: a lock held for less time than a system call, and a
+// The two waits of the data plane that no standard type gives: a lock that is mostly held for some instructions, and a
 // wait for "something changed" that costs its notifier one load when nobody waits.
 #pragma once
 
@@ -22,8 +22,8 @@ inline void cpu_pause() {
 #endif
 }
 
-// The least that a processor can be given away for, so that whoever was displaced from it goes on. To yield it is not
-// enough: the kernel comes straight back to a thread that has just been woken.
+// The least that a processor can be given away for (some 70 µs, as the kernel rounds it), so that whoever was displaced
+// from it goes on. To yield it is not enough: the kernel comes straight back to a thread that has just been woken.
 inline void nap_shortly() {
     constexpr timespec kNap{0, 20'000};
     nanosleep(&kNap, nullptr);
@@ -33,12 +33,12 @@ inline void nap_shortly() {
 // the holder may need this core.
 // kUnlock: how what comes after an unlock() is ordered. With seq_cst whoever asks for it in vain, having said so
 // before, is seen by who unlocks.
-// kInTurn: who comes while others wait lets them go first. Else one that takes it again as soon as it has given it
-// back, and keeps it for long, would have to be met in between.
+// kInTurn: who comes while others sleep for it lets them go first. Else one that takes it again as soon as it has given
+// it back, and keeps it for long, would have to be met in between.
 template <std::memory_order kUnlock, bool kInTurn> class BasicSpinLock {
 public:
     [[gnu::always_inline]] void lock() {
-        if ((kInTurn && waiting_.load(std::memory_order_relaxed) != 0) ||
+        if ((kInTurn && sleepers_.load(std::memory_order_relaxed) != 0) ||
             held_.exchange(true, std::memory_order_acquire)) {
             wait_and_lock();
         }
@@ -52,23 +52,28 @@ public:
 
 private:
     [[gnu::noinline]] void wait_and_lock() {
-        if (kInTurn && waiting_.fetch_add(1, std::memory_order_relaxed) != 0) {
-            nap_shortly();
+        if (kInTurn && sleepers_.load(std::memory_order_relaxed) != 0) {
+            nap_shortly(); // and does not count as one itself: two would let each other go first for ever
         }
+        bool counted = false;
         for (int spins = 0; !try_lock(); ++spins) {
             if (spins < 200) {
                 cpu_pause();
-            } else {
-                nap_shortly();
+                continue;
             }
+            if (kInTurn && !counted) {
+                counted = true;
+                sleepers_.fetch_add(1, std::memory_order_relaxed);
+            }
+            nap_shortly();
         }
-        if (kInTurn) {
-            waiting_.fetch_sub(1, std::memory_order_relaxed);
+        if (counted) {
+            sleepers_.fetch_sub(1, std::memory_order_relaxed);
         }
     }
 
     std::atomic<bool> held_{false};
-    std::atomic<uint32_t> waiting_{0};
+    std::atomic<uint32_t> sleepers_{0};
 };
 
 using SpinLock = BasicSpinLock<std::memory_order_release, false>;

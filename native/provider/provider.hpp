@@ -165,7 +165,7 @@ public:
     [[nodiscard]] virtual std::shared_ptr<Registration> reg(Region& region, uint64_t address, uint64_t nbytes,
                                                             uint8_t rights) = 0;
 
-    // Completions for all lanes of the device. `ends` also where somebody waits for them.
+    // Completions for all lanes of the device. Whether somebody waits for ends is the engine's to know.
     virtual Found poll() = 0;
     // Nobody will poll for a while: from now on what happens makes a watched descriptor readable. True when something
     // may have happened before that. The end of what was sent may be left out: it needs nobody's help.
@@ -177,6 +177,8 @@ public:
     [[nodiscard]] virtual bool unarmed(Happening what) const = 0;
     // Has poll() left ends that no device tells again, because their lane was being posted to?
     [[nodiscard]] virtual bool keeps_ends() const = 0;
+    // The poller's: hands them out, and waits for the lanes to do so.
+    virtual void settle() = 0;
     // Before it goes; its lanes are gone.
     virtual void close() = 0;
 };

@@ -116,7 +116,7 @@ bool FramedEndpoint::ready() const {
     if (!started_.load(std::memory_order_acquire) || !state().ok()) {
         return false;
     }
-    return match_wanted_.load(std::memory_order_acquire) || look_again_.load(std::memory_order_relaxed) ||
+    return match_wanted_.load(std::memory_order_acquire) ||
            stream_->ready(wants_room_.load(std::memory_order_acquire)) || can_send();
 }
 
@@ -245,8 +245,8 @@ void FramedEndpoint::tick(uint64_t now) {
     if (heartbeat == 0) {
         return;
     }
-    if (now < last_heard_ns_ || now < last_ping_ns_) {
-        return; // by a clock that was read before this lane began, or before the last tick
+    if (now < last_heard_ns_) {
+        return; // by a clock that was read before this lane began
     }
     if (heard_.exchange(false, std::memory_order_relaxed)) {
         last_heard_ns_ = now;

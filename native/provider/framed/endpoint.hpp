@@ -37,7 +37,10 @@ public:
     bool poll() override;
     bool ready() const override;
     bool has_local_work() const override { return match_wanted_.load(std::memory_order_acquire) || can_send(); }
-    bool needs_polling() const override { return device_work_.load(std::memory_order_relaxed); }
+    bool needs_polling() const override {
+        return device_work_.load(std::memory_order_relaxed) ||
+               (look_again_.load(std::memory_order_relaxed) && anything_to_send());
+    }
     bool idle() const override;
     bool quiet() const override;
     void tick(uint64_t now) override;
@@ -95,7 +98,7 @@ protected:
     [[nodiscard]] bool at_rest() const {
         return status_.load(std::memory_order_relaxed) == Status::ok && !in_.head_complete && failure_.ok() &&
                !match_wanted_.load(std::memory_order_relaxed) && !outbound_pending_.load(std::memory_order_acquire) &&
-               !look_again_.load(std::memory_order_relaxed) && !device_work_.load(std::memory_order_relaxed);
+               !device_work_.load(std::memory_order_relaxed);
     }
 
 private:

@@ -21,6 +21,7 @@ Posted FramedEndpoint::post_send(const Request& request) {
     if (requests_.full() || unmatched_sends_ == kMaxUnmatched) {
         return {Posted::What::retry, {Status::would_block, Reason::window_full}};
     }
+    unmatched_.store(true, std::memory_order_relaxed); // before anybody can see that there is an operation
     OpRef op = engine_.operations().create(request.deadline_ns, request.started_ns);
     uint32_t ticket = 0;
     Outstanding& outstanding = requests_.add(ticket);
@@ -31,7 +32,6 @@ Posted FramedEndpoint::post_send(const Request& request) {
     outstanding.local_offset = request.local_offset;
     outstanding.unmatched = true;
     ++unmatched_sends_;
-    unmatched_.store(true, std::memory_order_relaxed);
     FrameHeader header;
     header.kind = FrameKind::send;
     header.ticket = ticket;
@@ -62,9 +62,9 @@ Posted FramedEndpoint::post_recv(const Request& request) {
     if (!state().ok()) {
         return {Posted::What::failed, state()};
     }
+    unmatched_.store(true, std::memory_order_relaxed); // before anybody can see that there is an operation
     OpRef op = engine_.operations().create(request.deadline_ns, request.started_ns);
     recvs_.push_back({op, std::move(local), request.local_offset, request.nbytes});
-    unmatched_.store(true, std::memory_order_relaxed);
     if (!sends_.empty()) {
         match_wanted_.store(true, std::memory_order_release); // only the poller places bytes
     }

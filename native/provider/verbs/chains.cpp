@@ -136,6 +136,7 @@ bool VerbsEndpoint::send(Queue& queue, ibv_send_wr* first, uint32_t count) {
     // The queue has room by our own count, so that only a queue pair that has failed refuses. What was posted ends with
     // it.
     post_failed_.store(true, std::memory_order_release);
+    work_due_.store(true, std::memory_order_release);
     engine().poller().kick();
     return false;
 }

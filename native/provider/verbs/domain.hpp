@@ -53,6 +53,7 @@ public:
     void woken() override;
     bool unarmed(Happening what) const override;
     bool keeps_ends() const override { return kept_.load(std::memory_order_relaxed); }
+    void settle() override;
     void close() override;
 
     // For lanes. Whoever calls what does not say "any thread" has the poller's right.
@@ -80,7 +81,7 @@ public:
 
 private:
     Found reap();
-    [[gnu::cold]] void keep(const ibv_wc* first, const ibv_wc* last);
+    [[gnu::cold]] void keep(const ibv_wc* first, const ibv_wc* last, bool again);
     [[nodiscard, gnu::cold]] int take_kept(ibv_wc* ended);
     void take_receives(std::span<const ibv_wc> ended);
     void fill_receives();
@@ -118,9 +119,12 @@ private:
     std::atomic<size_t> lane_count_{0};
     std::unordered_map<uint32_t, VerbsEndpoint*> by_queue_pair_;
     uint32_t polls_ = 0;
-    bool skipped_ = false;          // the last look at what arrives; the poller's
-    std::vector<ibv_wc> kept_ends_; // the poller's, as is who writes:
-    std::atomic<bool> kept_{false}; // there are any
+    bool skipped_ = false; // the last look at what arrives; the poller's
+    // The poller's; others may ask whether there are any.
+    std::vector<ibv_wc> kept_ends_;
+    std::atomic<bool> kept_{false};
+    uint64_t kept_since_ns_ = 0;
+    bool settling_ = false;
 
     std::mutex arm_mutex_;
     std::atomic<bool> send_armed_{false};

@@ -139,8 +139,8 @@ void VerbsEndpoint::connect(const Address& remote) {
 }
 
 bool VerbsEndpoint::poll() {
-    const bool rests = at_rest() && segments_->knows_empty() && !segments_->owes_word() &&
-                       !work_due_.load(std::memory_order_acquire) && !post_failed_.load(std::memory_order_acquire);
+    const bool rests =
+        at_rest() && segments_->knows_empty() && !segments_->owes_word() && !work_due_.load(std::memory_order_acquire);
     note_rest(rests);
     return !rests && poll_all();
 }
@@ -210,7 +210,8 @@ bool VerbsEndpoint::pump_flushes() {
 void VerbsEndpoint::note_work() {
     const bool flushing = std::any_of(flushes_.begin(), flushes_.end(),
                                       [](const Flush& flush) { return !flush.begun || flush.queues_left != 0; });
-    work_due_.store(!posting_.empty() || !owed_.empty() || flushing, std::memory_order_release);
+    work_due_.store(!posting_.empty() || !owed_.empty() || flushing || post_failed_.load(std::memory_order_relaxed),
+                    std::memory_order_release);
 }
 
 bool VerbsEndpoint::ready() const {
@@ -297,6 +298,7 @@ void VerbsEndpoint::close(Outcome outcome) {
         flushes_.clear();
         owed_.clear();
         posting_.clear();
+        note_work();
         // What was sent before a goodbye may still arrive; data that nobody waits for need not.
         if (moving || outcome.status != Status::closed || !connected_.load()) {
             fail_queues();

@@ -48,6 +48,8 @@ public:
     [[nodiscard]] bool on_sent(const ibv_wc& completion) {
         return (completion.wr_id & kOne) != 0 ? on_one_sent(completion) : on_chain_sent(completion);
     }
+    // Returns between two posts.
+    void wait_for_turn() const { const std::lock_guard turn(lane()); }
     // False: the buffer is not kept.
     [[nodiscard]] bool on_received(const ibv_wc& completion, const Segment& segment);
     void on_broken(Outcome outcome) { fail(outcome); }
@@ -167,7 +169,7 @@ private:
 
     std::unordered_map<uint64_t, uint32_t> parts_; // the poller's: marks that have come of those still incomplete
     std::atomic<size_t> in_device_{0};             // transfers in use, written under the lane's lock
-    std::atomic<bool> work_due_{false};            // something above waits for room
+    std::atomic<bool> work_due_{false};            // something above waits for room, or a post has failed
     std::atomic<bool> post_failed_{false};
     std::atomic<Reason> cause_{Reason::none};
     bool closing_ = false;

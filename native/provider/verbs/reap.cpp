@@ -16,6 +16,7 @@ namespace {
 constexpr uint32_t kMinReceives = 128;
 constexpr uint32_t kReceivesPerLane = 32;
 constexpr int kBatch = 32;
+constexpr uint64_t kPatience = 200 * kMicrosecond;
 constexpr uint32_t kLookForEvents = 1 << 14; // polls; only for a process that never sleeps
 
 } // namespace
@@ -42,11 +43,15 @@ Found VerbsDomain::reap() {
     const bool kept = kept_.load(std::memory_order_relaxed);
     const int sent = kept ? take_kept(ended.data()) : ibv_poll_cq(send_queue_, kBatch, ended.data());
     int taken = 0;
-    for (; taken < sent; ++taken) {
+    while (taken < sent) {
         const ibv_wc& completion = ended[static_cast<size_t>(taken)];
-        VerbsEndpoint* lane = lanes_[lane_of(completion.wr_id)]; // null: it has left
-        if (lane != nullptr && !lane->on_sent(completion)) [[unlikely]] {
-            keep(ended.data() + taken, ended.data() + sent);
+        VerbsEndpoint* lane = lanes_[lane_of(completion.wr_id)]; // of which there were as many once; null: it has left
+        if (lane == nullptr || lane->on_sent(completion)) [[likely]] {
+            ++taken;
+        } else if (settling_ || (kept && now_ns() >= kept_since_ns_ + kPatience)) {
+            lane->wait_for_turn();
+        } else {
+            keep(ended.data() + taken, ended.data() + sent, kept);
             break;
         }
     }
@@ -66,12 +71,21 @@ Found VerbsDomain::reap() {
     return received > 0 ? Found::work : taken > 0 ? Found::ends : Found::nothing;
 }
 
-// A lane that somebody posts to just now is not waited for: over some devices that takes long, and who posts one thing
-// after the other would have to be met between two. What it does not take is kept, with all that comes after it,
-// because their order matters.
-void VerbsDomain::keep(const ibv_wc* first, const ibv_wc* last) {
+// A lane that somebody posts to just now is not waited for at first: over some devices that takes long. What it does
+// not take is kept, with all that comes after it, because their order matters. But who posts one thing after the other
+// is hardly ever met between two, so that in the end its lock is asked for, which it then gives.
+void VerbsDomain::keep(const ibv_wc* first, const ibv_wc* last, bool again) {
+    if (!again) {
+        kept_since_ns_ = now_ns();
+    }
     kept_ends_.assign(first, last);
     kept_.store(true, std::memory_order_relaxed);
+}
+
+void VerbsDomain::settle() {
+    settling_ = true;
+    reap();
+    settling_ = false;
 }
 
 int VerbsDomain::take_kept(ibv_wc* ended) {
@@ -97,12 +111,10 @@ void VerbsDomain::take_receives(std::span<const ibv_wc> ended) {
 
 void VerbsDomain::forget(uint32_t queue_pair) {
     by_queue_pair_.erase(queue_pair);
-    while (reap() != Found::nothing ||
-           kept_.load(std::memory_order_relaxed)) { // what is left of it names nobody any more
-        if (kept_.load(std::memory_order_relaxed)) {
-            nap_shortly(); // a lane is being posted to
-        }
+    settling_ = true;
+    while (reap() != Found::nothing) { // what is left of it names nobody any more
     }
+    settling_ = false;
     const std::lock_guard lock(arm_mutex_);
     std::erase(failed_queue_pairs_, queue_pair); // its number may be another's soon
     std::erase(drained_queue_pairs_, queue_pair);

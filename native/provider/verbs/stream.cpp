@@ -78,7 +78,7 @@ size_t SegmentStream::receive(std::span<const iovec> pieces, bool /*streaming*/)
 bool SegmentStream::ready(bool wants_room) const {
     // A word of the other side wakes a sleeper by itself; but it may have come, and made room, just before a sender
     // that had found none said so. Room in a queue comes with a completion, which the lane's lock puts before or behind
-    // the sender's look.
+    // the sender's look; or its domain keeps it, and knows.
     return waiting_.load(std::memory_order_acquire) != 0 ||
            (wants_room && starved_.load(std::memory_order_seq_cst) && window_left() != 0);
 }

@@ -105,6 +105,12 @@ void hold_posts(const std::vector<uint32_t>& queue_pairs) {
     world().acknowledged.notify_all();
 }
 
+void slow_posts(const std::vector<uint32_t>& queue_pairs, std::chrono::nanoseconds each) {
+    const std::lock_guard lock(world().mutex);
+    world().posts_slow = {queue_pairs.begin(), queue_pairs.end()};
+    world().slow_post = each;
+}
+
 size_t posts_waiting() {
     const std::lock_guard lock(world().mutex);
     return world().posts_waiting;
@@ -179,6 +185,7 @@ void reset() {
     all.failures = {};
     all.requests_held = all.completions_held = all.connects_held = false;
     all.posts_held.clear();
+    all.posts_slow.clear();
     all.acknowledged.notify_all();
     all.open.misuses = 0;
     for (const auto& device : all.devices) {

@@ -4,6 +4,7 @@
 // its devices are in this process and on one fabric, except that Ethernet and InfiniBand do not meet.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <infiniband/verbs.h>
@@ -48,6 +49,8 @@ void hold_completions(bool held);
 // A request that is posted to one of these is kept waiting in the call.
 void hold_posts(const std::vector<uint32_t>& queue_pairs);
 [[nodiscard]] size_t posts_waiting();
+// To post to one of these takes so long.
+void slow_posts(const std::vector<uint32_t>& queue_pairs, std::chrono::nanoseconds each);
 
 // While held, a queue pair that is to become ready to receive does not: the call waits.
 void hold_connects(bool held);

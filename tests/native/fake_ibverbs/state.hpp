@@ -165,6 +165,8 @@ struct World {
     bool completions_held = false;
     std::set<uint32_t> posts_held; // by queue pair
     size_t posts_waiting = 0;
+    std::set<uint32_t> posts_slow; // by queue pair
+    std::chrono::nanoseconds slow_post{};
     bool connects_held = false;
     size_t connects_waiting = 0;
 };

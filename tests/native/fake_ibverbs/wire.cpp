@@ -2,6 +2,7 @@
 #include "state.hpp"
 
 #include <cerrno>
+#include <thread>
 
 namespace zerohop::fake {
 
@@ -88,6 +89,12 @@ int post_send(ibv_qp* qp, ibv_send_wr* first, ibv_send_wr** bad) {
     ++world().posts_waiting;
     world().acknowledged.wait(lock, [&] { return !world().posts_held.contains(qp->qp_num); });
     --world().posts_waiting;
+    if (world().posts_slow.contains(qp->qp_num)) {
+        const std::chrono::nanoseconds how_long = world().slow_post;
+        lock.unlock();
+        std::this_thread::sleep_for(how_long); // not before a clock: nobody else is to be kept from a processor
+        lock.lock();
+    }
     auto& pair = *static_cast<QueuePair*>(qp);
     int error = 0;
     for (ibv_send_wr* request = first; request != nullptr && error == 0; request = request->next) {
