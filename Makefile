@@ -67,7 +67,7 @@ lab-bench: lab-setup ## the lab's benchmarks alone, into bench/results/; needs 9
 	@lab/suites.sh bench
 	@cp build/lab/out/bench/*.json bench/results/
 
-lab-large: lab-setup ## one transfer of 2.5 GiB in the lab, every byte checked; needs 9 GiB of memory
+lab-large: lab-setup ## one transfer of 2.5 GiB in the lab, every byte checked; needs 10 GiB of memory
 	@lab/suites.sh large
 
 lab-shell: lab-setup ## start a guest that stays; lab/shell.sh run COMMAND… runs something in it
