@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import zerohop as zh
+from support.lanes import eventually
 from support.options import Options
 from support.service import Service
 from support.sizes import GIB, MIB
@@ -105,10 +106,7 @@ def test_nobody_notices_who_had_nothing_under_way(open_context: OpenContext, sta
     memory = context.register(np.full(MIB, 3, np.uint8))
     assert context.write(memory, target.handle).result(30) == MIB
     with cut():
-        until = time.monotonic() + 60
-        while _path(context, memory, target) != "tcp":
-            assert time.monotonic() < until, "nobody takes notice of the port"
-            time.sleep(0.01)  # nothing tells a user that a lane was replaced
+        eventually(lambda: _path(context, memory, target) == "tcp", "nobody takes notice of the port")
         assert context.write(memory, target.handle, notify=7).result(NEVER_S) == MIB
         assert target.remote.call(Service.notification).value == 7
     _until_back(context, memory, target)

@@ -45,7 +45,7 @@ Found VerbsDomain::reap() {
     int taken = 0;
     while (taken < sent) {
         const ibv_wc& completion = ended[static_cast<size_t>(taken)];
-        VerbsEndpoint* lane = lanes_[lane_of(completion.wr_id)]; // of which there were as many once; null: it has left
+        VerbsEndpoint* lane = lanes_[lane_of(completion.wr_id)]; // lanes_ never shrinks; null: it has left
         if (lane == nullptr || lane->on_sent(completion)) [[likely]] {
             ++taken;
         } else if (settling_ || (kept && now_ns() >= kept_since_ns_ + kPatience)) {
