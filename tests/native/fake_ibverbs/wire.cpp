@@ -92,7 +92,7 @@ int post_send(ibv_qp* qp, ibv_send_wr* first, ibv_send_wr** bad) {
     if (world().posts_slow.contains(qp->qp_num)) {
         const std::chrono::nanoseconds how_long = world().slow_post;
         lock.unlock();
-        std::this_thread::sleep_for(how_long); // not before a clock: nobody else is to be kept from a processor
+        std::this_thread::sleep_for(how_long); // the time that it takes is what the knob is for
         lock.lock();
     }
     auto& pair = *static_cast<QueuePair*>(qp);
