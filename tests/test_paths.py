@@ -13,7 +13,7 @@ from zerohop.paths import Cost, Situation
 SHM: dict[str, Cost | None] = {"shm": Cost(1.0, 10.0)}
 TCP: dict[str, Cost | None] = {"tcp": Cost(20.0, 4.0)}
 VERBS: dict[str, Cost | None] = {"verbs": Cost(3.0, 50.0)}
-UNNEEDED = {"tcp": "not needed beside shm", "verbs": "no NIC port is up"}
+UNNEEDED = {"tcp": "not needed beside shm", "verbs": "no NIC port is up", "p2p": "there is no GPU"}
 
 
 def situation(local: str = "host", remote: str = "host", not_mappable: str = "") -> Situation:
@@ -42,12 +42,26 @@ def test_why_a_devices_memory_is_not_mapped_is_that_it_is_a_devices() -> None:
     assert dict(chosen.rejected)["shm (mapped)"].startswith("a device's memory")
 
 
+def test_devices_reach_a_peers_memory_themselves() -> None:
+    both = situation("cuda:0", "cuda:0")._replace(lanes={**SHM, "p2p": Cost(7.0, 300.0)}, missing={}, link="nvlink")
+    assert str(paths.choose(both)) == "p2p (nvlink) cuda:0→cuda:0 direct"
+    assert str(paths.choose(both._replace(link=""))) == "p2p (peer) cuda:0→cuda:0 direct"
+    staged = paths.choose(both._replace(no_peer_link="no peer link: they are on two islands"))
+    assert str(staged) == "shm (ring) cuda:0→cuda:0 staged"
+    assert dict(staged.rejected)["p2p (peer)"].startswith("no peer link")
+
+
+def test_devices_have_nothing_to_do_with_host_memory_alone() -> None:
+    both = situation()._replace(lanes={**SHM, "p2p": None}, missing={})
+    assert dict(paths.choose(both).rejected)["p2p (peer)"] == "no device is at either end"
+
+
 def test_every_other_path_says_why_not() -> None:
     chosen = paths.choose(situation(not_mappable="it lies in no shared file"))
     rejected = dict(chosen.rejected)
     assert rejected["shm (mapped)"] == "it lies in no shared file"
     assert rejected["tcp (stream)"] == "not needed beside shm"
-    assert rejected["p2p"].startswith("not in this version")
+    assert rejected["p2p (peer)"] == rejected["p2p (ring)"] == "there is no GPU"
     assert rejected["verbs (rdma)"] == rejected["verbs (stream)"] == "no NIC port is up"
     for name, why in chosen.rejected:
         assert f"not {name}: {why}" in chosen.details()

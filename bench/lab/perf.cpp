@@ -53,7 +53,8 @@ struct Hello {
 // One process's end.
 struct End {
     End(const Arguments& arguments, int socket)
-        : engine(std::make_unique<Engine>(EngineOptions{50 * kMicrosecond, 0}, accel::make_sim_driver(0))),
+        : engine(std::make_unique<Engine>(EngineOptions{50 * kMicrosecond, 0},
+                                          std::vector<std::shared_ptr<accel::Driver>>{accel::make_sim_driver(0)})),
           nbytes(arguments.nbytes),
           memory(static_cast<std::byte*>(mmap(nullptr, 2 * nbytes + 4096, PROT_READ | PROT_WRITE,
                                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0))) {

@@ -5,6 +5,7 @@
 #include "engine/engine.hpp"
 #include "engine/loop_bell.hpp"
 #include "memory/region.hpp"
+#include "provider/p2p/peer_memory.hpp"
 #include "provider/provider.hpp"
 
 #include <nanobind/nanobind.h>
@@ -67,6 +68,10 @@ struct PyMapping {
     std::shared_ptr<Mapping> mapping;
 };
 
+struct PyPeerMemory {
+    std::shared_ptr<p2p::PeerMemory> memory;
+};
+
 struct PyDomain {
     std::shared_ptr<Engine> engine;
     std::shared_ptr<Domain> domain;
@@ -86,6 +91,11 @@ void register_status(nb::module_& m);
 void register_operation(nb::module_& m);
 void register_memory(nb::module_& m);
 void register_domain(nb::module_& m);
+void register_peer_memory(nb::module_& m);
+void register_sim_stream(nb::module_& m);
+void def_peer_memory(nb::class_<Engine>& engine);
+void def_pool(nb::class_<Engine>& engine);
+void register_array(nb::module_& m);
 void register_endpoint(nb::module_& m);
 void register_engine(nb::module_& m);
 void register_fabric(nb::module_& m);

@@ -1,3 +1,4 @@
+#include "accel/gpu/gpu_driver.hpp"
 #include "accel/sim/sim.hpp"
 #include "bind/common.hpp"
 #include "bind/post.hpp"
@@ -14,9 +15,14 @@ namespace zerohop::bind {
 
 namespace {
 
-// Every engine of this build has the sim driver, with no device unless asked for.
-accel::SimDriver& sim_of(Engine& engine) {
-    return static_cast<accel::SimDriver&>(engine.accelerators().driver());
+// The driver of simulated devices, and its number for one of them.
+std::pair<accel::SimDriver*, int> sim_at(Engine& engine, int device) {
+    const auto& [driver, index] = engine.accelerators().place(device);
+    auto* const sim = dynamic_cast<accel::SimDriver*>(driver.get());
+    if (sim == nullptr) {
+        throw nb::value_error("the device is not simulated");
+    }
+    return {sim, index};
 }
 
 Capability capability_of(const nb::bytes& bytes) {
@@ -51,7 +57,7 @@ PyRegion register_host(const std::shared_ptr<Engine>& engine, uint64_t address, 
     check_open(*engine);
     if (device >= 0) {
         const auto& found = device_at(*engine, device);
-        const accel::Description description = engine->accelerators().driver().describe(address);
+        const accel::Description description = engine->accelerators().describe(address, nbytes);
         if (description.kind != accel::MemoryKind::device || description.device != device ||
             address - description.base > description.size || nbytes > description.size - (address - description.base)) {
             throw NativeError(Status::access_denied, Reason::bounds,
@@ -71,7 +77,8 @@ PyRegion alloc(const std::shared_ptr<Engine>& engine, uint64_t nbytes, int devic
 
 uint64_t route(const std::shared_ptr<Engine>& engine, const PyEndpoint& endpoint, const PyRegion& region,
                uint64_t share, const nb::bytes& capability, uint64_t remote_nbytes, int rights,
-               const PyMapping* mapping, const PyRemoteKeys* keys, const std::vector<uint32_t>& local_keys) {
+               const PyMapping* mapping, const PyRemoteKeys* keys, const std::vector<uint32_t>& local_keys,
+               const PyPeerMemory* peer_memory) {
     check_open(*engine);
     Route result;
     result.endpoint = endpoint.endpoint;
@@ -98,6 +105,19 @@ uint64_t route(const std::shared_ptr<Engine>& engine, const PyEndpoint& endpoint
         result.keys = keys->keys;
         result.local_keys = local_keys;
     }
+    if (peer_memory != nullptr) {
+        p2p::PeerMemory& memory = *peer_memory->memory;
+        if (memory.nbytes() < remote_nbytes) {
+            throw nb::value_error("the peer's memory is smaller than what it stands for");
+        }
+        if (!memory.writable()) {
+            result.rights &= kRightRead;
+        }
+        const p2p::PeerMemory::Reach reach = memory.reach(engine->accelerators(), *result.local);
+        result.peer_memory = peer_memory->memory;
+        result.peer_address = reach.address;
+        result.copy_device = reach.device;
+    }
     return engine->add_route(std::move(result));
 }
 
@@ -115,14 +135,21 @@ std::optional<std::tuple<int, uint32_t, uint64_t>> pop_notification(const std::s
 }
 
 nb::list devices(const std::shared_ptr<Engine>& engine) {
+    std::vector<accel::DeviceFacts> found;
+    {
+        const Released release; // opens the drivers, the first time
+        for (const auto& device : engine->accelerators().devices()) {
+            found.push_back(device->facts());
+        }
+    }
     nb::list result;
     int index = 0;
-    for (const auto& device : engine->accelerators().devices()) {
-        const accel::DeviceFacts facts = device->facts();
+    for (const accel::DeviceFacts& facts : found) {
         nb::dict entry;
         entry["name"] = facts.name;
         entry["kind"] = facts.kind;
         entry["index"] = index++;
+        entry["identity"] = facts.identity;
         entry["pci_address"] = facts.pci_address;
         entry["capabilities"] = facts.capabilities;
         entry["total_bytes"] = facts.total_bytes;
@@ -131,28 +158,86 @@ nb::list devices(const std::shared_ptr<Engine>& engine) {
     return result;
 }
 
+// (device, base, bytes, id) of the allocations that a range of device memory lies in; None where it is no such memory.
+std::optional<std::tuple<int, uint64_t, uint64_t, uint64_t>> describe(Engine& engine, uint64_t address,
+                                                                      uint64_t nbytes) {
+    const accel::Description found = engine.accelerators().describe(address, nbytes);
+    if (found.kind != accel::MemoryKind::device || found.device < 0) {
+        return std::nullopt;
+    }
+    return std::tuple(found.device, found.base, found.size, found.allocation_id);
+}
+
+// Of each kind of GPU whose driver is there, why it shows none; empty where it does.
+nb::dict why_no_gpus(Engine& engine) {
+    nb::dict found;
+    for (const auto& driver : engine.accelerators().drivers()) {
+        if (auto* const gpu = dynamic_cast<accel::GpuDriver*>(driver.get())) {
+            const std::string kind = driver->kind();
+            found[kind.c_str()] = gpu->why_none();
+        }
+    }
+    return found;
+}
+
+void load_kernels(Engine& engine, int device, const nb::bytes& image) {
+    const std::string held(image.c_str(), image.size());
+    const Released release;
+    const auto& [driver, index] = engine.accelerators().place(device);
+    if (auto* const gpu = dynamic_cast<accel::GpuDriver*>(driver.get())) {
+        gpu->load_kernels(index, held);
+    }
+}
+
+int capability(Engine& engine, int device) {
+    const auto& [driver, index] = engine.accelerators().place(device);
+    auto* const gpu = dynamic_cast<accel::GpuDriver*>(driver.get());
+    return gpu == nullptr ? 0 : gpu->capability(index);
+}
+
 void sim_inject(Engine& engine, int device, const std::string& what, int count) {
     const auto fault = what == "alloc"  ? accel::SimFault::alloc
                        : what == "copy" ? accel::SimFault::copy
+                       : what == "link" ? accel::SimFault::link
                        : what == "lost" ? accel::SimFault::lost
-                                        : throw nb::value_error("a fault is 'alloc', 'copy' or 'lost'");
-    sim_of(engine).inject(device, fault, count);
+                                        : throw nb::value_error("a fault is 'alloc', 'copy', 'link' or 'lost'");
+    const auto [sim, index] = sim_at(engine, device);
+    sim->inject(index, fault, count);
 }
 
 } // namespace
 
 void register_engine(nb::module_& m) {
+    m.def(
+        "gpu_drivers",
+        [] {
+            nb::dict found;
+            found["cuda"] = shim::cuda() != nullptr ? std::string() : shim::why_no_cuda();
+            found["hip"] = shim::hip() != nullptr ? std::string() : shim::why_no_hip();
+            return found;
+        },
+        nb::sig("def gpu_drivers() -> dict[str, str]"),
+        "The kinds of GPUs that this build has a driver for, and why its library cannot be used; empty where it can.");
     using Self = std::shared_ptr<Engine>;
     nb::class_<Engine> engine(m, "Engine", "The engine of one Context.");
     engine
-        .def(nb::new_([](uint64_t spin_ns, int sim_devices, uint64_t heartbeat_ns, bool sim_peermem) {
+        .def(nb::new_([](uint64_t spin_ns, int sim_devices, uint64_t heartbeat_ns, bool sim_peermem, bool gpus) {
                  if (sim_devices < 0) {
                      throw nb::value_error("sim_devices must not be negative");
                  }
-                 return std::make_shared<Engine>(EngineOptions{spin_ns, heartbeat_ns},
-                                                 accel::make_sim_driver(sim_devices, sim_peermem));
+                 std::vector<std::shared_ptr<accel::Driver>> drivers;
+                 for (const shim::GpuApi* const api : {shim::cuda(), shim::hip()}) {
+                     if (api != nullptr && gpus) {
+                         drivers.push_back(accel::make_gpu_driver(*api));
+                     }
+                 }
+                 if (sim_devices != 0) {
+                     drivers.push_back(accel::make_sim_driver(sim_devices, sim_peermem));
+                 }
+                 return std::make_shared<Engine>(EngineOptions{spin_ns, heartbeat_ns}, std::move(drivers));
              }),
-             nb::arg("spin_ns"), nb::arg("sim_devices"), nb::arg("heartbeat_ns"), nb::arg("sim_peermem") = true)
+             nb::arg("spin_ns"), nb::arg("sim_devices"), nb::arg("heartbeat_ns"), nb::arg("sim_peermem") = true,
+             nb::arg("gpus") = true)
         .def_prop_ro("presence_fd", [](Engine& self) { return self.presence().page_fd(); })
         .def_prop_ro("doorbell_fd", [](Engine& self) { return self.presence().doorbell_fd(); })
         .def(
@@ -247,7 +332,7 @@ void register_engine(nb::module_& m) {
             nb::arg("fd"), nb::arg("offset"), nb::arg("nbytes"), nb::arg("writable"))
         .def("route", &route, nb::arg("endpoint"), nb::arg("region"), nb::arg("share_id"), nb::arg("capability"),
              nb::arg("remote_nbytes"), nb::arg("rights"), nb::arg("mapping").none(), nb::arg("keys").none() = nullptr,
-             nb::arg("local_keys") = std::vector<uint32_t>{})
+             nb::arg("local_keys") = std::vector<uint32_t>{}, nb::arg("peer_memory").none() = nullptr)
         .def(
             "drop_route", [](Engine& self, uint64_t id) { self.drop_route(id); }, nb::arg("route"))
         .def("pop_notification", &pop_notification, nb::arg("deadline_ns"), nb::arg("spin_ns"))
@@ -277,13 +362,43 @@ void register_engine(nb::module_& m) {
         .def("close", &Engine::close, nb::arg("deadline_ns"), nb::call_guard<Released>())
         .def("abandon", &Engine::abandon)
         .def("devices", &devices, nb::sig("def devices(self) -> list[dict[str, typing.Any]]"))
+        .def(
+            "check_stream",
+            [](Engine& self, int device, uint64_t stream) {
+                check_open(self);
+                const auto& [driver, index] = self.accelerators().place(device);
+                driver->check_stream(index, stream);
+            },
+            nb::arg("device"), nb::arg("stream"))
+        .def(
+            "stream_reached",
+            [](const Self& self, int device, uint64_t stream, uint64_t deadline_ns) {
+                check_open(*self);
+                return PyOp{self, self->stream_reached(device, stream, deadline_ns)};
+            },
+            nb::arg("device"), nb::arg("stream"), nb::arg("deadline_ns"))
+        .def(
+            "hold_stream",
+            [](Engine& self, const PyOp& op, const PyEndpoint* lane, int device, uint64_t stream) {
+                self.hold_stream(op.op, lane == nullptr ? nullptr : lane->endpoint.get(), device, stream);
+            },
+            nb::arg("op"), nb::arg("lane").none(), nb::arg("device"), nb::arg("stream"))
+        .def("hold_stream_for_notification", &Engine::hold_stream_for_notification, nb::arg("device"),
+             nb::arg("stream"))
+        .def("describe", &describe, nb::arg("address"), nb::arg("nbytes"))
+        .def("why_no_gpus", &why_no_gpus, nb::sig("def why_no_gpus(self) -> dict[str, str]"))
+        .def("load_kernels", &load_kernels, nb::arg("device"), nb::arg("image"))
+        .def("capability", &capability, nb::arg("device"))
         .def("sim_inject", &sim_inject, nb::arg("device"), nb::arg("what"), nb::arg("count"))
         .def(
             "sim_delay",
             [](Engine& self, int device, uint64_t ns_per_copy, uint64_t bytes_per_us) {
-                sim_of(self).delay(device, ns_per_copy, bytes_per_us);
+                const auto [sim, index] = sim_at(self, device);
+                sim->delay(index, ns_per_copy, bytes_per_us);
             },
             nb::arg("device"), nb::arg("ns_per_copy"), nb::arg("bytes_per_us"));
+    def_peer_memory(engine);
+    def_pool(engine);
     def_posts(engine);
 }
 

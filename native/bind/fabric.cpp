@@ -114,7 +114,7 @@ PyFabricRegion register_memory(const PyFabricDevice& self, Engine* engine, uint6
     if (engine == nullptr) {
         ways.push_back({.kind = accel::Registrable::Kind::plain, .address = address, .why_not = ""});
     } else {
-        ways = engine->accelerators().driver().registrable(address, nbytes);
+        ways = engine->accelerators().registrable(address, nbytes);
     }
     const Released release;
     return {{std::make_shared<verbs::MemoryRegion>(device, ways, address, nbytes, access,

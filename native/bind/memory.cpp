@@ -32,9 +32,10 @@ constexpr uint64_t kLookForSignals = 20 * kMillisecond;
 // closed or a signal handler raises; dropping the stream then ends the copy, so that nothing is written any more.
 void copy_now(const PyRegion& self, uint64_t dst, uint64_t src, uint64_t nbytes) {
     const auto& devices = self.engine->accelerators().devices();
-    std::unique_ptr<accel::Stream> stream = devices[static_cast<size_t>(self.device)]->stream();
+    Outcome why;
+    std::unique_ptr<accel::Stream> stream = devices[static_cast<size_t>(self.device)]->stream(why);
     if (!stream) {
-        throw NativeError(Status::device_error, Reason::device_lost, "the device is lost");
+        throw NativeError(why, "the device gives no stream");
     }
     const accel::CopySegment segment{dst, src, nbytes};
     const std::shared_ptr<accel::Event> event = stream->copy({&segment, 1});

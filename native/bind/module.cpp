@@ -12,8 +12,11 @@ NB_MODULE(_native, m) {
     zerohop::bind::register_in_flight(m);
     zerohop::bind::register_writer(m);
     zerohop::bind::register_memory(m);
+    zerohop::bind::register_peer_memory(m);
     zerohop::bind::register_domain(m);
     zerohop::bind::register_endpoint(m);
     zerohop::bind::register_engine(m);
+    zerohop::bind::register_sim_stream(m);
+    zerohop::bind::register_array(m);
     zerohop::bind::register_fabric(m);
 }

@@ -3,6 +3,7 @@
 #include "engine/clock.hpp"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 
 #include <algorithm>
 
@@ -54,21 +55,17 @@ Posted post_released(Engine& engine, Endpoint& endpoint, Request& request, bool 
 }
 
 // Copies the page numbers; false when one of them is not below `limit`.
-bool copy_pages(const Indices& indices, uint64_t limit, std::vector<uint64_t>& pages) {
-    const int64_t* data = indices.data();
+bool copy_pages(const Indices& indices, uint64_t limit, PageNumbers& pages, uint64_t& most) {
     pages.resize(indices.size());
-    uint64_t most = 0;
-    for (size_t i = 0; i < pages.size(); ++i) {
-        pages[i] = static_cast<uint64_t>(data[i]); // a negative one becomes too large
-        most = std::max(most, pages[i]);
-    }
-    return pages.empty() || most < limit;
+    return copy_numbers({indices.data(), indices.size()}, pages.data(), most) && (pages.empty() || most < limit);
 }
 
 nb::object post_one(const Self& engine, uint64_t route, int kind, uint64_t local_offset, uint64_t remote_offset,
-                    uint64_t nbytes, int64_t notify, uint64_t deadline_ns, bool nowait) {
+                    uint64_t nbytes, int64_t notify, uint64_t deadline_ns, bool nowait,
+                    std::optional<uint64_t> stream) {
     Request request;
     request.deadline_ns = deadline_ns;
+    request.after_stream = stream;
     Posted posted = post_range(*engine, route, kind == 1 ? Kind::read : Kind::write, local_offset, remote_offset,
                                nbytes, notify, request, nowait);
     return result(engine, posted, request);
@@ -76,8 +73,10 @@ nb::object post_one(const Self& engine, uint64_t route, int kind, uint64_t local
 
 nb::object post_pages(const Self& engine, uint64_t route, int kind, const Indices& local_pages,
                       const Indices& remote_pages, uint64_t page_bytes, int64_t notify, uint64_t deadline_ns,
-                      bool nowait, uint64_t local_offset, uint64_t remote_offset, uint64_t local_nbytes) {
+                      bool nowait, uint64_t local_offset, uint64_t remote_offset, uint64_t local_nbytes,
+                      std::optional<uint64_t> stream) {
     Request request;
+    request.after_stream = stream;
     const std::shared_ptr<const Route> found = engine->route(route);
     if (!found) {
         throw NativeError(Status::closed, Reason::lane_closed, "the route is gone");
@@ -91,13 +90,15 @@ nb::object post_pages(const Self& engine, uint64_t route, int kind, const Indice
     check_local(*found, local_offset, local_nbytes, kind == 1);
     auto pages = std::make_shared<PageList>();
     pages->page_bytes = page_bytes;
-    if (!copy_pages(local_pages, local_nbytes / page_bytes, pages->local)) {
+    uint64_t most = 0;
+    if (!copy_pages(local_pages, local_nbytes / page_bytes, pages->local, most)) {
         throw nb::value_error("a page number is negative, or its page not within the local memory");
     }
     // The owner knows the bounds; this is what has no offset at all.
-    if (!copy_pages(remote_pages, UINT64_MAX / page_bytes / 2, pages->remote)) {
+    if (!copy_pages(remote_pages, UINT64_MAX / page_bytes / 2, pages->remote, most)) {
         throw NativeError(Status::access_denied, Reason::bounds, "a page number is negative, or too large");
     }
+    pages->remote_end = most + 1;
     request.kind = kind == 1 ? Kind::read : Kind::write;
     request.route = found.get();
     request.local_offset = local_offset;
@@ -194,14 +195,17 @@ void def_posts(nb::class_<Engine>& engine) {
     engine
         .def("post", &post_one, nb::arg("route"), nb::arg("kind"), nb::arg("local_offset"), nb::arg("remote_offset"),
              nb::arg("nbytes"), nb::arg("notify"), nb::arg("deadline_ns"), nb::arg("nowait") = false,
+             nb::arg("stream") = nb::none(),
              nb::sig("def post(self, route: int, kind: int, local_offset: int, remote_offset: int, nbytes: int, "
-                     "notify: int, deadline_ns: int, nowait: bool = False) -> int | Op"))
+                     "notify: int, deadline_ns: int, nowait: bool = False, stream: int | None = None) -> int | Op"))
         .def("post_pages", &post_pages, nb::arg("route"), nb::arg("kind"), nb::arg("local_pages"),
              nb::arg("remote_pages"), nb::arg("page_bytes"), nb::arg("notify"), nb::arg("deadline_ns"),
              nb::arg("nowait"), nb::arg("local_offset"), nb::arg("remote_offset"), nb::arg("local_nbytes"),
+             nb::arg("stream") = nb::none(),
              nb::sig("def post_pages(self, route: int, kind: int, local_pages: numpy.typing.NDArray[numpy.int64], "
                      "remote_pages: numpy.typing.NDArray[numpy.int64], page_bytes: int, notify: int, deadline_ns: int, "
-                     "nowait: bool, local_offset: int, remote_offset: int, local_nbytes: int) -> int | Op"))
+                     "nowait: bool, local_offset: int, remote_offset: int, local_nbytes: int, "
+                     "stream: int | None = None) -> int | Op"))
         .def("post_atomic", &post_atomic, nb::arg("route"), nb::arg("kind"), nb::arg("remote_offset"),
              nb::arg("operand"), nb::arg("compare"), nb::arg("deadline_ns"), nb::arg("nowait") = false,
              nb::sig("def post_atomic(self, route: int, kind: int, remote_offset: int, operand: int, compare: int, "

@@ -54,7 +54,9 @@ void register_status(nb::module_& m) {
         .value("REMOTE_ERROR", Reason::remote_error)
         .value("PORT_DOWN", Reason::port_down)
         .value("MEMLOCK", Reason::memlock)
-        .value("NIC_FULL", Reason::nic_full);
+        .value("NIC_FULL", Reason::nic_full)
+        .value("NO_PEER_LINK", Reason::no_peer_link)
+        .value("CAPTURING", Reason::capturing);
 
     // args: (status, reason, text), the two numbers as plain ints.
     static nb::object error_type = nb::steal(PyErr_NewExceptionWithDoc(

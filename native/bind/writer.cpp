@@ -153,7 +153,7 @@ PyObject* go_long_way(PyObject* self, const nb::object& way, PyObject* const* ar
     PyObject* passed[kMostArguments + 1] = {self};
     const Py_ssize_t all = count + (keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords));
     if (all > kMostArguments) {
-        PyErr_SetString(PyExc_TypeError, "write() takes src, dst, notify and timeout");
+        PyErr_SetString(PyExc_TypeError, "write() takes src, dst, notify, timeout and stream");
         return nullptr;
     }
     std::copy_n(args, all, passed + 1);
@@ -227,7 +227,7 @@ template <class F> PyCFunction method(F* function) {
 }
 
 constexpr const char* kWriteDoc =
-    R"(write($self, src, dst, *, notify=None, timeout=None)
+    R"(write($self, src, dst, *, notify=None, timeout=None, stream=None)
 --
 
 Write all of ``src`` into the remote ``dst`` of the same length; value: bytes moved.
@@ -242,10 +242,13 @@ Args:
     dst: where to, a RemoteBuffer; slice it to the same length.
     notify: a 32-bit number for the peer's ``notification``, never delivered before the data is visible there.
     timeout: seconds for the operation; None: the Context's; ``math.inf``: none.
+    stream: a stream of a GPU: a torch, CuPy or cuda-core one, or the driver's number of one. The transfer begins after
+        what is queued there now; what is queued there later does not wait for it, see ``Operation.wait_on``.
 
 Raises:
     ValueError: unequal lengths, memory of another Context, a notification of more than 32 bits.
-    TypeError: not memory, not a RemoteBuffer.
+    TypeError: not memory, not a RemoteBuffer, not a stream.
+    Unsupported: the stream is being captured into a graph.
     Closed: the Context or the Memory is closed. All other errors come from the Operation.)";
 
 } // namespace

@@ -6,8 +6,8 @@
 
 namespace zerohop {
 
-Engine::Engine(const EngineOptions& options, std::shared_ptr<accel::Driver> driver)
-    : options_(options), operations_([this] { wake_waiters(); }), accelerators_(std::move(driver)),
+Engine::Engine(const EngineOptions& options, std::vector<std::shared_ptr<accel::Driver>> drivers)
+    : options_(options), operations_([this] { wake_waiters(); }), accelerators_(std::move(drivers)),
       events_(std::make_shared<CompletionQueue>()), poller_(*this, presence_, finished_, options.spin_ns) {
     poller_.start();
 }
@@ -133,8 +133,9 @@ void Engine::close_domain(const std::shared_ptr<Domain>& domain) {
 }
 
 std::shared_ptr<Registration> Engine::register_local(Domain& domain, const std::shared_ptr<Region>& region) {
-    return region->registration(domain.number(), 0,
-                                [&] { return domain.reg(*region, region->address(), region->nbytes(), 0); });
+    Region& whole = region->whole();
+    return whole.registration(domain.number(), 0,
+                              [&] { return domain.reg(whole, whole.address(), whole.nbytes(), 0); });
 }
 
 std::shared_ptr<Registration> Engine::reach(Domain& domain, ShareId id, bool own, uint64_t& address) {
@@ -143,11 +144,11 @@ std::shared_ptr<Registration> Engine::reach(Domain& domain, ShareId id, bool own
         return nullptr;
     }
     address = share->region->address() + share->offset;
-    Region& region = *share->region;
+    Region& whole = share->region->whole();
     return share->registration(domain.number(), [&] {
-        return own ? domain.reg(region, address, share->nbytes, share->rights)
-                   : region.registration(domain.number(), share->rights, [&] {
-                         return domain.reg(region, region.address(), region.nbytes(), share->rights);
+        return own ? domain.reg(whole, address, share->nbytes, share->rights)
+                   : whole.registration(domain.number(), share->rights, [&] {
+                         return domain.reg(whole, whole.address(), whole.nbytes(), share->rights);
                      });
     });
 }
@@ -174,6 +175,7 @@ bool Engine::quiet(const std::shared_ptr<Endpoint>& endpoint) {
 }
 
 uint64_t Engine::add_route(Route route) {
+    route.endpoint->prepare(route);
     const std::lock_guard lock(routes_lock_);
     uint32_t index = 0;
     if (free_routes_.empty()) {
@@ -271,7 +273,10 @@ void Engine::after_post(Endpoint& endpoint, const Request& request, const Posted
     if (ours && (endpoint.has_local_work() || endpoint.stalled())) {
         poller_.kick();
     } else if (ours && endpoint.needs_polling()) {
-        poller_.limit_sleep(now_ns(), kDeviceInterval); // a post may take longer than that
+        const uint64_t posted_ns = now_ns(); // a post may take long
+        const uint64_t look_in = endpoint.look_in_ns(posted_ns, operations_.awaited() != 0);
+        note_pending(request.deadline_ns, posted_ns);
+        poller_.limit_sleep(posted_ns, std::max(look_in, kShortSleep));
     } else {
         note_pending(request.deadline_ns, now);
     }
@@ -367,6 +372,7 @@ bool Engine::close(uint64_t deadline_ns) {
         }
     });
     operations_.finish_all(outcome);
+    notifications_.end();
     const bool drained = wait(
         [&] {
             return !device_atomics_pending_.load(std::memory_order_relaxed) &&

@@ -32,7 +32,7 @@ inline constexpr uint64_t kDomainChanged = 1ULL << 61; // with a domain's number
 
 class Engine : private Pollable {
 public:
-    Engine(const EngineOptions& options, std::shared_ptr<accel::Driver> driver);
+    Engine(const EngineOptions& options, std::vector<std::shared_ptr<accel::Driver>> drivers);
     ~Engine() override;
 
     // Peers and lanes.
@@ -66,6 +66,13 @@ public:
     [[nodiscard]] Posted try_post(Endpoint& endpoint, const Request& request);
     // An operation pends that no lane knows of: sleepers must mind its deadline.
     void note_pending(uint64_t deadline_ns, uint64_t now);
+    // An operation that ends when all that is queued by now on a stream of the user's has. Throws NativeError.
+    [[nodiscard]] OpRef stream_reached(int device, uint64_t native_stream, uint64_t deadline_ns);
+    // Has a stream of the user's wait for the end of an operation, well or not, with nobody waiting here. `lane`: that
+    // it may be in flight on, or null. Throws NativeError.
+    void hold_stream(const OpRef& op, Endpoint* lane, int device, uint64_t native_stream);
+    // The same for the next notification that can be taken.
+    void hold_stream_for_notification(int device, uint64_t native_stream);
     // Somebody waits for the end of an operation, and not in a call: peers are looked at more often.
     void note_awaited();
     bool wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep = true);
@@ -113,6 +120,7 @@ private:
     bool arm(bool for_caller) override;
     [[nodiscard]] bool ends_matter() const;
     void woken() override;
+    bool poll_marks();
     void look_at_peers();
     Outcome lose_dead_peer(Peer& peer);
     void take_arrived(Endpoint& endpoint);
@@ -126,8 +134,8 @@ private:
     // How long is slept between. Less, because a post says by when from its own start: a sleep that began during a post
     // of up to the difference is not cut when that is over, and by the next one again.
     static constexpr uint64_t kUnattendedSleep = 40 * kMillisecond;
-    // How often is looked at what nobody tells: device copies, ends of which the lane was being posted to.
-    static constexpr uint64_t kDeviceInterval = 50 * kMicrosecond;
+    // A sleep of less lasts longer than that.
+    static constexpr uint64_t kShortSleep = 20 * kMicrosecond;
 
     const EngineOptions options_;
     EventCount finished_;
@@ -159,6 +167,14 @@ private:
     SpinLock routes_lock_;
     std::vector<RouteEntry> routes_;
     std::vector<uint32_t> free_routes_;
+
+    struct StreamMark {
+        std::shared_ptr<accel::Event> event;
+        OpRef op;
+    };
+    SpinLock marks_lock_;
+    std::vector<StreamMark> marks_;
+    std::atomic<size_t> marks_pending_{0};
 
     std::mutex revoking_mutex_;
     // Revoked, and a device still copies. Those copies alone keep it alive: nobody needs to ask again.

@@ -25,7 +25,7 @@ struct Notification {
 class NotificationQueue {
 public:
     void push(Notification note) {
-        std::vector<std::pair<std::shared_ptr<CompletionQueue>, uint64_t>> waiting;
+        std::vector<std::pair<std::shared_ptr<Listener>, uint64_t>> waiting;
         {
             const std::lock_guard lock(lock_);
             notes_.push_back(std::move(note));
@@ -54,7 +54,7 @@ public:
     [[nodiscard]] bool empty() const { return size_.load(std::memory_order_acquire) == 0; }
 
     // One token when the next one arrives; false (and nothing queued) when one is here now.
-    [[nodiscard]] bool arm(std::shared_ptr<CompletionQueue> queue, uint64_t token) {
+    [[nodiscard]] bool arm(std::shared_ptr<Listener> queue, uint64_t token) {
         const std::lock_guard lock(lock_);
         if (!notes_.empty()) {
             return false;
@@ -64,8 +64,20 @@ public:
         return true;
     }
 
+    // None will come any more: who waits is told all the same.
+    void end() {
+        std::vector<std::pair<std::shared_ptr<Listener>, uint64_t>> waiting;
+        {
+            const std::lock_guard lock(lock_);
+            waiting.swap(waiting_);
+        }
+        for (const auto& [listener, token] : waiting) {
+            listener->push(token);
+        }
+    }
+
     // Whoever asked so does not want to know any more.
-    void disarm(const CompletionQueue& queue, uint64_t token) {
+    void disarm(const Listener& queue, uint64_t token) {
         const std::lock_guard lock(lock_);
         std::erase_if(waiting_, [&](const auto& each) { return each.first.get() == &queue && each.second == token; });
     }
@@ -74,7 +86,7 @@ private:
     SpinLock lock_;
     std::deque<Notification> notes_;
     std::atomic<size_t> size_{0};
-    std::vector<std::pair<std::shared_ptr<CompletionQueue>, uint64_t>> waiting_;
+    std::vector<std::pair<std::shared_ptr<Listener>, uint64_t>> waiting_;
 };
 
 } // namespace zerohop

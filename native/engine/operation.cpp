@@ -32,7 +32,7 @@ bool Operation::finish(Outcome outcome, uint64_t bytes_done, uint64_t value) {
 
 // Nobody arms it any more.
 void Operation::tell() {
-    std::vector<std::pair<std::shared_ptr<CompletionQueue>, uint64_t>> armed;
+    std::vector<std::pair<std::shared_ptr<Listener>, uint64_t>> armed;
     {
         const std::lock_guard lock(lock_);
         armed.swap(armed_);
@@ -42,7 +42,7 @@ void Operation::tell() {
     }
 }
 
-bool Operation::arm(std::shared_ptr<CompletionQueue> queue, uint64_t token) {
+bool Operation::arm(std::shared_ptr<Listener> queue, uint64_t token) {
     const std::lock_guard lock(lock_);
     if (status_.load(std::memory_order_relaxed) != Status::pending) {
         return false;
@@ -55,7 +55,7 @@ bool Operation::arm(std::shared_ptr<CompletionQueue> queue, uint64_t token) {
     return true;
 }
 
-void Operation::disarm(const CompletionQueue& queue, uint64_t token) {
+void Operation::disarm(const Listener& queue, uint64_t token) {
     const std::lock_guard lock(lock_);
     const bool gone = std::erase_if(armed_, [&](const auto& each) {
                           return each.first.get() == &queue && each.second == token;

@@ -38,9 +38,9 @@ public:
     bool finish(Outcome outcome, uint64_t bytes_done = 0, uint64_t value = 0);
     // Asks for `token` in `queue` when it ends, beside whoever asked before; false (and nothing queued) when it has
     // ended already.
-    bool arm(std::shared_ptr<CompletionQueue> queue, uint64_t token);
+    bool arm(std::shared_ptr<Listener> queue, uint64_t token);
     // Whoever asked so does not want to know any more.
-    void disarm(const CompletionQueue& queue, uint64_t token);
+    void disarm(const Listener& queue, uint64_t token);
 
 private:
     friend class OperationSlab;
@@ -56,7 +56,7 @@ private:
     uint64_t finished_ns_ = 0;
     uint64_t bytes_done_ = 0;
     uint64_t value_ = 0;
-    std::vector<std::pair<std::shared_ptr<CompletionQueue>, uint64_t>> armed_;
+    std::vector<std::pair<std::shared_ptr<Listener>, uint64_t>> armed_;
     OperationSlab* slab_ = nullptr;
     Operation* next_free_ = nullptr;
 };

@@ -62,6 +62,8 @@ public:
 
     enum class Life : uint8_t { alive, closed, dead };
     Life life() const;
+    // Whether nobody there polls, just now.
+    [[nodiscard]] bool sleeping() const { return page_->sleeping.load(std::memory_order_relaxed) != 0; }
     // To be called after the work was published with a sequentially consistent store.
     void wake() const {
         if (page_->sleeping.load(std::memory_order_seq_cst) != 0) {

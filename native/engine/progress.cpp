@@ -24,6 +24,10 @@ Found Engine::poll() {
         }
         rests &= endpoint->rests();
     }
+    if (marks_pending_.load(std::memory_order_relaxed) != 0) {
+        rests = false;
+        found = poll_marks() ? Found::work : found;
+    }
     bool keeps_ends = false;
     bool told = operations_.awaited() == 0; // by the devices, of what somebody must act upon
     for (const auto& domain : domains_) {
@@ -86,7 +90,9 @@ bool Engine::unarmed() {
 Left Engine::left(uint64_t now) {
     Left left;
     bool stalled = false;
-    bool polling = device_atomics_pending_.load(std::memory_order_relaxed);
+    const bool looks =
+        device_atomics_pending_.load(std::memory_order_relaxed) || marks_pending_.load(std::memory_order_acquire) != 0;
+    uint64_t look_in = looks ? kDeviceInterval : UINT64_MAX;
     const bool attended = operations_.awaited() != 0 || poller_.anybody_waits();
     bool closing = false;
     bool in_device = false;
@@ -95,7 +101,9 @@ Left Engine::left(uint64_t now) {
         for (const auto& endpoint : endpoints_) {
             left.ready = left.ready || endpoint->ready();
             stalled = stalled || endpoint->stalled();
-            polling = polling || endpoint->needs_polling();
+            if (endpoint->needs_polling()) {
+                look_in = std::min(look_in, endpoint->look_in_ns(now, attended));
+            }
             // A tick takes the descriptors and mappings of one that is closed back; whoever looks, memory and room.
             closing = closing || !endpoint->state().ok();
             in_device = in_device || endpoint->in_device();
@@ -109,16 +117,21 @@ Left Engine::left(uint64_t now) {
     }
     if (keeps_ends_.load(std::memory_order_seq_cst)) {
         left.caller_sleep_limit_ns = kDeviceInterval;
-        polling |= stalled || operations_.awaited() != 0;
+        if (stalled || operations_.awaited() != 0) {
+            look_in = std::min(look_in, kDeviceInterval);
+        }
     }
     left.ready = left.ready || poller_.any_descriptor_ready();
-    if (polling) {
-        left.sleep_limit_ns = kDeviceInterval;
+    if (look_in != UINT64_MAX) {
+        left.ready = left.ready || look_in < kShortSleep;
+        left.sleep_limit_ns = look_in;
+    }
+    if (look_in <= kDeviceInterval) {
         return left;
     }
     const bool pending = operations_.pending() != 0;
     if (pending || closing || in_device) {
-        left.sleep_limit_ns = closing || attended ? kPresenceInterval : kUnattendedSleep;
+        left.sleep_limit_ns = std::min(left.sleep_limit_ns, closing || attended ? kPresenceInterval : kUnattendedSleep);
     }
     if (pending) {
         const uint64_t deadline = operations_.earliest_deadline(); // UINT64_MAX where there is none

@@ -56,9 +56,11 @@ enum class Reason : uint8_t {
     port_down,
     memlock,
     nic_full,
+    no_peer_link,
+    capturing,
 };
 
-inline constexpr Reason kLastReason = Reason::nic_full;
+inline constexpr Reason kLastReason = Reason::capturing;
 
 // An outcome passed by value; [[nodiscard]] so that no failure is dropped without a thought.
 struct [[nodiscard]] Outcome {

@@ -32,9 +32,10 @@ bool DeviceAtomics::poll() {
     }
     const uint64_t changed = front.swap ? front.operand : old_ + front.operand;
     std::memcpy(buffer_.data(), &changed, sizeof changed);
-    accel::Stream* stream = staging_.stream(front.region->device(), Staging::Direction::inbound);
+    Outcome why;
+    accel::Stream* stream = staging_.stream(front.region->device(), Staging::Direction::inbound, why);
     if (stream == nullptr) {
-        finish({Status::device_error, Reason::device_lost});
+        finish(why);
         return true;
     }
     const accel::CopySegment back{front.address, reinterpret_cast<uint64_t>(buffer_.data()), sizeof changed};
@@ -50,9 +51,10 @@ bool DeviceAtomics::start() {
         return true;
     }
     // On the stream that inbound writes use, so that an atomic comes after the writes that were done before it.
-    accel::Stream* stream = staging_.stream(front.region->device(), Staging::Direction::inbound);
+    Outcome why;
+    accel::Stream* stream = staging_.stream(front.region->device(), Staging::Direction::inbound, why);
     if (stream == nullptr) {
-        finish({Status::device_error, Reason::device_lost});
+        finish(why);
         return true;
     }
     buffer_ = staging_.try_acquire(Staging::Direction::inbound);

@@ -4,10 +4,104 @@
 #include <cstddef>
 #include <utility>
 
+#if defined(__x86_64__)
+#define ZEROHOP_WIDE [[gnu::target("avx2")]]
+#else
+#define ZEROHOP_WIDE
+#endif
+
 namespace zerohop {
 
+namespace {
+
+// Each loop twice, for processors with and without wide registers: lists have thousands of numbers, and are gone
+// through while a device could have begun.
+struct Numbers {
+    static bool copy(const int64_t* from, uint64_t* to, size_t count, int64_t& most) {
+        int64_t all = 0;
+        int64_t largest = 0;
+        for (size_t i = 0; i < count; ++i) {
+            to[i] = static_cast<uint64_t>(from[i]);
+            all |= from[i];
+            largest = std::max(largest, from[i]);
+        }
+        most = largest;
+        return all >= 0;
+    }
+    ZEROHOP_WIDE static bool copy_wide(const int64_t* from, uint64_t* to, size_t count, int64_t& most) {
+        int64_t all = 0;
+        int64_t largest = 0;
+        for (size_t i = 0; i < count; ++i) {
+            to[i] = static_cast<uint64_t>(from[i]);
+            all |= from[i];
+            largest = from[i] > largest ? from[i] : largest;
+        }
+        most = largest;
+        return all >= 0;
+    }
+    static bool narrow(const uint64_t* from, uint32_t* to, size_t count) {
+        uint64_t all = 0;
+        for (size_t i = 0; i < count; ++i) {
+            all |= from[i];
+            to[i] = static_cast<uint32_t>(from[i]);
+        }
+        return all <= UINT32_MAX;
+    }
+    ZEROHOP_WIDE static bool narrow_wide(const uint64_t* from, uint32_t* to, size_t count) {
+        uint64_t all = 0;
+        for (size_t i = 0; i < count; ++i) {
+            all |= from[i];
+            to[i] = static_cast<uint32_t>(from[i]);
+        }
+        return all <= UINT32_MAX;
+    }
+    static uint64_t largest(const uint64_t* from, size_t count) {
+        uint64_t most = 0;
+        for (size_t i = 0; i < count; ++i) {
+            most = std::max(most, from[i]);
+        }
+        return most;
+    }
+    ZEROHOP_WIDE static uint64_t largest_wide(const uint64_t* from, size_t count) {
+        uint64_t most = 0;
+        for (size_t i = 0; i < count; ++i) {
+            most = from[i] > most ? from[i] : most;
+        }
+        return most;
+    }
+};
+
+bool wide() {
+#if defined(__x86_64__)
+    static const bool has = __builtin_cpu_supports("avx2") != 0;
+    return has;
+#else
+    return false;
+#endif
+}
+
+} // namespace
+
+bool copy_numbers(std::span<const int64_t> from, uint64_t* to, uint64_t& most) {
+    int64_t largest = 0;
+    const auto copy = wide() ? &Numbers::copy_wide : &Numbers::copy;
+    const bool good = copy(from.data(), to, from.size(), largest);
+    most = static_cast<uint64_t>(largest);
+    return good;
+}
+
+bool narrow_numbers(std::span<const uint64_t> from, uint32_t* to) {
+    const auto narrow = wide() ? &Numbers::narrow_wide : &Numbers::narrow;
+    return narrow(from.data(), to, from.size());
+}
+
+uint64_t largest_number(std::span<const uint64_t> numbers) {
+    const auto largest = wide() ? &Numbers::largest_wide : &Numbers::largest;
+    return largest(numbers.data(), numbers.size());
+}
+
 std::shared_ptr<const PageList> in_remote_order(std::shared_ptr<const PageList> pages) {
-    const std::vector<uint64_t>& remote = pages->remote;
+    const PageNumbers& remote = pages->remote;
     if (remote.size() < 2 || std::is_sorted(remote.begin(), remote.end())) {
         return pages;
     }
@@ -29,6 +123,7 @@ std::shared_ptr<const PageList> in_remote_order(std::shared_ptr<const PageList> 
     }
     auto ordered = std::make_shared<PageList>();
     ordered->page_bytes = pages->page_bytes;
+    ordered->remote_end = pages->remote_end;
     ordered->local.reserve(remote.size());
     ordered->remote.reserve(remote.size());
     for (size_t place = 0; place < entries.size(); ++place) {

@@ -3,15 +3,38 @@
 
 #include <cstdint>
 #include <memory>
+#include <new>
+#include <span>
+#include <utility>
 #include <vector>
 
 namespace zerohop {
 
-struct PageList {
-    std::vector<uint64_t> local;
-    std::vector<uint64_t> remote; // as many
-    uint64_t page_bytes = 0;
+// Leaves what it makes as it finds it: lists have thousands of numbers, each of which is written at once.
+template <class T> struct Unfilled : std::allocator<T> {
+    template <class U> struct rebind { // NOLINT(readability-identifier-naming): the name that allocators have it by
+        using other = Unfilled<U>;     // NOLINT(readability-identifier-naming)
+    };
+    void construct(T* /*where*/) noexcept {}
+    template <class... Arguments> void construct(T* where, Arguments&&... arguments) {
+        ::new (static_cast<void*>(where)) T(std::forward<Arguments>(arguments)...);
+    }
 };
+using PageNumbers = std::vector<uint64_t, Unfilled<uint64_t>>;
+
+struct PageList {
+    PageNumbers local;
+    PageNumbers remote; // as many
+    uint64_t page_bytes = 0;
+    uint64_t remote_end = 0; // one past the largest number of `remote`; 0: nobody has looked
+};
+
+// Copies the numbers; false where one is negative. `most` is the largest of the others.
+[[nodiscard]] bool copy_numbers(std::span<const int64_t> from, uint64_t* to, uint64_t& most);
+// The same into 32 bits; false where one does not fit.
+[[nodiscard]] bool narrow_numbers(std::span<const uint64_t> from, uint32_t* to);
+// The largest number; 0 of none.
+[[nodiscard]] uint64_t largest_number(std::span<const uint64_t> numbers);
 
 // The same pairs of pages in the order of the remote ones, where these lie so closely that most have neighbours: a NIC
 // then moves several of them with one request. The list itself where nothing is gained, or a remote page is in it

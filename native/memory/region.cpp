@@ -1,6 +1,7 @@
 #include "memory/region.hpp"
 
 #include "engine/status.hpp"
+#include "memory/accelerators.hpp"
 
 #include <cerrno>
 #include <cstring>
@@ -98,6 +99,19 @@ std::shared_ptr<Region> Region::allocate_device(std::shared_ptr<accel::Device> d
     return region;
 }
 
+std::shared_ptr<Region> Region::part(const std::shared_ptr<Region>& whole, uint64_t offset, size_t nbytes) {
+    std::shared_ptr<Region> region(new Region, Orphan{});
+    if (!region->whole_.pin(whole)) {
+        throw NativeError(Status::closed, Reason::none, "what it would be part of is closed");
+    }
+    region->address_ = whole->address_ + offset;
+    region->nbytes_ = nbytes;
+    region->device_ = whole->device_;
+    region->readonly_ = whole->readonly_;
+    region->fd_offset_ = whole->fd_offset_ + offset;
+    return region;
+}
+
 std::shared_ptr<Registration> Region::registration(int domain, uint8_t rights, const MakeRegistration& make) {
     // Held while it is made, so that nobody makes a second one; nothing of the data plane waits for this lock.
     const std::lock_guard lock(registrations_mutex_);
@@ -117,14 +131,28 @@ std::shared_ptr<Registration> Region::registration(int domain, uint8_t rights, c
     return made;
 }
 
+void Region::register_with_devices(Accelerators& accelerators) {
+    if (whole_) {
+        whole_->register_with_devices(accelerators);
+        return;
+    }
+    const std::lock_guard lock(registrations_mutex_);
+    if (!device_registration_) {
+        device_registration_ = std::make_shared<HostRegistration>(accelerators.in_use(), host(), nbytes_);
+    }
+}
+
 void Region::deregister() {
     std::vector<std::shared_ptr<Registration>> ended; // outside the lock
+    std::shared_ptr<HostRegistration> with_devices;
     const std::lock_guard lock(registrations_mutex_);
     ended.swap(own_registrations_);
+    with_devices.swap(device_registration_);
 }
 
 Region::~Region() {
     own_registrations_.clear();
+    device_registration_.reset(); // before the pages go
     if (owner_) {
         // A lost device has nothing left to free; there is nobody to tell.
         [[maybe_unused]] const Outcome outcome = owner_->free(address_);

@@ -15,6 +15,9 @@
 
 namespace zerohop {
 
+class Accelerators;
+class HostRegistration;
+
 inline constexpr int kHostDevice = -1;
 
 class Region : public Pinnable {
@@ -28,6 +31,10 @@ public:
     // Device memory of our own.
     [[nodiscard]] static std::shared_ptr<Region> allocate_device(std::shared_ptr<accel::Device> device, int index,
                                                                  size_t nbytes);
+    // Part of another: pinned and closed by itself, while it is the whole that gets registered. That stays as long as
+    // the part. Throws NativeError when it is closed.
+    [[nodiscard]] static std::shared_ptr<Region> part(const std::shared_ptr<Region>& whole, uint64_t offset,
+                                                      size_t nbytes);
     ~Region() override;
 
     uint64_t address() const { return address_; }
@@ -35,14 +42,18 @@ public:
     int device() const { return device_; }
     bool is_host() const { return device_ == kHostDevice; }
     bool readonly() const { return readonly_; }
-    int fd() const { return backing_.get(); }
+    int fd() const { return whole_ ? whole_->fd() : backing_.get(); }
     uint64_t fd_offset() const { return fd_offset_; }
+    // What it is part of; itself where it is none.
+    Region& whole() { return whole_ ? *whole_ : *this; }
     std::byte* host() const { return reinterpret_cast<std::byte*>(address_); }
 
     using MakeRegistration = std::function<std::shared_ptr<Registration>()>;
     // The registration of all of it with a domain, for what `rights` let a peer do; made if there is none. One without
-    // rights is for our own use and kept until deregister(); others as long as somebody holds them.
+    // rights is for our own use and kept until deregister(); others as long as somebody holds them. Not of a part.
     [[nodiscard]] std::shared_ptr<Registration> registration(int domain, uint8_t rights, const MakeRegistration& make);
+    // Has the devices copy to and from it by themselves; host memory, once. Throws NativeError.
+    void register_with_devices(Accelerators& accelerators);
     // Ends those that are kept. To be called once close() has returned true, before the memory goes.
     void deregister();
 
@@ -62,9 +73,11 @@ private:
     uint64_t fd_offset_ = 0;
     size_t mapped_bytes_ = 0;              // ours to unmap
     std::shared_ptr<accel::Device> owner_; // ours to free
+    Pin<Region> whole_;
     std::mutex registrations_mutex_;
     std::vector<Registered> registrations_;
     std::vector<std::shared_ptr<Registration>> own_registrations_;
+    std::shared_ptr<HostRegistration> device_registration_;
 };
 
 // Part of a peer's shared memory, mapped here. close() drains; the mapping goes with the last reference.

@@ -24,9 +24,7 @@ StagingPool::~StagingPool() {
     if (base_ == nullptr) {
         return;
     }
-    if (registered_) {
-        [[maybe_unused]] const Outcome outcome = driver_->unregister_host(base_);
-    }
+    registration_.reset();
     munmap(base_, kStagingBytes * kStagingBuffers);
 }
 
@@ -39,8 +37,12 @@ StagingBuffer StagingPool::try_acquire() {
             return {};
         }
         base_ = static_cast<std::byte*>(base);
-        // Unregistered memory still copies correctly, only slower.
-        registered_ = driver_->register_host(base_, kStagingBytes * kStagingBuffers).ok();
+        try {
+            registration_ =
+                std::make_unique<HostRegistration>(accelerators_.in_use(), base_, kStagingBytes * kStagingBuffers);
+        } catch (const NativeError&) {
+            registration_.reset(); // unregistered memory still copies correctly, only slower
+        }
         for (size_t i = kStagingBuffers; i-- > 0;) {
             free_.push_back(base_ + i * kStagingBytes);
         }
@@ -53,30 +55,17 @@ StagingBuffer StagingPool::try_acquire() {
     return {shared_from_this(), data};
 }
 
+void Staging::prepare(int device) {
+    for (const Direction direction : {Direction::outbound, Direction::inbound}) {
+        Outcome untold;
+        (void)stream(device, direction, untold); // a device that is lost says so when it is used
+        [[maybe_unused]] const auto buffer = try_acquire(direction);
+    }
+}
+
 void StagingPool::give_back(std::byte* data) {
     const std::lock_guard lock(lock_);
     free_.push_back(data);
-}
-
-Accelerators::Accelerators(std::shared_ptr<accel::Driver> driver)
-    : driver_(std::move(driver)), devices_(driver_->devices()), streams_(devices_.size() * 2) {}
-
-accel::Stream* Accelerators::stream(int device, Direction direction) {
-    const std::lock_guard lock(mutex_);
-    auto& stream = streams_[static_cast<size_t>(device) * 2 + (direction == Direction::inbound ? 1 : 0)];
-    if (!stream && !stopped_) {
-        stream = devices_[static_cast<size_t>(device)]->stream();
-    }
-    return stream.get();
-}
-
-void Accelerators::stop() {
-    std::vector<std::unique_ptr<accel::Stream>> streams(streams_.size());
-    {
-        const std::lock_guard lock(mutex_);
-        stopped_ = true;
-        streams.swap(streams_);
-    }
 }
 
 } // namespace zerohop

@@ -1,8 +1,8 @@
 // Host buffers that device memory passes through where no fabric reaches it, and the streams that fill and drain them.
 #pragma once
 
-#include "accel/driver.hpp"
 #include "engine/sync.hpp"
+#include "memory/accelerators.hpp"
 #include "memory/copy.hpp"
 
 #include <cstddef>
@@ -36,7 +36,7 @@ private:
 
 class StagingPool : public std::enable_shared_from_this<StagingPool> {
 public:
-    explicit StagingPool(std::shared_ptr<accel::Driver> driver) : driver_(std::move(driver)) {}
+    explicit StagingPool(Accelerators& accelerators) : accelerators_(accelerators) {}
     ~StagingPool();
 
     // Empty when all buffers are in use: the caller comes back later. The memory is mapped on first use.
@@ -46,33 +46,11 @@ private:
     friend class StagingBuffer;
     void give_back(std::byte* data);
 
-    std::shared_ptr<accel::Driver> driver_;
+    Accelerators& accelerators_; // asked on first use only
     SpinLock lock_;
     std::byte* base_ = nullptr;
-    bool registered_ = false;
+    std::unique_ptr<HostRegistration> registration_; // none: unregistered memory copies correctly, only slower
     std::vector<std::byte*> free_;
-};
-
-// What one Context has of accelerators: its devices, and for each of them a stream per direction.
-class Accelerators {
-public:
-    explicit Accelerators(std::shared_ptr<accel::Driver> driver);
-
-    enum class Direction : uint8_t { outbound, inbound };
-    const std::vector<std::shared_ptr<accel::Device>>& devices() const { return devices_; }
-    accel::Driver& driver() const { return *driver_; }
-    const std::shared_ptr<accel::Driver>& shared_driver() const { return driver_; }
-    // Null where the device is lost.
-    [[nodiscard]] accel::Stream* stream(int device, Direction direction);
-    // Ends all copies, whatever that takes, and starts no more.
-    void stop();
-
-private:
-    std::shared_ptr<accel::Driver> driver_;
-    std::vector<std::shared_ptr<accel::Device>> devices_;
-    std::mutex mutex_;
-    std::vector<std::unique_ptr<accel::Stream>> streams_; // device × direction
-    bool stopped_ = false;
 };
 
 // One lane's way to and from device memory. Buffers are of the lane, not of the Context, so that a peer that has
@@ -82,11 +60,14 @@ class Staging {
 public:
     using Direction = Accelerators::Direction;
     explicit Staging(Accelerators& accelerators)
-        : accelerators_(accelerators), outbound_(std::make_shared<StagingPool>(accelerators.shared_driver())),
-          inbound_(std::make_shared<StagingPool>(accelerators.shared_driver())) {}
+        : accelerators_(accelerators), outbound_(std::make_shared<StagingPool>(accelerators)),
+          inbound_(std::make_shared<StagingPool>(accelerators)) {}
 
-    [[nodiscard]] accel::Stream* stream(int device, Direction direction) {
-        return accelerators_.stream(device, direction);
+    // Makes the buffers and streams that are made on first use otherwise.
+    void prepare(int device);
+    // Null, and why, where there is none.
+    [[nodiscard]] accel::Stream* stream(int device, Direction direction, Outcome& why) {
+        return accelerators_.stream(device, direction, why);
     }
     [[nodiscard]] StagingBuffer try_acquire(Direction direction) {
         return (direction == Direction::outbound ? outbound_ : inbound_)->try_acquire();

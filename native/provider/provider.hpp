@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <variant>
@@ -20,9 +21,19 @@
 
 namespace zerohop {
 
+namespace accel {
+class Driver;
+} // namespace accel
 class Engine;
 class Peer;
 class Endpoint;
+namespace p2p {
+class PeerMemory;
+} // namespace p2p
+
+// How often is looked at what nobody tells, where nothing better is known: device copies, ends of which the lane was
+// being posted to.
+inline constexpr uint64_t kDeviceInterval = 50 * kMicrosecond;
 
 // What it costs to use a provider, as data, so that the path is chosen in one place.
 struct Limits {
@@ -59,9 +70,12 @@ struct Route {
     Capability capability{};
     uint64_t remote_nbytes = 0;
     uint8_t rights = 0;
-    std::shared_ptr<Mapping> mapping; // the remote memory itself, where the lane can map it
-    std::shared_ptr<RemoteKeys> keys; // to the remote memory, where the lane's NICs can reach it
-    std::vector<uint32_t> local_keys; // of the local memory, one per rail; good while `local` is open
+    std::shared_ptr<Mapping> mapping;             // the remote memory itself, where the lane can map it
+    std::shared_ptr<RemoteKeys> keys;             // to the remote memory, where the lane's NICs can reach it
+    std::vector<uint32_t> local_keys;             // of the local memory, one per rail; good while `local` is open
+    std::shared_ptr<p2p::PeerMemory> peer_memory; // the remote memory, where devices here can reach it
+    uint64_t peer_address = 0;                    // where it begins for the device that copies
+    int copy_device = -1;
 };
 
 enum class Kind : uint8_t { write, read, fetch_add, compare_swap, notify, send, recv, flush };
@@ -80,6 +94,9 @@ struct Request {
     uint64_t compare = 0;
     uint64_t deadline_ns = 0;
     uint64_t started_ns = now_ns();
+    // Of the user's, by the number that the driver has for it: the transfer begins after what is queued there now.
+    // Lanes of devices alone can do that.
+    std::optional<uint64_t> after_stream;
 };
 
 // `done`: ended well before post() returned, no slot was used. `posted`: `op` ends later. `retry`: nothing happened,
@@ -101,6 +118,8 @@ public:
     [[nodiscard]] virtual Limits limits() const = 0;
     [[nodiscard]] virtual Address address() = 0;
     virtual void connect(const Address& remote) = 0; // throws NativeError
+    // Gets what transfers on the route will need of devices, so that none of them has to wait for that.
+    virtual void prepare(const Route& /*route*/) {}
     [[nodiscard]] virtual Posted post(const Request& request) = 0;
     // Every operation in flight ends with `outcome`; later posts fail with it. Memory stays pinned until copies end.
     virtual void close(Outcome outcome) = 0;
@@ -126,10 +145,19 @@ public:
     [[nodiscard]] virtual bool in_device() const { return false; }
     // Does it wait for something that wakes nobody (device copies)? Then sleeping must be short.
     [[nodiscard]] virtual bool needs_polling() const = 0;
+    // When it is worth while to look at what it so waits for, from now on; 0: it will not be long. `attended`: somebody
+    // waits for the ends of operations.
+    [[nodiscard]] virtual uint64_t look_in_ns(uint64_t /*now*/, bool /*attended*/) const { return kDeviceInterval; }
     // Nothing of it is in use by a device any more; only then may it be destroyed.
     [[nodiscard]] virtual bool idle() const = 0;
     // About once a millisecond while somebody polls: heartbeats.
     virtual void tick(uint64_t now) = 0;
+    // Has a stream of the user's, of a driver, wait for the end of an operation in flight; nothing where that is none
+    // that a device of that driver carries out.
+    [[nodiscard]] virtual std::optional<Outcome> hold(const OpRef& /*op*/, const accel::Driver& /*driver*/,
+                                                      uint64_t /*native_stream*/) {
+        return std::nullopt;
+    }
     // Returns when every post() has returned that was under way.
     virtual void quiesce() = 0;
     // Credits of `count` notifications that the user has taken go back to the peer.

@@ -1,4 +1,5 @@
 #include "engine/status.hpp"
+#include "provider/p2p/endpoint.hpp"
 #include "provider/provider.hpp"
 #include "provider/shm/endpoint.hpp"
 #include "provider/tcp/endpoint.hpp"
@@ -16,6 +17,7 @@ std::shared_ptr<Domain> Provider::open(Engine& /*engine*/, const std::string& /*
 }
 
 const std::vector<const Provider*>& providers() {
+    static const p2p::P2pProvider p2p;
     static const shm::ShmProvider shm;
 #ifdef ZEROHOP_VERBS
     static const verbs::VerbsProvider verbs;
@@ -24,7 +26,7 @@ const std::vector<const Provider*>& providers() {
                                        "apt-get install libibverbs-dev, and install zerohop from source again");
 #endif
     static const tcp::TcpProvider tcp;
-    static const std::vector<const Provider*> all{&shm, &verbs, &tcp};
+    static const std::vector<const Provider*> all{&p2p, &shm, &verbs, &tcp};
     return all;
 }
 

@@ -1,7 +1,7 @@
 """Moves bytes between GPU memory, host memory and storage of any two processes, with no needless hop."""
 
 from .connection import Connection
-from .context import Context, Device, Statistics
+from .context import Context
 from .errors import (
     AccessDenied,
     Closed,
@@ -16,10 +16,12 @@ from .errors import (
     WouldBlock,
     ZerohopError,
 )
+from .facts import Device, Statistics
 from .memory import Memory, View
 from .notification import Notification
 from .operation import Operation
 from .paths import Explanation
+from .pool import Pool
 from .remote_buffer import RemoteBuffer
 from .verbs_options import VerbsOptions
 from .waiting import as_completed, wait_all
@@ -39,6 +41,7 @@ __all__ = [
     "Notification",
     "Operation",
     "PeerLost",
+    "Pool",
     "ProtocolError",
     "RegistrationFailed",
     "RemoteBuffer",

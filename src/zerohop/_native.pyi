@@ -110,6 +110,10 @@ class Reason(enum.IntEnum):
 
     NIC_FULL = 32
 
+    NO_PEER_LINK = 33
+
+    CAPTURING = 34
+
 class NativeError(Exception):
     """An error known at once; args are (status, reason, text)."""
 
@@ -199,6 +203,16 @@ class Mapping:
     def nbytes(self) -> int: ...
     def close(self) -> bool: ...
 
+class PeerMemory:
+    """A peer's memory that devices here read and write by themselves."""
+
+    @property
+    def nbytes(self) -> int: ...
+    def close(self) -> bool:
+        """
+        No operation begins with it any more; True once none is left that did before.
+        """
+
 class Domain:
     """An opened device port of a provider that is made of devices."""
 
@@ -266,10 +280,17 @@ class Endpoint:
 def providers() -> list[tuple[str, bool, str, str]]:
     """Each provider of this build: (name, usable, reason, fix)."""
 
+def gpu_drivers() -> dict[str, str]:
+    """
+    The kinds of GPUs that this build has a driver for, and why its library cannot be used; empty where it can.
+    """
+
 class Engine:
     """The engine of one Context."""
 
-    def __init__(self, spin_ns: int, sim_devices: int, heartbeat_ns: int, sim_peermem: bool = True) -> None: ...
+    def __init__(
+        self, spin_ns: int, sim_devices: int, heartbeat_ns: int, sim_peermem: bool = True, gpus: bool = True
+    ) -> None: ...
     @property
     def presence_fd(self) -> int: ...
     @property
@@ -307,6 +328,7 @@ class Engine:
         mapping: Mapping | None,
         keys: RemoteKeys | None = None,
         local_keys: Sequence[int] = [],
+        peer_memory: PeerMemory | None = None,
     ) -> int: ...
     def drop_route(self, route: int) -> None: ...
     def pop_notification(self, deadline_ns: int, spin_ns: int) -> tuple[int, int, int] | None: ...
@@ -319,8 +341,55 @@ class Engine:
     def close(self, deadline_ns: int) -> bool: ...
     def abandon(self) -> None: ...
     def devices(self) -> list[dict[str, Any]]: ...
+    def check_stream(self, device: int, stream: int) -> None: ...
+    def stream_reached(self, device: int, stream: int, deadline_ns: int) -> Op: ...
+    def hold_stream(self, op: Op, lane: Endpoint | None, device: int, stream: int) -> None: ...
+    def hold_stream_for_notification(self, device: int, stream: int) -> None: ...
+    def describe(self, address: int, nbytes: int) -> tuple[int, int, int, int] | None: ...
+    def why_no_gpus(self) -> dict[str, str]: ...
+    def load_kernels(self, device: int, image: bytes) -> None: ...
+    def capability(self, device: int) -> int: ...
     def sim_inject(self, device: int, what: str, count: int) -> None: ...
     def sim_delay(self, device: int, ns_per_copy: int, bytes_per_us: int) -> None: ...
+    def export_share(self, share_id: int) -> tuple[str, str, int, int, int, int, list[tuple[int, bytes]], list[int]]:
+        """
+        What a peer needs to map a share of device memory; the descriptors are the caller's.
+        """
+
+    def import_memory(
+        self,
+        form: str,
+        device: str,
+        process: int,
+        address: int,
+        offset: int,
+        nbytes: int,
+        pieces: list[tuple[int, bytes]],
+        fds: Sequence[int],
+        writable: bool,
+    ) -> PeerMemory: ...
+    def import_host(self, fd: int, offset: int, nbytes: int, writable: bool) -> PeerMemory:
+        """Host memory of a peer, mapped here and known to the devices."""
+
+    def reach_peer(self, region: Region, memory: PeerMemory) -> tuple[int, int]:
+        """
+        Which device copies between the two, and where the peer's memory begins for it; made ready by this call.
+        """
+
+    class DeviceMark:
+        """A moment of a device."""
+
+        @property
+        def pending(self) -> bool: ...
+
+    def part(self, region: Region, offset: int, nbytes: int) -> Region:
+        """
+        A part that is pinned and closed by itself, and registered as the whole is.
+        """
+
+    def mark_device(self, device: int) -> Engine.DeviceMark:
+        """When all that is queued on the device by now has ended."""
+
     def post(
         self,
         route: int,
@@ -331,6 +400,7 @@ class Engine:
         notify: int,
         deadline_ns: int,
         nowait: bool = False,
+        stream: int | None = None,
     ) -> int | Op: ...
     def post_pages(
         self,
@@ -345,6 +415,7 @@ class Engine:
         local_offset: int,
         remote_offset: int,
         local_nbytes: int,
+        stream: int | None = None,
     ) -> int | Op: ...
     def post_atomic(
         self,
@@ -364,6 +435,32 @@ class Engine:
         self, endpoint: Endpoint, region: Region, offset: int, nbytes: int, deadline_ns: int, nowait: bool = False
     ) -> Op: ...
     def post_flush(self, endpoint: Endpoint, deadline_ns: int) -> int | Op: ...
+
+class SimStream:
+    """A stream of a simulated device."""
+
+    def __init__(self, engine: Engine, device: int) -> None: ...
+    def __cuda_stream__(self) -> tuple[int, int]: ...
+    @property
+    def zerohop_device(self) -> str: ...
+    def copy(self, dst: int, src: int, nbytes: int) -> None:
+        """Addresses of this process, of the host or the device."""
+
+    def wait32(self, address: int, value: int) -> None:
+        """Stands still until the word is that."""
+
+    def capture(self, on: bool) -> None:
+        """Looks as if it were being captured into a graph."""
+
+    def close(self) -> None: ...
+    def query(self) -> bool: ...
+    def synchronize(self, deadline_ns: int) -> bool:
+        """Whether all that is queued has ended by then."""
+
+def array_of_bytes(address: int, nbytes: int, device_type: int, device: int, readonly: bool, owner: object) -> object:
+    """
+    An object with DLPack's methods; the types and numbers of devices are DLPack's.
+    """
 
 class FabricRequest:
     """A work request for a send queue."""

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 from . import wire
 from .errors import ProtocolError
+from .ghosts import ghost_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .ghosts import Ghost
     from .wire import Hello, Message
 
 _FD_SPACE: Final = socket.CMSG_LEN(wire.MAX_FDS * array.array("i").itemsize)
@@ -74,6 +76,10 @@ class Channel:
         for option, value in options.items():
             self._sock.setsockopt(socket.IPPROTO_TCP, option, value)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def ghost(self) -> Ghost | None:
+        """The process at the other end; None when it has ended."""
+        return ghost_of(self._sock)
 
     async def receive(self) -> tuple[Message, list[int]]:
         """The next message and its descriptors, which the caller closes.

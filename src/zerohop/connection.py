@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from . import paths
@@ -12,11 +13,10 @@ from .inputs import HOST
 from .messaging import NOTIFIED, ORDERED, RECEIVED, SENT, notify_value, post_message
 from .operation import BYTES_DONE, NBYTES, Operation, seconds_of
 from .paths import Explanation
-from .setbacks import Setbacks
+from .setbacks import Setbacks, lasts
 from .stays import StaysInProcess
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
     from types import TracebackType
 
@@ -330,7 +330,7 @@ class Connection(StaysInProcess):
         provider = self._provider
         path = self._lane_paths.get((provider, device))
         if path is None:
-            form = paths.RING if provider == "shm" else paths.STREAM
+            form = paths.RING if provider in ("shm", "p2p") else paths.STREAM
             # NICs take them out of buffers of their own.
             direct = device == HOST and provider != "verbs"
             path = LanePath(self, Explanation(provider, form, direct, device, _PEER, ()))
@@ -354,9 +354,31 @@ class Connection(StaysInProcess):
         why = self._unreachable.why_not(("verbs", remote.share_id, lane.rails))
         return f"the memory there: {why}" if why else ""
 
+    def _why_no_peer_link(self, registration: Registration, remote: Share) -> str:
+        """Why no device here reaches both memories; empty when one does, or nobody has tried."""
+        if remote.device == HOST and not remote.mappable:
+            return "the memory there is not in a shared file; ctx.alloc gives memory that is"
+        for device in ((), (registration.region.device,)):
+            if why := self._unreachable.why_not(("p2p", remote.share_id, device)):
+                return why
+        return ""
+
+    def _note_no_peer_link(self, registration: Registration, remote: Share, error: NativeError) -> None:
+        """Devices here have tried, and do not reach both memories."""
+        key = "p2p", remote.share_id, (registration.region.device,)
+        self._unreachable.note(key, from_native(*error.args).reason, for_good=lasts(*error.args[:2]))
+
+    def _link(self, registration: Registration, remote: Share) -> str:
+        """By which link a device here reaches both memories; empty where nobody has tried."""
+        imported = self._imports.get(("p2p", remote.share_id))
+        return imported.links.get(registration.region.device, "") if imported is not None else ""
+
     def _try_again_in(self, registration: Registration, remote: Share) -> float:
         """Seconds until one of the memories may be tried again that could not be reached; infinite where none was."""
-        waits = [self._unreachable.wait_s(("shm", remote.share_id, ()))]
+        waits = [
+            self._unreachable.wait_s((provider, remote.share_id, device))
+            for provider, device in (("shm", ()), ("p2p", ()), ("p2p", (registration.region.device,)))
+        ]
         lane = self._lane_of("verbs")
         if lane is not None:
             waits += [registration.unregistrable.wait_s(domain.number) for domain in lane.domains]
@@ -398,13 +420,17 @@ class Connection(StaysInProcess):
         self._lose(error, status, reason)
 
     async def _part(self, farewell: str, error: ZerohopError, status: Status, reason: Reason) -> None:
-        """On the control thread: end what is in flight, and tell the peer.
+        """On the control thread: let go of each other's memory, end what is in flight, and tell the peer.
 
-        In this order: the peer answers by closing its end, and what is still in flight then has lost its peer.
+        In this order. Memory that the other side has not let go of by then stays out of use until its process ends. And
+        the peer answers a goodbye by closing its end: what is still in flight then has lost its peer.
         """
         if self._lost is not None or self._closing is not None:
             return
         self._closing = error
+        if self._session is not None:
+            imports = self._session.imports
+            await asyncio.gather(imports.give_all_back(), imports.ask_all_back())
         self._drop_peer(status, reason)
         if self._session is not None:
             await self._session.say_goodbye(farewell)
@@ -423,7 +449,7 @@ class Connection(StaysInProcess):
         imports, self._imports = list(self._imports.values()), {}
         for imported in imports:
             context._peers.unmap(imported)
-        context._shares.lost(self)
+        context._shares.lost(self, self._session.ghost if self._session is not None else None)
         context._peers.forget(self)
         session, self._session = self._session, None
         self._message_lane, self._lanes = None, {}

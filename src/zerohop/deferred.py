@@ -38,6 +38,8 @@ _MAX_RETRY_S: Final = 0.01
 _NS: Final = 1e9
 # Lanes that break one after the other while one operation waits to be posted; then it is told.
 _MAX_RESETS: Final = 8
+# Between looks at whether a first use has got as far as it needs.
+_FIRST_USE_NS: Final = 1_000_000
 # Failures of first uses that wait to be told.
 _MAX_UNTOLD: Final = 4096
 # Of the operation that a task of the control thread works for; 0: it has none. Unset in what works for no operation.
@@ -70,6 +72,14 @@ class Deferred(InFlight[T]):
     def _abort(self) -> None:
         if self._task is not None:
             self._task.cancel()
+
+    def _hold(self, device: int, number: int) -> None:
+        # A first use needs calls of the driver that may wait for all its streams: it comes before one that waits here.
+        while self._path is None and not self.done():
+            native = self._native
+            if native is not None:
+                native.wait(time.monotonic_ns() + _FIRST_USE_NS, 0)
+        super()._hold(device, number)
 
     def _value_of(self, native: Op) -> T:  # noqa: ARG002
         return self._payload  # type: ignore[no-any-return]

@@ -14,7 +14,10 @@ from .errors import Unsupported
 _CPU: Final = 1
 # Pinned host memory of CUDA and ROCm is host memory.
 _HOST_DEVICES: Final = frozenset({_CPU, 3, 11})
-_DEVICE_NAMES: Final = {2: "cuda", 10: "rocm", 13: "cuda managed", 14: "oneapi", 8: "metal", 7: "vulkan"}
+_GPUS: Final = frozenset({2, 10})
+_DEVICE_NAMES: Final = {13: "cuda managed", 14: "oneapi", 8: "metal", 7: "vulkan"}
+# No stream of the caller's needs to wait for what the exporter has queued.
+_NO_SYNCHRONISATION: Final = -1
 _READ_ONLY: Final = 1
 _MAX_DIMENSIONS: Final = 64
 
@@ -53,6 +56,7 @@ class Tensor(NamedTuple):
     readonly: bool
     contiguous: bool
     capsule: object
+    on_device: bool
 
 
 def read(exporter: Any) -> Tensor:
@@ -63,17 +67,19 @@ def read(exporter: Any) -> Tensor:
         ValueError, BufferError: the object refuses to export itself.
     """
     device_type = int(exporter.__dlpack_device__()[0])
-    if device_type not in _HOST_DEVICES:
+    on_device = device_type in _GPUS
+    if not on_device and device_type not in _HOST_DEVICES:
         name = _DEVICE_NAMES.get(device_type, f"DLPack device type {device_type}")
         raise Unsupported(
             f"memory of {name} devices: this build has no driver for them",
             fix="copy it to host memory first",
         )
+    stream = {"stream": _NO_SYNCHRONISATION} if on_device else {}
     try:
-        capsule = exporter.__dlpack__(max_version=(1, 0))
+        capsule = exporter.__dlpack__(**stream, max_version=(1, 0))
     except TypeError:
         # From before version 1: says nothing about being read-only.
-        capsule = exporter.__dlpack__()
+        capsule = exporter.__dlpack__(**stream)
     readonly = False
     if _is_valid(capsule, b"dltensor_versioned"):
         versioned = ctypes.cast(_pointer(capsule, b"dltensor_versioned"), ctypes.POINTER(_Versioned)).contents
@@ -89,7 +95,7 @@ def read(exporter: Any) -> Tensor:
     strides = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else None
     nbytes = (math.prod(shape) * tensor.type_bits * tensor.type_lanes + 7) // 8
     address = (tensor.data or 0) + tensor.byte_offset
-    return Tensor(address, nbytes, readonly, strides is None or is_contiguous(shape, strides, 1), capsule)
+    return Tensor(address, nbytes, readonly, strides is None or is_contiguous(shape, strides, 1), capsule, on_device)
 
 
 def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], unit: int) -> bool:

@@ -213,6 +213,14 @@ _BY_REASON: dict[int, _Words] = {
         "NIC full: it, or the memory of this machine, has no room for more",
         "close what is not needed of it, or ask for smaller queues",
     ),
+    33: _Words(
+        "no peer link: this process's devices cannot reach the memory of the peer's",
+        "see nvidia-smi topo -p2p r, or let the bytes go through host memory",
+    ),
+    34: _Words(
+        "the stream is being captured into a graph: a transfer cannot be captured yet",
+        "post the transfer outside of the capture",
+    ),
 }
 _DOES_NOT_MATTER = _Words("")
 PEER_LOST, DEADLINE, NO_MEMORY = 3, 4, 9

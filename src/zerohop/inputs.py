@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 HOST: Final = "host"
 # A device's memory whose owner is found by its address (``__cuda_array_interface__`` names no device).
 DEVICE_BY_ADDRESS: Final = ""
+# Kinds of devices whose memory is known by its address, by the driver.
+GPUS: Final = ("cuda", "hip")
 # Where user space ends, on every processor that this runs on.
 _ADDRESSES: Final = 1 << 63
 _NO_BUF: Final = object()
@@ -102,6 +104,28 @@ def _source(x: Any) -> Source:
     )
 
 
+# Types of tensors that were found to be on a GPU, with the layout that is one range. Read by whoever wants to know
+# without delay; each is torch's own, or a class derived from that, of which there are few.
+tensors_on_gpus: Final[dict[type, Any]] = {}
+
+
+def on_gpu(tensor: Any) -> tuple[int, int] | None:
+    """Address and bytes of a tensor of one of ``tensors_on_gpus``; None where `read` must look at it."""
+    try:
+        if (
+            tensor.is_cuda
+            and tensor.layout is tensors_on_gpus[type(tensor)]
+            and tensor.is_contiguous()
+            and not tensor.is_neg()
+            and not tensor.is_conj()
+        ):
+            return tensor.data_ptr(), tensor.nbytes
+    except RuntimeError:
+        # A tensor without memory of its own.
+        pass
+    return None
+
+
 def find_backing(source: Source) -> Backing | None:
     """The shared file behind the whole allocation; None where there is none, or no way to open it."""
     if not source.may_be_shared:
@@ -152,7 +176,7 @@ def _from_torch(tensor: Any) -> Source:
     kind = tensor.device.type
     if kind == "meta":
         raise _no_memory("meta")
-    if kind != "cpu":
+    if kind not in ("cpu", "cuda"):
         raise Unsupported(
             f"torch tensors on {tensor.device}: this build has no driver for them", fix="use tensor.cpu()"
         )
@@ -163,6 +187,10 @@ def _from_torch(tensor: Any) -> Source:
     if tensor.is_conj() or tensor.is_neg():
         raise ValueError("the tensor's memory does not hold its values. Fix: tensor.resolve_conj().resolve_neg()")
     nbytes = tensor.numel() * tensor.element_size()
+    if kind == "cuda":
+        # The driver knows the allocation, which is larger than torch's storage.
+        tensors_on_gpus[type(tensor)] = tensor.layout
+        return _simple(int(tensor.data_ptr()), nbytes, DEVICE_BY_ADDRESS, False, tensor, None, may_be_shared=False)
     # Not numpy() nor DLPack: they refuse tensors that require gradients, and bfloat16.
     try:
         storage = tensor.untyped_storage()
@@ -212,7 +240,11 @@ def _from_dlpack(x: Any) -> Source:
     tensor = dlpack.read(x)
     if not tensor.contiguous:
         raise _not_contiguous("tensor", "pass a contiguous copy")
-    return _simple(tensor.address, tensor.nbytes, HOST, tensor.readonly, (x, tensor.capsule), x, may_be_shared=True)
+    keep = (x, tensor.capsule)
+    if tensor.on_device:
+        address, nbytes = tensor.address, tensor.nbytes
+        return _simple(address, nbytes, DEVICE_BY_ADDRESS, tensor.readonly, keep, None, may_be_shared=False)
+    return _simple(tensor.address, tensor.nbytes, HOST, tensor.readonly, keep, x, may_be_shared=True)
 
 
 def _from_cuda_array_interface(x: Any) -> Source:

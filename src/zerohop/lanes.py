@@ -295,6 +295,8 @@ class Lanes:
             return "the peer does not use it"
         if provider == "shm":
             return "" if self._channel.unix else "the peer is not on this host, or its Unix socket cannot be reached"
+        if provider == "p2p":
+            return "" if self._channel.unix else "the peer is not on this host, or its Unix socket cannot be reached"
         if provider == "tcp":
             listens = address.parse(context.url).listens or address.parse(setup.url).listens
             return "" if listens else "neither side listens on TCP; give one of them listen="

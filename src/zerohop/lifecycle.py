@@ -24,7 +24,6 @@ from .fabrics import VERBS, Fabrics
 from .operation import deadline_after, seconds_of
 from .registry import Registry
 from .routes import Routes
-from .settings import PROVIDERS_TO_COME, not_in_this_version
 from .shares import Shares
 
 if TYPE_CHECKING:
@@ -71,13 +70,18 @@ class Lifecycle(Writer):
         self.id: Final = os.urandom(16).hex()
         self.name: Final = settings.name
         self._settings = settings
-        self._providers = _usable(settings.providers)
+        self._providers = _usable(settings)
         # Why not the others, of those that would be used if they worked here.
-        self._unusable = {} if settings.providers else {name: why for name, ok, why, _ in _native.providers() if not ok}
+        probed = {} if settings.providers else _probed(settings)
+        self._unusable = {name: why for name, (usable, why, _) in probed.items() if not usable}
         self._timeout_ns = int(settings.timeout * _NS)
         self._spin_ns = int(settings.spin_us * 1000)
         self._scratch: Memory | None = None
         self._draining = False
+        self._loading = threading.Lock()
+        self._kernels_loaded = False
+        # Why GPUs copy page by page; empty where they do not, or nobody has tried.
+        self._why_no_kernels = ""
         self._closing = threading.Lock()
         # What the control thread has still to post, by the peer that it goes to.
         self._deferred: dict[Deferred[Any], str] = {}
@@ -271,6 +275,24 @@ class Lifecycle(Writer):
         near = next((device["pci_address"] for device in self._engine.devices() if device["pci_address"]), None)
         return choose(self._settings, near)
 
+    def _load_kernels(self) -> None:
+        """Give each GPU its copy kernels, once; on a thread of its own. Without them it copies page by page."""
+        with self._loading:
+            if self._kernels_loaded:
+                return
+            self._kernels_loaded = True
+        from . import kernels
+
+        for device in self._engine.devices():
+            if device["kind"] != "cuda":
+                continue
+            image, why_not = kernels.image(self._engine.capability(device["index"]))
+            if image is not None:
+                self._engine.load_kernels(device["index"], image)
+            elif not self._why_no_kernels:
+                self._why_no_kernels = why_not
+                kernels.logger.warning("page lists on %s are copied page by page: %s", device["name"], why_not)
+
     def _drain_soon(self) -> None:
         """From any thread: look again whether memory that was closed is still in use."""
         if not self._closed and not self._draining:
@@ -299,19 +321,25 @@ class Lifecycle(Writer):
         self._control.abandon()
 
 
-def _usable(wanted: tuple[str, ...] | None) -> tuple[str, ...]:
+def _usable(settings: Settings) -> tuple[str, ...]:
     """The providers that this Context may use; Unsupported when one that was asked for does not work here."""
-    probed = {name: (usable, reason, fix) for name, usable, reason, fix in _native.providers()}
-    if wanted is None:
+    probed = _probed(settings)
+    if settings.providers is None:
         return tuple(name for name, (usable, _, _) in probed.items() if usable)
     others = " or ".join(name for name, (usable, _, _) in probed.items() if usable)
-    for name in wanted:
-        if name in PROVIDERS_TO_COME:
-            raise Unsupported(not_in_this_version(name), fix=f"use {others}", provider=name)
+    for name in settings.providers:
         usable, reason, fix = probed.get(name, (False, "this build does not have it", f"use {others}"))
         if not usable:
             raise Unsupported(reason, fix=fix, provider=name)
-    return wanted
+    return settings.providers
+
+
+def _probed(settings: Settings) -> dict[str, tuple[bool, str, str]]:
+    """Each provider of this build: whether a Context with these settings can use it, why not, and what to do."""
+    probed = {name: (usable, reason, fix) for name, usable, reason, fix in _native.providers()}
+    if settings.sim_devices:
+        probed["p2p"] = True, "", ""
+    return probed
 
 
 def _after_fork() -> None:

@@ -6,20 +6,19 @@ import ctypes
 import operator
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import numpy as np
-
+from . import arrays
 from ._native import NativeError
-from .errors import Closed, Unsupported, from_native
+from .errors import Closed, from_native
 from .inputs import HOST
 from .operation import seconds_of
-from .registry import Export
 from .remote_buffer import RemoteBuffer, byte_range
 from .stays import StaysInProcess
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from typing_extensions import Self
+    import numpy as np
+    from typing_extensions import CapsuleType, Self
 
     from .context import Context
     from .registry import Registration
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
 Rights = Literal["r", "w", "rw"]
 RIGHTS: Final[dict[str, int]] = {"r": 1, "w": 2, "rw": 3}
+_NO_SHARES: Final[list[LocalShare]] = []
 _NAMES: Final[dict[int, Rights]] = {1: "r", 2: "w", 3: "rw"}
 
 
@@ -37,6 +37,16 @@ def rights_bits(rights: str) -> int:
     if bits is None:
         raise ValueError(f'rights are "r", "w" or "rw", not {rights!r}')
     return bits
+
+
+def length_of(nbytes: int) -> int:
+    """The length of memory to be made, as a plain int; TypeError and ValueError for what is none."""
+    if isinstance(nbytes, bool) or not hasattr(nbytes, "__index__"):
+        raise TypeError(f"nbytes must be an int, not {type(nbytes).__name__}")
+    nbytes = operator.index(nbytes)
+    if not 0 < nbytes < 1 << 63:
+        raise ValueError(f"cannot allocate {nbytes} bytes")
+    return nbytes
 
 
 class _Range(StaysInProcess):
@@ -96,8 +106,7 @@ class _Range(StaysInProcess):
             raise ValueError(f'this memory can be shared with "{memory.rights}" at most, not "{rights}"')
         memory._check_open()
         share = self._context._shares.add(self._registration, self._offset, self.nbytes, bits, revocable=revocable)
-        share.memory = memory
-        memory._shares.append(share)
+        self._context._shares.belongs(share, memory)
         return share.handle
 
     def numpy(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
@@ -109,18 +118,7 @@ class _Range(StaysInProcess):
         """
         memory = self._home()
         memory._check_open()
-        if self.device != HOST:
-            raise Unsupported(f"the CPU cannot touch memory of {self.device}", fix="copy it with read_bytes()")
-        if self.nbytes == 0:
-            return np.empty(0, np.uint8)
-        exported = (ctypes.c_ubyte * self.nbytes).from_address(self.address)
-        # The array's base keeps what the pages belong to.
-        exported._zerohop_keep = Export(  # type: ignore[attr-defined]
-            self._context._registry, self._registration, self._context._registry.kept_for(memory)
-        )
-        array = np.frombuffer(memoryview(exported), np.uint8)
-        array.flags.writeable = not self._registration.readonly
-        return array
+        return arrays.numpy_of(self, memory)
 
     def read_bytes(self, offset: int = 0, nbytes: int | None = None) -> bytes:
         """A copy of part of the range; from a device by its driver, after the copies that are queued there.
@@ -177,6 +175,33 @@ class _Range(StaysInProcess):
             "strides": None,
             "version": 3,
         }
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> CapsuleType:
+        """The bytes as a one-dimensional DLPack tensor of uint8, without a copy, for ``torch.from_dlpack(memory)``.
+
+        The tensor keeps the memory: it stays as long as the tensor, and unless you close it, so does the Memory. Give
+        it its type and shape with ``tensor.view(dtype).view(shape)``.
+
+        Arguments as DLPack has them.
+
+        Raises:
+            BufferError: a simulated device's memory; read-only memory for who knows no read-only tensors.
+            Closed: the Memory is closed.
+        """
+        memory = self._home()
+        memory._check_open()
+        return arrays.dlpack_of(self, memory, max_version, dl_device=dl_device, copy=copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Type and number of the device, as DLPack counts them; BufferError for a simulated one."""
+        return arrays.dlpack_device(self.device)
 
     def _part(self, offset: int, nbytes: int | None) -> tuple[int, int]:
         """Offset and length of a part, as plain ints; ValueError when it does not lie within the range."""
@@ -254,7 +279,8 @@ class Memory(_Range):
         self._rights = rights
         context._registry.keep(self, registration, keep)
         self._owned = owned
-        self._shares: list[LocalShare] = []
+        # Its own from the first one on: ten thousand Memories that are not shared have ten thousand objects less.
+        self._shares: list[LocalShare] = _NO_SHARES
         self._closed = False
 
     def _home(self) -> Memory:
@@ -291,7 +317,8 @@ class Memory(_Range):
             if not chosen[0].revocable:
                 raise ValueError("the handle was shared with revocable=False")
         self._context._shares.revoke(chosen, self._context._deadline(timeout))
-        self._shares = [share for share in self._shares if share not in chosen]
+        # A peer that was lost may still write through one: that is remembered until the Memory is closed.
+        self._shares = [share for share in self._shares if share not in chosen or share.ghosts]
 
     def close(self, timeout: float = 1.0) -> None:
         """Revoke all handles and give the registration back; idempotent. Views of it raise Closed from now on.
@@ -309,8 +336,11 @@ class Memory(_Range):
     def _close(self, unmap_s: float) -> None:
         self._closed = True
         self._routes.clear()
-        shares, self._shares = self._shares, []
+        shares, self._shares = self._shares, _NO_SHARES
         keep = self._context._registry.let_go_of(self)
+        for share in shares:
+            # For the peers that do not let go at once.
+            share.keep = keep
         if self._context._closed:
             # All its memory is given back already; in a forked child it is the parent's.
             return

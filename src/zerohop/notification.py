@@ -121,6 +121,10 @@ class NotificationWait(Operation[Notification]):
             raise self._failure()
         return self._note
 
+    def _hold(self, device: int, number: int) -> None:
+        if not self._ended():
+            self._context._engine.hold_stream_for_notification(device, number)
+
     def _join(self, timeout: float | None) -> None:
         if self._ended():
             return

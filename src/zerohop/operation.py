@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from . import paths
 from ._native import InFlight as NativeInFlight
-from ._native import Status
+from ._native import NativeError, Status
 from .errors import DeadlineExceeded, from_native
 from .stays import StaysInProcess
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from ._native import CompletionQueue, Op
+    from ._native import CompletionQueue, Endpoint, Op
     from .connection import Connection
     from .context import Context
     from .errors import ZerohopError
     from .paths import Explanation
+    from .streams import Stream
 
 T = TypeVar("T")
 
@@ -109,6 +110,38 @@ class Operation(StaysInProcess, Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         raise NotImplementedError
+
+    def wait_on(self, stream: Stream) -> None:
+        """Have a stream of a GPU wait for the end of this, without waiting here.
+
+        What is queued on the stream from now on runs after that. Where this fails, is cancelled, or its deadline
+        passes, the stream goes on too: this Operation then has the failure, and what it moved is undefined.
+
+        A first use, of a peer or of its memory, is waited for until the way is found. While a stream waits for what no
+        GPU does, a notification or a transfer that is staged, calls of the driver that wait for all streams, such as
+        one that pins memory, wait for that too.
+
+        Args:
+            stream: a torch, CuPy or cuda-core stream, or the driver's number of one.
+
+        Raises:
+            TypeError: not a stream.
+            ValueError: the Context has no GPU that the stream could be on.
+            Unsupported: the stream is being captured into a graph.
+            Closed: the Context is closed.
+        """
+        from .streams import place_of
+
+        self._context._check_open()
+        place = place_of(self._context, stream)
+        try:
+            self._hold(*place)
+        except NativeError as error:
+            self._context._check_open()
+            raise from_native(*error.args, operation="wait_on") from None
+
+    def _hold(self, device: int, number: int) -> None:
+        """Nothing to wait for: it has ended."""
 
     def explain(self) -> str:
         """The path that it took, and its time: ``shm (mapped) host→host direct, 64.0 MiB in 3.4 ms, 19.7 GB/s``."""
@@ -283,6 +316,11 @@ class InFlight(NativeInFlight, Operation[T]):
         if native is not None:
             self._settle(native, timeout)
 
+    def _hold(self, device: int, number: int) -> None:
+        native = self._native
+        if native is not None:
+            self._context._engine.hold_stream(native, lane_of(self._path), device, number)
+
     def _spin(self) -> bool:
         native = self._native
         return native is None or self._context._forked or native.spin(self._context._spin_ns)
@@ -447,6 +485,13 @@ def _cancelled_error() -> BaseException:
     from concurrent.futures import CancelledError
 
     return CancelledError("the operation was cancelled")
+
+
+def lane_of(path: Path | None) -> Endpoint | None:
+    """This side's end of the lane that it is in flight on, where a route tells."""
+    number = getattr(path, "lane", None)
+    lane = None if path is None or number is None else path.connection._lanes.get(number)
+    return None if lane is None else lane.endpoint
 
 
 def where(path: Path | None) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from .errors import StagedPathWarning, Unsupported
 from .inputs import HOST
-from .settings import PROVIDERS_TO_COME, not_in_this_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,8 +21,9 @@ MAPPED: Final = "mapped"
 RING: Final = "ring"
 STREAM: Final = "stream"
 RDMA: Final = "rdma"
+PEER: Final = "peer"
 # Forms for which the peer is asked for its memory first.
-IMPORTED: Final = (MAPPED, RDMA)
+IMPORTED: Final = (MAPPED, RDMA, PEER)
 # The size at which candidates are compared; one choice serves all sizes of a pair.
 _TYPICAL_BYTES: Final = 1 << 20
 # Below this a rate is the latency in disguise.
@@ -46,12 +46,14 @@ class Cost(NamedTuple):
 _USUAL: Final = {
     ("shm", MAPPED): Cost(0.3, 18.0),
     ("shm", RING): Cost(2.0, 14.0),
+    ("p2p", PEER): Cost(7.0, 300.0),
+    ("p2p", RING): Cost(2.5, 13.0),
     ("verbs", RDMA): Cost(3.0, 12.0),
     ("verbs", STREAM): Cost(15.0, 3.0),
     ("tcp", STREAM): Cost(30.0, 4.0),
 }
 # What a lane says of itself is what it costs in this form.
-_SAID: Final = {"shm": RING, "verbs": RDMA, "tcp": STREAM}
+_SAID: Final = {"shm": RING, "p2p": PEER, "verbs": RDMA, "tcp": STREAM}
 _NOTHING: Final[Mapping[str, Cost | None]] = {}
 
 
@@ -75,6 +77,12 @@ class Situation(NamedTuple):
     registered: tuple[tuple[str, str], ...] = ()
     # Of the lane of NICs that there is: which port here is connected to which there.
     rails: tuple[tuple[str, str], ...] = ()
+    # Why no device here reaches both memories itself; empty when one does, or nobody has tried.
+    no_peer_link: str = ""
+    # By which link it does, as far as that is known.
+    link: str = ""
+    # Why devices here have no kernels to copy page lists with; empty where they do, or nobody has tried.
+    no_kernels: str = ""
 
 
 class Candidate(NamedTuple):
@@ -97,7 +105,7 @@ class Explanation(NamedTuple):
 
     Attributes:
         provider: name of the provider that was chosen, such as ``"shm"``.
-        form: how it is used: ``"mapped"``, ``"ring"``, ``"rdma"`` or ``"stream"``.
+        form: how it is used: ``"mapped"``, ``"ring"``, ``"peer"``, ``"rdma"`` or ``"stream"``.
         direct: whether the fabric reads and writes both memories itself; otherwise the bytes are staged in host
             buffers.
         local_device: where this side's memory is.
@@ -107,6 +115,9 @@ class Explanation(NamedTuple):
             the way of registration with those that had failed before it.
         rails: of a path over NICs, once there is a lane: the NIC port here and the one there that it is connected to,
             such as ``("mlx5_0 port 1", "mlx5_0 port 1")``, for each pair of ports that shares the lane.
+        link: of a path between devices, once it is known: ``"nvlink"``, ``"pcie"``, ``"same device"``, ``"sim"``.
+        no_kernels: of a path between devices, why each page of a list is a copy of its own, which takes ten times as
+            long and more; empty where one kernel copies them all.
     """
 
     provider: str
@@ -117,31 +128,34 @@ class Explanation(NamedTuple):
     rejected: tuple[tuple[str, str], ...]
     registered: tuple[tuple[str, str], ...] = ()
     rails: tuple[tuple[str, str], ...] = ()
+    link: str = ""
+    no_kernels: str = ""
 
     def __str__(self) -> str:
         how = "direct" if self.direct else "staged"
-        return f"{self.provider} ({self.form}) {self.local_device}→{self.remote_device} {how}"
+        return f"{self.provider} ({self.link or self.form}) {self.local_device}→{self.remote_device} {how}"
 
     def details(self) -> str:
-        """Several lines: the choice, which NICs and how they know the memories, and for every other path why not."""
+        """Several lines: the choice, with what is known of how it works, and for every other path why not."""
         over = [f"  over {here} here and {there} there" for here, there in self.rails]
         known = [f"  the memory {where} is registered by {how}" for where, how in self.registered]
-        return "\n".join([str(self), *over, *known, *(f"  not {name}: {why}" for name, why in self.rejected)])
+        slowly = [f"  each page of a list is copied by itself: {self.no_kernels}"] if self.no_kernels else []
+        return "\n".join([str(self), *over, *known, *slowly, *(f"  not {name}: {why}" for name, why in self.rejected)])
 
 
 def candidates(situation: Situation) -> list[Candidate]:
     """Every path there is or could be, with why the impossible ones are that."""
     on_host = situation.local_device == HOST and situation.remote_device == HOST
-    rows = [
+    return [
         _lane_row(situation, "shm", MAPPED, direct=on_host),
         _lane_row(situation, "shm", RING, direct=on_host),
+        _lane_row(situation, "p2p", PEER, direct=True),
+        _lane_row(situation, "p2p", RING, direct=on_host),
         _lane_row(situation, "verbs", RDMA, direct=True),
         # Whatever the memory is: the bytes pass through buffers that the NICs know.
         _lane_row(situation, "verbs", STREAM, direct=False),
         _lane_row(situation, "tcp", STREAM, direct=on_host),
     ]
-    rows += [Candidate(name, "", True, Cost(0.0, 1.0), not_in_this_version(name)) for name in PROVIDERS_TO_COME]
-    return rows
 
 
 def choose(situation: Situation) -> Explanation:
@@ -177,6 +191,8 @@ def choose(situation: Situation) -> Explanation:
         tuple(rejected),
         situation.registered if best.form == RDMA else (),
         situation.rails if best.provider == "verbs" else (),
+        situation.link if best.form == PEER else "",
+        situation.no_kernels if best.form == PEER else "",
     )
 
 
@@ -249,6 +265,11 @@ def _lane_row(situation: Situation, provider: str, form: str, *, direct: bool) -
     if not why_not and form == MAPPED:
         # The device first: of its memory, what may be said of files and mappings is beside the point.
         why_not = situation.not_mappable if direct else "a device's memory cannot be copied to or from a peer's mapping"
+    if not why_not and form == PEER:
+        no_device = situation.local_device == situation.remote_device == HOST
+        why_not = "no device is at either end" if no_device else situation.no_peer_link
+    if not why_not and (provider, form) == ("p2p", RING) and {"shm"} & {*situation.lanes, *situation.possible}:
+        why_not = "shm has the same ring"
     if not why_not and provider == "verbs":
         if "shm" in situation.lanes and situation.local_device == situation.remote_device == HOST:
             why_not = "between host memories of one machine shm needs no NIC"

@@ -14,7 +14,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from . import closed, inputs
+from . import _native, closed, inputs
 from ._native import NativeError
 from .errors import Closed, RegistrationFailed, Unsupported, ZerohopError, from_native
 from .setbacks import Setbacks
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .routes import Route
 
 _HOST_INDEX: Final = -1
+_STALE_STARTS: Final = 64
 # Statuses that keep their own meaning when memory could not be had; all others are RegistrationFailed.
 _KEPT: Final = (Closed, Unsupported)
 
@@ -110,14 +111,18 @@ class Registry:
         self._live: weakref.WeakSet[Registration] = weakref.WeakSet()
         # What peers or hardware still use, and the object that must stay until they do not; with whether to close.
         self._pinned: collections.deque[tuple[Registration, object, bool]] = collections.deque()
-        # What each open Memory, by its id, keeps alive. Here, so that closing the Context lets go of all of it.
-        self._keeps: dict[int, tuple[Registration, object]] = {}
+        self._examining: set[object] = set()
+        # What each open Memory, by its id, keeps alive, and of which registration it is. Here, so that closing the
+        # Context lets go of all of it; in two, so that a Memory costs no object more.
+        self._keeps: dict[int, object] = {}
+        self._used_by: dict[int, Registration] = {}
         # Start addresses of ctx.alloc memory, ascending, and what lies there.
         self._starts: list[int] = []
         self._allocated: weakref.WeakValueDictionary[int, Registration] = weakref.WeakValueDictionary()
-        self.devices: dict[str, int] = {inputs.HOST: _HOST_INDEX}
-        self.devices.update({device["name"]: device["index"] for device in engine.devices()})
-        self.names = {index: name for name, index in self.devices.items()}
+        # By name, once anybody has asked: that opens the drivers.
+        self._devices: dict[str, int] | None = None
+        # Memory of GPUs by where it begins and how long it is, and the id that it had.
+        self._on_device: dict[tuple[int, int], tuple[Registration, int]] = {}
 
     def __len__(self) -> int:
         return len(self._live)
@@ -127,19 +132,36 @@ class Registry:
         """Number of regions that are closed and still in use."""
         return len(self._pinned)
 
+    @property
+    def devices(self) -> dict[str, int]:
+        """Native index of each device by its name, the host's included."""
+        if self._devices is None:
+            self._devices = {inputs.HOST: _HOST_INDEX}
+            self._devices.update({device["name"]: device["index"] for device in self._engine.devices()})
+        return self._devices
+
     def device_index(self, name: str) -> int:
         """Native index of a device.
 
         Raises:
             ValueError: no such device; those that exist are named.
         """
+        if name == inputs.HOST:
+            return _HOST_INDEX
         index = self.devices.get(name)
         if index is None:
-            known = ", ".join(self.devices)
-            raise ValueError(
-                f"no device is called {name!r}; this Context has {known}. Fix: sim_devices=N adds simulated ones"
-            )
+            raise ValueError(self._no_such_device(name))
         return index
+
+    def _no_such_device(self, name: str) -> str:
+        kind = name.partition(":")[0]
+        fix = "sim_devices=N adds simulated ones"
+        why = ""
+        if kind in inputs.GPUS:
+            fix = "zerohop doctor shows what keeps a GPU from being used"
+            why = self._engine.why_no_gpus().get(kind) or _native.gpu_drivers().get(kind, "")
+        told = f" ({kind}: {why})" if why else ""
+        return f"no device is called {name!r}{told}; this Context has {', '.join(self.devices)}. Fix: {fix}"
 
     def register(self, source: Source) -> tuple[Registration, bool]:
         """The registration of the source's allocation, and whether it is the caller's alone, to be closed with it.
@@ -160,11 +182,26 @@ class Registry:
                 self.device_index(source.device)
                 raise ValueError(f"the memory at {source.address:#x} is on {known.device}, not on {source.device}")
             return known, False
+        if source.device == inputs.DEVICE_BY_ADDRESS or source.device.partition(":")[0] in inputs.GPUS:
+            return self._register_on_device(source), False
         registration = self._new(source)
         return registration, owner is None or not self._remember(owner, registration)
 
-    def allocate(self, nbytes: int, device: str) -> Registration:
-        """Fresh memory of our own."""
+    def known_on_device(self, address: int, nbytes: int) -> Registration | None:
+        """The registration of a GPU's memory, if there is one and the memory is still the same. Raises nothing."""
+        try:
+            found = self._engine.describe(address, nbytes)
+        except NativeError:
+            # The engine is closed.
+            return None
+        if found is not None:
+            known = self._on_device.get(found[1:3])
+            if known is not None and known[1] == found[3] and not known[0].closed:
+                return known[0]
+        return self._of_address(address, nbytes)
+
+    def allocate(self, nbytes: int, device: str, *, whole: bool = True) -> Registration:
+        """Fresh memory of our own; unless it is ``whole``, its parts are what is registered when it comes back."""
         index = self.device_index(device)
         self.drain()
         try:
@@ -173,9 +210,23 @@ class Registry:
             raise _failed(error, "alloc", f"{nbytes} bytes on {device}") from None
         registration = Registration(region, device, 0, readonly=False)
         with self._lock:
-            self._allocated[registration.address] = registration
-            self._starts = sorted(self._allocated)
             self._live.add(registration)
+        if whole:
+            self._remember_address(registration)
+        return registration
+
+    def part(self, whole: Registration, offset: int, nbytes: int) -> Registration:
+        """Part of memory of our own, used and closed by itself; NICs know it as what the whole is registered as."""
+        try:
+            region = self._engine.part(whole.region, offset, nbytes)
+        except NativeError as error:
+            raise _failed(error, "alloc", f"{nbytes} bytes on {whole.device}") from None
+        registration = Registration(region, whole.device, whole.fd_offset + offset, readonly=whole.readonly)
+        registration.local_keys, registration.how = whole.local_keys, whole.how
+        registration.unregistrable = whole.unregistrable
+        with self._lock:
+            self._live.add(registration)
+        self._remember_address(registration)
         return registration
 
     def release(self, registration: Registration, keep: object, *, owned: bool) -> None:
@@ -191,31 +242,59 @@ class Registry:
 
     def keep(self, memory: object, registration: Registration, keep: object) -> None:
         """``keep`` stays alive until ``let_go_of(memory)``, which a destructor may call."""
-        self._keeps[id(memory)] = (registration, keep)
+        key = id(memory)
+        self._used_by[key] = registration
+        self._keeps[key] = keep
 
     def kept_for(self, memory: object) -> object:
         """What that is."""
-        return self._keeps[id(memory)][1]
+        try:
+            return self._keeps[id(memory)]
+        except KeyError:
+            raise Closed("this Memory was closed", fix="register the memory again") from None
+
+    @property
+    def examining(self) -> bool:
+        """Whether some of what is kept is just being looked at, and may be let go of by that; ask after `kept`."""
+        return bool(self._examining)
+
+    def kept(self) -> list[object]:
+        """What is kept for memory that is closed and still in use."""
+        return [keep for _, keep, _ in list(self._pinned)]
 
     def let_go_of(self, memory: object) -> object:
         """It is the caller's now."""
-        return self._keeps.pop(id(memory), (None, None))[1]
+        key = id(memory)
+        self._used_by.pop(key, None)
+        return self._keeps.pop(key, None)
 
     def drain(self) -> None:
         """Let go of what was pinned and is not any more."""
-        for _ in range(len(self._pinned)):
-            try:
-                registration, keep, owned = self._pinned.popleft()
-            except IndexError:
-                return
-            self.release(registration, keep, owned=owned)
+        # What is in nobody's hands for the moment is not lost: see `examining`.
+        here = object()
+        self._examining.add(here)
+        try:
+            for _ in range(len(self._pinned)):
+                try:
+                    registration, keep, owned = self._pinned.popleft()
+                except IndexError:
+                    return
+                self.release(registration, keep, owned=owned)
+                del keep
+        finally:
+            self._examining.discard(here)
 
     def close(self) -> None:
         """Close all regions. The engine has been closed before, so that nothing is in flight but slow device copies."""
         with self._lock:
             live = list(self._live)
             self._cache.clear()
-        kept = [*self._keeps.values(), *((registration, keep) for registration, keep, _ in self._pinned)]
+            self._on_device.clear()
+        # A destructor may take one away meanwhile.
+        used, keeps = self._used_by.copy(), self._keeps.copy()
+        kept = [(registration, keeps[key]) for key, registration in used.items() if key in keeps]
+        kept += [(registration, keep) for registration, keep, _ in list(self._pinned)]
+        self._used_by.clear()
         self._keeps.clear()
         for registration in live:
             registration.owner = None
@@ -227,13 +306,35 @@ class Registry:
         self._pinned.clear()
         self._engine = closed.ENGINE
 
-    def _new(self, source: Source) -> Registration:
-        if source.device == inputs.DEVICE_BY_ADDRESS:
+    def _register_on_device(self, source: Source) -> Registration:
+        """The registration of a GPU's allocation, or of those that the range spans.
+
+        The driver never gives an id to two allocations, so that a registration of what was freed is recognised.
+        """
+        found = self._engine.describe(source.address, source.nbytes)
+        if found is None:
             raise Unsupported(
-                f"no device of this Context owns address {source.address:#x}; this build has drivers for simulated "
-                f"devices only",
-                fix="register memory that came from alloc() of this Context, or copy it to host memory first",
+                f"the memory at {source.address:#x} is not all allocated on one GPU of this process, or it is managed "
+                f"memory, whose pages move",
+                fix="register what cudaMalloc, a memory pool or virtual memory gave; zerohop doctor shows the GPUs",
             )
+        index, base, size, number = found
+        known = self._on_device.get((base, size))
+        if known is not None:
+            registration, its = known
+            if its == number and not registration.closed:
+                return registration
+            # Freed since. Memories that are open keep what they have.
+            del self._on_device[base, size]
+            self.release(registration, None, owned=True)
+        if source.device != inputs.DEVICE_BY_ADDRESS and self.device_index(source.device) != index:
+            raise ValueError(f"the memory at {source.address:#x} is not on {source.device}")
+        name = next(name for name, each in self.devices.items() if each == index)
+        registration = self._new(source._replace(base=base, extent=size, device=name))
+        self._on_device[base, size] = registration, number
+        return registration
+
+    def _new(self, source: Source) -> Registration:
         index = self.device_index(source.device)
         backing = inputs.find_backing(source)
         try:
@@ -254,13 +355,22 @@ class Registry:
             self._live.add(registration)
         return registration
 
+    def _remember_address(self, registration: Registration) -> None:
+        with self._lock:
+            bisect.insort(self._starts, registration.address)
+            self._allocated[registration.address] = registration
+            # Those that are gone stay in the list for a while.
+            if len(self._starts) > 2 * len(self._allocated) + _STALE_STARTS:
+                self._starts = sorted(self._allocated)
+
     def _of_address(self, address: int, nbytes: int) -> Registration | None:
         """The allocation of this Context that the range lies in."""
         with self._lock:
             position = bisect.bisect_right(self._starts, address) - 1
-            if position < 0:
-                return None
-            found = self._allocated.get(self._starts[position])
+            while position >= 0 and self._starts[position] not in self._allocated:
+                del self._starts[position]
+                position -= 1
+            found = self._allocated.get(self._starts[position]) if position >= 0 else None
         if found is None or found.closed or address + nbytes > found.address + found.nbytes:
             return None
         return found

@@ -7,14 +7,17 @@ import weakref
 from typing import TYPE_CHECKING, Final
 
 from . import auth, closed, paths
-from ._native import NativeError, Reason, Status
+from ._native import NativeError, PeerMemory, Reason, RemoteKeys, Status
 from .deferred import lane_was_reset
 from .errors import Unsupported, from_native
+from .links import link_between
 from .messaging import lane_error
 from .setbacks import lasts
 
 if TYPE_CHECKING:
-    from ._native import Domain, Engine, Mapping, RemoteKeys
+    from typing import Any
+
+    from ._native import Domain, Engine, Mapping
     from .connection import Connection
     from .lane import Lane
     from .paths import Explanation
@@ -71,31 +74,48 @@ class Route:
 
 
 class Import:
-    """A peer's shared memory, as the peer described it when it gave it out: mapped here, or what its NICs let us do.
+    """A peer's shared memory, as the peer described it when it gave it out.
 
-    ``rails`` are the peer's NICs that the keys are for, and ``how`` in words what they know it by; none of memory that
-    is mapped.
+    Mapped here, within reach of devices, or what its NICs let us do. ``rails`` are the peer's NICs that the keys are
+    for, and ``how`` in words what they know it by; none of memory that is mapped or that devices reach. ``links`` are
+    those by which devices here reach it, by their numbers, from when they were tried.
     """
 
-    __slots__ = ("_keys", "_mapping", "capability", "closed", "how", "nbytes", "rails", "rights", "routes")
+    __slots__ = (
+        "_access",
+        "capability",
+        "closed",
+        "device",
+        "how",
+        "links",
+        "nbytes",
+        "rails",
+        "ready",
+        "rights",
+        "routes",
+    )
 
     def __init__(
         self,
-        mapping: Mapping | None,
-        keys: RemoteKeys | None,
+        access: Mapping | RemoteKeys | PeerMemory,
         capability: bytes,
         nbytes: int,
         rights: int,
         rails: tuple[int, ...],
         how: str = "",
+        device: str = "",
     ) -> None:
-        self._mapping = mapping
-        self._keys = keys
+        self._access = access
         self.capability = capability
         self.nbytes = nbytes
         self.rights = rights
         self.rails = rails
         self.how = how
+        # Identity of the peer's device that it is on; empty: host memory.
+        self.device = device
+        self.links: dict[int, str] = {}
+        # The memory here that devices can copy to and from it.
+        self.ready: weakref.WeakSet[Registration] = weakref.WeakSet()
         self.routes: weakref.WeakSet[Route] = weakref.WeakSet()
         self.closed = False
 
@@ -104,15 +124,31 @@ class Import:
         self.closed = True
         for route in list(self.routes):
             route.drop()
-        return all(each.close() for each in (self._mapping, self._keys) if each is not None)
+        return self._access.close()
 
-    def access_over(
-        self, registration: Registration, lane: Lane
-    ) -> tuple[Mapping | None, RemoteKeys | None, list[int]]:
-        """What a route needs to reach it: the mapping, or the keys of both memories."""
-        if self._keys is None:
-            return self._mapping, None, []
-        return None, self._keys, [registration.local_keys[domain.number] for domain in lane.domains]
+    def access_over(self, registration: Registration, lane: Lane) -> dict[str, Any]:
+        """What a route needs to reach it: the mapping, the memory itself, or the keys of both memories."""
+        access = self._access
+        if isinstance(access, RemoteKeys):
+            local_keys = [registration.local_keys[domain.number] for domain in lane.domains]
+            return {"mapping": None, "keys": access, "local_keys": local_keys}
+        if isinstance(access, PeerMemory):
+            return {"mapping": None, "peer_memory": access}
+        return {"mapping": access}
+
+    def make_ready(self, engine: Engine, registration: Registration) -> None:
+        """Have a device reach it and the memory here; takes milliseconds the first time. Any thread may.
+
+        Raises:
+            NativeError: none can.
+        """
+        assert isinstance(self._access, PeerMemory)
+        device, _ = engine.reach_peer(registration.region, self._access)
+        index = registration.region.device
+        if index not in self.links:
+            on_host = index < 0
+            self.links[index] = link_between(engine.devices()[device]["identity"], "" if on_host else self.device)
+        self.ready.add(registration)
 
 
 class Routes:
@@ -146,6 +182,9 @@ class Routes:
             not_reachable=connection._why_not_reached(registration, remote),
             registered=connection._how_registered(registration, remote),
             rails=connection._rails(),
+            no_peer_link=connection._why_no_peer_link(registration, remote),
+            link=connection._link(registration, remote),
+            no_kernels=connection._context._why_no_kernels,
         )
         failed = connection._failed.now()
         if failed:
@@ -171,12 +210,24 @@ class Routes:
         if lane is None:
             return None
         imported = None
-        access: tuple[Mapping | None, RemoteKeys | None, list[int]] = None, None, []
+        access: dict[str, Any] = {"mapping": None}
         nbytes, rights = remote.nbytes, remote.rights
         if explanation.form in paths.IMPORTED:
             imported = connection._imports.get((provider, remote.share_id))
             if imported is None or imported.rails != lane.rails:
                 return None
+            if explanation.form == paths.PEER and registration not in imported.ready:
+                # What a device here has reached before, it reaches at once; this memory may have to be pinned.
+                index = registration.region.device
+                if index not in imported.links or not (at_once or registration.nbytes <= _PINNED_AT_ONCE):
+                    return None
+                try:
+                    imported.make_ready(self._engine, registration)
+                except NativeError as error:
+                    if error.args[0] == Status.CLOSED.value:
+                        raise lane_error(connection, error, "", provider) from None
+                    connection._note_no_peer_link(registration, remote, error)
+                    return self.make(connection, registration, remote, key, at_once=at_once)
             if not registered(registration, lane):
                 if not (at_once or registration.nbytes <= _PINNED_AT_ONCE):
                     return None
@@ -202,7 +253,7 @@ class Routes:
                 remote.capability,
                 nbytes,
                 rights,
-                *access,
+                **access,
             )
         except NativeError as error:
             if lane_was_reset(error):

@@ -27,7 +27,7 @@ from .fabrics import VERBS
 from .imports import Imports
 from .lanes import Lanes
 from .opening import Opening
-from .paths import IMPORTED
+from .paths import IMPORTED, PEER
 from .routes import register, registered
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .channel import Channel
     from .connection import Connection
     from .context import Context
+    from .ghosts import Ghost
     from .lane import Lane
     from .registry import Registration
     from .remote_buffer import Share
@@ -116,6 +117,10 @@ class Session:
         except (asyncio.TimeoutError, TimeoutError):
             pass
 
+    def ghost(self) -> Ghost | None:
+        """What of the peer may still touch memory of ours that it had mapped; None: nothing."""
+        return self._channel.ghost()
+
     def end(self, error: ZerohopError) -> None:
         """The Connection is lost: nobody waits any longer."""
         if not self.ready.done():
@@ -148,8 +153,11 @@ class Session:
                 if routes.explain(connection, registration, share).provider == explanation.provider:
                     raise again(error) from None
         elif explanation.form in IMPORTED:
+            imported = connection._imports.get((explanation.provider, share.share_id))
             if not registered(registration, lane):
                 await self._register(registration, lane)
+            elif explanation.form == PEER and imported is not None and registration not in imported.ready:
+                await self.imports.make_ready(imported, share, registration)
             else:
                 await self.imports.ask(share, explanation.provider, lane.rails)
 
@@ -162,7 +170,7 @@ class Session:
                 return
 
     def _handle(self, message: wire.Message, fds: list[int]) -> None:
-        if getattr(message, "nfds", 0) and not fds and not isinstance(message, wire.ImportReply):
+        if getattr(message, "nfds", 0) and not fds and not isinstance(message, (wire.ImportReply, wire.ImportPart)):
             raise OSError(errno.EMFILE, "no number left for a descriptor that the peer sent")
         if isinstance(message, wire.Setup):
             self._set_up(message, fds)
@@ -195,10 +203,12 @@ class Session:
             self.imports.answer(message)
         elif isinstance(message, wire.ImportReply):
             self.imports.replied(message, fds)
+        elif isinstance(message, wire.ImportPart):
+            self.imports.went_on(message, fds)
         elif isinstance(message, wire.Release):
             self.imports.take_back(message)
         elif isinstance(message, wire.Released):
-            self._context._shares.given_back(self._connection, message.provider, message.share)
+            self.imports.returned(message)
         else:
             raise ProtocolError(f"malformed: an unexpected {type(message).__name__}")
 

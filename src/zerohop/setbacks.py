@@ -70,4 +70,4 @@ class Setbacks(Generic[K]):
 
 def lasts(status: int, reason: int) -> bool:
     """Whether a native failure will be the same whenever it is tried again: the thing itself is not supported."""
-    return status == Status.UNSUPPORTED.value and reason == Reason.NONE.value
+    return status == Status.UNSUPPORTED.value and reason in (Reason.NONE.value, Reason.NO_PEER_LINK.value)

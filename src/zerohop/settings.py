@@ -14,11 +14,7 @@ if TYPE_CHECKING:
     from .machine.nic_filter import NicFilter
 
 # In the order in which a Connection prefers them for its messages.
-PROVIDERS: Final = ("shm", "verbs", "tcp")
-# Known by name, so that a request for one of them gets a reason instead of "no such provider"; and what each is for.
-PROVIDERS_TO_COME: Final = {
-    "p2p": "NVLink, xGMI and PCIe between GPUs of one host",
-}
+PROVIDERS: Final = ("shm", "p2p", "verbs", "tcp")
 _MAX_SECONDS: Final = 10.0**9
 
 
@@ -61,11 +57,6 @@ class Setting(NamedTuple):
     def variable(self) -> str:
         """Name of the environment variable."""
         return f"ZEROHOP_{self.name.upper()}"
-
-
-def not_in_this_version(provider: str) -> str:
-    """Why one of PROVIDERS_TO_COME cannot be used."""
-    return f"not in this version: {PROVIDERS_TO_COME[provider]}"
 
 
 def _text_or_none(text: str) -> str | None:
@@ -172,10 +163,9 @@ def _check_providers(value: Any, source: str) -> tuple[str, ...] | None:
     if isinstance(value, str):
         raise TypeError(f'{source} must be a sequence of names, such as ["{value}"]')
     names = tuple(value)
-    known = (*PROVIDERS, *PROVIDERS_TO_COME)
     for entry in names:
-        if entry not in known:
-            raise ValueError(f"{source}: no provider is called {entry!r}; there are {', '.join(known)}")
+        if entry not in PROVIDERS:
+            raise ValueError(f"{source}: no provider is called {entry!r}; there are {', '.join(PROVIDERS)}")
     if not names:
         raise ValueError(f"{source} names no provider; None means all that work here")
     return names

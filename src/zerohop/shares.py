@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from ._native import Engine
     from .connection import Connection
+    from .ghosts import Ghost
     from .memory import Memory
     from .registry import Registration
 
@@ -33,7 +34,7 @@ _SHM_MAPPABLE = b"m"
 # A deadline that has passed: ask, and do not wait.
 _AT_ONCE_NS = 1
 _NS = 1e9
-SHM, VERBS = "shm", "verbs"
+VERBS = "verbs"
 # How long peers may take, at most, to stop using a key before it becomes invalid, and with it their lane.
 _MAX_GRACE_S = 0.5
 
@@ -41,11 +42,15 @@ _MAX_GRACE_S = 0.5
 class LocalShare:
     """One share of our memory."""
 
-    __slots__ = ("handle", "importers", "memory", "offset", "registration", "revocable")
+    __slots__ = ("ghosts", "handle", "importers", "keep", "memory", "offset", "registration", "revocable")
 
     def __init__(self, registration: Registration, offset: int, handle: RemoteBuffer, *, revocable: bool) -> None:
         # Kept alive by its handles: a peer cannot know that the last name for it went away here.
         self.memory: Memory | None = None
+        # Once that is closed: what stays until all who imported the share have let go.
+        self.keep: object = None
+        # Peers that are lost, had mapped it, and may still write.
+        self.ghosts: list[Ghost] = []
         self.registration = registration
         self.offset = offset
         self.handle = handle
@@ -84,6 +89,8 @@ class Shares:
         self._shares: dict[int, LocalShare] = {}
         # Withdrawn, and not yet given back by all who had imported them.
         self._leaving: dict[int, LocalShare] = {}
+        # Withdrawn or not, and not yet safe from peers that were lost.
+        self._haunted: dict[int, LocalShare] = {}
 
     def __len__(self) -> int:
         return len(self._shares)
@@ -104,6 +111,18 @@ class Shares:
             self._shares[share_id] = share
         return share
 
+    def belongs(self, share: LocalShare, memory: Memory) -> None:
+        """The share keeps the Memory, which takes it back when it is closed."""
+        with self._lock:
+            share.memory = memory
+            if not memory._shares:
+                memory._shares = []
+            memory._shares.append(share)
+        if memory._closed:
+            # By another thread, which has not seen this share.
+            self.withdraw([share], 0)
+            memory._check_open()
+
     def has(self, share_id: int) -> bool:
         """Whether it can be used: it has not been withdrawn."""
         return share_id in self._shares
@@ -121,22 +140,22 @@ class Shares:
             share.importers.add((connection, provider))
             return share
 
-    def grant(self, connection: Connection, share_id: int, capability: bytes) -> Grant:
+    def grant(self, connection: Connection, provider: str, share_id: int, capability: bytes) -> Grant:
         """Answer a peer that wants to map a share; on OK it counts as an importer from now on."""
         with self._lock:
-            share = self.admit(connection, SHM, share_id, capability)
+            share = self.admit(connection, provider, share_id, capability)
             if isinstance(share, tuple):
                 return Grant(*share)
             described = share.handle._share
             if not share.registration.shareable:
-                self._forget(share, (connection, SHM))
+                self._forget(share, (connection, provider))
                 return Grant(Status.UNSUPPORTED, Reason.NONE)
             try:
                 # Reopened, so that a reader's descriptor cannot be mapped for writing.
                 mode = os.O_RDWR if described.rights & _WRITE else os.O_RDONLY
                 fd = os.open(f"/proc/self/fd/{share.registration.region.fd}", mode | os.O_CLOEXEC)
             except OSError:
-                self._forget(share, (connection, SHM))
+                self._forget(share, (connection, provider))
                 return Grant(Status.NO_MEMORY, Reason.OUT_OF_DESCRIPTORS)
             offset = share.registration.fd_offset + share.offset
             return Grant(Status.OK, Reason.NONE, fd, offset, described.nbytes, described.rights)
@@ -157,12 +176,41 @@ class Shares:
                 for connection, _ in _importers(share, provider)
             ]
 
-    def lost(self, connection: Connection) -> None:
-        """A peer is gone, and with it whatever it had imported."""
+    def mapped_by(self, connection: Connection) -> list[tuple[str, int]]:
+        """What a peer has mapped: by which provider, and the ids of the shares."""
         with self._lock:
+            return [
+                (provider, share.share_id)
+                for share in [*self._shares.values(), *self._leaving.values()]
+                for importer, provider in share.importers
+                if importer is connection and provider != VERBS
+            ]
+
+    def lost(self, connection: Connection, ghost_of_peer: Callable[[], Ghost | None] | None) -> None:
+        """A peer is gone, and with it whatever it had imported; what it had mapped, its process may still write to."""
+        ghost: Ghost | None = None
+        with self._lock:
+            asked = ghost_of_peer is None
             for share in [*self._shares.values(), *self._leaving.values()]:
-                for importer in [importer for importer in share.importers if importer[0] is connection]:
+                importers = [importer for importer in share.importers if importer[0] is connection]
+                if any(provider != VERBS for _, provider in importers):
+                    if not asked and ghost_of_peer is not None:
+                        ghost, asked = ghost_of_peer(), True
+                    if ghost is not None:
+                        share.ghosts.append(ghost)
+                        self._haunted[share.share_id] = share
+                for importer in importers:
                     self._forget(share, importer)
+        if ghost is not None:
+            ghost.watch(self.sweep)
+
+    def sweep(self) -> None:
+        """Let go of what only peers could touch whose processes have ended since."""
+        with self._lock:
+            for share_id, share in list(self._haunted.items()):
+                share.ghosts = [ghost for ghost in share.ghosts if not ghost.gone()]
+                if not share.ghosts:
+                    del self._haunted[share_id]
 
     def revoke(self, shares: Sequence[LocalShare], deadline_ns: int) -> None:
         """Take them back.
@@ -194,11 +242,17 @@ class Shares:
         if timeout:
             self._wait(shares, _seconds_until(deadline))
 
+    def kept(self) -> list[object]:
+        """What is kept for peers that have not let go of memory that was closed."""
+        with self._lock:
+            return [share.keep for share in self._leaving.values()]
+
     def close(self) -> None:
         """Forget all; the engine is closed, and nobody can reach anything."""
         with self._lock:
             self._shares.clear()
             self._leaving.clear()
+            self._haunted.clear()
         self._engine = closed.ENGINE
 
     def _withdraw(self, shares: Sequence[LocalShare], deadline_ns: int, grace_s: float) -> list[LocalShare]:

@@ -12,6 +12,7 @@ from ._native import NativeError, Status
 from .connection import Connection
 from .deferred import Deferred, all_ended, attach, defer, defer_post, deferred_to, first_use, lane_was_reset
 from .errors import PeerLost, ZerohopError, from_native
+from .inputs import HOST
 from .messaging import NOTIFIED, PLAIN, lane_error, notify_value, on_event_loop
 from .operation import (
     NATIVE_VALUE,
@@ -22,7 +23,9 @@ from .operation import (
     complete_fields,
     in_flight,
 )
+from .paths import PEER
 from .remote_buffer import RemoteBuffer
+from .streams import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from .memory import Memory, View
     from .paths import Explanation
     from .routes import Route
+    from .streams import Stream
 
     # What may stand wherever a View may: it is registered through the cache.
     Local: TypeAlias = Memory | View | Any
@@ -54,15 +58,22 @@ _BOUNDS: Final = (5, 1)  # ACCESS_DENIED, BOUNDS
 # A route may go while it is being found; that often in a row it does not.
 _ATTEMPTS: Final = 4
 _MANY_ROUTES: Final = 4096
+_INT64: Final = np.dtype(np.int64)
 # What a first use may have to do, one after the other: connect, open a lane, register, import; and some of it again.
 _MAX_STEPS: Final = 16
 
 
 def write(
-    context: Context, src: Local, dst: RemoteBuffer, *, notify: int | None = None, timeout: float | None = None
+    context: Context,
+    src: Local,
+    dst: RemoteBuffer,
+    *,
+    notify: int | None = None,
+    timeout: float | None = None,
+    stream: Stream | None = None,
 ) -> Operation[int]:
     """Context.write, where its native part (native/bind/writer.cpp) posted nothing."""
-    return transfer(context, "write", src, dst, notify, timeout)
+    return transfer(context, "write", src, dst, notify, timeout, stream=stream)
 
 
 def transfer(
@@ -73,6 +84,7 @@ def transfer(
     notify: int | None,
     timeout: float | None,
     *,
+    stream: Stream | None = None,
     nowait: bool = False,
 ) -> Operation[int]:
     """Write or read one range, with all checks."""
@@ -88,10 +100,12 @@ def transfer(
     deadline = context._deadline(timeout)
     engine, here, there = context._engine, view._offset, remote._offset
 
-    def post(route: int, nowait: bool) -> int | Op:
-        return engine.post(route, code, here, there, nbytes, number, deadline, nowait)
+    def post(route: int, nowait: bool, after: int | None = None) -> int | Op:
+        return engine.post(route, code, here, there, nbytes, number, deadline, nowait, after)
 
     need = PLAIN if number == _NO_NOTIFY else NOTIFIED
+    if stream is not None:
+        return _launch_after(context, kind, view, remote, nbytes, deadline, post, stream, need)
     return launch(context, kind, view, remote, nbytes, NBYTES, deadline, post, nowait=nowait, need=need)
 
 
@@ -106,6 +120,7 @@ def transfer_pages(
     notify: int | None,
     timeout: float | None,
     *,
+    stream: Stream | None = None,
     nowait: bool = False,
 ) -> Operation[int]:
     """Write or read a list of pages."""
@@ -134,12 +149,20 @@ def transfer_pages(
             raise ValueError(f"{kind}: a page number is negative, or its page not within the {view.nbytes} bytes here")
         here, there = here.copy(), there.copy()
 
-    def post(route: int, nowait: bool) -> int | Op:
+    def post(route: int, nowait: bool, after: int | None = None) -> int | Op:
         return engine.post_pages(
-            route, code, here, there, page_bytes, number, deadline, nowait, offset, remote_offset, local_nbytes
+            route, code, here, there, page_bytes, number, deadline, nowait, offset, remote_offset, local_nbytes, after
         )
 
     need = PLAIN if number == _NO_NOTIFY else NOTIFIED
+    if stream is not None:
+        return _launch_after(context, kind, view, remote, nbytes, deadline, post, stream, need)
+    if route is not None:
+        # What launch() begins with, for what has been found already; whatever does not go well is its to deal with.
+        try:
+            return _posted(context, kind, view, route, nbytes, NBYTES, post(route.id, True))
+        except NativeError:
+            pass
     return launch(context, kind, view, remote, nbytes, NBYTES, deadline, post, nowait=nowait, need=need)
 
 
@@ -290,6 +313,48 @@ def launch(
     return _post_later(context, kind, view, remote, None, nbytes, value_from, deadline_ns, post, need)
 
 
+def _launch_after(
+    context: Context,
+    kind: str,
+    view: Memory | View,
+    remote: RemoteBuffer,
+    nbytes: int,
+    deadline_ns: int,
+    post: Callable[..., int | Op],
+    stream: Stream,
+    need: str,
+) -> Operation[int]:
+    """The same, after what is queued on a stream by now.
+
+    Where devices carry it out, by having one of their streams wait for that one; else by waiting for it here.
+    """
+    context._check_open()
+    device = view.device if view.device != HOST else remote._share.device
+    place = place_of(context, stream, view.device)
+    try:
+        route = ready_route(context, view, remote)
+    except ZerohopError as error:
+        complete_fields(error, kind, None)
+        return Failed(context, kind, None, nbytes, error)
+    if route is not None and route.explanation.form == PEER:
+        names = {index: name for name, index in context._registry.devices.items()}
+        if names[place.device].partition(":")[0] == device.partition(":")[0]:
+            try:
+                posted = post(route.id, True, place.number)
+            except NativeError as error:
+                if error.args[0] != Status.WOULD_BLOCK.value and not route.stale and not _lane_broke(route, error):
+                    return _failure(context, kind, view, route, nbytes, error)
+            else:
+                return _posted(context, kind, view, route, nbytes, NBYTES, posted)
+    try:
+        # Now, and not when it is posted: the caller may have the stream wait for this very operation next.
+        reached = context._engine.stream_reached(*place, deadline_ns)
+    except NativeError as error:
+        context._check_open()
+        raise from_native(*error.args, operation=kind) from None
+    return _post_later(context, kind, view, remote, route, nbytes, NBYTES, deadline_ns, post, need, reached)
+
+
 def ready_route(context: Context, view: Memory | View, remote: RemoteBuffer, *, nowait: bool = False) -> Route | None:
     """The route, if nobody needs to be asked for it; ``nowait`` for a call that cannot be put off.
 
@@ -364,8 +429,12 @@ def _post_later(
     deadline_ns: int,
     post: Post,
     need: str,
+    reached: Op | None = None,
 ) -> Operation[int]:
-    """Have the control thread find the route, unless there is one, and post on it once there is room."""
+    """Have the control thread find the route, unless there is one, and post on it once there is room.
+
+    ``reached``: but not before that has ended.
+    """
 
     async def work(operation: Deferred[int]) -> int:
         way = route
@@ -373,6 +442,10 @@ def _post_later(
             if way is None:
                 way = await find_route(context, view, remote)
             attach(operation, way)
+            if reached is not None and attempt == 0:
+                await context._loops.running().wait(reached.arm, reached.disarm)
+                if reached.status != Status.OK:
+                    raise from_native(reached.status.value, reached.reason.value)
             try:
                 return await _post_on(context, way, need, post, deadline_ns, nbytes, value_from)
             except NativeError as error:
@@ -433,6 +506,8 @@ def _word(value: int) -> int:
 
 def _index_array(pages: Pages) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Page numbers as the native call wants them."""
+    if type(pages) is np.ndarray and pages.dtype is _INT64 and pages.ndim == 1 and pages.flags.c_contiguous:
+        return pages
     array = np.asarray(pages)
     if array.ndim != 1:
         raise ValueError(f"page numbers are a one-dimensional array, not one of shape {array.shape}")

@@ -15,11 +15,11 @@ import msgspec
 from .errors import ProtocolError
 
 # Raised with every change of a message; different versions refuse each other.
-VERSION: Final = 3
+VERSION: Final = 4
 MAX_FRAME: Final = 1 << 20
 # Before the peer has proved who it is.
 MAX_FRAME_UNAUTHENTICATED: Final = 64 << 10
-MAX_FDS: Final = 8
+MAX_FDS: Final = 128
 # NIC ports that one side may offer, and rails that a lane may have.
 MAX_NICS: Final = 16
 HEADER: Final = struct.Struct(">I")
@@ -46,6 +46,7 @@ NicIndex = Annotated[int, msgspec.Meta(ge=0, lt=MAX_NICS)]
 NicIndices = Annotated[list[NicIndex], msgspec.Meta(max_length=MAX_NICS)]
 Code = Annotated[int, msgspec.Meta(ge=0, le=255)]
 RightsBits = Annotated[int, msgspec.Meta(ge=0, le=3)]
+Pieces = Annotated[list[tuple[U63, Annotated[bytes, msgspec.Meta(max_length=256)]]], msgspec.Meta(max_length=MAX_FDS)]
 
 
 class Hello(msgspec.Struct, tag="hello"):
@@ -196,7 +197,10 @@ class LaneMissing(msgspec.Struct, tag="lane_missing"):
 
 
 class ImportRequest(msgspec.Struct, tag="import"):
-    """May I reach the memory behind this share myself: mapped (shm), or by its keys on these NICs of yours (verbs)?"""
+    """May I reach the memory behind this share myself?
+
+    Mapped (shm), from devices (p2p), or by its keys on these NICs of yours (verbs).
+    """
 
     request: U63
     provider: ShortText
@@ -205,10 +209,34 @@ class ImportRequest(msgspec.Struct, tag="import"):
     rails: NicIndices = []
 
 
+class Exported(msgspec.Struct, frozen=True):
+    """How another process maps a range of device memory; native/accel/driver.hpp says what each field is.
+
+    A piece is its length and a handle; an empty one stands for the next descriptor.
+    """
+
+    form: ShortText
+    device: ShortText
+    process: U64
+    address: U64
+    offset: U63
+    pieces: Pieces
+
+
+class ImportPart(msgspec.Struct, tag="part"):
+    """More pieces of the memory that an ImportReply has begun to describe; ``more``: and not the last ones."""
+
+    request: U63
+    pieces: Pieces
+    more: bool = False
+    nfds: FdCount = 0
+
+
 class ImportReply(msgspec.Struct, tag="imported"):
     """When ``status`` is OK with one descriptor, or with one key per rail that was asked for and in words what for.
 
-    Else the status and reason of native/engine/status.hpp, and in words what was tried.
+    Of a device's memory with what it is exported as; ``more``: the rest of its pieces follows. Else the status and
+    reason of native/engine/status.hpp, and in words what was tried.
     """
 
     request: U63
@@ -221,6 +249,8 @@ class ImportReply(msgspec.Struct, tag="imported"):
     address: U64 = 0
     keys: Annotated[list[U32], msgspec.Meta(max_length=MAX_NICS)] = []
     atomics: bool = False
+    exported: Exported | None = None
+    more: bool = False
     nfds: FdCount = 0
 
 
@@ -262,6 +292,7 @@ Message = Union[  # noqa: UP007 - evaluated by msgspec at run time, on Python 3.
     LaneMissing,
     ImportRequest,
     ImportReply,
+    ImportPart,
     Release,
     Released,
     Bye,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import zerohop as zh
-from support.options import Options
+from support.options import Options, fewest_devices
 from support.patience import ANSWER_S, times
 from support.pattern import expect_equal, pattern
 from support.service import Service
@@ -112,7 +112,7 @@ def test_a_context_with_itself(open_context: OpenContext, provider: str, kind: s
 def test_64_peers_to_one_context(open_context: OpenContext, start_peer: StartPeer, provider: str) -> None:
     """16 Contexts (in the lab, 3) in each of 4 processes write at once into one memory, each into its own slot."""
     processes, each, slot = 4, times(16), 70_001
-    options = Options(providers=(provider,), sim_devices=0, timeout=ANSWER_S)
+    options = Options(providers=(provider,), sim_devices=fewest_devices(provider), timeout=ANSWER_S)
     context = open_context(options)
     everybody = processes * each
     target = np.zeros(everybody * slot, np.uint8)

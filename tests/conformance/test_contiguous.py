@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.buffers import KINDS, Kind
+from support.buffers import KINDS, ON_GPUS, Kind
 from support.matrix import every_pair, every_target
 from support.sizes import ROOM, Case, cases, thorough_cases
 from support.world import WORLDS
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from support.world import World
 
-SOURCES: tuple[Kind, ...] = ("numpy", "alloc", "sim")
+SOURCES: tuple[Kind, ...] = ("numpy", "alloc", "sim", *ON_GPUS)
 
 
 def _write_all(world: World, source_kind: Kind, target_kind: Kind, planned: Iterable[Case]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import zerohop as zh
 from support.loops import LOOPS, run
-from support.options import Options
+from support.options import Options, fewest_devices
 from support.patience import times
 from support.pattern import expect_equal, pattern
 from support.world import PROVIDERS, WORLDS
@@ -29,7 +29,7 @@ ACKNOWLEDGED = 0xFFFF_FFFF
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_one_loop_many_contexts(open_context: OpenContext, provider: str, loop: str) -> None:
     """Five Contexts write to each other in a ring, all of them awaited on one loop, with notifications."""
-    contexts = [open_context(Options(providers=(provider,), sim_devices=0)) for _ in range(5)]
+    contexts = [open_context(Options(providers=(provider,), sim_devices=fewest_devices(provider))) for _ in range(5)]
     targets = [np.zeros(NBYTES, np.uint8) for _ in contexts]
     memories = [context.register(target) for context, target in zip(contexts, targets, strict=True)]
     handles = [memory.share("rw") for memory in memories]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import zerohop as zh
+from support.buffers import ON_GPUS, Kind
 from support.loops import LOOPS, run
 from support.matrix import every_pair
 from support.patience import LAB
@@ -16,10 +17,9 @@ from support.sizes import ROOM, cases
 from support.world import WORLDS
 
 if TYPE_CHECKING:
-    from support.buffers import Kind
     from support.world import World
 
-MEMORIES: tuple[Kind, ...] = ("numpy", "alloc", "sim")
+MEMORIES: tuple[Kind, ...] = ("numpy", "alloc", "sim", *ON_GPUS)
 
 
 def _connection(world: World) -> zh.Connection:

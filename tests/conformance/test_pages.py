@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import zerohop as zh
-from support.buffers import KINDS, Kind
+from support.buffers import KINDS, ON_GPUS, Kind
 from support.matrix import every_pair
 from support.service import Service
 from support.sizes import PAGE_LISTS, PAGE_ROOM, Pages
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from support.world import World
 
-SOURCES: tuple[Kind, ...] = ("numpy", "alloc", "sim")
+SOURCES: tuple[Kind, ...] = ("numpy", "alloc", "sim", *ON_GPUS)
 # Page lists start where no page of the machine does.
 LOCAL_BASE, REMOTE_BASE = 4097, 3
 

@@ -12,7 +12,7 @@ import pytest
 
 import zerohop as zh
 from support.leaks import expect_given_back, holdings
-from support.options import Options
+from support.options import Options, fewest_devices
 from support.patience import ANSWER_S, times
 from support.pattern import pattern
 from support.service import Service
@@ -194,7 +194,7 @@ class TestOutOfSharedMemory:
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_two_hundred_connections_leave_nothing(open_context: OpenContext, start_peer: StartPeer, provider: str) -> None:
     """Connect, use, close, again and again, from the side of the one that listens."""
-    options = Options(providers=(provider,), sim_devices=0, timeout=ANSWER_S)
+    options = Options(providers=(provider,), sim_devices=fewest_devices(provider), timeout=ANSWER_S)
     server, peer = open_context(options), start_peer(options)
     target = np.zeros(5000, np.uint8)
     memory = server.register(target)

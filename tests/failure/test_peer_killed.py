@@ -95,9 +95,9 @@ def test_everything_pending_ends(
     peer.stop()
     posted = _post_everything(context, connection, target.handle)
     # Who sees sockets and processes end is held up meanwhile; but nobody else tells that a NIC's peer is gone, as long
-    # as nothing is sent to it.
+    # as nothing is sent to it; and for devices it is the control thread that has new memory pinned.
     held = threading.Event()
-    if provider != "verbs":
+    if provider not in ("verbs", "p2p"):
         context._control.call(held.wait)
     killed = time.monotonic()
     try:
@@ -109,7 +109,9 @@ def test_everything_pending_ends(
     for error in errors:
         assert isinstance(error, zh.PeerLost | None), error
         if error is not None:
-            assert (error.peer, error.provider) == (peer.identity.id, provider)
+            assert error.peer == peer.identity.id
+            # What still waited for its memory to be pinned had no provider yet.
+            assert error.provider == provider or (provider == "p2p" and not error.provider)
             assert error.reason
     lost = [error for error in errors if error is not None]
     assert errors[0] is not None, "a receive cannot have ended well"

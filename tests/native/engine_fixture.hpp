@@ -95,7 +95,8 @@ inline EngineOptions quiet() {
 // One Context, as far as the data plane goes.
 struct Side {
     explicit Side(int sim_devices = 1, EngineOptions options = quiet())
-        : sim(accel::make_sim_driver(sim_devices)), engine(std::make_shared<Engine>(options, sim)) {}
+        : sim(accel::make_sim_driver(sim_devices)),
+          engine(std::make_shared<Engine>(options, std::vector<std::shared_ptr<accel::Driver>>{sim})) {}
 
     // What the poller of this engine has done until now is visible to the calling thread, and the other way round. (The
     // rings of two engines in one process are mapped at two addresses, so that ThreadSanitizer cannot see that they
@@ -250,11 +251,11 @@ inline Request request(Kind kind, uint64_t local_offset, uint64_t remote_offset,
     return request;
 }
 
-inline Request page_request(Kind kind, std::vector<uint64_t> local, std::vector<uint64_t> remote, uint64_t page_bytes,
-                            int64_t notify = -1) {
+inline Request page_request(Kind kind, const std::vector<uint64_t>& local, const std::vector<uint64_t>& remote,
+                            uint64_t page_bytes, int64_t notify = -1) {
     auto pages = std::make_shared<PageList>();
-    pages->local = std::move(local);
-    pages->remote = std::move(remote);
+    pages->local.assign(local.begin(), local.end());
+    pages->remote.assign(remote.begin(), remote.end());
     pages->page_bytes = page_bytes;
     Request request;
     request.kind = kind;

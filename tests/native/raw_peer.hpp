@@ -3,7 +3,7 @@
 
 #include "engine_fixture.hpp"
 #include "provider/framed/frame.hpp"
-#include "provider/shm/ring.hpp"
+#include "provider/framed/ring.hpp"
 
 #include <fcntl.h>
 #include <optional>
@@ -26,7 +26,7 @@ public:
         side.lane = side.engine->add_endpoint(provider, side.peer->id());
         if (provider == "shm") {
             consumer_.emplace();
-            producer_ = std::make_unique<shm::RingProducer>(side.lane->address().fds.at(0));
+            producer_ = std::make_unique<framed::RingProducer>(side.lane->address().fds.at(0));
             side.lane->connect({"", {consumer_->fd()}});
         } else {
             const Sockets sockets = connected_sockets();
@@ -92,7 +92,7 @@ public:
             ::shutdown(socket_.get(), SHUT_RDWR);
         }
     }
-    shm::RingProducer* ring() { return producer_.get(); }
+    framed::RingProducer* ring() { return producer_.get(); }
     int ring_fd() const { return consumer_->fd(); } // the one that the engine produces into
     void wake_engine() const { engine_presence_.wake(); }
 
@@ -134,8 +134,8 @@ private:
     Side& side_;
     Presence presence_;
     PeerPresence engine_presence_;
-    std::optional<shm::RingConsumer> consumer_;
-    std::unique_ptr<shm::RingProducer> producer_;
+    std::optional<framed::RingConsumer> consumer_;
+    std::unique_ptr<framed::RingProducer> producer_;
     Descriptor socket_;
 };
 

@@ -210,7 +210,7 @@ TEST_CASE("hostile: more answers than questions") {
         CAPTURE(provider);
         // Answered as a whole while the device still copies, and then once more.
         Target target(provider);
-        target.side.sim->delay(0, 50 * kMillisecond, 0);
+        target.side.sim->delay(0, 500 * kMillisecond, 0);
         const auto local = target.side.alloc(4096, kSimDevice);
         Asked asked = ask(target, Kind::read, local, 64);
         REQUIRE(target.peer.send(reply(FrameKind::read_data, asked, 0, kLast), {}, Bytes(64, 1)));
@@ -409,14 +409,14 @@ TEST_CASE("hostile: ring indices that cannot be") {
     const auto indices = [](int fd) {
         void* base = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         REQUIRE(base != MAP_FAILED);
-        return static_cast<shm::RingIndices*>(base);
+        return static_cast<framed::RingIndices*>(base);
     };
     {
         Target target("shm");
         // The ring that the engine consumes: nothing but its tail is needed to lie.
         FrameHeader header = target.header(FrameKind::ping);
         REQUIRE(target.peer.send(header));
-        shm::RingIndices* page = indices(target.peer.ring_fd());
+        framed::RingIndices* page = indices(target.peer.ring_fd());
         page->head.store(UINT64_MAX / 2); // of the ring that the engine fills
         const auto local = target.side.alloc(1 << 20);
         std::vector<Posted> writes;

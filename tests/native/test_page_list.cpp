@@ -12,7 +12,7 @@ using namespace zerohop;
 
 namespace {
 
-std::shared_ptr<const PageList> list(std::vector<uint64_t> remote) {
+std::shared_ptr<const PageList> list(PageNumbers remote) {
     auto pages = std::make_shared<PageList>();
     pages->page_bytes = 512;
     pages->local.resize(remote.size());
@@ -34,7 +34,7 @@ std::vector<std::pair<uint64_t, uint64_t>> pairs(const PageList& pages) {
 TEST_CASE("page list: the same pairs, in the order of the remote pages") {
     std::mt19937 random(3);
     for (const size_t count : {2, 3, 17, 256}) {
-        std::vector<uint64_t> remote(count + count / 2); // a third of the places stays empty
+        PageNumbers remote(count + count / 2); // a third of the places stays empty
         std::iota(remote.begin(), remote.end(), 7);
         std::shuffle(remote.begin(), remote.end(), random);
         remote.resize(count);

@@ -55,6 +55,28 @@ TEST_CASE("a registration for our own use is made once and kept until the region
     CHECK(live == 1); // `other`
 }
 
+TEST_CASE("a part is pinned and closed by itself, keeps the whole, and is registered as the whole is") {
+    Memory memory;
+    std::shared_ptr<Region> part = Region::part(memory.region, 16, 8);
+    CHECK(part->address() == memory.region->address() + 16);
+    CHECK(part->nbytes() == 8);
+    CHECK(&part->whole() == memory.region.get());
+    CHECK(&memory.region->whole() == memory.region.get());
+    CHECK(memory.region->pins() == 1);
+    CHECK(part->pins() == 0);
+    {
+        const Pin<Region> pin = Pin<Region>::of(part);
+        CHECK_FALSE(part->close());
+        CHECK_FALSE(Pin<Region>::of(part));
+        CHECK(Pin<Region>::of(memory.region));
+    }
+    CHECK(part->close());
+    CHECK_FALSE(memory.region->close()); // the part has it, closed or not
+    CHECK_THROWS_AS((void)Region::part(memory.region, 0, 8), NativeError);
+    part.reset();
+    CHECK(memory.region->pins() == 0);
+}
+
 TEST_CASE("a registration for peers is shared by all that hold it, and ends with the last of them") {
     Memory memory;
     int live = 0;

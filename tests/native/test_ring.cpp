@@ -1,6 +1,6 @@
 // The ring of bytes in shared memory: wrapping, full, two threads, and a peer that writes nonsense into it.
 #include "engine_fixture.hpp"
-#include "provider/shm/ring.hpp"
+#include "provider/framed/ring.hpp"
 
 #include <fcntl.h>
 #include <random>
@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 using namespace zerohop;
-using namespace zerohop::shm;
+using namespace zerohop::framed;
 using namespace zerohop::test;
 
 namespace {

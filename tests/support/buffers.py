@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from multiprocessing import shared_memory
-from typing import TYPE_CHECKING, Literal, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -15,8 +17,13 @@ if TYPE_CHECKING:
     import zerohop as zh
 
 # numpy: any host memory, reached through the ring on shm. alloc and shared_memory: mapped by the peer on shm.
-Kind = Literal["numpy", "alloc", "shared_memory", "sim"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+# cuda: of a real GPU, where there is one.
+Kind = Literal["numpy", "alloc", "shared_memory", "sim", "cuda"]
+# Real GPUs that this process sees: 0 where there is none, and tests that need one are skipped.
+# FAKE_CUDA_DEVICES: those in software (tests/native/fake_cuda).
+GPUS = int(os.environ.get("FAKE_CUDA_DEVICES", "0")) or len(list(Path("/dev").glob("nvidia[0-9]*")))
+ON_GPUS: tuple[Kind, ...] = ("cuda",) if GPUS else ()
+KINDS: tuple[Kind, ...] = ("numpy", "alloc", "shared_memory", "sim", *ON_GPUS)
 # Enough on each side of a target to catch an operation that is a page off.
 GUARD = 4096
 
@@ -41,7 +48,7 @@ class Buffer:
             self._array = np.ndarray(nbytes, np.uint8, buffer=self._shared.buf)
             self.memory = context.register(self._array)
         else:
-            self.memory = context.alloc(nbytes, device=f"sim:{device}")
+            self.memory = context.alloc(nbytes, device=f"{kind}:{device % GPUS if kind == 'cuda' else device}")
         self.poison(0, nbytes)
 
     @property

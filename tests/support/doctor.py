@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from support.sysfs import HGX_GPUS, HGX_NICS, Sysfs, hgx_h100, soft_roce
 from zerohop.machine.doctor import CHECKS, Check, System, read_system
 from zerohop.machine.doctor.process import Library, Limit, Process
+from zerohop.machine.nvml import GpuPair, Nvidia, NvidiaGpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,6 +24,13 @@ NIC_ADDRESSES = tuple(HGX_NICS[number] for number in PAIRS)
 NICS = tuple(f"mlx5_{number}" for number in PAIRS)
 NETDEVS = tuple(f"ens{int(address[5:7], 16)}s0" for address in NIC_ADDRESSES)
 UNLIMITED = Limit(None, None)
+NVIDIA = Nvidia(
+    "",
+    driver="550.127",
+    cuda=(12, 4),
+    gpus=tuple(NvidiaGpu(address, mig=False, fabric="") for address in GPU_ADDRESSES),
+    pairs=tuple(GpuPair(a, b, "nvlink", "") for a, b in itertools.combinations(GPU_ADDRESSES, 2)),
+)
 # The downstream ports of the switch that joins GPU0 and mlx5_0.
 SWITCH_PORTS = ("0000:17:02.0", "0000:17:00.0")
 
@@ -45,6 +54,9 @@ def process(**changes: Any) -> Process:
         providers=(("shm", True, "", ""), ("verbs", True, "", "")),
         verbs=tuple(facts(name) for name in NICS),
         fastest=dict.fromkeys(NETDEVS, 400.0),
+        gpu_drivers={"cuda": "", "hip": ""},
+        cuda_core=True,
+        nvidia=NVIDIA,
     )
     return replace(content, **changes)
 

@@ -12,6 +12,7 @@ from multiprocessing import resource_tracker
 import pytest
 
 import zerohop as zh
+from support.buffers import GPUS
 from support.leaks import SESSION, expect_given_back, holdings
 from support.loops import LOOPS
 from support.nursery import NURSERY
@@ -25,6 +26,15 @@ StartPeer = Callable[[Options], Peer]
 
 # Whether the test itself did not fail; a failed one's traceback keeps its objects alive, so its leaks say nothing.
 _passed = pytest.StashKey[bool]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs a GPU says so where there is none. On real GPUs a path that is staged warns, which is not wrong."""
+    for item in items:
+        if item.get_closest_marker("cuda") is not None:
+            item.add_marker(pytest.mark.filterwarnings("ignore::zerohop.StagedPathWarning"))
+            if not GPUS:
+                item.add_marker(pytest.mark.skip(reason="this machine has no NVIDIA GPU (no /dev/nvidia0)"))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -81,6 +91,10 @@ def no_leaks(request: pytest.FixtureRequest, pool: Pool) -> Iterator[None]:
     if name is not None:
         pool.world(name)
         peer = pool.peer(name)
+    if request.node.get_closest_marker("cuda") is not None:
+        # The driver opens, maps and starts what it likes, and keeps it; tests/cuda/test_leaks.py counts what it can.
+        yield
+        return
     there = peer.call(Service.holdings) if peer is not None else None
     here = holdings()
     yield

@@ -22,6 +22,7 @@ _ALL = {
     "shm-mapped": Form("shm", "alloc", waits=False),
     "shm-ring": Form("shm", "numpy", waits=True),
     "shm-staged": Form("shm", "sim", waits=True),
+    "p2p": Form("p2p", "sim", waits=False),
     "tcp": Form("tcp", "numpy", waits=True),
     "tcp-staged": Form("tcp", "sim", waits=True),
     "verbs": Form("verbs", "numpy", waits=False),

@@ -32,12 +32,17 @@ _FAST: dict[str, set[tuple[Kind, Kind]]] = {
     # The same code, but for who polls: one process has both ends.
     "same": {("numpy", "numpy"), ("numpy", "alloc"), ("sim", "sim")},
 }
+# Where that is less: what has no device at either end goes through the same ring as over shm.
+_FAST_ON: dict[str, set[tuple[Kind, Kind]]] = {
+    "p2p-other": {("numpy", "sim"), ("sim", "numpy"), ("sim", "alloc"), ("sim", "sim"), ("numpy", "numpy")},
+    "p2p-same": {("sim", "sim")},
+}
 
 
 def every_pair(sources: Sequence[Kind], targets: Sequence[Kind]) -> list[ParameterSet]:
     """Parameters (world, source_kind, target_kind), `world` being indirect."""
     return [
-        _param(world, (world, source, target), fast=(source, target) in _FAST[world.partition("-")[2]])
+        _param(world, (world, source, target), fast=(source, target) in _fast(world))
         for world in WORLDS
         for source in sources
         for target in targets
@@ -47,9 +52,7 @@ def every_pair(sources: Sequence[Kind], targets: Sequence[Kind]) -> list[Paramet
 def every_target(targets: Sequence[Kind]) -> list[ParameterSet]:
     """Parameters (world, target_kind), for sources in plain host memory; `world` being indirect."""
     return [
-        _param(world, (world, target), fast=("numpy", target) in _FAST[world.partition("-")[2]])
-        for world in WORLDS
-        for target in targets
+        _param(world, (world, target), fast=("numpy", target) in _fast(world)) for world in WORLDS for target in targets
     ]
 
 
@@ -59,5 +62,19 @@ def each_way() -> list[ParameterSet]:
     return [parameters for parameters in every_target(KINDS) if not parameters.marks]
 
 
+# Of real GPUs: what goes by their own links and copy engines, and what is staged.
+_FAST_ON_GPUS: dict[str, set[tuple[Kind, Kind]]] = {
+    "p2p-other": {("cuda", "cuda"), ("cuda", "numpy"), ("numpy", "cuda"), ("cuda", "alloc"), ("alloc", "cuda")},
+    "p2p-same": {("cuda", "cuda"), ("numpy", "cuda")},
+    "shm-other": {("cuda", "cuda")},
+    "tcp-other": {("cuda", "cuda"), ("numpy", "cuda")},
+}
+
+
+def _fast(world: str) -> set[tuple[Kind, Kind]]:
+    return _FAST_ON.get(world, _FAST[world.partition("-")[2]]) | _FAST_ON_GPUS.get(world, set())
+
+
 def _param(world: str, values: tuple[str, ...], *, fast: bool) -> ParameterSet:
-    return pytest.param(*values, id="-".join(values), marks=() if fast else pytest.mark.slow)
+    on_gpu = (pytest.mark.cuda,) if "cuda" in values else ()
+    return pytest.param(*values, id="-".join(values), marks=on_gpu if fast else (*on_gpu, pytest.mark.slow))

@@ -40,3 +40,8 @@ class Options:
             heartbeat=self.heartbeat,
             name=self.name,
         )
+
+
+def fewest_devices(provider: str) -> int:
+    """As many as a Context needs that has no other provider: devices are what p2p copies with."""
+    return 1 if provider == "p2p" else 0

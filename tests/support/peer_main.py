@@ -13,13 +13,16 @@ import signal
 import socket
 import sys
 import traceback
+import warnings
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 
+from support.buffers import GPUS
 from support.messages import Command, Failure, Result
 from support.nursery import MOST_BYTES
 from support.outcomes import outcome_of
 from support.service import Service
+from zerohop import StagedPathWarning
 
 _PR_SET_PDEATHSIG = 1
 # What the library imports when a Context is opened, or connects.
@@ -47,6 +50,9 @@ def main() -> None:
                 os.close(descriptor)
     os.environ.clear()
     os.environ.update(pickle.loads(wish))
+    if GPUS > 1 and "CUDA_VISIBLE_DEVICES" not in os.environ:
+        # In another order than the tests see them: numbers of devices mean nothing to a peer.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, reversed(range(GPUS))))
     pipe, errors = descriptors
     os.dup2(errors, 2)
     os.close(errors)
@@ -81,6 +87,8 @@ def _die_with_parent(parent: int) -> None:
 
 def serve(pipe: Connection) -> None:
     """Until the other end is closed, or says that it is enough."""
+    # What is staged between real GPUs says so; all other warnings are errors.
+    warnings.simplefilter("ignore", StagedPathWarning)
     service: Service | None = None
     while True:
         try:

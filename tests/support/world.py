@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import TYPE_CHECKING, Literal
 
 import pytest
 
 import zerohop as zh
-from support.buffers import KINDS, Buffer, Kind
+from support.buffers import KINDS, ON_GPUS, Buffer, Kind
 from support.options import Options
 from support.peer import Neighbour, Peer, Remote
 from support.service import Service
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 Place = Literal["same", "other"]
 # Those that every machine has; the lab runs the same tests with ZEROHOP_TEST_PROVIDERS=verbs.
-PROVIDERS = tuple(os.environ.get("ZEROHOP_TEST_PROVIDERS", "shm,tcp").split(","))
+PROVIDERS = tuple(os.environ.get("ZEROHOP_TEST_PROVIDERS", "shm,p2p,tcp").split(","))
 # Readable ids: provider, and whether the target lives in the same process or in another one.
 WORLDS = tuple(f"{provider}-{place}" for provider in PROVIDERS for place in ("same", "other"))
 # Each world with each kind of memory. Those that add no path to the others are for `make test-slow`.
@@ -28,6 +29,9 @@ _ENOUGH = {
     ("shm-other", "alloc"),
     ("shm-other", "sim"),
     ("shm-same", "alloc"),
+    ("p2p-other", "sim"),
+    ("p2p-other", "alloc"),
+    ("p2p-same", "sim"),
     ("tcp-other", "numpy"),
     ("tcp-other", "sim"),
     ("tcp-same", "numpy"),
@@ -35,15 +39,21 @@ _ENOUGH = {
     ("verbs-other", "sim"),
     ("verbs-same", "numpy"),
 }
-WORLDS_AND_KINDS = tuple(
-    pytest.param(world, kind, marks=() if (world, kind) in _ENOUGH else pytest.mark.slow)
-    for world in WORLDS
-    for kind in KINDS
-)
+
+
+def _marks(world: str, kind: Kind) -> tuple[pytest.MarkDecorator, ...]:
+    if kind == "cuda":
+        return (pytest.mark.cuda,) if world in ("p2p-other", "tcp-other") else (pytest.mark.cuda, pytest.mark.slow)
+    return () if (world, kind) in _ENOUGH else (pytest.mark.slow,)
+
+
+WORLDS_AND_KINDS = tuple(pytest.param(world, kind, marks=_marks(world, kind)) for world in WORLDS for kind in KINDS)
 # Every pair of memories that may meet on a path, so that no test is the first to use one.
-_WARMING: tuple[Kind, ...] = ("numpy", "alloc", "sim")
+_WARMING: tuple[Kind, ...] = ("numpy", "alloc", "sim", *ON_GPUS)
 # More than a call moves by itself, so that first uses wait for an end on the control thread.
 _WARMING_BYTES = 300_001
+# Small and large ones may have threads of their own.
+_SIZES = (64, _WARMING_BYTES)
 
 
 class Target:
@@ -139,10 +149,8 @@ class World:
                 self.there.call(Service.write, handle, number, 0, _WARMING_BYTES)
         for target in self._targets[: len(_WARMING)]:
             self.there.call(Service.write, bytes(target.handle), target.number, 0, _WARMING_BYTES)
-        for memory in (self.buffer("sim", 64, device=1).memory, self.buffer("numpy", 64).memory):
-            target = self.target("sim", 64, device=1)
-            self.here.write(memory, target.handle).result(10)
-            self.here.read(target.handle, memory).result(10)
+        for device, nbytes in itertools.product((0, 1), _SIZES):
+            self._warm_device(device, nbytes)
         # Where a NIC reaches device memory itself, only messages make the devices copy.
         connection = self.here.connect(self._targets[0].handle.url).result(10)
         for device in (0, 1):
@@ -154,6 +162,14 @@ class World:
             self.there.call(Service.send, self.here.url, target.number, 0, 64)
             received.result(10)
         self.close_buffers()
+
+    def _warm_device(self, device: int, nbytes: int) -> None:
+        target = self.target("sim", nbytes, device=device)
+        for source in (self.buffer("sim", nbytes, device=device), self.buffer("alloc", nbytes)):
+            self.here.write(source.memory, target.handle).result(10)
+            self.here.read(target.handle, source.memory).result(10)
+            handle = bytes(source.memory.share("rw"))
+            self.there.call(Service.write, handle, target.number, 0, nbytes)
 
 
 class Pool:

@@ -16,7 +16,9 @@
 //   it touches neither the thread nor its locks.
 // - `peermem` decides whether a NIC may register its memory: on, the private alias is registered under the device
 //   address; off, only the device address itself is offered, which no NIC can pin, as on a machine without the module.
-// - Every allocation holds one descriptor (the memfd, kept because exporting to another process needs it).
+// - Every allocation holds one descriptor (the memfd, kept because exporting to another process needs it), and so
+//   does every imported one.
+// - Streams for tests are those of `user_stream`; the number that stands for one is its native().
 #pragma once
 
 #include "accel/driver.hpp"
@@ -26,18 +28,25 @@
 
 namespace zerohop::accel {
 
-enum class SimFault : uint8_t { alloc, copy, lost };
+enum class SimFault : uint8_t { alloc, copy, lost, link };
 
 class SimDriver : public Driver {
 public:
     // The next `count` allocations or queued copies of `device` fail: no_memory/alloc_failed, device_error/copy_failed
-    // (and no byte moves). A second call replaces the count; 0 clears it. `lost` fails everything pending and from now
-    // on with device_error/device_lost, except free (count ignored). An unknown device is ignored.
+    // (and no byte moves), or the next `count` times that it is to reach another process's memory, for want of a peer
+    // link (unsupported/no_peer_link). A second call replaces the count; 0 clears it. `lost` fails everything pending
+    // and from now on with device_error/device_lost, except free (count ignored). An unknown device is ignored.
     virtual void inject(int device, SimFault fault, int count) = 0;
     // Every copy (all its segments together) takes at least `ns_per_copy` plus its bytes over `bytes_per_us`
     // (0: unlimited). Bytes move as late as that allows, so that whoever reads before the event fires sees old data.
     virtual void delay(int device, uint64_t ns_per_copy, uint64_t bytes_per_us) = 0;
 };
+
+// A stream such as users have, for tests of what follows it and of what it waits for; `native` is the number that
+// stands for it. Null when the device is lost or there can be no more threads.
+[[nodiscard]] std::unique_ptr<Stream> user_stream(Device& device, uint64_t& native);
+// Has the stream look as one that is being captured into a graph.
+void set_capturing(uint64_t native, bool capturing);
 
 // `devices` devices named "sim:0" and so on; none for a count below 1. Throws std::bad_alloc.
 [[nodiscard]] std::shared_ptr<SimDriver> make_sim_driver(int devices, bool peermem = true);

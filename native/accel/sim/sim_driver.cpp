@@ -1,8 +1,11 @@
 #include "accel/sim/sim.hpp"
 #include "accel/sim/sim_stream.hpp"
+#include "accel/sim/sim_stream_core.hpp"
 
+#include <algorithm>
 #include <new>
 #include <system_error>
+#include <unistd.h>
 
 namespace zerohop::accel {
 
@@ -10,6 +13,33 @@ namespace sim {
 namespace {
 
 constexpr Outcome kDeviceLost{Status::device_error, Reason::device_lost};
+constexpr const char* kForm = "sim";
+
+// Fires when all of them have.
+class AllOf final : public Event {
+public:
+    explicit AllOf(std::vector<std::shared_ptr<Event>> events) : events_(std::move(events)) {}
+    [[nodiscard]] EventState query() const override {
+        EventState state = EventState::done;
+        for (const auto& event : events_) {
+            const EventState its = event->query();
+            if (its == EventState::pending) {
+                return its;
+            }
+            state = its == EventState::failed ? its : state;
+        }
+        return state;
+    }
+    Outcome outcome() const override {
+        const auto failed = std::find_if(events_.begin(), events_.end(),
+                                         [](const auto& event) { return event->query() == EventState::failed; });
+        return failed == events_.end() ? Outcome{} : (*failed)->outcome();
+    }
+    Outcome hold(uint64_t /*native_stream*/) const override { return {Status::unsupported, Reason::none}; }
+
+private:
+    const std::vector<std::shared_ptr<Event>> events_;
+};
 
 class SimDevice final : public Device {
 public:
@@ -19,6 +49,7 @@ public:
         return {
             .name = "sim:" + std::to_string(state_->index),
             .kind = "sim",
+            .identity = "sim:" + std::to_string(state_->index) + " of process " + std::to_string(::getpid()),
             .pci_address = "",
             .capabilities = {"async-copy", "batch-copy", "stream-write32", "stream-wait32"},
             .total_bytes = state_->shared->memory.total_bytes(),
@@ -38,21 +69,83 @@ public:
     // Works on a lost device as well: what it frees is host memory, and somebody has to.
     Outcome free(uint64_t address) override { return state_->shared->memory.free(state_->index, address); }
 
-    std::unique_ptr<Stream> stream() override {
+    using Device::stream;
+    std::unique_ptr<Stream> stream(Outcome& why) override {
         if (state_->lost.load(std::memory_order_acquire)) {
+            why = kDeviceLost;
             return nullptr;
         }
         try {
             return std::make_unique<SimStream>(state_);
         } catch (const std::bad_alloc&) {
-            return nullptr;
+            why = {Status::no_memory, Reason::alloc_failed};
         } catch (const std::system_error&) { // no more threads
-            return nullptr;
+            why = {Status::no_memory, Reason::alloc_failed};
         }
+        return nullptr;
+    }
+
+    std::shared_ptr<Event> mark() override {
+        std::vector<std::shared_ptr<Event>> ends;
+        const std::lock_guard lock(state_->streams_mutex);
+        for (StreamCore* const stream : state_->streams) {
+            if (stream->capturing.load(std::memory_order_relaxed)) {
+                throw NativeError(Status::unsupported, Reason::capturing, "");
+            }
+            ends.push_back(stream->submit(std::make_shared<Command>(Command::Kind::record)));
+        }
+        return std::make_shared<AllOf>(std::move(ends));
     }
 
 private:
     std::shared_ptr<DeviceState> state_;
+};
+
+class SimImported final : public Imported {
+public:
+    SimImported(std::shared_ptr<SimState> shared, std::vector<std::shared_ptr<DeviceState>> states, uint64_t base,
+                uint64_t offset)
+        : shared_(std::move(shared)), states_(std::move(states)), base_(base), offset_(offset) {}
+    ~SimImported() override { shared_->memory.give_back(base_); }
+    SimImported(const SimImported&) = delete;
+    SimImported& operator=(const SimImported&) = delete;
+
+    Outcome open(int device, uint64_t& address) override {
+        DeviceState& state = *states_.at(static_cast<size_t>(device));
+        if (state.lost.load(std::memory_order_acquire)) {
+            return kDeviceLost;
+        }
+        if (DeviceState::take(state.link_faults)) {
+            return {Status::unsupported, Reason::no_peer_link};
+        }
+        address = base_ + offset_;
+        return {};
+    }
+
+private:
+    std::shared_ptr<SimState> shared_;
+    std::vector<std::shared_ptr<DeviceState>> states_;
+    const uint64_t base_;
+    const uint64_t offset_;
+};
+
+class SimGate final : public Gate {
+public:
+    explicit SimGate(std::shared_ptr<SimState> shared) : shared_(std::move(shared)) {}
+    ~SimGate() override { SimGate::open(); }
+    SimGate(const SimGate&) = delete;
+    SimGate& operator=(const SimGate&) = delete;
+    void open() override {
+        if (!opened_.exchange(true)) {
+            event->finish({});
+            shared_->bell.ring();
+        }
+    }
+    const std::shared_ptr<Command> event = std::make_shared<Command>(Command::Kind::record);
+
+private:
+    std::shared_ptr<SimState> shared_;
+    std::atomic<bool> opened_{false};
 };
 
 class SimDriverImpl final : public SimDriver {
@@ -80,6 +173,54 @@ public:
         return ways;
     }
 
+    Exported export_memory(uint64_t address, size_t nbytes) override {
+        Exported exported;
+        exported.form = kForm;
+        exported.process = static_cast<uint64_t>(::getpid());
+        exported.address = address;
+        Exported::Piece piece;
+        const Outcome lent = shared_->memory.lend(address, nbytes, piece.fd, piece.nbytes, exported.offset);
+        if (!lent.ok()) {
+            throw NativeError(lent, "the memory cannot be exported");
+        }
+        exported.nbytes = nbytes;
+        exported.device = devices_.at(static_cast<size_t>(describe(address).device))->facts().identity;
+        exported.pieces.push_back(std::move(piece));
+        return exported;
+    }
+
+    std::shared_ptr<Imported> import_memory(const Exported& exported) override {
+        if (exported.form != kForm || exported.pieces.size() != 1 || exported.offset > exported.pieces[0].nbytes ||
+            exported.nbytes > exported.pieces[0].nbytes - exported.offset) {
+            throw NativeError(Status::protocol, Reason::malformed, "no memory of a simulated device");
+        }
+        uint64_t base = 0;
+        const Outcome borrowed = shared_->memory.borrow(exported.pieces[0].fd, exported.pieces[0].nbytes, base);
+        if (!borrowed.ok()) {
+            throw NativeError(borrowed, "the memory cannot be imported");
+        }
+        return std::make_shared<SimImported>(shared_, states_, base, exported.offset);
+    }
+
+    void check_stream(int /*device*/, uint64_t native_stream) override {
+        if (reinterpret_cast<StreamCore*>(native_stream)->capturing.load(std::memory_order_relaxed)) {
+            throw NativeError(Status::unsupported, Reason::capturing, "");
+        }
+    }
+    std::shared_ptr<Event> mark(int device, uint64_t native_stream) override {
+        check_stream(device, native_stream);
+        return reinterpret_cast<StreamCore*>(native_stream)->submit(std::make_shared<Command>(Command::Kind::record));
+    }
+    std::shared_ptr<Gate> gate(int device, uint64_t native_stream) override {
+        check_stream(device, native_stream);
+        auto gate = std::make_shared<SimGate>(shared_);
+        const Outcome followed = reinterpret_cast<StreamCore*>(native_stream)->follow(gate->event);
+        if (!followed.ok()) {
+            throw NativeError(followed, "");
+        }
+        return gate;
+    }
+
     Outcome register_host(void* address, size_t nbytes) override {
         return shared_->memory.register_host(reinterpret_cast<uint64_t>(address), nbytes);
     }
@@ -98,6 +239,9 @@ public:
             return;
         case SimFault::copy:
             state->copy_faults.store(count, std::memory_order_relaxed);
+            return;
+        case SimFault::link:
+            state->link_faults.store(count, std::memory_order_relaxed);
             return;
         case SimFault::lost:
             state->lost.store(true, std::memory_order_release);
@@ -127,6 +271,16 @@ private:
 
 } // namespace
 } // namespace sim
+
+std::unique_ptr<Stream> user_stream(Device& device, uint64_t& native) {
+    std::unique_ptr<Stream> stream = device.stream();
+    native = stream ? static_cast<sim::SimStream&>(*stream).native() : 0;
+    return stream;
+}
+
+void set_capturing(uint64_t native, bool capturing) {
+    reinterpret_cast<sim::StreamCore*>(native)->capturing.store(capturing);
+}
 
 std::shared_ptr<SimDriver> make_sim_driver(int devices, bool peermem) {
     return std::make_shared<sim::SimDriverImpl>(devices, peermem);

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <new>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace zerohop::accel::sim {
@@ -59,6 +60,26 @@ Outcome Allocation::back(size_t bytes, size_t page) {
     return {};
 }
 
+Outcome Allocation::adopt(int theirs, size_t bytes) {
+    struct stat info{};
+    const int seals = ::fcntl(theirs, F_GET_SEALS);
+    if (::fstat(theirs, &info) != 0 || bytes == 0 || static_cast<uint64_t>(info.st_size) < bytes || seals < 0 ||
+        (seals & F_SEAL_SHRINK) == 0) {
+        return {Status::protocol, Reason::malformed};
+    }
+    fd = ::fcntl(theirs, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0) {
+        return refused(errno);
+    }
+    nbytes = mapped = bytes;
+    void* at = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED) {
+        return refused(errno);
+    }
+    alias = static_cast<std::byte*>(at);
+    return {};
+}
+
 bool any_freed(const Pins& pins) {
     return std::any_of(pins.begin(), pins.end(),
                        [](const auto& pin) { return pin->freed.load(std::memory_order_acquire); });
@@ -81,28 +102,73 @@ Outcome SimMemory::alloc(int device, size_t nbytes, uint64_t& address) {
             return backed;
         }
         made->device = device;
-        made->id = next_allocation_id();
-        // The registry's node is made before the address is taken, so that nothing has to be undone.
-        decltype(allocations_) fresh;
-        auto node = fresh.extract(fresh.emplace(0, made).first);
-
-        const std::unique_lock lock(mutex_);
-        size_t& used = used_[static_cast<size_t>(device)];
-        if (made->mapped > total_ - std::min(used, total_)) {
-            return {Status::no_memory, Reason::alloc_failed};
-        }
-        const uint64_t base = space_.map(made->fd, made->mapped);
-        if (base == 0) {
-            return {Status::no_memory, Reason::out_of_shared_memory};
-        }
-        made->base = base;
-        node.key() = base;
-        allocations_.insert(std::move(node));
-        used += made->mapped;
-        address = base;
-        return {};
+        const Outcome placed = place(made);
+        address = placed.ok() ? made->base : address;
+        return placed;
     } catch (const std::bad_alloc&) {
         return {Status::no_memory, Reason::alloc_failed};
+    }
+}
+
+// Gives it an address, and an id.
+Outcome SimMemory::place(const std::shared_ptr<Allocation>& made) {
+    made->id = next_allocation_id();
+    // The registry's node is made before the address is taken, so that nothing has to be undone.
+    decltype(allocations_) fresh;
+    auto node = fresh.extract(fresh.emplace(0, made).first);
+
+    const std::unique_lock lock(mutex_);
+    size_t* const used = made->device < 0 ? nullptr : &used_[static_cast<size_t>(made->device)];
+    if (used != nullptr && made->mapped > total_ - std::min(*used, total_)) {
+        return {Status::no_memory, Reason::alloc_failed};
+    }
+    const uint64_t base = space_.map(made->fd, made->mapped);
+    if (base == 0) {
+        return {Status::no_memory, Reason::out_of_shared_memory};
+    }
+    made->base = base;
+    node.key() = base;
+    allocations_.insert(std::move(node));
+    if (used != nullptr) {
+        *used += made->mapped;
+    }
+    return {};
+}
+
+Outcome SimMemory::lend(uint64_t address, size_t nbytes, int& fd, size_t& mapped, uint64_t& offset) const {
+    const std::shared_lock lock(mutex_);
+    const std::shared_ptr<Allocation> found = find(address);
+    if (!found || found->device < 0 || !found->holds(address, nbytes)) {
+        return kOutOfBounds;
+    }
+    fd = ::fcntl(found->fd, F_DUPFD_CLOEXEC, 0);
+    mapped = found->mapped;
+    offset = address - found->base;
+    return fd < 0 ? refused(errno) : Outcome{};
+}
+
+Outcome SimMemory::borrow(int fd, size_t mapped, uint64_t& address) {
+    try {
+        auto made = std::make_shared<Allocation>();
+        Outcome outcome = made->adopt(fd, mapped);
+        if (outcome.ok()) {
+            outcome = place(made);
+        }
+        address = outcome.ok() ? made->base : address;
+        return outcome;
+    } catch (const std::bad_alloc&) {
+        return {Status::no_memory, Reason::alloc_failed};
+    }
+}
+
+void SimMemory::give_back(uint64_t address) {
+    std::shared_ptr<Allocation> dropped; // as in free()
+    const std::unique_lock lock(mutex_);
+    if (const auto it = allocations_.find(address); it != allocations_.end()) {
+        dropped = std::move(it->second);
+        allocations_.erase(it);
+        dropped->freed.store(true, std::memory_order_release);
+        space_.unmap(address, dropped->mapped);
     }
 }
 
@@ -134,7 +200,7 @@ uint64_t SimMemory::alias(uint64_t address, size_t nbytes) const {
 
 Description SimMemory::describe(uint64_t address) const {
     const std::shared_lock lock(mutex_);
-    if (const auto found = find(address); found && found->holds(address, 1)) {
+    if (const auto found = find(address); found && found->device >= 0 && found->holds(address, 1)) {
         return {MemoryKind::device, AllocatedBy::plain, found->device, found->base, found->nbytes, found->id};
     }
     if (const auto after = host_.upper_bound(address); after != host_.begin()) {

@@ -18,8 +18,8 @@ struct Allocation {
     size_t nbytes = 0; // as asked for; bounds are checked against this
     size_t mapped = 0; // whole pages
     uint64_t id = 0;   // never used twice in a process
-    int device = -1;
-    int fd = -1; // kept open: export to another process hands it over
+    int device = -1;   // none: it is another process's
+    int fd = -1;       // kept open: export to another process hands it over
     std::byte* alias = nullptr;
     std::atomic<bool> freed = false;
 
@@ -30,6 +30,8 @@ struct Allocation {
 
     // Makes the memfd and the alias. What was made before a failure goes with the object.
     Outcome back(size_t bytes, size_t page);
+    // The same over another process's memfd, which is duplicated; malformed where it is none, or could still shrink.
+    Outcome adopt(int theirs, size_t bytes);
 
     [[nodiscard]] bool holds(uint64_t address, size_t bytes) const {
         return address >= base && address - base <= nbytes && bytes <= nbytes - (address - base);
@@ -57,6 +59,11 @@ public:
     Outcome alloc(int device, size_t nbytes, uint64_t& address);
     // access_denied/bounds unless `address` is what `alloc` of the same device returned and is not freed yet.
     Outcome free(int device, uint64_t address);
+    // The descriptor behind a range, duplicated, how much of it is mapped, and where in it the range begins.
+    Outcome lend(uint64_t address, size_t nbytes, int& fd, size_t& mapped, uint64_t& offset) const;
+    // Another process's allocation under an address of ours, until give_back().
+    Outcome borrow(int fd, size_t mapped, uint64_t& address);
+    void give_back(uint64_t address);
     [[nodiscard]] Description describe(uint64_t address) const;
     // The address that the CPU, and a NIC, may use for a range of device memory, until it is freed; 0 if it is none.
     [[nodiscard]] uint64_t alias(uint64_t address, size_t nbytes) const;
@@ -74,6 +81,7 @@ public:
     Outcome resolve_word(uint64_t& address, Pins& pins) const;
 
 private:
+    Outcome place(const std::shared_ptr<Allocation>& made);
     [[nodiscard]] bool locate(uint64_t& address, size_t nbytes, Pins& pins) const;
     [[nodiscard]] std::shared_ptr<Allocation> find(uint64_t address) const;
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <vector>
 
 namespace zerohop::accel::sim {
 
@@ -50,6 +51,8 @@ struct SimState {
     Bell bell;
 };
 
+class StreamCore;
+
 struct DeviceState {
     DeviceState(int number, std::shared_ptr<SimState> state) : index(number), shared(std::move(state)) {}
 
@@ -58,8 +61,11 @@ struct DeviceState {
     std::atomic<bool> lost{false};
     std::atomic<int> alloc_faults{0};
     std::atomic<int> copy_faults{0};
+    std::atomic<int> link_faults{0};
     std::atomic<uint64_t> ns_per_copy{0};
     std::atomic<uint64_t> bytes_per_us{0};
+    std::mutex streams_mutex;
+    std::vector<StreamCore*> streams; // those that still take commands
 
     // Uses up one injected fault, if there is one.
     static bool take(std::atomic<int>& faults) {

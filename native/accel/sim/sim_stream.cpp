@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <pthread.h>
 #include <string>
@@ -52,6 +53,8 @@ SimStream::SimStream(std::shared_ptr<DeviceState> device)
     thread_ = std::make_unique<std::thread>([core = core_] { core->work(); });
     const std::string name = "zh-sim" + std::to_string(core_->device->index);
     pthread_setname_np(thread_->native_handle(), name.c_str());
+    const std::lock_guard lock(core_->device->streams_mutex);
+    core_->device->streams.push_back(core_.get());
 }
 
 SimStream::~SimStream() {
@@ -62,16 +65,37 @@ SimStream::~SimStream() {
         [[maybe_unused]] const std::thread* leaked = thread_.release();
         return;
     }
+    {
+        const std::lock_guard lock(core_->device->streams_mutex);
+        std::erase(core_->device->streams, core_.get());
+    }
     core_->stop();
     thread_->join();
 }
 
-std::shared_ptr<Event> SimStream::copy(std::span<const CopySegment> segments) {
+std::shared_ptr<Event> SimStream::copy(std::span<const CopySegment> segments, std::span<const Word> then) {
     return queue(*core_, Command::Kind::copy, [&](Command& command) {
         command.assign(segments);
+        command.then.assign(then.begin(), then.end());
         // Taken now, not when the copy runs: "the next copy" is then the next one that the caller queues.
         command.fault = DeviceState::take(core_->device->copy_faults);
     });
+}
+
+std::shared_ptr<Event> SimStream::copy_pages(const PageCopy& pages, std::span<const Word> then) {
+    return queue(*core_, Command::Kind::copy, [&](Command& command) {
+        command.assign(pages);
+        command.then.assign(then.begin(), then.end());
+        command.fault = DeviceState::take(core_->device->copy_faults);
+    });
+}
+
+Outcome SimStream::follow(uint64_t native_stream) {
+    auto* const other = reinterpret_cast<StreamCore*>(native_stream);
+    if (other->capturing.load(std::memory_order_relaxed)) {
+        return {Status::unsupported, Reason::capturing};
+    }
+    return core_->follow(queue(*other, Command::Kind::record, [](Command&) {}));
 }
 
 std::shared_ptr<Event> SimStream::write32(uint64_t address, uint32_t value) {

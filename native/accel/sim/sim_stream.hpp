@@ -20,10 +20,15 @@ public:
     SimStream(const SimStream&) = delete;
     SimStream& operator=(const SimStream&) = delete;
 
-    std::shared_ptr<Event> copy(std::span<const CopySegment> segments) override;
+    using Stream::copy;
+    std::shared_ptr<Event> copy(std::span<const CopySegment> segments, std::span<const Word> then) override;
+    std::shared_ptr<Event> copy_pages(const PageCopy& pages, std::span<const Word> then) override;
     std::shared_ptr<Event> write32(uint64_t address, uint32_t value) override;
     std::shared_ptr<Event> wait32(uint64_t address, uint32_t value) override;
     std::shared_ptr<Event> record() override;
+    // By the number that native() gives.
+    Outcome follow(uint64_t native_stream) override;
+    [[nodiscard]] uint64_t native() const { return reinterpret_cast<uint64_t>(core_.get()); }
 
 private:
     std::shared_ptr<StreamCore> core_; // the thread holds it too; see the destructor

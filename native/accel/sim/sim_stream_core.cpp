@@ -62,6 +62,19 @@ void Command::assign(std::span<const CopySegment> segments) {
     std::copy(segments.begin(), segments.end(), this->segments().begin());
 }
 
+void Command::assign(const PageCopy& pages) {
+    many_ = std::make_unique_for_overwrite<CopySegment[]>(pages.dst_pages.size());
+    count_ = pages.dst_pages.size();
+    for (size_t i = 0; i < count_; ++i) {
+        many_[i] = {pages.dst_base + pages.dst_pages[i] * pages.page_bytes,
+                    pages.src_base + pages.src_pages[i] * pages.page_bytes, pages.page_bytes};
+    }
+}
+
+Outcome Command::hold(uint64_t native_stream) const {
+    return reinterpret_cast<StreamCore*>(native_stream)->follow(shared_from_this());
+}
+
 StreamCore::StreamCore(std::shared_ptr<DeviceState> owner) : device(std::move(owner)) {
     const auto event = std::make_shared<Command>(Command::Kind::record);
     event->finish(kOutOfMemory);
@@ -83,6 +96,17 @@ std::shared_ptr<Event> StreamCore::submit(std::shared_ptr<Command> command) {
         queued_.notify_one();
     }
     return command;
+}
+
+Outcome StreamCore::follow(std::shared_ptr<const Event> other) {
+    try {
+        auto command = std::make_shared<Command>(Command::Kind::follow);
+        command->other = std::move(other);
+        (void)submit(std::move(command)); // what it waits for ends, well or not
+        return {};
+    } catch (const std::bad_alloc&) {
+        return kOutOfMemory;
+    }
 }
 
 void StreamCore::stop() {
@@ -131,6 +155,8 @@ Outcome StreamCore::run(Command& command) {
             return run_write(command);
         case Command::Kind::wait32:
             return run_wait(command);
+        case Command::Kind::follow:
+            return run_follow(command);
         case Command::Kind::record:
             break;
         }
@@ -152,7 +178,15 @@ Outcome StreamCore::run_copy(Command& command) {
     if (const Outcome moved = move_bytes(segments); !moved.ok()) {
         return moved;
     }
-    return any_freed(pins_) ? Outcome{Status::access_denied, Reason::bounds} : Outcome{};
+    if (any_freed(pins_)) {
+        return {Status::access_denied, Reason::bounds};
+    }
+    for (const Word& word : command.then) {
+        if (const Outcome stored = store(word.address, word.value); !stored.ok()) {
+            return stored;
+        }
+    }
+    return {};
 }
 
 Outcome StreamCore::move_bytes(std::span<const CopySegment> segments) {
@@ -198,14 +232,30 @@ bool StreamCore::pace(Clock::time_point deadline, bool last) {
 }
 
 Outcome StreamCore::run_write(Command& command) {
+    return store(command.address, command.value);
+}
+
+Outcome StreamCore::store(uint64_t address, uint32_t value) {
     SimState& shared = *device->shared;
-    uint64_t address = command.address;
     if (const Outcome resolved = shared.memory.resolve_word(address, pins_); !resolved.ok()) {
         return resolved;
     }
-    word_at(address).store(command.value, std::memory_order_release);
+    word_at(address).store(value, std::memory_order_release);
     shared.bell.ring();
     return {};
+}
+
+// Until an event of another stream fires; that stream rings no bell of ours when it is another driver's, and none when
+// the event is that of a copy. Destroying this stream ends the wait.
+Outcome StreamCore::run_follow(const Command& command) {
+    const auto ended = [&] { return command.other->query() != EventState::pending || lost() || stopping(); };
+    for (auto nap = kFirstNap; !ended(); nap = std::min(nap * 2, kLongestNap)) {
+        device->shared->bell.sleep_until(Clock::now() + nap, ended);
+    }
+    if (command.other->query() == EventState::pending) {
+        broken_off_ = true;
+    }
+    return broken_off_ || lost() ? kDeviceLost : Outcome{};
 }
 
 Outcome StreamCore::run_wait(Command& command) {

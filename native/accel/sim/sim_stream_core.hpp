@@ -8,9 +8,9 @@
 namespace zerohop::accel::sim {
 
 // A command is its own event: queueing one costs a single allocation.
-class Command final : public Event {
+class Command final : public Event, public std::enable_shared_from_this<Command> {
 public:
-    enum class Kind : uint8_t { copy, write32, wait32, record };
+    enum class Kind : uint8_t { copy, write32, wait32, record, follow };
 
     explicit Command(Kind what) : kind(what) {}
 
@@ -21,20 +21,25 @@ public:
                                          : EventState::failed;
     }
     Outcome outcome() const override { return unpack(ended_.load(std::memory_order_acquire)); }
+    Outcome hold(uint64_t native_stream) const override;
 
     // Release: whoever sees the event fired also sees what the command wrote.
     void finish(Outcome outcome) {
         many_.reset(); // the event may be kept long after the copy
+        other.reset();
         ended_.store(pack(outcome), std::memory_order_release);
     }
 
     void assign(std::span<const CopySegment> segments);
+    void assign(const PageCopy& pages);
     [[nodiscard]] std::span<CopySegment> segments() { return {many_ ? many_.get() : few_.data(), count_}; }
 
     const Kind kind;
     bool fault = false; // fails with copy_failed
     uint32_t value = 0;
     uint64_t address = 0;
+    std::vector<Word> then;             // copy: written after it, if it has moved all bytes
+    std::shared_ptr<const Event> other; // follow: of another stream
 
 private:
     static constexpr uint16_t pack(Outcome outcome) {
@@ -57,6 +62,8 @@ public:
 
     // Queues the command, or fails it at once when the device is lost.
     std::shared_ptr<Event> submit(std::shared_ptr<Command> command);
+    // What is submitted from now on runs once the event has fired.
+    Outcome follow(std::shared_ptr<const Event> other);
     // The event to return when there is no memory for a command.
     [[nodiscard]] const std::shared_ptr<Event>& no_memory() const { return no_memory_; }
 
@@ -64,6 +71,7 @@ public:
     void stop(); // makes `work` return once the queue is empty
 
     const std::shared_ptr<DeviceState> device;
+    std::atomic<bool> capturing{false}; // as a GPU's stream under graph capture: nothing may follow it
 
 private:
     Outcome run(Command& command);
@@ -71,6 +79,8 @@ private:
     Outcome move_bytes(std::span<const CopySegment> segments);
     Outcome run_write(Command& command);
     Outcome run_wait(Command& command);
+    Outcome run_follow(const Command& command);
+    Outcome store(uint64_t address, uint32_t value);
     [[nodiscard]] bool pace(Clock::time_point deadline, bool last);
     [[nodiscard]] bool lost() const { return device->lost.load(std::memory_order_acquire); }
     [[nodiscard]] bool stopping() const { return stopping_.load(std::memory_order_acquire); }

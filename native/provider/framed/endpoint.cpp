@@ -99,6 +99,12 @@ void FramedEndpoint::note_blocked() {
     }
 }
 
+void FramedEndpoint::prepare(const Route& route) {
+    if (!route.local->is_host()) {
+        staging_.prepare(route.local->device());
+    }
+}
+
 void FramedEndpoint::quiesce() {
     const std::lock_guard lock(lane_);
 }

@@ -46,6 +46,7 @@ public:
     void tick(uint64_t now) override;
     void return_credits(uint32_t count) override;
     void quiesce() override;
+    void prepare(const Route& route) override;
     void each_statistic(void (*visit)(void*, const char*, uint64_t), void* context) const override;
 
 protected:

@@ -32,7 +32,7 @@ uint64_t FramedEndpoint::end_of(const PageList& pages) {
     if (pages.remote.empty()) {
         return 0;
     }
-    const uint64_t most = *std::max_element(pages.remote.begin(), pages.remote.end());
+    const uint64_t most = pages.remote_end != 0 ? pages.remote_end - 1 : largest_number(pages.remote);
     const uint64_t page = pages.page_bytes;
     return page != 0 && most >= (UINT64_MAX - page) / page ? UINT64_MAX : (most + 1) * page;
 }
@@ -121,7 +121,7 @@ void FramedEndpoint::push_read(const Request& request, Outstanding& outstanding,
     }
     header.kind = FrameKind::read_pages;
     header.arg = request.pages->page_bytes;
-    const std::vector<uint64_t>& pages = request.pages->remote;
+    const PageNumbers& pages = request.pages->remote;
     size_t at = 0;
     do {
         const size_t count = std::min<size_t>(kMaxTable, pages.size() - at);

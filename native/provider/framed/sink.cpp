@@ -63,9 +63,8 @@ public:
             buffer_ = {}; // others may need it before this sink gets its next frame, if it does
             return;
         }
-        accel::Stream* stream = staging_.stream(region_->device(), Staging::Direction::inbound);
+        accel::Stream* stream = staging_.stream(region_->device(), Staging::Direction::inbound, outcome_);
         if (stream == nullptr) {
-            outcome_ = {Status::device_error, Reason::device_lost};
             return;
         }
         std::vector<accel::CopySegment> segments;

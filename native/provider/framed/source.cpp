@@ -124,9 +124,8 @@ private:
 
     void start_copies() {
         while (outcome_.ok() && extents_.left() != 0 && stages_.size() < kStagesAhead) {
-            accel::Stream* stream = staging_.stream(region_->device(), Staging::Direction::outbound);
+            accel::Stream* stream = staging_.stream(region_->device(), Staging::Direction::outbound, outcome_);
             if (stream == nullptr) {
-                outcome_ = {Status::device_error, Reason::device_lost};
                 return;
             }
             StagingBuffer buffer = staging_.try_acquire(Staging::Direction::outbound);

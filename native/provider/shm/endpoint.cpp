@@ -1,6 +1,7 @@
 #include "provider/shm/endpoint.hpp"
 
 #include "memory/copy.hpp"
+#include "provider/framed/ring_stream.hpp"
 
 #include <atomic>
 #include <cstring>
@@ -14,48 +15,11 @@ namespace {
 
 constexpr size_t kMaxCopies = 1024;
 
-class RingStream final : public framed::ByteStream {
-public:
-    // Takes `inbound` unless the peer's ring is not one: then it throws, and connect() may be called again.
-    RingStream(std::unique_ptr<RingConsumer>& inbound, int outbound_fd, std::shared_ptr<Peer> peer)
-        : outbound_(outbound_fd), inbound_(std::move(inbound)), peer_(std::move(peer)) {}
-
-    size_t send(std::span<const iovec> pieces) override { return outbound_.send(pieces, peer_->presence()); }
-    size_t receive(std::span<const iovec> pieces, bool streaming) override {
-        return inbound_->receive(pieces, streaming, peer_->presence());
-    }
-    bool ready(bool wants_room) const override {
-        return inbound_->has_data() || (wants_room && outbound_.has_room()) || inbound_->closed();
-    }
-    void want_room(bool wanted) override { outbound_.set_waiting(wanted); }
-    Outcome state() const override {
-        if (inbound_->corrupt() || outbound_.corrupt()) {
-            return {Status::protocol, Reason::malformed};
-        }
-        // What the peer sent before it closed is still delivered.
-        if ((inbound_->closed() || outbound_.closed()) && !inbound_->has_data()) {
-            return {Status::peer_lost, Reason::stream_closed};
-        }
-        return {};
-    }
-    void close(bool /*at_once*/) override {
-        inbound_->close();
-        outbound_.close();
-        if (peer_->presence() != nullptr) {
-            peer_->presence()->wake();
-        }
-    }
-
-private:
-    RingProducer outbound_;
-    std::unique_ptr<RingConsumer> inbound_;
-    std::shared_ptr<Peer> peer_;
-};
-
 } // namespace
 
 ShmEndpoint::ShmEndpoint(Engine& engine, std::shared_ptr<Peer> peer)
-    : FramedEndpoint(engine, std::move(peer)), inbound_(std::make_unique<RingConsumer>()), inbound_fd_(inbound_->fd()) {
+    : FramedEndpoint(engine, std::move(peer)), inbound_(std::make_unique<framed::RingConsumer>()),
+      inbound_fd_(inbound_->fd()) {
     streaming_hint = true;
 }
 
@@ -74,11 +38,11 @@ void ShmEndpoint::connect(const Address& remote) {
     if (!inbound_) {
         throw NativeError(Status::closed, Reason::lane_closed, "this lane is connected already");
     }
-    start(std::make_unique<RingStream>(inbound_, remote.fds[0], shared_peer()));
+    start(std::make_unique<framed::RingStream>(inbound_, remote.fds[0], shared_peer()));
 }
 
 Posted ShmEndpoint::post(const Request& request) {
-    if (request.route == nullptr || !request.route->mapping) {
+    if (request.route == nullptr || !request.route->mapping || !request.route->local->is_host()) {
         return FramedEndpoint::post(request);
     }
     switch (request.kind) {
@@ -118,12 +82,10 @@ Posted ShmEndpoint::post_mapped(const Request& request) {
     if (!take_credit(request)) {
         return {Posted::What::retry, {Status::would_block, Reason::no_credit}};
     }
-    MappedCopy copy(engine().accelerators(), request, std::move(local), std::move(remote));
+    MappedCopy copy(request, std::move(local), std::move(remote));
     bytes_mapped_.fetch_add(request.nbytes, std::memory_order_relaxed);
-    if (!copy.on_device()) {
-        copy.step(kSliceBytes);
-    }
-    if (!copy.on_device() && copy.done()) {
+    copy.step(kSliceBytes);
+    if (copy.done()) {
         // Asked after the copy: a write that succeeds was accepted by a living peer.
         if (const Outcome living = engine().look_at(peer()); !living.ok()) {
             return {Posted::What::failed, living};
@@ -148,10 +110,6 @@ Posted ShmEndpoint::enqueue(MappedCopy copy, OpRef op) {
         if (state().ok()) {
             copies_pending_.fetch_add(1, std::memory_order_release);
             copies_.push_back(std::move(copy));
-            if (copies_.back().on_device()) {
-                device_copies_.fetch_add(1, std::memory_order_relaxed);
-                copies_.back().step(kSliceBytes); // begins only where it will be waited for
-            }
             return {Posted::What::posted, {}, std::move(op)};
         }
     }
@@ -227,14 +185,7 @@ bool ShmEndpoint::poll_copies() {
         copies_pending_.fetch_sub(ended.size(), std::memory_order_release);
     }
     for (MappedCopy& copy : ended) {
-        Outcome outcome = state().ok() ? copy.outcome() : state();
-        if (outcome.ok()) {
-            outcome = engine().look_at(peer());
-        }
-        if (copy.on_device()) {
-            device_copies_.fetch_sub(1, std::memory_order_relaxed);
-        }
-        finish(copy, outcome);
+        finish(copy, state().ok() ? engine().look_at(peer()) : state());
     }
     return did || !ended.empty();
 }
@@ -268,12 +219,7 @@ bool ShmEndpoint::ready() const {
 }
 
 bool ShmEndpoint::has_local_work() const {
-    return FramedEndpoint::has_local_work() ||
-           copies_pending_.load(std::memory_order_acquire) > device_copies_.load(std::memory_order_relaxed);
-}
-
-bool ShmEndpoint::needs_polling() const {
-    return FramedEndpoint::needs_polling() || device_copies_.load(std::memory_order_relaxed) != 0;
+    return FramedEndpoint::has_local_work() || copies_pending_.load(std::memory_order_acquire) != 0;
 }
 
 bool ShmEndpoint::idle() const {

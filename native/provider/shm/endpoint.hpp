@@ -3,8 +3,8 @@
 #pragma once
 
 #include "provider/framed/endpoint.hpp"
+#include "provider/framed/ring.hpp"
 #include "provider/shm/mapped_copy.hpp"
-#include "provider/shm/ring.hpp"
 
 #include <list>
 #include <memory>
@@ -24,7 +24,6 @@ public:
     bool poll() override;
     bool ready() const override;
     bool has_local_work() const override;
-    bool needs_polling() const override;
     bool idle() const override;
     void each_statistic(void (*visit)(void*, const char*, uint64_t), void* context) const override;
 
@@ -35,12 +34,11 @@ private:
     bool poll_copies();
     void finish(MappedCopy& copy, Outcome outcome);
 
-    std::unique_ptr<RingConsumer> inbound_; // until connect() gives it to the stream
-    const int inbound_fd_;                  // the ring's, which lives as long as this
+    std::unique_ptr<framed::RingConsumer> inbound_; // until connect() gives it to the stream
+    const int inbound_fd_;                          // the ring's, which lives as long as this
     SpinLock copies_lock_;
     std::list<MappedCopy> copies_;
     std::atomic<size_t> copies_pending_{0};
-    std::atomic<size_t> device_copies_{0};
     std::atomic<uint64_t> bytes_mapped_{0};
 };
 

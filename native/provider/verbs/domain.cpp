@@ -145,7 +145,8 @@ std::shared_ptr<Registration> VerbsDomain::reg(Region& region, uint64_t address,
     if (region.is_host()) {
         ways.push_back({.kind = Kind::plain, .address = address, .why_not = ""});
     } else {
-        ways = engine_.accelerators().driver().registrable(address, nbytes);
+        ways = engine_.accelerators().registrable(address, nbytes);
+        engine_.accelerators().expect_inbound(region.device());
     }
     const auto whose = region.is_host() ? MemoryRegion::Whose::host : MemoryRegion::Whose::accelerator;
     return std::make_shared<MemoryRegion>(device_, ways, address, nbytes, access, whose);

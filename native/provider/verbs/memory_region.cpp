@@ -87,13 +87,14 @@ ibv_mr* MemoryRegion::try_way(const accel::Registrable& way, uint64_t iova, size
     const shim::IbVerbs& api = device_->api();
     errno = EOPNOTSUPP;
     if (way.kind == accel::Registrable::Kind::dma_buf) {
-        if (api.reg_dmabuf_mr == nullptr) {
+        if (api.reg_dmabuf_mr == nullptr || !way.buffer) {
             return nullptr;
         }
-        ibv_mr* region = api.reg_dmabuf_mr(device_->pd(), way.offset, nbytes, iova, way.fd, access);
+        const int fd = way.buffer->get(); // the registration keeps what it stands for
+        ibv_mr* region = api.reg_dmabuf_mr(device_->pd(), way.offset, nbytes, iova, fd, access);
         const int plain = access & (IBV_ACCESS_OPTIONAL_FIRST - 1);
         if (region == nullptr && plain != access) { // a kernel that takes no optional flags here refuses
-            region = api.reg_dmabuf_mr(device_->pd(), way.offset, nbytes, iova, way.fd, plain);
+            region = api.reg_dmabuf_mr(device_->pd(), way.offset, nbytes, iova, fd, plain);
         }
         return region;
     }

@@ -42,6 +42,9 @@ Found VerbsDomain::reap() {
     std::array<ibv_wc, kBatch> ended;
     const bool kept = kept_.load(std::memory_order_relaxed);
     const int sent = kept ? take_kept(ended.data()) : ibv_poll_cq(send_queue_, kBatch, ended.data());
+    if (sent > 0) {
+        engine_.accelerators().flush_inbound(); // what was read
+    }
     int taken = 0;
     while (taken < sent) {
         const ibv_wc& completion = ended[static_cast<size_t>(taken)];
@@ -63,6 +66,7 @@ Found VerbsDomain::reap() {
     }
     const int received = ibv_poll_cq(receive_queue_, kBatch, ended.data());
     if (received > 0) {
+        engine_.accelerators().flush_inbound(); // what was written
         take_receives({ended.data(), static_cast<size_t>(received)});
     }
     if ((may_be_more && taken == sent) || received == kBatch) {

@@ -1,4 +1,4 @@
-#include "provider/shm/ring.hpp"
+#include "provider/framed/ring.hpp"
 
 #include "memory/copy.hpp"
 #include "memory/region.hpp"
@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-namespace zerohop::shm {
+namespace zerohop::framed {
 
 namespace {
 
@@ -161,4 +161,4 @@ size_t RingConsumer::receive(std::span<const iovec> pieces, bool streaming, cons
     return got;
 }
 
-} // namespace zerohop::shm
+} // namespace zerohop::framed

@@ -14,7 +14,7 @@
 #include <span>
 #include <sys/uio.h>
 
-namespace zerohop::shm {
+namespace zerohop::framed {
 
 inline constexpr size_t kRingBytes = 1 << 20; // fits the second-level cache of both cores it runs between
 
@@ -80,4 +80,4 @@ private:
     std::atomic<bool> corrupt_{false};
 };
 
-} // namespace zerohop::shm
+} // namespace zerohop::framed

@@ -1,0 +1,121 @@
+// A device of a GpuDriver: its context, which is the device's primary one and made on first use, and what errors mean.
+#pragma once
+
+#include "accel/driver.hpp"
+#include "shim/gpu_api.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace zerohop::accel::gpu {
+
+using shim::GpuApi;
+using shim::GpuResult;
+
+// The vendor's name of an error, and ours for what it comes to.
+[[nodiscard]] std::string name_of(const GpuApi& api, GpuResult result);
+[[nodiscard]] Outcome outcome_of(GpuResult result);
+// Throws NativeError for anything but success: "WHAT: VENDOR'S NAME".
+void check(const GpuApi& api, GpuResult result, const std::string& what);
+
+// Pinned words that streams write and processors read, of one process: each as long as it lives, one cache line apart.
+class WordPool {
+public:
+    // Null where the driver gives none. A context must be current.
+    [[nodiscard]] std::atomic<uint32_t>* take(const GpuApi& api);
+    void give(std::atomic<uint32_t>* word);
+
+private:
+    std::mutex mutex_;
+    std::vector<std::atomic<uint32_t>*> free_;
+};
+
+struct PageKernels { // by how many bytes one thread moves at once: 16, 8, 4, 2, 1
+    void* functions[5] = {};
+    unsigned blocks = 0;
+};
+
+struct DeviceState {
+    DeviceState(const GpuApi& with, int number) : api(with), index(number) {}
+    ~DeviceState();
+    DeviceState(const DeviceState&) = delete;
+    DeviceState& operator=(const DeviceState&) = delete;
+
+    // The primary context; null, and `outcome`, where there can be none.
+    [[nodiscard]] void* context(Outcome& outcome);
+
+    const GpuApi& api;
+    const int index;
+    int handle = 0; // the vendor's
+    DeviceFacts facts;
+    std::shared_ptr<WordPool> words;
+    bool needs_flush = false; // of what NICs write to it
+    std::atomic<bool> lost{false};
+    std::mutex kernels_mutex;
+    std::shared_ptr<const PageKernels> kernels; // null: none were given
+
+private:
+    std::mutex mutex_;
+    void* context_ = nullptr;
+};
+
+// Makes a device's context the current one of this thread, until it goes.
+class Current {
+public:
+    explicit Current(DeviceState& device) : api_(device.api) {
+        Outcome outcome;
+        void* const context = device.context(outcome);
+        outcome_ = outcome;
+        if (context != nullptr) {
+            outcome_ = outcome_of(api_.context_push(context));
+            pushed_ = outcome_.ok();
+        }
+    }
+    Current(const GpuApi& api, void* context) : api_(api), outcome_(outcome_of(api.context_push(context))) {
+        pushed_ = outcome_.ok();
+    }
+    ~Current() {
+        void* popped = nullptr;
+        if (pushed_) {
+            (void)api_.context_pop(&popped);
+        }
+    }
+    Current(const Current&) = delete;
+    Current& operator=(const Current&) = delete;
+
+    // Throws NativeError where there is none.
+    void must() const {
+        if (!outcome_.ok()) {
+            throw NativeError(outcome_, "no context on the device");
+        }
+    }
+    [[nodiscard]] bool ok() const { return pushed_; }
+    [[nodiscard]] Outcome outcome() const { return outcome_; }
+
+private:
+    const GpuApi& api_;
+    bool pushed_ = false;
+    Outcome outcome_;
+};
+
+class GpuDevice final : public Device {
+public:
+    explicit GpuDevice(std::shared_ptr<DeviceState> state) : state_(std::move(state)) {}
+    [[nodiscard]] DeviceFacts facts() const override { return state_->facts; }
+    Outcome alloc(size_t nbytes, uint64_t& address) override;
+    Outcome free(uint64_t address) override;
+    using Device::stream;
+    [[nodiscard]] std::unique_ptr<Stream> stream(Outcome& why) override;
+    [[nodiscard]] std::shared_ptr<Event> mark() override;
+    [[nodiscard]] bool needs_flush() const override { return state_->needs_flush; }
+    void flush_inbound() override;
+
+private:
+    std::shared_ptr<DeviceState> state_;
+};
+
+} // namespace zerohop::accel::gpu

@@ -1,0 +1,33 @@
+// The driver of GPUs that have CUDA's driver interface, or HIP's.
+//
+// What a caller may rely on, beyond driver.hpp:
+// - A device's primary context is the one that is used, as frameworks do. It is made on the first use of the device,
+// and
+//   never changed: no flag, limit or current device of any thread is touched.
+// - `devices` opens the library; where that fails, or there is no device, there are none, and why_none() says why.
+// - Memory is known by the driver's own identifiers, which are never used twice in a process. Memory of the virtual
+//   memory interface may consist of several allocations that follow one another; it is described one at a time.
+// - Managed memory is `unknown`: its pages move, so that no address of it can be given to anybody.
+#pragma once
+
+#include "accel/gpu/gpu_device.hpp"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace zerohop::accel {
+
+class GpuDriver : public Driver {
+public:
+    // Why `devices` is empty; the empty text when it is not.
+    [[nodiscard]] virtual std::string why_none() = 0;
+    // Gives a device its copy kernels, compiled for it. Throws NativeError.
+    virtual void load_kernels(int device, const std::string& image) = 0;
+    // Its compute capability, as in 90; 0 where that is not known.
+    [[nodiscard]] virtual int capability(int device) = 0;
+};
+
+[[nodiscard]] std::shared_ptr<GpuDriver> make_gpu_driver(const shim::GpuApi& api);
+
+} // namespace zerohop::accel

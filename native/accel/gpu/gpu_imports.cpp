@@ -1,0 +1,296 @@
+// Memory of other processes, under addresses of this one.
+#include "accel/gpu/gpu_memory.hpp"
+#include "accel/gpu/memory_forms.hpp"
+
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <random>
+#include <set>
+#include <string>
+
+namespace zerohop::accel::gpu {
+
+namespace {
+
+using shim::GpuPointer;
+
+constexpr unsigned kLazyPeerAccess = 1;
+constexpr size_t kHandleBytes = sizeof(shim::GpuIpcHandle);
+static_assert(sizeof(shim::GpuPoolPointer) == kHandleBytes);
+
+// Enabling access between contexts says nothing of pools.
+GpuResult give_access(const GpuApi& api, void* pool, int device) {
+    const shim::GpuAccess access{.location = {.type = 1, .id = device}, .flags = 3};
+    return api.pool_access(pool, &access, 1);
+}
+
+void* pool_of(const GpuApi& api, uint64_t address) {
+    void* pool = nullptr;
+    const int which = static_cast<int>(GpuPointer::pool);
+    void* value = static_cast<void*>(&pool);
+    return api.pointer_attributes(1, &which, &value, address) == 0 ? pool : nullptr;
+}
+
+// An allocation of another process by the driver's handle: each device opens it in its own context.
+class ByHandle final : public Imported {
+public:
+    ByHandle(const Devices& devices, const Exported& exported) : devices_(devices), offset_(exported.offset) {
+        std::memcpy(&handle_, exported.pieces[0].handle.data(), sizeof handle_);
+    }
+    ~ByHandle() override {
+        for (const auto& [device, address] : open_) {
+            const Current current(*devices_.at(static_cast<size_t>(device)));
+            if (current.ok()) {
+                (void)devices_.front()->api.ipc_close(address);
+            }
+        }
+    }
+    ByHandle(const ByHandle&) = delete;
+    ByHandle& operator=(const ByHandle&) = delete;
+
+    Outcome open(int device, uint64_t& address) override {
+        const std::lock_guard lock(mutex_);
+        auto found = open_.find(device);
+        if (found == open_.end()) {
+            DeviceState& state = *devices_.at(static_cast<size_t>(device));
+            const Current current(state);
+            if (!current.ok()) {
+                return current.outcome();
+            }
+            uint64_t base = 0;
+            const GpuResult result = state.api.ipc_open(&base, handle_, kLazyPeerAccess);
+            if (result != 0) {
+                return result == shim::kGpuOutOfMemory ? outcome_of(result)
+                                                       : Outcome{Status::unsupported, Reason::no_peer_link};
+            }
+            found = open_.emplace(device, base).first;
+        }
+        address = found->second + offset_;
+        return {};
+    }
+
+private:
+    const Devices devices_;
+    const uint64_t offset_;
+    shim::GpuIpcHandle handle_{};
+    std::mutex mutex_;
+    std::map<int, uint64_t> open_;
+};
+
+// Allocations of another process by descriptors: mapped side by side, once, and each device is given access.
+class ByDescriptors final : public Imported {
+public:
+    ByDescriptors(const Devices& devices, const Exported& exported)
+        : devices_(devices), api_(devices.front()->api), offset_(exported.offset) {
+        try {
+            map(exported);
+        } catch (...) {
+            unmap();
+            throw;
+        }
+    }
+    ~ByDescriptors() override { unmap(); }
+    ByDescriptors(const ByDescriptors&) = delete;
+    ByDescriptors& operator=(const ByDescriptors&) = delete;
+
+    Outcome open(int device, uint64_t& address) override {
+        const std::lock_guard lock(mutex_);
+        if (!open_.contains(device)) {
+            const shim::GpuAccess access{.location = {.type = 1, .id = device}, .flags = 3};
+            DeviceState& state = *devices_.at(static_cast<size_t>(device));
+            const Current current(state);
+            if (!current.ok()) {
+                return current.outcome();
+            }
+            if (const GpuResult result = api_.vmm_access(base_, reserved_, &access, 1); result != 0) {
+                return result == shim::kGpuOutOfMemory ? outcome_of(result)
+                                                       : Outcome{Status::unsupported, Reason::no_peer_link};
+            }
+            open_.insert(device);
+        }
+        address = base_ + offset_;
+        return {};
+    }
+
+private:
+    void map(const Exported& exported) {
+        size_t total = 0;
+        for (const Exported::Piece& piece : exported.pieces) {
+            total += piece.nbytes;
+        }
+        check(api_, api_.vmm_reserve(&base_, total, 0, 0, 0), "no addresses for a peer's memory");
+        reserved_ = total;
+        for (const Exported::Piece& piece : exported.pieces) {
+            uint64_t handle = 0;
+            check(api_, api_.vmm_import(&handle, reinterpret_cast<void*>(static_cast<intptr_t>(piece.fd)), kDescriptor),
+                  "a peer's memory cannot be imported");
+            const GpuResult result = api_.vmm_map(base_ + mapped_, piece.nbytes, 0, handle, 0);
+            (void)api_.vmm_release(handle); // the mapping keeps it
+            check(api_, result, "a peer's memory cannot be mapped");
+            mapped_ += piece.nbytes;
+            sizes_.push_back(piece.nbytes);
+        }
+    }
+
+    void unmap() {
+        uint64_t at = base_;
+        for (const size_t size : sizes_) {
+            (void)api_.vmm_unmap(at, size);
+            at += size;
+        }
+        if (reserved_ != 0) {
+            (void)api_.vmm_unreserve(base_, reserved_);
+        }
+    }
+
+    const Devices devices_;
+    const GpuApi& api_;
+    const uint64_t offset_;
+    uint64_t base_ = 0;
+    size_t reserved_ = 0;
+    size_t mapped_ = 0;
+    std::vector<size_t> sizes_;
+    std::mutex mutex_;
+    std::set<int> open_;
+};
+
+// An allocation of another process's pool: each device is given access to the pool.
+class FromPool final : public Imported {
+public:
+    FromPool(const Devices& devices, const Exported& exported)
+        : devices_(devices), api_(devices.front()->api), offset_(exported.offset) {
+        std::memcpy(&pointer_, exported.pieces[0].handle.data(), sizeof pointer_);
+        const Current current(*devices.front());
+        current.must();
+        void* const fd = reinterpret_cast<void*>(static_cast<intptr_t>(exported.pieces[1].fd));
+        check(api_, api_.pool_import(&pool_, fd, kDescriptor, 0), "a peer's memory pool cannot be imported");
+    }
+    ~FromPool() override {
+        if (base_ != 0) {
+            const Current current(*devices_.at(static_cast<size_t>(opened_by_)));
+            if (current.ok()) {
+                (void)api_.memory_free(base_);
+            }
+        }
+        (void)api_.pool_destroy(pool_);
+    }
+    FromPool(const FromPool&) = delete;
+    FromPool& operator=(const FromPool&) = delete;
+
+    Outcome open(int device, uint64_t& address) override {
+        const std::lock_guard lock(mutex_);
+        if (!open_.contains(device)) {
+            const Current current(*devices_.at(static_cast<size_t>(device)));
+            if (!current.ok()) {
+                return current.outcome();
+            }
+            GpuResult result = give_access(api_, pool_, device);
+            if (result == 0 && base_ == 0) {
+                result = api_.pool_import_pointer(&base_, pool_, &pointer_);
+                opened_by_ = device;
+            }
+            if (result != 0) {
+                return result == shim::kGpuOutOfMemory ? outcome_of(result)
+                                                       : Outcome{Status::unsupported, Reason::no_peer_link};
+            }
+            open_.insert(device);
+        }
+        address = base_ + offset_;
+        return {};
+    }
+
+private:
+    const Devices devices_;
+    const GpuApi& api_;
+    const uint64_t offset_;
+    shim::GpuPoolPointer pointer_{};
+    void* pool_ = nullptr;
+    uint64_t base_ = 0;
+    int opened_by_ = 0;
+    std::mutex mutex_;
+    std::set<int> open_;
+};
+
+// Memory of this very process, under its own address.
+class Own final : public Imported {
+public:
+    Own(const Devices& devices, const Exported& exported)
+        : devices_(devices), owner_(exported.device), address_(exported.address), pooled_(exported.pieces.size() == 2) {
+    }
+    Outcome open(int device, uint64_t& address) override {
+        DeviceState& state = *devices_.at(static_cast<size_t>(device));
+        for (const auto& other : devices_) {
+            if (other->facts.identity == owner_ && other->index != device) {
+                Outcome outcome;
+                void* const theirs = other->context(outcome);
+                const Current current(state);
+                if (theirs == nullptr || !current.ok()) {
+                    return theirs == nullptr ? outcome : current.outcome();
+                }
+                GpuResult result = state.api.context_enable_peer(theirs, 0);
+                result = result == shim::kGpuPeerAccessEnabled ? 0 : result;
+                if (result == 0 && pooled_) {
+                    result = give_access(state.api, pool_of(state.api, address_), device);
+                }
+                if (result != 0) {
+                    return {Status::unsupported, Reason::no_peer_link};
+                }
+            }
+        }
+        address = address_;
+        return {};
+    }
+
+private:
+    const Devices devices_;
+    const std::string owner_;
+    const uint64_t address_;
+    const bool pooled_;
+};
+
+} // namespace
+
+uint64_t this_process() {
+    static const uint64_t number = [] {
+        std::random_device random;
+        return (static_cast<uint64_t>(random()) << 32 | random()) >> 1;
+    }();
+    return number;
+}
+
+std::shared_ptr<Imported> import_memory(const Devices& devices, const Exported& exported) {
+    if (devices.empty()) {
+        throw NativeError(Status::unsupported, Reason::no_peer_link, "this process sees no device");
+    }
+    const std::string form = exported.form.substr(exported.form.find('-') + 1);
+    size_t total = 0;
+    const bool pooled = form == kPool && exported.pieces.size() == 2;
+    for (const Exported::Piece& piece : exported.pieces) {
+        const bool by_handle = form == kIpc || (pooled && &piece == exported.pieces.data());
+        const bool fits = by_handle ? piece.handle.size() == kHandleBytes : piece.fd >= 0;
+        const bool is_pool = pooled && !by_handle;
+        if (!fits || (piece.nbytes == 0) != is_pool || piece.nbytes > SIZE_MAX - total) {
+            throw NativeError(Status::protocol, Reason::malformed, "no memory of a GPU");
+        }
+        total += piece.nbytes;
+    }
+    if (exported.offset > total || exported.nbytes > total - exported.offset) {
+        throw NativeError(Status::protocol, Reason::malformed, "a peer's memory is smaller than it says");
+    }
+    if (pooled || (form == kIpc && exported.pieces.size() == 1)) {
+        if (exported.process == this_process()) {
+            return std::make_shared<Own>(devices, exported);
+        }
+        if (pooled) {
+            return std::make_shared<FromPool>(devices, exported);
+        }
+        return std::make_shared<ByHandle>(devices, exported);
+    }
+    if (form == kFd && !exported.pieces.empty()) {
+        return std::make_shared<ByDescriptors>(devices, exported);
+    }
+    throw NativeError(Status::protocol, Reason::malformed, "memory shared as " + exported.form);
+}
+
+} // namespace zerohop::accel::gpu

@@ -1,0 +1,283 @@
+#include "accel/gpu/gpu_stream.hpp"
+
+#include "accel/gpu/page_batch.hpp"
+#include "accel/gpu/page_indices.hpp"
+
+#include <algorithm>
+#include <mutex>
+#include <new>
+
+namespace zerohop::accel::gpu {
+
+namespace {
+
+constexpr unsigned kNonBlocking = 1;
+constexpr unsigned kNoTiming = 2;
+constexpr unsigned kGreaterOrEqual = 0;
+// The stream tells of so many commands, or bytes, at once, unless somebody looks for one before: to tell takes a device
+// as long as a small copy, and whoever posts many of these waits for none of them yet.
+constexpr uint32_t kCommandsPerMark = 16;
+constexpr uint64_t kBytesPerMark = 1 << 20;
+// How many looks at a word in vain until the driver is asked whether the device is well.
+constexpr uint32_t kLooksPerCheck = 1 << 14;
+
+class Failed final : public Event {
+public:
+    explicit Failed(Outcome outcome) : outcome_(outcome) {}
+    [[nodiscard]] EventState query() const override { return EventState::failed; }
+    Outcome outcome() const override { return outcome_; }
+    Outcome hold(uint64_t /*native_stream*/) const override { return {}; }
+
+private:
+    const Outcome outcome_;
+};
+
+class Reached final : public Event {
+public:
+    Reached(std::shared_ptr<StreamState> stream, uint32_t number, std::shared_ptr<const void> keep)
+        : stream_(std::move(stream)), number_(number), keep_(std::move(keep)) {}
+    [[nodiscard]] EventState query() const override {
+        return stream_->reached(number_)        ? EventState::done
+               : stream_->pending(number_).ok() ? EventState::pending
+                                                : EventState::failed;
+    }
+    Outcome outcome() const override { return stream_->reached(number_) ? Outcome{} : stream_->pending(number_); }
+    Outcome hold(uint64_t native_stream) const override { return stream_->hold(number_, native_stream); }
+
+private:
+    const std::shared_ptr<StreamState> stream_;
+    const uint32_t number_;
+    const std::shared_ptr<const void> keep_; // what the device still reads
+};
+
+} // namespace
+
+Outcome StreamState::open() {
+    const Current current(*device);
+    if (!current.ok()) {
+        return current.outcome();
+    }
+    const GpuApi& api = device->api;
+    word_ = device->words->take(api);
+    if (word_ == nullptr) {
+        return {Status::no_memory, Reason::alloc_failed};
+    }
+    GpuResult result = api.event_create(&event_, kNoTiming);
+    if (result == 0) {
+        result = api.stream_create(&stream_, kNonBlocking, 0);
+    }
+    if (result != 0) {
+        return outcome_of(result);
+    }
+    queued_ = word_->load(std::memory_order_relaxed); // as its last user left it
+    marked_.store(queued_, std::memory_order_relaxed);
+    return {};
+}
+
+// The driver lets a stream go once the device is done with what is queued there.
+StreamState::~StreamState() {
+    const Current current(*device);
+    const GpuApi& api = device->api;
+    if (event_ != nullptr && current.ok()) {
+        (void)api.event_destroy(event_);
+    }
+    if (stream_ != nullptr && current.ok()) {
+        (void)api.stream_destroy(stream_);
+    }
+    if (word_ != nullptr && reached(marked_.load(std::memory_order_relaxed))) {
+        device->words->give(word_); // else the device has yet to write it
+    }
+}
+
+template <class Issue>
+std::shared_ptr<Event> StreamState::command(uint64_t nbytes, std::span<const Word> then, Issue&& issue,
+                                            std::shared_ptr<const void> keep) {
+    const Current current(*device);
+    if (!current.ok()) {
+        return std::make_shared<Failed>(current.outcome());
+    }
+    const std::lock_guard lock(lock_);
+    GpuResult result = issue();
+    if (result != 0) {
+        return std::make_shared<Failed>(outcome_of(result));
+    }
+    const uint32_t number = ++queued_;
+    for (const Word& word : then) {
+        result = result == 0 ? device->api.stream_write32(stream_, word.address, word.value, 0) : result;
+    }
+    if (result == 0 && worth_marking(nbytes)) {
+        result = mark();
+    }
+    if (result != 0) { // it may be under way all the same: nothing more can be said of this stream
+        failed_.store(true, std::memory_order_release);
+    }
+    return std::make_shared<Reached>(shared_from_this(), number, std::move(keep));
+}
+
+bool StreamState::worth_marking(uint64_t nbytes) {
+    unmarked_bytes_ += nbytes;
+    return queued_ - marked_.load(std::memory_order_relaxed) >= kCommandsPerMark || unmarked_bytes_ >= kBytesPerMark;
+}
+
+GpuResult StreamState::mark() {
+    const GpuResult result = device->api.stream_write32(stream_, reinterpret_cast<uint64_t>(word_), queued_, 0);
+    if (result == 0) {
+        marked_.store(queued_, std::memory_order_release);
+        unmarked_bytes_ = 0;
+    }
+    return result;
+}
+
+Outcome StreamState::pending(uint32_t number) {
+    if (failed_.load(std::memory_order_acquire)) {
+        return {Status::device_error, Reason::device_lost};
+    }
+    const auto waits = [&] { return static_cast<int32_t>(number - marked_.load(std::memory_order_acquire)) > 0; };
+    const bool ask = (looks_.fetch_add(1, std::memory_order_relaxed) + 1) % kLooksPerCheck == 0;
+    if (!waits() && !ask) {
+        return {};
+    }
+    const Current current(*device);
+    GpuResult result = current.ok() ? 0 : 1;
+    if (current.ok()) {
+        const std::lock_guard lock(lock_);
+        if (waits()) {
+            result = mark();
+        } else {
+            result = device->api.stream_query(stream_);
+        }
+    }
+    if (result == 0 || result == shim::kGpuNotReady) {
+        return {};
+    }
+    device->lost.store(true, std::memory_order_release);
+    failed_.store(true, std::memory_order_release);
+    return {Status::device_error, Reason::device_lost};
+}
+
+Outcome StreamState::hold(uint32_t number, uint64_t native_stream) {
+    void* const other = reinterpret_cast<void*>(native_stream);
+    const GpuApi& api = device->api;
+    int capturing = 0;
+    const Current current(*device);
+    if (!current.ok()) {
+        return current.outcome();
+    }
+    if (api.stream_capturing(other, &capturing) == 0 && capturing != 0) {
+        return {Status::unsupported, Reason::capturing};
+    }
+    if (reached(number)) {
+        return {};
+    }
+    if (const Outcome outcome = pending(number); !outcome.ok()) { // also has it written of
+        return outcome;
+    }
+    return outcome_of(api.stream_wait32(other, reinterpret_cast<uint64_t>(word_), number, kGreaterOrEqual));
+}
+
+Outcome StreamState::follow(uint64_t native_stream) {
+    void* const other = reinterpret_cast<void*>(native_stream);
+    const GpuApi& api = device->api;
+    const Current current(*device);
+    if (!current.ok()) {
+        return current.outcome();
+    }
+    int capturing = 0;
+    GpuResult result = api.stream_capturing(other, &capturing);
+    if (result != 0 || capturing != 0) {
+        return capturing != 0 ? Outcome{Status::unsupported, Reason::capturing} : outcome_of(result);
+    }
+    const std::lock_guard lock(lock_);
+    result = api.event_record(event_, other);
+    if (result == 0) {
+        return outcome_of(api.stream_wait_event(stream_, event_, 0));
+    }
+    // A stream of another device: an event belongs to one context, that of the stream it is recorded in.
+    void* context = nullptr;
+    if (api.stream_context == nullptr) {
+        return outcome_of(result);
+    }
+    if (result = api.stream_context(other, &context); result != 0) {
+        return outcome_of(result);
+    }
+    const Current theirs(api, context);
+    void* event = nullptr;
+    if (!theirs.ok()) {
+        return theirs.outcome();
+    }
+    if (result = api.event_create(&event, kNoTiming); result != 0) {
+        return outcome_of(result);
+    }
+    if (result = api.event_record(event, other); result == 0) {
+        result = api.stream_wait_event(stream_, event, 0);
+    }
+    (void)api.event_destroy(event); // once nothing waits for it any more
+    return outcome_of(result);
+}
+
+std::unique_ptr<Stream> GpuStream::make(std::shared_ptr<DeviceState> device, Outcome& why) {
+    try {
+        auto state = std::make_shared<StreamState>(std::move(device));
+        why = state->open();
+        return why.ok() ? std::make_unique<GpuStream>(std::move(state)) : nullptr;
+    } catch (const std::bad_alloc&) {
+        why = {Status::no_memory, Reason::alloc_failed};
+        return nullptr;
+    }
+}
+
+std::shared_ptr<Event> GpuStream::copy(std::span<const CopySegment> segments, std::span<const Word> then) {
+    const GpuApi& api = state_->device->api;
+    uint64_t nbytes = 0;
+    for (const CopySegment& segment : segments) {
+        nbytes += segment.nbytes;
+    }
+    return state_->command(nbytes, then, [&] {
+        GpuResult result = 0;
+        for (const CopySegment& segment : segments) {
+            if (result == 0 && segment.nbytes != 0) {
+                result = api.copy(segment.dst, segment.src, segment.nbytes, state_->native());
+            }
+        }
+        return result;
+    });
+}
+
+std::shared_ptr<Event> GpuStream::copy_pages(const PageCopy& pages, std::span<const Word> then) {
+    const std::shared_ptr<DeviceState>& device = state_->device;
+    const uint64_t nbytes = pages.dst_pages.size() * pages.page_bytes;
+    std::shared_ptr<const PageKernels> kernels;
+    {
+        const std::lock_guard lock(device->kernels_mutex);
+        kernels = device->kernels;
+    }
+    if (kernels) {
+        const Current current(*device);
+        std::shared_ptr<PageIndices> indices =
+            current.ok() ? PageIndices::of(device->api, pages.src_pages, pages.dst_pages) : nullptr;
+        if (indices) {
+            return state_->command(
+                nbytes, then, [&] { return launch_pages(*device, *kernels, pages, *indices, state_->native()); },
+                indices);
+        }
+    }
+    return state_->command(nbytes, then, [&] { return copy_page_by_page(device->api, pages, state_->native()); });
+}
+
+std::shared_ptr<Event> GpuStream::write32(uint64_t address, uint32_t value) {
+    const Word word{address, value};
+    return state_->command(0, {&word, 1}, [] { return 0; });
+}
+
+std::shared_ptr<Event> GpuStream::wait32(uint64_t address, uint32_t value) {
+    return state_->command(0, {}, [&] {
+        constexpr unsigned kEqual = 1;
+        return state_->device->api.stream_wait32(state_->native(), address, value, kEqual);
+    });
+}
+
+std::shared_ptr<Event> GpuStream::record() {
+    return state_->command(0, {}, [] { return 0; });
+}
+
+} // namespace zerohop::accel::gpu

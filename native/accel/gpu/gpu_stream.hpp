@@ -1,0 +1,72 @@
+// A stream of a GPU. How far it has come is told by a pinned word that the stream itself writes, a number that counts
+// its commands up: to look costs a load, and one such write may tell of many commands.
+#pragma once
+
+#include "accel/gpu/gpu_device.hpp"
+#include "engine/sync.hpp"
+
+#include <atomic>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace zerohop::accel::gpu {
+
+class StreamState : public std::enable_shared_from_this<StreamState> {
+public:
+    explicit StreamState(std::shared_ptr<DeviceState> on) : device(std::move(on)) {}
+    ~StreamState();
+    StreamState(const StreamState&) = delete;
+    StreamState& operator=(const StreamState&) = delete;
+    [[nodiscard]] Outcome open();
+
+    // Queues what `issue` issues as one command, then the words; `nbytes` is what it moves.
+    template <class Issue>
+    [[nodiscard]] std::shared_ptr<Event> command(uint64_t nbytes, std::span<const Word> then, Issue&& issue,
+                                                 std::shared_ptr<const void> keep = nullptr);
+    // Signed distances, so that the numbers may wrap around.
+    [[nodiscard]] bool reached(uint32_t number) const {
+        return static_cast<int32_t>(word_->load(std::memory_order_acquire) - number) >= 0;
+    }
+    // Of a command that has not been reached: has the device failed? Has it written of it, it does so soon.
+    [[nodiscard]] Outcome pending(uint32_t number);
+    Outcome hold(uint32_t number, uint64_t native_stream);
+    Outcome follow(uint64_t native_stream);
+    [[nodiscard]] void* native() const { return stream_; }
+
+    const std::shared_ptr<DeviceState> device;
+
+private:
+    // With the lock held, and the context current.
+    [[nodiscard]] GpuResult mark();
+    [[nodiscard]] bool worth_marking(uint64_t nbytes);
+
+    SpinLock lock_;
+    void* stream_ = nullptr;
+    void* event_ = nullptr;
+    std::atomic<uint32_t>* word_ = nullptr;
+    uint32_t queued_ = 0;             // number of the last command
+    std::atomic<uint32_t> marked_{0}; // up to which the stream has been told to write
+    uint64_t unmarked_bytes_ = 0;
+    std::atomic<uint32_t> looks_{0};
+    std::atomic<bool> failed_{false};
+};
+
+class GpuStream final : public Stream {
+public:
+    [[nodiscard]] static std::unique_ptr<Stream> make(std::shared_ptr<DeviceState> device, Outcome& why);
+    explicit GpuStream(std::shared_ptr<StreamState> state) : state_(std::move(state)) {}
+
+    using Stream::copy;
+    std::shared_ptr<Event> copy(std::span<const CopySegment> segments, std::span<const Word> then) override;
+    std::shared_ptr<Event> copy_pages(const PageCopy& pages, std::span<const Word> then) override;
+    std::shared_ptr<Event> write32(uint64_t address, uint32_t value) override;
+    std::shared_ptr<Event> wait32(uint64_t address, uint32_t value) override;
+    std::shared_ptr<Event> record() override;
+    Outcome follow(uint64_t native_stream) override { return state_->follow(native_stream); }
+
+private:
+    std::shared_ptr<StreamState> state_;
+};
+
+} // namespace zerohop::accel::gpu

@@ -1,0 +1,71 @@
+#include "accel/gpu/host_memory.hpp"
+
+#include "accel/gpu/gpu_memory.hpp"
+
+#include <iterator>
+#include <string_view>
+
+namespace zerohop::accel::gpu {
+
+namespace {
+
+constexpr unsigned kPortableMapped = 1 | 2; // for all contexts, and for words that streams write
+
+} // namespace
+
+HostMemory& HostMemory::of(const GpuApi& api) {
+    static auto* const cuda = new HostMemory; // used by destructors at exit
+    static auto* const hip = new HostMemory;
+    return std::string_view(api.kind) == "cuda" ? *cuda : *hip;
+}
+
+Outcome HostMemory::add(const Devices& devices, void* address, size_t nbytes) {
+    // Not the pages around it: what lies beside it on them would then be registered in part, and the driver refuses to
+    // copy such a range, also for whoever knows nothing of this.
+    const auto start = reinterpret_cast<uint64_t>(address);
+    const std::lock_guard lock(mutex_);
+    const auto after = ranges_.upper_bound(start);
+    if (after != ranges_.begin()) {
+        const auto before = std::prev(after);
+        if (start + nbytes <= before->first + before->second.nbytes) {
+            ++before->second.users;
+            registered_.emplace(start, before->first);
+            return {};
+        }
+    }
+    DeviceState& any = *devices.front();
+    const Current current(any);
+    if (!current.ok()) {
+        return current.outcome();
+    }
+    const Description theirs = describe(devices, start);
+    if (theirs.kind == MemoryKind::host && start + nbytes <= theirs.base + theirs.size) {
+        registered_.emplace(start, 0);
+        return {};
+    }
+    if (const GpuResult result = any.api.host_register(address, nbytes, kPortableMapped); result != 0) {
+        return outcome_of(result);
+    }
+    ranges_.emplace(start, Range{nbytes, 1});
+    registered_.emplace(start, start);
+    return {};
+}
+
+Outcome HostMemory::remove(DeviceState& any, void* address) {
+    const std::lock_guard lock(mutex_);
+    const auto found = registered_.find(reinterpret_cast<uint64_t>(address));
+    if (found == registered_.end()) {
+        return {Status::access_denied, Reason::bounds};
+    }
+    const auto range = ranges_.find(found->second);
+    registered_.erase(found);
+    if (range == ranges_.end() || --range->second.users != 0) {
+        return {};
+    }
+    const uint64_t first = range->first;
+    ranges_.erase(range);
+    const Current current(any);
+    return current.ok() ? outcome_of(any.api.host_unregister(reinterpret_cast<void*>(first))) : current.outcome();
+}
+
+} // namespace zerohop::accel::gpu

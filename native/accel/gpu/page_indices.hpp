@@ -1,0 +1,40 @@
+// Page lists as the copy kernel reads them: numbers of 32 bits in pinned host memory, which the device fetches itself.
+#pragma once
+
+#include "accel/gpu/gpu_device.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace zerohop::accel::gpu {
+
+// First all numbers of source pages, then all of destination pages. Back in a pool of the process when dropped.
+class PageIndices {
+public:
+    // Null where a number has more than 32 bits, or there is no pinned memory. A context must be current.
+    [[nodiscard]] static std::shared_ptr<PageIndices> of(const GpuApi& api, std::span<const uint64_t> src,
+                                                         std::span<const uint64_t> dst);
+    PageIndices(uint32_t* data, size_t capacity, size_t count) : data_(data), capacity_(capacity), count_(count) {}
+    ~PageIndices();
+    PageIndices(const PageIndices&) = delete;
+    PageIndices& operator=(const PageIndices&) = delete;
+
+    [[nodiscard]] uint64_t src() const { return reinterpret_cast<uint64_t>(data_); }
+    [[nodiscard]] uint64_t dst() const { return reinterpret_cast<uint64_t>(data_ + count_); }
+
+private:
+    uint32_t* const data_;
+    const size_t capacity_;
+    const size_t count_;
+};
+
+// The kernels of an image, which the caller has compiled; the names are those of src/zerohop/kernels/copy.cu. Throws
+// NativeError.
+[[nodiscard]] std::shared_ptr<const PageKernels> load_kernels(DeviceState& device, const void* image);
+
+// One launch for the whole list. A context must be current.
+[[nodiscard]] GpuResult launch_pages(const DeviceState& device, const PageKernels& kernels, const PageCopy& pages,
+                                     const PageIndices& indices, void* stream);
+
+} // namespace zerohop::accel::gpu

@@ -1,0 +1,115 @@
+// Memory of devices that goes from one process to another: exported here, imported there.
+#include "provider/p2p/peer_memory.hpp"
+
+#include "bind/common.hpp"
+
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <tuple>
+#include <unistd.h>
+#include <utility>
+
+namespace zerohop::bind {
+
+namespace {
+
+using Pieces = std::vector<std::pair<uint64_t, nb::bytes>>;
+
+// (form, device, process, address, offset, bytes, pieces, descriptors), as the owner's side tells it.
+nb::tuple export_share(Engine& engine, uint64_t share_id) {
+    const std::shared_ptr<Share> share = engine.shares().find(ShareId::unpack(share_id));
+    if (!share) {
+        throw NativeError(Status::access_denied, Reason::revoked, "");
+    }
+    const Region& region = *share->region;
+    accel::Exported exported;
+    {
+        const Released release;
+        const auto& [driver, index] = engine.accelerators().place(region.device());
+        exported = driver->export_memory(region.address() + share->offset, share->nbytes);
+    }
+    nb::list pieces;
+    nb::list fds;
+    for (const accel::Exported::Piece& piece : exported.pieces) {
+        pieces.append(nb::make_tuple(piece.nbytes, nb::bytes(piece.handle.data(), piece.handle.size())));
+        if (piece.fd >= 0) {
+            fds.append(piece.fd);
+        }
+    }
+    return nb::make_tuple(exported.form, exported.device, exported.process, exported.address, exported.offset,
+                          exported.nbytes, pieces, fds);
+}
+
+PyPeerMemory import_memory(Engine& engine, const std::string& form, const std::string& device, uint64_t process,
+                           uint64_t address, uint64_t offset, uint64_t nbytes, const nb::list& pieces,
+                           const std::vector<int>& fds, bool writable) {
+    accel::Exported exported{.form = form,
+                             .device = device,
+                             .process = process,
+                             .address = address,
+                             .offset = offset,
+                             .nbytes = nbytes,
+                             .pieces = {}};
+    size_t next = 0;
+    for (const nb::handle each : pieces) {
+        const auto [size, handle] = nb::cast<std::pair<uint64_t, nb::bytes>>(each);
+        accel::Exported::Piece piece{.nbytes = size, .handle = std::string(handle.c_str(), handle.size()), .fd = -1};
+        if (piece.handle.empty()) {
+            if (next == fds.size()) {
+                throw NativeError(Status::no_memory, Reason::out_of_descriptors, "");
+            }
+            piece.fd = fds[next++];
+        }
+        exported.pieces.push_back(std::move(piece));
+    }
+    const Released release;
+    return {make_pinnable<p2p::PeerMemory>(engine.accelerators(), exported, writable)};
+}
+
+PyPeerMemory import_host(Engine& engine, int fd, uint64_t offset, uint64_t nbytes, bool writable) {
+    const Released release;
+    auto mapping = std::make_unique<Mapping>(fd, offset, nbytes, writable);
+    return {make_pinnable<p2p::PeerMemory>(engine.accelerators(), std::move(mapping))};
+}
+
+std::pair<int, uint64_t> reach_peer(Engine& engine, const PyRegion& region, const PyPeerMemory& memory) {
+    // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): ours, while others may close it
+    const std::shared_ptr<Region> local = region.get();
+    const Released release;
+    const p2p::PeerMemory::Reach reach = memory.memory->reach(engine.accelerators(), *local);
+    return {reach.device, reach.address};
+}
+
+} // namespace
+
+void register_peer_memory(nb::module_& m) {
+    nb::class_<PyPeerMemory>(m, "PeerMemory", "A peer's memory that devices here read and write by themselves.")
+        .def_prop_ro("nbytes", [](const PyPeerMemory& self) { return self.memory->nbytes(); })
+        .def(
+            "close", [](const PyPeerMemory& self) { return self.memory->close(); },
+            "No operation begins with it any more; True once none is left that did before.");
+}
+
+void def_peer_memory(nb::class_<Engine>& engine) {
+    engine
+        .def("export_share", &export_share, nb::arg("share_id"),
+             nb::sig("def export_share(self, share_id: int) -> tuple[str, str, int, int, int, int, "
+                     "list[tuple[int, bytes]], list[int]]"),
+             "What a peer needs to map a share of device memory; the descriptors are the caller's.")
+        .def("import_memory", &import_memory, nb::arg("form"), nb::arg("device"), nb::arg("process"),
+             nb::arg("address"), nb::arg("offset"), nb::arg("nbytes"), nb::arg("pieces"), nb::arg("fds"),
+             nb::arg("writable"),
+             nb::sig("def import_memory(self, form: str, device: str, process: int, address: int, offset: int, "
+                     "nbytes: int, pieces: list[tuple[int, bytes]], fds: collections.abc.Sequence[int], "
+                     "writable: bool) -> PeerMemory"))
+        .def("import_host", &import_host, nb::arg("fd"), nb::arg("offset"), nb::arg("nbytes"), nb::arg("writable"),
+             "Host memory of a peer, mapped here and known to the devices.")
+        .def(
+            "reach_peer", &reach_peer, nb::arg("region"), nb::arg("memory"),
+            "Which device copies between the two, and where the peer's memory begins for it; made ready by this call.");
+}
+
+} // namespace zerohop::bind

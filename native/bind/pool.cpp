@@ -1,0 +1,65 @@
+// What memory pools need: parts of a region, the end of what a device has been told so far, and arrays for others.
+#include "bind/common.hpp"
+
+#include <nanobind/ndarray.h>
+
+namespace zerohop::bind {
+
+namespace {
+
+struct PyMark {
+    std::shared_ptr<Engine> engine; // whose driver it needs
+    std::shared_ptr<accel::Event> event;
+};
+
+PyRegion part(const std::shared_ptr<Engine>& engine, const PyRegion& whole, uint64_t offset, uint64_t nbytes) {
+    if (engine->closed()) {
+        throw NativeError(Status::closed, Reason::context_closed, "this Context is closed");
+    }
+    if (offset > whole.nbytes || nbytes > whole.nbytes - offset) {
+        throw nb::value_error("the part lies outside of this memory");
+    }
+    const std::shared_ptr<Region> region = Region::part(whole.get(), offset, nbytes);
+    return {engine, region, region->address(), region->nbytes(), region->device()};
+}
+
+PyMark mark(const std::shared_ptr<Engine>& engine, int device) {
+    const auto& devices = engine->accelerators().devices();
+    if (device < 0 || static_cast<size_t>(device) >= devices.size()) {
+        throw nb::value_error("no such device");
+    }
+    const Released release;
+    return {engine, devices[static_cast<size_t>(device)]->mark()};
+}
+
+template <typename Byte>
+nb::object array(uint64_t address, size_t nbytes, int device_type, int device, const nb::object& owner) {
+    return nb::cast(nb::ndarray<nb::array_api, Byte, nb::ndim<1>>(reinterpret_cast<Byte*>(address), 1, &nbytes, owner,
+                                                                  nullptr, nb::dtype<Byte>(), device_type, device));
+}
+
+} // namespace
+
+void def_pool(nb::class_<Engine>& engine) {
+    nb::class_<PyMark>(engine, "DeviceMark", "A moment of a device.").def_prop_ro("pending", [](const PyMark& self) {
+        const Released release;
+        return self.event->query() == accel::EventState::pending;
+    });
+    engine
+        .def("part", &part, nb::arg("region"), nb::arg("offset"), nb::arg("nbytes"),
+             "A part that is pinned and closed by itself, and registered as the whole is.")
+        .def("mark_device", &mark, nb::arg("device"), "When all that is queued on the device by now has ended.");
+}
+
+void register_array(nb::module_& m) {
+    m.def(
+        "array_of_bytes",
+        [](uint64_t address, size_t nbytes, int device_type, int device, bool readonly, const nb::object& owner) {
+            return readonly ? array<const uint8_t>(address, nbytes, device_type, device, owner)
+                            : array<uint8_t>(address, nbytes, device_type, device, owner);
+        },
+        nb::arg("address"), nb::arg("nbytes"), nb::arg("device_type"), nb::arg("device"), nb::arg("readonly"),
+        nb::arg("owner"), "An object with DLPack's methods; the types and numbers of devices are DLPack's.");
+}
+
+} // namespace zerohop::bind

@@ -1,0 +1,85 @@
+// Streams of the user's and operations of ours: which waits for which.
+#include "engine/engine.hpp"
+
+#include <mutex>
+
+namespace zerohop {
+
+namespace {
+
+// Opens a gate when it is told of an end.
+class GateOpener final : public Listener {
+public:
+    explicit GateOpener(std::shared_ptr<accel::Gate> gate) : gate_(std::move(gate)) {}
+    void push(uint64_t /*token*/) override { gate_->open(); }
+
+private:
+    const std::shared_ptr<accel::Gate> gate_;
+};
+
+} // namespace
+
+OpRef Engine::stream_reached(int device, uint64_t native_stream, uint64_t deadline_ns) {
+    const auto& [driver, index] = accelerators_.place(device);
+    StreamMark mark{driver->mark(index, native_stream), operations_.create(deadline_ns)};
+    OpRef op = mark.op;
+    {
+        const std::lock_guard lock(marks_lock_);
+        marks_.push_back(std::move(mark));
+        marks_pending_.store(marks_.size(), std::memory_order_release);
+    }
+    poller_.limit_sleep(now_ns(), kDeviceInterval);
+    return op;
+}
+
+// The poller's. One that has ended otherwise is dropped, too.
+bool Engine::poll_marks() {
+    std::vector<StreamMark> ended;
+    {
+        const std::lock_guard lock(marks_lock_);
+        std::erase_if(marks_, [&](StreamMark& mark) {
+            const bool over = mark.op->done() || mark.event->query() != accel::EventState::pending;
+            if (over) {
+                ended.push_back(std::move(mark));
+            }
+            return over;
+        });
+        marks_pending_.store(marks_.size(), std::memory_order_release);
+    }
+    for (const StreamMark& mark : ended) {
+        mark.op->finish(mark.event->query() == accel::EventState::failed ? mark.event->outcome() : Outcome{});
+    }
+    return !ended.empty();
+}
+
+void Engine::hold_stream(const OpRef& op, Endpoint* lane, int device, uint64_t native_stream) {
+    const auto& [driver, index] = accelerators_.place(device);
+    driver->check_stream(index, native_stream);
+    if (!op || op->done()) {
+        return;
+    }
+    if (lane != nullptr) {
+        if (const std::optional<Outcome> held = lane->hold(op, *driver, native_stream)) {
+            if (!held->ok() && !op->done()) {
+                throw NativeError(*held, "");
+            }
+            return;
+        }
+    }
+    const std::shared_ptr<accel::Gate> gate = driver->gate(index, native_stream);
+    if (op->arm(std::make_shared<GateOpener>(gate), 0)) {
+        note_awaited();
+    } else {
+        gate->open();
+    }
+}
+
+void Engine::hold_stream_for_notification(int device, uint64_t native_stream) {
+    const auto& [driver, index] = accelerators_.place(device);
+    const std::shared_ptr<accel::Gate> gate = driver->gate(index, native_stream);
+    if (!notifications_.arm(std::make_shared<GateOpener>(gate), 0)) {
+        gate->open();
+    }
+}
+
+} // namespace zerohop

@@ -1,0 +1,137 @@
+#include "memory/accelerators.hpp"
+
+namespace zerohop {
+
+HostRegistration::HostRegistration(const std::vector<std::shared_ptr<accel::Driver>>& drivers, void* address,
+                                   size_t nbytes)
+    : address_(address) {
+    for (const auto& driver : drivers) {
+        const Outcome outcome = driver->register_host(address, nbytes);
+        if (!outcome.ok()) {
+            give_back();
+            throw NativeError(outcome, "the memory could not be registered with the " + driver->kind() + " driver");
+        }
+        drivers_.push_back(driver);
+    }
+}
+
+HostRegistration::~HostRegistration() {
+    give_back();
+}
+
+void HostRegistration::give_back() {
+    for (const auto& driver : drivers_) {
+        [[maybe_unused]] const Outcome outcome = driver->unregister_host(address_); // a lost device has none
+    }
+    drivers_.clear();
+}
+
+void Accelerators::open() {
+    for (const auto& driver : drivers_) {
+        int index = 0;
+        for (auto& device : driver->devices()) {
+            devices_.push_back(std::move(device));
+            places_.emplace_back(driver, index++);
+        }
+    }
+}
+
+const std::vector<std::shared_ptr<accel::Device>>& Accelerators::devices() {
+    std::call_once(opened_, [this] { open(); });
+    return devices_;
+}
+
+std::vector<std::shared_ptr<accel::Driver>> Accelerators::in_use() {
+    std::vector<std::shared_ptr<accel::Driver>> found;
+    devices();
+    for (const auto& [driver, index] : places_) {
+        if (index == 0) {
+            found.push_back(driver);
+        }
+    }
+    return found;
+}
+
+const std::pair<std::shared_ptr<accel::Driver>, int>& Accelerators::place(int device) {
+    devices();
+    return places_.at(static_cast<size_t>(device));
+}
+
+accel::Description Accelerators::describe(uint64_t address) {
+    devices();
+    for (const auto& driver : drivers_) {
+        accel::Description found = driver->describe(address);
+        if (found.kind == accel::MemoryKind::unknown) {
+            continue;
+        }
+        for (size_t device = 0; found.device >= 0 && device < places_.size(); ++device) {
+            if (places_[device].first == driver && places_[device].second == found.device) {
+                found.device = static_cast<int>(device);
+                return found;
+            }
+        }
+        return found;
+    }
+    return {};
+}
+
+accel::Description Accelerators::describe(uint64_t address, size_t nbytes) {
+    accel::Description whole = describe(address);
+    if (whole.kind != accel::MemoryKind::device) {
+        return whole;
+    }
+    while (whole.size != 0 && address + nbytes > whole.base + whole.size) {
+        const accel::Description next = describe(whole.base + whole.size);
+        if (next.kind != accel::MemoryKind::device || next.device != whole.device || next.size == 0) {
+            return {};
+        }
+        whole.size += next.size;
+        constexpr uint64_t kPrime = 0x100000001b3; // of the FNV hash
+        whole.allocation_id = (whole.allocation_id ^ next.allocation_id) * kPrime;
+    }
+    return whole;
+}
+
+std::vector<accel::Registrable> Accelerators::registrable(uint64_t address, size_t nbytes) {
+    const accel::Description found = describe(address);
+    if (found.device < 0) {
+        return {};
+    }
+    return place(found.device).first->registrable(address, nbytes);
+}
+
+void Accelerators::expect_inbound(int device) {
+    constexpr int kMost = 64; // devices that a machine may have
+    if (device >= 0 && device < kMost && devices().at(static_cast<size_t>(device))->needs_flush()) {
+        flushed_.fetch_or(uint64_t{1} << device, std::memory_order_acq_rel);
+    }
+}
+
+void Accelerators::flush_devices() {
+    for (uint64_t left = flushed_.load(std::memory_order_acquire); left != 0; left &= left - 1) {
+        devices_[static_cast<size_t>(std::countr_zero(left))]->flush_inbound();
+    }
+}
+
+accel::Stream* Accelerators::stream(int device, Direction direction, Outcome& why) {
+    const auto& found = devices().at(static_cast<size_t>(device));
+    const std::lock_guard lock(mutex_);
+    if (stopped_) {
+        why = {Status::closed, Reason::context_closed};
+        return nullptr;
+    }
+    auto& stream = streams_[{device, direction}];
+    if (!stream) {
+        stream = found->stream(why);
+    }
+    return stream.get();
+}
+
+void Accelerators::stop() {
+    decltype(streams_) streams;
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    streams.swap(streams_);
+}
+
+} // namespace zerohop

@@ -1,0 +1,51 @@
+// The byte stream between two processes of one host: a ring each way.
+#pragma once
+
+#include "engine/peer.hpp"
+#include "provider/framed/byte_stream.hpp"
+#include "provider/framed/ring.hpp"
+
+#include <memory>
+#include <utility>
+
+namespace zerohop::framed {
+
+class RingStream final : public ByteStream {
+public:
+    // Takes `inbound` unless the peer's ring is not one: then it throws, and connect() may be called again.
+    RingStream(std::unique_ptr<RingConsumer>& inbound, int outbound_fd, std::shared_ptr<Peer> peer)
+        : outbound_(outbound_fd), inbound_(std::move(inbound)), peer_(std::move(peer)) {}
+
+    size_t send(std::span<const iovec> pieces) override { return outbound_.send(pieces, peer_->presence()); }
+    size_t receive(std::span<const iovec> pieces, bool streaming) override {
+        return inbound_->receive(pieces, streaming, peer_->presence());
+    }
+    bool ready(bool wants_room) const override {
+        return inbound_->has_data() || (wants_room && outbound_.has_room()) || inbound_->closed();
+    }
+    void want_room(bool wanted) override { outbound_.set_waiting(wanted); }
+    Outcome state() const override {
+        if (inbound_->corrupt() || outbound_.corrupt()) {
+            return {Status::protocol, Reason::malformed};
+        }
+        // What the peer sent before it closed is still delivered.
+        if ((inbound_->closed() || outbound_.closed()) && !inbound_->has_data()) {
+            return {Status::peer_lost, Reason::stream_closed};
+        }
+        return {};
+    }
+    void close(bool /*at_once*/) override {
+        inbound_->close();
+        outbound_.close();
+        if (peer_->presence() != nullptr) {
+            peer_->presence()->wake();
+        }
+    }
+
+private:
+    RingProducer outbound_;
+    std::unique_ptr<RingConsumer> inbound_;
+    std::shared_ptr<Peer> peer_;
+};
+
+} // namespace zerohop::framed

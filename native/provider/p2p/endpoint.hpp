@@ -1,0 +1,70 @@
+// The p2p lane. Devices of ours copy to and from memory of the peer that they reach by themselves; a stream announces
+// such a write to the peer after the data, with no processor in between. All else goes through a ring each way, with
+// the framed protocol.
+#pragma once
+
+#include "provider/framed/endpoint.hpp"
+#include "provider/framed/ring.hpp"
+#include "provider/p2p/copy_queue.hpp"
+#include "provider/p2p/notify_rings.hpp"
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <vector>
+
+namespace zerohop::p2p {
+
+class P2pEndpoint final : public framed::FramedEndpoint {
+public:
+    P2pEndpoint(Engine& engine, std::shared_ptr<Peer> peer);
+
+    const char* provider() const override { return "p2p"; }
+    Limits limits() const override;
+    Address address() override;
+    void connect(const Address& remote) override;
+    Posted post(const Request& request) override;
+    void close(Outcome outcome) override;
+    bool poll() override;
+    bool ready() const override;
+    bool needs_polling() const override;
+    uint64_t look_in_ns(uint64_t now, bool attended) const override;
+    bool idle() const override;
+    bool quiet() const override;
+    void quiesce() override;
+    void prepare(const Route& route) override;
+    std::optional<Outcome> hold(const OpRef& op, const accel::Driver& driver, uint64_t native_stream) override;
+    void each_statistic(void (*visit)(void*, const char*, uint64_t), void* context) const override;
+
+private:
+    Posted post_copy(const Request& request);
+    [[nodiscard]] Posted queue_copy(CopyQueue& queue, const Request& request, Pin<Region> local,
+                                    Pin<PeerMemory> remote);
+    [[nodiscard]] CopyQueue* queue_for(int device, uint64_t kind, Outcome& outcome);
+    bool poll_copies();
+    void finish(PeerCopy& copy);
+    [[nodiscard]] bool any_busy() const;
+
+    std::unique_ptr<framed::RingConsumer> inbound_; // until connect() gives it to the stream
+    const int inbound_fd_;                          // the ring's, which lives as long as this
+    NotifyInbox inbox_;
+    std::unique_ptr<NotifyOutbox> outbox_; // once connected
+
+    // By device and kind of copy; each is made once and stays. Any thread reads the first `queue_count_`.
+    mutable SpinLock queues_lock_;
+    std::map<std::pair<int, uint64_t>, CopyQueue*> queue_of_;
+    std::array<std::unique_ptr<CopyQueue>, kRings> queues_;
+    std::atomic<uint32_t> queue_count_{0};
+    std::atomic<uint64_t> bytes_copied_{0};
+};
+
+class P2pProvider final : public Provider {
+public:
+    const char* name() const override { return "p2p"; }
+    Probe probe() const override;
+    std::shared_ptr<Endpoint> endpoint(Engine& engine, std::shared_ptr<Peer> peer,
+                                       std::span<const std::shared_ptr<Domain>> rails) const override;
+};
+
+} // namespace zerohop::p2p

@@ -1,0 +1,100 @@
+#include "provider/p2p/notify_rings.hpp"
+
+#include "engine/status.hpp"
+#include "memory/region.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <string>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+namespace zerohop::p2p {
+
+static_assert(sizeof(NotifySlot) == 16 && sizeof(NotifyPage) % 4096 == 0);
+
+NotifyMemory::NotifyMemory()
+    : fd_(make_memfd("zerohop-notify", sizeof(NotifyPage), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
+    map();
+}
+
+NotifyMemory::NotifyMemory(int fd) : fd_(Descriptor::duplicate(fd)) {
+    struct stat info{};
+    const int seals = fcntl(fd_.get(), F_GET_SEALS);
+    // Without the seal the peer could shrink the file and our next access would be a bus error.
+    if (fstat(fd_.get(), &info) != 0 || static_cast<size_t>(info.st_size) != sizeof(NotifyPage) || seals < 0 ||
+        (seals & F_SEAL_SHRINK) == 0) {
+        throw NativeError(Status::protocol, Reason::malformed,
+                          "the peer's notifications have an unknown size or no seal");
+    }
+    map();
+}
+
+void NotifyMemory::map() {
+    void* at = mmap(nullptr, sizeof(NotifyPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+    if (at == MAP_FAILED) {
+        throw NativeError(Status::no_memory, Reason::out_of_shared_memory,
+                          std::string("cannot map notifications: ") + std::strerror(errno));
+    }
+    page_ = static_cast<NotifyPage*>(at);
+}
+
+NotifyMemory::~NotifyMemory() {
+    if (page_ != nullptr) {
+        munmap(page_, sizeof(NotifyPage));
+    }
+}
+
+uint32_t NotifyInbox::rings_in_use() const {
+    return std::min(memory_.page().used.load(std::memory_order_seq_cst), kRings); // the peer's word
+}
+
+// The poller's, and of whoever only looks.
+NotifySlot* NotifyInbox::next(uint32_t ring) const {
+    const uint64_t head = heads_[ring].load(std::memory_order_relaxed);
+    NotifySlot& slot = memory_.page().rings[ring][head % kSlots];
+    const auto lap = static_cast<uint32_t>(head / kSlots + 1);
+    return slot.ready.load(std::memory_order_acquire) == lap ? &slot : nullptr;
+}
+
+bool NotifyInbox::any() const {
+    const uint32_t used = rings_in_use();
+    for (uint32_t ring = 0; ring < used; ++ring) {
+        if (next(ring) != nullptr) {
+            return true;
+        }
+    }
+    return false;
+}
+
+NotifyOutbox::NotifyOutbox(Accelerators& accelerators, int fd)
+    : memory_(fd),
+      registration_(std::make_unique<HostRegistration>(accelerators.in_use(), &memory_.page(), sizeof(NotifyPage))) {}
+
+NotifyOutbox::Ticket NotifyOutbox::take(uint32_t ring, uint32_t value, uint64_t nbytes) {
+    NotifyPage& page = memory_.page();
+    uint32_t used = page.used.load(std::memory_order_relaxed);
+    while (used <= ring && !page.used.compare_exchange_weak(used, ring + 1, std::memory_order_seq_cst)) {
+    }
+    const uint64_t tail = tails_[ring];
+    // The peer's word: what it says too much costs it notifications of its own.
+    if (tail - page.heads[ring].load(std::memory_order_acquire) >= kSlots) {
+        return {};
+    }
+    ++tails_[ring];
+    NotifySlot& slot = page.rings[ring][tail % kSlots];
+    slot.value = value;
+    slot.nbytes = nbytes;
+    return {&slot, static_cast<uint32_t>(tail / kSlots + 1)};
+}
+
+void NotifyOutbox::Ticket::skip() const {
+    if (slot != nullptr && slot->ready.load(std::memory_order_relaxed) != lap) {
+        slot->nbytes = kNothing;
+        slot->ready.store(lap, std::memory_order_seq_cst);
+    }
+}
+
+} // namespace zerohop::p2p

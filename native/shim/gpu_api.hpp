@@ -1,0 +1,160 @@
+// The driver interface of GPUs, as a table: CUDA's driver API, and what HIP has of it under other names.
+//
+// Written from the vendors' documentation, so that no header of theirs is needed to build. Types have the layout that
+// both libraries give them; the numbers of attributes and flags are the same in both unless the table says otherwise.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace zerohop::shim {
+
+using GpuResult = int; // 0: success
+using GpuAddress = uint64_t;
+
+struct GpuUuid {
+    unsigned char bytes[16];
+};
+struct GpuIpcHandle {
+    char bytes[64];
+};
+struct GpuPoolPointer {
+    char bytes[64];
+};
+struct GpuLocation {
+    int type = 1; // a device
+    int id = 0;
+};
+struct GpuAccess {
+    GpuLocation location;
+    int flags = 3; // read and write
+};
+
+struct GpuCopyAttributes { // of copies in a batch
+    int order = 1;         // sources are read in the order of the stream
+    GpuLocation src{.type = 0, .id = 0};
+    GpuLocation dst{.type = 0, .id = 0}; // hints for managed memory alone
+    unsigned flags = 0;
+};
+
+enum class GpuAttribute : int { // of a device
+    multiprocessors = 16,
+    unified_addressing = 41,
+    capability_major = 75,
+    capability_minor = 76,
+    host_pointer_for_registered = 91,
+    virtual_memory = 102,
+    direct_flush_options = 117, // bit 0: the host can flush
+    direct_ordering = 118,      // 0: what a NIC writes is seen by nobody in order; 100: by the device itself
+    dma_buf = 124,
+};
+enum class GpuPointer : int { // attributes of an address
+    memory_type = 2,          // 1: host, 2: device
+    sync_memops = 6,
+    buffer_id = 7,
+    managed = 8,
+    device = 9,
+    legacy_ipc = 10,
+    handle_types = 14,
+    pool = 17,
+};
+
+struct GpuApi {
+    const char* kind; // "cuda", "hip"
+
+    GpuResult (*init)(unsigned);
+    GpuResult (*error_name)(GpuResult, const char**);
+    GpuResult (*driver_version)(int*);
+    GpuResult (*device_count)(int*);
+    GpuResult (*device_get)(int*, int);
+    GpuResult (*device_name)(char*, int, int);
+    GpuResult (*device_uuid)(GpuUuid*, int);
+    GpuResult (*device_bus_id)(char*, int, int);
+    GpuResult (*device_memory)(size_t*, int);
+    GpuResult (*device_attribute)(int*, int, int);
+    GpuResult (*can_access_peer)(int*, int, int);
+
+    GpuResult (*context_retain)(void**, int);
+    GpuResult (*context_release)(int);
+    GpuResult (*context_push)(void*);
+    GpuResult (*context_pop)(void**);
+    GpuResult (*context_enable_peer)(void*, unsigned);
+    GpuResult (*context_synchronize)();
+    GpuResult (*context_record)(void*, void*); // null: the library has none of it
+
+    GpuResult (*pointer_attributes)(unsigned, const int*, void**, GpuAddress);
+    GpuResult (*address_range)(GpuAddress*, size_t*, GpuAddress);
+    GpuResult (*memory_alloc)(GpuAddress*, size_t);
+    GpuResult (*memory_free)(GpuAddress);
+    GpuResult (*host_alloc)(void**, size_t, unsigned);
+    GpuResult (*host_register)(void*, size_t, unsigned);
+    GpuResult (*host_unregister)(void*);
+    // Null where the library has none of it.
+    GpuResult (*dma_buf)(int*, GpuAddress, size_t, int, unsigned long long);
+    GpuResult (*pointer_set)(const void*, int, GpuAddress);
+    GpuResult (*flush_direct)(int, int);
+
+    GpuResult (*ipc_get)(GpuIpcHandle*, GpuAddress);
+    GpuResult (*ipc_open)(GpuAddress*, GpuIpcHandle, unsigned);
+    GpuResult (*ipc_close)(GpuAddress);
+    GpuResult (*vmm_retain)(uint64_t*, void*);
+    GpuResult (*vmm_release)(uint64_t);
+    GpuResult (*vmm_export)(void*, uint64_t, int, unsigned long long);
+    GpuResult (*vmm_import)(uint64_t*, void*, int);
+    GpuResult (*vmm_reserve)(GpuAddress*, size_t, size_t, GpuAddress, unsigned long long);
+    GpuResult (*vmm_unreserve)(GpuAddress, size_t);
+    GpuResult (*vmm_map)(GpuAddress, size_t, size_t, uint64_t, unsigned long long);
+    GpuResult (*vmm_unmap)(GpuAddress, size_t);
+    GpuResult (*vmm_access)(GpuAddress, size_t, const GpuAccess*, size_t);
+    GpuResult (*pool_export)(void*, void*, int, unsigned long long);
+    GpuResult (*pool_import)(void**, void*, int, unsigned long long);
+    GpuResult (*pool_destroy)(void*);
+    GpuResult (*pool_access)(void*, const GpuAccess*, size_t);
+    GpuResult (*pool_export_pointer)(GpuPoolPointer*, GpuAddress);
+    GpuResult (*pool_import_pointer)(GpuAddress*, void*, GpuPoolPointer*);
+
+    GpuResult (*stream_create)(void**, unsigned, int);
+    GpuResult (*stream_destroy)(void*);
+    GpuResult (*stream_query)(void*);
+    GpuResult (*stream_context)(void*, void**); // null: the library has none of it
+    GpuResult (*stream_capturing)(void*, int*);
+    GpuResult (*stream_wait_event)(void*, void*, unsigned);
+    GpuResult (*stream_write32)(void*, GpuAddress, uint32_t, unsigned);
+    GpuResult (*stream_wait32)(void*, GpuAddress, uint32_t, unsigned); // 0: until word - value, signed, is not negative
+    GpuResult (*event_create)(void**, unsigned);
+    GpuResult (*event_destroy)(void*);
+    GpuResult (*event_record)(void*, void*);
+    GpuResult (*event_query)(void*);
+    GpuResult (*copy)(GpuAddress, GpuAddress, size_t, void*);
+    // Null where the library has none of it.
+    GpuResult (*copy_batch)(const GpuAddress*, const GpuAddress*, const size_t*, size_t, const GpuCopyAttributes*,
+                            const size_t*, size_t, size_t*, void*);
+
+    GpuResult (*module_load)(void**, const void*);
+    GpuResult (*module_unload)(void*);
+    GpuResult (*module_function)(void**, void*, const char*);
+    GpuResult (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
+                        void**);
+};
+
+// What errors mean, where they mean something of their own; the numbers are the same in both libraries.
+inline constexpr GpuResult kGpuInvalidValue = 1;
+inline constexpr GpuResult kGpuOutOfMemory = 2;
+inline constexpr GpuResult kGpuNoDevice = 100;
+inline constexpr GpuResult kGpuInvalidDevice = 101; // HIP's word for the same, when it starts
+inline constexpr GpuResult kGpuInvalidContext = 201;
+inline constexpr GpuResult kGpuPeerAccessUnsupported = 217;
+inline constexpr GpuResult kGpuNotReady = 600;
+inline constexpr GpuResult kGpuPeerAccessEnabled = 704;
+inline constexpr GpuResult kGpuHostRegistered = 712;
+inline constexpr GpuResult kGpuCaptureUnsupported = 900;
+
+// CUDA's, from libcuda.so.1. Null where it is not there or too old; then `why_no_cuda` says why.
+[[nodiscard]] const GpuApi* cuda();
+[[nodiscard]] const std::string& why_no_cuda();
+// HIP's, from libamdhip64. Not verified on hardware.
+[[nodiscard]] const GpuApi* hip();
+[[nodiscard]] const std::string& why_no_hip();
+
+} // namespace zerohop::shim

@@ -1,0 +1,63 @@
+"""Which bytes of one stretch of memory are free."""
+
+from __future__ import annotations
+
+import bisect
+
+
+class FreeRanges:
+    """Best fit: the smallest range that is long enough is cut. Ranges that touch become one. Not thread-safe.
+
+    Attributes:
+        nbytes: length of the stretch.
+        free: bytes that are free.
+    """
+
+    __slots__ = ("_ends", "_lengths", "_sizes", "free", "nbytes")
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = self.free = nbytes
+        # Each free range by its start and by its end, and all of them by length.
+        self._lengths = {0: nbytes}
+        self._ends = {nbytes: 0}
+        self._sizes = [(nbytes, 0)]
+
+    @property
+    def largest(self) -> int:
+        """The longest free range."""
+        return self._sizes[-1][0] if self._sizes else 0
+
+    def take(self, nbytes: int) -> int | None:
+        """Where a range of that length begins, which is free no more; None where there is none."""
+        position = bisect.bisect_left(self._sizes, (nbytes, 0))
+        if position == len(self._sizes):
+            return None
+        length, start = self._sizes[position]
+        self._remove(start, length)
+        if length > nbytes:
+            self._add(start + nbytes, length - nbytes)
+        self.free -= nbytes
+        return start
+
+    def give(self, start: int, nbytes: int) -> None:
+        """Free a range that was taken."""
+        self.free += nbytes
+        before = self._ends.get(start)
+        if before is not None:
+            length = start - before
+            self._remove(before, length)
+            start, nbytes = before, nbytes + length
+        after = self._lengths.get(start + nbytes)
+        if after is not None:
+            self._remove(start + nbytes, after)
+            nbytes += after
+        self._add(start, nbytes)
+
+    def _add(self, start: int, length: int) -> None:
+        self._lengths[start] = length
+        self._ends[start + length] = start
+        bisect.insort(self._sizes, (length, start))
+
+    def _remove(self, start: int, length: int) -> None:
+        del self._lengths[start], self._ends[start + length]
+        del self._sizes[bisect.bisect_left(self._sizes, (length, start))]

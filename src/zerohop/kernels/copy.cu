@@ -1,0 +1,93 @@
+// Copies a list of pages in one launch: page src_pages[i] at `src` to page dst_pages[i] at `dst`, for all i < count.
+//
+// A page is cut into pieces of 2 KiB, which 32 threads copy together, `Wide` bytes each at a time. Each block has a run
+// of consecutive pieces, and so of consecutive places of the list; it reads their numbers first, together, because the
+// lists lie in host memory and one such read takes about two microseconds.
+typedef unsigned long long u64;
+typedef unsigned int u32;
+typedef unsigned short u16;
+typedef unsigned char u8;
+
+constexpr u32 kPiece = 2048;
+constexpr u32 kWarp = 32;
+constexpr u32 kThreads = 256;
+constexpr u32 kWarps = kThreads / kWarp; // of a block
+
+template <class Wide>
+__device__ __forceinline__ void copy_piece(char* dst, const char* src, u32 nbytes, u32 lane) {
+    constexpr u32 kAtOnce = sizeof(Wide) == 16 ? 4 : 8; // loads under way at a time
+    Wide* to = reinterpret_cast<Wide*>(dst);
+    const Wide* from = reinterpret_cast<const Wide*>(src);
+    const u32 count = nbytes / sizeof(Wide);
+    u32 i = lane;
+    for (; i + (kAtOnce - 1) * kWarp < count; i += kAtOnce * kWarp) {
+        Wide held[kAtOnce];
+#pragma unroll
+        for (u32 k = 0; k < kAtOnce; ++k) {
+            held[k] = from[i + k * kWarp];
+        }
+#pragma unroll
+        for (u32 k = 0; k < kAtOnce; ++k) {
+            to[i + k * kWarp] = held[k];
+        }
+    }
+    for (; i < count; i += kWarp) {
+        to[i] = from[i];
+    }
+}
+
+// `batch`: how many pages' numbers fit into a block's shared memory.
+template <class Wide>
+__device__ __forceinline__ void copy_pages(char* dst, const char* src, const u32* dst_pages, const u32* src_pages,
+                                           u64 count, u64 page_bytes, u64 pieces, u64 batch) {
+    extern __shared__ u32 numbers[];
+    const u64 all = count * pieces;
+    const u64 begin = all * blockIdx.x / gridDim.x;
+    const u64 end = all * (blockIdx.x + 1) / gridDim.x;
+    const u32 lane = threadIdx.x % kWarp;
+    const u64 step_pages = kWarps / pieces;
+    const u64 step_parts = kWarps % pieces;
+    for (u64 start = begin; start < end;) {
+        const u64 first = start / pieces;
+        const u64 last = min((end - 1) / pieces, first + batch - 1);
+        const u32 held = static_cast<u32>(last - first + 1);
+        for (u32 i = threadIdx.x; i < held; i += kThreads) {
+            numbers[i] = src_pages[first + i];
+            numbers[batch + i] = dst_pages[first + i];
+        }
+        __syncthreads();
+        const u64 stop = min(end, (last + 1) * pieces);
+        // Its first piece by a division, the others by what a step comes to: a division takes as long as a copy.
+        u64 piece = start + threadIdx.x / kWarp;
+        u64 page = piece / pieces;
+        u64 part = piece - page * pieces;
+        for (; piece < stop; piece += kWarps) {
+            const u64 offset = part * kPiece;
+            const u64 from = numbers[page - first] * page_bytes + offset;
+            const u64 to = numbers[batch + page - first] * page_bytes + offset;
+            const u64 left = page_bytes - offset;
+            copy_piece<Wide>(dst + to, src + from, static_cast<u32>(left < kPiece ? left : kPiece), lane);
+            page += step_pages;
+            part += step_parts;
+            if (part >= pieces) {
+                part -= pieces;
+                ++page;
+            }
+        }
+        __syncthreads(); // before the numbers are overwritten
+        start = stop;
+    }
+}
+
+#define ZH_PAGES(width, type)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(kThreads)                                                                  \
+        zh_pages_##width(char* dst, const char* src, const u32* dst_pages, const u32* src_pages, u64 count,            \
+                         u64 page_bytes, u64 pieces, u64 batch) {                                                      \
+        copy_pages<type>(dst, src, dst_pages, src_pages, count, page_bytes, pieces, batch);                            \
+    }
+
+ZH_PAGES(16, uint4)
+ZH_PAGES(8, u64)
+ZH_PAGES(4, u32)
+ZH_PAGES(2, u16)
+ZH_PAGES(1, u8)

@@ -1,0 +1,101 @@
+"""A GPU's memory by its address: what is registered is the allocation, and it is known by an id and not by where it
+lies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import zerohop as zh
+from support.options import Options
+
+if TYPE_CHECKING:
+    from support.fixtures import OpenContext
+
+pytestmark = pytest.mark.cuda
+NBYTES = 1 << 20
+
+
+def _raw(memory: zh.Memory, start: int = 0, nbytes: int | None = None) -> tuple[int, int, str]:
+    return memory.address + start, memory.nbytes - start if nbytes is None else nbytes, memory.device
+
+
+def test_parts_share_one_registration(open_context: OpenContext) -> None:
+    owner, context = open_context(Options(sim_devices=0)), open_context(Options(sim_devices=0))
+    memory = owner.alloc(NBYTES, "cuda:0")
+    parts = [context.register(_raw(memory, start, 100)) for start in range(0, NBYTES, 1 << 14)]
+    assert context.statistics().registrations == 1
+    assert [part.address - memory.address for part in parts] == list(range(0, NBYTES, 1 << 14))
+    assert {(part.nbytes, part.device) for part in parts} == {(100, "cuda:0")}
+
+
+def test_a_list(open_context: OpenContext) -> None:
+    owner, context = open_context(Options(sim_devices=0)), open_context(Options(sim_devices=0))
+    memory, host = owner.alloc(NBYTES, "cuda:1"), bytearray(10)
+    first, second, third = context.register([_raw(memory), host, _raw(memory, 7, 9)])
+    assert (first.device, second.device, third.device) == ("cuda:1", "host", "cuda:1")
+    assert (third.address, third.nbytes) == (memory.address + 7, 9)
+
+
+def test_a_list_is_registered_whole_or_not_at_all(open_context: OpenContext) -> None:
+    context = open_context(Options(sim_devices=0))
+    memory = context.alloc(NBYTES, "cuda:0")
+    with pytest.raises(TypeError, match="memory is a numpy array"):
+        context.register([bytearray(10), object()])
+    with pytest.raises(TypeError, match="registered already"):
+        context.register([memory])
+    with pytest.raises(TypeError, match="list"):
+        context.write([bytearray(8)], memory.share("rw")[:8])
+
+
+def test_freed_memory_is_not_what_comes_after_it(open_context: OpenContext) -> None:
+    """The address comes back, the id never does: an older registration, and what peers had of it, is not used."""
+    owner, context, peer = (open_context(Options(sim_devices=0)) for _ in range(3))
+    target = peer.alloc(NBYTES, "cuda:1")
+    handle = target.share("rw")
+    addresses = set()
+    for round_ in range(4):
+        memory = owner.alloc(NBYTES, "cuda:0")
+        addresses.add(memory.address)
+        memory.fill(round_ + 1)
+        context.write(_raw(memory), handle).result(10)
+        assert target.read_bytes(NBYTES - 1) == bytes([round_ + 1])
+        memory.close()
+    assert len(addresses) < 4, "the test means nothing where no address ever comes back"
+    assert context.statistics().registrations == 1
+
+
+def test_what_is_not_all_allocated(open_context: OpenContext) -> None:
+    context = open_context(Options(sim_devices=0))
+    memory = context.alloc(NBYTES, "cuda:0")
+    for wrong in ((memory.address, NBYTES * 1000, "cuda:0"), (12345, 10, "cuda:0")):
+        with pytest.raises(zh.Unsupported, match="not all allocated on one GPU") as caught:
+            context.register(wrong)
+        assert caught.value.fix
+
+
+def test_another_device_than_it_is_on(open_context: OpenContext) -> None:
+    owner, context = open_context(Options(sim_devices=0)), open_context(Options(sim_devices=0))
+    memory = owner.alloc(NBYTES, "cuda:0")
+    with pytest.raises(ValueError, match="not on cuda:1"):
+        context.register((memory.address, NBYTES, "cuda:1"))
+    with pytest.raises(ValueError, match="no device is called"):
+        context.register((memory.address, NBYTES, "cuda:99"))
+
+
+def test_what_cannot_be_had(open_context: OpenContext) -> None:
+    context = open_context(Options(sim_devices=0))
+    with pytest.raises(zh.RegistrationFailed):
+        context.alloc(1 << 50, "cuda:0")
+    context.alloc(64, "cuda:0").close()
+
+
+def test_drivers_start_when_they_are_needed(open_context: OpenContext) -> None:
+    """A Context that moves host memory does not make its process one that uses GPUs: it may still fork."""
+    context = open_context(Options(sim_devices=0, providers=("shm", "tcp")))
+    peer = open_context(Options(sim_devices=0, providers=("shm", "tcp")))
+    target = peer.alloc(NBYTES)
+    context.write(bytearray(NBYTES), target.share("rw")).result(10)
+    assert context._registry._devices is None
+    assert any(device.kind == "cuda" for device in context.devices)

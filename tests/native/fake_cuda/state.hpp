@@ -1,0 +1,89 @@
+// GPUs in software below the driver's interface: what libcuda's functions do here is done with simulated devices, so
+// that everything above that interface runs and is tested where there is no GPU.
+//
+// FAKE_CUDA_DEVICES of them (2), seen through CUDA_VISIBLE_DEVICES as real ones are. Memory is a sim device's, which
+// the processor cannot touch; streams are threads. Kernels are those of src/zerohop/kernels by their names.
+#pragma once
+
+#include "accel/sim/sim.hpp"
+#include "accel/sim/sim_stream_core.hpp"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace fake {
+
+using zerohop::accel::Event;
+using zerohop::accel::sim::StreamCore;
+
+constexpr int kSuccess = 0;
+constexpr int kInvalidValue = 1;
+constexpr int kOutOfMemory = 2;
+constexpr int kNoDevice = 100;
+constexpr int kInvalidContext = 201;
+constexpr int kNotFound = 500;
+constexpr int kNotReady = 600;
+constexpr int kHostRegistered = 712;
+constexpr int kCaptureUnsupported = 900;
+
+struct Stream {
+    std::unique_ptr<zerohop::accel::Stream> stream;
+    uint64_t native = 0;
+    std::shared_ptr<Event> last;
+    StreamCore& core() const { return *reinterpret_cast<StreamCore*>(native); }
+};
+
+struct Context {
+    int device = 0; // as this process numbers them
+    Stream legacy;  // stream 0
+};
+
+struct Range {
+    size_t nbytes = 0;
+    int device = -1; // -1: host
+    uint64_t id = 0;
+    bool ours = false;    // can be shared
+    void* pool = nullptr; // that it comes from
+};
+
+// Memory for another process: by the number of a descriptor of its owner, which others reach through /proc.
+struct SharedHandle {
+    int pid;
+    int fd;
+    uint64_t mapped;
+    uint64_t nbytes;
+    char padding[40];
+};
+static_assert(sizeof(SharedHandle) == 64);
+
+struct State {
+    std::recursive_mutex mutex;
+    std::shared_ptr<zerohop::accel::SimDriver> driver;
+    std::vector<std::shared_ptr<zerohop::accel::Device>> devices;
+    std::vector<int> numbers; // of the machine, by this process's
+    std::vector<std::unique_ptr<Context>> contexts;
+    std::map<uint64_t, Range> ranges;
+    std::map<uint64_t, std::pair<std::shared_ptr<zerohop::accel::Imported>, int>> opened; // and how often
+    std::map<uint64_t, SharedHandle> given;                                               // by the ids of the ranges
+    uint64_t next_id = 1;
+
+    [[nodiscard]] std::map<uint64_t, Range>::iterator find(uint64_t address);
+};
+
+[[nodiscard]] State& state();
+// The current context of this thread; null: none.
+[[nodiscard]] Context* current();
+// That of stream 0 where `stream` is null; null without a context.
+[[nodiscard]] Stream* stream_of(void* stream);
+[[nodiscard]] int give(uint64_t address, const Range& range, SharedHandle& handle);
+[[nodiscard]] int take(const SharedHandle& handle, int device, uint64_t& address);
+// FAKE_CUDA_FULL is set: nothing more can be had.
+[[nodiscard]] bool full();
+[[nodiscard]] bool make_stream(int device, Stream& stream);
+
+} // namespace fake
+
+#define FAKE_CUDA extern "C" [[gnu::visibility("default")]] int

@@ -1,0 +1,406 @@
+// The driver of GPUs, over GPUs in software (fake_cuda): what it makes of memory, streams and page lists.
+#include "accel/gpu/gpu_driver.hpp"
+#include "engine/clock.hpp"
+#include "engine/sync.hpp"
+#include "memory/accelerators.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <sys/mman.h>
+#include <thread>
+#include <vector>
+
+using namespace zerohop;
+using namespace zerohop::accel;
+
+namespace {
+
+constexpr size_t kBytes = 1 << 20;
+
+std::vector<uint8_t> random_bytes(size_t nbytes) {
+    static std::mt19937_64 random{std::random_device{}()};
+    std::vector<uint8_t> bytes(nbytes);
+    std::generate(bytes.begin(), bytes.end(), [] { return static_cast<uint8_t>(random()); });
+    return bytes;
+}
+
+uint64_t at(const void* pointer) {
+    return reinterpret_cast<uint64_t>(pointer);
+}
+
+bool ends(const Event& event, uint64_t within_ns = 10 * kSecond) {
+    const uint64_t limit = now_ns() + within_ns;
+    while (event.query() == EventState::pending) {
+        if (now_ns() > limit) {
+            return false;
+        }
+        nap_shortly();
+    }
+    return true;
+}
+
+struct Gpu {
+    explicit Gpu(const shim::GpuApi& api = *shim::cuda())
+        : driver(make_gpu_driver(api)), devices(driver->devices()), stream(devices.at(0)->stream()) {}
+    ~Gpu() {
+        for (const auto& [device, address] : allocated) {
+            CHECK(devices.at(device)->free(address).ok());
+        }
+    }
+    Gpu(const Gpu&) = delete;
+    Gpu& operator=(const Gpu&) = delete;
+
+    uint64_t alloc(size_t nbytes, size_t device = 0) {
+        uint64_t address = 0;
+        REQUIRE(devices.at(device)->alloc(nbytes, address).ok());
+        allocated.emplace_back(device, address);
+        return address;
+    }
+    void copy(uint64_t dst, uint64_t src, size_t nbytes) const {
+        const CopySegment segment{dst, src, nbytes};
+        const auto event = stream->copy({&segment, 1});
+        REQUIRE(ends(*event));
+        REQUIRE(event->query() == EventState::done);
+    }
+    [[nodiscard]] std::vector<uint8_t> read(uint64_t address, size_t nbytes) const {
+        std::vector<uint8_t> bytes(nbytes);
+        copy(at(bytes.data()), address, nbytes);
+        return bytes;
+    }
+
+    std::shared_ptr<GpuDriver> driver;
+    std::vector<std::shared_ptr<Device>> devices;
+    std::unique_ptr<Stream> stream;
+    std::vector<std::pair<size_t, uint64_t>> allocated;
+};
+
+} // namespace
+
+TEST_CASE("gpu: devices are named, and known by what every process calls them") {
+    const Gpu gpu;
+    REQUIRE(gpu.devices.size() == 2);
+    const DeviceFacts first = gpu.devices[0]->facts();
+    const DeviceFacts second = gpu.devices[1]->facts();
+    CHECK(first.name == "cuda:0");
+    CHECK(second.name == "cuda:1");
+    CHECK(first.kind == "cuda");
+    CHECK(first.identity == "GPU-fafafafa-fafa-fafa-fafa-fafafafafa00");
+    CHECK(second.identity == "GPU-fafafafa-fafa-fafa-fafa-fafafafafa01");
+    CHECK(first.pci_address == "0000:f0:00.0");
+    CHECK(gpu.driver->why_none().empty());
+    CHECK(gpu.driver->capability(0) == 90);
+}
+
+TEST_CASE("gpu: memory is described by its allocation, whose id is never used twice") {
+    Gpu gpu;
+    const uint64_t address = gpu.alloc(kBytes, 1);
+    const Description whole = gpu.driver->describe(address);
+    CHECK(whole.kind == MemoryKind::device);
+    CHECK(whole.allocated_by == AllocatedBy::plain);
+    CHECK(whole.device == 1);
+    CHECK(whole.base == address);
+    CHECK(whole.size == kBytes);
+    CHECK(gpu.driver->describe(address + kBytes - 1).allocation_id == whole.allocation_id);
+    CHECK(gpu.driver->describe(address + kBytes).kind == MemoryKind::unknown);
+    const int on_stack = 0;
+    CHECK(gpu.driver->describe(at(&on_stack)).kind == MemoryKind::unknown);
+    REQUIRE(gpu.devices[1]->free(address).ok());
+    gpu.allocated.clear();
+    CHECK(gpu.driver->describe(address).kind == MemoryKind::unknown);
+    CHECK(gpu.driver->describe(gpu.alloc(kBytes, 1)).allocation_id != whole.allocation_id);
+}
+
+TEST_CASE("gpu: a command ends for whoever looks, however many came before and after it") {
+    Gpu gpu;
+    const uint64_t memory = gpu.alloc(kBytes);
+    const std::vector<uint8_t> data = random_bytes(kBytes);
+    std::vector<std::shared_ptr<Event>> events;
+    constexpr size_t kPiece = 1024;
+    for (size_t offset = 0; offset < kBytes; offset += kPiece) {
+        const CopySegment segment{memory + offset, at(data.data()) + offset, kPiece};
+        events.push_back(gpu.stream->copy({&segment, 1}));
+    }
+    CHECK(ends(*events[5]));
+    CHECK(ends(*events.back()));
+    CHECK(std::all_of(events.begin(), events.end(), [](const auto& e) { return e->query() == EventState::done; }));
+    CHECK(gpu.read(memory, kBytes) == data);
+}
+
+TEST_CASE("gpu: words are written after the copy") {
+    Gpu gpu;
+    const uint64_t memory = gpu.alloc(kBytes);
+    const std::vector<uint8_t> data = random_bytes(kBytes);
+    alignas(64) uint32_t words[2] = {};
+    const CopySegment segment{memory, at(data.data()), kBytes};
+    const Word then[] = {{at(&words[0]), 5}, {at(&words[1]), 6}};
+    CHECK(ends(*gpu.stream->copy({&segment, 1}, then)));
+    CHECK(words[0] == 5);
+    CHECK(words[1] == 6);
+}
+
+TEST_CASE("gpu: page lists, by kernels of each width, in batches and one copy after the other") {
+    static const shim::GpuApi without_batches = [] {
+        shim::GpuApi api = *shim::cuda();
+        api.copy_batch = nullptr;
+        return api;
+    }();
+    const shim::GpuApi* api = shim::cuda();
+    REQUIRE((api->copy_batch != nullptr));
+    bool kernels = false;
+    SUBCASE("by kernels") {
+        kernels = true;
+    }
+    SUBCASE("in batches") {}
+    SUBCASE("one after the other") {
+        api = &without_batches;
+    }
+    Gpu gpu(*api);
+    if (kernels) {
+        gpu.driver->load_kernels(0, "an image");
+    }
+    struct Shape {
+        size_t page;
+        size_t offset;
+        size_t count;
+    };
+    for (const auto& [page, offset, count] :
+         {Shape{4096, 0, 200}, {1000, 8, 200}, {1000, 4, 200}, {514, 2, 200}, {333, 1, 200}, {8, 0, 10'000}}) {
+        const std::vector<uint8_t> data = random_bytes(count * page);
+        const uint64_t from = gpu.alloc(count * page + 16) + offset;
+        const uint64_t to = gpu.alloc(count * page + 16) + offset;
+        gpu.copy(from, at(data.data()), data.size());
+        std::vector<uint64_t> src(count);
+        std::iota(src.begin(), src.end(), 0);
+        std::vector<uint64_t> dst = src;
+        std::shuffle(src.begin(), src.end(), std::mt19937_64{1});
+        std::shuffle(dst.begin(), dst.end(), std::mt19937_64{2});
+        CHECK(ends(*gpu.stream->copy_pages({to, from, dst, src, page}, {})));
+        std::vector<uint8_t> expected(data.size());
+        for (size_t i = 0; i < count; ++i) {
+            std::memcpy(expected.data() + dst[i] * page, data.data() + src[i] * page, page);
+        }
+        CHECK(gpu.read(to, data.size()) == expected);
+    }
+}
+
+TEST_CASE("gpu: host memory is registered once for all who ask, and given back by the last") {
+    Gpu gpu;
+    const Gpu other; // another Context of the process
+    constexpr size_t kPage = 4096;
+    auto* const base =
+        static_cast<std::byte*>(mmap(nullptr, 8 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    REQUIRE(base != MAP_FAILED);
+    const auto known = [&](size_t offset) { return gpu.driver->describe(at(base) + offset).kind == MemoryKind::host; };
+    REQUIRE(gpu.driver->register_host(base + 100, 3 * kPage).ok());
+    CHECK(known(100));
+    CHECK(known(100 + 3 * kPage - 1));
+    CHECK_FALSE(known(99)); // what lies beside it on its pages is not touched
+    CHECK_FALSE(known(100 + 3 * kPage));
+    REQUIRE(other.driver->register_host(base + kPage, kPage).ok());           // within that
+    CHECK_FALSE(gpu.driver->register_host(base + 2 * kPage, 4 * kPage).ok()); // partly: no driver takes that
+    CHECK(gpu.driver->unregister_host(base + 100).ok());
+    CHECK(known(100));
+    CHECK(other.driver->unregister_host(base + kPage).ok());
+    CHECK_FALSE(known(100));
+    CHECK_FALSE(gpu.driver->unregister_host(base).ok());
+    munmap(base, 8 * kPage);
+}
+
+TEST_CASE("gpu: what this process has exported it reaches under its own address, from each device") {
+    Gpu gpu;
+    const uint64_t address = gpu.alloc(kBytes, 1);
+    const Exported exported = gpu.driver->export_memory(address + 100, 1000);
+    CHECK(exported.form == "cuda-ipc");
+    CHECK(exported.device == gpu.devices[1]->facts().identity);
+    CHECK(exported.offset == 100);
+    const auto imported = gpu.driver->import_memory(exported);
+    for (const int device : {0, 1}) {
+        uint64_t reached = 0;
+        REQUIRE(imported->open(device, reached).ok());
+        CHECK(reached == address + 100);
+    }
+}
+
+// As libcuda declares them; the driver itself makes no pools.
+extern "C" int cuMemPoolCreate(void** pool, const int* properties);
+extern "C" int cuMemPoolDestroy(void* pool);
+extern "C" int cuMemAllocFromPoolAsync(uint64_t* address, size_t nbytes, void* pool, void* stream);
+
+TEST_CASE("gpu: memory of a pool is shared where the pool was made for it") {
+    Gpu gpu;
+    const shim::GpuApi& api = *shim::cuda();
+    void* context = nullptr;
+    REQUIRE(api.context_retain(&context, 0) == 0);
+    for (const int handle_types : {0, 1}) {
+        void* pool = nullptr;
+        const std::array<int, 22> properties{1, handle_types, 1, 0};
+        REQUIRE(cuMemPoolCreate(&pool, properties.data()) == 0);
+        REQUIRE(api.context_push(context) == 0);
+        uint64_t address = 0;
+        REQUIRE(cuMemAllocFromPoolAsync(&address, kBytes, pool, nullptr) == 0);
+        REQUIRE(api.context_pop(&context) == 0);
+        CHECK(gpu.driver->describe(address + 5).allocated_by == AllocatedBy::pool);
+        if (handle_types == 0) {
+            CHECK_THROWS_WITH_AS((void)gpu.driver->export_memory(address, kBytes),
+                                 doctest::Contains("not made to be shared"), NativeError);
+        } else {
+            const Exported exported = gpu.driver->export_memory(address + 100, 1000);
+            CHECK(exported.form == "cuda-pool");
+            CHECK(exported.offset == 100);
+            REQUIRE(exported.pieces.size() == 2);
+            CHECK(exported.pieces[0].nbytes == kBytes);
+            const Descriptor descriptor(exported.pieces[1].fd);
+            // This process's own, from each device.
+            const auto own = gpu.driver->import_memory(exported);
+            // As another process has it.
+            Exported theirs = exported;
+            theirs.process += 1;
+            const auto imported = gpu.driver->import_memory(theirs);
+            const auto bytes = random_bytes(kBytes);
+            gpu.copy(address, at(bytes.data()), kBytes);
+            for (const int device : {0, 1}) {
+                uint64_t reached = 0;
+                REQUIRE(own->open(device, reached).ok());
+                CHECK(reached == address + 100);
+                REQUIRE(imported->open(device, reached).ok());
+                CHECK(reached != address + 100);
+                std::vector<uint8_t> seen(1000);
+                gpu.copy(at(seen.data()), reached, seen.size());
+                CHECK(std::equal(seen.begin(), seen.end(), bytes.begin() + 100));
+            }
+            for (const auto change :
+                 {+[](Exported& e) { e.pieces[1].fd = -1; }, +[](Exported& e) { e.pieces[1].nbytes = 1; },
+                  +[](Exported& e) { e.pieces[0].handle.pop_back(); }, +[](Exported& e) { e.pieces.pop_back(); }}) {
+                Exported wrong = theirs;
+                change(wrong);
+                CHECK_THROWS_AS((void)gpu.driver->import_memory(wrong), NativeError);
+            }
+        }
+        REQUIRE(api.context_push(context) == 0);
+        CHECK(api.memory_free(address) == 0);
+        REQUIRE(api.context_pop(&context) == 0);
+        CHECK(cuMemPoolDestroy(pool) == 0);
+    }
+    CHECK(api.context_release(0) == 0);
+}
+
+TEST_CASE("gpu: memory that a peer describes wrongly is refused") {
+    Gpu gpu;
+    const Exported good = gpu.driver->export_memory(gpu.alloc(kBytes), kBytes);
+    const auto refused = [&](auto change) {
+        Exported wrong = good;
+        change(wrong);
+        try {
+            (void)gpu.driver->import_memory(wrong);
+        } catch (const NativeError& error) {
+            return error.outcome().status;
+        }
+        return Status::ok;
+    };
+    CHECK(refused([](Exported& e) { e.form = "cuda-other"; }) == Status::protocol);
+    CHECK(refused([](Exported& e) { e.pieces.clear(); }) == Status::protocol);
+    CHECK(refused([](Exported& e) { e.pieces[0].handle.pop_back(); }) == Status::protocol);
+    CHECK(refused([](Exported& e) { e.pieces[0].nbytes = 0; }) == Status::protocol);
+    CHECK(refused([](Exported& e) { e.offset = kBytes + 1; }) == Status::protocol);
+    CHECK(refused([](Exported& e) { e.nbytes = kBytes + 1; }) == Status::protocol);
+    CHECK(refused([](Exported& e) { e.form = "cuda-fd"; }) == Status::protocol);
+}
+
+extern "C" int fake_cuda_flushes(int more); // how often the driver was asked to flush
+
+TEST_CASE("gpu: what NICs write is flushed where a device does not order it, and nowhere else") {
+    for (const char* const ordering : {"100", "0"}) {
+        CAPTURE(std::string(ordering));
+        REQUIRE(setenv("FAKE_CUDA_ORDERING", ordering, 1) == 0);
+        const bool needed = std::string(ordering) == "0";
+        Accelerators accelerators({make_gpu_driver(*shim::cuda())});
+        CHECK(accelerators.devices().at(1)->needs_flush() == needed);
+        const int before = fake_cuda_flushes(0);
+        accelerators.flush_inbound(); // no NIC knows any of its memory
+        CHECK(fake_cuda_flushes(0) == before);
+        accelerators.expect_inbound(1);
+        accelerators.expect_inbound(1);
+        accelerators.flush_inbound();
+        accelerators.flush_inbound();
+        CHECK(fake_cuda_flushes(0) == before + (needed ? 2 : 0));
+    }
+    unsetenv("FAKE_CUDA_ORDERING");
+}
+
+TEST_CASE("gpu: a device's mark fires when all of its streams have come that far") {
+    shim::GpuApi older = *shim::cuda();
+    older.context_record = nullptr; // it waits instead
+    for (const shim::GpuApi* const api : std::array<const shim::GpuApi*, 2>{shim::cuda(), &older}) {
+        Gpu gpu(*api);
+        CAPTURE(api->context_record != nullptr);
+        CHECK(ends(*gpu.devices[0]->mark()));
+        const auto second = gpu.devices[0]->stream();
+        std::atomic<uint32_t> word{0};
+        std::shared_ptr<Event> mark;
+        const auto wait = second->wait32(at(&word), 1);
+        std::thread opens;
+        if (api->context_record != nullptr) {
+            mark = gpu.devices[0]->mark();
+            CHECK(mark->query() == EventState::pending);
+            CHECK(ends(*gpu.devices[1]->mark())); // another device's is not concerned
+            word = 1;
+        } else {
+            opens = std::thread([&] {
+                nap_shortly();
+                word = 1;
+            });
+            mark = gpu.devices[0]->mark();
+            CHECK(word == 1);
+            opens.join();
+        }
+        CHECK(ends(*mark));
+        CHECK(mark->query() == EventState::done);
+        CHECK(mark->outcome().ok());
+        CHECK(ends(*wait));
+    }
+}
+
+TEST_CASE("gpu: a stream follows another, and waits at a gate") {
+    Gpu gpu;
+    const uint64_t memory = gpu.alloc(kBytes);
+    // A stream as the user has one: by the library's own functions.
+    void* user = nullptr;
+    void* context = nullptr;
+    REQUIRE(shim::cuda()->context_retain(&context, 0) == 0);
+    REQUIRE(shim::cuda()->context_push(context) == 0);
+    REQUIRE(shim::cuda()->stream_create(&user, 1, 0) == 0);
+    const auto number = reinterpret_cast<uint64_t>(user);
+    const std::shared_ptr<Gate> gate = gpu.driver->gate(0, number);
+    const std::shared_ptr<Event> mark = gpu.driver->mark(0, number);
+    CHECK(mark->query() == EventState::pending);
+    REQUIRE(gpu.stream->follow(number).ok());
+    const std::vector<uint8_t> data = random_bytes(kBytes);
+    const CopySegment segment{memory, at(data.data()), kBytes};
+    const auto copied = gpu.stream->copy({&segment, 1});
+    CHECK_FALSE(ends(*copied, 20 * kMillisecond));
+    gate->open();
+    CHECK(ends(*mark));
+    CHECK(ends(*copied));
+    // The user's stream waits for one of ours.
+    REQUIRE(copied->hold(number).ok());
+    const auto after = gpu.driver->mark(0, number);
+    CHECK(ends(*after));
+    CHECK(shim::cuda()->stream_destroy(user) == 0);
+    REQUIRE(shim::cuda()->context_pop(&context) == 0);
+}
+
+TEST_CASE("gpu: more than there is cannot be had") {
+    const Gpu gpu;
+    uint64_t address = 1;
+    const Outcome outcome = gpu.devices[0]->alloc(size_t{1} << 50, address);
+    CHECK(outcome.status == Status::no_memory);
+    CHECK(address == 1);
+    CHECK_FALSE(gpu.devices[0]->free(12345).ok());
+}
