@@ -58,16 +58,21 @@ def test_rdma_ports(tmp_path: Path) -> None:
     assert (second.number, second.state, second.rate) == (2, "DOWN", "unknown")
 
 
-def test_gpu_with_its_driver_says_why_it_is_not_used(tmp_path: Path) -> None:
+def test_gpu_with_its_driver(tmp_path: Path) -> None:
     sysfs = Sysfs(tmp_path)
     sysfs.pci("0000:17:00.0", driver="nvidia", vendor="0x10de", device="0x2335", **{"class": "0x030200"})
     sysfs.put("proc/driver/nvidia/gpus/0000:17:00.0", information="Model: \t\t NVIDIA H200\nIRQ: 1")
     sysfs.pci("0000:00:02.0", driver="bochs", vendor="0x1234", **{"class": "0x030000"})  # some other display
     sysfs.pci("0000:00:1f.0", driver="snd", vendor="0x10de", **{"class": "0x040300"})  # the sound of a graphics card
-    (gpu,) = read_accelerators(tmp_path)
-    assert (gpu.name, gpu.kind, gpu.model, gpu.usable) == ("0000:17:00.0", "cuda", "NVIDIA H200", False)
+    (gpu,) = read_accelerators(tmp_path, {"cuda": ""})
+    assert (gpu.name, gpu.kind, gpu.model, gpu.usable) == ("0000:17:00.0", "cuda", "NVIDIA H200", True)
+    assert (gpu.why, gpu.fix) == ("", "")
+    (gpu,) = read_accelerators(tmp_path, {"cuda": "libcuda.so.1: cannot open shared object file"})
+    assert not gpu.usable
+    assert "libcuda.so.1" in gpu.why
+    assert gpu.fix
+    (gpu,) = read_accelerators(tmp_path, {})
     assert "no cuda driver" in gpu.why
-    assert not gpu.verified
 
 
 def test_gpu_without_its_driver_says_what_to_do(tmp_path: Path) -> None:

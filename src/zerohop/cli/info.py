@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from zerohop.machine import Accelerator, Listening, Machine, Nic, RdmaDevice, RdmaPort
+    from zerohop.machine.nvml import Nvidia
 
 _USABLE = "[green]usable[/]"
 _NOT = "[yellow]not usable[/]"
@@ -50,9 +51,16 @@ def show(machine: Machine, console: Console) -> None:
     facts.add_row("/dev/shm", f"{_size(memory.shared_total)}, {_size(memory.shared_free)} free")
     locked = _limit(limits.locked_memory)
     facts.add_row("limits", f"{limits.descriptors or 'unlimited'} descriptors, {locked} locked memory")
+    if machine.nvidia is not None:
+        facts.add_row("GPU driver", _driver(machine, machine.nvidia))
     facts.add_row("listens on", _listening(machine.listening))
     print_table(console, facts)
-    _section(console, "accelerators", _accelerators(machine.accelerators), "none (--sim-devices N simulates some)")
+    _section(
+        console,
+        "accelerators",
+        _accelerators(machine.accelerators, machine.nvidia),
+        "none (--sim-devices N simulates some)",
+    )
     _section(console, "network interfaces", _nics(machine.nics), "none")
     _section(console, "RDMA devices", _rdma(machine.rdma_devices), "none")
     providers = _grid()
@@ -98,12 +106,36 @@ def _listening(listening: Listening) -> str:
     return f"{where} ({'this host only' if listening.loopback else 'all who know the secret'})"
 
 
-def _accelerators(accelerators: tuple[Accelerator, ...]) -> Table:
+def _driver(machine: Machine, nvidia: Nvidia) -> str:
+    visible = machine.cuda_visible_devices
+    shown = {
+        None: "",
+        True: "\nopen kernel modules: GPU memory goes to NICs as dma-buf",
+        False: "\nno open kernel modules: GPU memory goes to NICs with nvidia_peermem only",
+    }[machine.nvidia_open_modules]
+    shown += "" if visible is None else f"\nCUDA_VISIBLE_DEVICES={escape(visible)}"
+    if nvidia.why_not:
+        return f"[yellow]unknown:[/] {escape(nvidia.why_not)}; zerohop doctor says more{shown}"
+    cuda = ", CUDA {}.{}".format(*nvidia.cuda) if nvidia.cuda else ""
+    return f"NVIDIA {escape(nvidia.driver)}{cuda}{shown}"
+
+
+def _peers(accelerator: Accelerator, nvidia: Nvidia | None) -> str:
+    """Which other GPUs it reaches, by what; and which it does not."""
+    lines: dict[str, list[str]] = {}
+    for pair in nvidia.pairs if nvidia is not None else ():
+        if accelerator.pci_address in (pair.a, pair.b):
+            how = f"reaches by {pair.link}" if pair.link else f"[yellow]does not reach[/] ({escape(pair.why)})"
+            lines.setdefault(how, []).append(pair.b if pair.a == accelerator.pci_address else pair.a)
+    return "".join(f"\n{how}: {', '.join(others)}" for how, others in lines.items())
+
+
+def _accelerators(accelerators: tuple[Accelerator, ...], nvidia: Nvidia | None) -> Table:
     grid = _grid()
     for accelerator in accelerators:
         label = "" if accelerator.verified or accelerator.kind == "sim" else "\n[magenta]not verified on hardware[/]"
         state = _state(accelerator.usable, accelerator.why, accelerator.fix)
-        grid.add_row(accelerator.name, escape(accelerator.model), state + label)
+        grid.add_row(accelerator.name, escape(accelerator.model), state + label + _peers(accelerator, nvidia))
     return grid
 
 

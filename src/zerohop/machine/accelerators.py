@@ -1,7 +1,12 @@
-"""Accelerators: the simulated ones that were asked for, and the graphics processors that PCI shows."""
+"""Accelerators: the simulated ones that were asked for, and the graphics processors that PCI shows.
+
+Whether a driver then starts is not tried: that takes some hundred milliseconds, and makes this a process that uses
+GPUs.
+"""
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +14,7 @@ from zerohop.machine import files
 from zerohop.machine.pci import numa_node
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 # PCI vendor -> (driver of this library, name, kernel modules that serve it)
@@ -16,6 +22,8 @@ _VENDORS = {
     0x10DE: ("cuda", "NVIDIA", ("nvidia",)),
     0x1002: ("hip", "AMD", ("amdgpu",)),
 }
+# Kinds of GPUs that the library has run on, and on which processors. docs/guarantees.md says which ones.
+_VERIFIED = {"cuda": "x86_64"}
 _CLASSES = (0x0300, 0x0302, 0x0380, 0x1200)  # VGA, 3D, other display controllers; processing accelerators
 
 
@@ -52,34 +60,54 @@ def simulated(names: tuple[str, ...]) -> tuple[Accelerator, ...]:
     return tuple(Accelerator(name, "sim", model, usable=True, why="", fix="", verified=False) for name in names)
 
 
-def read_accelerators(root: Path) -> tuple[Accelerator, ...]:
-    """Reads the graphics processors below `root`. None of them is usable: only the sim driver exists so far."""
+def read_open_modules(root: Path) -> bool | None:
+    """Whether NVIDIA's kernel modules are the open ones, which export GPU memory as dma-buf; None without them."""
+    version = files.text(root / "proc/driver/nvidia/version")
+    return None if version is None else "Open Kernel Module" in version
+
+
+def read_accelerators(root: Path, drivers: Mapping[str, str] | None = None) -> tuple[Accelerator, ...]:
+    """Reads the graphics processors below `root`.
+
+    Args:
+        root: of the file system that is looked at.
+        drivers: kinds of GPUs that the library has a driver for, and why it cannot be used; None: asks the library.
+    """
+    if drivers is None:
+        from zerohop import _native
+
+        drivers = _native.gpu_drivers()
     found = []
     for folder in files.entries(root / "sys/bus/pci/devices"):
         vendor = files.number(folder / "vendor")
         device_class = files.number(folder / "class")
         if vendor in _VENDORS and device_class is not None and device_class >> 8 in _CLASSES:
-            found.append(_accelerator(root, folder, vendor))
+            found.append(_accelerator(root, folder, vendor, drivers))
     return tuple(found)
 
 
-def _accelerator(root: Path, folder: Path, vendor: int) -> Accelerator:
+def _accelerator(root: Path, folder: Path, vendor: int, drivers: Mapping[str, str]) -> Accelerator:
     kind, maker, modules = _VENDORS[vendor]
     bound = files.link_name(folder / "driver")
     if bound not in modules:
         why = f"the kernel driver {modules[0]} does not serve it (bound: {bound or 'none'})"
         fix = f"install {maker}'s driver and load it: modprobe {modules[0]}"
+    elif kind not in drivers:
+        why = f"this version of zerohop has no {kind} driver; its memory can be copied to the host and registered there"
+        fix = ""
+    elif drivers[kind]:
+        why = drivers[kind]
+        fix = "install the driver's libraries; in a container, start it with the GPUs (docker run --gpus all)"
     else:
-        why = f"this version of zerohop has no {kind} driver; it moves the memory of sim devices and of the host"
-        fix = "copy to host memory and register that"
+        why = fix = ""
     return Accelerator(
         name=folder.name,
         kind=kind,
         model=_model(root, folder, maker),
-        usable=False,
+        usable=not why,
         why=why,
         fix=fix,
-        verified=False,
+        verified=kind in _VERIFIED and platform.machine() == _VERIFIED[kind],
         pci_address=folder.name,
         numa_node=numa_node(folder),
     )

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from zerohop.machine.accelerators import Accelerator, read_accelerators, simulated
+from zerohop.machine.accelerators import Accelerator, read_accelerators, read_open_modules, simulated
 from zerohop.machine.host import Cpu, Kernel, read_cpu, read_kernel
 from zerohop.machine.listening import Listening, describe
 from zerohop.machine.memory import Limits, MemorySizes, read_limits, read_memory
 from zerohop.machine.nics import Nic, RdmaDevice, read_nics, read_rdma_devices
+from zerohop.machine.nvml import Nvidia, read_nvidia
 from zerohop.machine.providers import ProviderFacts, read_providers
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What this machine and this process have."""
+    """What this machine and this process have; what NVIDIA's driver says is None without its GPUs."""
 
     zerohop: str
     cpu: Cpu
@@ -29,6 +31,9 @@ class Machine:
     rdma_devices: tuple[RdmaDevice, ...]
     providers: tuple[ProviderFacts, ...]
     listening: Listening
+    nvidia: Nvidia | None = None
+    cuda_visible_devices: str | None = None
+    nvidia_open_modules: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain dicts, lists, strings and numbers."""
@@ -63,13 +68,17 @@ def inspect(*, sim_devices: int | None = None, root: Path = Path("/")) -> Machin
     if wanted:
         with zerohop.Context(listen=None, sim_devices=wanted) as context:
             names = tuple(device.name for device in context.devices)
+    found = read_accelerators(root)
     return Machine(
         zerohop=package_version(),
         cpu=read_cpu(root),
         kernel=read_kernel(root),
         memory=read_memory(root),
         limits=read_limits(),
-        accelerators=simulated(names) + read_accelerators(root),
+        accelerators=simulated(names) + found,
+        nvidia=read_nvidia() if any(each.kind == "cuda" for each in found) else None,
+        cuda_visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        nvidia_open_modules=read_open_modules(root),
         nics=read_nics(root),
         rdma_devices=read_rdma_devices(root),
         providers=read_providers(),

@@ -5,12 +5,11 @@ from __future__ import annotations
 import platform
 from dataclasses import dataclass
 
-from zerohop.settings import PROVIDERS_TO_COME, not_in_this_version
-
 # What each provider has run on. Whatever is not listed here is labelled "not verified on hardware".
 _VERIFIED = {
     "shm": "x86_64",
     "tcp": "x86_64, loopback",
+    "p2p": "x86_64, NVIDIA H200 over NVLink and PCIe",
 }
 
 
@@ -36,7 +35,7 @@ class ProviderFacts:
 
 
 def read_providers() -> tuple[ProviderFacts, ...]:
-    """Asks the native module; providers that this version does not have are named too, as not usable."""
+    """Asks the native module."""
     from zerohop import _native
 
     return describe(_native.providers(), platform.machine())
@@ -49,17 +48,10 @@ def describe(probed: list[tuple[str, bool, str, str]], architecture: str) -> tup
         probed: name, usable, reason and fix of each provider of the native module.
         architecture: as `platform.machine()` names it.
     """
-    found = [
+    return tuple(
         ProviderFacts(name, usable, why, fix, _VERIFIED.get(name, ""), _label(name, architecture))
         for name, usable, why, fix in probed
-    ]
-    present = {provider.name for provider in found}
-    found += [
-        ProviderFacts(name, usable=False, why=not_in_this_version(name), fix="", verified_on="", label="")
-        for name in PROVIDERS_TO_COME
-        if name not in present
-    ]
-    return tuple(found)
+    )
 
 
 def _label(name: str, architecture: str) -> str:

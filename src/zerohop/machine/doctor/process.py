@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import resource
 from dataclasses import dataclass, field
@@ -10,13 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerohop.machine import files
+from zerohop.machine.nvml import read_nvidia
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from zerohop.machine.nvml import Nvidia
+
 _IPC_LOCK = 14  # CAP_IPC_LOCK in linux/capability.h
 _LIBRARIES = ("libibverbs.so.1", "libibverbs.so")
-_VARIABLES = ("ZEROHOP_", "RDMAV_", "IBV_", "KUBERNETES_SERVICE_HOST", "container")
+_VARIABLES = ("ZEROHOP_", "RDMAV_", "IBV_", "KUBERNETES_SERVICE_HOST", "container", "CUDA_VISIBLE_DEVICES")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,10 @@ class Process:
         verbs: what libibverbs says of each RDMA device (`zerohop._native.fabric_devices()`); None where it cannot be
             asked.
         fastest: gigabits a second that each network interface could do, of those whose driver says it.
+        gpu_drivers: what `zerohop._native.gpu_drivers()` says: kind of GPU, and why its library cannot be loaded, else
+            "".
+        nvidia: what NVIDIA's management library tells; None where it was not asked.
+        cuda_core: the Python package that compiles the copy kernels is installed.
     """
 
     locks_freely: bool
@@ -62,6 +70,9 @@ class Process:
     providers: tuple[tuple[str, bool, str, str], ...] = ()
     verbs: tuple[Mapping[str, Any], ...] | None = None
     fastest: Mapping[str, float] = field(default_factory=dict)
+    gpu_drivers: Mapping[str, str] = field(default_factory=dict)
+    cuda_core: bool = False
+    nvidia: Nvidia | None = None
 
 
 def read_process() -> Process:
@@ -81,6 +92,9 @@ def read_process() -> Process:
         providers=tuple(_native.providers()),
         verbs=_verbs_devices(),
         fastest={name: speed for name, speed in speeds.items() if speed is not None},
+        gpu_drivers=_native.gpu_drivers(),
+        cuda_core=_is_installed("cuda.core"),
+        nvidia=read_nvidia(),
     )
 
 
@@ -117,6 +131,13 @@ def _mapped_from(name: str) -> str:
         if Path(path).name.startswith(name):
             return f"/{path}"
     return name
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ImportError:  # not even the package that it is in
+        return False
 
 
 def _limit(which: int) -> Limit:

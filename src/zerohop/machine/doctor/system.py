@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerohop.machine import files
+from zerohop.machine.accelerators import read_open_modules
 from zerohop.machine.doctor import surroundings
 from zerohop.machine.doctor.hcas import Hca, library_folders, read_hca
 from zerohop.machine.doctor.pci_functions import Gpu, PciFunction, read_bridges, read_gpus, read_nic_functions
@@ -123,7 +124,6 @@ def read_system(root: Path = Path("/"), process: Process | None = None) -> Syste
     libraries = library_folders(root, process.ibverbs.path)
     hcas = tuple(read_hca(root, device, libraries) for device in read_rdma_devices(root))
     netdevs = tuple(dict.fromkeys(name for hca in hcas for port in hca.device.ports for name in port.netdevs))
-    nvidia = files.text(root / "proc/driver/nvidia/version")
     return System(
         zerohop=package_version(),
         kernel=kernel,
@@ -134,7 +134,7 @@ def read_system(root: Path = Path("/"), process: Process | None = None) -> Syste
         modules=surroundings.read_modules(root),
         command_line=tuple((files.text(root / "proc/cmdline") or "").split()),
         config=surroundings.read_config(root, kernel.release),
-        open_nvidia="Open Kernel Module" in nvidia if nvidia is not None else None,
+        open_nvidia=read_open_modules(root),
         memory_peers=surroundings.read_memory_peers(root),
         gpu_nodes=tuple(node.name for node in files.entries(root / "dev") if re.fullmatch(r"nvidia\d+|kfd", node.name)),
         uverbs=(root / "sys/class/infiniband_verbs").exists(),
