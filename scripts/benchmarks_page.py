@@ -8,15 +8,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from zerohop.cli.bench.report import describe_case, numbers
+from zerohop.cli.bench.report import describe_case, markdown, numbers
 from zerohop.cli.bench.results import Report, read_report
 from zerohop.cli.bench.targets import judge
 from zerohop.cli.console import human_bytes, human_time
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results" / "bench.json"
@@ -66,7 +63,7 @@ back. The bound is {bound:g} ms.
 
 
 def page(report: Report, deaths: list[dict[str, Any]]) -> str:
-    judged = [(row, verdict) for row in report.rows if (verdict := judge(row)) is not None]
+    judged = [(row, verdict) for row in report.rows for verdict in judge(row, report.rows)]
     met = sum(verdict.met for _, verdict in judged)
     targets = [
         (describe_case(row), verdict.measured, numbers(row)[-1], verdict.target, "yes" if verdict.met else "**no**")
@@ -78,11 +75,11 @@ def page(report: Report, deaths: list[dict[str, Any]]) -> str:
             HEAD.format(facts=facts(report)),
             PLOT,
             f"\n## Targets: {met} of {len(judged)} met\n\n",
-            table(("row", "measured", "floor", "target", "met"), targets),
+            markdown(("row", "measured", "floor", "target", "met"), targets),
             "\n## All rows\n\n",
-            table(("row", "median", "p99", "GB/s", "CPU for each", "floor"), rows),
+            markdown(("row", "median", "p99", "GB/s", "CPU for each", "floor"), rows),
             DEATH.format(bound=deaths[0]["bound_ms"]),
-            table(
+            markdown(
                 ("path", "memory touched", "in flight", "median", "worst", "pidfd"),
                 [
                     (
@@ -112,11 +109,6 @@ def facts(report: Report) -> str:
         f" {cpu['architecture']}){virtual}, {human_bytes(memory['total'])} of memory, Linux {kernel['release']}."
         f" {len(report.rows)} rows in {human_time(report.seconds)}.{noise} {verified}"
     )
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
 def main() -> int:

@@ -5,6 +5,7 @@ NB_MODULE(_floors, m) {
     m.doc() = "Raw limits of this machine: plain C++ that uses no zerohop code.";
     floors::bind_shared_copy(m);
     floors::bind_flag(m);
+    floors::bind_gpu(m);
     floors::bind_ring(m);
     floors::bind_socket(m);
 }

@@ -70,6 +70,48 @@ class Flag:
 
 FLAG_BYTES: int = 256
 
+PAGES_KERNEL: str = ...
+
+class GpuCopies:
+    """Copies between memory of two GPUs of this process."""
+
+    def __init__(self, source: int, target: int, nbytes: int) -> None: ...
+    def fill(
+        self, source: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)]
+    ) -> None:
+        """Fills the source, and clears the target."""
+
+    def take(self, target: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu")]) -> None:
+        """Copies what has arrived to `target`."""
+
+    def copy(self, nbytes: int, rounds: int, pull: bool) -> list[int]:
+        """A copy and a synchronisation of the stream; nanoseconds of each round."""
+
+    def copy_word(self, nbytes: int, rounds: int) -> list[int]:
+        """
+        A copy and a word that the stream writes, until the host sees it; nanoseconds of each round.
+        """
+
+    def pages(
+        self,
+        image: bytes,
+        source_pages: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        target_pages: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        page_bytes: int,
+        batch: int,
+        rounds: int,
+        pull: bool,
+        blocks: int,
+    ) -> list[int]:
+        """
+        One kernel per round, compiled from PAGES_KERNEL; nanoseconds of each round.
+        """
+
+def copy_all_pairs(gpus: int, nbytes: int, rounds: int) -> list[int]:
+    """
+    Every GPU copies to every other one at once; nanoseconds of each round.
+    """
+
 class Ring:
     """
     A single-producer single-consumer byte ring in a MAP_SHARED mapping of `fd`.

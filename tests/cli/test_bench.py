@@ -53,7 +53,7 @@ def test_transfers(name: str, provider: str) -> None:
 def test_batches() -> None:
     for row in rows("write", "--provider", "tcp", "--src", "host", "--dst", "host", "--bytes", "1000", "--batch", 16):
         assert row["batch"] == 16
-        assert row["GBps"] == pytest.approx(16_000 / row["p50_us"] / 1000, rel=0.01)
+        assert row["GBps"] == pytest.approx(16_000 / row["p50_us"] / 1000, rel=0.01, abs=5e-5)  # as it is rounded
 
 
 def test_places() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from zerohop import _floors
-from zerohop.cli.bench.floors import placed
+from zerohop.cli.bench.arrived import placed
 from zerohop.cli.payload import random_bytes
 
 if TYPE_CHECKING:

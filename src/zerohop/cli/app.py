@@ -24,13 +24,6 @@ class Fault(str, enum.Enum):
     flip_sweep = "flip-sweep"
 
 
-class Place(str, enum.Enum):
-    """Memory that the benchmark can move."""
-
-    host = "host"
-    sim = "sim"
-
-
 def _version(wanted: bool) -> None:
     if wanted:
         from zerohop.machine.facts import package_version
@@ -111,8 +104,10 @@ def bench(
         list[str] | None, typer.Argument(metavar="[NAME]...", help="write, read, write_notify, write_pages, …")
     ] = None,
     provider: Annotated[list[str] | None, typer.Option(help="Only this provider; may be repeated.")] = None,
-    src: Annotated[Place | None, typer.Option(help="Where the initiator's bytes are.")] = None,
-    dst: Annotated[Place | None, typer.Option(help="Where the other process's bytes are.")] = None,
+    src: Annotated[
+        str | None, typer.Option(metavar="PLACE", help="Where the bytes come from: host, sim, or a GPU such as cuda:0.")
+    ] = None,
+    dst: Annotated[str | None, typer.Option(metavar="PLACE", help="Where they go; host, sim, or cuda:1.")] = None,
     bytes: Annotated[  # noqa: A002
         str | None, typer.Option(metavar="N,N…", help="Sizes, as 8,64Ki,64Mi; of a page for the page lists.")
     ] = None,
@@ -130,8 +125,8 @@ def bench(
     request = Request(
         names=tuple(names or ()),
         providers=tuple(provider or ()),
-        src=src.value if src else None,
-        dst=dst.value if dst else None,
+        src=src,
+        dst=dst,
         sizes=bytes,
         batch=batch,
         wheel=wheel,

@@ -1,6 +1,7 @@
 """``zerohop bench``: measured between two processes, driven from Python, every byte verified, against raw floors."""
 
-from zerohop.cli.bench.plan import Case, Request, plan
+from zerohop.cli.bench.case import Case
+from zerohop.cli.bench.plan import Request, plan
 from zerohop.cli.bench.rows import Row
 from zerohop.cli.bench.runner import run
 

@@ -23,7 +23,7 @@ class BenchPeer:
     def __init__(self) -> None:
         """Opens nothing yet."""
         self._context: zerohop.Context | None = None
-        self._memory: LocalMemory | None = None
+        self._memories: list[LocalMemory] = []
 
     @property
     def context(self) -> zerohop.Context:
@@ -33,9 +33,9 @@ class BenchPeer:
 
     @property
     def memory(self) -> LocalMemory:
-        """The memory that the first process reaches."""
-        assert self._memory is not None, "allocate comes first"
-        return self._memory
+        """The memory that the first process reaches; of several the last."""
+        assert self._memories, "allocate comes first"
+        return self._memories[-1]
 
     def open(self, providers: list[str] | None, sim_devices: int, spin_us: float | None) -> Answer:
         """Opens a Context; spin_us None keeps the default."""
@@ -53,15 +53,14 @@ class BenchPeer:
         self._context = None
 
     def allocate(self, kind: str, nbytes: int) -> Answer:
-        """Makes memory and shares all of it."""
-        self._memory = LocalMemory(self.context, kind, nbytes)
-        return {"handle": bytes(self._memory.memory.share("rw")).hex()}
+        """Makes memory, besides what there is, and shares all of it."""
+        self._memories.append(LocalMemory(self.context, kind, nbytes))
+        return {"handle": bytes(self.memory.memory.share("rw")).hex()}
 
     def release(self) -> None:
-        """Closes the memory."""
-        if self._memory is not None:
-            self._memory.close()
-        self._memory = None
+        """Closes all memory."""
+        while self._memories:
+            self._memories.pop().close()
 
     def fill(self, seed: int, nbytes: int) -> None:
         """Fills the memory with random bytes."""
@@ -71,19 +70,23 @@ class BenchPeer:
         """Fills the memory with zeros."""
         self.memory.put(np.zeros(self.memory.memory.nbytes, np.uint8))
 
-    def digest(self, nbytes: int) -> Answer:
-        """Digests the first `nbytes` of the memory."""
-        return {"digest": self.memory.digest(nbytes)}
+    def digest(self, nbytes: int, number: int = -1) -> Answer:
+        """Digests the first `nbytes` of the memory, or of the one of that number."""
+        return {"digest": self._memories[number].digest(nbytes)}
+
+    def notify(self, handle: str, value: int) -> None:
+        """Gives the owner of a handle a notification."""
+        self.context.notify(zerohop.RemoteBuffer.from_bytes(bytes.fromhex(handle)), value).result(TIMEOUT)
 
     def poll(self, stop: int) -> None:
         """Waits in Python until the notification `stop` comes; how it waits is the Context's setting."""
         while self.context.notification(timeout=TIMEOUT).result().value != stop:
             pass
 
-    def pong(self, mode: str, rounds: int, message_bytes: int, seed: int, handle: str, total: int) -> Answer:
-        """Answers a ping-pong."""
+    def pong(self, mode: str, rounds: int, message_bytes: int, seed: int, handle: str, total: int, kind: str) -> Answer:
+        """Answers a ping-pong, from memory of `kind`."""
         remote = zerohop.RemoteBuffer.from_bytes(bytes.fromhex(handle))
-        source = LocalMemory(self.context, "numpy", total)
+        source = LocalMemory(self.context, kind, total)
         source.put(random_bytes(seed, total))
         cuts = [(i * message_bytes, (i + 1) * message_bytes) for i in range(rounds)]
         outlets = [(source.memory[first:end], remote[first:end]) for first, end in cuts]
@@ -162,11 +165,11 @@ class FloorPeer:
 def main() -> None:
     """Serves commands until the first process closes the pipe."""
     peer, floor = BenchPeer(), FloorPeer()
-    commands = ("open", "close", "allocate", "release", "fill", "clear", "digest", "poll", "pong", "read_digest")
+    commands = ("open", "close", "allocate", "release", "fill", "clear", "digest", "notify", "poll", "pong")
     floors = ("open", "shared_digest", "target_digest", "ring", "flag", "pong", "pong_asyncio", "receive")
     try:
         serve(
-            {name: getattr(peer, name) for name in (*commands, "cpu_seconds")}
+            {name: getattr(peer, name) for name in (*commands, "read_digest", "cpu_seconds")}
             | {f"floor_{name}": getattr(floor, f"floor_{name}") for name in floors}
         )
     finally:

@@ -7,31 +7,28 @@ import mmap
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from zerohop import _floors
 from zerohop.cli.bench import asyncio_floor
+from zerohop.cli.bench.arrived import FloorBroken, placed
+from zerohop.cli.bench.gpu_floors import GpuFloors
+from zerohop.cli.bench.gpu_plan import is_gpu
 from zerohop.cli.payload import Octets, digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zerohop.cli.bench.plan import Case
+    from zerohop.cli.bench.arrived import Pages
+    from zerohop.cli.bench.case import Case
     from zerohop.cli.peer import PeerProcess
-
-Pages: TypeAlias = NDArray[np.int64]
 
 _TIMEOUT: Final = 30.0
 _RING_BYTES: Final = 2 << 20
 MOST: Final = 500  # rounds of a floor at most: where others take the processors, two spinning processes starve
 _SMALL: Final = 64  # up to here a socket floor is a round trip, above it a stream with an answer at its end
-
-
-class FloorBroken(RuntimeError):
-    """A floor delivered wrong bytes: this machine, or the measurement, is not to be trusted."""
 
 
 class FloorDescriptors:
@@ -201,22 +198,22 @@ def one_way(here: Sequence[int], there: Sequence[int]) -> list[int]:
     return out + back
 
 
-def placed(source: Octets, here: Pages, there: Pages, page_bytes: int) -> Octets:
-    """Returns what a zeroed buffer holds after pages `here` of `source` were written to its pages `there`, in order."""
-    target = np.zeros_like(source)
-    pages = target[: source.size // page_bytes * page_bytes].reshape(-1, page_bytes)
-    origin = source[: source.size // page_bytes * page_bytes].reshape(-1, page_bytes)
-    pages[there] = origin[here]  # numpy keeps the last of several values for one index
-    return target
-
-
-def transfer_floor(floors: Floors, case: Case, pause: float) -> tuple[str, Callable[[Octets, int], list[int]]]:
+def transfer_floor(
+    floors: Floors, case: Case, pause: float
+) -> tuple[str | None, Callable[[Octets, int], list[int]] | None]:
     """Returns the floor of a `write` or `read` case: its name, and the function that measures (source, rounds).
+
+    None where there is none: between a host's memory and a GPU's, or of many small operations on a GPU.
 
     `source` holds one measurement's bytes, or several messages for the small socket floors. `pause` is what a case
     with a sleeping target waits before each measurement; its floor waits as long.
     """
     total = case.bytes * case.batch
+    if case.provider == "p2p":
+        if not (is_gpu(case.src) and is_gpu(case.dst)) or case.batch > 1:
+            return None, None
+        copies = GpuFloors(case, total)
+        return "C++ copy", lambda source, n: copies.copy(source[:total], n)
     if case.provider == "tcp":
         if total <= _SMALL:
             return "TCP socket, blocking", lambda source, n: floors.round_trip("tcp", source, total, n)

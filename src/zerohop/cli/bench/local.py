@@ -14,7 +14,7 @@ from zerohop.cli.bench.session import TIMEOUT
 from zerohop.cli.payload import digest, random_bytes
 
 if TYPE_CHECKING:
-    from zerohop.cli.bench.plan import Case
+    from zerohop.cli.bench.case import Case
     from zerohop.cli.bench.session import Effort, Session
 
 _COLD: Final = 7

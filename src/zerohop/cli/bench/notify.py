@@ -7,6 +7,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from zerohop.cli.bench.floors import MOST, one_way
+from zerohop.cli.bench.gpu_floors import GpuFloors
+from zerohop.cli.bench.gpu_plan import is_gpu
 from zerohop.cli.bench.rows import Row, Samples
 from zerohop.cli.payload import digest, random_bytes
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import zerohop
-    from zerohop.cli.bench.plan import Case
+    from zerohop.cli.bench.case import Case
     from zerohop.cli.bench.session import Session
 
     Outlets = list[tuple[zerohop.View, zerohop.RemoteBuffer]]
@@ -29,15 +31,17 @@ class WrongNotification(RuntimeError):
 
 def measure_notify(session: Session, case: Case) -> Row:
     """Measures one `write_notify` case: a ping-pong, each message in its own place, all of them compared at the end."""
+    assert case.src is not None
+    assert case.dst is not None
     asleep = case.mode == "await-asleep"
     count = session.effort.asleep if asleep else session.effort.repetitions(20_000, 100)
     nbytes = count * case.bytes
     floor_name, floor = _floor(session, case)
     samples = Samples()
     with (
-        session.local("host", nbytes) as source,
-        session.local("host", nbytes, alloc=case.form == "mapped") as inbox,
-        session.remote("host", case.form, nbytes) as remote,
+        session.local(case.src, nbytes) as source,
+        session.local(case.src, nbytes, alloc=case.form == "mapped") as inbox,
+        session.remote(case.dst, case.form, nbytes) as remote,
     ):
         answer_to = bytes(inbox.memory.share("w")).hex()
         cuts = [(i * case.bytes, (i + 1) * case.bytes) for i in range(count)]
@@ -50,6 +54,7 @@ def measure_notify(session: Session, case: Case) -> Row:
             source.put(payload)
             seed = 1000 + round_number
             request = {"mode": case.mode, "rounds": rounds, "message_bytes": case.bytes, "total": nbytes}
+            request["kind"] = "numpy" if case.dst == "host" else case.dst
             session.peer.begin("pong", **request, seed=seed, handle=answer_to)
             cpu = time.process_time_ns()
             if case.mode == "result":
@@ -135,6 +140,10 @@ def _check(value: int, expected: int) -> None:
 
 def _floor(session: Session, case: Case) -> tuple[str, Callable[[int], list[int]]]:
     floors = session.floors
+    if is_gpu(case.src) and is_gpu(case.dst):
+        message = random_bytes(1, case.bytes)
+        copies = GpuFloors(case, case.bytes)
+        return "C++ copy and word", lambda rounds: copies.copy_word(message, rounds)
     which = "tcp" if case.provider == "tcp" else "unix"
     socket = f"{'TCP' if which == 'tcp' else 'Unix'} socket"
     if case.mode == "await-asleep":

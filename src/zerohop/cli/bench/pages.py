@@ -7,31 +7,43 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from zerohop.cli.bench.floors import MOST, placed
+from zerohop.cli.bench.arrived import placed
+from zerohop.cli.bench.floors import MOST
+from zerohop.cli.bench.gpu_floors import GpuFloors, page_kernel
+from zerohop.cli.bench.gpu_plan import is_gpu
 from zerohop.cli.bench.rows import Row, Samples
 from zerohop.cli.payload import Octets, digest, random_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zerohop.cli.bench.floors import Pages
-    from zerohop.cli.bench.plan import Case
+    from zerohop.cli.bench.arrived import Pages
+    from zerohop.cli.bench.case import Case
     from zerohop.cli.bench.session import Session
 
 _SPAN: Final = 64 << 20
+_GPU_LISTS: Final = 4
 _LISTS: Final = 64  # calls take turns over as many lists, so that no call finds its pages in a near cache
 
 
 def measure_pages(session: Session, case: Case) -> Row:
     """Measures one page-list case. The lists share no page of the target, so that their order does not matter."""
-    span = max(_SPAN, case.bytes * case.batch)
+    assert case.src is not None
+    assert case.dst is not None
+    writing = case.name == "write_pages"
+    here, there = (case.src, case.dst) if writing else (case.dst, case.src)
+    on_gpus = is_gpu(here) or is_gpu(there)
+    span = max(_SPAN, case.bytes * case.batch * (_GPU_LISTS if on_gpus else 1))
     lists = max(1, min(_LISTS, span // (case.bytes * case.batch)))
     shuffle = np.random.default_rng(case.bytes).permutation
     used = lists * case.batch
     sources = shuffle(span // case.bytes)[:used].astype(np.int64)
     targets = shuffle(span // case.bytes)[:used].astype(np.int64)
     samples = Samples()
-    with session.local("host", span) as local, session.remote("host", case.form, span) as remote:
+    with (
+        session.local(here, span, mode=case.mode) as local,
+        session.remote(there, case.form, span, mode=case.mode) as remote,
+    ):
         cuts = [slice(i * case.batch, (i + 1) * case.batch) for i in range(lists)]
         pairs = [(sources[cut], targets[cut]) for cut in cuts]
         context = session.context
@@ -44,7 +56,7 @@ def measure_pages(session: Session, case: Case) -> Row:
             origin, destination = pairs[index % lists]
             context.read_pages(remote, local.memory, origin, destination, page_bytes=case.bytes).result()
 
-        once = write if case.name == "write_pages" else read
+        once = write if writing else read
         once(0)  # connects
         explanation = context.explain(local.memory, remote)
         start = time.perf_counter_ns()
@@ -53,12 +65,12 @@ def measure_pages(session: Session, case: Case) -> Row:
         # Every list is written in each round, and so can be verified.
         lists = session.effort.within_limit(estimate, lists)
         sources, targets = sources[: lists * case.batch], targets[: lists * case.batch]
-        floor_name, floor = _floor(session, case, sources, targets)
+        floor_name, floor = _floor(session, case, sources, targets, span)
         for round_number in range(session.effort.rounds):
             payload = random_bytes(round_number, span)
             count = session.effort.repetitions(estimate, lists)
-            samples.floor_ns += floor(payload, min(count, MOST))
-            if case.name == "write_pages":
+            samples.floor_ns += floor(payload, min(count, MOST)) if floor is not None else []
+            if writing:
                 local.put(payload)
                 session.peer.call("clear")
             else:
@@ -68,7 +80,6 @@ def measure_pages(session: Session, case: Case) -> Row:
                 once(0)
                 _run(once, count, samples)
             expected = digest(placed(payload, sources, targets, case.bytes))
-            writing = case.name == "write_pages"
             found = session.peer.call("digest", nbytes=span)["digest"] if writing else local.digest(span)
             samples.verified &= found == expected
     return samples.row(case, floor=floor_name, path=explanation)
@@ -87,9 +98,11 @@ def _run(once: Callable[[int], None], count: int, samples: Samples) -> None:
 
 
 def _floor(
-    session: Session, case: Case, sources: Pages, targets: Pages
-) -> tuple[str, Callable[[Octets, int], list[int]]]:
+    session: Session, case: Case, sources: Pages, targets: Pages, span: int
+) -> tuple[str | None, Callable[[Octets, int], list[int]] | None]:
     floors, nbytes, batch = session.floors, case.bytes, case.batch
+    if case.provider == "p2p":
+        return _gpu_floor(session, case, sources, targets, span)
     if case.form == "mapped":
         copy = floors.copy_pages if case.name == "write_pages" else floors.copy_pages_out
         return "memcpy per page", lambda payload, n: copy(payload, sources, targets, nbytes, batch, n)
@@ -98,3 +111,17 @@ def _floor(
     if case.form == "ring":
         return "memcpy", lambda payload, n: floors.copy_in(payload[: nbytes * batch], n)
     return "TCP socket stream", lambda payload, n: floors.tcp_stream(payload[: nbytes * batch], n)
+
+
+def _gpu_floor(
+    session: Session, case: Case, sources: Pages, targets: Pages, span: int
+) -> tuple[str | None, Callable[[Octets, int], list[int]] | None]:
+    if not (is_gpu(case.src) and is_gpu(case.dst)) or case.bytes % 16:
+        return None, None
+    devices = session.context._engine.devices()
+    number = next(each["index"] for each in devices if each["name"] == case.src)
+    image, _ = page_kernel(session.context._engine.capability(number))
+    if image is None:
+        return None, None
+    copies = GpuFloors(case, span)
+    return "C++ kernel", lambda payload, n: copies.pages(image, payload, sources, targets, case.bytes, case.batch, n)

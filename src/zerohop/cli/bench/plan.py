@@ -5,17 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from zerohop.cli.bench.case import Case
+from zerohop.cli.bench.gpu_plan import gpu_cases, is_gpu
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-NAMES: Final = ("write", "read", "write_notify", "write_pages", "read_pages", "register", "idle", "import")
-PROVIDERS: Final = ("shm", "tcp")
+NAMES: Final = (
+    *("write", "read", "write_notify", "write_pages", "read_pages", "register", "idle", "import"),
+    *("stream_wait", "all_pairs"),  # of GPUs alone
+)
+PROVIDERS: Final = ("p2p", "shm", "tcp")
+_HOST_PROVIDERS: Final = ("shm", "tcp")
 _KI, _MI, _GI = 1 << 10, 1 << 20, 1 << 30
 _SIZES: Final = (8, 8 * _KI, 1 * _MI, 64 * _MI)
 _SMALL: Final = 64  # up to here it matters whether the target is awake
 _PAGE_BYTES, _PAGES = 1 * _KI, 256
-_OBJECTS_BYTES: Final = 512
 _UNITS: Final = {"": 1, "k": 1000, "ki": _KI, "m": 10**6, "mi": _MI, "g": 10**9, "gi": _GI}
 
 
@@ -31,44 +37,6 @@ class Request:
     batch: int | None = None
     wheel: Path | None = None
     quick: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One row to measure.
-
-    Attributes:
-        name: one of NAMES, or "wheel".
-        provider: "shm", "tcp", or None where no transfer is measured.
-        src: "host" or "sim": where the bytes come from.
-        dst: where they go.
-        bytes: of one operation, or of one page.
-        batch: operations in flight, or pages in one operation.
-        form: "mapped" (memory that `Context.alloc` gave), "ring" (any other host memory), "stream" (TCP) or "staged"
-            (device memory).
-        mode: how the callers wait ("result", "await", "await-asleep"), or "cold" and "cached".
-        target: "polling" when the target's Python waits while its Context spins, "asleep" when everything there
-            sleeps; None: as it comes.
-    """
-
-    name: str
-    provider: str | None = None
-    src: str | None = None
-    dst: str | None = None
-    bytes: int = 0
-    batch: int = 1
-    form: str | None = None
-    mode: str | None = None
-    target: str | None = None
-
-    @property
-    def memory_bytes(self) -> int:
-        """What measuring it takes at least, in both processes together."""
-        if self.provider is None:
-            return self.bytes if self.name == "register" else 0
-        # The source, the target and the payload that they are compared with; and an object or two per operation.
-        objects = _OBJECTS_BYTES * self.batch if self.name in ("write", "read") else 0
-        return 3 * self.bytes * self.batch + objects
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
@@ -97,6 +65,7 @@ def plan(request: Request) -> list[Case]:
         for word in given:
             if word not in known:
                 raise ValueError(f"unknown {what} {word!r}; there are {', '.join(known)}")
+    request = replace(request, src=_place(request.src), dst=_place(request.dst))
     sizes = parse_sizes(request.sizes) if request.sizes else None
     names = request.names or NAMES
     cases = [case for name in NAMES if name in names for case in _of(name, request, sizes)]
@@ -107,7 +76,23 @@ def plan(request: Request) -> list[Case]:
     return cases
 
 
+def _place(word: str | None) -> str | None:
+    """The place that a word names; a kind of GPU stands for its first."""
+    if word is None or word in ("host", "sim"):
+        return word
+    kind, colon, number = word.partition(":")
+    if not is_gpu(kind) or (colon and not number.isdecimal()):
+        raise ValueError(f"{word!r} is no place; there are host, sim, and GPUs such as cuda:0")
+    return f"{kind}:{int(number or 0)}"
+
+
 def _of(name: str, request: Request, sizes: tuple[int, ...] | None) -> Iterable[Case]:
+    src, dst = request.src or request.dst, request.dst or request.src
+    if src is not None and dst is not None and (is_gpu(src) or is_gpu(dst)):
+        cases = list(gpu_cases(name, src, dst, sizes, request.batch))
+        return [case for case in cases if not request.providers or case.provider in request.providers]
+    if name in ("stream_wait", "all_pairs"):
+        return []
     if name in ("idle", "import", "register"):
         return [] if request.providers or request.src or request.dst else _without_transfer(name, sizes)
     if name in ("write", "read"):
@@ -136,7 +121,7 @@ def _transfers(name: str, sizes: tuple[int, ...] | None, *, mixed: bool) -> list
         cases += [replace(host, form="ring", target=target) for target in (("polling", "asleep") if small else (None,))]
         cases.append(replace(host, provider="tcp", form="stream"))
     for nbytes in sizes or (1 * _MI, 64 * _MI):
-        for provider in PROVIDERS:
+        for provider in _HOST_PROVIDERS:
             for src, dst in places:
                 cases.append(Case(name, provider, src, dst, nbytes, form="staged"))
     return cases

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from zerohop.cli.bench.rows import Row
 
 _SMALL = 64
-_COLOURS = {"mapped": "#1b6ca8", "ring": "#2a9d8f", "stream": "#e07a3f", "staged": "#8e5ea2"}
+_COLOURS = {"mapped": "#1b6ca8", "ring": "#2a9d8f", "stream": "#e07a3f", "staged": "#8e5ea2", "peer": "#5b8c2a"}
 
 
 class PlotUnavailable(RuntimeError):
@@ -70,8 +70,7 @@ def _bars(axes: Any, rows: Sequence[Row], value: str, floor: str, unit: str, tit
     for position, row in enumerate(rows):
         measured = getattr(row, value)
         axes.barh(position, measured, color=_COLOURS.get(row.form or "", "grey"), height=0.6)
-        verdict = judge(row)
-        mark = "" if verdict is None else f"  ({verdict.target})"
+        mark = "".join(f"  ({verdict.target})" for verdict in judge(row, rows)[:1])
         axes.text(measured, position, f" {measured:.3g}{mark}", va="center", fontsize=8)
         limit = getattr(row, floor)
         if limit is not None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from zerohop.cli.bench.plan import Case
+    from zerohop.cli.bench.case import Case
     from zerohop.cli.bench.rows import Row
 
 _LARGE = 64 << 10  # from here on the rate says more than the time
@@ -43,15 +43,16 @@ def print_rows(console: Console, rows: Sequence[Row]) -> None:
     table.add_column("measured", justify="right", no_wrap=True)
     table.add_column("target", no_wrap=True)
     for row in rows:
-        verdict = judge(row)
-        measured = target = ""
-        if verdict is not None:
-            target = f"[{'green' if verdict.met else 'red'}]{'✓' if verdict.met else '✗'} {verdict.target}[/]"
-            measured = verdict.measured
+        verdicts = judge(row, rows)
+        measured = "\n".join(verdict.measured for verdict in verdicts)
+        target = "\n".join(
+            f"[{'green' if verdict.met else 'red'}]{'✓' if verdict.met else '✗'} {verdict.target}[/]"
+            for verdict in verdicts
+        )
         wrong = "" if row.verified else " [bold red]WRONG BYTES[/]"
         table.add_row(describe_case(row) + wrong, *numbers(row), measured, target)
     print_table(console, table)
-    judged = [verdict for verdict in map(judge, rows) if verdict is not None]
+    judged = [verdict for row in rows for verdict in judge(row, rows)]
     if judged:
         console.print(f"targets met: {sum(verdict.met for verdict in judged)} of {len(judged)}")
 
@@ -67,6 +68,12 @@ def summarize(row: Row) -> str:
 def numbers(row: Row) -> tuple[str, str, str, str, str]:
     """Returns the median, the 99th percentile, the rate, the processor time and the floor as people read them."""
     return _time(row.p50_us), _time(row.p99_us), _rate(row.GBps), _time(row.cpu_us_per_op), _floor(row)
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table for a page of the documentation."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
 def _time(microseconds: float | None) -> str:

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from dataclasses import dataclass, fields
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from zerohop.machine import inspect
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_LIBRARIES = ("torch", "cuda-core", "cuda-bindings", "numpy")
 _COLUMNS = frozenset(field.name for field in fields(Row))
 
 
@@ -27,7 +29,8 @@ class Report:
         zerohop: version of the library.
         measured: when, in UTC.
         command: what was typed.
-        machine: processor, kernel and memory, as `zerohop info --json` has them.
+        machine: processor, kernel and memory, and on a machine with NVIDIA GPUs these and their driver, as `zerohop
+            info --json` has them; there also the versions of the libraries that matter.
         seconds: that it took.
         other_processors: how many processors other processes kept busy meanwhile; None where that is not known.
         rows: what was measured.
@@ -49,11 +52,29 @@ class Report:
             zerohop=machine["zerohop"],
             measured=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
             command=("zerohop", *sys.argv[1:]),
-            machine={key: machine[key] for key in ("cpu", "kernel", "memory")},
+            machine={key: machine[key] for key in ("cpu", "kernel", "memory")} | _gpus(machine),
             seconds=round(seconds, 1),
             other_processors=other_processors,
             rows=tuple(rows),
         )
+
+
+def _gpus(machine: dict[str, Any]) -> dict[str, Any]:
+    if machine["nvidia"] is None:
+        return {}
+    versions = {name: _version(name) for name in _LIBRARIES}
+    return {
+        "accelerators": machine["accelerators"],
+        "nvidia": machine["nvidia"],
+        "libraries": {name: version for name, version in versions.items() if version},
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def require_writable(target: Path) -> None:

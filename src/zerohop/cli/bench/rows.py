@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zerohop.cli.bench.plan import Case
+    from zerohop.cli.bench.case import Case
     from zerohop.paths import Explanation
 
 _OPTIONAL = ("form", "mode", "target", "path", "samples", "seconds", "cpu_s", "peer_cpu_s")

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.markup import escape
 
-from zerohop.cli.bench.floors import FloorBroken, FloorDescriptors, Floors
+import zerohop
+from zerohop.cli.bench.arrived import FloorBroken
+from zerohop.cli.bench.floors import FloorDescriptors, Floors
+from zerohop.cli.bench.gpu_plan import ALL_GPUS, is_gpu
+from zerohop.cli.bench.gpu_rows import measure_all_pairs, measure_stream_wait, measure_tensors
 from zerohop.cli.bench.local import measure_idle, measure_import, measure_register, weigh_wheel
 from zerohop.cli.bench.neighbours import NOISY, Neighbours
 from zerohop.cli.bench.notify import WrongNotification, measure_notify
 from zerohop.cli.bench.pages import measure_pages
-from zerohop.cli.bench.plan import Case, Request, plan
+from zerohop.cli.bench.plan import Request, plan
 from zerohop.cli.bench.plot import PlotUnavailable, draw, require_format
 from zerohop.cli.bench.report import describe_case, print_rows, summarize
 from zerohop.cli.bench.results import Report, require_writable, write_report
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from zerohop.cli.bench.case import Case
     from zerohop.cli.bench.rows import Row
 
 _COMMAND_TIMEOUT = 120.0
@@ -57,6 +62,7 @@ def run(request: Request, *, json_to: str | None, plot_to: Path | None) -> int:
     errors = make_console(stderr=True)
     try:
         cases = plan(request)
+        require_gpus(cases)
         require_memory(cases)
         if json_to is not None and json_to != "-":
             require_writable(Path(json_to))
@@ -119,6 +125,15 @@ def _verdict(console: Console, rows: list[Row], failure: BaseException | None) -
     return 1 if wrong else 0
 
 
+def require_gpus(cases: list[Case]) -> None:
+    """Raises ValueError, before anything is measured, for a case with a GPU that is not there."""
+    named = {place for case in cases for place in (case.src, case.dst) if is_gpu(place) and place != ALL_GPUS}
+    if named:
+        with zerohop.Context(listen=None) as context:
+            for place in sorted(filter(None, named)):
+                context._registry.device_index(place)
+
+
 def require_memory(cases: list[Case]) -> None:
     """Raises ValueError, before anything is measured, for a case that takes more memory than this machine has left."""
     available = read_memory(Path("/")).available
@@ -161,6 +176,12 @@ def _measure_one(session: Session, case: Case) -> Row:
         return measure_pages(session, case)
     if case.name == "write_notify":
         return measure_notify(session, case)
+    if case.name == "all_pairs":
+        return measure_all_pairs(session, case)
+    if case.name == "stream_wait":
+        return measure_stream_wait(session, case)
+    if case.name == "register" and is_gpu(case.src):
+        return measure_tensors(session, case)
     return measure_register(session, case) if case.name == "register" else measure_idle(session, case)
 
 

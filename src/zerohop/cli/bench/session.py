@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -62,14 +63,17 @@ class LocalMemory:
     """Memory of this process, with the means to fill and digest it whatever it is made of."""
 
     def __init__(self, context: zerohop.Context, kind: str, nbytes: int) -> None:
-        """Makes memory of `kind`: "numpy", "alloc" or "sim"."""
+        """Makes memory of `kind`: "numpy", "alloc", a device's name, or "expandable" and a GPU's name."""
         self.array: Octets | None = None
-        if kind == "numpy":
+        how, _, device = kind.rpartition(" ")
+        if how:
+            self.memory = context.register(_expandable_tensor(nbytes, device))
+        elif kind == "numpy":
             self.array = np.zeros(nbytes, np.uint8)
             self.array.fill(1)  # touch every page now
             self.memory = context.register(self.array)
         else:
-            self.memory = context.alloc(nbytes, device="host" if kind == "alloc" else "sim:0")
+            self.memory = context.alloc(nbytes, device="host" if kind == "alloc" else kind)
             if kind == "alloc":
                 self.array = self.memory.numpy()
 
@@ -103,18 +107,20 @@ class Session:
     connection: zerohop.Connection
 
     @contextmanager
-    def local(self, place: str, nbytes: int, *, alloc: bool = False) -> Iterator[LocalMemory]:
-        """Memory of this process at `place` ("host" or "sim"); host memory is a numpy array unless `alloc`."""
-        memory = LocalMemory(self.context, "sim" if place == "sim" else "alloc" if alloc else "numpy", nbytes)
+    def local(self, place: str, nbytes: int, *, alloc: bool = False, mode: str | None = None) -> Iterator[LocalMemory]:
+        """Memory of this process at `place` (see `Case`); host memory is a numpy array unless `alloc`."""
+        memory = LocalMemory(self.context, _kind(place, mode, alloc=alloc), nbytes)
         try:
             yield memory
         finally:
             memory.close()
 
     @contextmanager
-    def remote(self, place: str, form: str | None, nbytes: int) -> Iterator[zerohop.RemoteBuffer]:
+    def remote(
+        self, place: str, form: str | None, nbytes: int, *, mode: str | None = None
+    ) -> Iterator[zerohop.RemoteBuffer]:
         """Memory of the second process: of its device, from `Context.alloc` when the form is mapped, else numpy."""
-        kind = "sim" if place == "sim" else "alloc" if form == "mapped" else "numpy"
+        kind = _kind(place, mode, alloc=form == "mapped")
         answer = self.peer.call("allocate", kind=kind, nbytes=nbytes)
         try:
             yield zerohop.RemoteBuffer.from_bytes(bytes.fromhex(answer["handle"]))
@@ -136,6 +142,32 @@ class Session:
         yield
         self.context.notify(self.connection, STOP).result(TIMEOUT)
         self.peer.finish()
+
+
+def import_torch() -> Any:
+    """torch, which is there when a case that needs it was planned."""
+    return importlib.import_module("torch")
+
+
+def set_expandable(*, on: bool) -> None:
+    """What torch takes its memory from: segments that grow, made of virtual memory, or cudaMalloc."""
+    torch = import_torch()
+    torch.cuda.empty_cache()
+    setter = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+    (setter or torch.cuda.memory._set_allocator_settings)(f"expandable_segments:{on}")
+
+
+def _expandable_tensor(nbytes: int, device: str) -> object:
+    torch = import_torch()
+    set_expandable(on=True)
+    return torch.zeros(nbytes, dtype=torch.uint8, device=device)
+
+
+def _kind(place: str, mode: str | None, *, alloc: bool) -> str:
+    if place == "host":
+        return "alloc" if alloc else "numpy"
+    device = "sim:0" if place == "sim" else place
+    return f"expandable {device}" if mode == "expandable" else device
 
 
 @contextmanager

@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from zerohop.cli.bench.gpu_targets import GPU_TARGETS
+from zerohop.cli.bench.target import Target
 from zerohop.cli.console import human_bytes, human_time
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zerohop.cli.bench.rows import Row
 
 _MI = 1 << 20
 _HOST = {"src": "host", "dst": "host"}
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A limit for the rows whose fields are as in `fields`; exactly one of the limits is set.
-
-    Attributes:
-        fields: field name -> value.
-        max_us: limit of the median.
-        max_times_floor: limit of the median as a multiple of the floor's.
-        min_gbps: lower limit of the rate.
-        min_of_floor: lower limit of the rate as a part of the floor's.
-        max_cpu: limit of processor seconds per second, in each of the two processes.
-        max_bytes: limit of the size.
-    """
-
-    fields: dict[str, object] = field(default_factory=dict)
-    max_us: float | None = None
-    max_times_floor: float | None = None
-    min_gbps: float | None = None
-    min_of_floor: float | None = None
-    max_cpu: float | None = None
-    max_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +53,17 @@ TARGETS: Final = (
 )
 
 
-def judge(row: Row) -> Verdict | None:
-    """Compares a row with its target; None when there is none or the row lacks the numbers."""
-    for target in TARGETS:
-        if all(getattr(row, key) == value for key, value in target.fields.items()):
-            return _verdict(row, target)
-    return None
+def judge(row: Row, rows: Sequence[Row] = ()) -> list[Verdict]:
+    """Compares a row with its targets, and with other rows of its run where these say so."""
+    found = [_verdict(row, target, rows) for target in (*TARGETS, *GPU_TARGETS) if _fits(row, target.fields)]
+    return [verdict for verdict in found if verdict is not None]
 
 
-def _verdict(row: Row, target: Target) -> Verdict | None:
+def _fits(row: Row, fields: dict[str, object]) -> bool:
+    return all(getattr(row, key) == value for key, value in fields.items())
+
+
+def _verdict(row: Row, target: Target, rows: Sequence[Row]) -> Verdict | None:
     if target.max_us is not None and row.p50_us is not None:
         return Verdict(f"≤ {_time(target.max_us)}", _time(row.p50_us), row.p50_us <= target.max_us)
     if target.max_times_floor is not None and row.p50_us is not None and row.floor_p50_us:
@@ -91,6 +74,20 @@ def _verdict(row: Row, target: Target) -> Verdict | None:
     if target.min_of_floor is not None and row.GBps is not None and row.floor_GBps:
         ratio = row.GBps / row.floor_GBps
         return Verdict(f"≥ {target.min_of_floor:g} × floor", f"{ratio:.2f} ×", ratio >= target.min_of_floor)
+    if target.max_cpu_us is not None and row.cpu_us_per_op is not None:
+        limit_us, used = target.max_cpu_us, row.cpu_us_per_op
+        return Verdict(f"≤ {_time(limit_us)} of CPU", _time(used), used <= limit_us)
+    if target.min_of_row is not None and row.p50_us is not None:
+        other = next((each for each in rows if _fits(each, target.row) and each.p50_us), None)
+        if other is None or other.p50_us is None:
+            return None
+        ratio = other.p50_us / row.p50_us
+        what = other.mode or f"{other.src}→{other.dst}"
+        return Verdict(f"≥ {target.min_of_row:g} × {what}", f"{ratio:.2f} ×", ratio >= target.min_of_row)
+    if target.times_faster is not None and row.p50_us is not None:
+        ratio = target.than_us / row.p50_us
+        what = f"≥ {target.times_faster:g} × as fast as {_time(target.than_us)} (RdmaTransport, different fabric)"
+        return Verdict(what, f"{ratio:.1f} ×", ratio >= target.times_faster)
     if target.max_cpu is not None and row.cpu_s is not None and row.seconds:
         limit, most = target.max_cpu * row.seconds, max(row.cpu_s, row.peer_cpu_s or 0.0)
         return Verdict(f"≤ {human_time(limit)} in {human_time(row.seconds)}", human_time(most), most <= limit)

@@ -16,7 +16,7 @@ from zerohop.cli.payload import digest, random_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zerohop.cli.bench.plan import Case
+    from zerohop.cli.bench.case import Case
     from zerohop.cli.bench.session import Session
 
     Pairs: TypeAlias = Sequence[tuple[object, object]]
@@ -36,7 +36,10 @@ def measure_transfer(session: Session, case: Case) -> Row:
     here, there = (case.src, case.dst) if writing else (case.dst, case.src)
     assert here is not None
     assert there is not None
-    with session.local(here, total) as local, session.remote(there, case.form, total) as remote:
+    with (
+        session.local(here, total, mode=case.mode) as local,
+        session.remote(there, case.form, total, mode=case.mode) as remote,
+    ):
         cuts = [(i * case.bytes, (i + 1) * case.bytes) for i in range(slots)]
         views = [local.memory[first:end] for first, end in cuts]
         handles = [remote[first:end] for first, end in cuts]
@@ -56,7 +59,7 @@ def measure_transfer(session: Session, case: Case) -> Row:
                 count = session.effort.within_limit(estimate + pause * 1e9, session.effort.asleep)
             else:
                 count = session.effort.repetitions(estimate, slots // case.batch)
-            samples.floor_ns += floor(payload, min(count, MOST))
+            samples.floor_ns += floor(payload, min(count, MOST)) if floor is not None else []
             if not writing:
                 session.fill_remote(seed, total)
             with session.polling(case.target):

@@ -1,0 +1,19 @@
+#!/bin/bash
+# bench_gpu.sh [OPTION OF zerohop bench…]: the rows between two GPUs, or on the only one, into bench/results/gpu-N.json,
+# where N is how many GPUs this process sees; then the page and the README's table.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export PATH="$PWD/.venv/bin:$PATH"
+
+count=$(python - <<'COUNT'
+import zerohop
+
+with zerohop.Context(listen=None) as context:
+    print(sum(device.kind == "cuda" for device in context.devices))
+COUNT
+)
+[ "$count" -gt 0 ] || { echo "bench-gpu: no NVIDIA GPU can be used here; zerohop doctor says why" >&2; exit 1; }
+target=cuda:$((count > 1))
+mkdir -p bench/results
+zerohop bench --src cuda:0 --dst "$target" --json "bench/results/gpu-$count.json" "$@"
+python scripts/gpu_page.py write

@@ -1,0 +1,153 @@
+"""Write docs/benchmarks-gpu.md and the README's table from bench/results/gpu-*.json, or check that they are current.
+
+gpu_page.py write|check
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from zerohop.cli.bench.gpu_targets import SEED_US
+from zerohop.cli.bench.plot import draw
+from zerohop.cli.bench.report import describe_case, markdown, numbers
+from zerohop.cli.bench.results import Report, read_report
+from zerohop.cli.bench.targets import judge
+from zerohop.cli.console import human_bytes, human_time
+
+if TYPE_CHECKING:
+    from zerohop.cli.bench.rows import Row
+
+ROOT: Final = Path(__file__).parent.parent
+RESULTS: Final = ROOT / "bench" / "results"
+PAGE: Final = ROOT / "docs" / "benchmarks-gpu.md"
+README: Final = ROOT / "README.md"
+BEGIN, END = "<!-- GPU table: made by scripts/gpu_page.py -->\n", "<!-- end of the GPU table -->\n"
+
+HEAD: Final = """# Benchmarks between GPUs
+
+This page is made from `bench/results/gpu-*.json`: `make bench-gpu` measures on a machine with NVIDIA GPUs, and writes
+them. Two processes, driven from Python as a user would; every byte of every row was verified unless it says otherwise.
+How rows are measured is told in [benchmarks.md](benchmarks.md).
+
+| floor | what it is |
+|---|---|
+| C++ copy | `cuMemcpyAsync` between GPUs of one process, and a synchronisation; for reads, by the GPU that they go to |
+| C++ copy and word | the same, and a word that the stream writes after it, which the host spins on |
+| C++ kernel | one launch for each list of pages, whose numbers lie on the GPU already; of three grids the fastest |
+| C++ copies, all at once | each GPU to each other one, from one process |
+
+"expandable": memory of PyTorch's expandable segments; all other is `cudaMalloc`'s. RdmaTransport's column is what the
+documentation of torchcomms gives, over a NIC of 400 Gb/s between two hosts: **a different fabric** than NVLink, and the
+comparison says what a user gains on one host, not how the two libraries compare.
+"""
+
+
+def seed_table(report: Report) -> str:
+    """RdmaTransport's table beside ours."""
+    kept = {(row.name, row.bytes): row for row in report.rows if _plain(row)}
+    lines = []
+    for nbytes, seed_us in SEED_US.items():
+        write, read = kept.get(("write", nbytes)), kept.get(("read", nbytes))
+        if write is None or read is None or write.p50_us is None or read.p50_us is None:
+            continue
+        lines.append(
+            (
+                human_bytes(nbytes),
+                _time(seed_us),
+                f"{_time(write.p50_us)} ({seed_us / write.p50_us:.1f} ×)",
+                _time(read.p50_us),
+                _time(write.floor_p50_us),
+                f"{nbytes / write.p50_us / 1000:.1f} GB/s",
+            )
+        )
+    head = ("bytes", "RdmaTransport, 400 Gb/s NIC", "`write`, NVLink", "`read`", "C++ copy", "rate of `write`")
+    return markdown(head, lines)
+
+
+def page(reports: dict[str, Report]) -> str:
+    """The page, of all reports by their names."""
+    return HEAD + "".join(_section(name, report) for name, report in reports.items())
+
+
+def in_readme(text: str, report: Report) -> str:
+    """The README with the table of a report between its marks."""
+    begin, end = text.index(BEGIN) + len(BEGIN), text.index(END)
+    told = f"{_facts(report)} A different fabric, as the heads say.\n\n"
+    return f"{text[:begin]}\n{told}{seed_table(report)}\n{text[end:]}"
+
+
+def _section(name: str, report: Report) -> str:
+    judged = [(row, verdict) for row in report.rows for verdict in judge(row, report.rows)]
+    met = sum(verdict.met for _, verdict in judged)
+    targets = [
+        (describe_case(row), verdict.measured, numbers(row)[-1], verdict.target, "yes" if verdict.met else "**no**")
+        for row, verdict in judged
+    ]
+    rows = [(describe_case(row), *numbers(row)) for row in report.rows]
+    parts = [f"\n## {name}\n\n{_facts(report)}\n"]
+    if any(_plain(row) for row in report.rows):
+        parts.append(f"\n### Beside RdmaTransport\n\n{seed_table(report)}")
+    if targets:
+        parts.append(f"\n### Targets: {met} of {len(judged)} met\n\n")
+        parts.append(markdown(("row", "measured", "floor", "target", "met"), targets))
+    parts.append(f"\n### All rows\n\n{markdown(('row', 'median', 'p99', 'GB/s', 'CPU for each', 'floor'), rows)}")
+    return "".join(parts)
+
+
+def _plain(row: Row) -> bool:
+    between = (row.src, row.dst) == ("cuda:0", "cuda:1")
+    return between and row.provider == "p2p" and row.batch == 1 and row.mode is None
+
+
+def _facts(report: Report) -> str:
+    nvidia: dict[str, Any] = report.machine.get("nvidia") or {}
+    models = sorted({card["model"] for card in report.machine.get("accelerators", ())})
+    cuda = ".".join(map(str, nvidia.get("cuda") or ())) or "unknown"
+    libraries = ", ".join(f"{name} {version}" for name, version in report.machine.get("libraries", {}).items())
+    links = sorted({pair["link"] for pair in nvidia.get("pairs", ()) if pair["link"]})
+    wrong = sum(not row.verified for row in report.rows)
+    verified = "every byte verified" if not wrong else f"**{wrong} rows had wrong bytes**"
+    return (
+        f"zerohop {report.zerohop}, {report.measured[:10]}: {len(nvidia.get('gpus', ()))} × {', '.join(models)}"
+        f"{' over ' + ' and '.join(links) if links else ''}, driver {nvidia.get('driver', 'unknown')}, CUDA {cuda}, "
+        f"{libraries}. {len(report.rows)} rows in {human_time(report.seconds)}, {verified}."
+    )
+
+
+def _time(microseconds: float | None) -> str:
+    return "–" if microseconds is None else human_time(microseconds / 1e6)
+
+
+def main() -> int:
+    reports = {
+        f"{match[1]} GPU{'s' if match[1] != '1' else ''}": read_report(path)
+        for path in sorted(RESULTS.glob("gpu-*.json"))
+        if (match := re.fullmatch(r"gpu-(\d+)\.json", path.name))
+    }
+    if not reports:
+        print("no results of GPUs: make bench-gpu, on a machine that has some")
+        return 0
+    wanted = {PAGE: page(reports)}
+    if "2 GPUs" in reports:
+        wanted[README] = in_readme(README.read_text(encoding="utf-8"), reports["2 GPUs"])
+    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    if sys.argv[1:] == ["write"]:
+        for path in stale:
+            path.write_text(wanted[path], encoding="utf-8")
+        if importlib.util.find_spec("matplotlib") is not None:
+            for name, report in reports.items():
+                draw(report.rows, RESULTS / f"gpu-{name.partition(' ')[0]}.png")
+        return 0
+    for path in stale:
+        print(
+            f"{path.relative_to(ROOT)} differs from bench/results/: python scripts/gpu_page.py write", file=sys.stderr
+        )
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

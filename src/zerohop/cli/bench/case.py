@@ -1,0 +1,47 @@
+"""One row to measure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+_OBJECTS_BYTES: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One row to measure.
+
+    Attributes:
+        name: one of `plan.NAMES`, or "wheel".
+        provider: one of `plan.PROVIDERS`, or None where no transfer is measured.
+        src: "host", "sim", or a GPU such as "cuda:0": where the bytes come from.
+        dst: where they go.
+        bytes: of one operation, or of one page.
+        batch: operations in flight, or pages in one operation.
+        form: "mapped" (memory that `Context.alloc` gave), "ring" (any other host memory), "stream" (TCP) or "staged"
+            (device memory).
+        mode: how the callers wait ("result", "await", "await-asleep"); "cold", "cached", or a "list" of tensors;
+            "expandable" for memory of PyTorch's expandable segments.
+        target: "polling" when the target's Python waits while its Context spins, "asleep" when everything there
+            sleeps; None: as it comes.
+    """
+
+    name: str
+    provider: str | None = None
+    src: str | None = None
+    dst: str | None = None
+    bytes: int = 0
+    batch: int = 1
+    form: str | None = None
+    mode: str | None = None
+    target: str | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        """What measuring it takes at least, in both processes together."""
+        if self.provider is None:
+            return self.bytes if self.name == "register" else 0
+        # The source, the target and the payload that they are compared with; and an object or two per operation.
+        objects = _OBJECTS_BYTES * self.batch if self.name in ("write", "read") else 0
+        return 3 * self.bytes * self.batch + objects
