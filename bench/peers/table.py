@@ -1,0 +1,90 @@
+"""The rows as tables in Markdown, which reads well on a terminal too: one column for each peer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bench.peers.report import Report, Row
+
+OURS: Final = "zerohop"
+TITLES: Final = {
+    "write": "One write, GPU 0 to GPU 1",
+    "write_expandable": "One write from and to PyTorch's expandable segments",
+    "write_pages": "A list of random pages within 64 MiB",
+    "read": "One read, GPU 1 to GPU 0",
+}
+
+
+def size(nbytes: int) -> str:
+    """8 B, 64 KiB, 256 MiB."""
+    for shift, unit in ((20, "MiB"), (10, "KiB")):
+        if nbytes >= 1 << shift and nbytes % (1 << shift) == 0:
+            return f"{nbytes >> shift} {unit}"
+    return f"{nbytes} B"
+
+
+def duration(microseconds: float) -> str:
+    """4.21 µs, 13.1 ms."""
+    return f"{microseconds:.3g} µs" if microseconds < 999.5 else f"{microseconds / 1000:.3g} ms"
+
+
+def rate(gbps: float) -> str:
+    """0.31 GB/s, 378 GB/s."""
+    return f"{gbps:.0f} GB/s" if gbps >= 100 else f"{gbps:.3g} GB/s"
+
+
+def what(row: Row) -> str:
+    """The size, or for a list of pages how many of which."""
+    return size(row.bytes) if row.batch == 1 else f"{row.batch} × {size(row.bytes)}"
+
+
+def peers(rows: Sequence[Row]) -> list[str]:
+    """Their names in the order of the columns: ours, then as they were measured."""
+    names = dict.fromkeys(row.peer for row in rows)
+    return sorted(names, key=lambda name: name != OURS)
+
+
+def cell(row: Row | None, ours: Row | None) -> str:
+    """Time, rate, and how many times zerohop's time that is."""
+    if row is None:
+        return "–"
+    parts = [duration(row.p50_us), rate(row.GBps)]
+    if ours is not None and ours is not row:
+        parts.append(f"{row.p50_us / ours.p50_us:.2f}×")
+    mark = {True: "", None: " †", False: " **wrong bytes**"}[row.verified]
+    return ", ".join(parts) + mark
+
+
+def sections(report: Report) -> list[tuple[str, str]]:
+    """Title and table of everything that several peers could have; then the rest."""
+    found = []
+    for name, title in TITLES.items():
+        rows = [row for row in report.rows if row.name == name]
+        if rows:
+            found.append((title, _side_by_side(rows)))
+    rest = [row for row in report.rows if row.name not in TITLES]
+    if rest:
+        lines = [(row.peer, row.name, what(row), cell(row, None), row.note) for row in rest]
+        found.append(("Other rows", markdown(("peer", "row", "size", "measured", "how"), lines)))
+    return found
+
+
+def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table."""
+    every = [head, ["---"] * len(head), *lines]
+    return "".join(f"| {' | '.join(each.replace('|', chr(92) + '|') for each in line)} |\n" for line in every)
+
+
+def _side_by_side(rows: Sequence[Row]) -> str:
+    names = peers(rows)
+    lines: dict[tuple[int, int], dict[str, Row]] = {}
+    for row in rows:
+        lines.setdefault((row.bytes, row.batch), {})[row.peer] = row
+    cells = [
+        [what(next(iter(line.values()))), *(cell(line.get(name), line.get(OURS)) for name in names)]
+        for line in lines.values()
+    ]
+    return markdown(["size", *names], cells)

@@ -1,0 +1,261 @@
+"""What every peer is asked to do: the cases, their payloads, and the measuring of one case by two processes.
+
+Rank 0 calls, rank 1 owns the memory at the other end. In each round the payload is new, and every byte that is to be
+written holds its complement before; afterwards the whole range is compared, pages that nobody named too.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from multiprocessing.connection import Connection
+
+Octets: TypeAlias = NDArray[np.uint8]
+Pages: TypeAlias = NDArray[np.int64]
+
+KI, MI = 1 << 10, 1 << 20
+# Of the table in the source document that this is measured against.
+SIZES: Final = (8 * KI, 64 * KI, 512 * KI, 1 * MI, 4 * MI, 16 * MI, 64 * MI, 256 * MI)
+QUICK_SIZES: Final = (64 * KI, 1 * MI, 64 * MI)
+PAGES: Final = 4096
+PAGE_SIZES: Final = (16 * KI, 1 * KI)
+_PAGES_WITHIN: Final = 64 * MI
+_UNTOUCHED: Final = 0xA5
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row to measure.
+
+    Attributes:
+        name: `write`, `read`, `write_pages`, or one that a peer alone has.
+        bytes: of one operation, or of one page, which then divides 64 MiB.
+        batch: pages in one operation.
+        memory: "expandable" where the memory must be of that kind, else "".
+    """
+
+    name: str
+    bytes: int
+    batch: int = 1
+    memory: str = ""
+
+    @property
+    def span(self) -> int:
+        """Bytes of memory that it is about, in each process."""
+        return self.bytes if self.batch == 1 else max(_PAGES_WITHIN, self.bytes * self.batch)
+
+    @property
+    def row_name(self) -> str:
+        """What the results call it."""
+        return f"{self.name}_{self.memory}" if self.memory else self.name
+
+    def pages(self) -> tuple[Pages, Pages]:
+        """Numbers of the source's pages and of the target's; random, the same in both processes."""
+        shuffle = np.random.default_rng(self.bytes).permutation
+        count = self.span // self.bytes
+        return shuffle(count)[: self.batch].astype(np.int64), shuffle(count)[: self.batch].astype(np.int64)
+
+
+def cases(*, quick: bool = False) -> tuple[Case, ...]:
+    """All that a peer may be asked, what matters most first: a peer that hangs keeps the rows that it had."""
+    sizes = QUICK_SIZES if quick else SIZES
+    lists = [Case(name, page, PAGES) for name in ("write_pages", "write_pages_reposted") for page in PAGE_SIZES]
+    return (*(Case("write", nbytes) for nbytes in sizes), *lists, *(Case("read", nbytes) for nbytes in sizes))
+
+
+EXPANDABLE_CASES: Final = (Case("write", 64 * MI, memory="expandable"),)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much to measure.
+
+    Attributes:
+        rounds: of one case.
+        seconds: of measuring in one round.
+        most: operations of one round.
+        limit: seconds after which a case begins no other round.
+    """
+
+    rounds: int
+    seconds: float
+    most: int
+    limit: float
+
+    def count(self, seconds: float) -> int:
+        """How often to measure in one round what takes about as long."""
+        least = 5 if seconds < self.seconds else 1
+        return max(least, min(self.most, int(self.seconds / max(seconds, 1e-9))))
+
+
+FULL: Final = Effort(rounds=5, seconds=0.1, most=200, limit=6.0)
+QUICK: Final = Effort(rounds=2, seconds=0.03, most=50, limit=2.0)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What the two processes of a peer are told: devices by rank ("cuda:0" or "cpu"), cases and effort."""
+
+    devices: tuple[str, str]
+    cases: tuple[Case, ...]
+    effort: Effort
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two processes: what it was told, and its connections to the other one and to who started it."""
+
+    rank: int
+    spec: Spec
+    link: Connection
+    results: Connection
+
+    @property
+    def device(self) -> str:
+        """Where this process's memory is."""
+        return self.spec.devices[self.rank]
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of each process, for all cases."""
+        return max(case.span for case in self.spec.cases)
+
+    def report(
+        self, case: Case, seconds: Sequence[float], *, verified: bool | None, note: str = "", name: str | None = None
+    ) -> None:
+        """Gives one row to who started the process. `verified` is None where nobody compared."""
+        median = statistics.median(seconds)
+        row = {
+            "name": name or case.row_name,
+            "bytes": case.bytes,
+            "batch": case.batch,
+            "p50_us": round(median * 1e6, 3),
+            "GBps": round(case.bytes * case.batch / median / 1e9, 4),
+            "verified": verified,
+            "note": note,
+        }
+        self.results.send(("row", row))
+
+
+class Half(ABC):
+    """One process's half of a peer that this file measures."""
+
+    names: ClassVar[frozenset[str]] = frozenset({"write"})
+    note: str = ""
+
+    @abstractmethod
+    def put(self, data: Octets) -> None:
+        """Fills this process's memory from its start; on return the bytes are there."""
+
+    @abstractmethod
+    def holds(self, data: Octets) -> bool:
+        """Whether this process's memory begins with these bytes."""
+
+    @abstractmethod
+    def once(self, case: Case, sources: Pages, targets: Pages) -> Callable[[], object]:
+        """On rank 0: what does the case's operation once, and returns when it is done."""
+
+    def answer(self, case: Case, count: int) -> None:
+        """On rank 1: its part in `count` operations; nothing, where the caller alone works."""
+        del case, count
+
+
+@dataclass(frozen=True)
+class Payload:
+    """Bytes of one round: of the source, and of the target before and after."""
+
+    source: Octets
+    before: Octets
+    after: Octets
+
+    @classmethod
+    def of(cls, case: Case, seed: int) -> Payload:
+        """The same for the same arguments in every process."""
+        words = np.random.Generator(np.random.SFC64(seed)).integers(0, 1 << 64, (case.span + 7) // 8, dtype=np.uint64)
+        source = words.view(np.uint8)[: case.span]
+        if case.batch == 1:
+            return cls(source, ~source, source)
+        sources, targets = case.pages()
+        pages = source.reshape(-1, case.bytes)[sources]
+        before = np.full(case.span, _UNTOUCHED, np.uint8)
+        after = before.copy()
+        before.reshape(-1, case.bytes)[targets] = ~pages
+        after.reshape(-1, case.bytes)[targets] = pages
+        return cls(source, before, after)
+
+
+def run(half: Half, side: Side) -> None:
+    """Measures all cases that the half has: rank 0 leads, rank 1 does as it is told."""
+    if side.rank:
+        _follow(half, side)
+        return
+    for case in side.spec.cases:
+        if case.name in half.names:
+            _measure(half, side, case)
+    side.link.send(("end",))
+
+
+def _measure(half: Half, side: Side, case: Case) -> None:
+    effort, link = side.spec.effort, side.link
+    begun = time.monotonic()
+    once = half.once(case, *case.pages())
+
+    def operations(count: int) -> list[float]:
+        link.send(("run", case, count))
+        taken = [_timed(once) for _ in range(count)]
+        link.recv()
+        return taken
+
+    operations(2)  # connects, maps, compiles
+    count = effort.count(min(operations(3)))
+    taken: list[float] = []
+    verified = True
+    for seed in range(effort.rounds):
+        if seed and time.monotonic() - begun > effort.limit:
+            break
+        payload = Payload.of(case, seed)
+        link.send(("place", case, seed))
+        half.put(payload.before if case.name == "read" else payload.source)
+        link.recv()
+        taken += operations(count)
+        link.send(("verify",))
+        there: bool = link.recv()
+        verified &= there and (case.name != "read" or half.holds(payload.after))
+    side.report(case, taken, verified=verified, note=half.note)
+
+
+def _follow(half: Half, side: Side) -> None:
+    link = side.link
+    expected: Octets | None = None
+    while True:
+        command, *arguments = link.recv()
+        if command == "end":
+            return
+        answer: bool | None = None
+        if command == "run":
+            half.answer(*arguments)
+        elif command == "place":
+            case, seed = arguments
+            payload = Payload.of(case, seed)
+            half.put(payload.source if case.name == "read" else payload.before)
+            # A read must leave its source as it was.
+            expected = payload.source if case.name == "read" else payload.after
+        else:
+            assert expected is not None
+            answer = half.holds(expected)
+        link.send(answer)
+
+
+def _timed(once: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    once()
+    return time.perf_counter() - start

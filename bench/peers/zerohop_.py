@@ -1,0 +1,48 @@
+"""zerohop: write, read and write_pages between registered tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from bench.peers import workload
+from bench.peers.tensors import TensorHalf
+
+import zerohop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bench.peers.workload import Case, Pages, Side
+
+_TIMEOUT = 60.0
+
+
+class _Half(TensorHalf):
+    """A Context, and the tensor registered with it."""
+
+    names: ClassVar[frozenset[str]] = frozenset({"write", "read", "write_pages"})
+
+    def __init__(self, side: Side) -> None:
+        """Registers, and hands the handle over."""
+        super().__init__(side)
+        self.context = zerohop.Context(timeout=_TIMEOUT)
+        self.memory = self.context.register(self.tensor)
+        if side.rank:
+            side.link.send(bytes(self.memory.share("rw")))
+        else:
+            self.remote = zerohop.RemoteBuffer.from_bytes(side.link.recv())
+            self.note = str(self.context.explain(self.memory, self.remote))
+
+    def once(self, case: Case, sources: Pages, targets: Pages) -> Callable[[], object]:
+        context, here, there = self.context, self.memory[: case.span], self.remote[: case.span]
+        if case.name == "write_pages":
+            return lambda: context.write_pages(here, there, sources, targets, page_bytes=case.bytes).result()
+        if case.name == "read":
+            return lambda: context.read(there, here).result()
+        return lambda: context.write(here, there).result()
+
+
+def run(side: Side) -> None:
+    """Both processes' part."""
+    side.results.send(("version", zerohop.__version__))
+    workload.run(_Half(side), side)
