@@ -66,13 +66,21 @@ def _mappings() -> Counter[str]:
 
 def _threads() -> Counter[str]:
     found: Counter[str] = Counter()
-    for task in os.listdir("/proc/self/task"):
+    for task in _tasks():
         try:
             with open(f"/proc/self/task/{task}/comm", "rb") as file:
                 found[file.read().decode().strip()] += 1
         except (FileNotFoundError, ProcessLookupError):
             continue
     return found
+
+
+def _tasks() -> list[str]:
+    """Numbers of the threads. A thread that ends while the kernel lists them makes it leave out one that lives on."""
+    tasks, before = os.listdir("/proc/self/task"), None
+    while tasks != before:
+        tasks, before = os.listdir("/proc/self/task"), tasks
+    return tasks
 
 
 def shared_memory_prefix() -> str:
