@@ -4,7 +4,9 @@
 #include "provider/verbs/endpoint.hpp"
 #include "verbs_fixture.hpp"
 
+#include <atomic>
 #include <poll.h>
+#include <thread>
 
 using namespace zerohop;
 using namespace zerohop::test;
@@ -313,6 +315,46 @@ TEST_CASE("verbs events: a page list with a page that may not be reached fails a
     CHECK(run(pair.a, lying, page_request(Kind::write, here, there, 512, 3)) == kRemoteAccess);
     CHECK(pair.a.engine->wait([&] { return pair.a.lane->idle(); }, soon(), 0));
     CHECK_FALSE(pair.b.engine->pop_notification(0, 0, false)); // nothing was announced
+}
+
+TEST_CASE("verbs events: a peer that dies has denied nothing, though its memory goes before its queue pairs") {
+    for (const bool pages : {false, true}) {
+        CAPTURE(pages);
+        Presence life;
+        std::atomic<bool> alive{false};
+        std::thread process([&] {
+            life.hold();
+            alive = true;
+            alive.notify_one();
+            alive.wait(true);
+        });
+        alive.wait(false);
+        VerbsPair pair({.options_a = with(kRoce, {{"queue_pairs", 1}}), .life_of_b = &life});
+        const Reach reach = pair.reach(128 * 512);
+        Route lie = *pair.a.engine->route(reach.route);
+        lie.keys = make_pinnable<RemoteKeys>(lie.keys->address, lie.remote_nbytes, kReadWrite,
+                                             std::vector<uint32_t>{lie.keys->keys[0] ^ 1U}, true);
+        const uint64_t gone = pair.a.engine->add_route(std::move(lie));
+        std::vector<uint64_t> here;
+        std::vector<uint64_t> there;
+        for (uint64_t i = 0; i < 64; ++i) {
+            here.push_back(i);
+            there.push_back(i * 2);
+        }
+        fake::hold_requests(true);
+        const Posted posted = pages ? post(pair.a, gone, page_request(Kind::write, here, there, 512))
+                                    : post(pair.a, gone, request(Kind::write, 0, 0, 300));
+        pair.a.engine->poller().exclusive([&] {
+            alive = false;
+            alive.notify_one();
+            process.join();
+            fake::hold_requests(false);
+            // As many ends as are taken at once: the rest of the page list is not over when the lane is closed.
+            (void)pair.domains_a[0]->poll();
+            (void)pair.a.lane->poll();
+        });
+        CHECK(pair.a.wait(posted) == Outcome{Status::peer_lost, Reason::process_died});
+    }
 }
 
 TEST_CASE("verbs events: a peer whose end is gone does not answer") {

@@ -34,6 +34,7 @@ struct Rails {
     DomainOptions options_a = kRoce;
     DomainOptions options_b = kRoce;
     int sim_devices = 1;
+    const Presence* life_of_b = nullptr; // as a sees it; b's own otherwise
 };
 
 // One end of a verbs lane, and the numbers of its queue pairs.
@@ -56,6 +57,9 @@ inline End open_end(const Side& side, std::span<const std::shared_ptr<Domain>> r
 struct VerbsPair {
     explicit VerbsPair(const Rails& rails = {}) : a(rails.sim_devices), b(rails.sim_devices) {
         introduce(a, b);
+        if (rails.life_of_b != nullptr) {
+            a.peer = a.engine->add_peer(rails.life_of_b->page_fd(), rails.life_of_b->doorbell_fd());
+        }
         for (const std::string& device : rails.of_a) {
             domains_a.push_back(a.engine->open_domain("verbs", device, 1, rails.options_a));
         }

@@ -305,7 +305,7 @@ void VerbsEndpoint::close(Outcome outcome) {
         }
     }
     for (Ended& each : ended) {
-        each.op->finish(each.outcome);
+        each.op->finish(as_the_peer_lives(each.outcome));
     }
 }
 
