@@ -8,7 +8,7 @@
 
 namespace zerohop::bind {
 
-// Its fields are attributes; what they mean is said in operation.py.
+// Its fields are attributes; what they mean is said in in_flight.py.
 struct InFlight {
     PyObject_HEAD PyObject* context;
     PyObject* kind;

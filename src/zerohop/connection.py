@@ -9,12 +9,13 @@ from . import paths
 from ._native import NativeError, Reason, Status
 from .deferred import all_ended, defer, defer_post, deferred_to, lane_was_reset
 from .errors import LANE_RESET, Closed, ZerohopError, again, from_native
+from .in_flight import BYTES_DONE, NBYTES
 from .inputs import HOST
 from .messaging import NOTIFIED, ORDERED, RECEIVED, SENT, notify_value, post_message
-from .operation import BYTES_DONE, NBYTES, Operation, seconds_of
 from .paths import Explanation
 from .setbacks import Setbacks, lasts
 from .stays import StaysInProcess
+from .timeouts import seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from .context import Context
     from .lane import Lane
     from .memory import Memory, View
+    from .operation import Operation
     from .paths import Cost
     from .registry import Registration
     from .remote_buffer import Share

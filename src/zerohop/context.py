@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from . import address, inputs, transfer
 from .facts import Device, Statistics
+from .in_flight import InFlight
 from .lifecycle import Lifecycle
 from .memory import Memory, View, length_of, rights_bits
 from .notification import Notification, NotificationWait, iterate, take_now
-from .operation import Finished, InFlight, Operation
+from .operation import Finished, Operation
 from .pool import Pool
 from .settings import UNSET, Unset, resolve
 from .stays import StaysInProcess

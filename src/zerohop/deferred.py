@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ._native import NativeError, Reason, Status
 from .errors import LANE_RESET, WouldBlock, ZerohopError, again, from_native, silent_error
-from .operation import BYTES_DONE, NATIVE_VALUE, NBYTES, Failed, InFlight, Operation, complete_fields
+from .in_flight import BYTES_DONE, NATIVE_VALUE, NBYTES, InFlight
+from .operation import Failed, Operation, complete_fields
 from .waiting import ended
 
 if TYPE_CHECKING:

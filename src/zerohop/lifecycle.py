@@ -21,10 +21,10 @@ from .errors import (
     out_of_descriptors,
 )
 from .fabrics import VERBS, Fabrics
-from .operation import deadline_after, seconds_of
 from .registry import Registry
 from .routes import Routes
 from .shares import Shares
+from .timeouts import deadline_after, seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,9 +10,9 @@ from . import arrays
 from ._native import NativeError
 from .errors import Closed, from_native
 from .inputs import HOST
-from .operation import seconds_of
 from .remote_buffer import RemoteBuffer, byte_range
 from .stays import StaysInProcess
+from .timeouts import seconds_of
 
 if TYPE_CHECKING:
     from types import TracebackType

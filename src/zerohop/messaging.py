@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from ._native import NativeError, Reason, Status
 from .deferred import defer, defer_post, first_use, lane_was_reset
 from .errors import WouldBlock, ZerohopError, from_native
+from .in_flight import in_flight
 from .inputs import HOST
-from .operation import Failed, Finished, Operation, in_flight
+from .operation import Failed, Finished, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable

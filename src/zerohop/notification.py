@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ._native import NativeError
 from .errors import Closed, DeadlineExceeded, WouldBlock, from_native
-from .operation import _SLICE_NS, Operation, _cancelled_error, begin_turn, deadline_after, turn_is_over
+from .in_flight import SLICE_NS, cancelled_error
+from .operation import Operation, begin_turn, turn_is_over
+from .timeouts import deadline_after
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator
@@ -88,7 +90,7 @@ class NotificationWait(Operation[Notification]):
     def exception(self, timeout: float | None = None) -> BaseException | None:
         self._join(timeout)
         if self._cancelled:
-            raise _cancelled_error()
+            raise cancelled_error()
         return self._error
 
     def cancel(self) -> bool:
@@ -139,7 +141,7 @@ class NotificationWait(Operation[Notification]):
         spin_ns = self._context._spin_ns
         give_up = 0 if timeout is None else deadline_after(timeout)
         while True:
-            until = now + _SLICE_NS
+            until = now + SLICE_NS
             if give_up and give_up < until:
                 until = give_up
             if self._deadline_ns and self._deadline_ns < until:
@@ -194,7 +196,7 @@ class NotificationWait(Operation[Notification]):
         return self._note is not None or self._error is not None or self._cancelled
 
     def _failure(self) -> BaseException:
-        return self._error if self._error is not None and not self._cancelled else _cancelled_error()
+        return self._error if self._error is not None and not self._cancelled else cancelled_error()
 
     def _enter(self) -> None:
         if not self._guard.acquire(blocking=False):

@@ -17,8 +17,8 @@ from .deferred import defer_post
 from .errors import PeerLost, ProtocolError, ZerohopError, from_native, out_of_descriptors
 from .fabrics import VERBS
 from .handshake import Refused
+from .in_flight import NBYTES
 from .lane import Lane, State
-from .operation import NBYTES
 
 if TYPE_CHECKING:
     import asyncio

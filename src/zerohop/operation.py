@@ -1,23 +1,21 @@
-"""Operation: one transfer in flight, awaitable, and usable without asyncio."""
+"""Operation: one transfer in flight, awaitable, and usable without asyncio; and those that were over at once."""
 
 # ruff: noqa: D102 - what these methods do is said where Operation declares them
 
 from __future__ import annotations
 
-import math
 import time
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from . import paths
-from ._native import InFlight as NativeInFlight
-from ._native import NativeError, Status
-from .errors import DeadlineExceeded, from_native
+from ._native import NativeError
+from .errors import from_native
 from .stays import StaysInProcess
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from ._native import CompletionQueue, Endpoint, Op
+    from ._native import CompletionQueue
     from .connection import Connection
     from .context import Context
     from .errors import ZerohopError
@@ -39,15 +37,8 @@ class Path(Protocol):
         """Why it takes this way."""
 
 
-# A wait returns to Python this often, so that Ctrl-C is heard.
-_SLICE_NS: Final = 200_000_000
-_NS: Final = 1_000_000_000
 # How long awaiting may go on without giving the event loop's other tasks a turn.
 _TURN_NS: Final = 1_000_000
-# About thirty years. Clocks, locks and the engine count nanoseconds in 63 bits, and none of them may overflow.
-_LONGEST_S: Final = 10.0**9
-# Where the value of an operation that ended well comes from.
-NBYTES, NATIVE_VALUE, BYTES_DONE = range(3)
 
 
 class Operation(StaysInProcess, Generic[T]):
@@ -236,201 +227,6 @@ class Failed(Operation[T]):
         return f"failed: {self._error}"
 
 
-class InFlight(NativeInFlight, Operation[T]):
-    """One that the engine carries, and whose value is what it moves. What it comes to is known once it has ended.
-
-    Most are made by the native call that posts them (native/bind/writer.cpp).
-    """
-
-    __slots__ = ("_cancelled", "_elapsed_ns", "_error", "_value")
-
-    # None once the outcome has been taken over.
-    _native: Op | None
-    # The memory, which must not be closed by being dropped while the user still waits for this.
-    _keep: object
-    _value: T
-    _error: BaseException | None
-    _cancelled: bool
-    nbytes: int
-
-    if TYPE_CHECKING:  # native, and with no call of anything here where it has ended well; else as _outcome
-
-        def result(self, timeout: float | None = None) -> T: ...
-
-    def _begin(self, context: Context, kind: str, path: Path | None, nbytes: int, native: Op, keep: object) -> None:
-        self._context = context
-        self._kind = kind
-        self._path = path
-        self.nbytes = nbytes
-        self._native = native
-        self._keep = keep
-
-    def done(self) -> bool:
-        native = self._native
-        return native is None or self._context._forked or native.done()
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        self._join(timeout)
-        if self._cancelled:
-            raise _cancelled_error()
-        return self._error
-
-    def cancel(self) -> bool:
-        native = self._native
-        return native is not None and not self._context._forked and native.cancel()
-
-    def __await__(self) -> Generator[Any, None, T]:
-        native = self._native
-        if native is not None:
-            context = self._context
-            context._check_process()
-            try:
-                if turn_is_over(context):
-                    yield
-                if not native.spin(context._spin_ns):
-                    yield from context._loops.running().wait(native.arm, native.disarm).__await__()
-                    begin_turn(context)
-            except BaseException:
-                self.cancel()
-                raise
-            context._check_process()
-            self._finish(native)
-        if self._cancelled:
-            import asyncio
-
-            raise asyncio.CancelledError
-        if self._error is not None:
-            raise self._error
-        return self._value
-
-    def _outcome(self, timeout: float | None = None) -> T:
-        self._join(timeout)
-        if self._cancelled:
-            raise _cancelled_error()
-        if self._error is not None:
-            raise self._error
-        return self._value
-
-    def _join(self, timeout: float | None) -> None:
-        native = self._native
-        if native is not None:
-            self._settle(native, timeout)
-
-    def _hold(self, device: int, number: int) -> None:
-        native = self._native
-        if native is not None:
-            self._context._engine.hold_stream(native, lane_of(self._path), device, number)
-
-    def _spin(self) -> bool:
-        native = self._native
-        return native is None or self._context._forked or native.spin(self._context._spin_ns)
-
-    def _settle(self, native: Op, timeout: float | None) -> None:
-        context = self._context
-        context._check_process()
-        spin_ns = context._spin_ns
-        now = time.monotonic_ns()
-        deadline = 0 if timeout is None else deadline_after(timeout)
-        while True:
-            until = now + _SLICE_NS
-            if native.wait(until if not deadline or until < deadline else deadline, spin_ns):
-                break
-            context._check_process()
-            now = time.monotonic_ns()
-            if deadline and now >= deadline:
-                raise DeadlineExceeded(
-                    f"still in flight after {timeout} s",
-                    fix="wait again, or cancel() it",
-                    operation=self._kind,
-                    **self._where(),
-                )
-            spin_ns = 0
-        self._finish(native)
-
-    def _finish(self, native: Op) -> None:
-        """Take the outcome over and let the slot go. Twice, from two threads, does no harm."""
-        status = native.status
-        self._elapsed_ns = native.finished_ns - native.started_ns
-        self._cancelled = status == Status.CANCELLED
-        self._error = None
-        if status == Status.OK:
-            self._value = self._value_of(native)
-        elif not self._cancelled:
-            self._error = self._error_of(native)
-        # Last: from here on other threads do not look at the native operation any more.
-        self._native = None
-        self._keep = None
-
-    def _value_of(self, native: Op) -> T:  # noqa: ARG002 - others have their value from it
-        value: Any = self.nbytes
-        return value  # type: ignore[no-any-return]
-
-    def _error_of(self, native: Op) -> BaseException:
-        return from_native(
-            native.status.value,
-            native.reason.value,
-            operation=self._kind,
-            bytes_done=native.bytes_done,
-            **self._where(),
-        )
-
-    def _where(self) -> dict[str, Any]:
-        return where(self._path)
-
-    def _progress(self) -> str:
-        native = self._native
-        if native is not None:
-            self._context._check_process()
-            if not native.done():
-                return "in flight"
-            self._settle(native, 0)
-        if self._cancelled:
-            return "cancelled"
-        if self._error is not None:
-            return f"failed: {self._error}"
-        return paths.transfer_text(self.nbytes, self._elapsed_ns)
-
-    def _arm(self, queue: CompletionQueue, token: int) -> bool:
-        native = self._native
-        return native is not None and native.arm(queue, token)
-
-    def _disarm(self, queue: CompletionQueue, token: int) -> None:
-        native = self._native
-        if native is not None:
-            native.disarm(queue, token)
-
-
-class WithValue(InFlight[T]):
-    """One whose value is told by its end: what an atomic found, or how long a message was."""
-
-    __slots__ = ("_value_from",)
-
-    _value_from: int
-
-    def result(self, timeout: float | None = None) -> T:
-        return self._outcome(timeout)
-
-    def _value_of(self, native: Op) -> T:
-        value: Any = native.value
-        if self._value_from == BYTES_DONE:
-            value = self.nbytes = native.bytes_done
-        return value  # type: ignore[no-any-return]
-
-
-def in_flight(
-    context: Context, kind: str, path: Path | None, nbytes: int, native: Op, keep: object, value_from: int
-) -> Operation[int]:
-    """The Operation that the engine carries as ``native``."""
-    operation: InFlight[int]
-    if value_from == NBYTES:
-        operation = InFlight()
-    else:
-        operation = WithValue()
-        operation._value_from = value_from
-    operation._begin(context, kind, path, nbytes, native, keep)
-    return operation
-
-
 def turn_is_over(context: Context) -> bool:
     """Whether an await must let the loop turn to its other tasks first, even if nothing needs to be waited for.
 
@@ -447,56 +243,6 @@ def turn_is_over(context: Context) -> bool:
 def begin_turn(context: Context) -> None:
     """The loop has just turned to this task."""
     context._turn_ends_ns = time.monotonic_ns() + _TURN_NS
-
-
-def seconds_of(timeout: float) -> float:
-    """A timeout that clocks and locks can take: checked, and capped where it is longer than anybody waits.
-
-    Raises:
-        ValueError: negative or NaN.
-        TypeError: not a number.
-    """
-    if not hasattr(timeout, "__float__"):
-        raise TypeError(f"timeout must be a number of seconds, not {type(timeout).__name__}")
-    # Not "< 0", which NaN passes.
-    if not timeout >= 0:
-        raise ValueError(f"timeout must not be negative, as {timeout} is")
-    return float(timeout) if timeout < _LONGEST_S else _LONGEST_S
-
-
-def nanoseconds_of(timeout: float) -> int:
-    """At least one; 0, which means no timeout, for ``math.inf``. Errors as for ``seconds_of``."""
-    seconds = seconds_of(timeout)
-    return 0 if timeout == math.inf else max(1, int(seconds * _NS))
-
-
-def deadline_after(timeout: float) -> int:
-    """That many seconds from now, absolute, in native nanoseconds; 0, which means none, for ``math.inf``.
-
-    Raises:
-        ValueError, TypeError: as for ``seconds_of``.
-    """
-    nanoseconds = nanoseconds_of(timeout)
-    return time.monotonic_ns() + nanoseconds if nanoseconds else 0
-
-
-def _cancelled_error() -> BaseException:
-    # Only here: it brings in logging and more, which no other path needs.
-    from concurrent.futures import CancelledError
-
-    return CancelledError("the operation was cancelled")
-
-
-def lane_of(path: Path | None) -> Endpoint | None:
-    """This side's end of the lane that it is in flight on, where a route tells."""
-    number = getattr(path, "lane", None)
-    lane = None if path is None or number is None else path.connection._lanes.get(number)
-    return None if lane is None else lane.endpoint
-
-
-def where(path: Path | None) -> dict[str, Any]:
-    """The fields of an error that say where it happened."""
-    return {} if path is None else {"peer": path.connection.peer, "provider": path.explanation.provider}
 
 
 def complete_fields(error: ZerohopError, kind: str, path: Path | None) -> None:

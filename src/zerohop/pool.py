@@ -12,8 +12,8 @@ from .errors import Closed, RegistrationFailed, from_native
 from .free_ranges import FreeRanges
 from .inputs import HOST
 from .memory import RIGHTS, Memory, length_of
-from .operation import seconds_of
 from .stays import StaysInProcess
+from .timeouts import seconds_of
 
 if TYPE_CHECKING:
     from types import TracebackType

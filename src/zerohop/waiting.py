@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ._native import CompletionQueue
 from .errors import DeadlineExceeded
-from .operation import Operation, deadline_after
+from .operation import Operation
+from .timeouts import deadline_after
 
 if TYPE_CHECKING:
     import asyncio

@@ -13,7 +13,7 @@ from zerohop.fabric.completions import Completion, from_entry
 from zerohop.fabric.handle import LINK_CODES, LINK_LAYERS, MTU_CODES, MTUS, EndpointHandle
 from zerohop.fabric.requests import CompareSwap, FetchAdd, Read, Receive, Send, SendRequest, Write
 from zerohop.fabric.resource import Resource
-from zerohop.operation import deadline_after
+from zerohop.timeouts import deadline_after
 
 if TYPE_CHECKING:
     from zerohop._native import FabricEndpoint

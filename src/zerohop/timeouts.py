@@ -1,0 +1,42 @@
+"""Seconds as users give them, and the nanoseconds that the engine counts in."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Final
+
+_NS: Final = 1_000_000_000
+# About thirty years. Clocks, locks and the engine count nanoseconds in 63 bits, and none of them may overflow.
+_LONGEST_S: Final = 10.0**9
+
+
+def seconds_of(timeout: float) -> float:
+    """A timeout that clocks and locks can take: checked, and capped where it is longer than anybody waits.
+
+    Raises:
+        ValueError: negative or NaN.
+        TypeError: not a number.
+    """
+    if not hasattr(timeout, "__float__"):
+        raise TypeError(f"timeout must be a number of seconds, not {type(timeout).__name__}")
+    # Not "< 0", which NaN passes.
+    if not timeout >= 0:
+        raise ValueError(f"timeout must not be negative, as {timeout} is")
+    return float(timeout) if timeout < _LONGEST_S else _LONGEST_S
+
+
+def nanoseconds_of(timeout: float) -> int:
+    """At least one; 0, which means no timeout, for ``math.inf``. Errors as for ``seconds_of``."""
+    seconds = seconds_of(timeout)
+    return 0 if timeout == math.inf else max(1, int(seconds * _NS))
+
+
+def deadline_after(timeout: float) -> int:
+    """That many seconds from now, absolute, in native nanoseconds; 0, which means none, for ``math.inf``.
+
+    Raises:
+        ValueError, TypeError: as for ``seconds_of``.
+    """
+    nanoseconds = nanoseconds_of(timeout)
+    return time.monotonic_ns() + nanoseconds if nanoseconds else 0
