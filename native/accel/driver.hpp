@@ -102,6 +102,13 @@ struct Registrable {
     std::string why_not;                                // not empty: this way is not there, and why
 };
 
+// Holds a stream until it is opened, from any thread; its destructor opens it at the latest.
+class Gate {
+public:
+    virtual ~Gate() = default;
+    virtual void open() = 0;
+};
+
 enum class EventState : uint8_t { pending, done, failed };
 
 // A point in a stream. Cheap to query, from any thread. `outcome()` is meaningful once `query()` is not pending.
@@ -110,8 +117,13 @@ public:
     virtual ~Event() = default;
     [[nodiscard]] virtual EventState query() const = 0;
     virtual Outcome outcome() const = 0;
-    // Has another stream of the driver's kind wait until this fires, well or not, without blocking the caller.
-    virtual Outcome hold(uint64_t native_stream) const = 0;
+    // Has another stream of the driver's kind wait, from now on, until this fires or the gate is opened, whichever is
+    // first; nobody needs to look for that. What was queued on its own stream after this may fire before. Null where
+    // this has fired, and where `why` tells why not.
+    [[nodiscard]] virtual std::shared_ptr<Gate> hold(uint64_t /*native_stream*/, Outcome& why) const {
+        why = {Status::unsupported, Reason::none};
+        return nullptr;
+    }
 };
 
 class Stream {
@@ -133,13 +145,6 @@ public:
     // What is queued from now on begins after all that is queued by now on another stream of the driver's kind. A
     // stream that is being captured into a graph gives unsupported/capturing, and nothing is queued.
     virtual Outcome follow(uint64_t native_stream) = 0;
-};
-
-// Holds a stream until it is opened, from any thread; its destructor opens it at the latest.
-class Gate {
-public:
-    virtual ~Gate() = default;
-    virtual void open() = 0;
 };
 
 class Device {
@@ -185,8 +190,9 @@ public:
     // What is queued there from now on waits until the gate is opened.
     [[nodiscard]] virtual std::shared_ptr<Gate> gate(int device, uint64_t native_stream) = 0;
     // Makes host memory fit for asynchronous copies ("pinned"), and for words that streams write, under the same
-    // address; the pages must stay until `unregister_host`.
-    virtual Outcome register_host(void* address, size_t nbytes) = 0;
+    // address; the pages must stay until `unregister_host`. Pages that this process may not write are taken where the
+    // device takes such.
+    virtual Outcome register_host(void* address, size_t nbytes, bool writable) = 0;
     virtual Outcome unregister_host(void* address) = 0;
 };
 

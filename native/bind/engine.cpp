@@ -383,8 +383,12 @@ void register_engine(nb::module_& m) {
                 self.hold_stream(op.op, lane == nullptr ? nullptr : lane->endpoint.get(), device, stream);
             },
             nb::arg("op"), nb::arg("lane").none(), nb::arg("device"), nb::arg("stream"))
-        .def("hold_stream_for_notification", &Engine::hold_stream_for_notification, nb::arg("device"),
-             nb::arg("stream"))
+        .def(
+            "hold_stream_for_notification",
+            [](Engine& self, const PyOp& op, int device, uint64_t stream) {
+                self.hold_stream_for_notification(op.op, device, stream);
+            },
+            nb::arg("op"), nb::arg("device"), nb::arg("stream"))
         .def("describe", &describe, nb::arg("address"), nb::arg("nbytes"))
         .def("why_no_gpus", &why_no_gpus, nb::sig("def why_no_gpus(self) -> dict[str, str]"))
         .def("load_kernels", &load_kernels, nb::arg("device"), nb::arg("image"))

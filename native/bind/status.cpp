@@ -56,7 +56,8 @@ void register_status(nb::module_& m) {
         .value("MEMLOCK", Reason::memlock)
         .value("NIC_FULL", Reason::nic_full)
         .value("NO_PEER_LINK", Reason::no_peer_link)
-        .value("CAPTURING", Reason::capturing);
+        .value("CAPTURING", Reason::capturing)
+        .value("HOST_REGISTERED", Reason::host_registered);
 
     // args: (status, reason, text), the two numbers as plain ints.
     static nb::object error_type = nb::steal(PyErr_NewExceptionWithDoc(

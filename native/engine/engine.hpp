@@ -71,8 +71,8 @@ public:
     // Has a stream of the user's wait for the end of an operation, well or not, with nobody waiting here. `lane`: that
     // it may be in flight on, or null. Throws NativeError.
     void hold_stream(const OpRef& op, Endpoint* lane, int device, uint64_t native_stream);
-    // The same for the next notification that can be taken.
-    void hold_stream_for_notification(int device, uint64_t native_stream);
+    // The same for the next notification that can be taken, or the end of `op`, which stands for the wait.
+    void hold_stream_for_notification(const OpRef& op, int device, uint64_t native_stream);
     // Somebody waits for the end of an operation, and not in a call: peers are looked at more often.
     void note_awaited();
     bool wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep = true);

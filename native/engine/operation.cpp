@@ -2,6 +2,7 @@
 
 #include <mutex>
 #include <ranges>
+#include <utility>
 
 namespace zerohop {
 
@@ -17,7 +18,7 @@ bool Operation::finish(Outcome outcome, uint64_t bytes_done, uint64_t value) {
         value_ = value;
         finished_ns_ = now_ns();
         told = !armed_.empty();
-        if (told) {
+        if (told && std::exchange(awaited_, false)) {
             slab_->awaited_.fetch_sub(1, std::memory_order_relaxed);
         }
         status_.store(outcome.status, std::memory_order_release);
@@ -42,12 +43,12 @@ void Operation::tell() {
     }
 }
 
-bool Operation::arm(std::shared_ptr<Listener> queue, uint64_t token) {
+bool Operation::arm(std::shared_ptr<Listener> queue, uint64_t token, Awaited awaited) {
     const std::lock_guard lock(lock_);
     if (status_.load(std::memory_order_relaxed) != Status::pending) {
         return false;
     }
-    if (armed_.empty()) {
+    if (awaited == Awaited::yes && !std::exchange(awaited_, true)) {
         slab_->awaited_.fetch_add(1, std::memory_order_seq_cst); // before it is looked who sleeps for too long
     }
     std::erase_if(armed_, [](const auto& each) { return each.first->closed(); });
@@ -60,7 +61,8 @@ void Operation::disarm(const Listener& queue, uint64_t token) {
     const bool gone = std::erase_if(armed_, [&](const auto& each) {
                           return each.first.get() == &queue && each.second == token;
                       }) != 0;
-    if (gone && armed_.empty() && status_.load(std::memory_order_relaxed) == Status::pending) {
+    if (gone && armed_.empty() && status_.load(std::memory_order_relaxed) == Status::pending &&
+        std::exchange(awaited_, false)) {
         slab_->awaited_.fetch_sub(1, std::memory_order_relaxed);
     }
 }

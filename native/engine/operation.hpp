@@ -38,7 +38,8 @@ public:
     bool finish(Outcome outcome, uint64_t bytes_done = 0, uint64_t value = 0);
     // Asks for `token` in `queue` when it ends, beside whoever asked before; false (and nothing queued) when it has
     // ended already.
-    bool arm(std::shared_ptr<Listener> queue, uint64_t token);
+    enum class Awaited : bool { no, yes }; // no: nobody needs to look for the end sooner because of this
+    bool arm(std::shared_ptr<Listener> queue, uint64_t token, Awaited awaited = Awaited::yes);
     // Whoever asked so does not want to know any more.
     void disarm(const Listener& queue, uint64_t token);
 
@@ -57,6 +58,7 @@ private:
     uint64_t bytes_done_ = 0;
     uint64_t value_ = 0;
     std::vector<std::pair<std::shared_ptr<Listener>, uint64_t>> armed_;
+    bool awaited_ = false; // it counts among those that are
     OperationSlab* slab_ = nullptr;
     Operation* next_free_ = nullptr;
 };

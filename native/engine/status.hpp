@@ -58,9 +58,10 @@ enum class Reason : uint8_t {
     nic_full,
     no_peer_link,
     capturing,
+    host_registered,
 };
 
-inline constexpr Reason kLastReason = Reason::capturing;
+inline constexpr Reason kLastReason = Reason::host_registered;
 
 // An outcome passed by value; [[nodiscard]] so that no failure is dropped without a thought.
 struct [[nodiscard]] Outcome {

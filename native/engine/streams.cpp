@@ -1,20 +1,32 @@
 // Streams of the user's and operations of ours: which waits for which.
 #include "engine/engine.hpp"
 
+#include <atomic>
 #include <mutex>
+#include <utility>
 
 namespace zerohop {
 
 namespace {
 
-// Opens a gate when it is told of an end.
+// Opens a gate when it is told of an end; ends an operation that stands for nothing but that, if there is one.
 class GateOpener final : public Listener {
 public:
-    explicit GateOpener(std::shared_ptr<accel::Gate> gate) : gate_(std::move(gate)) {}
-    void push(uint64_t /*token*/) override { gate_->open(); }
+    explicit GateOpener(std::shared_ptr<accel::Gate> gate, OpRef waits = {})
+        : gate_(std::move(gate)), waits_(std::move(waits)) {}
+    void push(uint64_t /*token*/) override {
+        opened_.store(true, std::memory_order_relaxed);
+        gate_->open();
+        if (waits_) {
+            waits_->finish({});
+        }
+    }
+    [[nodiscard]] bool closed() const override { return opened_.load(std::memory_order_relaxed); }
 
 private:
     const std::shared_ptr<accel::Gate> gate_;
+    const OpRef waits_;
+    std::atomic<bool> opened_{false};
 };
 
 } // namespace
@@ -59,9 +71,13 @@ void Engine::hold_stream(const OpRef& op, Endpoint* lane, int device, uint64_t n
         return;
     }
     if (lane != nullptr) {
-        if (const std::optional<Outcome> held = lane->hold(op, *driver, native_stream)) {
-            if (!held->ok() && !op->done()) {
-                throw NativeError(*held, "");
+        if (const std::optional<Endpoint::Held> held = lane->hold(op, *driver, native_stream)) {
+            if (!held->why.ok() && !op->done()) {
+                throw NativeError(held->why, "");
+            }
+            // The device opens it when all goes well: nobody needs to wait for that here.
+            if (held->gate && !op->arm(std::make_shared<GateOpener>(held->gate), 0, Operation::Awaited::no)) {
+                held->gate->open();
             }
             return;
         }
@@ -74,11 +90,11 @@ void Engine::hold_stream(const OpRef& op, Endpoint* lane, int device, uint64_t n
     }
 }
 
-void Engine::hold_stream_for_notification(int device, uint64_t native_stream) {
+void Engine::hold_stream_for_notification(const OpRef& op, int device, uint64_t native_stream) {
     const auto& [driver, index] = accelerators_.place(device);
-    const std::shared_ptr<accel::Gate> gate = driver->gate(index, native_stream);
-    if (!notifications_.arm(std::make_shared<GateOpener>(gate), 0)) {
-        gate->open();
+    const auto opener = std::make_shared<GateOpener>(driver->gate(index, native_stream), op);
+    if (!op->arm(opener, 0, Operation::Awaited::no) || !notifications_.arm(opener, 0)) {
+        opener->push(0);
     }
 }
 

@@ -3,10 +3,10 @@
 namespace zerohop {
 
 HostRegistration::HostRegistration(const std::vector<std::shared_ptr<accel::Driver>>& drivers, void* address,
-                                   size_t nbytes)
+                                   size_t nbytes, bool writable)
     : address_(address) {
     for (const auto& driver : drivers) {
-        const Outcome outcome = driver->register_host(address, nbytes);
+        const Outcome outcome = driver->register_host(address, nbytes, writable);
         if (!outcome.ok()) {
             give_back();
             throw NativeError(outcome, "the memory could not be registered with the " + driver->kind() + " driver");

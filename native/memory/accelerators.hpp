@@ -17,7 +17,8 @@ namespace zerohop {
 class HostRegistration {
 public:
     // With each of the drivers. Throws NativeError, with nothing registered.
-    HostRegistration(const std::vector<std::shared_ptr<accel::Driver>>& drivers, void* address, size_t nbytes);
+    HostRegistration(const std::vector<std::shared_ptr<accel::Driver>>& drivers, void* address, size_t nbytes,
+                     bool writable = true);
     ~HostRegistration();
     HostRegistration(const HostRegistration&) = delete;
     HostRegistration& operator=(const HostRegistration&) = delete;

@@ -138,7 +138,7 @@ void Region::register_with_devices(Accelerators& accelerators) {
     }
     const std::lock_guard lock(registrations_mutex_);
     if (!device_registration_) {
-        device_registration_ = std::make_shared<HostRegistration>(accelerators.in_use(), host(), nbytes_);
+        device_registration_ = std::make_shared<HostRegistration>(accelerators.in_use(), host(), nbytes_, !readonly_);
     }
 }
 

@@ -152,10 +152,14 @@ public:
     [[nodiscard]] virtual bool idle() const = 0;
     // About once a millisecond while somebody polls: heartbeats.
     virtual void tick(uint64_t now) = 0;
-    // Has a stream of the user's, of a driver, wait for the end of an operation in flight; nothing where that is none
-    // that a device of that driver carries out.
-    [[nodiscard]] virtual std::optional<Outcome> hold(const OpRef& /*op*/, const accel::Driver& /*driver*/,
-                                                      uint64_t /*native_stream*/) {
+    // Has a stream of the user's, of a driver, wait for an operation in flight, by what the device does that carries it
+    // out: see accel::Event::hold. Nothing where no device of that driver does, or more is queued there behind it.
+    struct Held {
+        std::shared_ptr<accel::Gate> gate;
+        Outcome why;
+    };
+    [[nodiscard]] virtual std::optional<Held> hold(const OpRef& /*op*/, const accel::Driver& /*driver*/,
+                                                   uint64_t /*native_stream*/) {
         return std::nullopt;
     }
     // Returns when every post() has returned that was under way.

@@ -148,7 +148,16 @@ inline constexpr GpuResult kGpuPeerAccessUnsupported = 217;
 inline constexpr GpuResult kGpuNotReady = 600;
 inline constexpr GpuResult kGpuPeerAccessEnabled = 704;
 inline constexpr GpuResult kGpuHostRegistered = 712;
-inline constexpr GpuResult kGpuCaptureUnsupported = 900;
+// What a driver is asked for that it, the device or this build of the image cannot do; or a handle that is none.
+inline constexpr GpuResult kGpuInvalidImage = 200;
+inline constexpr GpuResult kGpuNoBinary = 209;
+inline constexpr GpuResult kGpuUnsupportedPtx = 222;
+inline constexpr GpuResult kGpuInvalidHandle = 400;
+inline constexpr GpuResult kGpuNotPermitted = 800;
+inline constexpr GpuResult kGpuNotSupported = 801;
+// Of a stream, or of the default one, that cannot be used because of a capture into a graph.
+inline constexpr GpuResult kGpuFirstCapture = 900;
+inline constexpr GpuResult kGpuLastCapture = 908;
 
 // CUDA's, from libcuda.so.1. Null where it is not there or too old; then `why_no_cuda` says why.
 [[nodiscard]] const GpuApi* cuda();

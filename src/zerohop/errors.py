@@ -221,6 +221,10 @@ _BY_REASON: dict[int, _Words] = {
         "the stream is being captured into a graph: a transfer cannot be captured yet",
         "post the transfer outside of the capture",
     ),
+    35: _Words(
+        "registered in part: somebody else in this process has registered some of the memory with the GPU's driver",
+        "have all of it registered there, or none of it; or take memory from ctx.alloc",
+    ),
 }
 _DOES_NOT_MATTER = _Words("")
 PEER_LOST, DEADLINE, NO_MEMORY = 3, 4, 9

@@ -39,6 +39,18 @@ class Notification(NamedTuple):
     peer: Connection
 
 
+class _Ends:
+    """Ends an operation that a stream waits for, when it is told."""
+
+    __slots__ = ("_waits",)
+
+    def __init__(self, waits: Op) -> None:
+        self._waits = waits
+
+    def push(self, _token: int) -> None:
+        self._waits.cancel()
+
+
 class NotificationWait(Operation[Notification]):
     """The next notification that nobody else takes. One thread or task at a time may wait for it."""
 
@@ -66,7 +78,7 @@ class NotificationWait(Operation[Notification]):
         self._error: BaseException | None = None
         self._cancelled = False
         # Who wants to be told when it ends; and what tells them of the deadline.
-        self._armed: list[tuple[CompletionQueue, int]] = []
+        self._armed: list[tuple[CompletionQueue | _Ends, int]] = []
         self._timer: Op | None = None
         # Two waiters would take two notifications, and one of them would be lost.
         self._guard = threading.Lock()
@@ -124,8 +136,15 @@ class NotificationWait(Operation[Notification]):
         return self._note
 
     def _hold(self, device: int, number: int) -> None:
-        if not self._ended():
-            self._context._engine.hold_stream_for_notification(device, number)
+        if self._ended():
+            return
+        engine = self._context._engine
+        waits = engine.new_op(self._deadline_ns)
+        # First, so that a cancellation on another thread finds it, or is found here.
+        self._armed.append((_Ends(waits), 0))
+        engine.hold_stream_for_notification(waits, device, number)
+        if self._ended():
+            waits.cancel()
 
     def _join(self, timeout: float | None) -> None:
         if self._ended():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 NBYTES = 100_001
 LIMIT_S = 10.0
+STANDS_S = 0.03  # how long a stream that must not go on is looked at
 PROVIDERS = ("p2p", "tcp")
 
 
@@ -44,6 +46,9 @@ class Stream:
 
     def release(self) -> None:
         self._word[0] = 1
+
+    def stands_still(self) -> bool:
+        return not self.native.synchronize(time.monotonic_ns() + int(STANDS_S * 1e9))
 
     def finish(self) -> None:
         assert self.native.synchronize(time.monotonic_ns() + int(LIMIT_S * 1e9)), "the stream stands still"
@@ -136,7 +141,7 @@ class TestAStreamThatWaits:
         operation = world.here.read(target.handle, source.memory, stream=before)
         operation.wait_on(stream)
         stream.native.copy(copied.memory.address, source.memory.address, NBYTES)
-        assert not stream.native.query()
+        assert stream.stands_still()
         before.release()
         stream.finish()
         copied.expect(0, NBYTES, 6)
@@ -161,9 +166,37 @@ class TestAStreamThatWaits:
         operation.wait_on(waiting)
         with pytest.raises(zh.DeadlineExceeded):
             operation.result(LIMIT_S)
-        stream.release()
         waiting.finish()
+        stream.release()
         stream.finish()
+
+    def test_a_cancellation_lets_it_go(self, world: World, stream: Stream) -> None:
+        source, target = world.buffer("sim", NBYTES), world.target("sim", NBYTES)
+        stream.stand_still()
+        operation = world.here.write(source.memory, target.handle, stream=stream)
+        waiting = Stream(world.here)
+        operation.wait_on(waiting)
+        assert waiting.stands_still()
+        assert operation.cancel()
+        waiting.finish()
+        stream.release()
+        stream.finish()
+
+    def test_one_of_several(self, world: World, stream: Stream) -> None:
+        """What is queued behind it does not hold the stream up."""
+        source, target = world.buffer("sim", NBYTES), world.target("sim", NBYTES)
+        world.here.write(source.memory, target.handle).result(LIMIT_S)
+        operations = [world.here.write(source.memory, target.handle) for _ in range(3)]
+        behind = Stream(world.here)
+        behind.stand_still()
+        late = world.here.write(source.memory, target.handle, stream=behind)
+        for operation in operations:
+            operation.wait_on(stream)
+        stream.finish()
+        assert all(operation.done() for operation in operations)
+        behind.release()
+        late.result(LIMIT_S)
+        behind.finish()
 
     def test_what_has_ended(self, world: World, stream: Stream) -> None:
         source, target = world.buffer("sim", NBYTES), world.target("sim", NBYTES)
@@ -175,10 +208,37 @@ class TestAStreamThatWaits:
     def test_a_notification(self, world: World, stream: Stream) -> None:
         note = world.here.notification()
         note.wait_on(stream)
-        assert not stream.native.query()
+        assert stream.stands_still()
         world.there.call(Service.notify, world.here.url, 9)
         stream.finish()
         assert note.result(LIMIT_S).value == 9
+
+    def test_a_notification_that_nobody_keeps(self, world: World, stream: Stream) -> None:
+        world.here.notification().wait_on(stream)
+        gc.collect()
+        assert stream.stands_still()
+        world.there.call(Service.notify, world.here.url, 9)
+        stream.finish()
+        assert world.here.notification().result(LIMIT_S).value == 9
+
+    def test_a_notification_that_does_not_come(self, world: World, stream: Stream) -> None:
+        """Its deadline, and its cancellation, let the stream go."""
+        note = world.here.notification(timeout=0.2)
+        note.wait_on(stream)
+        stream.finish()
+        with pytest.raises(zh.DeadlineExceeded):
+            note.result(LIMIT_S)
+        note = world.here.notification()
+        note.wait_on(stream)
+        assert stream.stands_still()
+        assert note.cancel()
+        stream.finish()
+
+    def test_a_context_that_is_closed(self, world: World, stream: Stream) -> None:
+        note = world.here.notification()
+        note.wait_on(stream)
+        world.here.close()
+        stream.finish()
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

@@ -47,7 +47,6 @@ public:
     Outcome outcome() const override {
         return event_ == nullptr ? Outcome{} : outcome_of(device_->api.event_query(event_));
     }
-    Outcome hold(uint64_t /*native_stream*/) const override { return {Status::unsupported, Reason::none}; }
 
 private:
     const std::shared_ptr<DeviceState> device_;
@@ -62,6 +61,9 @@ std::string name_of(const GpuApi& api, GpuResult result) {
 }
 
 Outcome outcome_of(GpuResult result) {
+    if (result >= shim::kGpuFirstCapture && result <= shim::kGpuLastCapture) {
+        return {Status::unsupported, Reason::capturing};
+    }
     switch (result) {
     case 0:
         return {};
@@ -69,9 +71,16 @@ Outcome outcome_of(GpuResult result) {
         return {Status::no_memory, Reason::alloc_failed};
     case shim::kGpuPeerAccessUnsupported:
         return {Status::unsupported, Reason::no_peer_link};
-    case shim::kGpuCaptureUnsupported:
-        return {Status::unsupported, Reason::capturing};
+    case shim::kGpuHostRegistered:
+        return {Status::unsupported, Reason::host_registered};
+    case shim::kGpuInvalidImage:
+    case shim::kGpuNoBinary:
+    case shim::kGpuUnsupportedPtx:
+    case shim::kGpuNotPermitted:
+    case shim::kGpuNotSupported:
+        return {Status::unsupported, Reason::none};
     case shim::kGpuInvalidValue:
+    case shim::kGpuInvalidHandle:
         return {Status::device_error, Reason::copy_failed};
     default: // of a context that is in error, or a device that is gone, every call says something of the kind
         return {Status::device_error, Reason::device_lost};

@@ -1,7 +1,9 @@
 #include "accel/gpu/gpu_stream.hpp"
 
+#include "accel/gpu/foreign_stream.hpp"
 #include "accel/gpu/page_batch.hpp"
 #include "accel/gpu/page_indices.hpp"
+#include "accel/gpu/pooled_word.hpp"
 
 #include <algorithm>
 #include <mutex>
@@ -18,15 +20,19 @@ constexpr unsigned kGreaterOrEqual = 0;
 // as long as a small copy, and whoever posts many of these waits for none of them yet.
 constexpr uint32_t kCommandsPerMark = 16;
 constexpr uint64_t kBytesPerMark = 1 << 20;
-// How many looks at a word in vain until the driver is asked whether the device is well.
-constexpr uint32_t kLooksPerCheck = 1 << 14;
+// The driver is asked whether the device is well after so many looks at a word in vain, and not more often than that.
+constexpr uint32_t kLooksPerCheck = 64;
+constexpr uint64_t kCheckNs = 50 * kMillisecond;
 
 class Failed final : public Event {
 public:
     explicit Failed(Outcome outcome) : outcome_(outcome) {}
     [[nodiscard]] EventState query() const override { return EventState::failed; }
     Outcome outcome() const override { return outcome_; }
-    Outcome hold(uint64_t /*native_stream*/) const override { return {}; }
+    std::shared_ptr<Gate> hold(uint64_t /*native_stream*/, Outcome& why) const override {
+        why = {};
+        return nullptr;
+    }
 
 private:
     const Outcome outcome_;
@@ -42,7 +48,9 @@ public:
                                                 : EventState::failed;
     }
     Outcome outcome() const override { return stream_->reached(number_) ? Outcome{} : stream_->pending(number_); }
-    Outcome hold(uint64_t native_stream) const override { return stream_->hold(number_, native_stream); }
+    std::shared_ptr<Gate> hold(uint64_t native_stream, Outcome& why) const override {
+        return stream_->hold(number_, native_stream, why);
+    }
 
 private:
     const std::shared_ptr<StreamState> stream_;
@@ -133,7 +141,12 @@ Outcome StreamState::pending(uint32_t number) {
         return {Status::device_error, Reason::device_lost};
     }
     const auto waits = [&] { return static_cast<int32_t>(number - marked_.load(std::memory_order_acquire)) > 0; };
-    const bool ask = (looks_.fetch_add(1, std::memory_order_relaxed) + 1) % kLooksPerCheck == 0;
+    bool ask = (looks_.fetch_add(1, std::memory_order_relaxed) + 1) % kLooksPerCheck == 0;
+    if (ask) {
+        const uint64_t now = now_ns();
+        uint64_t asked = asked_ns_.load(std::memory_order_relaxed);
+        ask = now > asked + kCheckNs && asked_ns_.compare_exchange_strong(asked, now, std::memory_order_relaxed);
+    }
     if (!waits() && !ask) {
         return {};
     }
@@ -155,24 +168,28 @@ Outcome StreamState::pending(uint32_t number) {
     return {Status::device_error, Reason::device_lost};
 }
 
-Outcome StreamState::hold(uint32_t number, uint64_t native_stream) {
+// By a word of its own, which this stream writes: so it can be let go too when that never comes to it.
+std::shared_ptr<Gate> StreamState::hold(uint32_t number, uint64_t native_stream, Outcome& why) {
     void* const other = reinterpret_cast<void*>(native_stream);
     const GpuApi& api = device->api;
-    int capturing = 0;
     const Current current(*device);
-    if (!current.ok()) {
-        return current.outcome();
+    why = current.ok() ? capturing(api, other) : current.outcome();
+    if (!why.ok() || reached(number)) {
+        return nullptr;
     }
-    if (api.stream_capturing(other, &capturing) == 0 && capturing != 0) {
-        return {Status::unsupported, Reason::capturing};
+    auto gate = std::make_shared<WordGate>(device);
+    const uint64_t address = gate->word.address();
+    const uint32_t value = gate->word.value();
+    {
+        const std::lock_guard lock(lock_);
+        why = failed_.load(std::memory_order_acquire) ? Outcome{Status::device_error, Reason::device_lost}
+                                                      : outcome_of(api.stream_write32(stream_, address, value, 0));
     }
-    if (reached(number)) {
-        return {};
+    if (why.ok()) {
+        gate->word.expect_device();
+        why = outcome_of(api.stream_wait32(other, address, value, kGreaterOrEqual));
     }
-    if (const Outcome outcome = pending(number); !outcome.ok()) { // also has it written of
-        return outcome;
-    }
-    return outcome_of(api.stream_wait32(other, reinterpret_cast<uint64_t>(word_), number, kGreaterOrEqual));
+    return why.ok() ? gate : nullptr;
 }
 
 Outcome StreamState::follow(uint64_t native_stream) {
@@ -182,13 +199,11 @@ Outcome StreamState::follow(uint64_t native_stream) {
     if (!current.ok()) {
         return current.outcome();
     }
-    int capturing = 0;
-    GpuResult result = api.stream_capturing(other, &capturing);
-    if (result != 0 || capturing != 0) {
-        return capturing != 0 ? Outcome{Status::unsupported, Reason::capturing} : outcome_of(result);
+    if (const Outcome outcome = capturing(api, other); !outcome.ok()) {
+        return outcome;
     }
     const std::lock_guard lock(lock_);
-    result = api.event_record(event_, other);
+    GpuResult result = api.event_record(event_, other);
     if (result == 0) {
         return outcome_of(api.stream_wait_event(stream_, event_, 0));
     }

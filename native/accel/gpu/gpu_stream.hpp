@@ -30,7 +30,8 @@ public:
     }
     // Of a command that has not been reached: has the device failed? Has it written of it, it does so soon.
     [[nodiscard]] Outcome pending(uint32_t number);
-    Outcome hold(uint32_t number, uint64_t native_stream);
+    // Has another stream wait for all that is queued here by now.
+    [[nodiscard]] std::shared_ptr<Gate> hold(uint32_t number, uint64_t native_stream, Outcome& why);
     Outcome follow(uint64_t native_stream);
     [[nodiscard]] void* native() const { return stream_; }
 
@@ -49,6 +50,7 @@ private:
     std::atomic<uint32_t> marked_{0}; // up to which the stream has been told to write
     uint64_t unmarked_bytes_ = 0;
     std::atomic<uint32_t> looks_{0};
+    std::atomic<uint64_t> asked_ns_{0}; // when the driver was asked last whether the device is well
     std::atomic<bool> failed_{false};
 };
 

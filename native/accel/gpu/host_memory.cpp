@@ -10,6 +10,7 @@ namespace zerohop::accel::gpu {
 namespace {
 
 constexpr unsigned kPortableMapped = 1 | 2; // for all contexts, and for words that streams write
+constexpr unsigned kReadOnly = 8;           // pages that the process may not write; not every device takes such
 
 } // namespace
 
@@ -19,7 +20,7 @@ HostMemory& HostMemory::of(const GpuApi& api) {
     return std::string_view(api.kind) == "cuda" ? *cuda : *hip;
 }
 
-Outcome HostMemory::add(const Devices& devices, void* address, size_t nbytes) {
+Outcome HostMemory::add(const Devices& devices, void* address, size_t nbytes, bool writable) {
     // Not the pages around it: what lies beside it on them would then be registered in part, and the driver refuses to
     // copy such a range, also for whoever knows nothing of this.
     const auto start = reinterpret_cast<uint64_t>(address);
@@ -43,7 +44,14 @@ Outcome HostMemory::add(const Devices& devices, void* address, size_t nbytes) {
         registered_.emplace(start, 0);
         return {};
     }
-    if (const GpuResult result = any.api.host_register(address, nbytes, kPortableMapped); result != 0) {
+    GpuResult result = any.api.host_register(address, nbytes, kPortableMapped);
+    if (result != 0 && result != shim::kGpuOutOfMemory && !writable) {
+        result = any.api.host_register(address, nbytes, kPortableMapped | kReadOnly);
+    }
+    if (result == shim::kGpuOutOfMemory) {
+        return {Status::no_memory, Reason::none}; // of the host's: it cannot pin so much
+    }
+    if (result != 0) {
         return outcome_of(result);
     }
     ranges_.emplace(start, Range{nbytes, 1});

@@ -16,9 +16,9 @@ public:
     // That of the process for this driver.
     [[nodiscard]] static HostMemory& of(const GpuApi& api);
 
-    // Memory that the user has pinned needs nothing. no_memory where the driver refuses, device_error where the range
-    // overlaps another one without lying in it.
-    Outcome add(const Devices& devices, void* address, size_t nbytes);
+    // Memory that the user has pinned needs nothing. no_memory where the host cannot pin so much, host_registered where
+    // the range overlaps another one without lying in it.
+    Outcome add(const Devices& devices, void* address, size_t nbytes, bool writable);
     // What add() was called with, as often as that.
     Outcome remove(DeviceState& any, void* address);
 

@@ -35,7 +35,6 @@ public:
                                          [](const auto& event) { return event->query() == EventState::failed; });
         return failed == events_.end() ? Outcome{} : (*failed)->outcome();
     }
-    Outcome hold(uint64_t /*native_stream*/) const override { return {Status::unsupported, Reason::none}; }
 
 private:
     const std::vector<std::shared_ptr<Event>> events_;
@@ -129,25 +128,6 @@ private:
     const uint64_t offset_;
 };
 
-class SimGate final : public Gate {
-public:
-    explicit SimGate(std::shared_ptr<SimState> shared) : shared_(std::move(shared)) {}
-    ~SimGate() override { SimGate::open(); }
-    SimGate(const SimGate&) = delete;
-    SimGate& operator=(const SimGate&) = delete;
-    void open() override {
-        if (!opened_.exchange(true)) {
-            event->finish({});
-            shared_->bell.ring();
-        }
-    }
-    const std::shared_ptr<Command> event = std::make_shared<Command>(Command::Kind::record);
-
-private:
-    std::shared_ptr<SimState> shared_;
-    std::atomic<bool> opened_{false};
-};
-
 class SimDriverImpl final : public SimDriver {
 public:
     SimDriverImpl(int devices, bool peermem) : shared_(std::make_shared<SimState>(devices)), peermem_(peermem) {
@@ -221,7 +201,7 @@ public:
         return gate;
     }
 
-    Outcome register_host(void* address, size_t nbytes) override {
+    Outcome register_host(void* address, size_t nbytes, bool /*writable*/) override {
         return shared_->memory.register_host(reinterpret_cast<uint64_t>(address), nbytes);
     }
     Outcome unregister_host(void* address) override {

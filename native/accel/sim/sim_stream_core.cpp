@@ -44,6 +44,22 @@ std::chrono::nanoseconds duration_of(uint64_t nbytes, uint64_t ns_per_copy, uint
     return std::chrono::nanoseconds(static_cast<int64_t>(std::min(ns, longest)));
 }
 
+// Fires when either does.
+class FirstOf final : public Event {
+public:
+    FirstOf(std::shared_ptr<const Event> one, std::shared_ptr<const Event> other)
+        : one_(std::move(one)), other_(std::move(other)) {}
+    [[nodiscard]] EventState query() const override {
+        const bool both_pend = one_->query() == EventState::pending && other_->query() == EventState::pending;
+        return both_pend ? EventState::pending : EventState::done;
+    }
+    Outcome outcome() const override { return {}; }
+
+private:
+    const std::shared_ptr<const Event> one_;
+    const std::shared_ptr<const Event> other_;
+};
+
 void relax() {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -71,8 +87,15 @@ void Command::assign(const PageCopy& pages) {
     }
 }
 
-Outcome Command::hold(uint64_t native_stream) const {
-    return reinterpret_cast<StreamCore*>(native_stream)->follow(shared_from_this());
+std::shared_ptr<Gate> Command::hold(uint64_t native_stream, Outcome& why) const {
+    auto& other = *reinterpret_cast<StreamCore*>(native_stream);
+    if (other.capturing.load(std::memory_order_relaxed)) {
+        why = {Status::unsupported, Reason::capturing};
+        return nullptr;
+    }
+    auto gate = std::make_shared<SimGate>(other.device->shared);
+    why = other.follow(std::make_shared<FirstOf>(shared_from_this(), gate->event));
+    return why.ok() ? gate : nullptr;
 }
 
 StreamCore::StreamCore(std::shared_ptr<DeviceState> owner) : device(std::move(owner)) {

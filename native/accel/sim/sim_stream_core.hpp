@@ -21,7 +21,7 @@ public:
                                          : EventState::failed;
     }
     Outcome outcome() const override { return unpack(ended_.load(std::memory_order_acquire)); }
-    Outcome hold(uint64_t native_stream) const override;
+    [[nodiscard]] std::shared_ptr<Gate> hold(uint64_t native_stream, Outcome& why) const override;
 
     // Release: whoever sees the event fired also sees what the command wrote.
     void finish(Outcome outcome) {
@@ -54,6 +54,25 @@ private:
     size_t count_ = 0;
     std::array<CopySegment, 2> few_{};
     std::unique_ptr<CopySegment[]> many_;
+};
+
+class SimGate final : public Gate {
+public:
+    explicit SimGate(std::shared_ptr<SimState> shared) : shared_(std::move(shared)) {}
+    ~SimGate() override { SimGate::open(); }
+    SimGate(const SimGate&) = delete;
+    SimGate& operator=(const SimGate&) = delete;
+    void open() override {
+        if (!opened_.exchange(true)) {
+            event->finish({});
+            shared_->bell.ring();
+        }
+    }
+    const std::shared_ptr<Command> event = std::make_shared<Command>(Command::Kind::record);
+
+private:
+    std::shared_ptr<SimState> shared_;
+    std::atomic<bool> opened_{false};
 };
 
 class StreamCore {

@@ -50,11 +50,9 @@ void CopyQueue::reap(std::vector<PeerCopy>& ended) {
     }
 }
 
-const accel::Event* CopyQueue::event_of(const OpRef& op) const {
-    const auto found = std::find_if(copies_.begin(), copies_.end(), [&](const PeerCopy& copy) {
-        return copy.op && copy.op.operator->() == op.operator->();
-    });
-    return found == copies_.end() ? nullptr : found->event.get();
+const accel::Event* CopyQueue::event_of_last(const OpRef& op) const {
+    const bool last = !copies_.empty() && copies_.back().op && copies_.back().op.operator->() == op.operator->();
+    return last ? copies_.back().event.get() : nullptr;
 }
 
 void CopyQueue::learn(const PeerCopy& copy, uint64_t now) {

@@ -44,8 +44,8 @@ public:
     void push(PeerCopy copy, uint64_t now);
     // Moves copies that have ended to `ended`, the oldest first.
     void reap(std::vector<PeerCopy>& ended);
-    // Of an operation that is queued here; else null.
-    [[nodiscard]] const accel::Event* event_of(const OpRef& op) const;
+    // Of an operation, where it is the last that is queued here; else null.
+    [[nodiscard]] const accel::Event* event_of_last(const OpRef& op) const;
     template <class F> void each(F&& f) {
         for (PeerCopy& copy : copies_) {
             f(copy);

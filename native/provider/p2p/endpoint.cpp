@@ -327,14 +327,16 @@ void P2pEndpoint::prepare(const Route& route) {
     }
 }
 
-std::optional<Outcome> P2pEndpoint::hold(const OpRef& op, const accel::Driver& driver, uint64_t native_stream) {
+std::optional<Endpoint::Held> P2pEndpoint::hold(const OpRef& op, const accel::Driver& driver, uint64_t native_stream) {
     const uint32_t count = queue_count_.load(std::memory_order_acquire);
     for (uint32_t index = 0; index < count; ++index) {
         CopyQueue& queue = *queues_[index];
         const std::lock_guard lock(queue.lock());
-        const accel::Event* const event = queue.event_of(op);
+        const accel::Event* const event = queue.event_of_last(op);
         if (event != nullptr && engine().accelerators().place(queue.device()).first.get() == &driver) {
-            return event->hold(native_stream);
+            Held held;
+            held.gate = event->hold(native_stream, held.why);
+            return held;
         }
     }
     return std::nullopt;

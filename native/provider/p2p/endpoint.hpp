@@ -34,7 +34,7 @@ public:
     bool quiet() const override;
     void quiesce() override;
     void prepare(const Route& route) override;
-    std::optional<Outcome> hold(const OpRef& op, const accel::Driver& driver, uint64_t native_stream) override;
+    std::optional<Held> hold(const OpRef& op, const accel::Driver& driver, uint64_t native_stream) override;
     void each_statistic(void (*visit)(void*, const char*, uint64_t), void* context) const override;
 
 private:

@@ -1,0 +1,62 @@
+// Words of pinned memory that streams wait for.
+#pragma once
+
+#include "accel/gpu/gpu_device.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+namespace zerohop::accel::gpu {
+
+// A word of the pool, whose value only grows: so whoever still waits for an older value of it goes on, too.
+class PooledWord {
+public:
+    explicit PooledWord(std::shared_ptr<DeviceState> device)
+        : device_(std::move(device)), word_(device_->words->take(device_->api)) {
+        if (word_ == nullptr) {
+            throw NativeError(Status::no_memory, Reason::alloc_failed, "no pinned memory for a stream to wait on");
+        }
+        value_ = word_->load(std::memory_order_relaxed) + 1;
+    }
+    ~PooledWord() {
+        if (!by_device_ || written_by_device()) {
+            device_->words->give(word_);
+        }
+    }
+    PooledWord(const PooledWord&) = delete;
+    PooledWord& operator=(const PooledWord&) = delete;
+
+    [[nodiscard]] uint64_t address() const { return reinterpret_cast<uint64_t>(word_); }
+    // What is waited for, or more.
+    [[nodiscard]] uint32_t value() const { return value_; }
+    // A device is told to write it: nobody else may have it before that has happened.
+    void expect_device() { by_device_ = true; }
+    [[nodiscard]] bool written_by_device() const { return word_->load(std::memory_order_acquire) == value_; }
+    // Unless a device has. If it has yet to, it takes one back, and shows by that that it has.
+    void write() {
+        uint32_t before = value_ - 1;
+        word_->compare_exchange_strong(before, by_device_ ? value_ + 1 : value_, std::memory_order_release,
+                                       std::memory_order_relaxed);
+    }
+
+private:
+    const std::shared_ptr<DeviceState> device_;
+    std::atomic<uint32_t>* word_ = nullptr;
+    uint32_t value_ = 0;
+    bool by_device_ = false;
+};
+
+class WordGate final : public Gate {
+public:
+    explicit WordGate(std::shared_ptr<DeviceState> device) : word(std::move(device)) {}
+    ~WordGate() override { WordGate::open(); }
+    WordGate(const WordGate&) = delete;
+    WordGate& operator=(const WordGate&) = delete;
+    void open() override { word.write(); }
+
+    PooledWord word;
+};
+
+} // namespace zerohop::accel::gpu
