@@ -13,7 +13,7 @@ import zerohop as zh
 from support.native import engine_of
 from support.options import Options
 from support.service import Service
-from support.world import World
+from support.world import Target, World
 from zerohop import _native
 
 if TYPE_CHECKING:
@@ -23,15 +23,16 @@ if TYPE_CHECKING:
 
 NBYTES = 100_001
 LIMIT_S = 10.0
+DEVICES = 16
 STANDS_S = 0.03  # how long a stream that must not go on is looked at
 PROVIDERS = ("p2p", "tcp")
 
 
 class Stream:
-    """A user's stream on sim:0, which stands still until it is released."""
+    """A user's stream on a simulated device, which stands still until it is released."""
 
-    def __init__(self, context: zh.Context) -> None:
-        self.native = _native.SimStream(engine_of(context), 0)
+    def __init__(self, context: zh.Context, device: int = 0) -> None:
+        self.native = _native.SimStream(engine_of(context), device)
         self._word = np.zeros(1, np.uint32)
 
     def __cuda_stream__(self) -> tuple[int, int]:
@@ -129,6 +130,21 @@ class TestAfterAStream:
         stream.release()
         stream.finish()
         world.here.write(source.memory, target.handle).result(LIMIT_S)
+
+
+def test_many_devices_and_streams(open_context: OpenContext, start_peer: StartPeer) -> None:
+    """As many as a large machine has, each with transfers of its own, and behind streams of the user's."""
+    options = Options(providers=("p2p",), sim_devices=DEVICES)
+    context, peer = open_context(options), start_peer(options)
+    target = Target(peer, "alloc", NBYTES)
+    for index in range(DEVICES):
+        source = context.alloc(NBYTES, f"sim:{index}")
+        streams = [Stream(context, index) for _ in range(6)]
+        for stream in streams:
+            context.write(source, target.handle, stream=stream).result(LIMIT_S)
+            stream.native.close()
+        context.write(source[:8], target.handle[:8]).result(LIMIT_S)
+        context.write(source, target.handle).result(LIMIT_S)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

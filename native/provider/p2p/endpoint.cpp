@@ -26,7 +26,7 @@ constexpr uint64_t kWakeNs = kMillisecond;
 // Kinds of copies, each with a stream of its own.
 constexpr uint64_t kSmall = 0;
 constexpr uint64_t kLarge = 1;
-constexpr uint64_t kFollowing = 2; // a stream of the user's; they are told apart by so many numbers:
+constexpr uint64_t kFollowing = 2; // a stream of the user's; they are told apart by so many numbers at most:
 constexpr uint64_t kFollowers = 4;
 
 std::shared_ptr<accel::Event> start_copy(accel::Stream& stream, const Request& request,
@@ -47,9 +47,15 @@ std::shared_ptr<accel::Event> start_copy(accel::Stream& stream, const Request& r
     return stream.copy({&segment, 1}, then);
 }
 
-uint64_t kind_of(const Request& request) {
+// So that there is a ring for every device's two own streams, and one for those of the user's at least.
+uint64_t followers_of_each(size_t devices) {
+    const size_t left = kRings > 2 * devices ? kRings - 2 * devices : 0;
+    return std::clamp<uint64_t>(left / std::max<size_t>(devices, 1), 1, kFollowers);
+}
+
+uint64_t kind_of(const Request& request, size_t devices) {
     if (request.after_stream) { // they must not hold up what waits for no stream, nor, mostly, each other
-        return kFollowing + std::hash<uint64_t>{}(*request.after_stream / 64) % kFollowers;
+        return kFollowing + std::hash<uint64_t>{}(*request.after_stream / 64) % followers_of_each(devices);
     }
     return request.nbytes >= kLargeBytes ? kLarge : kSmall;
 }
@@ -108,7 +114,7 @@ Posted P2pEndpoint::post_copy(const Request& request) {
         return {Posted::What::failed, living};
     }
     Outcome outcome;
-    CopyQueue* const queue = queue_for(request.route->copy_device, kind_of(request), outcome);
+    CopyQueue* const queue = queue_for(request.route->copy_device, kind_of(request, engine().accelerators().devices().size()), outcome);
     if (queue == nullptr) {
         return {Posted::What::failed, outcome};
     }
@@ -180,9 +186,12 @@ CopyQueue* P2pEndpoint::queue_for(int device, uint64_t kind, Outcome& outcome) {
         return queue;
     }
     const uint32_t index = queue_count_.load(std::memory_order_relaxed);
-    if (index == kRings) {
-        outcome = {Status::unsupported, Reason::window_full};
-        return nullptr;
+    if (index == kRings) { // more devices than any machine has: a device that came late has one stream for all
+        const auto same = std::find_if(queues_.begin(), queues_.end(),
+                                       [&](const auto& each) { return each->device() == device; });
+        queue = same == queues_.end() ? nullptr : same->get();
+        outcome = {Status::unsupported, Reason::none};
+        return queue;
     }
     const auto& devices = engine().accelerators().devices();
     std::unique_ptr<accel::Stream> stream = devices.at(static_cast<size_t>(device))->stream(outcome);

@@ -14,7 +14,7 @@
 
 namespace zerohop::p2p {
 
-inline constexpr uint32_t kRings = 32;
+inline constexpr uint32_t kRings = 64;
 inline constexpr uint32_t kSlots = 512;
 
 // Shared between processes: fixed layout.
