@@ -53,6 +53,17 @@ struct PyOp {
 // Whether it has ended well, or does so while it is waited for in place; its end is then taken over.
 [[nodiscard]] bool ended_well(PyOp& self);
 
+// Without the GIL where this is the last that has it: to free a device's memory waits for its streams, and one of those
+// may wait for what only Python does.
+template <class T> void let_go(std::shared_ptr<T>& held) {
+    if (held.use_count() == 1 && PyGILState_Check() != 0) {
+        const Released release;
+        held.reset();
+    } else {
+        held.reset();
+    }
+}
+
 struct PyRegion {
     std::shared_ptr<Engine> engine;
     std::shared_ptr<Region> region; // null once closed and let go
@@ -62,6 +73,7 @@ struct PyRegion {
 
     // Throws ValueError after close().
     const std::shared_ptr<Region>& get() const;
+    ~PyRegion() { let_go(region); }
 };
 
 struct PyMapping {
@@ -69,7 +81,12 @@ struct PyMapping {
 };
 
 struct PyPeerMemory {
-    std::shared_ptr<p2p::PeerMemory> memory;
+    std::shared_ptr<p2p::PeerMemory> memory; // null once closed and let go
+    uint64_t nbytes = 0;
+
+    // Throws NativeError after close().
+    const std::shared_ptr<p2p::PeerMemory>& get() const;
+    ~PyPeerMemory() { let_go(memory); }
 };
 
 struct PyDomain {

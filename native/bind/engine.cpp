@@ -106,7 +106,7 @@ uint64_t route(const std::shared_ptr<Engine>& engine, const PyEndpoint& endpoint
         result.local_keys = local_keys;
     }
     if (peer_memory != nullptr) {
-        p2p::PeerMemory& memory = *peer_memory->memory;
+        p2p::PeerMemory& memory = *peer_memory->get();
         if (memory.nbytes() < remote_nbytes) {
             throw nb::value_error("the peer's memory is smaller than what it stands for");
         }

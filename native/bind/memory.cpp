@@ -115,13 +115,17 @@ void register_memory(nb::module_& m) {
         .def_prop_ro("pins", [](const PyRegion& self) { return self.region ? self.region->pins() : 0; })
         .def("close",
              [](PyRegion& self) {
-                 if (self.region && !self.region->close()) {
+                 std::shared_ptr<Region> region = self.region;
+                 if (!region) {
+                     return true;
+                 }
+                 if (!region->close()) {
                      return false;
                  }
-                 if (self.region) {
-                     self.region->deregister();
-                 }
                  self.region.reset();
+                 const Released release; // see let_go
+                 region->deregister();
+                 region.reset();
                  return true;
              })
         .def("read", &read, nb::arg("offset"), nb::arg("nbytes"))

@@ -14,6 +14,13 @@
 
 namespace zerohop::bind {
 
+const std::shared_ptr<p2p::PeerMemory>& PyPeerMemory::get() const {
+    if (!memory) {
+        throw NativeError(Status::access_denied, Reason::revoked, "");
+    }
+    return memory;
+}
+
 namespace {
 
 using Pieces = std::vector<std::pair<uint64_t, nb::bytes>>;
@@ -66,20 +73,24 @@ PyPeerMemory import_memory(Engine& engine, const std::string& form, const std::s
         exported.pieces.push_back(std::move(piece));
     }
     const Released release;
-    return {make_pinnable<p2p::PeerMemory>(engine.accelerators(), exported, writable)};
+    return {make_pinnable<p2p::PeerMemory>(engine.accelerators(), exported, writable), nbytes};
 }
 
 PyPeerMemory import_host(Engine& engine, int fd, uint64_t offset, uint64_t nbytes, bool writable) {
     const Released release;
     auto mapping = std::make_unique<Mapping>(fd, offset, nbytes, writable);
-    return {make_pinnable<p2p::PeerMemory>(engine.accelerators(), std::move(mapping))};
+    return {make_pinnable<p2p::PeerMemory>(engine.accelerators(), std::move(mapping)), nbytes};
 }
 
 std::pair<int, uint64_t> reach_peer(Engine& engine, const PyRegion& region, const PyPeerMemory& memory) {
     // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): ours, while others may close it
     const std::shared_ptr<Region> local = region.get();
+    const Pin<p2p::PeerMemory> remote = Pin<p2p::PeerMemory>::of(memory.get());
+    if (!remote) {
+        throw NativeError(Status::access_denied, Reason::revoked, "");
+    }
     const Released release;
-    const p2p::PeerMemory::Reach reach = memory.memory->reach(engine.accelerators(), *local);
+    const p2p::PeerMemory::Reach reach = remote->reach(engine.accelerators(), *local);
     return {reach.device, reach.address};
 }
 
@@ -87,9 +98,18 @@ std::pair<int, uint64_t> reach_peer(Engine& engine, const PyRegion& region, cons
 
 void register_peer_memory(nb::module_& m) {
     nb::class_<PyPeerMemory>(m, "PeerMemory", "A peer's memory that devices here read and write by themselves.")
-        .def_prop_ro("nbytes", [](const PyPeerMemory& self) { return self.memory->nbytes(); })
+        .def_ro("nbytes", &PyPeerMemory::nbytes)
         .def(
-            "close", [](const PyPeerMemory& self) { return self.memory->close(); },
+            "close",
+            [](PyPeerMemory& self) {
+                std::shared_ptr<p2p::PeerMemory> memory = self.memory;
+                if (memory && !memory->close()) {
+                    return false;
+                }
+                self.memory.reset();
+                let_go(memory); // now: its owner is told next, and may free it
+                return true;
+            },
             "No operation begins with it any more; True once none is left that did before.");
 }
 

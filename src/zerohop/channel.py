@@ -10,6 +10,7 @@ import array
 import asyncio
 import collections
 import os
+import select
 import socket
 from typing import TYPE_CHECKING, Final
 
@@ -76,6 +77,14 @@ class Channel:
         for option, value in options.items():
             self._sock.setsockopt(socket.IPPROTO_TCP, option, value)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def unread(self) -> bool:
+        """Whether something has come in that nobody has taken yet, its end included."""
+        if self._ended:
+            return False
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return bool(poll.poll(0))
 
     def ghost(self) -> Ghost | None:
         """The process at the other end; None when it has ended."""

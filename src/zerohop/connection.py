@@ -75,6 +75,7 @@ class Connection(StaysInProcess):
         "_message_lane",
         "_missing",
         "_native_id",
+        "_parting",
         "_partner",
         "_possible",
         "_provider",
@@ -112,6 +113,7 @@ class Connection(StaysInProcess):
         self._failed: Setbacks[str] = Setbacks()
         # By provider and share. Why a share cannot be imported, also by the peer's NICs that it was asked for.
         self._imports: dict[tuple[str, int], Import] = {}
+        self._parting: asyncio.Task[None] | None = None
         self._unreachable: Setbacks[tuple[str, int, tuple[int, ...]]] = Setbacks()
         self._routes: dict[Route, None] = {}
         self._lost: ZerohopError | None = None
@@ -427,15 +429,20 @@ class Connection(StaysInProcess):
         In this order. Memory that the other side has not let go of by then stays out of use until its process ends. And
         the peer answers a goodbye by closing its end: what is still in flight then has lost its peer.
         """
-        if self._lost is not None or self._closing is not None:
-            return
-        self._closing = error
-        if self._session is not None:
-            imports = self._session.imports
-            await asyncio.gather(imports.give_all_back(), imports.ask_all_back())
-        self._drop_peer(status, reason)
-        if self._session is not None:
-            await self._session.say_goodbye(farewell)
+        if self._parting is None and self._lost is None:
+            self._closing = error
+
+            async def work() -> None:
+                if self._session is not None:
+                    await asyncio.gather(self._session.imports.give_all_back(), self._session.exports.ask_all_back())
+                self._drop_peer(status, reason)
+                if self._session is not None:
+                    await self._session.say_goodbye(farewell)
+
+            self._parting = self._context._control.start(work)
+        if self._parting is not None:
+            # Whoever comes second must not cut it short, nor who does not want to wait so long.
+            await asyncio.wait([self._parting])
 
     def _lose(self, error: ZerohopError, status: Status, reason: Reason) -> None:
         """On the control thread: nothing goes to or comes from this peer any more. Idempotent."""

@@ -43,13 +43,16 @@ class ControlThread:
             self.loop.close()
             raise
 
-    def call(self, callback: Callable[..., object], *args: Any) -> None:
-        """Run it on the loop, soon. From any thread, destructors included; nothing happens after stop()."""
+    def call(self, callback: Callable[..., object], *args: Any) -> bool:
+        """Run it on the loop, soon. From any thread, destructors included; nothing happens after stop(): False then."""
         if not self._stopped:
             try:
                 self.loop.call_soon_threadsafe(callback, *args)
             except RuntimeError:  # closed in between
                 pass
+            else:
+                return True
+        return False
 
     def spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         """Run a coroutine function on the loop, from any thread."""
@@ -81,17 +84,22 @@ class ControlThread:
         """Run it, from another thread; raises what it raises, and TimeoutError when it takes longer."""
         asyncio.run_coroutine_threadsafe(work(*args), self.loop).result(timeout)
 
-    async def aside(self, call: Callable[..., T], *args: Any) -> T:
+    async def aside(self, call: Callable[..., T], *args: Any, discard: Callable[[T], None] | None = None) -> T:
         """On the loop: what ``call(*args)`` returns or raises, on a thread of its own, as it may take long.
 
-        Not on the loop's executor, for which the interpreter would wait at exit. Whoever waits may leave.
+        Not on the loop's executor, for which the interpreter would wait at exit. Whoever waits may leave; what nobody
+        waits for any more is given to ``discard``.
         """
         answer: asyncio.Future[T] = self.loop.create_future()
 
+        def drop(value: T | None, error: Exception | None) -> None:
+            if error is None and discard is not None:
+                discard(value)  # type: ignore[arg-type]
+
         def settle(value: T | None, error: Exception | None) -> None:
             if answer.done():
-                return
-            if error is not None:
+                drop(value, error)
+            elif error is not None:
                 answer.set_exception(error)
             else:
                 answer.set_result(value)  # type: ignore[arg-type]
@@ -102,7 +110,8 @@ class ControlThread:
                 value = call(*args)
             except Exception as error:  # noqa: BLE001 - whoever waits gets it
                 failure = error
-            self.call(settle, value, failure)
+            if not self.call(settle, value, failure):
+                drop(value, failure)
 
         threading.Thread(target=work, name="zerohop-aside", daemon=True).start()
         return await answer

@@ -1,4 +1,4 @@
-"""What each side of a Connection has of the other's memory: asked for at first use, given back when asked.
+"""What this side of a Connection has of the other's memory: asked for at first use, given back when asked.
 
 On the control thread. Memory on this host is mapped (shm): its owner sends a descriptor. Memory of a device on this
 host (p2p) is mapped for devices here: its owner sends what its driver exports it as. Memory that NICs reach (verbs) has
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from . import wire
@@ -19,7 +20,6 @@ from .channel import copies_of
 from .deferred import patience, settled
 from .errors import ProtocolError, ZerohopError, again, from_native
 from .fabrics import VERBS
-from .inputs import HOST
 from .routes import Import
 from .setbacks import lasts
 
@@ -30,29 +30,25 @@ if TYPE_CHECKING:
     from .context import Context
     from .registry import Registration
     from .remote_buffer import Share
-    from .shares import LocalShare
 
 SHM: Final = "shm"
 P2P: Final = "p2p"
 _WRITE: Final = 2
 # How long a side that leaves waits for what is still being copied.
-_LAST_COPIES_S: Final = 0.2
-_LOOK_EVERY_S: Final = 0.002
-_MAX_REQUESTS: Final = 1 << 16
+LAST_COPIES_S: Final = 0.5
 # What an owner that cannot give memory out in one way says; there may be another.
 _CANNOT: Final = (Status.UNSUPPORTED.value, Status.NO_MEMORY.value, Status.DEVICE_ERROR.value)
 
 # Of one memory; of 2 MiB each, and mostly larger.
 _MAX_PIECES: Final = 1 << 17
 
+_Share = tuple[str, int]
 _Reply = tuple[wire.ImportReply, list[int]]
 _Key = tuple[str, int, tuple[int, ...]]
-# What Engine.export_share returns.
-_Exported = tuple[str, str, int, int, int, int, list[tuple[int, bytes]], list[int]]
 
 
 class Imports:
-    """The part of a conversation that is about memory."""
+    """The part of a conversation that is about the peer's memory."""
 
     def __init__(self, context: Context, connection: Connection, channel: Channel) -> None:
         self._context = context
@@ -63,10 +59,11 @@ class Imports:
         # Answers of which more is to come.
         self._unfinished: dict[int, _Reply] = {}
         self._importing: dict[_Key, asyncio.Task[None]] = {}
-        # Requests of the peer that NICs are being asked about, one after the other.
-        self._reaching: set[asyncio.Task[None]] = set()
-        self._turn = asyncio.Lock()
-        self._returned = asyncio.Event()
+        # Of the peer's memory, by provider and share: requests that have not been answered, what is being given back,
+        # and what the peer is to be told of once neither is left. So one answer is about all that was imported.
+        self._asking: Counter[_Share] = Counter()
+        self._leaving: dict[_Share, asyncio.Task[None]] = {}
+        self._owed: set[_Share] = set()
 
     async def ask(self, share: Share, provider: str, rails: tuple[int, ...]) -> None:
         """Import the memory behind the peer's share, or note why that is impossible. ``rails``: NICs of the peer.
@@ -75,7 +72,10 @@ class Imports:
             AccessDenied: the owner does not allow it.
             PeerLost: it is gone.
             DeadlineExceeded: it does not answer before the operation's deadline; the request stays under way.
+            Closed: this side is leaving.
         """
+        if self._connection._closing is not None:
+            raise again(self._connection._closing)
         key = (provider, share.share_id, rails)
         task = self._importing.get(key)
         if task is None:
@@ -120,92 +120,69 @@ class Imports:
         try:
             await context._control.aside(imported.make_ready, context._engine, registration)
         except NativeError as error:
+            if imported.closed:
+                return  # given back meanwhile; whoever still wants it asks anew
             if error.args[0] == Status.CLOSED.value:
                 raise
             self._connection._note_no_peer_link(registration, share, error)
 
-    def answer(self, request: wire.ImportRequest) -> None:
-        """Answer a peer that wants to import."""
-        connection = self._connection
-        if request.provider == SHM and SHM in connection._possible:
-            self._give_descriptor(request)
-        elif request.provider in (VERBS, P2P) and request.provider in connection._possible:
-            if len(self._reaching) >= _MAX_REQUESTS:
-                raise ProtocolError("malformed: the peer asks for more than anybody needs at once")
-            # Registering takes as long as it takes to pin the pages; drivers take their time to export.
-            give = self._give_keys if request.provider == VERBS else self._give_memory
-            task = asyncio.get_running_loop().create_task(give(request))
-            self._reaching.add(task)
-            task.add_done_callback(self._reaching.discard)
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        else:
-            # Nothing could be given to it, and as an importer it would hold up whoever takes the memory back.
-            why = "memory is given to peers on this host that use shm or p2p, and to NICs of peers that use verbs"
-            self._refuse(request, Status.UNSUPPORTED, Reason.NONE, why)
-
     def take_back(self, message: wire.Release) -> None:
         """The owner wants it back."""
-        imported = self._connection._imports.pop((message.provider, message.share), None)
-        if imported is None:
-            self._channel.post(wire.Released(provider=message.provider, share=message.share))
-        else:
-            self.release(message.provider, message.share, imported)
-
-    def returned(self, message: wire.Released) -> None:
-        """The peer has let go of memory of ours."""
-        self._context._shares.given_back(self._connection, message.provider, message.share)
-        self._returned.set()
+        key = message.provider, message.share
+        self._owed.add(key)
+        imported = self._connection._imports.pop(key, None)
+        if imported is not None:
+            self._let_go(key, imported)
+        self._settle(key)
 
     def release(self, provider: str, share_id: int, imported: Import) -> None:
         """Let go of it, and tell the owner when that is done."""
-        self._context._control.start(self._give_back, provider, share_id, imported)
-
-    def ask_back(self, provider: str, share_id: int) -> None:
-        """The peer is to give back what it imported of our share."""
-        self._channel.post(wire.Release(provider=provider, share=share_id))
+        self._owed.add((provider, share_id))
+        self._let_go((provider, share_id), imported)
 
     async def give_all_back(self) -> None:
-        """Before this side leaves: what nothing uses any more, or soon."""
-        loop = asyncio.get_running_loop()
-        limit = loop.time() + _LAST_COPIES_S
-        left = dict(self._connection._imports)
-        while left:
-            given_back = [key for key, imported in left.items() if imported.close()]
-            for provider, share_id in given_back:
-                del left[provider, share_id]
-                self._connection._imports.pop((provider, share_id), None)
-                self._channel.post(wire.Released(provider=provider, share=share_id))
-            if left and loop.time() > limit:
+        """Before this side leaves, and asks for no more: what nothing uses any more, or soon."""
+        loop, imports = asyncio.get_running_loop(), self._connection._imports
+        limit = loop.time() + LAST_COPIES_S
+        while True:
+            for provider, share_id in list(imports):
+                self.release(provider, share_id, imports.pop((provider, share_id)))
+            under_way = {*self._leaving.values(), *self._importing.values()}
+            left_s = limit - loop.time()
+            if not under_way or left_s <= 0:
                 return
-            await asyncio.sleep(_LOOK_EVERY_S if left else 0)
-
-    async def ask_all_back(self) -> None:
-        """Before this side leaves: what the peer has mapped of ours, as far as it answers soon."""
-        loop, shares = asyncio.get_running_loop(), self._context._shares
-        limit = loop.time() + _LAST_COPIES_S
-        for provider, share_id in shares.mapped_by(self._connection):
-            self.ask_back(provider, share_id)
-        try:
-            while shares.mapped_by(self._connection):
-                self._returned.clear()
-                await asyncio.wait_for(self._returned.wait(), limit - loop.time())
-        except (asyncio.TimeoutError, TimeoutError):
-            pass
+            await asyncio.wait(under_way, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
 
     def end(self, error: ZerohopError) -> None:
         """The Connection is lost."""
         for future in self._replies.values():
             if not future.done():
                 future.set_exception(again(error))
-        for task in [*self._importing.values(), *self._reaching]:
+        for task in self._importing.values():
             task.cancel()
 
     async def _import(self, share: Share, provider: str, rails: tuple[int, ...]) -> None:
-        connection = self._connection
-        old = connection._imports.pop((provider, share.share_id), None)
-        if old is not None:
+        key = provider, share.share_id
+        old = self._connection._imports.pop(key, None)
+        if old is not None and provider == VERBS:
             # Over NICs that the lane does not use any more. To its owner the new one is the same.
             self._context._peers.unmap(old)
+        elif old is not None:
+            self.release(provider, share.share_id, old)
+        # Its end is told the owner by the name of the share alone: that must not be taken for the end of a new one.
+        while (leaving := self._leaving.get(key)) is not None:
+            await asyncio.wait([leaving])
+        self._asking[key] += 1
+        try:
+            await self._ask_owner(share, provider, rails)
+        finally:
+            self._asking[key] -= 1
+            if not self._asking[key]:
+                del self._asking[key]
+            self._settle(key)
+
+    async def _ask_owner(self, share: Share, provider: str, rails: tuple[int, ...]) -> None:
+        connection = self._connection
         self._requests += 1
         number = self._requests
         future = self._replies[number] = asyncio.get_running_loop().create_future()
@@ -255,7 +232,9 @@ class Imports:
             if provider == SHM:
                 access = self._map(reply, fds)
             elif provider == P2P:
-                access = await self._context._control.aside(self._take_memory, reply, fds)
+                # Of its own: whoever waits here may leave, and close those.
+                copies = copies_of(fds)
+                access = await self._context._control.aside(self._take_memory, reply, copies)
             elif len(reply.keys) == len(rails):
                 access = RemoteKeys(reply.address, reply.nbytes, reply.rights, reply.keys, reply.atomics)
             else:
@@ -263,15 +242,19 @@ class Imports:
         except NativeError as error:
             why = f"it could not be mapped here: {error.args[2]}"
             connection._unreachable.note((provider, share.share_id, rails), why, for_good=lasts(*error.args[:2]))
-            self._channel.post(wire.Released(provider=provider, share=share.share_id))
+            self._owed.add((provider, share.share_id))
             return
         except ZerohopError:
-            self._channel.post(wire.Released(provider=provider, share=share.share_id))
+            self._owed.add((provider, share.share_id))
             raise
         # By the owner's word, and not by that of the handle, which somebody may have changed.
         device = reply.exported.device if reply.exported is not None else ""
         imported = Import(access, share.capability, reply.nbytes, reply.rights, rails, reply.text, device)
         key = provider, share.share_id
+        if key in self._owed:
+            # The owner has asked it back meanwhile.
+            self._let_go(key, imported)
+            return
         other = connection._imports.pop(key, None)
         if other is not None:
             # Asked for over other NICs at the same time.
@@ -281,24 +264,28 @@ class Imports:
         connection._drop_old_imports()
 
     def _take_memory(self, reply: wire.ImportReply, fds: list[int]) -> PeerMemory:
-        """On a thread of its own."""
+        """On a thread of its own; closes the descriptors."""
         engine, exported, writable = self._context._engine, reply.exported, bool(reply.rights & _WRITE)
-        if exported is None:
-            self._check_file(reply, fds)
-            return engine.import_host(fds[0], reply.offset, reply.nbytes, writable)
-        if sum(not handle for _, handle in exported.pieces) != len(fds):
-            raise from_native(Status.NO_MEMORY.value, Reason.OUT_OF_DESCRIPTORS.value, peer=self._connection.peer)
-        return engine.import_memory(
-            exported.form,
-            exported.device,
-            exported.process,
-            exported.address,
-            exported.offset,
-            reply.nbytes,
-            exported.pieces,
-            fds,
-            writable,
-        )
+        try:
+            if exported is None:
+                self._check_file(reply, fds)
+                return engine.import_host(fds[0], reply.offset, reply.nbytes, writable)
+            if sum(not handle for _, handle in exported.pieces) != len(fds):
+                raise from_native(Status.NO_MEMORY.value, Reason.OUT_OF_DESCRIPTORS.value, peer=self._connection.peer)
+            return engine.import_memory(
+                exported.form,
+                exported.device,
+                exported.process,
+                exported.address,
+                exported.offset,
+                reply.nbytes,
+                exported.pieces,
+                fds,
+                writable,
+            )
+        finally:
+            for fd in fds:
+                os.close(fd)
 
     def _check_file(self, reply: wire.ImportReply, fds: list[int]) -> None:
         peer = self._connection.peer
@@ -312,131 +299,25 @@ class Imports:
         self._check_file(reply, fds)
         return self._context._engine.map(fds[0], reply.offset, reply.nbytes, bool(reply.rights & _WRITE))
 
-    def _give_descriptor(self, request: wire.ImportRequest) -> None:
-        grant = self._context._shares.grant(self._connection, request.provider, request.share, request.capability)
-        reply = wire.ImportReply(
-            request=request.request,
-            status=grant.status.value,
-            reason=grant.reason.value,
-            offset=grant.offset,
-            nbytes=grant.nbytes,
-            rights=grant.rights,
-            nfds=int(grant.fd >= 0),
-        )
-        try:
-            self._channel.post(reply, [grant.fd] if grant.fd >= 0 else [])
-        finally:
-            if grant.fd >= 0:
-                os.close(grant.fd)
+    def _let_go(self, key: _Share, imported: Import) -> None:
+        task = self._leaving[key] = self._context._control.start(self._drain, imported, self._leaving.get(key))
+        # Also where it is cancelled before it has begun.
+        task.add_done_callback(lambda done: self._let_gone(key, done))
 
-    async def _give_memory(self, request: wire.ImportRequest) -> None:
-        """To a peer whose devices reach it themselves: as the driver exports it, or host memory by its descriptor."""
-        shares = self._context._shares
-        async with self._turn:
-            share = shares.admit(self._connection, P2P, request.share, request.capability)
-            if isinstance(share, tuple):
-                self._refuse(request, *share)
-                return
-            if share.registration.device == HOST:
-                self._give_descriptor(request)
-                return
-            try:
-                exported = await self._context._control.aside(self._context._engine.export_share, share.share_id)
-            except NativeError as error:
-                shares.given_back(self._connection, P2P, request.share)
-                status, reason, text = error.args
-                self._refuse(request, Status(status), Reason(reason), from_native(status, reason, text).reason)
-                return
-            *_, fds = exported
-            try:
-                if self._connection._lost is None:
-                    self._post_memory(request, share, exported)
-            finally:
-                for fd in fds:
-                    os.close(fd)
-
-    def _post_memory(self, request: wire.ImportRequest, share: LocalShare, exported: _Exported) -> None:
-        form, device, process, address, offset, nbytes, pieces, fds = exported
-        if not self._context._shares.has(request.share):  # taken back meanwhile
-            self._context._shares.given_back(self._connection, P2P, request.share)
-            self._refuse(request, Status.ACCESS_DENIED, Reason.REVOKED)
-            return
-        left = list(fds)
-        for start in range(0, len(pieces), wire.MAX_FDS):
-            some = pieces[start : start + wire.MAX_FDS]
-            theirs, left = left[: (count := sum(not handle for _, handle in some))], left[count:]
-            more = start + wire.MAX_FDS < len(pieces)
-            if start:
-                part = wire.ImportPart(request=request.request, pieces=some, more=more, nfds=len(theirs))
-                self._channel.post(part, theirs)
-                continue
-            reply = wire.ImportReply(
-                request=request.request,
-                status=Status.OK.value,
-                reason=Reason.NONE.value,
-                nbytes=nbytes,
-                rights=share.handle._share.rights,
-                exported=wire.Exported(form, device, process, address, offset, some),
-                more=more,
-                nfds=len(theirs),
-            )
-            self._channel.post(reply, theirs)
-
-    async def _give_keys(self, request: wire.ImportRequest) -> None:
-        """Register with each NIC that the peer's lane ends at, as far as that was not done before."""
-        shares = self._context._shares
-        async with self._turn:
-            share = shares.admit(self._connection, VERBS, request.share, request.capability)
-            if isinstance(share, tuple):
-                self._refuse(request, *share)
-                return
-            fabric = self._context._fabric
-            if why := "; ".join(filter(None, map(fabric.port_down, request.rails))):
-                shares.given_back(self._connection, VERBS, request.share)
-                self._refuse(request, Status.UNSUPPORTED, Reason.PORT_DOWN, why)
-                return
-            try:
-                reply = await self._reach(request, share)
-            except NativeError as error:
-                shares.given_back(self._connection, VERBS, request.share)
-                status, reason, text = error.args
-                self._refuse(request, Status(status), Reason(reason), from_native(status, reason, text).reason)
-                return
-            if self._connection._lost is None:
-                # Somebody may have taken it back meanwhile; and who is asked to give it back must have got it.
-                if shares.has(request.share):
-                    self._channel.post(reply)
-                else:
-                    shares.given_back(self._connection, VERBS, request.share)
-                    self._refuse(request, Status.ACCESS_DENIED, Reason.REVOKED)
-
-    async def _reach(self, request: wire.ImportRequest, share: LocalShare) -> wire.ImportReply:
-        engine, fabric = self._context._engine, self._context._fabric
-        domains = fabric.domains(request.rails)
-        found = [
-            await self._context._control.aside(engine.reach, share.share_id, domain, share.revocable)
-            for domain in domains
-        ]
-        if len({address for address, _, _ in found}) != 1:
-            raise NativeError(Status.UNSUPPORTED.value, Reason.NONE.value, "its NICs do not know it by one address")
-        described = share.handle._share
-        return wire.ImportReply(
-            request=request.request,
-            status=Status.OK.value,
-            reason=Reason.NONE.value,
-            nbytes=described.nbytes,
-            rights=described.rights,
-            address=found[0][0],
-            text=", ".join(dict.fromkeys(how for _, _, how in found))[: wire.MAX_LONG_TEXT],
-            keys=[key for _, key, _ in found],
-            atomics=all(bool(domain.facts().get("atomics")) for domain in domains),
-        )
-
-    def _refuse(self, request: wire.ImportRequest, status: Status, reason: Reason, text: str = "") -> None:
-        self._channel.post(
-            wire.ImportReply(request=request.request, status=status.value, reason=reason.value, text=text[:2000])
-        )
-
-    async def _give_back(self, provider: str, share_id: int, imported: Import) -> None:
+    async def _drain(self, imported: Import, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
         await self._context._peers.drained(imported)
-        self._channel.post(wire.Released(provider=provider, share=share_id))
+
+    def _let_gone(self, key: _Share, task: asyncio.Task[None]) -> None:
+        if self._leaving.get(key) is task:
+            del self._leaving[key]
+        if not task.cancelled():
+            self._settle(key)
+
+    def _settle(self, key: _Share) -> None:
+        """Tell the owner what it is owed, once nothing of it is left here or under way."""
+        if key in self._owed and key not in self._leaving and key not in self._asking:
+            self._owed.remove(key)
+            provider, share_id = key
+            self._channel.post(wire.Released(provider=provider, share=share_id))

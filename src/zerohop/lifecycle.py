@@ -259,13 +259,13 @@ class Lifecycle(Writer):
     def _ask_back(self, connection: Connection, provider: str, share_id: int) -> None:
         session = connection._session
         if session is not None:
-            self._control.call(session.imports.ask_back, provider, share_id)
+            self._control.call(session.exports.ask_back, provider, share_id)
 
     def _keys_lost(self) -> None:
         """On the control thread, before anything is said of a new lane: peers ask for new keys when they need them."""
         for connection, share_id in self._shares.holders(VERBS):
             if connection._session is not None:
-                connection._session.imports.ask_back(VERBS, share_id)
+                connection._session.exports.ask_back(VERBS, share_id)
 
     def _ports(self) -> Sequence[Port]:
         """The NIC ports that verbs is to use, the best first; Unsupported where there are none."""

@@ -109,6 +109,8 @@ class Peers:
         # The first end of a Context that dials itself, until the second is there.
         self._own_end: Connection | None = None
         self._closing = False
+        # Lost, and what they have sent before is still being handled.
+        self._ending: dict[Connection | None, asyncio.Task[None]] = {}
         # Whether the addresses of ports are about to be looked at.
         self._looking_again = False
         # What tells of dead peers; known also when the engine is gone.
@@ -130,6 +132,9 @@ class Peers:
         """
         while True:
             existing = self._existing(where)
+            if existing in self._ending:
+                await asyncio.wait([self._ending[existing]])
+                continue
             if existing is not None:
                 return existing
             dial = self._dial_to(where)
@@ -297,10 +302,26 @@ class Peers:
                 if connection._session is not None:
                     connection._session.lanes.look()
             else:
-                status, reason = engine.peer_status(token)
-                connection._lose(lost_error(connection, status, reason), status, reason)
+                self._end_heard(connection, *engine.peer_status(token))
         for number in changed:
             self._port_changed(number)
+
+    def _end_heard(self, connection: Connection, status: Status, reason: Reason) -> None:
+        """A peer's lanes have ended; what it said before, such as what it has given back, is heard first."""
+        session = connection._session
+
+        async def work() -> None:
+            try:
+                if session is not None:
+                    await session.caught_up()
+            finally:
+                self._ending.pop(connection, None)
+                connection._lose(lost_error(connection, status, reason), status, reason)
+
+        if session is None or not session.unread():
+            connection._lose(lost_error(connection, status, reason), status, reason)
+        elif connection not in self._ending:
+            self._ending[connection] = self._context._control.start(work)
 
     def _port_changed(self, number: int) -> None:
         """Where it is up again, what went another way may go over it. Where it is down, idle lanes go another way.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import time
 from typing import TYPE_CHECKING, Final
 
 from . import address, wire
@@ -23,6 +24,7 @@ from .errors import (
     from_native,
     out_of_descriptors,
 )
+from .exports import Exports
 from .fabrics import VERBS
 from .imports import Imports
 from .lanes import Lanes
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 # Seconds until a peer that came in must have agreed on a lane; whoever dials waits as long as its operations do.
 SETUP_S: Final = 10.0
 _GOODBYE_S: Final = 0.2
+# How long, at most, what a lost peer has sent is listened to.
+_CATCH_UP_S: Final = 0.1
 
 
 class Session:
@@ -64,6 +68,7 @@ class Session:
         self.initiator = initiator
         self.lanes = Lanes(context, connection, channel, initiator=initiator, first_up=self._established)
         self.imports = Imports(context, connection, channel)
+        self.exports = Exports(context, connection, channel)
         self._opening = Opening(context, connection, channel, self.lanes, dialled)
         # Done when there is a lane for messages; an error when there never will be.
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -117,6 +122,16 @@ class Session:
         except (asyncio.TimeoutError, TimeoutError):
             pass
 
+    def unread(self) -> bool:
+        """Whether the peer has said something that is not handled yet."""
+        return self._channel.unread()
+
+    async def caught_up(self) -> None:
+        """Until what the peer has sent by now is handled, or the conversation has ended; soon, whatever comes in."""
+        limit = time.monotonic() + _CATCH_UP_S
+        while self._channel.unread() and time.monotonic() < limit:  # noqa: ASYNC110 - a turn of the loop handles some
+            await asyncio.sleep(0)
+
     def ghost(self) -> Ghost | None:
         """What of the peer may still touch memory of ours that it had mapped; None: nothing."""
         return self._channel.ghost()
@@ -127,6 +142,7 @@ class Session:
             self.ready.set_exception(again(error))
         self.lanes.end(error)
         self.imports.end(error)
+        self.exports.end()
         self._channel.close()
 
     async def prepare(self, registration: Registration, share: Share) -> None:
@@ -200,7 +216,7 @@ class Session:
         elif isinstance(message, wire.LaneMissing):
             self.lanes.missing(message)
         elif isinstance(message, wire.ImportRequest):
-            self.imports.answer(message)
+            self.exports.answer(message)
         elif isinstance(message, wire.ImportReply):
             self.imports.replied(message, fds)
         elif isinstance(message, wire.ImportPart):
@@ -208,7 +224,7 @@ class Session:
         elif isinstance(message, wire.Release):
             self.imports.take_back(message)
         elif isinstance(message, wire.Released):
-            self.imports.returned(message)
+            self.exports.returned(message)
         else:
             raise ProtocolError(f"malformed: an unexpected {type(message).__name__}")
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import gc
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 import zerohop as zh
-from support.native import engine_of
 from support.options import Options
 from support.service import Service
+from support.streams import Stream
 from support.world import Target, World
-from zerohop import _native
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,35 +22,7 @@ if TYPE_CHECKING:
 NBYTES = 100_001
 LIMIT_S = 10.0
 DEVICES = 16
-STANDS_S = 0.03  # how long a stream that must not go on is looked at
 PROVIDERS = ("p2p", "tcp")
-
-
-class Stream:
-    """A user's stream on a simulated device, which stands still until it is released."""
-
-    def __init__(self, context: zh.Context, device: int = 0) -> None:
-        self.native = _native.SimStream(engine_of(context), device)
-        self._word = np.zeros(1, np.uint32)
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return self.native.__cuda_stream__()
-
-    @property
-    def zerohop_device(self) -> str:
-        return self.native.zerohop_device
-
-    def stand_still(self) -> None:
-        self.native.wait32(self._word.ctypes.data, 1)
-
-    def release(self) -> None:
-        self._word[0] = 1
-
-    def stands_still(self) -> bool:
-        return not self.native.synchronize(time.monotonic_ns() + int(STANDS_S * 1e9))
-
-    def finish(self) -> None:
-        assert self.native.synchronize(time.monotonic_ns() + int(LIMIT_S * 1e9)), "the stream stands still"
 
 
 @pytest.fixture

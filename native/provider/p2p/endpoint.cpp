@@ -68,6 +68,17 @@ P2pEndpoint::P2pEndpoint(Engine& engine, std::shared_ptr<Peer> peer)
     streaming_hint = true;
 }
 
+// A device that has not come to what was queued, because a stream of the user's holds it up, still has the memory, and
+// writes the notifications: all that stays for as long as the process.
+P2pEndpoint::~P2pEndpoint() {
+    if (any_busy()) {
+        for (std::unique_ptr<CopyQueue>& queue : queues_) {
+            [[maybe_unused]] const CopyQueue* const left = queue.release();
+        }
+        [[maybe_unused]] const NotifyOutbox* const left = outbox_.release();
+    }
+}
+
 Limits P2pEndpoint::limits() const {
     return {.max_message = UINT64_MAX, .alignment = 1, .fixed_us = 7.0, .gbps = kLinkGbps};
 }

@@ -19,6 +19,9 @@ namespace zerohop::p2p {
 class P2pEndpoint final : public framed::FramedEndpoint {
 public:
     P2pEndpoint(Engine& engine, std::shared_ptr<Peer> peer);
+    ~P2pEndpoint() override;
+    P2pEndpoint(const P2pEndpoint&) = delete;
+    P2pEndpoint& operator=(const P2pEndpoint&) = delete;
 
     const char* provider() const override { return "p2p"; }
     Limits limits() const override;
@@ -30,6 +33,8 @@ public:
     bool ready() const override;
     bool needs_polling() const override;
     uint64_t look_in_ns(uint64_t now, bool attended) const override;
+    // What nobody waits for is reaped all the same, a little later: its memory may be asked back.
+    bool in_device() const override { return any_busy(); }
     bool idle() const override;
     bool quiet() const override;
     void quiesce() override;
