@@ -277,21 +277,17 @@ class Lifecycle(Writer):
 
     def _load_kernels(self) -> None:
         """Give each GPU its copy kernels, once; on a thread of its own. Without them it copies page by page."""
-        with self._loading:
-            if self._kernels_loaded:
-                return
-            self._kernels_loaded = True
         from . import kernels
 
-        for device in self._engine.devices():
-            if device["kind"] != "cuda":
-                continue
-            image, why_not = kernels.image(self._engine.capability(device["index"]))
-            if image is not None:
-                self._engine.load_kernels(device["index"], image)
-            elif not self._why_no_kernels:
-                self._why_no_kernels = why_not
-                kernels.logger.warning("page lists on %s are copied page by page: %s", device["name"], why_not)
+        with self._loading:  # others wait: their first transfer is as fast as it can be
+            if self._kernels_loaded:
+                return
+            for device in self._engine.devices():
+                why_not = kernels.load(self._engine, device)
+                if why_not and not self._why_no_kernels:
+                    self._why_no_kernels = why_not
+                    kernels.logger.warning("page lists on %s are copied page by page: %s", device["name"], why_not)
+            self._kernels_loaded = True
 
     def _drain_soon(self) -> None:
         """From any thread: look again whether memory that was closed is still in use."""

@@ -137,7 +137,9 @@ class Operation(StaysInProcess, Generic[T]):
     def explain(self) -> str:
         """The path that it took, and its time: ``shm (mapped) host→host direct, 64.0 MiB in 3.4 ms, 19.7 GB/s``."""
         path = self._path
-        return f"{self._kind if path is None else path.explanation}, {self._progress()}"
+        by_page = path is not None and path.explanation.no_kernels and self._kind.endswith("_pages")
+        way = self._kind if path is None else path.explanation
+        return f"{way}{' page by page' if by_page else ''}, {self._progress()}"
 
     def _progress(self) -> str:
         raise NotImplementedError

@@ -7,32 +7,71 @@ import logging
 import os
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
+
+from zerohop._native import NativeError, Status
+from zerohop.errors import from_native
+
+if TYPE_CHECKING:
+    from zerohop._native import Engine
 
 SOURCE: Final = "copy.cu"
 logger = logging.getLogger("zerohop")
 
 
-def image(capability: int) -> tuple[bytes | None, str]:
+def load(engine: Engine, device: dict[str, Any]) -> str:
+    """Give a device its copy kernels. Returns why it has none; empty where it has, or needs none.
+
+    Raises:
+        NativeError: the engine is closed.
+    """
+    if device["kind"] == "sim":
+        return ""
+    if device["kind"] != "cuda":
+        return "there are no copy kernels for AMD's devices yet"
+    capability = engine.capability(device["index"])
+    why_not = ""
+    for kept in (True, False):
+        code, why_not = image(capability, kept=kept)
+        if code is None:
+            break
+        try:
+            engine.load_kernels(device["index"], code)
+        except NativeError as error:
+            if error.args[0] == Status.CLOSED.value:
+                raise
+            # Damaged on disk, perhaps, or made by a compiler that the driver does not keep up with.
+            why_not = from_native(*error.args).reason
+        else:
+            return ""
+    return why_not
+
+
+def image(capability: int, *, kept: bool = True) -> tuple[bytes | None, str]:
     """The kernels as the driver loads them, for a device of that compute capability; or None, and why not.
 
-    Takes about half a second where they were never compiled on this machine.
+    Takes about half a second where they were never compiled on this machine, or where what was ``kept`` is of no use.
     """
     source = (Path(__file__).parent / SOURCE).read_text(encoding="utf-8")
-    kept = _folder() / f"copy-sm{capability}-{hashlib.sha256(source.encode()).hexdigest()[:16]}.cubin"
-    try:
-        return kept.read_bytes(), ""
-    except OSError:
-        pass
+    path = _path(f"copy-sm{capability}-{hashlib.sha256(source.encode()).hexdigest()[:16]}.cubin")
+    if kept and path is not None:
+        try:
+            return path.read_bytes(), ""
+        except OSError:
+            pass
     made, why = compiled(source, capability)
-    if made is not None:
-        _keep(kept, made)
+    if made is not None and path is not None:
+        _keep(path, made)
     return made, why
 
 
-def _folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "zerohop"
+def _path(name: str) -> Path | None:
+    """Where a file is kept; None for a user who has no home."""
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return None
+    return base / "zerohop" / name
 
 
 def compiled(source: str, capability: int) -> tuple[bytes | None, str]:
