@@ -110,6 +110,9 @@ void register_memory(nb::module_& m);
 void register_domain(nb::module_& m);
 void register_peer_memory(nb::module_& m);
 void register_sim_stream(nb::module_& m);
+// Throws NativeError after close().
+void check_open(const Engine& engine);
+void def_devices(nb::module_& m, nb::class_<Engine>& engine);
 void def_peer_memory(nb::class_<Engine>& engine);
 void def_pool(nb::class_<Engine>& engine);
 void register_array(nb::module_& m);

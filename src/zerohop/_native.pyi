@@ -282,11 +282,6 @@ class Endpoint:
 def providers() -> list[tuple[str, bool, str, str]]:
     """Each provider of this build: (name, usable, reason, fix)."""
 
-def gpu_drivers() -> dict[str, str]:
-    """
-    The kinds of GPUs that this build has a driver for, and why its library cannot be used; empty where it can.
-    """
-
 class Engine:
     """The engine of one Context."""
 
@@ -437,6 +432,11 @@ class Engine:
         self, endpoint: Endpoint, region: Region, offset: int, nbytes: int, deadline_ns: int, nowait: bool = False
     ) -> Op: ...
     def post_flush(self, endpoint: Endpoint, deadline_ns: int) -> int | Op: ...
+
+def gpu_drivers() -> dict[str, str]:
+    """
+    The kinds of GPUs that this build has a driver for, and why its library cannot be used; empty where it can.
+    """
 
 class SimStream:
     """A stream of a simulated device."""

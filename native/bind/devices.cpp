@@ -1,0 +1,157 @@
+// Devices, as the engine knows them, and streams of the user's on them.
+#include "accel/gpu/gpu_driver.hpp"
+#include "accel/sim/sim.hpp"
+#include "bind/common.hpp"
+
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace zerohop::bind {
+
+namespace {
+
+// The driver of simulated devices, and its number for one of them.
+std::pair<accel::SimDriver*, int> sim_at(Engine& engine, int device) {
+    const auto& [driver, index] = engine.accelerators().place(device);
+    auto* const sim = dynamic_cast<accel::SimDriver*>(driver.get());
+    if (sim == nullptr) {
+        throw nb::value_error("the device is not simulated");
+    }
+    return {sim, index};
+}
+
+nb::list devices(const std::shared_ptr<Engine>& engine) {
+    std::vector<accel::DeviceFacts> found;
+    {
+        const Released release; // opens the drivers, the first time
+        for (const auto& device : engine->accelerators().devices()) {
+            found.push_back(device->facts());
+        }
+    }
+    nb::list result;
+    int index = 0;
+    for (const accel::DeviceFacts& facts : found) {
+        nb::dict entry;
+        entry["name"] = facts.name;
+        entry["kind"] = facts.kind;
+        entry["index"] = index++;
+        entry["identity"] = facts.identity;
+        entry["pci_address"] = facts.pci_address;
+        entry["capabilities"] = facts.capabilities;
+        entry["total_bytes"] = facts.total_bytes;
+        result.append(entry);
+    }
+    return result;
+}
+
+// (device, base, bytes, id) of the allocations that a range of device memory lies in; None where it is no such memory.
+std::optional<std::tuple<int, uint64_t, uint64_t, uint64_t>> describe(Engine& engine, uint64_t address,
+                                                                      uint64_t nbytes) {
+    const accel::Description found = engine.accelerators().describe(address, nbytes);
+    if (found.kind != accel::MemoryKind::device || found.device < 0) {
+        return std::nullopt;
+    }
+    return std::tuple(found.device, found.base, found.size, found.allocation_id);
+}
+
+// Of each kind of GPU whose driver is there, why it shows none; empty where it does.
+nb::dict why_no_gpus(Engine& engine) {
+    nb::dict found;
+    for (const auto& driver : engine.accelerators().drivers()) {
+        if (auto* const gpu = dynamic_cast<accel::GpuDriver*>(driver.get())) {
+            const std::string kind = driver->kind();
+            found[kind.c_str()] = gpu->why_none();
+        }
+    }
+    return found;
+}
+
+void load_kernels(Engine& engine, int device, const nb::bytes& image) {
+    const std::string held(image.c_str(), image.size());
+    const Released release;
+    const auto& [driver, index] = engine.accelerators().place(device);
+    if (auto* const gpu = dynamic_cast<accel::GpuDriver*>(driver.get())) {
+        gpu->load_kernels(index, held);
+    }
+}
+
+int capability(Engine& engine, int device) {
+    const auto& [driver, index] = engine.accelerators().place(device);
+    auto* const gpu = dynamic_cast<accel::GpuDriver*>(driver.get());
+    return gpu == nullptr ? 0 : gpu->capability(index);
+}
+
+void sim_inject(Engine& engine, int device, const std::string& what, int count) {
+    const auto fault = what == "alloc"  ? accel::SimFault::alloc
+                       : what == "copy" ? accel::SimFault::copy
+                       : what == "link" ? accel::SimFault::link
+                       : what == "lost" ? accel::SimFault::lost
+                                        : throw nb::value_error("a fault is 'alloc', 'copy', 'link' or 'lost'");
+    const auto [sim, index] = sim_at(engine, device);
+    sim->inject(index, fault, count);
+}
+
+} // namespace
+
+void def_devices(nb::module_& m, nb::class_<Engine>& engine) {
+    m.def(
+        "gpu_drivers",
+        [] {
+            nb::dict found;
+            found["cuda"] = shim::cuda() != nullptr ? std::string() : shim::why_no_cuda();
+            found["hip"] = shim::hip() != nullptr ? std::string() : shim::why_no_hip();
+            return found;
+        },
+        nb::sig("def gpu_drivers() -> dict[str, str]"),
+        "The kinds of GPUs that this build has a driver for, and why its library cannot be used; empty where it can.");
+    using Self = std::shared_ptr<Engine>;
+    engine.def("devices", &devices, nb::sig("def devices(self) -> list[dict[str, typing.Any]]"))
+        .def(
+            "check_stream",
+            [](Engine& self, int device, uint64_t stream) {
+                check_open(self);
+                const auto& [driver, index] = self.accelerators().place(device);
+                driver->check_stream(index, stream);
+            },
+            nb::arg("device"), nb::arg("stream"))
+        .def(
+            "stream_reached",
+            [](const Self& self, int device, uint64_t stream, uint64_t deadline_ns) {
+                check_open(*self);
+                return PyOp{self, self->stream_reached(device, stream, deadline_ns)};
+            },
+            nb::arg("device"), nb::arg("stream"), nb::arg("deadline_ns"))
+        .def(
+            "hold_stream",
+            [](Engine& self, const PyOp& op, const PyEndpoint* lane, int device, uint64_t stream) {
+                self.hold_stream(op.op, lane == nullptr ? nullptr : lane->endpoint.get(), device, stream);
+            },
+            nb::arg("op"), nb::arg("lane").none(), nb::arg("device"), nb::arg("stream"))
+        .def(
+            "hold_stream_for_notification",
+            [](Engine& self, const PyOp& op, int device, uint64_t stream) {
+                self.hold_stream_for_notification(op.op, device, stream);
+            },
+            nb::arg("op"), nb::arg("device"), nb::arg("stream"))
+        .def("describe", &describe, nb::arg("address"), nb::arg("nbytes"))
+        .def("why_no_gpus", &why_no_gpus, nb::sig("def why_no_gpus(self) -> dict[str, str]"))
+        .def("load_kernels", &load_kernels, nb::arg("device"), nb::arg("image"))
+        .def("capability", &capability, nb::arg("device"))
+        .def("sim_inject", &sim_inject, nb::arg("device"), nb::arg("what"), nb::arg("count"))
+        .def(
+            "sim_delay",
+            [](Engine& self, int device, uint64_t ns_per_copy, uint64_t bytes_per_us) {
+                const auto [sim, index] = sim_at(self, device);
+                sim->delay(index, ns_per_copy, bytes_per_us);
+            },
+            nb::arg("device"), nb::arg("ns_per_copy"), nb::arg("bytes_per_us"));
+}
+
+} // namespace zerohop::bind
