@@ -13,22 +13,6 @@ namespace zerohop::p2p {
 namespace {
 
 constexpr size_t kMaxCopies = 4096; // in flight on one stream
-// From this size on a copy has a stream of its own kind, so that small ones do not wait for it.
-constexpr uint64_t kLargeBytes = 256 * 1024;
-constexpr double kLinkGbps = 300; // until a copy has shown how fast the link is
-// So long before a copy is likely to end whoever waits for it begins to look: a sleep ends this late at times.
-constexpr uint64_t kEarlyNs = 100 * kMicrosecond;
-// And so long after that it is looked at without pause.
-constexpr uint64_t kLateNs = 50 * kMicrosecond;
-// How late a peer is woken that fell asleep after a copy for it was posted, where nobody here waits for the end.
-constexpr uint64_t kWakeNs = kMillisecond;
-
-// Kinds of copies, each with a stream of its own.
-constexpr uint64_t kSmall = 0;
-constexpr uint64_t kLarge = 1;
-constexpr uint64_t kFollowing = 2; // a stream of the user's; they are told apart by so many numbers at most:
-constexpr uint64_t kFollowers = 4;
-
 std::shared_ptr<accel::Event> start_copy(accel::Stream& stream, const Request& request,
                                          std::span<const accel::Word> then) {
     const bool reads = request.kind == Kind::read;
@@ -47,40 +31,25 @@ std::shared_ptr<accel::Event> start_copy(accel::Stream& stream, const Request& r
     return stream.copy({&segment, 1}, then);
 }
 
-// So that there is a ring for every device's two own streams, and one for those of the user's at least.
-uint64_t followers_of_each(size_t devices) {
-    const size_t left = kRings > 2 * devices ? kRings - 2 * devices : 0;
-    return std::clamp<uint64_t>(left / std::max<size_t>(devices, 1), 1, kFollowers);
-}
-
-uint64_t kind_of(const Request& request, size_t devices) {
-    if (request.after_stream) { // they must not hold up what waits for no stream, nor, mostly, each other
-        return kFollowing + std::hash<uint64_t>{}(*request.after_stream / 64) % followers_of_each(devices);
-    }
-    return request.nbytes >= kLargeBytes ? kLarge : kSmall;
-}
-
 } // namespace
 
 P2pEndpoint::P2pEndpoint(Engine& engine, std::shared_ptr<Peer> peer)
-    : FramedEndpoint(engine, std::move(peer)), inbound_(std::make_unique<framed::RingConsumer>()),
-      inbound_fd_(inbound_->fd()) {
+    : FramedEndpoint(engine, std::move(peer)), queues_(engine.accelerators()),
+      inbound_(std::make_unique<framed::RingConsumer>()), inbound_fd_(inbound_->fd()) {
     streaming_hint = true;
 }
 
 // A device that has not come to what was queued, because a stream of the user's holds it up, still has the memory, and
 // writes the notifications: all that stays for as long as the process.
 P2pEndpoint::~P2pEndpoint() {
-    if (any_busy()) {
-        for (std::unique_ptr<CopyQueue>& queue : queues_) {
-            [[maybe_unused]] const CopyQueue* const left = queue.release();
-        }
+    if (queues_.any_busy()) {
+        queues_.leave();
         [[maybe_unused]] const NotifyOutbox* const left = outbox_.release();
     }
 }
 
 Limits P2pEndpoint::limits() const {
-    return {.max_message = UINT64_MAX, .alignment = 1, .fixed_us = 7.0, .gbps = kLinkGbps};
+    return {.max_message = UINT64_MAX, .alignment = 1, .fixed_us = 7.0, .gbps = CopyQueues::kLinkGbps};
 }
 
 Address P2pEndpoint::address() {
@@ -125,7 +94,7 @@ Posted P2pEndpoint::post_copy(const Request& request) {
         return {Posted::What::failed, living};
     }
     Outcome outcome;
-    CopyQueue* const queue = queue_for(request.route->copy_device, kind_of(request, engine().accelerators().devices().size()), outcome);
+    CopyQueue* const queue = queues_.of(request.route->copy_device, queues_.kind_of(request), outcome);
     if (queue == nullptr) {
         return {Posted::What::failed, outcome};
     }
@@ -189,35 +158,9 @@ Posted P2pEndpoint::queue_copy(CopyQueue& queue, const Request& request, Pin<Reg
     return {Posted::What::posted, {}, op};
 }
 
-// Null, and why, where there is none and none can be made.
-CopyQueue* P2pEndpoint::queue_for(int device, uint64_t kind, Outcome& outcome) {
-    const std::lock_guard lock(queues_lock_);
-    CopyQueue*& queue = queue_of_[{device, kind}];
-    if (queue != nullptr) {
-        return queue;
-    }
-    const uint32_t index = queue_count_.load(std::memory_order_relaxed);
-    if (index == kRings) { // more devices than any machine has: a device that came late has one stream for all
-        const auto same = std::find_if(queues_.begin(), queues_.end(),
-                                       [&](const auto& each) { return each->device() == device; });
-        queue = same == queues_.end() ? nullptr : same->get();
-        outcome = {Status::unsupported, Reason::none};
-        return queue;
-    }
-    const auto& devices = engine().accelerators().devices();
-    std::unique_ptr<accel::Stream> stream = devices.at(static_cast<size_t>(device))->stream(outcome);
-    if (!stream) {
-        return nullptr;
-    }
-    queues_[index] = std::make_unique<CopyQueue>(std::move(stream), device, index, kLinkGbps);
-    queue = queues_[index].get();
-    queue_count_.store(index + 1, std::memory_order_release);
-    return queue;
-}
-
 bool P2pEndpoint::poll() {
     bool did = FramedEndpoint::poll();
-    if (any_busy()) {
+    if (queues_.any_busy()) {
         did |= poll_copies();
     }
     // What a peer that died or left has announced before is delivered as long as the lane is open.
@@ -229,14 +172,12 @@ bool P2pEndpoint::poll() {
 
 bool P2pEndpoint::poll_copies() {
     std::vector<PeerCopy> ended;
-    const uint32_t count = queue_count_.load(std::memory_order_acquire);
-    for (uint32_t index = 0; index < count; ++index) {
-        CopyQueue& queue = *queues_[index];
+    queues_.each([&](CopyQueue& queue) {
         if (queue.busy()) {
             const std::lock_guard lock(queue.lock());
             queue.reap(ended);
         }
-    }
+    });
     for (PeerCopy& copy : ended) {
         finish(copy);
     }
@@ -275,15 +216,14 @@ void P2pEndpoint::close(Outcome outcome) {
     FramedEndpoint::close(outcome);
     // The devices go on with what they have; nobody needs to wait for that but the memory.
     std::vector<std::pair<OpRef, uint64_t>> ended;
-    const uint32_t count = queue_count_.load(std::memory_order_acquire);
-    for (uint32_t index = 0; index < count; ++index) {
-        const std::lock_guard lock(queues_[index]->lock());
-        queues_[index]->each([&](PeerCopy& copy) {
+    queues_.each([&](CopyQueue& queue) {
+        const std::lock_guard lock(queue.lock());
+        queue.each([&](PeerCopy& copy) {
             if (copy.op) {
                 ended.emplace_back(std::move(copy.op), copy.epoch);
             }
         });
-    }
+    });
     for (auto& [op, epoch] : ended) {
         {
             const std::lock_guard lock(lane());
@@ -294,46 +234,12 @@ void P2pEndpoint::close(Outcome outcome) {
     poll_copies();
 }
 
-bool P2pEndpoint::any_busy() const {
-    const uint32_t count = queue_count_.load(std::memory_order_acquire);
-    for (uint32_t index = 0; index < count; ++index) {
-        if (queues_[index]->busy()) {
-            return true;
-        }
-    }
-    return false;
-}
-
 bool P2pEndpoint::ready() const {
     return FramedEndpoint::ready() || (state().ok() && inbox_.any());
 }
 
 bool P2pEndpoint::needs_polling() const {
-    return FramedEndpoint::needs_polling() || any_busy();
-}
-
-// Copies that nobody waits for need no look: their memory is given back a little later. Those that are announced do,
-// because the peer may be asleep: precisely, where it sleeps already, and else soon enough.
-uint64_t P2pEndpoint::look_in_ns(uint64_t now, bool attended) const {
-    uint64_t look_in = FramedEndpoint::needs_polling() ? kDeviceInterval : UINT64_MAX;
-    const uint32_t count = queue_count_.load(std::memory_order_acquire);
-    for (uint32_t index = 0; index < count; ++index) {
-        const CopyQueue& queue = *queues_[index];
-        if (!queue.busy()) {
-            continue;
-        }
-        if (!attended && !(queue.announces() && peer().presence()->sleeping())) {
-            look_in = std::min(look_in, queue.announces() ? kWakeNs : UINT64_MAX);
-            continue;
-        }
-        const uint64_t expected = queue.expected_ns();
-        if (now > expected + kLateNs) {
-            look_in = std::min(look_in, kDeviceInterval);
-        } else {
-            look_in = std::min(look_in, expected > now + kEarlyNs ? expected - kEarlyNs - now : 0);
-        }
-    }
-    return look_in;
+    return FramedEndpoint::needs_polling() || queues_.any_busy();
 }
 
 void P2pEndpoint::prepare(const Route& route) {
@@ -341,41 +247,41 @@ void P2pEndpoint::prepare(const Route& route) {
         FramedEndpoint::prepare(route);
         return;
     }
-    for (const uint64_t kind : {kSmall, kLarge}) {
+    for (const uint64_t kind : {CopyQueues::kSmall, CopyQueues::kLarge}) {
         Outcome outcome; // a device that is lost says so when it is used
-        (void)queue_for(route.copy_device, kind, outcome);
+        (void)queues_.of(route.copy_device, kind, outcome);
     }
+}
+
+uint64_t P2pEndpoint::look_in_ns(uint64_t now, bool attended) const {
+    const uint64_t look_in = queues_.look_in_ns(now, attended, peer().presence()->sleeping());
+    return FramedEndpoint::needs_polling() ? std::min(look_in, kDeviceInterval) : look_in;
 }
 
 std::optional<Endpoint::Held> P2pEndpoint::hold(const OpRef& op, const accel::Driver& driver, uint64_t native_stream) {
-    const uint32_t count = queue_count_.load(std::memory_order_acquire);
-    for (uint32_t index = 0; index < count; ++index) {
-        CopyQueue& queue = *queues_[index];
+    std::optional<Held> held;
+    queues_.each([&](CopyQueue& queue) {
         const std::lock_guard lock(queue.lock());
-        const accel::Event* const event = queue.event_of_last(op);
+        const accel::Event* const event = held ? nullptr : queue.event_of_last(op);
         if (event != nullptr && engine().accelerators().place(queue.device()).first.get() == &driver) {
-            Held held;
-            held.gate = event->hold(native_stream, held.why);
-            return held;
+            held.emplace();
+            held->gate = event->hold(native_stream, held->why);
         }
-    }
-    return std::nullopt;
+    });
+    return held;
 }
 
 bool P2pEndpoint::idle() const {
-    return FramedEndpoint::idle() && !any_busy();
+    return FramedEndpoint::idle() && !queues_.any_busy();
 }
 
 bool P2pEndpoint::quiet() const {
-    return FramedEndpoint::quiet() && !any_busy();
+    return FramedEndpoint::quiet() && !queues_.any_busy();
 }
 
 void P2pEndpoint::quiesce() {
     FramedEndpoint::quiesce();
-    const uint32_t count = queue_count_.load(std::memory_order_acquire);
-    for (uint32_t index = 0; index < count; ++index) {
-        const std::lock_guard lock(queues_[index]->lock());
-    }
+    queues_.each([](CopyQueue& queue) { const std::lock_guard lock(queue.lock()); });
 }
 
 void P2pEndpoint::each_statistic(void (*visit)(void*, const char*, uint64_t), void* context) const {

@@ -5,12 +5,10 @@
 
 #include "provider/framed/endpoint.hpp"
 #include "provider/framed/ring.hpp"
-#include "provider/p2p/copy_queue.hpp"
+#include "provider/p2p/copy_queues.hpp"
 #include "provider/p2p/notify_rings.hpp"
 
-#include <array>
 #include <atomic>
-#include <map>
 #include <memory>
 #include <vector>
 
@@ -34,7 +32,7 @@ public:
     bool needs_polling() const override;
     uint64_t look_in_ns(uint64_t now, bool attended) const override;
     // What nobody waits for is reaped all the same, a little later: its memory may be asked back.
-    bool in_device() const override { return any_busy(); }
+    bool in_device() const override { return queues_.any_busy(); }
     bool idle() const override;
     bool quiet() const override;
     void quiesce() override;
@@ -46,21 +44,15 @@ private:
     Posted post_copy(const Request& request);
     [[nodiscard]] Posted queue_copy(CopyQueue& queue, const Request& request, Pin<Region> local,
                                     Pin<PeerMemory> remote);
-    [[nodiscard]] CopyQueue* queue_for(int device, uint64_t kind, Outcome& outcome);
     bool poll_copies();
     void finish(PeerCopy& copy);
-    [[nodiscard]] bool any_busy() const;
 
+    CopyQueues queues_;
     std::unique_ptr<framed::RingConsumer> inbound_; // until connect() gives it to the stream
     const int inbound_fd_;                          // the ring's, which lives as long as this
     NotifyInbox inbox_;
     std::unique_ptr<NotifyOutbox> outbox_; // once connected
 
-    // By device and kind of copy; each is made once and stays. Any thread reads the first `queue_count_`.
-    mutable SpinLock queues_lock_;
-    std::map<std::pair<int, uint64_t>, CopyQueue*> queue_of_;
-    std::array<std::unique_ptr<CopyQueue>, kRings> queues_;
-    std::atomic<uint32_t> queue_count_{0};
     std::atomic<uint64_t> bytes_copied_{0};
 };
 

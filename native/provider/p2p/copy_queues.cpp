@@ -1,0 +1,96 @@
+#include "provider/p2p/copy_queues.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <mutex>
+
+namespace zerohop::p2p {
+
+namespace {
+
+// From this size on a copy has a stream of its own kind, so that small ones do not wait for it.
+constexpr uint64_t kLargeBytes = 256 * 1024;
+// So long before a copy is likely to end whoever waits for it begins to look: a sleep ends this late at times.
+constexpr uint64_t kEarlyNs = 100 * kMicrosecond;
+// And so long after that it is looked at without pause.
+constexpr uint64_t kLateNs = 50 * kMicrosecond;
+// How late a peer is woken that fell asleep after a copy for it was posted, where nobody here waits for the end.
+constexpr uint64_t kWakeNs = kMillisecond;
+
+constexpr uint64_t kFollowing = 2; // the first kind that follows a stream of the user's, of so many at most:
+constexpr uint64_t kFollowers = 4;
+
+// So that there is a ring for every device's two own streams, and one for those of the user's at least.
+uint64_t followers_of_each(size_t devices) {
+    const size_t left = kRings > 2 * devices ? kRings - 2 * devices : 0;
+    return std::clamp<uint64_t>(left / std::max<size_t>(devices, 1), 1, kFollowers);
+}
+
+} // namespace
+
+uint64_t CopyQueues::kind_of(const Request& request) {
+    if (request.after_stream) { // they must not hold up what waits for no stream, nor, mostly, each other
+        const uint64_t followers = followers_of_each(accelerators_.devices().size());
+        return kFollowing + std::hash<uint64_t>{}(*request.after_stream / 64) % followers;
+    }
+    return request.nbytes >= kLargeBytes ? kLarge : kSmall;
+}
+
+CopyQueue* CopyQueues::of(int device, uint64_t kind, Outcome& outcome) {
+    const std::lock_guard lock(lock_);
+    CopyQueue*& queue = by_kind_[{device, kind}];
+    if (queue != nullptr) {
+        return queue;
+    }
+    const uint32_t index = count_.load(std::memory_order_relaxed);
+    if (index == kRings) { // more devices than any machine has: a device that came late has one stream for all
+        const auto same =
+            std::find_if(queues_.begin(), queues_.end(), [&](const auto& each) { return each->device() == device; });
+        queue = same == queues_.end() ? nullptr : same->get();
+        outcome = {Status::unsupported, Reason::none};
+        return queue;
+    }
+    const auto& devices = accelerators_.devices();
+    std::unique_ptr<accel::Stream> stream = devices.at(static_cast<size_t>(device))->stream(outcome);
+    if (!stream) {
+        return nullptr;
+    }
+    queues_[index] = std::make_unique<CopyQueue>(std::move(stream), device, index, kLinkGbps);
+    queue = queues_[index].get();
+    count_.store(index + 1, std::memory_order_release);
+    return queue;
+}
+
+bool CopyQueues::any_busy() const {
+    bool busy = false;
+    each([&](const CopyQueue& queue) { busy = busy || queue.busy(); });
+    return busy;
+}
+
+uint64_t CopyQueues::look_in_ns(uint64_t now, bool attended, bool peer_sleeps) const {
+    uint64_t look_in = UINT64_MAX;
+    each([&](const CopyQueue& queue) {
+        if (!queue.busy()) {
+            return;
+        }
+        if (!attended && !(queue.announces() && peer_sleeps)) {
+            look_in = std::min(look_in, queue.announces() ? kWakeNs : UINT64_MAX);
+            return;
+        }
+        const uint64_t expected = queue.expected_ns();
+        if (now > expected + kLateNs) {
+            look_in = std::min(look_in, kDeviceInterval);
+        } else {
+            look_in = std::min(look_in, expected > now + kEarlyNs ? expected - kEarlyNs - now : 0);
+        }
+    });
+    return look_in;
+}
+
+void CopyQueues::leave() {
+    for (std::unique_ptr<CopyQueue>& queue : queues_) {
+        [[maybe_unused]] const CopyQueue* const left = queue.release();
+    }
+}
+
+} // namespace zerohop::p2p

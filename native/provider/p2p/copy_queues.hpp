@@ -1,0 +1,53 @@
+// The queues of a lane: by device and by kind of copy, so that none waits for what has nothing to do with it.
+#pragma once
+
+#include "engine/clock.hpp"
+#include "memory/accelerators.hpp"
+#include "provider/p2p/copy_queue.hpp"
+#include "provider/provider.hpp"
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+
+namespace zerohop::p2p {
+
+class CopyQueues {
+public:
+    static constexpr double kLinkGbps = 300; // until a copy has shown how fast the link is
+    // Kinds of copies, each with a stream of its own; those that follow a stream of the user's have several.
+    static constexpr uint64_t kSmall = 0;
+    static constexpr uint64_t kLarge = 1;
+
+    explicit CopyQueues(Accelerators& accelerators) : accelerators_(accelerators) {}
+
+    [[nodiscard]] uint64_t kind_of(const Request& request);
+    // Made at first use. Null, and why, where none can be.
+    [[nodiscard]] CopyQueue* of(int device, uint64_t kind, Outcome& outcome);
+    [[nodiscard]] bool any_busy() const;
+    // When it is worth while to look at them. Copies that nobody waits for need no look: their memory is given back a
+    // little later. Those that are announced do, because the peer may be asleep: precisely, where it sleeps already,
+    // and else soon enough.
+    [[nodiscard]] uint64_t look_in_ns(uint64_t now, bool attended, bool peer_sleeps) const;
+    template <class F> void each(F&& f) const {
+        const uint32_t count = count_.load(std::memory_order_acquire);
+        for (uint32_t index = 0; index < count; ++index) {
+            f(*queues_[index]);
+        }
+    }
+    // They stay for as long as the process, with all that is queued.
+    void leave();
+
+private:
+    Accelerators& accelerators_;
+    // Each is made once and stays. Any thread reads the first `count_`.
+    SpinLock lock_;
+    std::map<std::pair<int, uint64_t>, CopyQueue*> by_kind_;
+    std::array<std::unique_ptr<CopyQueue>, kRings> queues_;
+    std::atomic<uint32_t> count_{0};
+};
+
+} // namespace zerohop::p2p
