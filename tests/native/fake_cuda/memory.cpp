@@ -218,32 +218,3 @@ FAKE_CUDA cuIpcOpenMemHandle_v2(uint64_t* address, AnyHandle bytes, unsigned /*f
     }
     return take(handle, context->device, *address);
 }
-
-// Virtual memory there is none.
-FAKE_CUDA cuMemRetainAllocationHandle(uint64_t* /*handle*/, void* /*address*/) {
-    return kInvalidValue;
-}
-FAKE_CUDA cuMemRelease(uint64_t /*handle*/) {
-    return kInvalidValue;
-}
-FAKE_CUDA cuMemExportToShareableHandle(void*, uint64_t, int, unsigned long long) {
-    return kInvalidValue;
-}
-FAKE_CUDA cuMemImportFromShareableHandle(uint64_t*, void*, int) {
-    return kInvalidValue;
-}
-FAKE_CUDA cuMemAddressReserve(uint64_t*, size_t, size_t, uint64_t, unsigned long long) {
-    return kInvalidValue;
-}
-FAKE_CUDA cuMemAddressFree(uint64_t, size_t) {
-    return kInvalidValue;
-}
-FAKE_CUDA cuMemMap(uint64_t, size_t, size_t, uint64_t, unsigned long long) {
-    return kInvalidValue;
-}
-FAKE_CUDA cuMemUnmap(uint64_t, size_t) {
-    return kInvalidValue;
-}
-FAKE_CUDA cuMemSetAccess(uint64_t, size_t, const void*, size_t) {
-    return kInvalidValue;
-}

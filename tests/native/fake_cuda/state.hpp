@@ -80,6 +80,10 @@ struct State {
 [[nodiscard]] Stream* stream_of(void* stream);
 [[nodiscard]] int give(uint64_t address, const Range& range, SharedHandle& handle);
 [[nodiscard]] int take(const SharedHandle& handle, int device, uint64_t& address);
+// Virtual memory under a range: its address becomes the one that streams use. Refused: not all of it is mapped, or the
+// device was given no access. Elsewhere: the range is no virtual memory.
+enum class Reach : uint8_t { elsewhere, refused, reached };
+[[nodiscard]] Reach reach(uint64_t& address, size_t nbytes, int device);
 // FAKE_CUDA_FULL is set: nothing more can be had.
 [[nodiscard]] bool full();
 [[nodiscard]] bool make_stream(int device, Stream& stream);

@@ -33,9 +33,13 @@ private:
     const bool equal_;
 };
 
-// As of the real one: a range is either within one that it knows, or touches none.
-bool whole(uint64_t address, size_t nbytes) {
+// Where the stream finds the range. As of the real one: it is either within one that the driver knows, or touches none.
+bool find(uint64_t& address, size_t nbytes, const Stream& stream) {
     const std::lock_guard lock(state().mutex);
+    if (const Reach virtual_memory = reach(address, nbytes, stream.core().device->index);
+        virtual_memory != Reach::elsewhere) {
+        return virtual_memory == Reach::reached;
+    }
     const auto found = state().find(address);
     if (found != state().ranges.end()) {
         return address + nbytes <= found->first + found->second.nbytes;
@@ -124,7 +128,7 @@ FAKE_CUDA cuMemcpyAsync(uint64_t dst, uint64_t src, size_t nbytes, void* stream)
     if (found == nullptr) {
         return kInvalidContext;
     }
-    if (!whole(dst, nbytes) || !whole(src, nbytes)) {
+    if (!find(dst, nbytes, *found) || !find(src, nbytes, *found)) {
         return kInvalidValue;
     }
     const zerohop::accel::CopySegment segment{dst, src, nbytes};
@@ -265,18 +269,34 @@ FAKE_CUDA cuLaunchKernel(void* function, unsigned /*grid_x*/, unsigned, unsigned
         }
         // What the processor cannot read is waited for: nothing that the library launches has its numbers there.
         std::vector<uint32_t> numbers(count);
-        const zerohop::accel::CopySegment all{reinterpret_cast<uint64_t>(numbers.data()), argument(i),
+        uint64_t list_here = argument(i);
+        (void)find(list_here, count * sizeof(uint32_t), *found);
+        const zerohop::accel::CopySegment all{reinterpret_cast<uint64_t>(numbers.data()), list_here,
                                               count * sizeof(uint32_t)};
         wait_for(*found->stream->copy({&all, 1}));
         return std::vector<uint64_t>(numbers.begin(), numbers.end());
     };
     const std::vector<uint64_t> dst = pages(2);
     const std::vector<uint64_t> src = pages(3);
-    found->last = found->stream->copy_pages({.dst_base = argument(0),
-                                             .src_base = argument(1),
-                                             .dst_pages = dst,
-                                             .src_pages = src,
-                                             .page_bytes = argument(5)},
-                                            {});
+    // Each page is looked up, for a real kernel faults where there is nothing; the base alone may lie anywhere.
+    const auto base_of = [&](size_t i, const std::vector<uint64_t>& list) {
+        uint64_t base = argument(i);
+        for (const uint64_t page : list) {
+            uint64_t here = argument(i) + page * argument(5);
+            if (!find(here, argument(5), *found)) {
+                return uint64_t{0};
+            }
+            base = here - page * argument(5); // all of it is in one range
+        }
+        return base;
+    };
+    const uint64_t dst_base = base_of(0, dst);
+    const uint64_t src_base = base_of(1, src);
+    if (dst_base == 0 || src_base == 0) {
+        return kInvalidValue;
+    }
+    found->last = found->stream->copy_pages(
+        {.dst_base = dst_base, .src_base = src_base, .dst_pages = dst, .src_pages = src, .page_bytes = argument(5)},
+        {});
     return kSuccess;
 }
