@@ -27,6 +27,7 @@ constexpr int kInvalidContext = 201;
 constexpr int kNotFound = 500;
 constexpr int kNotReady = 600;
 constexpr int kHostRegistered = 712;
+constexpr int kNotSupported = 801;
 constexpr int kCaptureUnsupported = 900;
 
 struct Stream {
@@ -47,6 +48,8 @@ struct Range {
     uint64_t id = 0;
     bool ours = false;    // can be shared
     void* pool = nullptr; // that it comes from
+    bool managed = false;
+    bool sync_memops = false;
 };
 
 // Memory for another process: by the number of a descriptor of its owner, which others reach through /proc.
@@ -84,8 +87,12 @@ struct State {
 // device was given no access. Elsewhere: the range is no virtual memory.
 enum class Reach : uint8_t { elsewhere, refused, reached };
 [[nodiscard]] Reach reach(uint64_t& address, size_t nbytes, int device);
+// The file of the allocation that begins there, borrowed; -1: no virtual memory does.
+[[nodiscard]] int file_of(uint64_t address);
 // FAKE_CUDA_FULL is set: nothing more can be had.
 [[nodiscard]] bool full();
+// FAKE_CUDA_DMA_BUF is set: NICs may have memory by dma-buf, which here is a plain file of it.
+[[nodiscard]] bool exports_dma_buf();
 [[nodiscard]] bool make_stream(int device, Stream& stream);
 
 } // namespace fake

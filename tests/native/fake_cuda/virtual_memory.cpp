@@ -139,6 +139,12 @@ Reach fake::reach(uint64_t& address, size_t nbytes, int device) {
     return accessible ? Reach::reached : Reach::refused;
 }
 
+int fake::file_of(uint64_t address) {
+    const std::lock_guard lock(state().mutex);
+    const auto found = mapped.find(address);
+    return found == mapped.end() ? -1 : found->second.memory->fd;
+}
+
 FAKE_CUDA cuMemGetAllocationGranularity(size_t* granularity, const Properties* /*properties*/, int /*option*/) {
     *granularity = kGranularity;
     return kSuccess;
