@@ -24,6 +24,7 @@ constexpr int kInvalidValue = 1;
 constexpr int kOutOfMemory = 2;
 constexpr int kNoDevice = 100;
 constexpr int kInvalidContext = 201;
+constexpr int kInvalidHandle = 400;
 constexpr int kNotFound = 500;
 constexpr int kNotReady = 600;
 constexpr int kHostRegistered = 712;
@@ -35,6 +36,7 @@ struct Stream {
     uint64_t native = 0;
     std::shared_ptr<Event> last;
     StreamCore& core() const { return *reinterpret_cast<StreamCore*>(native); }
+    int device() const { return core().device->index; }
 };
 
 struct Context {

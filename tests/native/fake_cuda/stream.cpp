@@ -36,8 +36,7 @@ private:
 // Where the stream finds the range. As of the real one: it is either within one that the driver knows, or touches none.
 bool find(uint64_t& address, size_t nbytes, const Stream& stream) {
     const std::lock_guard lock(state().mutex);
-    if (const Reach virtual_memory = reach(address, nbytes, stream.core().device->index);
-        virtual_memory != Reach::elsewhere) {
+    if (const Reach virtual_memory = reach(address, nbytes, stream.device()); virtual_memory != Reach::elsewhere) {
         return virtual_memory == Reach::reached;
     }
     const auto found = state().find(address);
@@ -61,6 +60,7 @@ bool on_device(uint64_t address) {
 }
 
 struct RecordedEvent {
+    int device = 0; // of the context that it belongs to
     std::shared_ptr<Event> event;
 };
 
@@ -109,9 +109,29 @@ FAKE_CUDA cuStreamQuery(void* stream) {
     return !found->last || found->last->query() != EventState::pending ? kSuccess : kNotReady;
 }
 
-FAKE_CUDA cuStreamGetCtx(void* /*stream*/, void** context) {
-    *context = current();
-    return current() == nullptr ? kInvalidContext : kSuccess;
+FAKE_CUDA cuStreamGetCtx(void* stream, void** context) {
+    Stream* const found = stream_of(stream);
+    if (found == nullptr) {
+        return kInvalidContext;
+    }
+    *context = state().contexts.at(static_cast<size_t>(found->device())).get();
+    return kSuccess;
+}
+
+// Nothing is recorded: the stream only says that it is being captured.
+FAKE_CUDA cuStreamBeginCapture_v2(void* stream, int /*mode*/) {
+    Stream* const found = stream_of(stream);
+    if (found == nullptr) {
+        return kInvalidContext;
+    }
+    found->core().capturing.store(true);
+    return kSuccess;
+}
+
+FAKE_CUDA cuStreamEndCapture(void* stream, void** graph) {
+    Stream* const found = stream_of(stream);
+    *graph = nullptr;
+    return found != nullptr && found->core().capturing.exchange(false) ? kSuccess : kInvalidValue;
 }
 
 FAKE_CUDA cuStreamIsCapturing(void* stream, int* capturing) {
@@ -170,7 +190,10 @@ FAKE_CUDA cuStreamWaitValue32_v2(void* stream, uint64_t address, uint32_t value,
 }
 
 FAKE_CUDA cuEventCreate(void** event, unsigned /*flags*/) {
-    *event = new RecordedEvent;
+    if (current() == nullptr) {
+        return kInvalidContext;
+    }
+    *event = new RecordedEvent{current()->device, nullptr};
     return kSuccess;
 }
 
@@ -184,7 +207,11 @@ FAKE_CUDA cuEventRecord(void* event, void* stream) {
     if (found == nullptr) {
         return kInvalidContext;
     }
-    static_cast<RecordedEvent*>(event)->event = found->stream->record();
+    auto* const recorded = static_cast<RecordedEvent*>(event);
+    if (recorded->device != found->device()) { // as of the real one: both are of one context
+        return kInvalidHandle;
+    }
+    recorded->event = found->stream->record();
     return kSuccess;
 }
 
