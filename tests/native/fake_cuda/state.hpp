@@ -91,6 +91,9 @@ enum class Reach : uint8_t { elsewhere, refused, reached };
 [[nodiscard]] Reach reach(uint64_t& address, size_t nbytes, int device);
 // The file of the allocation that begins there, borrowed; -1: no virtual memory does.
 [[nodiscard]] int file_of(uint64_t address);
+// Where the stream finds the range. As of the real one: it is either within one that the driver knows, or touches none.
+[[nodiscard]] bool find(uint64_t& address, size_t nbytes, const Stream& stream);
+void wait_for(const Event& event);
 // FAKE_CUDA_FULL is set: nothing more can be had.
 [[nodiscard]] bool full();
 // FAKE_CUDA_DMA_BUF is set: NICs may have memory by dma-buf, which here is a plain file of it.

@@ -1,78 +1,19 @@
-// Virtual memory: addresses that are reserved without memory, memory that is made without an address, and mappings of
-// the one to the other. The processor cannot touch what is mapped, as little as other memory of a device: streams use
-// an alias of it, and only where their device was given access.
-#include "fake_cuda/state.hpp"
+// Addresses of virtual memory, and what is mapped there. The processor cannot touch it, as little as other memory of a
+// device: streams use an alias of it, and only where their device was given access.
+#include "fake_cuda/virtual_memory.hpp"
+
 #include "shim/gpu_api.hpp"
 
-#include <algorithm>
-#include <cstring>
-#include <fcntl.h>
 #include <iterator>
-#include <set>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <vector>
 
 using namespace fake;
 using zerohop::shim::GpuAccess;
 
 namespace {
 
-constexpr size_t kGranularity = 64 * 1024; // of a real one: 2 MiB
-constexpr int kPinned = 1;
-constexpr int kDescriptor = 1;
-constexpr int kOnDevice = 1;
 constexpr int kReadWrite = 3;
-constexpr int kInvalidDevice = 101;
-
-struct Properties { // the first fields of CUmemAllocationProp
-    int type = 0;
-    int handle_types = 0;
-    int location = 0;
-    int device = 0;
-};
-
-// At the end of the file, so that whoever gets the descriptor knows what it stands for.
-struct Label {
-    uint64_t magic = 0;
-    uint64_t nbytes = 0;
-    uint64_t number = 0; // of the device, of the machine
-};
-constexpr uint64_t kMagic = 0x616475635f656b61; // "ake_cuda"
-constexpr size_t kLabelBytes = 4096;
-
-struct Physical {
-    Physical(int from, size_t size, int owner, bool exports)
-        : fd(from), nbytes(size), device(owner), shareable(exports) {}
-    ~Physical() { ::close(fd); }
-    Physical(const Physical&) = delete;
-    Physical& operator=(const Physical&) = delete;
-
-    const int fd;
-    const size_t nbytes;
-    const int device;
-    const bool shareable;
-    uint64_t handle = 0;
-    int references = 0; // to the handle
-};
-
-struct Reservation {
-    size_t nbytes = 0;
-    uint64_t alias = 0;
-};
-
-struct Mapping {
-    std::shared_ptr<Physical> memory;
-    std::set<int> access; // devices
-};
-
-// With the state's mutex held.
-struct Tables {
-    std::map<uint64_t, Reservation> reserved;
-    std::map<uint64_t, Mapping> mapped;
-    std::map<uint64_t, std::shared_ptr<Physical>> handles;
-};
-auto& [reserved, mapped, handles] = *new Tables; // as the state, they outlive everything
 
 void* pointer(uint64_t address) {
     return reinterpret_cast<void*>(address);
@@ -92,18 +33,18 @@ template <class Map> auto holder(Map& map, uint64_t address) {
 
 // That all of the range lies in; else the end.
 auto reservation_of(uint64_t address, size_t nbytes) {
-    const auto found = holder(reserved, address);
-    const bool inside = found != reserved.end() && nbytes <= found->second.nbytes &&
+    const auto found = holder(virtual_memory().reserved, address);
+    const bool inside = found != virtual_memory().reserved.end() && nbytes <= found->second.nbytes &&
                         address - found->first <= found->second.nbytes - nbytes;
-    return inside ? found : reserved.end();
+    return inside ? found : virtual_memory().reserved.end();
 }
 
 // Calls it for each mapping under the range, in order; false: some of it is not mapped.
 template <class F> bool each_mapping(uint64_t address, size_t nbytes, F&& f) {
     const uint64_t stop = address + nbytes;
     for (uint64_t at = address; at < stop;) {
-        const auto found = holder(mapped, at);
-        if (found == mapped.end() || at >= found->first + found->second.memory->nbytes) {
+        const auto found = holder(virtual_memory().mapped, at);
+        if (found == virtual_memory().mapped.end() || at >= found->first + found->second.memory->nbytes) {
             return false;
         }
         f(found->first, found->second);
@@ -112,24 +53,20 @@ template <class F> bool each_mapping(uint64_t address, size_t nbytes, F&& f) {
     return true;
 }
 
-uint64_t handle_of(const std::shared_ptr<Physical>& memory) {
-    if (memory->handle == 0) {
-        memory->handle = state().next_id++;
-    }
-    ++memory->references;
-    handles[memory->handle] = memory;
-    return memory->handle;
-}
-
 } // namespace
+
+VirtualMemory& fake::virtual_memory() {
+    static auto* const made = new VirtualMemory; // as the state, it outlives everything
+    return *made;
+}
 
 Reach fake::reach(uint64_t& address, size_t nbytes, int device) {
     const std::lock_guard lock(state().mutex);
-    const auto found = holder(reserved, address);
-    if (found == reserved.end() || address - found->first >= found->second.nbytes) {
+    const auto found = holder(virtual_memory().reserved, address);
+    if (found == virtual_memory().reserved.end() || address - found->first >= found->second.nbytes) {
         return Reach::elsewhere;
     }
-    bool accessible = reservation_of(address, nbytes) != reserved.end();
+    bool accessible = reservation_of(address, nbytes) != virtual_memory().reserved.end();
     accessible = each_mapping(address, nbytes,
                               [&](uint64_t, const Mapping& mapping) {
                                   accessible = accessible && mapping.access.contains(device);
@@ -141,88 +78,8 @@ Reach fake::reach(uint64_t& address, size_t nbytes, int device) {
 
 int fake::file_of(uint64_t address) {
     const std::lock_guard lock(state().mutex);
-    const auto found = mapped.find(address);
-    return found == mapped.end() ? -1 : found->second.memory->fd;
-}
-
-FAKE_CUDA cuMemGetAllocationGranularity(size_t* granularity, const Properties* /*properties*/, int /*option*/) {
-    *granularity = kGranularity;
-    return kSuccess;
-}
-
-FAKE_CUDA cuMemCreate(uint64_t* handle, size_t nbytes, const Properties* properties, unsigned long long /*flags*/) {
-    const std::lock_guard lock(state().mutex);
-    if (nbytes == 0 || nbytes % kGranularity != 0 || properties->type != kPinned || properties->location != kOnDevice) {
-        return kInvalidValue;
-    }
-    const int fd = full() ? -1 : ::memfd_create("fake_cuda memory", MFD_CLOEXEC);
-    if (fd < 0) {
-        return kOutOfMemory;
-    }
-    const auto made =
-        std::make_shared<Physical>(fd, nbytes, properties->device, properties->handle_types == kDescriptor);
-    const int number = state().numbers.at(static_cast<size_t>(properties->device));
-    const Label label{kMagic, nbytes, static_cast<uint64_t>(number)};
-    if (::ftruncate(fd, static_cast<off_t>(nbytes + kLabelBytes)) != 0 ||
-        ::pwrite(fd, &label, sizeof label, static_cast<off_t>(nbytes)) != sizeof label) {
-        return kOutOfMemory;
-    }
-    *handle = handle_of(made);
-    return kSuccess;
-}
-
-FAKE_CUDA cuMemRelease(uint64_t handle) {
-    const std::lock_guard lock(state().mutex);
-    const auto found = handles.find(handle);
-    if (found == handles.end()) {
-        return kInvalidValue;
-    }
-    if (--found->second->references == 0) {
-        handles.erase(found);
-    }
-    return kSuccess;
-}
-
-FAKE_CUDA cuMemRetainAllocationHandle(uint64_t* handle, void* address) {
-    const std::lock_guard lock(state().mutex);
-    return each_mapping(reinterpret_cast<uint64_t>(address), 1,
-                        [&](uint64_t, const Mapping& mapping) { *handle = handle_of(mapping.memory); })
-               ? kSuccess
-               : kInvalidValue;
-}
-
-FAKE_CUDA cuMemExportToShareableHandle(void* out, uint64_t handle, int kind, unsigned long long /*flags*/) {
-    const std::lock_guard lock(state().mutex);
-    const auto found = handles.find(handle);
-    if (found == handles.end() || kind != kDescriptor || !found->second->shareable) {
-        return kInvalidValue;
-    }
-    const int fd = ::fcntl(found->second->fd, F_DUPFD_CLOEXEC, 0);
-    std::memcpy(out, &fd, sizeof fd);
-    return fd < 0 ? kOutOfMemory : kSuccess;
-}
-
-FAKE_CUDA cuMemImportFromShareableHandle(uint64_t* handle, void* descriptor, int kind) {
-    const std::lock_guard lock(state().mutex);
-    const int theirs = static_cast<int>(reinterpret_cast<intptr_t>(descriptor));
-    struct stat info{};
-    Label label;
-    if (kind != kDescriptor || ::fstat(theirs, &info) != 0 || info.st_size < static_cast<off_t>(kLabelBytes) ||
-        ::pread(theirs, &label, sizeof label, info.st_size - static_cast<off_t>(kLabelBytes)) != sizeof label ||
-        label.magic != kMagic || label.nbytes + kLabelBytes != static_cast<uint64_t>(info.st_size)) {
-        return kInvalidValue;
-    }
-    const auto& numbers = state().numbers;
-    const auto device = std::find(numbers.begin(), numbers.end(), static_cast<int>(label.number));
-    if (device == numbers.end()) {
-        return kInvalidDevice;
-    }
-    const int fd = ::fcntl(theirs, F_DUPFD_CLOEXEC, 0);
-    if (fd < 0) {
-        return kOutOfMemory;
-    }
-    *handle = handle_of(std::make_shared<Physical>(fd, label.nbytes, static_cast<int>(device - numbers.begin()), true));
-    return kSuccess;
+    const auto found = virtual_memory().mapped.find(address);
+    return found == virtual_memory().mapped.end() ? -1 : found->second.memory->fd;
 }
 
 FAKE_CUDA cuMemAddressReserve(uint64_t* address, size_t nbytes, size_t /*alignment*/, uint64_t /*hint*/,
@@ -236,32 +93,40 @@ FAKE_CUDA cuMemAddressReserve(uint64_t* address, size_t nbytes, size_t /*alignme
     if (alias == 0) {
         return kOutOfMemory;
     }
-    reserved[made] = {nbytes, alias};
+    virtual_memory().reserved[made] = {nbytes, alias};
     *address = made;
     return kSuccess;
 }
 
 FAKE_CUDA cuMemAddressFree(uint64_t address, size_t nbytes) {
     const std::lock_guard lock(state().mutex);
-    const auto found = reserved.find(address);
-    const auto first = mapped.lower_bound(address);
-    if (found == reserved.end() || found->second.nbytes != nbytes ||
-        (first != mapped.end() && first->first < address + nbytes)) {
+    const auto found = virtual_memory().reserved.find(address);
+    const auto first = virtual_memory().mapped.lower_bound(address);
+    if (found == virtual_memory().reserved.end() || found->second.nbytes != nbytes ||
+        (first != virtual_memory().mapped.end() && first->first < address + nbytes)) {
         return kInvalidValue;
     }
     ::munmap(pointer(address), nbytes);
     ::munmap(pointer(found->second.alias), nbytes);
-    reserved.erase(found);
+    virtual_memory().reserved.erase(found);
     return kSuccess;
+}
+
+FAKE_CUDA cuMemRetainAllocationHandle(uint64_t* handle, void* address) {
+    const std::lock_guard lock(state().mutex);
+    return each_mapping(reinterpret_cast<uint64_t>(address), 1,
+                        [&](uint64_t, const Mapping& mapping) { *handle = handle_of(mapping.memory); })
+               ? kSuccess
+               : kInvalidValue;
 }
 
 FAKE_CUDA cuMemMap(uint64_t address, size_t nbytes, size_t offset, uint64_t handle, unsigned long long /*flags*/) {
     const std::lock_guard lock(state().mutex);
-    const auto memory = handles.find(handle);
+    const auto memory = virtual_memory().handles.find(handle);
     const auto reservation = reservation_of(address, nbytes);
-    const auto next = mapped.lower_bound(address);
-    if (memory == handles.end() || reservation == reserved.end() || offset != 0 || nbytes != memory->second->nbytes ||
-        (next != mapped.end() && next->first < address + nbytes) ||
+    const auto next = virtual_memory().mapped.lower_bound(address);
+    if (memory == virtual_memory().handles.end() || reservation == virtual_memory().reserved.end() || offset != 0 ||
+        nbytes != memory->second->nbytes || (next != virtual_memory().mapped.end() && next->first < address + nbytes) ||
         each_mapping(address, 1, [](uint64_t, const Mapping&) {})) {
         return kInvalidValue;
     }
@@ -271,7 +136,7 @@ FAKE_CUDA cuMemMap(uint64_t address, size_t nbytes, size_t offset, uint64_t hand
             return kOutOfMemory;
         }
     }
-    mapped[address] = {memory->second, {}};
+    virtual_memory().mapped[address] = {memory->second, {}};
     state().ranges[address] = {nbytes, memory->second->device, state().next_id++, false, nullptr};
     return kSuccess;
 }
@@ -287,13 +152,13 @@ FAKE_CUDA cuMemUnmap(uint64_t address, size_t nbytes) {
     });
     size_t covered = 0;
     for (const uint64_t start : whole) {
-        covered += mapped.at(start).memory->nbytes;
+        covered += virtual_memory().mapped.at(start).memory->nbytes;
     }
-    if (reservation == reserved.end() || !all || covered != nbytes) {
+    if (reservation == virtual_memory().reserved.end() || !all || covered != nbytes) {
         return kInvalidValue;
     }
     for (const uint64_t start : whole) {
-        mapped.erase(start);
+        virtual_memory().mapped.erase(start);
         state().ranges.erase(start);
     }
     const uint64_t alias = reservation->second.alias + (address - reservation->first);
@@ -303,7 +168,8 @@ FAKE_CUDA cuMemUnmap(uint64_t address, size_t nbytes) {
 FAKE_CUDA cuMemSetAccess(uint64_t address, size_t nbytes, const GpuAccess* access, size_t count) {
     const std::lock_guard lock(state().mutex);
     const auto reservation = reservation_of(address, nbytes);
-    if (reservation == reserved.end() || !each_mapping(address, nbytes, [](uint64_t, const Mapping&) {})) {
+    if (reservation == virtual_memory().reserved.end() ||
+        !each_mapping(address, nbytes, [](uint64_t, const Mapping&) {})) {
         return kInvalidValue;
     }
     const uint64_t alias = reservation->second.alias + (address - reservation->first);
