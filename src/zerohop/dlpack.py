@@ -15,7 +15,8 @@ _CPU: Final = 1
 # Pinned host memory of CUDA and ROCm is host memory.
 _HOST_DEVICES: Final = frozenset({_CPU, 3, 11})
 _GPUS: Final = frozenset({2, 10})
-_DEVICE_NAMES: Final = {13: "cuda managed", 14: "oneapi", 8: "metal", 7: "vulkan"}
+_MANAGED: Final = 13
+_DEVICE_NAMES: Final = {14: "oneapi", 8: "metal", 7: "vulkan"}
 # No stream of the caller's needs to wait for what the exporter has queued.
 _NO_SYNCHRONISATION: Final = -1
 _READ_ONLY: Final = 1
@@ -63,10 +64,15 @@ def read(exporter: Any) -> Tensor:
     """The tensor behind an object with ``__dlpack__`` and ``__dlpack_device__``.
 
     Raises:
-        Unsupported: it lives on a device.
+        Unsupported: it lives on a device that there is no driver for, or is managed memory.
         ValueError, BufferError: the object refuses to export itself.
     """
     device_type = int(exporter.__dlpack_device__()[0])
+    if device_type == _MANAGED:
+        raise Unsupported(
+            "managed memory is refused: its pages move, so that no peer can be told where they are",
+            fix="copy it to memory of cudaMalloc, or to host memory",
+        )
     on_device = device_type in _GPUS
     if not on_device and device_type not in _HOST_DEVICES:
         name = _DEVICE_NAMES.get(device_type, f"DLPack device type {device_type}")

@@ -90,9 +90,9 @@ class Imports:
         future = self._replies.get(reply.request)
         if future is None or future.done():
             return
+        if reply.request in self._unfinished or (reply.more and reply.exported is None):
+            raise ProtocolError("malformed: an answer begun twice, or without pieces")
         if reply.more:
-            if reply.request in self._unfinished or reply.exported is None:
-                raise ProtocolError("malformed: an answer begun twice, or without pieces")
             self._unfinished[reply.request] = reply, copies_of(fds)
         else:
             future.set_result((reply, copies_of(fds)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import zerohop as zh
+from support.gpu_managed import managed_memory
 from support.options import Options
 
 if TYPE_CHECKING:
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cuda
 NBYTES = 1 << 20
+
+
+class DeviceArray:
+    """Has the CUDA array interface and nothing else."""
+
+    def __init__(self, address: int) -> None:
+        self.__cuda_array_interface__ = {"data": (address, False), "shape": (NBYTES,), "typestr": "|u1", "version": 3}
 
 
 def _raw(memory: zh.Memory, start: int = 0, nbytes: int | None = None) -> tuple[int, int, str]:
@@ -82,6 +90,19 @@ def test_another_device_than_it_is_on(open_context: OpenContext) -> None:
         context.register((memory.address, NBYTES, "cuda:1"))
     with pytest.raises(ValueError, match="no device is called"):
         context.register((memory.address, NBYTES, "cuda:99"))
+
+
+def test_managed_memory_is_refused(open_context: OpenContext) -> None:
+    context = open_context(Options(sim_devices=0))
+    target = context.alloc(NBYTES, "cuda:0").share("rw")
+    with managed_memory(NBYTES) as address:
+        for memory in ((address, NBYTES, "cuda:0"), DeviceArray(address)):
+            with pytest.raises(zh.Unsupported, match="managed memory, whose pages move") as caught:
+                context.register(memory)
+            assert caught.value.fix
+            with pytest.raises(zh.Unsupported, match="managed memory, whose pages move"):
+                context.write(memory, target)
+        assert context.statistics().registrations == 1
 
 
 def test_what_cannot_be_had(open_context: OpenContext) -> None:

@@ -1,7 +1,5 @@
 // The driver of GPUs, over GPUs in software (fake_cuda): what it makes of memory, streams and page lists.
-#include "accel/gpu/gpu_driver.hpp"
-#include "engine/clock.hpp"
-#include "engine/sync.hpp"
+#include "gpu_fixture.hpp"
 #include "memory/accelerators.hpp"
 
 #include <doctest/doctest.h>
@@ -19,69 +17,7 @@
 
 using namespace zerohop;
 using namespace zerohop::accel;
-
-namespace {
-
-constexpr size_t kBytes = 1 << 20;
-
-std::vector<uint8_t> random_bytes(size_t nbytes) {
-    static std::mt19937_64 random{std::random_device{}()};
-    std::vector<uint8_t> bytes(nbytes);
-    std::generate(bytes.begin(), bytes.end(), [] { return static_cast<uint8_t>(random()); });
-    return bytes;
-}
-
-uint64_t at(const void* pointer) {
-    return reinterpret_cast<uint64_t>(pointer);
-}
-
-bool ends(const Event& event, uint64_t within_ns = 10 * kSecond) {
-    const uint64_t limit = now_ns() + within_ns;
-    while (event.query() == EventState::pending) {
-        if (now_ns() > limit) {
-            return false;
-        }
-        nap_shortly();
-    }
-    return true;
-}
-
-struct Gpu {
-    explicit Gpu(const shim::GpuApi& api = *shim::cuda())
-        : driver(make_gpu_driver(api)), devices(driver->devices()), stream(devices.at(0)->stream()) {}
-    ~Gpu() {
-        for (const auto& [device, address] : allocated) {
-            CHECK(devices.at(device)->free(address).ok());
-        }
-    }
-    Gpu(const Gpu&) = delete;
-    Gpu& operator=(const Gpu&) = delete;
-
-    uint64_t alloc(size_t nbytes, size_t device = 0) {
-        uint64_t address = 0;
-        REQUIRE(devices.at(device)->alloc(nbytes, address).ok());
-        allocated.emplace_back(device, address);
-        return address;
-    }
-    void copy(uint64_t dst, uint64_t src, size_t nbytes) const {
-        const CopySegment segment{dst, src, nbytes};
-        const auto event = stream->copy({&segment, 1});
-        REQUIRE(ends(*event));
-        REQUIRE(event->query() == EventState::done);
-    }
-    [[nodiscard]] std::vector<uint8_t> read(uint64_t address, size_t nbytes) const {
-        std::vector<uint8_t> bytes(nbytes);
-        copy(at(bytes.data()), address, nbytes);
-        return bytes;
-    }
-
-    std::shared_ptr<GpuDriver> driver;
-    std::vector<std::shared_ptr<Device>> devices;
-    std::unique_ptr<Stream> stream;
-    std::vector<std::pair<size_t, uint64_t>> allocated;
-};
-
-} // namespace
+using namespace zerohop::test;
 
 TEST_CASE("gpu: devices are named, and known by what every process calls them") {
     const Gpu gpu;

@@ -56,6 +56,8 @@ protected:
     }
     // Once, by connect().
     void start(std::unique_ptr<ByteStream> stream);
+    // What connect() has made is there. The poller comes earlier.
+    [[nodiscard]] bool started() const { return started_.load(std::memory_order_acquire); }
     ByteStream* stream() const { return stream_.get(); }
     Engine& engine() const { return engine_; }
     LaneLock& lane() const { return lane_; }

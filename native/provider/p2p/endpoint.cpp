@@ -164,7 +164,7 @@ bool P2pEndpoint::poll() {
         did |= poll_copies();
     }
     // What a peer that died or left has announced before is delivered as long as the lane is open.
-    if (outbox_ && state().ok()) {
+    if (started() && state().ok()) {
         did |= inbox_.drain([this](uint32_t value, uint64_t nbytes) { deliver(value, nbytes); }) != 0;
     }
     return did;

@@ -26,6 +26,10 @@ bool full() {
     return std::getenv("FAKE_CUDA_FULL") != nullptr;
 }
 
+bool exports_dma_buf() {
+    return std::getenv("FAKE_CUDA_DMA_BUF") != nullptr;
+}
+
 Context* current() {
     return stack.empty() ? nullptr : stack.back();
 }
@@ -94,7 +98,8 @@ FAKE_CUDA cuGetErrorName(int error, const char** name) {
     static const std::map<int, const char*> names{{kInvalidValue, "CUDA_ERROR_INVALID_VALUE"},
                                                   {kOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY"},
                                                   {kNoDevice, "CUDA_ERROR_NO_DEVICE"},
-                                                  {kInvalidContext, "CUDA_ERROR_INVALID_CONTEXT"}};
+                                                  {kInvalidContext, "CUDA_ERROR_INVALID_CONTEXT"},
+                                                  {kNotSupported, "CUDA_ERROR_NOT_SUPPORTED"}};
     const auto found = names.find(error);
     *name = found == names.end() ? "CUDA_ERROR_UNKNOWN" : found->second;
     return kSuccess;
@@ -138,12 +143,15 @@ FAKE_CUDA cuDeviceTotalMem_v2(size_t* nbytes, int device) {
 }
 
 FAKE_CUDA cuDeviceGetAttribute(int* value, int attribute, int /*device*/) {
-    static const std::map<int, int> values{{16, 4}, {41, 1}, {75, 9}, {76, 0}, {91, 1}, {102, 1}, {117, 1}, {124, 0}};
+    static const std::map<int, int> values{{16, 4}, {41, 1}, {75, 9}, {76, 0}, {91, 1}, {102, 1}, {117, 1}};
     const auto found = values.find(attribute);
     *value = found == values.end() ? 0 : found->second;
     if (attribute == 118) {
         const char* const ordering = std::getenv("FAKE_CUDA_ORDERING");
         *value = ordering == nullptr ? 100 : std::atoi(ordering);
+    }
+    if (attribute == 124) {
+        *value = exports_dma_buf() ? 1 : 0;
     }
     return kSuccess;
 }

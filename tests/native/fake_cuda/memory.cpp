@@ -68,6 +68,22 @@ FAKE_CUDA cuMemAlloc_v2(uint64_t* address, size_t nbytes) {
     return kSuccess;
 }
 
+// Where a real one moves the pages to whoever touches them, these stay with the host.
+FAKE_CUDA cuMemAllocManaged(uint64_t* address, size_t nbytes, unsigned /*flags*/) {
+    const Context* const context = current();
+    if (context == nullptr) {
+        return kInvalidContext;
+    }
+    void* const made = full() ? nullptr : std::aligned_alloc(4096, (nbytes + 4095) / 4096 * 4096);
+    if (made == nullptr) {
+        return kOutOfMemory;
+    }
+    *address = reinterpret_cast<uint64_t>(made);
+    const std::lock_guard lock(state().mutex);
+    state().ranges[*address] = {nbytes, context->device, state().next_id++, false, nullptr, true};
+    return kSuccess;
+}
+
 FAKE_CUDA cuMemGetInfo_v2(size_t* free, size_t* total) {
     const Context* const context = current();
     if (context == nullptr) {
@@ -93,6 +109,11 @@ FAKE_CUDA cuMemFree_v2(uint64_t address) {
         return cuIpcCloseMemHandle(address);
     }
     const auto found = state().ranges.find(address);
+    if (found != state().ranges.end() && found->second.managed) {
+        state().ranges.erase(found);
+        std::free(reinterpret_cast<void*>(address));
+        return kSuccess;
+    }
     if (found == state().ranges.end() || !found->second.ours) {
         return kInvalidValue;
     }
@@ -115,11 +136,14 @@ FAKE_CUDA cuPointerGetAttributes(unsigned count, const int* which, void** values
         case 2:
             *static_cast<unsigned*>(values[i]) = !known ? 0 : range.device < 0 ? 1 : 2;
             break;
+        case 6:
+            *static_cast<unsigned*>(values[i]) = range.sync_memops ? 1 : 0;
+            break;
         case 7:
             *static_cast<uint64_t*>(values[i]) = range.id;
             break;
         case 8:
-            *static_cast<unsigned*>(values[i]) = 0;
+            *static_cast<unsigned*>(values[i]) = range.managed ? 1 : 0;
             break;
         case 9:
             *static_cast<int*>(values[i]) = !known ? -2 : range.device < 0 ? 0 : range.device;
@@ -137,8 +161,42 @@ FAKE_CUDA cuPointerGetAttributes(unsigned count, const int* which, void** values
     return kSuccess;
 }
 
-FAKE_CUDA cuPointerSetAttribute(const void* /*value*/, int /*which*/, uint64_t /*address*/) {
+// SYNC_MEMOPS alone; virtual memory has none.
+FAKE_CUDA cuPointerSetAttribute(const void* value, int which, uint64_t address) {
+    if (current() == nullptr) {
+        return kInvalidContext;
+    }
+    const std::lock_guard lock(state().mutex);
+    const auto found = state().find(address);
+    if (found == state().ranges.end() || which != 6) {
+        return kInvalidValue;
+    }
+    if (file_of(found->first) >= 0) {
+        return kNotSupported;
+    }
+    found->second.sync_memops = *static_cast<const unsigned*>(value) != 0;
     return kSuccess;
+}
+
+// A file begins where its allocation does: of a range that begins later there is none here, where a real one has it.
+FAKE_CUDA cuMemGetHandleForAddressRange(int* fd, uint64_t address, size_t nbytes, int kind, unsigned long long) {
+    constexpr uint64_t kPage = 4096;
+    const std::lock_guard lock(state().mutex);
+    const auto found = state().find(address);
+    if (current() == nullptr) {
+        return kInvalidContext;
+    }
+    if (kind != 1 || found == state().ranges.end() || found->second.device < 0 || address % kPage != 0 ||
+        nbytes % kPage != 0 || address + nbytes > (found->first + found->second.nbytes + kPage - 1) / kPage * kPage) {
+        return kInvalidValue;
+    }
+    if (!exports_dma_buf() || address != found->first) {
+        return kNotSupported;
+    }
+    const int file = file_of(address);
+    *fd = file >= 0 ? ::fcntl(file, F_DUPFD_CLOEXEC, 0)
+                    : state().driver->export_memory(address, found->second.nbytes).pieces[0].fd;
+    return *fd < 0 ? kOutOfMemory : kSuccess;
 }
 
 FAKE_CUDA cuMemGetAddressRange_v2(uint64_t* base, size_t* nbytes, uint64_t address) {
@@ -217,33 +275,4 @@ FAKE_CUDA cuIpcOpenMemHandle_v2(uint64_t* address, AnyHandle bytes, unsigned /*f
         return kInvalidContext; // as of the real one
     }
     return take(handle, context->device, *address);
-}
-
-// Virtual memory there is none.
-FAKE_CUDA cuMemRetainAllocationHandle(uint64_t* /*handle*/, void* /*address*/) {
-    return kInvalidValue;
-}
-FAKE_CUDA cuMemRelease(uint64_t /*handle*/) {
-    return kInvalidValue;
-}
-FAKE_CUDA cuMemExportToShareableHandle(void*, uint64_t, int, unsigned long long) {
-    return kInvalidValue;
-}
-FAKE_CUDA cuMemImportFromShareableHandle(uint64_t*, void*, int) {
-    return kInvalidValue;
-}
-FAKE_CUDA cuMemAddressReserve(uint64_t*, size_t, size_t, uint64_t, unsigned long long) {
-    return kInvalidValue;
-}
-FAKE_CUDA cuMemAddressFree(uint64_t, size_t) {
-    return kInvalidValue;
-}
-FAKE_CUDA cuMemMap(uint64_t, size_t, size_t, uint64_t, unsigned long long) {
-    return kInvalidValue;
-}
-FAKE_CUDA cuMemUnmap(uint64_t, size_t) {
-    return kInvalidValue;
-}
-FAKE_CUDA cuMemSetAccess(uint64_t, size_t, const void*, size_t) {
-    return kInvalidValue;
 }

@@ -24,9 +24,11 @@ constexpr int kInvalidValue = 1;
 constexpr int kOutOfMemory = 2;
 constexpr int kNoDevice = 100;
 constexpr int kInvalidContext = 201;
+constexpr int kInvalidHandle = 400;
 constexpr int kNotFound = 500;
 constexpr int kNotReady = 600;
 constexpr int kHostRegistered = 712;
+constexpr int kNotSupported = 801;
 constexpr int kCaptureUnsupported = 900;
 
 struct Stream {
@@ -34,6 +36,7 @@ struct Stream {
     uint64_t native = 0;
     std::shared_ptr<Event> last;
     StreamCore& core() const { return *reinterpret_cast<StreamCore*>(native); }
+    int device() const { return core().device->index; }
 };
 
 struct Context {
@@ -47,6 +50,8 @@ struct Range {
     uint64_t id = 0;
     bool ours = false;    // can be shared
     void* pool = nullptr; // that it comes from
+    bool managed = false;
+    bool sync_memops = false;
 };
 
 // Memory for another process: by the number of a descriptor of its owner, which others reach through /proc.
@@ -80,8 +85,19 @@ struct State {
 [[nodiscard]] Stream* stream_of(void* stream);
 [[nodiscard]] int give(uint64_t address, const Range& range, SharedHandle& handle);
 [[nodiscard]] int take(const SharedHandle& handle, int device, uint64_t& address);
+// Virtual memory under a range: its address becomes the one that streams use. Refused: not all of it is mapped, or the
+// device was given no access. Elsewhere: the range is no virtual memory.
+enum class Reach : uint8_t { elsewhere, refused, reached };
+[[nodiscard]] Reach reach(uint64_t& address, size_t nbytes, int device);
+// The file of the allocation that begins there, borrowed; -1: no virtual memory does.
+[[nodiscard]] int file_of(uint64_t address);
+// Where the stream finds the range. As of the real one: it is either within one that the driver knows, or touches none.
+[[nodiscard]] bool find(uint64_t& address, size_t nbytes, const Stream& stream);
+void wait_for(const Event& event);
 // FAKE_CUDA_FULL is set: nothing more can be had.
 [[nodiscard]] bool full();
+// FAKE_CUDA_DMA_BUF is set: NICs may have memory by dma-buf, which here is a plain file of it.
+[[nodiscard]] bool exports_dma_buf();
 [[nodiscard]] bool make_stream(int device, Stream& stream);
 
 } // namespace fake

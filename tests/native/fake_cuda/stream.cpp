@@ -1,13 +1,9 @@
-// Streams, events and the copy kernels.
+// Streams and events.
 #include "engine/sync.hpp"
 #include "fake_cuda/state.hpp"
 #include "shim/gpu_api.hpp"
 
-#include <array>
 #include <atomic>
-#include <cstring>
-#include <string>
-#include <vector>
 
 using namespace fake;
 using zerohop::Outcome;
@@ -33,9 +29,18 @@ private:
     const bool equal_;
 };
 
-// As of the real one: a range is either within one that it knows, or touches none.
-bool whole(uint64_t address, size_t nbytes) {
+struct RecordedEvent {
+    int device = 0; // of the context that it belongs to
+    std::shared_ptr<Event> event;
+};
+
+} // namespace
+
+bool fake::find(uint64_t& address, size_t nbytes, const Stream& stream) {
     const std::lock_guard lock(state().mutex);
+    if (const Reach virtual_memory = reach(address, nbytes, stream.device()); virtual_memory != Reach::elsewhere) {
+        return virtual_memory == Reach::reached;
+    }
     const auto found = state().find(address);
     if (found != state().ranges.end()) {
         return address + nbytes <= found->first + found->second.nbytes;
@@ -44,27 +49,11 @@ bool whole(uint64_t address, size_t nbytes) {
     return after == state().ranges.end() || after->first >= address + nbytes;
 }
 
-void wait_for(const Event& event) {
+void fake::wait_for(const Event& event) {
     while (event.query() == EventState::pending) {
         zerohop::nap_shortly();
     }
 }
-
-bool on_device(uint64_t address) {
-    const std::lock_guard lock(state().mutex);
-    const auto found = state().find(address);
-    return found != state().ranges.end() && found->second.device >= 0;
-}
-
-struct RecordedEvent {
-    std::shared_ptr<Event> event;
-};
-
-struct Kernel {
-    uint32_t width;
-};
-
-} // namespace
 
 FAKE_CUDA cuStreamCreateWithPriority(void** stream, unsigned /*flags*/, int /*priority*/) {
     Context* const context = current();
@@ -105,9 +94,29 @@ FAKE_CUDA cuStreamQuery(void* stream) {
     return !found->last || found->last->query() != EventState::pending ? kSuccess : kNotReady;
 }
 
-FAKE_CUDA cuStreamGetCtx(void* /*stream*/, void** context) {
-    *context = current();
-    return current() == nullptr ? kInvalidContext : kSuccess;
+FAKE_CUDA cuStreamGetCtx(void* stream, void** context) {
+    Stream* const found = stream_of(stream);
+    if (found == nullptr) {
+        return kInvalidContext;
+    }
+    *context = state().contexts.at(static_cast<size_t>(found->device())).get();
+    return kSuccess;
+}
+
+// Nothing is recorded: the stream only says that it is being captured.
+FAKE_CUDA cuStreamBeginCapture_v2(void* stream, int /*mode*/) {
+    Stream* const found = stream_of(stream);
+    if (found == nullptr) {
+        return kInvalidContext;
+    }
+    found->core().capturing.store(true);
+    return kSuccess;
+}
+
+FAKE_CUDA cuStreamEndCapture(void* stream, void** graph) {
+    Stream* const found = stream_of(stream);
+    *graph = nullptr;
+    return found != nullptr && found->core().capturing.exchange(false) ? kSuccess : kInvalidValue;
 }
 
 FAKE_CUDA cuStreamIsCapturing(void* stream, int* capturing) {
@@ -124,7 +133,7 @@ FAKE_CUDA cuMemcpyAsync(uint64_t dst, uint64_t src, size_t nbytes, void* stream)
     if (found == nullptr) {
         return kInvalidContext;
     }
-    if (!whole(dst, nbytes) || !whole(src, nbytes)) {
+    if (!find(dst, nbytes, *found) || !find(src, nbytes, *found)) {
         return kInvalidValue;
     }
     const zerohop::accel::CopySegment segment{dst, src, nbytes};
@@ -166,7 +175,10 @@ FAKE_CUDA cuStreamWaitValue32_v2(void* stream, uint64_t address, uint32_t value,
 }
 
 FAKE_CUDA cuEventCreate(void** event, unsigned /*flags*/) {
-    *event = new RecordedEvent;
+    if (current() == nullptr) {
+        return kInvalidContext;
+    }
+    *event = new RecordedEvent{current()->device, nullptr};
     return kSuccess;
 }
 
@@ -180,7 +192,11 @@ FAKE_CUDA cuEventRecord(void* event, void* stream) {
     if (found == nullptr) {
         return kInvalidContext;
     }
-    static_cast<RecordedEvent*>(event)->event = found->stream->record();
+    auto* const recorded = static_cast<RecordedEvent*>(event);
+    if (recorded->device != found->device()) { // as of the real one: both are of one context
+        return kInvalidHandle;
+    }
+    recorded->event = found->stream->record();
     return kSuccess;
 }
 
@@ -214,69 +230,4 @@ FAKE_CUDA cuStreamWaitEvent(void* stream, void* event, unsigned /*flags*/) {
         return kInvalidContext;
     }
     return !recorded || found->core().follow(recorded).ok() ? kSuccess : kOutOfMemory;
-}
-
-FAKE_CUDA cuModuleLoadData(void** module, const void* image) {
-    static int loaded = 0;
-    *module = &loaded;
-    return image == nullptr ? kInvalidValue : kSuccess;
-}
-
-FAKE_CUDA cuModuleUnload(void* /*module*/) {
-    return kSuccess;
-}
-
-FAKE_CUDA cuModuleGetFunction(void** function, void* /*module*/, const char* name) {
-    static std::array<Kernel, 5> kernels{{{16}, {8}, {4}, {2}, {1}}};
-    for (Kernel& kernel : kernels) {
-        if (kernel.width == 16 && std::string(name) == "floor_pages") { // the benchmark's own, of bench/floors
-            *function = &kernel;
-            return kSuccess;
-        }
-        if (name == "zh_pages_" + std::to_string(kernel.width)) {
-            *function = &kernel;
-            return kSuccess;
-        }
-    }
-    return kNotFound;
-}
-
-// (dst, src, dst_pages, src_pages, count, page_bytes, pieces, batch), as copy.cu has them.
-FAKE_CUDA cuLaunchKernel(void* function, unsigned /*grid_x*/, unsigned, unsigned, unsigned /*block_x*/, unsigned,
-                         unsigned, unsigned /*shared*/, void* stream, void** arguments, void** /*extra*/) {
-    Stream* const found = stream_of(stream);
-    if (found == nullptr) {
-        return kInvalidContext;
-    }
-    const auto argument = [&](size_t i) {
-        uint64_t value = 0;
-        std::memcpy(&value, arguments[i], sizeof value);
-        return value;
-    };
-    const uint64_t width = static_cast<Kernel*>(function)->width;
-    if ((argument(0) | argument(1) | argument(5)) % width != 0) {
-        return kInvalidValue; // a real one would read and write what is misaligned
-    }
-    const auto count = static_cast<size_t>(argument(4));
-    const auto pages = [&](size_t i) {
-        const auto* const list = reinterpret_cast<const uint32_t*>(argument(i));
-        if (!on_device(argument(i))) {
-            return std::vector<uint64_t>(list, list + count);
-        }
-        // What the processor cannot read is waited for: nothing that the library launches has its numbers there.
-        std::vector<uint32_t> numbers(count);
-        const zerohop::accel::CopySegment all{reinterpret_cast<uint64_t>(numbers.data()), argument(i),
-                                              count * sizeof(uint32_t)};
-        wait_for(*found->stream->copy({&all, 1}));
-        return std::vector<uint64_t>(numbers.begin(), numbers.end());
-    };
-    const std::vector<uint64_t> dst = pages(2);
-    const std::vector<uint64_t> src = pages(3);
-    found->last = found->stream->copy_pages({.dst_base = argument(0),
-                                             .src_base = argument(1),
-                                             .dst_pages = dst,
-                                             .src_pages = src,
-                                             .page_bytes = argument(5)},
-                                            {});
-    return kSuccess;
 }

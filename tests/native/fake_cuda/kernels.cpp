@@ -1,0 +1,104 @@
+// The copy kernels, by their names.
+#include "fake_cuda/state.hpp"
+
+#include <array>
+#include <cstring>
+#include <string>
+#include <vector>
+
+using namespace fake;
+
+namespace {
+
+bool on_device(uint64_t address) {
+    const std::lock_guard lock(state().mutex);
+    const auto found = state().find(address);
+    return found != state().ranges.end() && found->second.device >= 0;
+}
+
+struct Kernel {
+    uint32_t width;
+};
+
+} // namespace
+
+FAKE_CUDA cuModuleLoadData(void** module, const void* image) {
+    static int loaded = 0;
+    *module = &loaded;
+    return image == nullptr ? kInvalidValue : kSuccess;
+}
+
+FAKE_CUDA cuModuleUnload(void* /*module*/) {
+    return kSuccess;
+}
+
+FAKE_CUDA cuModuleGetFunction(void** function, void* /*module*/, const char* name) {
+    static std::array<Kernel, 5> kernels{{{16}, {8}, {4}, {2}, {1}}};
+    for (Kernel& kernel : kernels) {
+        if (kernel.width == 16 && std::string(name) == "floor_pages") { // the benchmark's own, of bench/floors
+            *function = &kernel;
+            return kSuccess;
+        }
+        if (name == "zh_pages_" + std::to_string(kernel.width)) {
+            *function = &kernel;
+            return kSuccess;
+        }
+    }
+    return kNotFound;
+}
+
+// (dst, src, dst_pages, src_pages, count, page_bytes, pieces, batch), as copy.cu has them.
+FAKE_CUDA cuLaunchKernel(void* function, unsigned /*grid_x*/, unsigned, unsigned, unsigned /*block_x*/, unsigned,
+                         unsigned, unsigned /*shared*/, void* stream, void** arguments, void** /*extra*/) {
+    Stream* const found = stream_of(stream);
+    if (found == nullptr) {
+        return kInvalidContext;
+    }
+    const auto argument = [&](size_t i) {
+        uint64_t value = 0;
+        std::memcpy(&value, arguments[i], sizeof value);
+        return value;
+    };
+    const uint64_t width = static_cast<Kernel*>(function)->width;
+    if ((argument(0) | argument(1) | argument(5)) % width != 0) {
+        return kInvalidValue; // a real one would read and write what is misaligned
+    }
+    const auto count = static_cast<size_t>(argument(4));
+    const auto pages = [&](size_t i) {
+        const auto* const list = reinterpret_cast<const uint32_t*>(argument(i));
+        if (!on_device(argument(i))) {
+            return std::vector<uint64_t>(list, list + count);
+        }
+        // What the processor cannot read is waited for: nothing that the library launches has its numbers there.
+        std::vector<uint32_t> numbers(count);
+        uint64_t list_here = argument(i);
+        (void)find(list_here, count * sizeof(uint32_t), *found);
+        const zerohop::accel::CopySegment all{reinterpret_cast<uint64_t>(numbers.data()), list_here,
+                                              count * sizeof(uint32_t)};
+        wait_for(*found->stream->copy({&all, 1}));
+        return std::vector<uint64_t>(numbers.begin(), numbers.end());
+    };
+    const std::vector<uint64_t> dst = pages(2);
+    const std::vector<uint64_t> src = pages(3);
+    // Each page is looked up, for a real kernel faults where there is nothing; the base alone may lie anywhere.
+    const auto base_of = [&](size_t i, const std::vector<uint64_t>& list) {
+        uint64_t base = argument(i);
+        for (const uint64_t page : list) {
+            uint64_t here = argument(i) + page * argument(5);
+            if (!find(here, argument(5), *found)) {
+                return uint64_t{0};
+            }
+            base = here - page * argument(5); // all of it is in one range
+        }
+        return base;
+    };
+    const uint64_t dst_base = base_of(0, dst);
+    const uint64_t src_base = base_of(1, src);
+    if (dst_base == 0 || src_base == 0) {
+        return kInvalidValue;
+    }
+    found->last = found->stream->copy_pages(
+        {.dst_base = dst_base, .src_base = src_base, .dst_pages = dst, .src_pages = src, .page_bytes = argument(5)},
+        {});
+    return kSuccess;
+}

@@ -1,0 +1,85 @@
+// Two engines in one process whose simulated devices reach each other's memory, as the p2p lane has it.
+#pragma once
+
+#include "engine_fixture.hpp"
+#include "provider/p2p/notify_rings.hpp"
+#include "provider/p2p/peer_memory.hpp"
+
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace zerohop::test {
+
+// b's share as a's devices reach it, instead of through the ring.
+inline std::shared_ptr<p2p::PeerMemory> import_from(const Pair& pair, const Region& remote, bool writable = true) {
+    Accelerators& ours = pair.a.engine->accelerators();
+    if (remote.is_host()) {
+        return make_pinnable<p2p::PeerMemory>(ours,
+                                              std::make_unique<Mapping>(remote.fd(), 0, remote.nbytes(), writable));
+    }
+    const accel::Exported exported = pair.b.sim->export_memory(remote.address(), remote.nbytes());
+    std::vector<Descriptor> descriptors; // the import has its own
+    for (const accel::Exported::Piece& piece : exported.pieces) {
+        descriptors.emplace_back(piece.fd);
+    }
+    return make_pinnable<p2p::PeerMemory>(ours, exported, writable);
+}
+
+// As Pair::reach, but within reach of a's devices.
+inline Reach reach_directly(Pair& pair, size_t nbytes, int local, int remote, uint8_t rights = kReadWrite) {
+    Reach reach;
+    reach.local = pair.a.alloc(nbytes, local);
+    reach.remote = pair.b.alloc(nbytes, remote);
+    reach.share = pair.b.engine->shares().add(reach.remote, 0, nbytes, rights, kCapability);
+    Route route = pair.route(reach, nbytes, rights);
+    route.peer_memory = import_from(pair, *reach.remote, (rights & kRightWrite) != 0);
+    const auto reached = route.peer_memory->reach(pair.a.engine->accelerators(), *reach.local);
+    route.peer_address = reached.address;
+    route.copy_device = reached.device;
+    reach.route = pair.a.engine->add_route(std::move(route));
+    return reach;
+}
+
+// How many bytes devices were given to copy on this lane.
+inline uint64_t copied(const Side& side) {
+    uint64_t found = UINT64_MAX;
+    side.lane->each_statistic(
+        [](void* context, const char* name, uint64_t value) {
+            if (std::string_view(name) == "bytes_copied_by_devices") {
+                *static_cast<uint64_t*>(context) = value;
+            }
+        },
+        &found);
+    REQUIRE(found != UINT64_MAX);
+    return found;
+}
+
+// A stream of the user's that stands still until it is let go: what follows it does not begin.
+class HeldStream {
+public:
+    explicit HeldStream(const Side& side, size_t device = 0) {
+        stream_ = accel::user_stream(*side.sim->devices().at(device), number_);
+        REQUIRE(stream_ != nullptr);
+        (void)stream_->wait32(reinterpret_cast<uint64_t>(&word_), 1);
+    }
+    ~HeldStream() { let_go(); }
+    HeldStream(const HeldStream&) = delete;
+    HeldStream& operator=(const HeldStream&) = delete;
+
+    void let_go() { accel::test::store(word_, 1); }
+    [[nodiscard]] uint64_t number() const { return number_; }
+
+private:
+    uint32_t word_ = 0;
+    uint64_t number_ = 0;
+    std::unique_ptr<accel::Stream> stream_;
+};
+
+inline Request after(const HeldStream& stream, Request request) {
+    request.after_stream = stream.number();
+    return request;
+}
+
+} // namespace zerohop::test

@@ -1,0 +1,205 @@
+// The driver of GPUs (fake_cuda) as NICs and copies need it: how a NIC may take memory of a device, what becomes of
+// memory that it may touch, and host memory that the user has pinned.
+#include "bytes.hpp"
+#include "gpu_fixture.hpp"
+#include "gpu_segments.hpp"
+#include "memory/accelerators.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <sys/mman.h>
+#include <vector>
+
+using namespace zerohop;
+using namespace zerohop::accel;
+using namespace zerohop::test;
+using zerohop::accel::test::open_descriptors;
+using Ways = std::vector<Registrable>;
+
+// As libcuda declares them; the driver itself has no use for them.
+extern "C" int cuMemAllocManaged(uint64_t* address, size_t nbytes, unsigned flags);
+extern "C" int cuMemFreeHost(void* address);
+
+namespace {
+
+constexpr size_t kPage = 4096;
+
+// While one lives, the driver exports dma-buf.
+struct DmaBuf {
+    DmaBuf() { REQUIRE(setenv("FAKE_CUDA_DMA_BUF", "1", 1) == 0); }
+    ~DmaBuf() { unsetenv("FAKE_CUDA_DMA_BUF"); }
+    DmaBuf(const DmaBuf&) = delete;
+    DmaBuf& operator=(const DmaBuf&) = delete;
+};
+
+// The context of the first device, current in this thread.
+struct InContext {
+    InContext() {
+        REQUIRE(api.context_retain(&context, 0) == 0);
+        REQUIRE(api.context_push(context) == 0);
+    }
+    ~InContext() {
+        CHECK(api.context_pop(&context) == 0);
+        CHECK(api.context_release(0) == 0);
+    }
+    InContext(const InContext&) = delete;
+    InContext& operator=(const InContext&) = delete;
+
+    const shim::GpuApi& api = *shim::cuda();
+    void* context = nullptr;
+};
+
+bool synchronises(uint64_t address) {
+    const int which = static_cast<int>(shim::GpuPointer::sync_memops);
+    unsigned on = 2;
+    void* value = &on;
+    REQUIRE(shim::cuda()->pointer_attributes(1, &which, &value, address) == 0);
+    REQUIRE(on < 2);
+    return on == 1;
+}
+
+bool has_dma_buf(const DeviceFacts& facts) {
+    return std::find(facts.capabilities.begin(), facts.capabilities.end(), "dma-buf") != facts.capabilities.end();
+}
+
+// What must hold of both ways, whether the first is there or not.
+void check_both(const Ways& ways, uint64_t address) {
+    REQUIRE(ways.size() == 2);
+    CHECK(ways[0].kind == Registrable::Kind::dma_buf);
+    CHECK((ways[0].buffer != nullptr) == ways[0].why_not.empty());
+    CHECK(ways[1].kind == Registrable::Kind::plain);
+    CHECK(ways[1].address == address);
+    CHECK(ways[1].why_not.empty());
+}
+
+} // namespace
+
+TEST_CASE("gpu: where the driver has no dma-buf, memory is offered by its address, and why is said") {
+    shim::GpuApi older = *shim::cuda();
+    older.dma_buf = nullptr;
+    Gpu gpu;
+    CHECK_FALSE(has_dma_buf(gpu.devices[0]->facts()));
+    const uint64_t address = gpu.alloc(kBytes);
+    const Ways refused = gpu.driver->registrable(address + 16, 1000);
+    check_both(refused, address + 16);
+    CHECK(refused[0].why_not == "the driver exports no dma-buf: CUDA_ERROR_NOT_SUPPORTED");
+    const auto without = make_gpu_driver(older);
+    REQUIRE(without->devices().size() == 2);
+    const Ways none = without->registrable(address, kBytes);
+    check_both(none, address);
+    CHECK(none[0].why_not == "the driver has no dma-buf");
+}
+
+TEST_CASE("gpu: a NIC gets a dma-buf of whole pages, and where in it the memory begins") {
+    const DmaBuf exported;
+    Gpu gpu;
+    CHECK(has_dma_buf(gpu.devices[1]->facts()));
+    constexpr size_t kOdd = kBytes - 100; // its last page is not all of the allocation
+    const uint64_t address = gpu.alloc(kOdd);
+    const std::vector<uint8_t> data = random_bytes(kOdd);
+    gpu.copy(address, at(data.data()), kOdd);
+    const int before = open_descriptors();
+    {
+        const Ways whole = gpu.driver->registrable(address, kOdd);
+        check_both(whole, address);
+        REQUIRE(whole[0].buffer);
+        CHECK(whole[0].offset == 0);
+        const Ways part = gpu.driver->registrable(address + 100, kPage);
+        check_both(part, address + 100);
+        REQUIRE(part[0].buffer);
+        CHECK(part[0].offset == 100);
+        // What a NIC writes there is what the device has.
+        void* const mapped = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, part[0].buffer->get(), 0);
+        REQUIRE(mapped != MAP_FAILED);
+        auto* const bytes = static_cast<uint8_t*>(mapped);
+        CHECK(std::equal(data.begin(), data.end(), bytes));
+        bytes[part[0].offset] ^= 0xff;
+        munmap(mapped, kBytes);
+        CHECK(gpu.read(address + 100, 1)[0] == (data[100] ^ 0xff));
+        CHECK(open_descriptors() == before + 2);
+    }
+    CHECK(open_descriptors() == before);
+}
+
+TEST_CASE("gpu: calls of the driver on memory that a NIC may touch end when their copies have") {
+    Gpu gpu;
+    const InContext current;
+    for (const bool dma_buf : {false, true}) {
+        CAPTURE(dma_buf);
+        const uint64_t address = gpu.alloc(kBytes, 1);
+        const uint64_t other = gpu.alloc(kBytes, 1);
+        (void)gpu.driver->describe(address);
+        (void)gpu.driver->export_memory(address, kBytes); // p2p needs it not
+        CHECK_FALSE(synchronises(address));
+        if (dma_buf) {
+            const DmaBuf exported;
+            CHECK(gpu.driver->registrable(address + kPage, kPage).size() == 2);
+        } else {
+            CHECK(gpu.driver->registrable(address + kPage, kPage).size() == 2);
+        }
+        CHECK(synchronises(address)); // all of the allocation
+        CHECK_FALSE(synchronises(other));
+    }
+}
+
+TEST_CASE("gpu: a NIC may have virtual memory too, which has no such attribute") {
+    const Gpu gpu;
+    const Segments segments(2, 0);
+    const InContext current;
+    const unsigned on = 1;
+    REQUIRE(current.api.pointer_set(&on, static_cast<int>(shim::GpuPointer::sync_memops), segments.address()) != 0);
+    check_both(gpu.driver->registrable(segments.address(1), kSegment), segments.address(1));
+    const DmaBuf exported;
+    const Ways ways = gpu.driver->registrable(segments.address(1) + 10, 1000);
+    check_both(ways, segments.address(1) + 10);
+    CHECK(ways[0].buffer);
+    CHECK(ways[0].offset == 10);
+}
+
+TEST_CASE("gpu: managed memory is nobody's: its pages move") {
+    Gpu gpu;
+    Accelerators accelerators({gpu.driver});
+    const InContext current;
+    uint64_t address = 0;
+    REQUIRE(cuMemAllocManaged(&address, kBytes, 1) == 0);
+    CHECK(gpu.driver->describe(address + 5).kind == MemoryKind::unknown);
+    CHECK(accelerators.describe(address, kBytes).kind == MemoryKind::unknown);
+    CHECK(gpu.driver->registrable(address, kBytes).empty());
+    CHECK(accelerators.registrable(address, kBytes).empty());
+    CHECK_THROWS_WITH_AS((void)gpu.driver->export_memory(address, kBytes), doctest::Contains("no memory of a device"),
+                         NativeError);
+    CHECK(gpu.devices[0]->free(address).ok());
+}
+
+TEST_CASE("gpu: host memory that the user has pinned needs nothing, and stays pinned") {
+    Gpu gpu;
+    const InContext current;
+    const shim::GpuApi& api = current.api;
+    void* made = nullptr;
+    REQUIRE(api.host_alloc(&made, 8 * kPage, 1) == 0);
+    auto* const base = static_cast<std::byte*>(made);
+    const auto pinned = [&] { return gpu.driver->describe(at(base)).kind == MemoryKind::host; };
+    REQUIRE(pinned());
+    // All of it, a part of it, and the same again: the driver itself would refuse each.
+    CHECK(api.host_register(base, 8 * kPage, 3) != 0);
+    CHECK(gpu.driver->register_host(base, 8 * kPage).ok());
+    CHECK(gpu.driver->register_host(base + 100, 1000).ok());
+    CHECK(gpu.driver->register_host(base, 8 * kPage).ok());
+    CHECK_FALSE(gpu.driver->register_host(base + 4 * kPage, 8 * kPage).ok()); // not all of it is pinned
+    // Copies may use it.
+    const uint64_t memory = gpu.alloc(8 * kPage);
+    const std::vector<uint8_t> data = random_bytes(8 * kPage);
+    std::memcpy(base, data.data(), data.size());
+    gpu.copy(memory, at(base), data.size());
+    CHECK(same_bytes(gpu.read(memory, data.size()), data));
+    for (std::byte* const each : {base, base + 100, base}) {
+        CHECK(gpu.driver->unregister_host(each).ok());
+        CHECK(pinned());
+    }
+    CHECK_FALSE(gpu.driver->unregister_host(base).ok()); // as often as it was registered
+    CHECK(cuMemFreeHost(base) == 0);
+    CHECK_FALSE(pinned());
+}

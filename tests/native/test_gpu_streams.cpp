@@ -1,0 +1,135 @@
+// The driver of GPUs (fake_cuda) and streams that are not ours: on whichever device they are, and while they are being
+// captured into a graph.
+#include "bytes.hpp"
+#include "gpu_fixture.hpp"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+using namespace zerohop;
+using namespace zerohop::accel;
+using namespace zerohop::test;
+
+// As libcuda declares them; the driver itself captures nothing.
+extern "C" int cuStreamBeginCapture_v2(void* stream, int mode);
+extern "C" int cuStreamEndCapture(void* stream, void** graph);
+
+namespace {
+
+constexpr Outcome kCapturing{Status::unsupported, Reason::capturing};
+
+// A stream as the user has one: by the library's own functions, in the context of its device.
+class UserStream {
+public:
+    explicit UserStream(int device) : device_(device) {
+        REQUIRE(api_.context_retain(&context_, device) == 0);
+        in_context([&] { REQUIRE(api_.stream_create(&stream_, 1, 0) == 0); });
+    }
+    ~UserStream() {
+        in_context([&] { CHECK(api_.stream_destroy(stream_) == 0); });
+        CHECK(api_.context_release(device_) == 0);
+    }
+    UserStream(const UserStream&) = delete;
+    UserStream& operator=(const UserStream&) = delete;
+
+    [[nodiscard]] uint64_t number() const { return reinterpret_cast<uint64_t>(stream_); }
+    void copy(uint64_t dst, uint64_t src, size_t nbytes) {
+        in_context([&] { REQUIRE(api_.copy(dst, src, nbytes, stream_) == 0); });
+    }
+    void begin_capture() { REQUIRE(cuStreamBeginCapture_v2(stream_, 0) == 0); }
+    void end_capture() {
+        void* graph = nullptr;
+        REQUIRE(cuStreamEndCapture(stream_, &graph) == 0);
+    }
+
+private:
+    template <class F> void in_context(F&& f) {
+        REQUIRE(api_.context_push(context_) == 0);
+        f();
+        REQUIRE(api_.context_pop(&context_) == 0);
+    }
+
+    const shim::GpuApi& api_ = *shim::cuda();
+    const int device_;
+    void* context_ = nullptr;
+    void* stream_ = nullptr;
+};
+
+template <class F> Outcome refusal(F&& f) {
+    try {
+        (void)f();
+    } catch (const NativeError& error) {
+        return error.outcome();
+    }
+    return {};
+}
+
+} // namespace
+
+TEST_CASE("gpu: a stream follows the user's, and the user's waits for it, on each pair of devices") {
+    for (const size_t ours : {0, 1}) {
+        for (const int theirs : {0, 1}) {
+            CAPTURE(ours);
+            CAPTURE(theirs);
+            Gpu gpu;
+            UserStream user(theirs);
+            const auto stream = gpu.devices[ours]->stream();
+            REQUIRE(stream != nullptr);
+            const uint64_t first = gpu.alloc(kBytes, ours);
+            const uint64_t second = gpu.alloc(kBytes, static_cast<size_t>(theirs));
+            const std::vector<uint8_t> data = random_bytes(kBytes);
+            gpu.copy(first, at(std::vector<uint8_t>(kBytes).data()), kBytes);
+            // Nothing of it begins before the gate is open; then one thing comes after the other.
+            const std::shared_ptr<Gate> gate = gpu.driver->gate(theirs, user.number());
+            user.copy(second, at(data.data()), kBytes);
+            REQUIRE(stream->follow(user.number()).ok());
+            const CopySegment there{first, second, kBytes};
+            const std::shared_ptr<Event> copied = stream->copy({&there, 1});
+            REQUIRE(copied->hold(user.number()).ok());
+            std::vector<uint8_t> back(kBytes);
+            user.copy(at(back.data()), first, kBytes);
+            const std::shared_ptr<Event> end = gpu.driver->mark(theirs, user.number());
+            CHECK(copied->query() == EventState::pending);
+            CHECK(end->query() == EventState::pending);
+            gate->open();
+            CHECK(ends(*end));
+            CHECK(copied->query() == EventState::done);
+            CHECK(same_bytes(back, data));
+        }
+    }
+}
+
+TEST_CASE("gpu: a stream that is being captured is refused, and neither it nor ours is held up by that") {
+    for (const int theirs : {0, 1}) {
+        CAPTURE(theirs);
+        Gpu gpu;
+        UserStream user(theirs);
+        UserStream other(theirs);
+        const uint64_t memory = gpu.alloc(kBytes);
+        const std::vector<uint8_t> data = random_bytes(kBytes);
+        // Held up, so that there is something that the other could wait for.
+        const std::shared_ptr<Gate> gate = gpu.driver->gate(theirs, other.number());
+        REQUIRE(gpu.stream->follow(other.number()).ok());
+        const CopySegment segment{memory, at(data.data()), kBytes};
+        const std::shared_ptr<Event> copied = gpu.stream->copy({&segment, 1});
+        user.begin_capture();
+        CHECK(gpu.stream->follow(user.number()) == kCapturing);
+        CHECK(copied->hold(user.number()) == kCapturing);
+        CHECK(refusal([&] { return gpu.driver->gate(theirs, user.number()); }) == kCapturing);
+        CHECK(refusal([&] { return gpu.driver->mark(theirs, user.number()); }) == kCapturing);
+        CHECK(refusal([&] {
+                  gpu.driver->check_stream(theirs, user.number());
+                  return 0;
+              }) == kCapturing);
+        CHECK(refusal([&] { return gpu.devices[static_cast<size_t>(theirs)]->mark(); }) == kCapturing);
+        user.end_capture();
+        CHECK(copied->query() == EventState::pending);
+        gate->open();
+        CHECK(ends(*copied));
+        CHECK(same_bytes(gpu.read(memory, kBytes), data));
+        CHECK(gpu.stream->follow(user.number()).ok());
+        CHECK(copied->hold(user.number()).ok());
+        CHECK(ends(*gpu.driver->mark(theirs, user.number())));
+    }
+}
