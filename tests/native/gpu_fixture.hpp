@@ -48,6 +48,17 @@ inline bool ends(const Event& event, uint64_t within_ns = 10 * kSecond) {
     return true;
 }
 
+struct Held {
+    std::shared_ptr<accel::Gate> gate;
+    Outcome why;
+};
+
+inline Held held_by(const Event& event, uint64_t native_stream) {
+    Held held;
+    held.gate = event.hold(native_stream, held.why);
+    return held;
+}
+
 struct Gpu {
     explicit Gpu(const shim::GpuApi& api = *shim::cuda())
         : driver(make_gpu_driver(api)), devices(driver->devices()), stream(devices.at(0)->stream()) {}

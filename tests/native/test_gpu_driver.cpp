@@ -134,13 +134,13 @@ TEST_CASE("gpu: host memory is registered once for all who ask, and given back b
         static_cast<std::byte*>(mmap(nullptr, 8 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     REQUIRE(base != MAP_FAILED);
     const auto known = [&](size_t offset) { return gpu.driver->describe(at(base) + offset).kind == MemoryKind::host; };
-    REQUIRE(gpu.driver->register_host(base + 100, 3 * kPage).ok());
+    REQUIRE(gpu.driver->register_host(base + 100, 3 * kPage, true).ok());
     CHECK(known(100));
     CHECK(known(100 + 3 * kPage - 1));
     CHECK_FALSE(known(99)); // what lies beside it on its pages is not touched
     CHECK_FALSE(known(100 + 3 * kPage));
-    REQUIRE(other.driver->register_host(base + kPage, kPage).ok());           // within that
-    CHECK_FALSE(gpu.driver->register_host(base + 2 * kPage, 4 * kPage).ok()); // partly: no driver takes that
+    REQUIRE(other.driver->register_host(base + kPage, kPage, true).ok());           // within that
+    CHECK_FALSE(gpu.driver->register_host(base + 2 * kPage, 4 * kPage, true).ok()); // partly: no driver takes that
     CHECK(gpu.driver->unregister_host(base + 100).ok());
     CHECK(known(100));
     CHECK(other.driver->unregister_host(base + kPage).ok());
@@ -325,7 +325,7 @@ TEST_CASE("gpu: a stream follows another, and waits at a gate") {
     CHECK(ends(*mark));
     CHECK(ends(*copied));
     // The user's stream waits for one of ours.
-    REQUIRE(copied->hold(number).ok());
+    REQUIRE(held_by(*copied, number).why.ok());
     const auto after = gpu.driver->mark(0, number);
     CHECK(ends(*after));
     CHECK(shim::cuda()->stream_destroy(user) == 0);

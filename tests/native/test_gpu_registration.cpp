@@ -185,10 +185,10 @@ TEST_CASE("gpu: host memory that the user has pinned needs nothing, and stays pi
     REQUIRE(pinned());
     // All of it, a part of it, and the same again: the driver itself would refuse each.
     CHECK(api.host_register(base, 8 * kPage, 3) != 0);
-    CHECK(gpu.driver->register_host(base, 8 * kPage).ok());
-    CHECK(gpu.driver->register_host(base + 100, 1000).ok());
-    CHECK(gpu.driver->register_host(base, 8 * kPage).ok());
-    CHECK_FALSE(gpu.driver->register_host(base + 4 * kPage, 8 * kPage).ok()); // not all of it is pinned
+    CHECK(gpu.driver->register_host(base, 8 * kPage, true).ok());
+    CHECK(gpu.driver->register_host(base + 100, 1000, true).ok());
+    CHECK(gpu.driver->register_host(base, 8 * kPage, true).ok());
+    CHECK_FALSE(gpu.driver->register_host(base + 4 * kPage, 8 * kPage, true).ok()); // not all of it is pinned
     // Copies may use it.
     const uint64_t memory = gpu.alloc(8 * kPage);
     const std::vector<uint8_t> data = random_bytes(8 * kPage);
@@ -202,4 +202,30 @@ TEST_CASE("gpu: host memory that the user has pinned needs nothing, and stays pi
     CHECK_FALSE(gpu.driver->unregister_host(base).ok()); // as often as it was registered
     CHECK(cuMemFreeHost(base) == 0);
     CHECK_FALSE(pinned());
+}
+
+TEST_CASE("gpu: pages that the process may only read are copied from, too") {
+    Gpu gpu;
+    void* const pages = mmap(nullptr, 4 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(pages != MAP_FAILED);
+    const std::vector<uint8_t> data = random_bytes(4 * kPage);
+    std::memcpy(pages, data.data(), data.size());
+    REQUIRE(mprotect(pages, 4 * kPage, PROT_READ) == 0);
+    CHECK_FALSE(gpu.driver->register_host(pages, 4 * kPage, true).ok()); // nobody has said so
+    REQUIRE(gpu.driver->register_host(pages, 4 * kPage, false).ok());
+    const uint64_t memory = gpu.alloc(4 * kPage);
+    gpu.copy(memory, at(pages), data.size());
+    CHECK(same_bytes(gpu.read(memory, data.size()), data));
+    CHECK(gpu.driver->unregister_host(pages).ok());
+    CHECK(munmap(pages, 4 * kPage) == 0);
+}
+
+TEST_CASE("gpu: memory of which somebody else has registered a part is not taken for a lost device") {
+    Gpu gpu;
+    const InContext current;
+    std::vector<std::byte> memory(8 * kPage);
+    REQUIRE(current.api.host_register(memory.data(), 4 * kPage, 3) == 0);
+    CHECK(gpu.driver->register_host(memory.data() + 2 * kPage, 4 * kPage, true) ==
+          Outcome{Status::unsupported, Reason::host_registered});
+    CHECK(current.api.host_unregister(memory.data()) == 0);
 }

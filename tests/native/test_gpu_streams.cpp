@@ -86,7 +86,9 @@ TEST_CASE("gpu: a stream follows the user's, and the user's waits for it, on eac
             REQUIRE(stream->follow(user.number()).ok());
             const CopySegment there{first, second, kBytes};
             const std::shared_ptr<Event> copied = stream->copy({&there, 1});
-            REQUIRE(copied->hold(user.number()).ok());
+            const Held held = held_by(*copied, user.number());
+            REQUIRE(held.why.ok());
+            CHECK(held.gate != nullptr);
             std::vector<uint8_t> back(kBytes);
             user.copy(at(back.data()), first, kBytes);
             const std::shared_ptr<Event> end = gpu.driver->mark(theirs, user.number());
@@ -115,7 +117,7 @@ TEST_CASE("gpu: a stream that is being captured is refused, and neither it nor o
         const std::shared_ptr<Event> copied = gpu.stream->copy({&segment, 1});
         user.begin_capture();
         CHECK(gpu.stream->follow(user.number()) == kCapturing);
-        CHECK(copied->hold(user.number()) == kCapturing);
+        CHECK(held_by(*copied, user.number()).why == kCapturing);
         CHECK(refusal([&] { return gpu.driver->gate(theirs, user.number()); }) == kCapturing);
         CHECK(refusal([&] { return gpu.driver->mark(theirs, user.number()); }) == kCapturing);
         CHECK(refusal([&] {
@@ -129,7 +131,47 @@ TEST_CASE("gpu: a stream that is being captured is refused, and neither it nor o
         CHECK(ends(*copied));
         CHECK(same_bytes(gpu.read(memory, kBytes), data));
         CHECK(gpu.stream->follow(user.number()).ok());
-        CHECK(copied->hold(user.number()).ok());
+        CHECK(held_by(*copied, user.number()).why.ok());
         CHECK(ends(*gpu.driver->mark(theirs, user.number())));
+    }
+}
+
+TEST_CASE("gpu: a stream that waits for a copy is let go before that comes to an end, and its word serves others") {
+    for (const int theirs : {0, 1}) {
+        CAPTURE(theirs);
+        Gpu gpu;
+        UserStream before(theirs);
+        const uint64_t memory = gpu.alloc(kBytes);
+        const std::vector<uint8_t> data = random_bytes(kBytes);
+        const std::shared_ptr<Gate> gate = gpu.driver->gate(theirs, before.number());
+        REQUIRE(gpu.stream->follow(before.number()).ok());
+        const CopySegment segment{memory, at(data.data()), kBytes};
+        const std::shared_ptr<Event> copied = gpu.stream->copy({&segment, 1});
+        for (int round = 0; round < 3; ++round) {
+            UserStream user(theirs);
+            Held held = held_by(*copied, user.number());
+            REQUIRE(held.why.ok());
+            const std::shared_ptr<Event> end = gpu.driver->mark(theirs, user.number());
+            CHECK_FALSE(ends(*end, 10 * kMillisecond));
+            if (round == 1) {
+                held.gate.reset(); // opens it
+            } else {
+                held.gate->open();
+            }
+            CHECK(ends(*end));
+            CHECK(copied->query() == EventState::pending);
+        }
+        gate->open();
+        CHECK(ends(*copied));
+        // What the device has written meanwhile disturbs nobody.
+        for (int round = 0; round < 20; ++round) {
+            UserStream user(theirs);
+            const std::shared_ptr<Gate> other = gpu.driver->gate(theirs, user.number());
+            const std::shared_ptr<Event> end = gpu.driver->mark(theirs, user.number());
+            CHECK_FALSE(ends(*end, kMillisecond));
+            other->open();
+            CHECK(ends(*end));
+        }
+        CHECK(same_bytes(gpu.read(memory, kBytes), data));
     }
 }

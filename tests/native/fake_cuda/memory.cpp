@@ -1,9 +1,11 @@
 // Memory: what it is, and how it goes to another process.
 #include "fake_cuda/state.hpp"
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <fstream>
 #include <string>
 #include <unistd.h>
 
@@ -16,6 +18,21 @@ namespace {
 struct AnyHandle {
     char bytes[64];
 };
+
+// Whether the process may write all pages of the range, as the kernel tells it.
+bool writable(uint64_t start, size_t nbytes) {
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+        unsigned long long first = 0;
+        unsigned long long end = 0;
+        char rights[5] = {};
+        if (std::sscanf(line.c_str(), "%llx-%llx %4s", &first, &end, rights) == 3 && first < start + nbytes &&
+            start < end && rights[1] != 'w') {
+            return false;
+        }
+    }
+    return true;
+}
 
 } // namespace
 
@@ -235,11 +252,15 @@ FAKE_CUDA cuMemFreeHost(void* address) {
     return kSuccess;
 }
 
-FAKE_CUDA cuMemHostRegister_v2(void* address, size_t nbytes, unsigned /*flags*/) {
+FAKE_CUDA cuMemHostRegister_v2(void* address, size_t nbytes, unsigned flags) {
     if (current() == nullptr) {
         return kInvalidContext;
     }
     const auto start = reinterpret_cast<uint64_t>(address);
+    constexpr unsigned kReadOnly = 8;
+    if ((flags & kReadOnly) == 0 && !writable(start, nbytes)) {
+        return kInvalidValue;
+    }
     const std::lock_guard lock(state().mutex);
     const auto after = state().ranges.lower_bound(start);
     if (state().find(start) != state().ranges.end() ||

@@ -21,7 +21,6 @@ public:
         return there ? EventState::done : EventState::pending;
     }
     Outcome outcome() const override { return {}; }
-    Outcome hold(uint64_t) const override { return {}; }
 
 private:
     const uint64_t address_;
