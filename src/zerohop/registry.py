@@ -8,7 +8,6 @@ referenced weakly, are never cached.
 from __future__ import annotations
 
 import bisect
-import collections
 import os
 import threading
 import weakref
@@ -95,6 +94,15 @@ class Export:
         registration.exports.add(weakref.ref(self, gone))
 
 
+class Parting:
+    """What a Memory kept alive that is being closed."""
+
+    __slots__ = ("keep",)
+
+    def __init__(self, keep: object) -> None:
+        self.keep = keep
+
+
 # What the copies of a device that did not end in the time that close() had may still touch.
 _touched_for_ever: list[object] = []
 
@@ -110,7 +118,10 @@ class Registry:
         self._cache: dict[int, Registration] = {}
         self._live: weakref.WeakSet[Registration] = weakref.WeakSet()
         # What peers or hardware still use, and the object that must stay until they do not; with whether to close.
-        self._pinned: collections.deque[tuple[Registration, object, bool]] = collections.deque()
+        # Each stays in here until it is let go of, so that whoever looks for it finds it.
+        self._pinned: dict[object, tuple[Registration, object, bool]] = {}
+        # What Memories that are being closed keep, until it is in `_pinned` where it has to be.
+        self._parting: dict[object, Parting] = {}
         self._examining: set[object] = set()
         # What each open Memory, by its id, keeps alive, and of which registration it is. Here, so that closing the
         # Context lets go of all of it; in two, so that a Memory costs no object more.
@@ -235,7 +246,7 @@ class Registry:
         Called by destructors, so on any thread at any moment: no lock, no wait.
         """
         if not self._let_go(registration, owned=owned):
-            self._pinned.append((registration, keep, owned))
+            self._pinned[object()] = registration, keep, owned
             if not registration.exports:
                 # Arrays tell when they go, operations do not.
                 self._wake()
@@ -255,34 +266,58 @@ class Registry:
 
     @property
     def examining(self) -> bool:
-        """Whether some of what is kept is just being looked at, and may be let go of by that; ask after `kept`."""
+        """Whether some of what is kept is just being let go of; ask after `kept`."""
         return bool(self._examining)
 
     def kept(self) -> list[object]:
-        """What is kept for memory that is closed and still in use."""
-        return [keep for _, keep, _ in list(self._pinned)]
+        """What is kept for memory that is being closed, or is closed and still in use."""
+        # In this order, and from copies that are made in one step: what leaves the one is in the other by then.
+        parting, pinned = self._parting.copy(), self._pinned.copy()
+        return [*(each.keep for each in parting.values()), *(keep for _, keep, _ in pinned.values())]
 
-    def let_go_of(self, memory: object) -> object:
-        """It is the caller's now."""
+    def let_go_of(self, memory: object) -> Parting | None:
+        """What was kept is the caller's, who calls `release_of`; None where another thread was first, or `close`."""
         key = id(memory)
+        try:
+            parting = Parting(self._keeps.pop(key))
+        except KeyError:
+            return None
+        self._parting[parting] = parting
         self._used_by.pop(key, None)
-        return self._keeps.pop(key, None)
+        return parting
+
+    def release_of(self, parting: Parting, registration: Registration, *, owned: bool) -> None:
+        """As `release`, of what `let_go_of` gave."""
+        self._examining.add(parting)
+        self.release(registration, parting.keep, owned=owned)
+        self._parting.pop(parting, None)
+        parting.keep = None
+        self._examining.discard(parting)
+
+    def forget(self, memory: object) -> None:
+        """In a forked child: what is in use there is the parent's."""
+        self._used_by.pop(id(memory), None)
+        self._keeps.pop(id(memory), None)
 
     def drain(self) -> None:
         """Let go of what was pinned and is not any more."""
-        # What is in nobody's hands for the moment is not lost: see `examining`.
         here = object()
         self._examining.add(here)
+        waiting = False
         try:
-            for _ in range(len(self._pinned)):
-                try:
-                    registration, keep, owned = self._pinned.popleft()
-                except IndexError:
-                    return
-                self.release(registration, keep, owned=owned)
-                del keep
+            for key in list(self._pinned):
+                entry = self._pinned.get(key)
+                if entry is None:
+                    continue
+                if self._let_go(entry[0], owned=entry[2]):
+                    self._pinned.pop(key, None)
+                else:
+                    waiting = waiting or not entry[0].exports
+                del entry
         finally:
             self._examining.discard(here)
+        if waiting:
+            self._wake()
 
     def close(self) -> None:
         """Close all regions. The engine has been closed before, so that nothing is in flight but slow device copies."""
@@ -293,7 +328,7 @@ class Registry:
         # A destructor may take one away meanwhile.
         used, keeps = self._used_by.copy(), self._keeps.copy()
         kept = [(registration, keeps[key]) for key, registration in used.items() if key in keeps]
-        kept += [(registration, keep) for registration, keep, _ in list(self._pinned)]
+        kept += [(registration, keep) for registration, keep, _ in self._pinned.copy().values()]
         self._used_by.clear()
         self._keeps.clear()
         for registration in live:

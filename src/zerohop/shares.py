@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .connection import Connection
     from .ghosts import Ghost
     from .memory import Memory
-    from .registry import Registration
+    from .registry import Parting, Registration
 
     # Who has imported a share, and over which provider: a peer may have it twice.
     Importer: TypeAlias = tuple[Connection, str]
@@ -114,14 +114,36 @@ class Shares:
     def belongs(self, share: LocalShare, memory: Memory) -> None:
         """The share keeps the Memory, which takes it back when it is closed."""
         with self._lock:
-            share.memory = memory
-            if not memory._shares:
-                memory._shares = []
-            memory._shares.append(share)
-        if memory._closed:
-            # By another thread, which has not seen this share.
+            closed_meanwhile = memory._closed
+            if not closed_meanwhile:
+                share.memory = memory
+                if isinstance(memory._shares, tuple):
+                    memory._shares = [share]
+                else:
+                    memory._shares.append(share)
+        if closed_meanwhile:
             self.withdraw([share], 0)
             memory._check_open()
+
+    def belong_no_more(self, shares: Sequence[LocalShare], memory: Memory) -> None:
+        """They have been revoked."""
+        revoked = set(shares)
+        with self._lock:
+            memory._shares = [each for each in memory._shares if each not in revoked or each.ghosts] or ()
+
+    def of_closing(self, memory: Memory) -> tuple[Sequence[LocalShare], Parting | None]:
+        """What a Memory has shared and what it kept alive, the caller's now; None for all threads but the first.
+
+        Together, so that the shares keep what peers may still touch.
+        """
+        with self._lock:
+            parting = memory._context._registry.let_go_of(memory)
+            if parting is None:
+                return (), None
+            shares, memory._shares = memory._shares, ()
+            for share in shares:
+                share.keep, share.memory = parting.keep, None
+            return shares, parting
 
     def has(self, share_id: int) -> bool:
         """Whether it can be used: it has not been withdrawn."""
