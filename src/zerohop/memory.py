@@ -297,7 +297,7 @@ class Memory(_Range):
         Over tcp and the shm ring that is enforced here: from now on such operations end with AccessDenied at the
         peer, and those under way end or are cut short before this returns. Over NICs too: peers that have a key are
         asked to stop, and after half a second, or half of ``timeout``, it is invalid. Peers on this host that have
-        mapped the memory are asked to give it back.
+        mapped the memory are asked to give it back; one that was lost has done so when its process has ended.
 
         Args:
             handle: which one, or any slice of it; None for all of this Memory.

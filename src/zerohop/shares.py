@@ -49,8 +49,8 @@ class LocalShare:
         self.memory: Memory | None = None
         # Once that is closed: what stays until all who imported the share have let go.
         self.keep: object = None
-        # Peers that are lost, had mapped it, and may still write.
-        self.ghosts: list[Ghost] = []
+        # Peers that are lost, had mapped it, and may still write: their ids, and their processes.
+        self.ghosts: list[tuple[str, Ghost]] = []
         self.registration = registration
         self.offset = offset
         self.handle = handle
@@ -91,6 +91,7 @@ class Shares:
         self._leaving: dict[int, LocalShare] = {}
         # Withdrawn or not, and not yet safe from peers that were lost.
         self._haunted: dict[int, LocalShare] = {}
+        self._closed = False
 
     def __len__(self) -> int:
         return len(self._shares)
@@ -129,7 +130,7 @@ class Shares:
         """They have been revoked."""
         revoked = set(shares)
         with self._lock:
-            memory._shares = [each for each in memory._shares if each not in revoked or each.ghosts] or ()
+            memory._shares = [each for each in memory._shares if each not in revoked] or ()
 
     def of_closing(self, memory: Memory) -> tuple[Sequence[LocalShare], Parting | None]:
         """What a Memory has shared and what it kept alive, the caller's now; None for all threads but the first.
@@ -219,7 +220,7 @@ class Shares:
                     if not asked and ghost_of_peer is not None:
                         ghost, asked = ghost_of_peer(), True
                     if ghost is not None:
-                        share.ghosts.append(ghost)
+                        share.ghosts.append((connection.peer, ghost))
                         self._haunted[share.share_id] = share
                 for importer in importers:
                     self._forget(share, importer)
@@ -230,9 +231,10 @@ class Shares:
         """Let go of what only peers could touch whose processes have ended since."""
         with self._lock:
             for share_id, share in list(self._haunted.items()):
-                share.ghosts = [ghost for ghost in share.ghosts if not ghost.gone()]
+                share.ghosts = [each for each in share.ghosts if not each[1].gone()]
                 if not share.ghosts:
                     del self._haunted[share_id]
+                    self._given_back.notify_all()
 
     def revoke(self, shares: Sequence[LocalShare], deadline_ns: int) -> None:
         """Take them back.
@@ -242,7 +244,7 @@ class Shares:
         """
         grace = _MAX_GRACE_S if deadline_ns == 0 else min(_MAX_GRACE_S, _seconds_until(deadline_ns) / 2)
         placing = self._withdraw(shares, deadline_ns, grace)
-        silent = self._wait(shares, None if deadline_ns == 0 else _seconds_until(deadline_ns))
+        silent = self._wait(shares, None if deadline_ns == 0 else _seconds_until(deadline_ns), lost_too=True)
         if silent:
             raise RevocationIncomplete(
                 f"{len(silent)} peers have not unmapped the memory; it stays allocated until they do or are gone",
@@ -262,7 +264,7 @@ class Shares:
         deadline = time.monotonic_ns() + int(timeout * _NS)
         self._withdraw(shares, _AT_ONCE_NS, min(_MAX_GRACE_S, timeout / 2))
         if timeout:
-            self._wait(shares, _seconds_until(deadline))
+            self._wait(shares, _seconds_until(deadline), lost_too=False)
 
     def kept(self) -> list[object]:
         """What is kept for peers that have not let go of memory that was closed."""
@@ -272,9 +274,11 @@ class Shares:
     def close(self) -> None:
         """Forget all; the engine is closed, and nobody can reach anything."""
         with self._lock:
+            self._closed = True
             self._shares.clear()
             self._leaving.clear()
             self._haunted.clear()
+            self._given_back.notify_all()
         self._engine = closed.ENGINE
 
     def _withdraw(self, shares: Sequence[LocalShare], deadline_ns: int, grace_s: float) -> list[LocalShare]:
@@ -309,11 +313,21 @@ class Shares:
                     self._forget(share, importer)
         return busy
 
-    def _wait(self, shares: Sequence[LocalShare], seconds: float | None) -> list[str]:
-        """Ids of the peers that have not given a share back in that time (None: however long it takes)."""
+    def _wait(self, shares: Sequence[LocalShare], seconds: float | None, *, lost_too: bool) -> list[str]:
+        """Ids of the peers that have not given a share back in that time (None: however long it takes).
+
+        ``lost_too``: also of those that were lost and may still write. It ends with the Context.
+        """
+
+        def silent() -> dict[str, None]:
+            peers = [connection.peer for share in shares for connection, _ in share.importers]
+            if lost_too:
+                peers += [peer for share in shares for peer, ghost in share.ghosts if not ghost.gone()]
+            return dict.fromkeys(peers)
+
         with self._given_back:
-            self._given_back.wait_for(lambda: not any(share.importers for share in shares), seconds)
-            return list(dict.fromkeys(connection.peer for share in shares for connection, _ in share.importers))
+            self._given_back.wait_for(lambda: self._closed or not silent(), seconds)
+            return list(silent())
 
     def _forget(self, share: LocalShare, importer: Importer) -> None:
         share.importers.discard(importer)
