@@ -44,6 +44,7 @@ class Registration:
         "how",
         "local_keys",
         "nbytes",
+        "ours",
         "owner",
         "readonly",
         "region",
@@ -51,13 +52,15 @@ class Registration:
         "unregistrable",
     )
 
-    def __init__(self, region: Region, device: str, fd_offset: int, *, readonly: bool) -> None:
+    def __init__(self, region: Region, device: str, fd_offset: int, *, readonly: bool, ours: bool = False) -> None:
         self.region = region
         self.address = region.address
         self.nbytes = region.nbytes
         self.device = device
         self.fd_offset = fd_offset
         self.readonly = readonly
+        # Allocated by this Context, so that nobody else is given it once it is closed.
+        self.ours = ours
         self.closed = False
         # Arrays that show its bytes; memory of ours stays mapped until they are gone.
         self.exports: set[weakref.ref[Export]] = set()
@@ -219,7 +222,7 @@ class Registry:
             region = self._engine.alloc(nbytes, index)
         except NativeError as error:
             raise _failed(error, "alloc", f"{nbytes} bytes on {device}") from None
-        registration = Registration(region, device, 0, readonly=False)
+        registration = Registration(region, device, 0, readonly=False, ours=True)
         with self._lock:
             self._live.add(registration)
         if whole:
@@ -232,7 +235,7 @@ class Registry:
             region = self._engine.part(whole.region, offset, nbytes)
         except NativeError as error:
             raise _failed(error, "alloc", f"{nbytes} bytes on {whole.device}") from None
-        registration = Registration(region, whole.device, whole.fd_offset + offset, readonly=whole.readonly)
+        registration = Registration(region, whole.device, whole.fd_offset + offset, readonly=whole.readonly, ours=True)
         registration.local_keys, registration.how = whole.local_keys, whole.how
         registration.unregistrable = whole.unregistrable
         with self._lock:
@@ -263,6 +266,10 @@ class Registry:
             return self._keeps[id(memory)]
         except KeyError:
             raise Closed("this Memory was closed", fix="register the memory again") from None
+
+    def kept_by(self, memory: object) -> object:
+        """The same; None once it is closed."""
+        return self._keeps.get(id(memory))
 
     @property
     def examining(self) -> bool:

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import auth, closed
+from . import auth, closed, ghosts
 from ._native import NativeError, Reason, Status
 from .errors import RevocationIncomplete, from_native
 from .remote_buffer import RemoteBuffer, Share
@@ -92,12 +92,14 @@ class Shares:
         # Withdrawn or not, and not yet safe from peers that were lost.
         self._haunted: dict[int, LocalShare] = {}
         self._closed = False
+        ghosts.let_go()
 
     def __len__(self) -> int:
         return len(self._shares)
 
     def add(self, registration: Registration, offset: int, nbytes: int, rights: int, *, revocable: bool) -> LocalShare:
         """Share a range of a registration."""
+        ghosts.let_go()
         capability = auth.new_capability()
         try:
             share_id = self._engine.share(registration.region, offset, nbytes, rights, capability)
@@ -229,6 +231,7 @@ class Shares:
 
     def sweep(self) -> None:
         """Let go of what only peers could touch whose processes have ended since."""
+        ghosts.let_go()
         with self._lock:
             for share_id, share in list(self._haunted.items()):
                 share.ghosts = [each for each in share.ghosts if not each[1].gone()]
@@ -271,10 +274,17 @@ class Shares:
         with self._lock:
             return [share.keep for share in self._leaving.values()]
 
-    def close(self) -> None:
-        """Forget all; the engine is closed, and nobody can reach anything."""
+    def close(self, kept_by: Callable[[Memory], object]) -> None:
+        """Forget all; the engine is closed, and nobody can reach anything but what is mapped: that stays.
+
+        ``kept_by(memory)``: what that keeps alive.
+        """
+        ghosts.let_go()
         with self._lock:
             self._closed = True
+            for share in {**self._shares, **self._leaving, **self._haunted}.values():
+                if not share.registration.ours and (left := _left_by(share)):
+                    ghosts.keep_from(left, share.keep if share.memory is None else kept_by(share.memory))
             self._shares.clear()
             self._leaving.clear()
             self._haunted.clear()
@@ -338,6 +348,18 @@ class Shares:
 
 def _importers(share: LocalShare, provider: str) -> list[Importer]:
     return [importer for importer in share.importers if importer[1] == provider]
+
+
+def _left_by(share: LocalShare) -> list[Ghost]:
+    """Of a Context that is closed: who may still write to it, as has been seen, or where there was no time to look."""
+    left = [ghost for _, ghost in share.ghosts]
+    for connection, provider in share.importers:
+        if provider != VERBS:
+            session = connection._session
+            ghost = session.ghost() if session is not None else ghosts.unknown()
+            if ghost is not None:
+                left.append(ghost)
+    return left
 
 
 def _seconds_until(deadline_ns: int) -> float:

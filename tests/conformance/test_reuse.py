@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import secrets
+import threading
 import weakref
+from multiprocessing import shared_memory
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,13 +15,15 @@ import pytest
 import zerohop as zh
 from support.addresses import Mapping
 from support.buffers import KINDS, Kind
+from support.leaks import shared_memory_prefix
 from support.options import Options
 from support.patience import times
 from support.pattern import POISON, expect_equal, expect_poison, pattern
+from support.service import Service
 from support.world import PROVIDERS, WORLDS
 
 if TYPE_CHECKING:
-    from support.fixtures import OpenContext
+    from support.fixtures import OpenContext, StartPeer
     from support.world import World
 
 NBYTES = 256 * 1024
@@ -161,3 +166,38 @@ def test_a_closed_context_lets_go_of_what_it_was_given(open_context: OpenContext
     assert gone() is None
     assert all("closed" in repr(memory) for memory in memories)
     memories[0].close()
+
+
+@pytest.mark.parametrize("state", ["open", "closed", "not seen to"])
+@pytest.mark.parametrize(("provider", "kind"), [("shm", "alloc"), ("p2p", "sim")])
+def test_a_closed_context_keeps_what_a_peer_may_still_write_to(
+    open_context: OpenContext, start_peer: StartPeer, provider: str, kind: Kind, state: str
+) -> None:
+    """A peer that has mapped it and is stopped; the owner's allocator would give it to somebody else."""
+    options = Options(providers=(provider,))
+    context, peer = open_context(options), start_peer(options)
+    shared = shared_memory.SharedMemory(shared_memory_prefix() + secrets.token_hex(8), create=True, size=NBYTES)
+    array = np.ndarray(NBYTES, np.uint8, buffer=shared.buf)
+    memory, there = context.register(array), weakref.ref(array)
+    del array
+    theirs = peer.call(Service.new, kind, NBYTES, 0)
+    peer.call(Service.write, bytes(memory.share("rw")), theirs, 0, NBYTES)
+    peer.stop()
+    go_on = threading.Event()
+    if state == "closed":
+        memory.close(timeout=0.05)
+    elif state == "not seen to":
+        # The control thread is held up, so that nobody sees the peer lost.
+        context._control.call(go_on.wait, 10)
+    context.close(timeout=0.1)
+    go_on.set()
+    context._control._thread.join(10)
+    del memory
+    gc.collect()
+    assert there() is not None
+    peer.kill()
+    peer.reap()
+    open_context(options)
+    assert there() is None
+    shared.close()
+    shared.unlink()
