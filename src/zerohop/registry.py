@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _HOST_INDEX: Final = -1
 _STALE_STARTS: Final = 64
+# Each allocation of a GPU that is registered has as many others looked at, whether they are still there.
+_LOOKED_AT: Final = 16
 # Statuses that keep their own meaning when memory could not be had; all others are RegistrationFailed.
 _KEPT: Final = (Closed, Unsupported)
 
@@ -137,6 +139,7 @@ class Registry:
         self._devices: dict[str, int] | None = None
         # Memory of GPUs by where it begins and how long it is, and the id that it had.
         self._on_device: dict[tuple[int, int], tuple[Registration, int]] = {}
+        self._looked_at = 0
 
     def __len__(self) -> int:
         return len(self._live)
@@ -363,18 +366,53 @@ class Registry:
         index, base, size, number = found
         known = self._on_device.get((base, size))
         if known is not None:
-            registration, its = known
-            if its == number and not registration.closed:
-                return registration
-            # Freed since. Memories that are open keep what they have.
-            del self._on_device[base, size]
-            self.release(registration, None, owned=True)
+            if known[1] == number and not known[0].closed:
+                return known[0]
+            self._forget_on_device((base, size), known)
+        self._forget_what_was_freed()
         if source.device != inputs.DEVICE_BY_ADDRESS and self.device_index(source.device) != index:
             raise ValueError(f"the memory at {source.address:#x} is not on {source.device}")
         name = next(name for name, each in self.devices.items() if each == index)
         registration = self._new(source._replace(base=base, extent=size, device=name))
-        self._on_device[base, size] = registration, number
-        return registration
+        made = registration, number
+        with self._lock:
+            known = self._on_device.get((base, size))
+            first = known is None or known[1] != number or known[0].closed
+            if first:
+                self._on_device[base, size] = made
+        if known is not None:
+            # By another thread meanwhile.
+            self.release((known if first else made)[0], None, owned=True)
+        return registration if first or known is None else known[0]
+
+    def _forget_on_device(self, key: tuple[int, int], known: tuple[Registration, int]) -> None:
+        """It was freed; another thread may have seen that first."""
+        with self._lock:
+            if self._on_device.get(key) is not known:
+                return
+            del self._on_device[key]
+        self.release(known[0], None, owned=True)
+
+    def _forget_what_was_freed(self) -> None:
+        """Look at some of the registrations on devices, at others each time; nobody tells when memory is freed."""
+        with self._lock:
+            entries = list(self._on_device.items())
+        if not entries:
+            return
+        start = self._looked_at % len(entries)
+        self._looked_at = start + _LOOKED_AT
+        freed = []
+        for key, known in (entries[start:] + entries[:start])[:_LOOKED_AT]:
+            found = self._engine.describe(*key)
+            if found is None or found[3] != known[1]:
+                freed.append((key, known))
+        if not freed:
+            return
+        # Memories that are open keep what they have.
+        used = set(self._used_by.copy().values())
+        for key, known in freed:
+            if known[0] not in used:
+                self._forget_on_device(key, known)
 
     def _new(self, source: Source) -> Registration:
         index = self.device_index(source.device)
