@@ -354,7 +354,7 @@ class Memory(_Range):
             context._shares.withdraw(shares, 0 if context._closed else unmap_s)
         # They keep it too.
         del shares
-        context._registry.release_of(parting, self._registration, owned=self._owned)
+        context._registry.release_of(parting, owned=self._owned)
 
     def _check_open(self) -> None:
         self._context._check_open()

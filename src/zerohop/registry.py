@@ -100,11 +100,12 @@ class Export:
 
 
 class Parting:
-    """What a Memory kept alive that is being closed."""
+    """What a Memory kept alive that is being closed, and of which registration it is."""
 
-    __slots__ = ("keep",)
+    __slots__ = ("keep", "registration")
 
-    def __init__(self, keep: object) -> None:
+    def __init__(self, registration: Registration, keep: object) -> None:
+        self.registration = registration
         self.keep = keep
 
 
@@ -286,20 +287,25 @@ class Registry:
         return [*(each.keep for each in parting.values()), *(keep for _, keep, _ in pinned.values())]
 
     def let_go_of(self, memory: object) -> Parting | None:
-        """What was kept is the caller's, who calls `release_of`; None where another thread was first, or `close`."""
+        """What was kept is the caller's, who calls `release_of`; None where another was first, or `close`.
+
+        Of one Memory, one thread at a time.
+        """
         key = id(memory)
         try:
-            parting = Parting(self._keeps.pop(key))
+            parting = Parting(self._used_by[key], self._keeps[key])
         except KeyError:
             return None
+        # Before it leaves the others: `close` looks there first, and here afterwards.
         self._parting[parting] = parting
+        self._keeps.pop(key, None)
         self._used_by.pop(key, None)
         return parting
 
-    def release_of(self, parting: Parting, registration: Registration, *, owned: bool) -> None:
+    def release_of(self, parting: Parting, *, owned: bool) -> None:
         """As `release`, of what `let_go_of` gave."""
         self._examining.add(parting)
-        self.release(registration, parting.keep, owned=owned)
+        self.release(parting.registration, parting.keep, owned=owned)
         self._parting.pop(parting, None)
         parting.keep = None
         self._examining.discard(parting)
@@ -338,6 +344,7 @@ class Registry:
         # A destructor may take one away meanwhile.
         used, keeps = self._used_by.copy(), self._keeps.copy()
         kept = [(registration, keeps[key]) for key, registration in used.items() if key in keeps]
+        kept += [(parting.registration, parting.keep) for parting in self._parting.copy().values()]
         kept += [(registration, keep) for registration, keep, _ in self._pinned.copy().values()]
         self._used_by.clear()
         self._keeps.clear()

@@ -99,7 +99,6 @@ class Shares:
 
     def add(self, registration: Registration, offset: int, nbytes: int, rights: int, *, revocable: bool) -> LocalShare:
         """Share a range of a registration."""
-        ghosts.let_go()
         capability = auth.new_capability()
         try:
             share_id = self._engine.share(registration.region, offset, nbytes, rights, capability)
@@ -213,6 +212,7 @@ class Shares:
 
     def lost(self, connection: Connection, ghost_of_peer: Callable[[], Ghost | None] | None) -> None:
         """A peer is gone, and with it whatever it had imported; what it had mapped, its process may still write to."""
+        ghosts.let_go()
         ghost: Ghost | None = None
         with self._lock:
             asked = ghost_of_peer is None
