@@ -7,7 +7,6 @@ its GPUs still did.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import select
 import socket
@@ -46,6 +45,9 @@ class Ghost:
         """Have ``ended`` called on this thread's event loop once it has."""
         if self._pidfd == _UNKNOWN:
             return
+        # Not at the top: this module is read by whoever only imports.
+        import asyncio
+
         loop = asyncio.get_running_loop()
 
         def readable() -> None:
