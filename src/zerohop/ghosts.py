@@ -7,7 +7,6 @@ its GPUs still did.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import select
 import socket
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
 _SO_PEERPIDFD: Final = 77
 _CREDENTIALS: Final = struct.Struct("3i")
 _UNKNOWN: Final = -1
+# What a Context that was closed had shared, and the peers that may still write to it.
+_outliving: dict[object, tuple[list[Ghost], object]] = {}
 
 
 class Ghost:
@@ -44,6 +45,9 @@ class Ghost:
         """Have ``ended`` called on this thread's event loop once it has."""
         if self._pidfd == _UNKNOWN:
             return
+        # Not at the top: this module is read by whoever only imports.
+        import asyncio
+
         loop = asyncio.get_running_loop()
 
         def readable() -> None:
@@ -53,9 +57,28 @@ class Ghost:
 
         loop.add_reader(self._pidfd, readable)
 
-    def __del__(self) -> None:
-        if self._pidfd != _UNKNOWN:
-            os.close(self._pidfd)
+    def __del__(self, _close: Callable[[int], None] = os.close) -> None:
+        # At the end of the interpreter, when this module may have nothing any more.
+        if self._pidfd >= 0:
+            _close(self._pidfd)
+
+
+def keep_from(ghosts: list[Ghost], keep: object) -> None:
+    """``keep`` stays alive until they are gone: in the process, as its Context is closed."""
+    _outliving[object()] = ghosts, keep
+
+
+def let_go() -> None:
+    """Of what they cannot touch any more. Any thread may call it, now and then: nobody is told of their end."""
+    for key in list(_outliving):
+        ghosts, _ = _outliving.get(key, ([], None))
+        if all(ghost.gone() for ghost in ghosts):
+            _outliving.pop(key, None)
+
+
+def unknown() -> Ghost:
+    """One of which nobody can tell when it is gone."""
+    return Ghost(_UNKNOWN)
 
 
 def ghost_of(sock: socket.socket) -> Ghost | None:

@@ -196,7 +196,8 @@ class Lifecycle(Writer):
 
     def _let_go_of_engine(self) -> None:
         """What it holds goes now, and not when the garbage is collected."""
-        for part in (self._shares, self._routes, self._registry, self._fabric):
+        self._shares.close(self._registry.kept_by)
+        for part in (self._routes, self._registry, self._fabric):
             part.close()
         self._deferred.clear()
         self._preparing.clear()

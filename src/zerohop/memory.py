@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 Rights = Literal["r", "w", "rw"]
 RIGHTS: Final[dict[str, int]] = {"r": 1, "w": 2, "rw": 3}
-_NO_SHARES: Final[list[LocalShare]] = []
 _NAMES: Final[dict[int, Rights]] = {1: "r", 2: "w", 3: "rw"}
 
 
@@ -105,7 +104,12 @@ class _Range(StaysInProcess):
         if bits & ~memory._rights:
             raise ValueError(f'this memory can be shared with "{memory.rights}" at most, not "{rights}"')
         memory._check_open()
-        share = self._context._shares.add(self._registration, self._offset, self.nbytes, bits, revocable=revocable)
+        try:
+            share = self._context._shares.add(self._registration, self._offset, self.nbytes, bits, revocable=revocable)
+        except (TypeError, ValueError):
+            # Its region was closed meanwhile.
+            memory._check_open()
+            raise
         self._context._shares.belongs(share, memory)
         return share.handle
 
@@ -279,8 +283,9 @@ class Memory(_Range):
         self._rights = rights
         context._registry.keep(self, registration, keep)
         self._owned = owned
-        # Its own from the first one on: ten thousand Memories that are not shared have ten thousand objects less.
-        self._shares: list[LocalShare] = _NO_SHARES
+        # Changed under the lock of Shares alone. A list from the first one on: ten thousand Memories that are not
+        # shared have ten thousand objects less.
+        self._shares: list[LocalShare] | tuple[()] = ()
         self._closed = False
 
     def _home(self) -> Memory:
@@ -292,7 +297,7 @@ class Memory(_Range):
         Over tcp and the shm ring that is enforced here: from now on such operations end with AccessDenied at the
         peer, and those under way end or are cut short before this returns. Over NICs too: peers that have a key are
         asked to stop, and after half a second, or half of ``timeout``, it is invalid. Peers on this host that have
-        mapped the memory are asked to give it back.
+        mapped the memory are asked to give it back; one that was lost has done so when its process has ended.
 
         Args:
             handle: which one, or any slice of it; None for all of this Memory.
@@ -317,8 +322,7 @@ class Memory(_Range):
             if not chosen[0].revocable:
                 raise ValueError("the handle was shared with revocable=False")
         self._context._shares.revoke(chosen, self._context._deadline(timeout))
-        # A peer that was lost may still write through one: that is remembered until the Memory is closed.
-        self._shares = [share for share in self._shares if share not in chosen or share.ghosts]
+        self._context._shares.belong_no_more(chosen, self)
 
     def close(self, timeout: float = 1.0) -> None:
         """Revoke all handles and give the registration back; idempotent. Views of it raise Closed from now on.
@@ -336,17 +340,21 @@ class Memory(_Range):
     def _close(self, unmap_s: float) -> None:
         self._closed = True
         self._routes.clear()
-        shares, self._shares = self._shares, _NO_SHARES
-        keep = self._context._registry.let_go_of(self)
-        for share in shares:
-            # For the peers that do not let go at once.
-            share.keep = keep
-        if self._context._closed:
-            # All its memory is given back already; in a forked child it is the parent's.
+        context = self._context
+        if context._forked:
+            # It is the parent's. A lock may be held for ever, by a thread that is not in this process.
+            context._registry.forget(self)
+            return
+        shares, parting = context._shares.of_closing(self)
+        if parting is None:
+            # Another thread closes it, or the Context was closed.
             return
         if shares:
-            self._context._shares.withdraw(shares, unmap_s)
-        self._context._registry.release(self._registration, keep, owned=self._owned)
+            # While the Context is being closed, that sees to the peers.
+            context._shares.withdraw(shares, 0 if context._closed else unmap_s)
+        # They keep it too.
+        del shares
+        context._registry.release_of(parting, owned=self._owned)
 
     def _check_open(self) -> None:
         self._context._check_open()

@@ -111,9 +111,11 @@ class Pool(StaysInProcess):
             with self._lock:
                 self._check_open()
                 taken = self._take(size) or self._reuse(size) or self._grow(size) or self._exchange(size)
+                # Here, so that close() leaves the chunk alone.
+                block = _Block(taken, self._freed) if taken is not None else None
                 coming = taken is None and self._coming()
             if taken is not None:
-                return self._memory(taken, nbytes)
+                return self._memory(taken, block, nbytes)
             if not coming or (time.monotonic() >= deadline and (limit_s or timeout is not None)):
                 raise self._full(nbytes)
             time.sleep(pause)
@@ -205,7 +207,7 @@ class Pool(StaysInProcess):
     def _coming(self) -> bool:
         """Whether a device, a transfer or a peer still uses what was given back. All else may stay in use for ever."""
         registry = self._context._registry
-        kept = [*registry.kept(), *self._context._shares.kept()]
+        kept = [*self._context._shares.kept(), *registry.kept()]
         # In this order: what leaves one of these places is in the next by then.
         return bool(
             any(type(keep) is _Block and keep.goes_to(self._freed) for keep in kept)
@@ -230,9 +232,8 @@ class Pool(StaysInProcess):
                 return self._take(size)
         return None
 
-    def _memory(self, taken: _Range, nbytes: int) -> Memory:
+    def _memory(self, taken: _Range, block: _Block | None, nbytes: int) -> Memory:
         chunk, start, _ = taken
-        block = _Block(taken, self._freed)
         part = self._context._registry.part(chunk.registration, start, nbytes)
         return Memory(self._context, part, 0, nbytes, RIGHTS["rw"], block, owned=True)
 

@@ -8,7 +8,6 @@ referenced weakly, are never cached.
 from __future__ import annotations
 
 import bisect
-import collections
 import os
 import threading
 import weakref
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 _HOST_INDEX: Final = -1
 _STALE_STARTS: Final = 64
+# Each allocation of a GPU that is registered has as many others looked at, whether they are still there.
+_LOOKED_AT: Final = 16
 # Statuses that keep their own meaning when memory could not be had; all others are RegistrationFailed.
 _KEPT: Final = (Closed, Unsupported)
 
@@ -45,6 +46,7 @@ class Registration:
         "how",
         "local_keys",
         "nbytes",
+        "ours",
         "owner",
         "readonly",
         "region",
@@ -52,13 +54,15 @@ class Registration:
         "unregistrable",
     )
 
-    def __init__(self, region: Region, device: str, fd_offset: int, *, readonly: bool) -> None:
+    def __init__(self, region: Region, device: str, fd_offset: int, *, readonly: bool, ours: bool = False) -> None:
         self.region = region
         self.address = region.address
         self.nbytes = region.nbytes
         self.device = device
         self.fd_offset = fd_offset
         self.readonly = readonly
+        # Allocated by this Context, so that nobody else is given it once it is closed.
+        self.ours = ours
         self.closed = False
         # Arrays that show its bytes; memory of ours stays mapped until they are gone.
         self.exports: set[weakref.ref[Export]] = set()
@@ -95,6 +99,16 @@ class Export:
         registration.exports.add(weakref.ref(self, gone))
 
 
+class Parting:
+    """What a Memory kept alive that is being closed, and of which registration it is."""
+
+    __slots__ = ("keep", "registration")
+
+    def __init__(self, registration: Registration, keep: object) -> None:
+        self.registration = registration
+        self.keep = keep
+
+
 # What the copies of a device that did not end in the time that close() had may still touch.
 _touched_for_ever: list[object] = []
 
@@ -110,7 +124,10 @@ class Registry:
         self._cache: dict[int, Registration] = {}
         self._live: weakref.WeakSet[Registration] = weakref.WeakSet()
         # What peers or hardware still use, and the object that must stay until they do not; with whether to close.
-        self._pinned: collections.deque[tuple[Registration, object, bool]] = collections.deque()
+        # Each stays in here until it is let go of, so that whoever looks for it finds it.
+        self._pinned: dict[object, tuple[Registration, object, bool]] = {}
+        # What Memories that are being closed keep, until it is in `_pinned` where it has to be.
+        self._parting: dict[object, Parting] = {}
         self._examining: set[object] = set()
         # What each open Memory, by its id, keeps alive, and of which registration it is. Here, so that closing the
         # Context lets go of all of it; in two, so that a Memory costs no object more.
@@ -123,6 +140,7 @@ class Registry:
         self._devices: dict[str, int] | None = None
         # Memory of GPUs by where it begins and how long it is, and the id that it had.
         self._on_device: dict[tuple[int, int], tuple[Registration, int]] = {}
+        self._looked_at = 0
 
     def __len__(self) -> int:
         return len(self._live)
@@ -208,7 +226,7 @@ class Registry:
             region = self._engine.alloc(nbytes, index)
         except NativeError as error:
             raise _failed(error, "alloc", f"{nbytes} bytes on {device}") from None
-        registration = Registration(region, device, 0, readonly=False)
+        registration = Registration(region, device, 0, readonly=False, ours=True)
         with self._lock:
             self._live.add(registration)
         if whole:
@@ -221,7 +239,7 @@ class Registry:
             region = self._engine.part(whole.region, offset, nbytes)
         except NativeError as error:
             raise _failed(error, "alloc", f"{nbytes} bytes on {whole.device}") from None
-        registration = Registration(region, whole.device, whole.fd_offset + offset, readonly=whole.readonly)
+        registration = Registration(region, whole.device, whole.fd_offset + offset, readonly=whole.readonly, ours=True)
         registration.local_keys, registration.how = whole.local_keys, whole.how
         registration.unregistrable = whole.unregistrable
         with self._lock:
@@ -235,7 +253,7 @@ class Registry:
         Called by destructors, so on any thread at any moment: no lock, no wait.
         """
         if not self._let_go(registration, owned=owned):
-            self._pinned.append((registration, keep, owned))
+            self._pinned[object()] = registration, keep, owned
             if not registration.exports:
                 # Arrays tell when they go, operations do not.
                 self._wake()
@@ -253,36 +271,69 @@ class Registry:
         except KeyError:
             raise Closed("this Memory was closed", fix="register the memory again") from None
 
+    def kept_by(self, memory: object) -> object:
+        """The same; None once it is closed."""
+        return self._keeps.get(id(memory))
+
     @property
     def examining(self) -> bool:
-        """Whether some of what is kept is just being looked at, and may be let go of by that; ask after `kept`."""
+        """Whether some of what is kept is just being let go of; ask after `kept`."""
         return bool(self._examining)
 
     def kept(self) -> list[object]:
-        """What is kept for memory that is closed and still in use."""
-        return [keep for _, keep, _ in list(self._pinned)]
+        """What is kept for memory that is being closed, or is closed and still in use."""
+        # In this order, and from copies that are made in one step: what leaves the one is in the other by then.
+        parting, pinned = self._parting.copy(), self._pinned.copy()
+        return [*(each.keep for each in parting.values()), *(keep for _, keep, _ in pinned.values())]
 
-    def let_go_of(self, memory: object) -> object:
-        """It is the caller's now."""
+    def let_go_of(self, memory: object) -> Parting | None:
+        """What was kept is the caller's, who calls `release_of`; None where another was first, or `close`.
+
+        Of one Memory, one thread at a time.
+        """
         key = id(memory)
+        try:
+            parting = Parting(self._used_by[key], self._keeps[key])
+        except KeyError:
+            return None
+        # Before it leaves the others: `close` looks there first, and here afterwards.
+        self._parting[parting] = parting
+        self._keeps.pop(key, None)
         self._used_by.pop(key, None)
-        return self._keeps.pop(key, None)
+        return parting
+
+    def release_of(self, parting: Parting, *, owned: bool) -> None:
+        """As `release`, of what `let_go_of` gave."""
+        self._examining.add(parting)
+        self.release(parting.registration, parting.keep, owned=owned)
+        self._parting.pop(parting, None)
+        parting.keep = None
+        self._examining.discard(parting)
+
+    def forget(self, memory: object) -> None:
+        """In a forked child: what is in use there is the parent's."""
+        self._used_by.pop(id(memory), None)
+        self._keeps.pop(id(memory), None)
 
     def drain(self) -> None:
         """Let go of what was pinned and is not any more."""
-        # What is in nobody's hands for the moment is not lost: see `examining`.
         here = object()
         self._examining.add(here)
+        waiting = False
         try:
-            for _ in range(len(self._pinned)):
-                try:
-                    registration, keep, owned = self._pinned.popleft()
-                except IndexError:
-                    return
-                self.release(registration, keep, owned=owned)
-                del keep
+            for key in list(self._pinned):
+                entry = self._pinned.get(key)
+                if entry is None:
+                    continue
+                if self._let_go(entry[0], owned=entry[2]):
+                    self._pinned.pop(key, None)
+                else:
+                    waiting = waiting or not entry[0].exports
+                del entry
         finally:
             self._examining.discard(here)
+        if waiting:
+            self._wake()
 
     def close(self) -> None:
         """Close all regions. The engine has been closed before, so that nothing is in flight but slow device copies."""
@@ -293,7 +344,8 @@ class Registry:
         # A destructor may take one away meanwhile.
         used, keeps = self._used_by.copy(), self._keeps.copy()
         kept = [(registration, keeps[key]) for key, registration in used.items() if key in keeps]
-        kept += [(registration, keep) for registration, keep, _ in list(self._pinned)]
+        kept += [(parting.registration, parting.keep) for parting in self._parting.copy().values()]
+        kept += [(registration, keep) for registration, keep, _ in self._pinned.copy().values()]
         self._used_by.clear()
         self._keeps.clear()
         for registration in live:
@@ -321,18 +373,53 @@ class Registry:
         index, base, size, number = found
         known = self._on_device.get((base, size))
         if known is not None:
-            registration, its = known
-            if its == number and not registration.closed:
-                return registration
-            # Freed since. Memories that are open keep what they have.
-            del self._on_device[base, size]
-            self.release(registration, None, owned=True)
+            if known[1] == number and not known[0].closed:
+                return known[0]
+            self._forget_on_device((base, size), known)
+        self._forget_what_was_freed()
         if source.device != inputs.DEVICE_BY_ADDRESS and self.device_index(source.device) != index:
             raise ValueError(f"the memory at {source.address:#x} is not on {source.device}")
         name = next(name for name, each in self.devices.items() if each == index)
         registration = self._new(source._replace(base=base, extent=size, device=name))
-        self._on_device[base, size] = registration, number
-        return registration
+        made = registration, number
+        with self._lock:
+            known = self._on_device.get((base, size))
+            first = known is None or known[1] != number or known[0].closed
+            if first:
+                self._on_device[base, size] = made
+        if known is not None:
+            # By another thread meanwhile.
+            self.release((known if first else made)[0], None, owned=True)
+        return registration if first or known is None else known[0]
+
+    def _forget_on_device(self, key: tuple[int, int], known: tuple[Registration, int]) -> None:
+        """It was freed; another thread may have seen that first."""
+        with self._lock:
+            if self._on_device.get(key) is not known:
+                return
+            del self._on_device[key]
+        self.release(known[0], None, owned=True)
+
+    def _forget_what_was_freed(self) -> None:
+        """Look at some of the registrations on devices, at others each time; nobody tells when memory is freed."""
+        with self._lock:
+            entries = list(self._on_device.items())
+        if not entries:
+            return
+        start = self._looked_at % len(entries)
+        self._looked_at = start + _LOOKED_AT
+        freed = []
+        for key, known in (entries[start:] + entries[:start])[:_LOOKED_AT]:
+            found = self._engine.describe(*key)
+            if found is None or found[3] != known[1]:
+                freed.append((key, known))
+        if not freed:
+            return
+        # Memories that are open keep what they have.
+        used = set(self._used_by.copy().values())
+        for key, known in freed:
+            if known[0] not in used:
+                self._forget_on_device(key, known)
 
     def _new(self, source: Source) -> Registration:
         index = self.device_index(source.device)

@@ -261,12 +261,20 @@ class Routes:
             raise lane_error(connection, error, "", provider) from None
         route = Route(self._engine, native_id, connection, lane.number, explanation, registration, key)
         connection._routes[route] = None
-        registration.routes[key] = route
+        other = registration.routes.setdefault(key, route)
+        if other is not route:
+            # Another thread made one meanwhile. Whatever is in no dictionary would never be dropped.
+            if not other.stale and other.connection is connection:
+                route.drop()
+                return other
+            other.drop()
+            registration.routes[key] = route
         self._remember(route)
         if imported is not None:
             imported.routes.add(route)
         # All of it may have gone while this was under way, and would not have seen this route.
-        if connection._lost is not None or lane.state is not State.UP or (imported is not None and imported.closed):
+        gone = connection._lost is not None or lane.state is not State.UP or registration.closed
+        if gone or (imported is not None and imported.closed):
             route.drop()
             connection._check_alive()
             return None

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import auth, closed
+from . import auth, closed, ghosts
 from ._native import NativeError, Reason, Status
 from .errors import RevocationIncomplete, from_native
 from .remote_buffer import RemoteBuffer, Share
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .connection import Connection
     from .ghosts import Ghost
     from .memory import Memory
-    from .registry import Registration
+    from .registry import Parting, Registration
 
     # Who has imported a share, and over which provider: a peer may have it twice.
     Importer: TypeAlias = tuple[Connection, str]
@@ -49,8 +49,8 @@ class LocalShare:
         self.memory: Memory | None = None
         # Once that is closed: what stays until all who imported the share have let go.
         self.keep: object = None
-        # Peers that are lost, had mapped it, and may still write.
-        self.ghosts: list[Ghost] = []
+        # Peers that are lost, had mapped it, and may still write: their ids, and their processes.
+        self.ghosts: list[tuple[str, Ghost]] = []
         self.registration = registration
         self.offset = offset
         self.handle = handle
@@ -91,6 +91,8 @@ class Shares:
         self._leaving: dict[int, LocalShare] = {}
         # Withdrawn or not, and not yet safe from peers that were lost.
         self._haunted: dict[int, LocalShare] = {}
+        self._closed = False
+        ghosts.let_go()
 
     def __len__(self) -> int:
         return len(self._shares)
@@ -114,14 +116,36 @@ class Shares:
     def belongs(self, share: LocalShare, memory: Memory) -> None:
         """The share keeps the Memory, which takes it back when it is closed."""
         with self._lock:
-            share.memory = memory
-            if not memory._shares:
-                memory._shares = []
-            memory._shares.append(share)
-        if memory._closed:
-            # By another thread, which has not seen this share.
+            closed_meanwhile = memory._closed
+            if not closed_meanwhile:
+                share.memory = memory
+                if isinstance(memory._shares, tuple):
+                    memory._shares = [share]
+                else:
+                    memory._shares.append(share)
+        if closed_meanwhile:
             self.withdraw([share], 0)
             memory._check_open()
+
+    def belong_no_more(self, shares: Sequence[LocalShare], memory: Memory) -> None:
+        """They have been revoked."""
+        revoked = set(shares)
+        with self._lock:
+            memory._shares = [each for each in memory._shares if each not in revoked] or ()
+
+    def of_closing(self, memory: Memory) -> tuple[Sequence[LocalShare], Parting | None]:
+        """What a Memory has shared and what it kept alive, the caller's now; None for all threads but the first.
+
+        Together, so that the shares keep what peers may still touch.
+        """
+        with self._lock:
+            parting = memory._context._registry.let_go_of(memory)
+            if parting is None:
+                return (), None
+            shares, memory._shares = memory._shares, ()
+            for share in shares:
+                share.keep, share.memory = parting.keep, None
+            return shares, parting
 
     def has(self, share_id: int) -> bool:
         """Whether it can be used: it has not been withdrawn."""
@@ -188,6 +212,7 @@ class Shares:
 
     def lost(self, connection: Connection, ghost_of_peer: Callable[[], Ghost | None] | None) -> None:
         """A peer is gone, and with it whatever it had imported; what it had mapped, its process may still write to."""
+        ghosts.let_go()
         ghost: Ghost | None = None
         with self._lock:
             asked = ghost_of_peer is None
@@ -197,7 +222,7 @@ class Shares:
                     if not asked and ghost_of_peer is not None:
                         ghost, asked = ghost_of_peer(), True
                     if ghost is not None:
-                        share.ghosts.append(ghost)
+                        share.ghosts.append((connection.peer, ghost))
                         self._haunted[share.share_id] = share
                 for importer in importers:
                     self._forget(share, importer)
@@ -206,11 +231,13 @@ class Shares:
 
     def sweep(self) -> None:
         """Let go of what only peers could touch whose processes have ended since."""
+        ghosts.let_go()
         with self._lock:
             for share_id, share in list(self._haunted.items()):
-                share.ghosts = [ghost for ghost in share.ghosts if not ghost.gone()]
+                share.ghosts = [each for each in share.ghosts if not each[1].gone()]
                 if not share.ghosts:
                     del self._haunted[share_id]
+                    self._given_back.notify_all()
 
     def revoke(self, shares: Sequence[LocalShare], deadline_ns: int) -> None:
         """Take them back.
@@ -220,7 +247,7 @@ class Shares:
         """
         grace = _MAX_GRACE_S if deadline_ns == 0 else min(_MAX_GRACE_S, _seconds_until(deadline_ns) / 2)
         placing = self._withdraw(shares, deadline_ns, grace)
-        silent = self._wait(shares, None if deadline_ns == 0 else _seconds_until(deadline_ns))
+        silent = self._wait(shares, None if deadline_ns == 0 else _seconds_until(deadline_ns), lost_too=True)
         if silent:
             raise RevocationIncomplete(
                 f"{len(silent)} peers have not unmapped the memory; it stays allocated until they do or are gone",
@@ -240,19 +267,28 @@ class Shares:
         deadline = time.monotonic_ns() + int(timeout * _NS)
         self._withdraw(shares, _AT_ONCE_NS, min(_MAX_GRACE_S, timeout / 2))
         if timeout:
-            self._wait(shares, _seconds_until(deadline))
+            self._wait(shares, _seconds_until(deadline), lost_too=False)
 
     def kept(self) -> list[object]:
         """What is kept for peers that have not let go of memory that was closed."""
         with self._lock:
             return [share.keep for share in self._leaving.values()]
 
-    def close(self) -> None:
-        """Forget all; the engine is closed, and nobody can reach anything."""
+    def close(self, kept_by: Callable[[Memory], object]) -> None:
+        """Forget all; the engine is closed, and nobody can reach anything but what is mapped: that stays.
+
+        ``kept_by(memory)``: what that keeps alive.
+        """
+        ghosts.let_go()
         with self._lock:
+            self._closed = True
+            for share in {**self._shares, **self._leaving, **self._haunted}.values():
+                if not share.registration.ours and (left := _left_by(share)):
+                    ghosts.keep_from(left, share.keep if share.memory is None else kept_by(share.memory))
             self._shares.clear()
             self._leaving.clear()
             self._haunted.clear()
+            self._given_back.notify_all()
         self._engine = closed.ENGINE
 
     def _withdraw(self, shares: Sequence[LocalShare], deadline_ns: int, grace_s: float) -> list[LocalShare]:
@@ -287,11 +323,21 @@ class Shares:
                     self._forget(share, importer)
         return busy
 
-    def _wait(self, shares: Sequence[LocalShare], seconds: float | None) -> list[str]:
-        """Ids of the peers that have not given a share back in that time (None: however long it takes)."""
+    def _wait(self, shares: Sequence[LocalShare], seconds: float | None, *, lost_too: bool) -> list[str]:
+        """Ids of the peers that have not given a share back in that time (None: however long it takes).
+
+        ``lost_too``: also of those that were lost and may still write. It ends with the Context.
+        """
+
+        def silent() -> dict[str, None]:
+            peers = [connection.peer for share in shares for connection, _ in share.importers]
+            if lost_too:
+                peers += [peer for share in shares for peer, ghost in share.ghosts if not ghost.gone()]
+            return dict.fromkeys(peers)
+
         with self._given_back:
-            self._given_back.wait_for(lambda: not any(share.importers for share in shares), seconds)
-            return list(dict.fromkeys(connection.peer for share in shares for connection, _ in share.importers))
+            self._given_back.wait_for(lambda: self._closed or not silent(), seconds)
+            return list(silent())
 
     def _forget(self, share: LocalShare, importer: Importer) -> None:
         share.importers.discard(importer)
@@ -302,6 +348,18 @@ class Shares:
 
 def _importers(share: LocalShare, provider: str) -> list[Importer]:
     return [importer for importer in share.importers if importer[1] == provider]
+
+
+def _left_by(share: LocalShare) -> list[Ghost]:
+    """Of a Context that is closed: who may still write to it, as has been seen, or where there was no time to look."""
+    left = [ghost for _, ghost in share.ghosts]
+    for connection, provider in share.importers:
+        if provider != VERBS:
+            session = connection._session
+            ghost = session.ghost() if session is not None else ghosts.unknown()
+            if ghost is not None:
+                left.append(ghost)
+    return left
 
 
 def _seconds_until(deadline_ns: int) -> float:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import secrets
+import threading
 import weakref
-from typing import TYPE_CHECKING
+from multiprocessing import shared_memory
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -12,13 +15,17 @@ import pytest
 import zerohop as zh
 from support.addresses import Mapping
 from support.buffers import KINDS, Kind
+from support.interleaving import Meanwhile, at_each_step
+from support.leaks import shared_memory_prefix
+from support.native import engine_of
 from support.options import Options
 from support.patience import times
 from support.pattern import POISON, expect_equal, expect_poison, pattern
+from support.service import Service
 from support.world import PROVIDERS, WORLDS
 
 if TYPE_CHECKING:
-    from support.fixtures import OpenContext
+    from support.fixtures import OpenContext, StartPeer
     from support.world import World
 
 NBYTES = 256 * 1024
@@ -161,3 +168,105 @@ def test_a_closed_context_lets_go_of_what_it_was_given(open_context: OpenContext
     assert gone() is None
     assert all("closed" in repr(memory) for memory in memories)
     memories[0].close()
+
+
+@pytest.mark.parametrize("state", ["open", "closed", "not seen to"])
+@pytest.mark.parametrize(("provider", "kind"), [("shm", "alloc"), ("p2p", "sim")])
+def test_a_closed_context_keeps_what_a_peer_may_still_write_to(
+    open_context: OpenContext, start_peer: StartPeer, provider: str, kind: Kind, state: str
+) -> None:
+    """A peer that has mapped it and is stopped; the owner's allocator would give it to somebody else."""
+    options = Options(providers=(provider,))
+    context, peer = open_context(options), start_peer(options)
+    shared = shared_memory.SharedMemory(shared_memory_prefix() + secrets.token_hex(8), create=True, size=NBYTES)
+    array = np.ndarray(NBYTES, np.uint8, buffer=shared.buf)
+    memory, there = context.register(array), weakref.ref(array)
+    del array
+    theirs = peer.call(Service.new, kind, NBYTES, 0)
+    peer.call(Service.write, bytes(memory.share("rw")), theirs, 0, NBYTES)
+    peer.stop()
+    go_on = threading.Event()
+    if state == "closed":
+        memory.close(timeout=0.05)
+    elif state == "not seen to":
+        # The control thread is held up, so that nobody sees the peer lost.
+        context._control.call(go_on.wait, 10)
+    context.close(timeout=0.1)
+    go_on.set()
+    context._control._thread.join(10)
+    del memory
+    gc.collect()
+    assert there() is not None
+    peer.kill()
+    peer.reap()
+    open_context(options)
+    assert there() is None
+    shared.close()
+    shared.unlink()
+
+
+class OnDevice:
+    """Memory of a simulated device that another library has allocated, as far as our register can tell."""
+
+    def __init__(self, context: zh.Context, nbytes: int) -> None:
+        self._region = engine_of(context).alloc(nbytes, 0)
+        self.address = self._region.address
+        self.__cuda_array_interface__: dict[str, Any] = {
+            "data": (self.address, False),
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "strides": None,
+            "version": 3,
+        }
+
+    def free(self) -> None:
+        assert self._region.close()
+
+
+class TestDeviceMemory:
+    """What others allocate on a device is known by the id that the driver gave it."""
+
+    def test_what_was_freed_does_not_stay_registered(self, open_context: OpenContext) -> None:
+        context = open_context(Options())
+        held = OnDevice(context, 4096)
+        memory = context.register(held)
+        # A pointer that is freed too early is the user's error; the Memory stays as it is until it is closed.
+        dangling = OnDevice(context, 8192)
+        freed = context.register((dangling.address, 8192, "sim:0"))
+        dangling.free()
+        for i in range(200):
+            other = OnDevice(context, 4096 * (3 + i))  # none is as long as one before
+            context.register(other).close()
+            other.free()
+            assert context.statistics().registrations < 30
+        assert context.register(held)._registration is memory._registration
+        assert not freed._registration.closed
+        memory.close()
+        freed.close()
+        held.free()
+
+    def test_two_threads_that_find_an_address_again(self, open_context: OpenContext) -> None:
+        """Both get the registration of what is there now."""
+        context = open_context(Options())
+        found: list[zh.Memory] = []
+
+        def attempt(step: int) -> Meanwhile:
+            before = OnDevice(context, 4096)
+            context.register(before).close()
+            before.free()
+            array = OnDevice(context, 4096)
+            assert array.address == before.address
+            tried = Meanwhile(
+                lambda: found.append(context.register(array)), lambda: found.append(context.register(array)), step
+            )
+            assert not tried.errors
+            found.append(context.register(array))
+            assert len({id(memory._registration) for memory in found}) == 1
+            assert not found[0]._registration.closed
+            while found:
+                found.pop().close()
+            assert context.statistics().registrations == 1
+            array.free()
+            return tried
+
+        at_each_step(attempt)

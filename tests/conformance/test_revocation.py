@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from support.world import World
 
 NBYTES = 2 * MIB + 1
+# A provider by which a peer maps memory on the device, and a kind of memory that it moves to and from there.
+MAPPED: list[tuple[str, Kind, str]] = [("shm", "alloc", "host"), ("p2p", "sim", "host"), ("p2p", "sim", "sim:0")]
 
 
 def _under_way(world: World, owned: Buffer, loop: Callable[..., Refusal]) -> tuple[Job[Refusal], zh.RemoteBuffer]:
@@ -236,3 +240,82 @@ def test_a_slice_of_a_revoked_handle_is_revoked(world: World, kind: Kind) -> Non
         with pytest.raises(zh.AccessDenied):
             world.here.read(handle, np.zeros(100, np.uint8)).result(10)
     target.expect_poison()
+
+
+@pytest.mark.parametrize(("provider", "kind", "device"), MAPPED)
+class TestLostPeers:
+    """A peer whose connection is gone may still write to what it had mapped, for as long as its process lives."""
+
+    def test_one_that_is_stopped(
+        self, open_context: OpenContext, start_peer: StartPeer, provider: str, kind: Kind, device: str
+    ) -> None:
+        context, peer = open_context(Options(providers=(provider,))), start_peer(Options(providers=(provider,)))
+        theirs = peer.call(Service.new, kind, 4096, 0)
+        memory = context.alloc(4096, device)
+        handle = memory.share("rw")
+        peer.call(Service.write, bytes(handle), theirs, 0, 4096)
+        peer.stop()
+        context.connections[0].close()
+        for chosen in (handle, None):
+            with pytest.raises(zh.RevocationIncomplete) as caught:
+                memory.revoke(chosen, timeout=0.05)
+            assert list(caught.value.peers) == [peer.identity.id]
+        ended: list[BaseException | None] = []
+
+        def revoke() -> None:
+            try:
+                memory.revoke(handle, timeout=10)
+                ended.append(None)
+            except zh.ZerohopError as error:
+                ended.append(error)
+
+        # Whoever waits is told of the end of the process.
+        waiting = threading.Thread(target=revoke)
+        waiting.start()
+        peer.kill()
+        waiting.join()
+        assert ended == [None]
+        peer.reap()
+
+    def test_the_context_is_closed_meanwhile(
+        self, open_context: OpenContext, start_peer: StartPeer, provider: str, kind: Kind, device: str
+    ) -> None:
+        """Nobody waits for ever, and nobody is told that all is well."""
+        context, peer = open_context(Options(providers=(provider,))), start_peer(Options(providers=(provider,)))
+        theirs = peer.call(Service.new, kind, 4096, 0)
+        memory = context.alloc(4096, device)
+        handle = memory.share("rw")
+        peer.call(Service.write, bytes(handle), theirs, 0, 4096)
+        peer.stop()
+        ended: list[BaseException | None] = []
+
+        def revoke() -> None:
+            try:
+                memory.revoke(handle, timeout=math.inf)
+                ended.append(None)
+            except zh.ZerohopError as error:
+                ended.append(error)
+
+        waiting = threading.Thread(target=revoke)
+        waiting.start()
+        context.connections[0].close()
+        context.close(timeout=0.5)
+        waiting.join(10)
+        assert [type(error) for error in ended] in ([zh.RevocationIncomplete], [zh.Closed])
+        peer.resume()
+
+
+@pytest.mark.parametrize("device", ["host", "sim:0"])
+def test_a_lost_peer_with_a_copy_under_way(open_context: OpenContext, device: str) -> None:
+    """Its connection is closed, and its device still writes."""
+    owner, peer = (open_context(Options(providers=("p2p",))) for _ in range(2))
+    memory = owner.alloc(NBYTES, device)
+    handle, source = memory.share("rw"), peer.alloc(NBYTES, "sim:0")
+    peer.write(source, handle).result(10)
+    engine_of(peer).sim_delay(0, 2_000_000_000, 0)
+    peer.write(source, handle)
+    peer.connections[0].close()
+    with pytest.raises(zh.RevocationIncomplete) as caught:
+        memory.revoke(handle, timeout=0.05)
+    assert list(caught.value.peers) == [peer.id]
+    engine_of(peer).sim_delay(0, 0, 0)

@@ -1,0 +1,103 @@
+"""Threads that share, revoke and close one Memory: each step of the one is tried with all of the other before it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.interleaving import Meanwhile, at_each_step
+from support.options import Options
+
+if TYPE_CHECKING:
+    from support.fixtures import OpenContext
+
+NBYTES = 64
+
+
+@pytest.fixture
+def context(open_context: OpenContext) -> zh.Context:
+    return open_context(Options(providers=("shm",)))
+
+
+@pytest.mark.parametrize("shared_before", [False, True])
+def test_sharing_what_is_being_closed(context: zh.Context, open_context: OpenContext, *, shared_before: bool) -> None:
+    other = open_context(Options(providers=("shm",)))
+
+    def attempt(step: int) -> Meanwhile:
+        memory = context.alloc(NBYTES)
+        if shared_before:
+            memory.share("r")
+        tried = Meanwhile(lambda: memory.share("rw"), memory.close, step)
+        memory.close()
+        assert all(isinstance(error, zh.Closed) for error in tried.errors)
+        assert context.statistics().shares == 0
+        return tried
+
+    at_each_step(attempt)
+    # Memories that were never shared have nothing in common.
+    mine, others = context.alloc(NBYTES), other.alloc(NBYTES)
+    mine.share("r")
+    others.share("r")
+    mine.close()
+    assert (context.statistics().shares, other.statistics().shares) == (0, 1)
+
+
+def test_closing_what_is_being_shared(context: zh.Context) -> None:
+    def attempt(step: int) -> Meanwhile:
+        memory = context.alloc(NBYTES)
+        tried = Meanwhile(memory.close, lambda: memory.share("rw"), step)
+        memory.close()
+        assert all(isinstance(error, zh.Closed) for error in tried.errors)
+        assert context.statistics().shares == 0
+        return tried
+
+    at_each_step(attempt)
+
+
+def test_sharing_while_another_handle_is_revoked(context: zh.Context) -> None:
+    """The new one is the Memory's like any other: closing the Memory takes it back."""
+
+    def attempt(step: int) -> Meanwhile:
+        memory = context.alloc(NBYTES)
+        handle = memory.share("r")
+        tried = Meanwhile(lambda: memory.revoke(handle, timeout=5), lambda: memory.share("rw"), step)
+        assert not tried.errors
+        assert context.statistics().shares == tried.happened
+        memory.close()
+        assert context.statistics().shares == 0
+        return tried
+
+    at_each_step(attempt)
+
+
+def test_two_that_close(context: zh.Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them takes back the handles and then what the Memory kept alive, which stays until peers have let go."""
+    happened: list[object] = []
+    withdraw, release = context._shares.withdraw, context._registry.release
+
+    def withdrawn(shares: list[object], timeout: float) -> None:
+        withdraw(shares, timeout)  # type: ignore[arg-type]
+        happened.append(shares[0].keep)  # type: ignore[attr-defined]
+
+    def released(registration: object, keep: object, *, owned: bool) -> None:
+        happened.append(keep)
+        release(registration, keep, owned=owned)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(context._shares, "withdraw", withdrawn)
+    monkeypatch.setattr(context._registry, "release", released)
+    array = np.zeros(NBYTES, np.uint8)
+
+    def attempt(step: int) -> Meanwhile:
+        memory = context.register(array)
+        memory.share("rw")
+        happened.clear()
+        tried = Meanwhile(memory.close, memory.close, step)
+        assert len(happened) == 2
+        assert all(each is array for each in happened)
+        assert context.statistics().shares == 0
+        return tried
+
+    at_each_step(attempt)

@@ -1,0 +1,67 @@
+"""What another thread does between any two steps of ours."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import zerohop as zh
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+# That long the other thread has where it has to wait for a lock of ours; it goes on afterwards then.
+_HELD_UP_S: Final = 0.004
+_LIMIT_S: Final = 10.0
+_MANY: Final = 5000
+_PACKAGE: Final = str(Path(zh.__file__).parent)
+
+
+class Meanwhile:
+    """Runs `action`, and before one instruction of the library's Python in it has another thread run `other`."""
+
+    def __init__(self, action: Callable[[], object], other: Callable[[], object], step: int) -> None:
+        self._thread = threading.Thread(target=self._attempt, args=[other])
+        self._left = step
+        # Of each, the error that it ended with.
+        self.errors: list[zh.ZerohopError] = []
+        before = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            self._attempt(action)
+        finally:
+            sys.settrace(before)
+        # Whether there was such an instruction.
+        self.happened = self._left < 0
+        if self.happened:
+            self._thread.join(_LIMIT_S)
+            assert not self._thread.is_alive(), "it waits for ever"
+
+    def _attempt(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except zh.ZerohopError as error:
+            self.errors.append(error)
+
+    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        if not frame.f_code.co_filename.startswith(_PACKAGE):
+            return None
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        if event == "opcode" and self._left >= 0:
+            self._left -= 1
+            if self._left < 0:
+                self._thread.start()
+                self._thread.join(_HELD_UP_S)
+        return self._trace
+
+
+def at_each_step(attempt: Callable[[int], Meanwhile]) -> None:
+    """Until the step is beyond the last one."""
+    for step in range(_MANY):
+        if not attempt(step).happened:
+            assert step > 1
+            return
+    raise AssertionError(f"more than {_MANY} steps")
