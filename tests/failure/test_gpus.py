@@ -18,6 +18,7 @@ from support.buffers import GPUS
 from support.leaks import expect_given_back, holdings
 from support.options import Options
 from support.service import Service
+from support.software_gpus import IN_SOFTWARE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cuda
 MIB = 1 << 20
 LIMIT_S = 10.0
-SOFTWARE = bool(os.environ.get("FAKE_CUDA_DEVICES"))
 ON_GPUS = Options(sim_devices=0, providers=("p2p",))
 OTHER = f"cuda:{min(1, GPUS - 1)}"
 
@@ -138,7 +138,7 @@ class TestTheSameAllocationTwice:
 @contextlib.contextmanager
 def full(context: zh.Context) -> Iterator[None]:
     """Nothing can be had of the first GPU any more; of those in software, of none."""
-    if SOFTWARE:
+    if IN_SOFTWARE:
         os.environ["FAKE_CUDA_FULL"] = "1"
         try:
             yield
