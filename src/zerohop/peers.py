@@ -298,9 +298,15 @@ class Peers:
                     connection._session.lanes.look()
             else:
                 status, reason = engine.peer_status(token)
-                connection._lose(lost_error(connection, status, reason), status, reason)
+                self._context._control.start(self._lose, connection, status, reason)
         for number in changed:
             self._port_changed(number)
+
+    async def _lose(self, connection: Connection, status: Status, reason: Reason) -> None:
+        """Its engine is gone. Its last words may not be read yet: that it gives our memory back, and goodbye."""
+        if connection._session is not None:
+            await connection._session.until_read()
+        connection._lose(lost_error(connection, status, reason), status, reason)
 
     def _port_changed(self, number: int) -> None:
         """Where it is up again, what went another way may go over it. Where it is down, idle lanes go another way.

@@ -117,6 +117,10 @@ class Session:
         except (asyncio.TimeoutError, TimeoutError):
             pass
 
+    async def until_read(self) -> None:
+        """Until what the peer had sent by now is done; the conversation may be over then."""
+        await self._channel.until_read()
+
     def ghost(self) -> Ghost | None:
         """What of the peer may still touch memory of ours that it had mapped; None: nothing."""
         return self._channel.ghost()
