@@ -164,7 +164,7 @@ class Op:
     def complete(self, status: Status, reason: Reason, value: int, bytes: int) -> None: ...
 
 class InFlight:
-    """What an Operation in flight is made of; see operation.py."""
+    """What an Operation in flight is made of; see in_flight.py."""
 
     result: types.MethodDescriptorType = ...
 
