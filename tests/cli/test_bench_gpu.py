@@ -180,6 +180,7 @@ def measured(folder: Path, *arguments: str, in_software: str = IN_SOFTWARE) -> l
 
 
 @pytest.mark.cuda
+@pytest.mark.timeout(90)  # each test starts several processes
 class TestOnGpus:
     def test_rows(self, tmp_path: Path) -> None:
         """Of each kind that needs nothing but a GPU: every byte verified, a floor beside it."""
