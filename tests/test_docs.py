@@ -16,8 +16,11 @@ from zerohop import errors
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ON_A_GPU = re.compile(r"\bcuda\b")
 PROGRAMS = [
-    pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
+    pytest.param(
+        block, id=f"{page.relative_to(ROOT)}-{number}", marks=[pytest.mark.cuda] if ON_A_GPU.search(block) else []
+    )
     for page in PAGES
     for number, block in enumerate(
         re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
@@ -26,6 +29,7 @@ PROGRAMS = [
 # Of a row of docs/seeds.md, as that page explains them.
 STATES = {
     "open",
+    "not verified on hardware",
     "proved",
     "proved on sim",
     "proved on Soft-RoCE",
@@ -43,6 +47,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_program_runs(program: str, tmp_path: Path) -> None:
+    if "import torch" in program and not pytest.importorskip("torch").cuda.is_available():
+        pytest.skip("this torch cannot use GPUs")
     script = tmp_path / "program.py"  # a file, because `spawn` imports it again in the child
     script.write_text(program, "utf-8")
     ran = subprocess.run(
@@ -50,7 +56,8 @@ def test_program_runs(program: str, tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip(), "a program in the documentation shows something"
-    assert not ran.stderr.strip()
+    # Where there is no NVRTC, that is said of page lists on a GPU.
+    assert not [line for line in ran.stderr.splitlines() if "are copied page by page: " not in line]
 
 
 def test_every_error_is_explained() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from zerohop import kernels
 from zerohop._native import NativeError, Status
+from zerohop.machine.doctor.process import find_compiler
 
 if TYPE_CHECKING:
     from zerohop._native import Engine
@@ -85,3 +86,30 @@ class TestLoading:
     def test_other_devices(self) -> None:
         assert Device(takes=b"").load("sim") == ""
         assert "AMD" in Device(takes=b"").load("hip")
+
+
+class TestCompiling:
+    """Needs no GPU: NVRTC compiles for any."""
+
+    @pytest.fixture(autouse=True)
+    def _compiler(self) -> None:
+        compiler = find_compiler()
+        if compiler.version is None:
+            pytest.skip(f"{compiler.why_not}; scripts/setup.sh cuda")
+
+    @pytest.mark.parametrize("capability", [80, 90])
+    def test_they_compile(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capability: int) -> None:
+        """To an image with the names that native/accel/gpu/page_indices.cpp asks the driver for; it is kept on disk."""
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        image, why_not = kernels.image(capability)
+        assert image is not None, why_not
+        assert image.startswith(b"\x7fELF")
+        for width in (16, 8, 4, 2, 1):
+            assert f"\0.text.zh_pages_{width}\0".encode() in image
+        (kept,) = (tmp_path / "zerohop").iterdir()
+        assert kept.read_bytes() == image
+
+    def test_what_does_not_compile(self) -> None:
+        image, why_not = kernels.compiled("this is no C++", 90)
+        assert image is None
+        assert "NVRTC cannot compile them" in why_not

@@ -232,7 +232,7 @@ constexpr const char* kWriteDoc =
 
 Write all of ``src`` into the remote ``dst`` of the same length; value: bytes moved.
 
-Done means that ``src`` may be reused and the other side has accepted every byte; over shm and tcp it is then
+Done means that ``src`` may be reused and the other side has accepted every byte; over shm, tcp and p2p it is then
 visible there, over verbs once a notification or ``flush`` says so. Operations have no order among each other.
 A first use connects and maps in the background. Where the lane is full, the call waits; on an event loop's
 thread the Operation does instead.
@@ -243,7 +243,8 @@ Args:
     notify: a 32-bit number for the peer's ``notification``, never delivered before the data is visible there.
     timeout: seconds for the operation; None: the Context's; ``math.inf``: none.
     stream: a stream of a GPU: a torch, CuPy or cuda-core one, or the driver's number of one. The transfer begins after
-        what is queued there now; what is queued there later does not wait for it, see ``Operation.wait_on``.
+        what is queued there now; what is queued there later does not wait for it, see ``Operation.wait_on``. None: at
+        once, also while a stream is being captured into a graph, which then does not have it.
 
 Raises:
     ValueError: unequal lengths, memory of another Context, a notification of more than 32 bits.

@@ -32,6 +32,8 @@ _PIECE: Final = 64 << 10
 # Of a silent host, before it counts as gone; and what kernels take.
 _QUESTIONS: Final = 3
 _LONGEST_PAUSE_S: Final = 32767
+# Of the event loop, for what has arrived to be read. It takes three, unless the peer sends on and on.
+_MOST_TURNS: Final = 100
 
 
 class ChannelEnded(Exception):
@@ -139,6 +141,13 @@ class Channel:
         while self._outgoing and not self._ended:
             self._flushed = self._loop.create_future()
             await self._flushed
+
+    async def until_read(self) -> None:
+        """Until whoever receives has had all that the peer had sent by now, or the channel has ended."""
+        for _ in range(_MOST_TURNS):
+            if not self.unread():
+                return
+            await asyncio.sleep(0)
 
     def detach(self) -> socket.socket:
         """The socket, for the data plane; the channel is of no more use. To be called after flush()."""

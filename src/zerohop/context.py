@@ -127,7 +127,8 @@ class Context(Lifecycle, Strided, StaysInProcess):
         Raises:
             TypeError: not memory.
             ValueError: not contiguous; rights that ``x`` does not have; no such device.
-            Unsupported: memory of a device that this build has no driver for.
+            Unsupported: memory of a device that this build has no driver for; managed memory, whose pages move; a
+                range of a GPU that is not all allocated on one GPU of this process.
             RegistrationFailed: the system refused.
             Closed: the Context is closed.
         """

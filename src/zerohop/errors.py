@@ -215,7 +215,7 @@ _BY_REASON: dict[int, _Words] = {
     ),
     33: _Words(
         "no peer link: this process's devices cannot reach the memory of the peer's",
-        "see nvidia-smi topo -p2p r, or let the bytes go through host memory",
+        "see nvidia-smi topo -p2p w, or let the bytes go through host memory",
     ),
     34: _Words(
         "the stream is being captured into a graph: a transfer cannot be captured yet",

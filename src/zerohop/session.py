@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import time
 from typing import TYPE_CHECKING, Final
 
 from . import address, wire
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
 # Seconds until a peer that came in must have agreed on a lane; whoever dials waits as long as its operations do.
 SETUP_S: Final = 10.0
 _GOODBYE_S: Final = 0.2
-# How long, at most, what a lost peer has sent is listened to.
-_CATCH_UP_S: Final = 0.1
 
 
 class Session:
@@ -128,9 +125,7 @@ class Session:
 
     async def caught_up(self) -> None:
         """Until what the peer has sent by now is handled, or the conversation has ended; soon, whatever comes in."""
-        limit = time.monotonic() + _CATCH_UP_S
-        while self._channel.unread() and time.monotonic() < limit:  # noqa: ASYNC110 - a turn of the loop handles some
-            await asyncio.sleep(0)
+        await self._channel.until_read()
 
     def ghost(self) -> Ghost | None:
         """What of the peer may still touch memory of ours that it had mapped; None: nothing."""

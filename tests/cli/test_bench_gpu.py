@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,7 +15,9 @@ import pytest
 
 from cli.command import zerohop
 from support.buffers import GPUS
+from support.software_gpus import IN_SOFTWARE
 from zerohop import _floors
+from zerohop.cli.bench import gpu_plan
 from zerohop.cli.bench.case import Case
 from zerohop.cli.bench.gpu_floors import GpuFloors, page_kernel
 from zerohop.cli.bench.gpu_targets import GPU_TARGETS, SEED_US
@@ -48,6 +49,19 @@ class TestPlan:
         cases = planned(names=("write",), src="cuda", dst="cuda:1", providers=("p2p",))
         assert {case.bytes for case in cases if case.mode is None} == {8, *SEED_US}
         assert {(case.src, case.dst) for case in cases} == {("cuda:0", "cuda:1")}
+
+    def test_memory_of_expandable_segments(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The rows of the table a second time, with a torch that can use GPUs; not where the host is at one end."""
+        monkeypatch.setattr(gpu_plan, "_has_torch", lambda: True)
+        names = ("write", "read", "write_notify", "write_pages", "read_pages")
+        cases = planned(names=names, src="cuda:0", dst="cuda:1", providers=("p2p",))
+        assert {case.name for case in cases if case.mode == "expandable"} == set(names)
+        (target,) = (each for each in GPU_TARGETS if each.fields["name"] == "write_notify" and each.row)
+        both = [case for case in cases if case.name == "write_notify"]
+        for case, fields in zip(both, (target.row, target.fields), strict=True):
+            assert fields is not None
+            assert {key: getattr(case, key) for key in fields} == fields
+        assert not [case for case in planned(names=names, src="host", dst="cuda:0") if case.mode == "expandable"]
 
     def test_one_place_stands_for_both(self) -> None:
         assert {(case.src, case.dst) for case in planned(names=("read",), src="cuda:3", sizes="1Mi")} == {
@@ -157,15 +171,16 @@ def run_script(path: Path, *arguments: str) -> int:
     return subprocess.run([sys.executable, str(path), *arguments], timeout=30, check=False).returncode
 
 
-def measured(folder: Path, *arguments: str) -> list[Row]:
+def measured(folder: Path, *arguments: str, in_software: str = IN_SOFTWARE) -> list[Row]:
     """The rows of a short run with the first GPU's memory at one end."""
     file = folder / "rows.json"
-    done = zerohop("bench", *arguments, "--src", "cuda:0", "--quick", "--json", file)
+    done = zerohop("bench", *arguments, "--src", "cuda:0", "--quick", "--json", file, FAKE_CUDA_DEVICES=in_software)
     assert done.returncode == 0, done.stderr
     return [Row(**each) for each in json.loads(file.read_text())["rows"]]
 
 
 @pytest.mark.cuda
+@pytest.mark.timeout(90)  # each test starts several processes
 class TestOnGpus:
     def test_rows(self, tmp_path: Path) -> None:
         """Of each kind that needs nothing but a GPU: every byte verified, a floor beside it."""
@@ -195,10 +210,21 @@ class TestOnGpus:
     def test_all_at_once(self) -> None:
         assert len(_floors.copy_all_pairs(min(GPUS, 2), MI, 3)) == 3
 
+    def test_every_pair_of_gpus(self, tmp_path: Path) -> None:
+        """Each to each other one at once, every byte of every pair verified; in software among four, 12 pairs."""
+        gpus = 4 if IN_SOFTWARE else GPUS
+        if gpus < 2:
+            pytest.skip("this machine has one GPU")
+        in_software = IN_SOFTWARE and str(gpus)
+        (found,) = measured(tmp_path, "all_pairs", "--dst", "cuda:1", "--bytes", "1Mi", in_software=in_software)
+        assert (found.src, found.dst, found.batch) == ("cuda:*", "cuda:*", gpus * (gpus - 1))
+        assert found.verified
+        assert found.floor_p50_us
+
 
 def kernel_image() -> bytes:
     """Compiled where there is a compiler; a GPU in software takes anything."""
-    if os.environ.get("FAKE_CUDA_DEVICES"):
+    if IN_SOFTWARE:
         return b"any"
     import torch
 

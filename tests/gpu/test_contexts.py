@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 torch: Any = pytest.importorskip("torch")
 MIB = 1 << 20
 LIMIT_S = 10.0
+# It is moved, or refused for what it is. A lost peer, a failed device or a deadline would be something else.
+EXPECTED = ("ok", "RegistrationFailed", "Unsupported")
 
 
 @pytest.fixture
@@ -45,9 +47,11 @@ def test_it_is_moved_or_refused(open_context: OpenContext, foreign: tuple[int, i
     context = open_context(Options(sim_devices=0))
     with Other(MIB) as other:
         outcome = attempt(lambda: context.write(foreign, other.handle).result(LIMIT_S))
-        assert outcome.kind == "ok" or outcome.fix
+        assert outcome.kind in EXPECTED, outcome
         if outcome.kind == "ok":
             other.expect(0, b"\x07" * MIB)
+        else:
+            assert outcome.fix
         source = torch.full((MIB,), 9, dtype=torch.uint8, device="cuda:0")
         torch.cuda.synchronize()
         context.write(source, other.handle).result(LIMIT_S)
@@ -59,6 +63,8 @@ def test_a_peer_writes_to_it(open_context: OpenContext, foreign: tuple[int, int,
     source = torch.full((MIB,), 5, dtype=torch.uint8, device="cuda:0")
     torch.cuda.synchronize()
     outcome = attempt(lambda: context.write(source, owner.register(foreign).share("rw")).result(LIMIT_S))
-    assert outcome.kind == "ok" or outcome.fix
+    assert outcome.kind in EXPECTED, outcome
     if outcome.kind == "ok":
         assert owner.register(foreign).read_bytes() == b"\x05" * MIB
+    else:
+        assert outcome.fix

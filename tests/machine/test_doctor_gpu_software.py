@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
 
-from support.doctor import GPU_ADDRESSES, PAIRS, check, healthy, look, process, read
-from zerohop.machine.doctor import State, read_system
+from support.doctor import GPU_ADDRESSES, NVIDIA, PAIRS, check, healthy, look, process, read
+from zerohop.machine.doctor import Check, State, read_system
+from zerohop.machine.doctor.process import Compiler, find_compiler
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,11 +72,75 @@ def test_a_container_has_the_gpus_whose_device_files_it_has(tmp_path: Path) -> N
     assert "none of the 1 GPUs" in check("gpu-visible", tmp_path, process(environment=variable)).found
 
 
-def test_without_cuda_core(tmp_path: Path) -> None:
+@pytest.mark.parametrize("variable", ["HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"])
+def test_visible_ones_of_amd(tmp_path: Path, variable: str) -> None:
+    """Two GPUs, each counted by its place on the bus."""
+    healthy(tmp_path)
+    gpu, other = (replace(each, kind="hip") for each in read(tmp_path).gpus[:2])
+    seen: dict[str, Check] = {}
+    for value in ("1", "0,2"):
+        system = replace(read(tmp_path, process(environment={variable: value})), gpus=(gpu, other))
+        seen[value] = look("gpu-visible", system)
+    assert seen["1"].state is State.OK
+    assert (seen["0,2"].state, seen["0,2"].fix) == (State.WARN, (f"unset {variable}",))
+    assert f"{variable}: '2' in '0,2' is none of the 2 GPUs here" in seen["0,2"].found
+    assert "1 visible" in seen["0,2"].found
+
+
+@pytest.mark.parametrize(
+    ("cuda", "extra"), [((12, 4), "zerohop[cuda12]"), ((13, 0), "zerohop[cuda]"), (None, "zerohop[cuda]")]
+)
+def test_without_a_compiler_of_kernels(tmp_path: Path, cuda: tuple[int, int] | None, extra: str) -> None:
+    """The packages alone are not enough; the fix brings NVRTC of the driver's own CUDA."""
     healthy(tmp_path)
     assert check("copy-kernels", tmp_path).state is State.OK
-    found = check("copy-kernels", tmp_path, process(cuda_core=False))
-    assert (found.state, found.fix) == (State.WARN, ("pip install 'zerohop[cuda]'",))
+    missing = Compiler(None, "cuda-core is installed, and finds no NVRTC (libnvrtc.so)")
+    found = check("copy-kernels", tmp_path, process(compiler=missing, nvidia=replace(NVIDIA, cuda=cuda)))
+    assert (found.state, found.fix) == (State.WARN, (f"pip install '{extra}'",))
+    assert "finds no NVRTC (libnvrtc.so): page lists are copied page by page" in found.found
+
+
+def test_a_compiler_that_is_newer_than_the_driver(tmp_path: Path) -> None:
+    healthy(tmp_path)
+    found = check("copy-kernels", tmp_path, process(compiler=Compiler((13, 0))))
+    assert (found.state, found.fix[0]) == (State.WARN, "pip install 'zerohop[cuda12]'")
+    assert "NVRTC 13.0 makes kernels that this driver, of CUDA 12.4, refuses" in found.found
+    same = replace(NVIDIA, cuda=(13, 0))
+    for compiler in (Compiler((13, 2)), Compiler((12, 9))):
+        assert check("copy-kernels", tmp_path, process(compiler=compiler, nvidia=same)).state is State.OK
+
+
+class TestFindCompiler:
+    """What the packages say, whether they are installed here or not."""
+
+    @pytest.fixture
+    def nvrtc(self, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+        modules = {name: ModuleType(name) for name in ("cuda", "cuda.core", "cuda.bindings", "cuda.bindings.nvrtc")}
+        for name, module in modules.items():
+            module.__spec__ = ModuleSpec(name, None)
+            monkeypatch.setitem(sys.modules, name, module)
+        modules["cuda.bindings"].nvrtc = modules["cuda.bindings.nvrtc"]  # type: ignore[attr-defined]
+        return modules["cuda.bindings.nvrtc"]
+
+    def test_it_is_there(self, nvrtc: ModuleType) -> None:
+        nvrtc.nvrtcVersion = lambda: (0, 13, 2)  # type: ignore[attr-defined]
+        assert find_compiler() == Compiler((13, 2))
+
+    def test_the_library_is_missing(self, nvrtc: ModuleType) -> None:
+        def fail() -> None:
+            raise RuntimeError("Failure finding libnvrtc.so\n  where it was looked for")
+
+        nvrtc.nvrtcVersion = fail  # type: ignore[attr-defined]
+        assert find_compiler().version is None
+        assert find_compiler().why_not == "cuda-core is installed, and finds no NVRTC (Failure finding libnvrtc.so)"
+
+    def test_it_fails(self, nvrtc: ModuleType) -> None:
+        nvrtc.nvrtcVersion = lambda: (5, 0, 0)  # type: ignore[attr-defined]
+        assert find_compiler() == Compiler(None, "NVRTC answers with 5")
+
+    def test_no_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+        assert find_compiler() == Compiler(None, "cuda-core is not installed")
 
 
 def test_without_a_gpu(tmp_path: Path) -> None:
@@ -80,8 +148,8 @@ def test_without_a_gpu(tmp_path: Path) -> None:
     for address in GPU_ADDRESSES:
         (tmp_path / "sys/bus/pci/devices" / address).unlink()
     assert check("gpu-library", tmp_path).found == "this machine has no GPU"
-    for name in ("gpu-visible", "copy-kernels"):
-        assert check(name, tmp_path).found == "this machine has no NVIDIA GPU"
+    assert check("gpu-visible", tmp_path).found == "this machine has no GPU"
+    assert check("copy-kernels", tmp_path).found == "this machine has no NVIDIA GPU"
 
 
 def test_this_process() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from multiprocessing import shared_memory
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 
 from support.leaks import shared_memory_prefix
 from support.pattern import POISON, Bytes, expect_equal, expect_poison, pattern, poison
+from support.software_gpus import IN_SOFTWARE
 
 if TYPE_CHECKING:
     import zerohop as zh
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 # numpy: any host memory, reached through the ring on shm. alloc and shared_memory: mapped by the peer on shm.
 # cuda: of a real GPU, where there is one.
 Kind = Literal["numpy", "alloc", "shared_memory", "sim", "cuda"]
-# Real GPUs that this process sees: 0 where there is none, and tests that need one are skipped.
-# FAKE_CUDA_DEVICES: those in software (tests/native/fake_cuda).
-GPUS = int(os.environ.get("FAKE_CUDA_DEVICES", "0")) or len(list(Path("/dev").glob("nvidia[0-9]*")))
+# Real GPUs that this process sees, or those in software; 0 where there is none, and tests that need one are skipped.
+GPUS = int(IN_SOFTWARE or 0) or len(list(Path("/dev").glob("nvidia[0-9]*")))
 ON_GPUS: tuple[Kind, ...] = ("cuda",) if GPUS else ()
 KINDS: tuple[Kind, ...] = ("numpy", "alloc", "shared_memory", "sim", *ON_GPUS)
 # Enough on each side of a target to catch an operation that is a page off.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from support.sysfs import HGX_GPUS, HGX_NICS, Sysfs, hgx_h100, soft_roce
 from zerohop.machine.doctor import CHECKS, Check, System, read_system
-from zerohop.machine.doctor.process import Library, Limit, Process
+from zerohop.machine.doctor.process import Compiler, Library, Limit, Process
 from zerohop.machine.nvml import GpuPair, Nvidia, NvidiaGpu
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def process(**changes: Any) -> Process:
         verbs=tuple(facts(name) for name in NICS),
         fastest=dict.fromkeys(NETDEVS, 400.0),
         gpu_drivers={"cuda": "", "hip": ""},
-        cuda_core=True,
+        compiler=Compiler((12, 4)),
         nvidia=NVIDIA,
     )
     return replace(content, **changes)

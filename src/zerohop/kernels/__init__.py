@@ -87,7 +87,7 @@ def compiled(source: str, capability: int) -> tuple[bytes | None, str]:
         options = ProgramOptions(arch=f"sm_{capability}", std="c++17")
         code = Program(source, code_type="c++", options=options).compile("cubin").code
     except Exception as error:  # noqa: BLE001 - NVRTC is loaded here, and may be missing or too old for the device
-        return None, f"NVRTC cannot compile them: {error}"
+        return None, f"NVRTC cannot compile them ({str(error).strip()}); see zerohop doctor --only copy-kernels"
     return bytes(code), ""
 
 

@@ -92,7 +92,7 @@ class BenchPeer:
         outlets = [(source.memory[first:end], remote[first:end]) for first, end in cuts]
         times: list[int] = []
         try:
-            if mode == "result":
+            if mode in notify.BLOCKING:
                 notify.pong(self.context, outlets)
             else:
                 times = asyncio.run(notify.pong_async(self.context, outlets, asleep=mode == "await-asleep"))

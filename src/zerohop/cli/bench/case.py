@@ -22,7 +22,7 @@ class Case:
         form: "mapped" (memory that `Context.alloc` gave), "ring" (any other host memory), "stream" (TCP) or "staged"
             (device memory).
         mode: how the callers wait ("result", "await", "await-asleep"); "cold", "cached", or a "list" of tensors;
-            "expandable" for memory of PyTorch's expandable segments.
+            "expandable" for memory of PyTorch's expandable segments, where callers wait as in "result".
         target: "polling" when the target's Python waits while its Context spins, "asleep" when everything there
             sleeps; None: as it comes.
     """

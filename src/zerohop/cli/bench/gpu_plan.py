@@ -40,7 +40,8 @@ def gpu_cases(name: str, src: str, dst: str, sizes: tuple[int, ...] | None, batc
         return cases + [replace(case, mode=_EXPANDABLE) for case in cases if _has_torch() and _both(src, dst)]
     if name == "write_notify":
         note = Case(name, "p2p", src, dst, mode="result")
-        return [replace(note, bytes=nbytes) for nbytes in sizes or (8 * _KI,)]
+        notes = [replace(note, bytes=nbytes) for nbytes in sizes or (8 * _KI,)]
+        return notes + [replace(case, mode=_EXPANDABLE) for case in notes if _has_torch() and _both(src, dst)]
     if name == "all_pairs" and _both(src, dst) and src != dst:
         return [Case(name, "p2p", ALL_GPUS, ALL_GPUS, nbytes) for nbytes in sizes or (256 * _MI,)]
     if not _both(src, dst) or not _has_torch():

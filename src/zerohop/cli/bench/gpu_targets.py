@@ -44,8 +44,8 @@ def _row(name: str, **fields: object) -> dict[str, object]:
     return {"name": name, "mode": None, **_SINGLE, **fields}
 
 
-def _expandable(name: str, nbytes: int, batch: int = 1) -> Target:
-    plain = _row(name, bytes=nbytes, batch=batch)
+def _expandable(name: str, nbytes: int, batch: int = 1, mode: str | None = None) -> Target:
+    plain = _row(name, bytes=nbytes, batch=batch, mode=mode)
     return Target({**plain, "mode": _EXPANDABLE}, min_of_row=_WITHIN, row=plain)
 
 
@@ -62,6 +62,7 @@ GPU_TARGETS: Final = (
     Target(_row("write_pages", bytes=16 * _KI, batch=PAGES), min_of_floor=0.9),
     Target(_row("write_pages", bytes=1 * _KI, batch=PAGES), max_us=45),
     *(_expandable(name, nbytes) for name in ("write", "read") for nbytes in (8 * _KI, 256 * _MI)),
+    _expandable("write_notify", 8 * _KI, mode="result"),
     *(_expandable("write_pages", nbytes, PAGES) for nbytes in (1 * _KI, 16 * _KI)),
     Target({"name": "register", "src": "cuda:0", "mode": "cached", "bytes": TENSOR_BYTES}, max_us=3),
     Target({"name": "register", "src": "cuda:0", "mode": "list", "batch": LIST}, max_us=20_000),

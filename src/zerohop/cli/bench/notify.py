@@ -10,6 +10,7 @@ from zerohop.cli.bench.floors import MOST, one_way
 from zerohop.cli.bench.gpu_floors import GpuFloors
 from zerohop.cli.bench.gpu_plan import is_gpu
 from zerohop.cli.bench.rows import Row, Samples
+from zerohop.cli.bench.session import memory_kind
 from zerohop.cli.payload import digest, random_bytes
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     Outlets = list[tuple[zerohop.View, zerohop.RemoteBuffer]]
 
+BLOCKING: Final = ("result", "expandable")  # modes whose callers wait without asyncio
 FALL_ASLEEP: Final = 0.004  # seconds between two messages when both sides are to sleep; spinning lasts 50 µs
 _WARM_UP: Final = 30
 
@@ -39,9 +41,9 @@ def measure_notify(session: Session, case: Case) -> Row:
     floor_name, floor = _floor(session, case)
     samples = Samples()
     with (
-        session.local(case.src, nbytes) as source,
-        session.local(case.src, nbytes, alloc=case.form == "mapped") as inbox,
-        session.remote(case.dst, case.form, nbytes) as remote,
+        session.local(case.src, nbytes, mode=case.mode) as source,
+        session.local(case.src, nbytes, alloc=case.form == "mapped", mode=case.mode) as inbox,
+        session.remote(case.dst, case.form, nbytes, mode=case.mode) as remote,
     ):
         answer_to = bytes(inbox.memory.share("w")).hex()
         cuts = [(i * case.bytes, (i + 1) * case.bytes) for i in range(count)]
@@ -54,10 +56,10 @@ def measure_notify(session: Session, case: Case) -> Row:
             source.put(payload)
             seed = 1000 + round_number
             request = {"mode": case.mode, "rounds": rounds, "message_bytes": case.bytes, "total": nbytes}
-            request["kind"] = "numpy" if case.dst == "host" else case.dst
+            request["kind"] = memory_kind(case.dst, case.mode)
             session.peer.begin("pong", **request, seed=seed, handle=answer_to)
             cpu = time.process_time_ns()
-            if case.mode == "result":
+            if case.mode in BLOCKING:
                 times = ping(session.context, outlets[:rounds])
             else:
                 times = asyncio.run(ping_async(session.context, outlets[:rounds], asleep=asleep))

@@ -109,7 +109,7 @@ class Session:
     @contextmanager
     def local(self, place: str, nbytes: int, *, alloc: bool = False, mode: str | None = None) -> Iterator[LocalMemory]:
         """Memory of this process at `place` (see `Case`); host memory is a numpy array unless `alloc`."""
-        memory = LocalMemory(self.context, _kind(place, mode, alloc=alloc), nbytes)
+        memory = LocalMemory(self.context, memory_kind(place, mode, alloc=alloc), nbytes)
         try:
             yield memory
         finally:
@@ -120,7 +120,7 @@ class Session:
         self, place: str, form: str | None, nbytes: int, *, mode: str | None = None
     ) -> Iterator[zerohop.RemoteBuffer]:
         """Memory of the second process: of its device, from `Context.alloc` when the form is mapped, else numpy."""
-        kind = _kind(place, mode, alloc=form == "mapped")
+        kind = memory_kind(place, mode, alloc=form == "mapped")
         answer = self.peer.call("allocate", kind=kind, nbytes=nbytes)
         try:
             yield zerohop.RemoteBuffer.from_bytes(bytes.fromhex(answer["handle"]))
@@ -163,7 +163,8 @@ def _expandable_tensor(nbytes: int, device: str) -> object:
     return torch.zeros(nbytes, dtype=torch.uint8, device=device)
 
 
-def _kind(place: str, mode: str | None, *, alloc: bool) -> str:
+def memory_kind(place: str, mode: str | None, *, alloc: bool = False) -> str:
+    """The kind of LocalMemory that a case has at `place`."""
     if place == "host":
         return "alloc" if alloc else "numpy"
     device = "sim:0" if place == "sim" else place

@@ -18,7 +18,8 @@ check = checks_of("gpu")
 _NONE = "this machine has no GPU"
 _NO_NVIDIA = "this machine has no NVIDIA GPU"
 _LIBRARIES = {"cuda": ("NVIDIA", "libcuda.so.1"), "hip": ("AMD", "libamdhip64")}
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
+# Of AMD's, the runtime hides some, and HIP some of those that are left.
+_VISIBLE = {"cuda": ("CUDA_VISIBLE_DEVICES",), "hip": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")}
 _BY_NAME = ("GPU-", "MIG-")
 
 
@@ -31,36 +32,51 @@ def gpu_library(system: System) -> Verdict:
     return combined((_LIBRARIES[kind][0], _library(system, kind)) for kind in kinds)
 
 
-@check("gpu-visible", "GPUs that CUDA_VISIBLE_DEVICES leaves out are not there for a process, and nobody says so")
+@check("gpu-visible", "GPUs that a variable leaves out are not there for a process, and nobody says so")
 def gpu_visible(system: System) -> Verdict:
-    """CUDA_VISIBLE_DEVICES shows GPUs that exist."""
-    count = sum(gpu.kind == "cuda" for gpu in system.gpus)
-    if count == 0:
+    """CUDA_VISIBLE_DEVICES, or HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES, show GPUs that exist."""
+    kinds = dict.fromkeys(gpu.kind for gpu in system.gpus)
+    variables = [(name, kind) for kind in kinds for name in _VISIBLE[kind]]
+    if not variables:
+        return not_here(_NONE)
+    return combined((name, _visible(system, name, kind)) for name, kind in variables)
+
+
+@check("copy-kernels", "one kernel copies a page list; without NVRTC each page is a copy of its own, far slower")
+def copy_kernels(system: System) -> Verdict:
+    """NVRTC, which compiles the copy kernels, can be loaded, and the driver takes what it makes."""
+    if not any(gpu.kind == "cuda" for gpu in system.gpus):
         return not_here(_NO_NVIDIA)
-    # A container sees all cards on the bus, and has the device files of its own.
-    count = sum(node.removeprefix("nvidia").isdecimal() for node in system.gpu_nodes) or count
-    value = system.process.environment.get(_VISIBLE)
+    cuda = system.process.nvidia.cuda if system.process.nvidia is not None else None
+    extra = "pip install 'zerohop[cuda12]'" if cuda is not None and cuda[0] == 12 else "pip install 'zerohop[cuda]'"
+    compiler = system.process.compiler
+    if compiler.version is None:
+        return warn(f"{compiler.why_not}: page lists are copied page by page", extra)
+    told = "NVRTC {}.{}".format(*compiler.version)
+    if cuda is not None and compiler.version[0] > cuda[0]:
+        told += " makes kernels that this driver, of CUDA {}.{}, refuses".format(*cuda)
+        # What it made is kept, and would be found again.
+        return warn(f"{told}: page lists are copied page by page", extra, "rm -f ~/.cache/zerohop/copy-sm*.cubin")
+    return ok(told)
+
+
+def _visible(system: System, variable: str, kind: str) -> Verdict:
+    count = sum(gpu.kind == kind for gpu in system.gpus)
+    if kind == "cuda":
+        # A container sees all cards on the bus, and has the device files of its own.
+        count = sum(node.removeprefix("nvidia").isdecimal() for node in system.gpu_nodes) or count
+    value = system.process.environment.get(variable)
     if value is None:
-        return ok(f"{_VISIBLE} is not set: all are visible")
+        return ok("not set, all GPUs are visible")
     shown: list[str] = []
     for entry in (each.strip() for each in value.split(",")):
         if not _exists(entry, count):
-            # CUDA takes those before the first that it does not know, and says nothing.
-            what = f"'{entry}' in {_VISIBLE}={value} is none of the {count} GPUs here: "
+            # The driver takes those before the first that it does not know, and says nothing.
+            what = f"'{entry}' in '{value}' is none of the {count} GPUs here: "
             what += f"it and all after it are hidden, {len(shown)} visible" if shown else "no GPU is visible"
-            return warn(what, f"unset {_VISIBLE}")
+            return warn(what, f"unset {variable}")
         shown.append(entry)
-    return ok(f"{_VISIBLE}={value}: {len(shown)} of {count}")
-
-
-@check("copy-kernels", "one kernel copies a page list; without cuda-core each page is a copy of its own, far slower")
-def copy_kernels(system: System) -> Verdict:
-    """cuda-core, which compiles the copy kernels, is installed."""
-    if not any(gpu.kind == "cuda" for gpu in system.gpus):
-        return not_here(_NO_NVIDIA)
-    if not system.process.cuda_core:
-        return warn("cuda-core is not installed: page lists are copied page by page", "pip install 'zerohop[cuda]'")
-    return ok("cuda-core is installed")
+    return ok(f"'{value}', {len(shown)} of {count} GPUs")
 
 
 def _library(system: System, kind: str) -> Verdict:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 _IPC_LOCK = 14  # CAP_IPC_LOCK in linux/capability.h
 _LIBRARIES = ("libibverbs.so.1", "libibverbs.so")
-_VARIABLES = ("ZEROHOP_", "RDMAV_", "IBV_", "KUBERNETES_SERVICE_HOST", "container", "CUDA_VISIBLE_DEVICES")
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_VARIABLES = ("ZEROHOP_", "RDMAV_", "IBV_", "KUBERNETES_SERVICE_HOST", "container", *_VISIBLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,14 @@ class Library:
 
 
 @dataclass(frozen=True, slots=True)
+class Compiler:
+    """NVRTC, which compiles the copy kernels: its version, or why there is none here."""
+
+    version: tuple[int, int] | None
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """This process.
 
@@ -58,7 +67,7 @@ class Process:
         gpu_drivers: what `zerohop._native.gpu_drivers()` says: kind of GPU, and why its library cannot be loaded, else
             "".
         nvidia: what NVIDIA's management library tells; None where it was not asked.
-        cuda_core: the Python package that compiles the copy kernels is installed.
+        compiler: NVRTC, as the packages that the copy kernels are compiled with find it.
     """
 
     locks_freely: bool
@@ -71,7 +80,7 @@ class Process:
     verbs: tuple[Mapping[str, Any], ...] | None = None
     fastest: Mapping[str, float] = field(default_factory=dict)
     gpu_drivers: Mapping[str, str] = field(default_factory=dict)
-    cuda_core: bool = False
+    compiler: Compiler = Compiler(None, "not looked for")
     nvidia: Nvidia | None = None
 
 
@@ -93,7 +102,7 @@ def read_process() -> Process:
         verbs=_verbs_devices(),
         fastest={name: speed for name, speed in speeds.items() if speed is not None},
         gpu_drivers=_native.gpu_drivers(),
-        cuda_core=_is_installed("cuda.core"),
+        compiler=find_compiler(),
         nvidia=read_nvidia(),
     )
 
@@ -131,6 +140,23 @@ def _mapped_from(name: str) -> str:
         if Path(path).name.startswith(name):
             return f"/{path}"
     return name
+
+
+def find_compiler() -> Compiler:
+    """Loads NVRTC, as compiling the copy kernels does: that packages are there says nothing of the library.
+
+    It lies in a package of its own, or in a CUDA toolkit.
+    """
+    if not _is_installed("cuda.core"):
+        return Compiler(None, "cuda-core is not installed")
+    try:
+        from cuda.bindings import nvrtc
+
+        code, major, minor = nvrtc.nvrtcVersion()
+    except Exception as error:  # noqa: BLE001 - it loads a library, and says so in its own way when it cannot
+        told = str(error).strip().splitlines() or [type(error).__name__]
+        return Compiler(None, f"cuda-core is installed, and finds no NVRTC ({told[0]})")
+    return Compiler((major, minor)) if int(code) == 0 else Compiler(None, f"NVRTC answers with {code}")
 
 
 def _is_installed(package: str) -> bool:
