@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from . import paths
@@ -18,6 +17,7 @@ from .stays import StaysInProcess
 from .timeouts import seconds_of
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
     from types import TracebackType
 
@@ -429,6 +429,9 @@ class Connection(StaysInProcess):
         In this order. Memory that the other side has not let go of by then stays out of use until its process ends. And
         the peer answers a goodbye by closing its end: what is still in flight then has lost its peer.
         """
+        # Not at the top: nothing of this is needed by whoever only imports.
+        import asyncio
+
         if self._parting is None and self._lost is None:
             self._closing = error
 

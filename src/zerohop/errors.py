@@ -222,7 +222,7 @@ _BY_REASON: dict[int, _Words] = {
         "post the transfer outside of the capture",
     ),
     35: _Words(
-        "registered in part: somebody else in this process has registered some of the memory with the GPU's driver",
+        "host memory registered in part: somebody else in this process has registered some of it with the GPU's driver",
         "have all of it registered there, or none of it; or take memory from ctx.alloc",
     ),
 }

@@ -85,12 +85,15 @@ def ghost_of(sock: socket.socket) -> Ghost | None:
     """The process at the other end of a Unix socket; None when it has ended, and can touch nothing any more."""
     if sock.family != socket.AF_UNIX or sock.fileno() < 0:
         return Ghost(_UNKNOWN)
+    pid, _, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    if pid == os.getpid():
+        # Another Context of this process: its end will be ours.
+        return Ghost(_UNKNOWN)
     try:
         return Ghost(sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD))
     except OSError:
         pass
     try:
-        pid, _, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
         # 0: of another PID namespace.
         return Ghost(os.pidfd_open(pid) if pid > 0 else _UNKNOWN)
     except ProcessLookupError:
