@@ -133,3 +133,24 @@ def test_nobody_who_reads_is_not_waited_for() -> None:
             channel.close()
 
     asyncio.run(main())
+
+
+def test_the_last_words_of_one_that_left_are_heard_by_who_talks_to_it() -> None:
+    """To write to it fails, and that must not hide what it had said."""
+
+    async def main() -> None:
+        here, there = socket.socketpair()
+        leaver, stayer = Channel(there), Channel(here)
+        leaver.post(wire.Released(provider="shm", share=7))
+        leaver.post(wire.Bye(text="leaving"))
+        leaver.close()
+        stayer.post(wire.Release(provider="shm", share=7))
+        stayer.post(wire.Release(provider="shm", share=8))
+        await stayer.flush()
+        heard = [(await stayer.receive())[0] for _ in range(2)]
+        assert heard == [wire.Released(provider="shm", share=7), wire.Bye(text="leaving")]
+        with pytest.raises(ChannelEnded):
+            await stayer.receive()
+        stayer.close()
+
+    asyncio.run(main())

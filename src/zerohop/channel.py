@@ -225,6 +225,10 @@ class Channel:
             except (BlockingIOError, InterruptedError):
                 self._loop.add_writer(self._sock.fileno(), self._pump)
                 return
+            except (BrokenPipeError, ConnectionResetError):
+                # What the other side had said before it left is still to be read; whoever reads learns of the end.
+                self._forget_outgoing()
+                break
             except OSError as error:
                 self._end(f"the connection broke: {error.strerror}")
                 return
@@ -242,14 +246,18 @@ class Channel:
             return
         self._ended = why
         self._forget_socket()
-        for _, fds in self._outgoing:
-            _close_all(fds)
-        self._outgoing.clear()
+        self._forget_outgoing()
         for batch in self._batches:
             _close_all(batch or [])
         self._batches.clear()
         _wake(self._readable)
         _wake(self._flushed)
+
+    def _forget_outgoing(self) -> None:
+        for _, fds in self._outgoing:
+            _close_all(fds)
+        self._outgoing.clear()
+        self._queued = 0
 
     def _forget_socket(self) -> None:
         if self._sock.fileno() >= 0 and not self._loop.is_closed():
