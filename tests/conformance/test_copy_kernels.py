@@ -38,7 +38,7 @@ def test_without_kernels(
     open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Pages are copied one by one, and both the log and `explain` say so, with what is missing."""
-    monkeypatch.setattr(kernels, "image", lambda _: (None, "there is no compiler"))
+    monkeypatch.setattr(kernels, "image", lambda *_, **__: (None, "there is no compiler"))
     options = Options(sim_devices=0, providers=("p2p",))
     with caplog.at_level(logging.WARNING, logger="zerohop"):
         details = _moved(open_context(options), open_context(options))

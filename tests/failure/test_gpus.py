@@ -83,10 +83,10 @@ class Still:
         holder.notification(timeout=math.inf).wait_on(self.number)
 
     def release(self) -> None:
-        """To be called in any case: nothing else lets the stream go."""
+        """To be called in any case: nothing else lets the stream go. What was held up by it has ended then, too."""
         self._holder.close()
         with self._driver.current():
-            assert self._driver.library.cuStreamSynchronize(self._stream) == 0
+            assert self._driver.library.cuCtxSynchronize() == 0
 
     def close(self) -> None:
         self.release()

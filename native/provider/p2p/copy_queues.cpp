@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <functional>
 #include <mutex>
+#include <sys/types.h>
+#include <unistd.h>
+#include <vector>
 
 namespace zerohop::p2p {
 
@@ -24,6 +27,24 @@ constexpr uint64_t kFollowers = 4;
 uint64_t followers_of_each(size_t devices) {
     const size_t left = kRings > 2 * devices ? kRings - 2 * devices : 0;
     return std::clamp<uint64_t>(left / std::max<size_t>(devices, 1), 1, kFollowers);
+}
+
+struct LeftLane {
+    std::array<std::unique_ptr<CopyQueue>, kRings> queues;
+    std::unique_ptr<NotifyOutbox> outbox;
+};
+
+// Of this process; a forked child has no part in what its parent's devices do.
+struct Leftovers {
+    const pid_t process = ::getpid();
+    std::mutex mutex;
+    std::vector<LeftLane> lanes;
+    std::atomic<size_t> count{0};
+};
+
+Leftovers& leftovers() {
+    static auto* const all = new Leftovers; // used by destructors at exit
+    return *all;
 }
 
 } // namespace
@@ -87,10 +108,40 @@ uint64_t CopyQueues::look_in_ns(uint64_t now, bool attended, bool peer_sleeps) c
     return look_in;
 }
 
-void CopyQueues::leave() {
-    for (std::unique_ptr<CopyQueue>& queue : queues_) {
-        [[maybe_unused]] const CopyQueue* const left = queue.release();
+void CopyQueues::leave(std::unique_ptr<NotifyOutbox> outbox) {
+    Leftovers& all = leftovers();
+    const std::lock_guard lock(all.mutex);
+    all.lanes.push_back({std::move(queues_), std::move(outbox)});
+    all.count.store(all.lanes.size(), std::memory_order_release);
+}
+
+void CopyQueues::sweep() {
+    Leftovers& all = leftovers();
+    if (all.count.load(std::memory_order_acquire) == 0 || all.process != ::getpid()) {
+        return;
     }
+    std::vector<PeerCopy> ended; // lets go of memory: outside the lock
+    std::vector<LeftLane> gone;
+    const std::unique_lock lock(all.mutex, std::try_to_lock);
+    if (!lock.owns_lock()) {
+        return;
+    }
+    for (LeftLane& lane : all.lanes) {
+        bool busy = false;
+        for (const std::unique_ptr<CopyQueue>& queue : lane.queues) {
+            if (queue) {
+                const std::lock_guard queue_lock(queue->lock());
+                queue->reap(ended);
+                busy = busy || queue->size() != 0;
+            }
+        }
+        if (!busy) {
+            gone.push_back(std::move(lane));
+            lane.outbox.reset();
+        }
+    }
+    std::erase_if(all.lanes, [](const LeftLane& lane) { return lane.outbox == nullptr; });
+    all.count.store(all.lanes.size(), std::memory_order_release);
 }
 
 } // namespace zerohop::p2p

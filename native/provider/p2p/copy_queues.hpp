@@ -38,8 +38,11 @@ public:
             f(*queues_[index]);
         }
     }
-    // They stay for as long as the process, with all that is queued.
-    void leave();
+    // A device has not come to what is queued, because a stream of the user's holds it up, and has the memory until
+    // then, and the notifications that it writes: they outlive the lane.
+    void leave(std::unique_ptr<NotifyOutbox> outbox);
+    // Lets go of what was left so and has ended since. To be called now and then.
+    static void sweep();
 
 private:
     Accelerators& accelerators_;

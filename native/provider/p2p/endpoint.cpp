@@ -39,13 +39,16 @@ P2pEndpoint::P2pEndpoint(Engine& engine, std::shared_ptr<Peer> peer)
     streaming_hint = true;
 }
 
-// A device that has not come to what was queued, because a stream of the user's holds it up, still has the memory, and
-// writes the notifications: all that stays for as long as the process.
 P2pEndpoint::~P2pEndpoint() {
     if (queues_.any_busy()) {
-        queues_.leave();
-        [[maybe_unused]] const NotifyOutbox* const left = outbox_.release();
+        queues_.leave(std::move(outbox_));
     }
+    CopyQueues::sweep();
+}
+
+void P2pEndpoint::tick(uint64_t now) {
+    FramedEndpoint::tick(now);
+    CopyQueues::sweep();
 }
 
 Limits P2pEndpoint::limits() const {

@@ -36,6 +36,7 @@ public:
     bool idle() const override;
     bool quiet() const override;
     void quiesce() override;
+    void tick(uint64_t now) override;
     void prepare(const Route& route) override;
     std::optional<Held> hold(const OpRef& op, const accel::Driver& driver, uint64_t native_stream) override;
     void each_statistic(void (*visit)(void*, const char*, uint64_t), void* context) const override;
