@@ -126,21 +126,22 @@ void CopyQueues::sweep() {
     if (!lock.owns_lock()) {
         return;
     }
-    for (LeftLane& lane : all.lanes) {
+    for (auto lane = all.lanes.begin(); lane != all.lanes.end();) {
         bool busy = false;
-        for (const std::unique_ptr<CopyQueue>& queue : lane.queues) {
+        for (const std::unique_ptr<CopyQueue>& queue : lane->queues) {
             if (queue) {
                 const std::lock_guard queue_lock(queue->lock());
                 queue->reap(ended);
                 busy = busy || queue->size() != 0;
             }
         }
-        if (!busy) {
-            gone.push_back(std::move(lane));
-            lane.outbox.reset();
+        if (busy) {
+            ++lane;
+        } else {
+            gone.push_back(std::move(*lane));
+            lane = all.lanes.erase(lane);
         }
     }
-    std::erase_if(all.lanes, [](const LeftLane& lane) { return lane.outbox == nullptr; });
     all.count.store(all.lanes.size(), std::memory_order_release);
 }
 
