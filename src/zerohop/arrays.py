@@ -10,7 +10,7 @@ import numpy as np
 from ._native import array_of_bytes
 from .errors import Unsupported
 from .inputs import HOST
-from .registry import Export
+from .registration import Export
 
 if TYPE_CHECKING:
     from typing_extensions import CapsuleType

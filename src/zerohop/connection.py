@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .memory import Memory, View
     from .operation import Operation
     from .paths import Cost
-    from .registry import Registration
+    from .registration import Registration
     from .remote_buffer import Share
     from .routes import Import, Route
     from .session import Session

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .channel import Channel
     from .connection import Connection
     from .context import Context
-    from .registry import Registration
+    from .registration import Registration
     from .remote_buffer import Share
 
 SHM: Final = "shm"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import CapsuleType, Self
 
     from .context import Context
-    from .registry import Registration
+    from .registration import Registration
     from .routes import Route
     from .shares import LocalShare
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from ._native import Engine
     from .context import Context
-    from .registry import Registration, Registry
+    from .registration import Registration
+    from .registry import Registry
 
 # What torch gives its own tensors, and more than any kernel asks for.
 ALIGNMENT: Final = 512

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .connection import Connection
     from .lane import Lane
     from .paths import Explanation
-    from .registry import Registration
+    from .registration import Registration
     from .remote_buffer import Share
 
 # Beyond this many the oldest go, and come back when they are needed again.

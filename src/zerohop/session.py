@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .context import Context
     from .ghosts import Ghost
     from .lane import Lane
-    from .registry import Registration
+    from .registration import Registration
     from .remote_buffer import Share
 
 # Seconds until a peer that came in must have agreed on a lane; whoever dials waits as long as its operations do.

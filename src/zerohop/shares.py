@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .connection import Connection
     from .ghosts import Ghost
     from .memory import Memory
-    from .registry import Parting, Registration
+    from .registration import Parting, Registration
 
     # Who has imported a share, and over which provider: a peer may have it twice.
     Importer: TypeAlias = tuple[Connection, str]

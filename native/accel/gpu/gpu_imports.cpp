@@ -85,7 +85,7 @@ public:
         : devices_(devices), api_(devices.front()->api), offset_(exported.offset) {
         try {
             map(exported);
-        } catch (...) {
+        } catch (...) { // no destructor runs
             unmap();
             throw;
         }

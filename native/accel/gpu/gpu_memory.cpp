@@ -178,7 +178,7 @@ Exported export_memory(const Devices& devices, uint64_t address, size_t nbytes) 
         exported.form = kind + "-" + kFd;
         try {
             export_pieces(devices, first, address + nbytes, exported);
-        } catch (...) {
+        } catch (...) { // the descriptors are nobody's yet
             close_all(exported);
             throw;
         }

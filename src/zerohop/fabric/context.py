@@ -17,7 +17,7 @@ from zerohop.inputs import DEVICE_BY_ADDRESS, HOST
 from zerohop.machine import choose_gid, choose_nics, has_gid, parse_nic_filter, process_numa_node, read_rdma_devices
 from zerohop.machine.nic_filter import NicFilter
 from zerohop.memory import RIGHTS, Memory, View
-from zerohop.registry import Export
+from zerohop.registration import Export
 
 if TYPE_CHECKING:
     from zerohop._native import Engine, FabricDevice

@@ -1,0 +1,89 @@
+"""A registered allocation, what belongs to it, and what holds on to it."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from .setbacks import Setbacks
+
+if TYPE_CHECKING:
+    from ._native import Region
+    from .registry import Registry
+    from .routes import Route
+
+
+class Registration:
+    """One native region and what belongs to it. Memories of the same allocation share it."""
+
+    __slots__ = (
+        "__weakref__",
+        "address",
+        "closed",
+        "device",
+        "exports",
+        "fd_offset",
+        "how",
+        "local_keys",
+        "nbytes",
+        "ours",
+        "owner",
+        "readonly",
+        "region",
+        "routes",
+        "unregistrable",
+    )
+
+    def __init__(self, region: Region, device: str, fd_offset: int, *, readonly: bool, ours: bool = False) -> None:
+        self.region = region
+        self.address = region.address
+        self.nbytes = region.nbytes
+        self.device = device
+        self.fd_offset = fd_offset
+        self.readonly = readonly
+        # Allocated by this Context, so that nobody else is given it once it is closed.
+        self.ours = ours
+        self.closed = False
+        # Arrays that show its bytes; memory of ours stays mapped until they are gone.
+        self.exports: set[weakref.ref[Export]] = set()
+        # By whose life it is cached.
+        self.owner: weakref.ref[Any] | None = None
+        # By number of a NIC's domain: the key by which the NIC knows the memory, how it was registered, or why it could
+        # not be.
+        self.local_keys: dict[int, int] = {}
+        self.how: dict[int, str] = {}
+        self.unregistrable: Setbacks[int] = Setbacks()
+        # By RemoteBuffer key. A route that has gone stale is recognised by the call that uses it.
+        self.routes: dict[bytes, Route] = {}
+
+    @property
+    def shareable(self) -> bool:
+        """Whether peers on this host can map it."""
+        return self.region.shareable
+
+
+class Export:
+    """What an array that was made of a Memory holds on to."""
+
+    __slots__ = ("__weakref__", "_keep", "_region")
+
+    def __init__(self, registry: Registry, registration: Registration, keep: object) -> None:
+        self._region = registration.region
+        self._keep = keep
+
+        def gone(reference: weakref.ref[Export]) -> None:
+            registration.exports.discard(reference)
+            # The region may have waited for this only.
+            registry.drain()
+
+        registration.exports.add(weakref.ref(self, gone))
+
+
+class Parting:
+    """What a Memory kept alive that is being closed, and of which registration it is."""
+
+    __slots__ = ("keep", "registration")
+
+    def __init__(self, registration: Registration, keep: object) -> None:
+        self.registration = registration
+        self.keep = keep
