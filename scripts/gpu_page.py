@@ -43,6 +43,9 @@ How rows are measured is told in [benchmarks.md](benchmarks.md).
 "expandable": memory of PyTorch's expandable segments; all other is `cudaMalloc`'s. RdmaTransport's column is what the
 documentation of torchcomms gives, over a NIC of 400 Gb/s between two hosts: **a different fabric** than NVLink, and the
 comparison says what a user gains on one host, not how the two libraries compare.
+
+Processes that share one GPU take turns on it, and a turn lasts: `write_notify`, which is measured there and back, has
+no floor there.
 """
 
 

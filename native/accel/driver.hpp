@@ -1,8 +1,8 @@
 // The contract of an accelerator driver: what the data plane needs from a GPU, and nothing else.
 //
-// Drivers return errors as values; nothing aborts, exits or throws. Every method may be called from any thread.
-// Copies are stream-ordered and asynchronous: a Stream runs its commands in the order they were queued, and
-// different streams run at the same time.
+// Drivers return errors as values; nothing aborts, exits or throws. Every method may be called from any thread, and
+// none waits for what is queued on streams: drivers leave calls that do to IdleCalls. Copies are stream-ordered and
+// asynchronous: a Stream runs its commands in the order they were queued, and different streams run at the same time.
 #pragma once
 
 #include "engine/status.hpp"
@@ -80,7 +80,7 @@ struct Exported {
 };
 
 // A range of another process's device memory, mapped here. The driver keeps it while somebody holds it; drop it only
-// when no copy uses it any more.
+// when no copy uses it any more. IdleCalls tells when a dropped one is not mapped any more.
 class Imported {
 public:
     virtual ~Imported() = default;
@@ -153,8 +153,8 @@ public:
     [[nodiscard]] virtual DeviceFacts facts() const = 0;
     // Zero-filled? No: contents are undefined, as on a GPU. `address` is set on success only.
     virtual Outcome alloc(size_t nbytes, uint64_t& address) = 0;
-    // Waits for no copy: freeing memory with copies in flight is the caller's error, which the engine prevents by
-    // its pins. Unknown addresses give access_denied.
+    // Freeing memory with copies in flight is the caller's error, which the engine prevents by its pins. A GPU has the
+    // memory back once nothing is queued on its streams any more.
     virtual Outcome free(uint64_t address) = 0;
     // A fresh stream of its own, or nullptr, and why: the device is lost, or out of memory.
     [[nodiscard]] virtual std::unique_ptr<Stream> stream(Outcome& why) = 0;
@@ -193,7 +193,10 @@ public:
     // address; the pages must stay until `unregister_host`. Pages that this process may not write are taken where the
     // device takes such.
     virtual Outcome register_host(void* address, size_t nbytes, bool writable) = 0;
-    virtual Outcome unregister_host(void* address) = 0;
+    // Does not wait for the devices: they may know the memory for a while yet, which IdleCalls tells of. `pages`
+    // stays alive until they do not.
+    virtual Outcome unregister_host(void* address, std::shared_ptr<void> pages) = 0;
+    Outcome unregister_host(void* address) { return unregister_host(address, nullptr); }
 };
 
 } // namespace zerohop::accel

@@ -83,6 +83,7 @@ struct PyMapping {
 struct PyPeerMemory {
     std::shared_ptr<p2p::PeerMemory> memory; // null once closed and let go
     uint64_t nbytes = 0;
+    uint64_t release = 0; // by which it is not mapped any more
 
     // Throws NativeError after close().
     const std::shared_ptr<p2p::PeerMemory>& get() const;

@@ -131,12 +131,14 @@ void def_devices(nb::module_& m, nb::class_<Engine>& engine) {
         .def(
             "hold_stream",
             [](Engine& self, const PyOp& op, const PyEndpoint* lane, int device, uint64_t stream) {
+                const Released release; // it may wait for a call of the driver's
                 self.hold_stream(op.op, lane == nullptr ? nullptr : lane->endpoint.get(), device, stream);
             },
             nb::arg("op"), nb::arg("lane").none(), nb::arg("device"), nb::arg("stream"))
         .def(
             "hold_stream_for_notification",
             [](Engine& self, const PyOp& op, int device, uint64_t stream) {
+                const Released release;
                 self.hold_stream_for_notification(op.op, device, stream);
             },
             nb::arg("op"), nb::arg("device"), nb::arg("stream"))

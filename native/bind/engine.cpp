@@ -56,7 +56,13 @@ PyRegion alloc(const std::shared_ptr<Engine>& engine, uint64_t nbytes, int devic
     if (device == kHostDevice) {
         return own(engine, Region::allocate_host(nbytes));
     }
-    return own(engine, Region::allocate_device(device_at(*engine, device), device, nbytes));
+    const auto on = device_at(*engine, device);
+    std::shared_ptr<Region> region;
+    {
+        const Released release; // where the device is full it waits for what is being freed
+        region = Region::allocate_device(on, device, nbytes);
+    }
+    return own(engine, region);
 }
 
 uint64_t route(const std::shared_ptr<Engine>& engine, const PyEndpoint& endpoint, const PyRegion& region,

@@ -112,22 +112,42 @@ void register_memory(nb::module_& m) {
         .def_prop_ro("shareable", [](const PyRegion& self) { return self.region && self.region->fd() >= 0; })
         .def_prop_ro("fd", [](const PyRegion& self) { return self.region ? self.region->fd() : -1; })
         .def_prop_ro("fd_offset", [](const PyRegion& self) { return self.region ? self.region->fd_offset() : 0; })
+        .def_prop_ro("known_to_devices",
+                     [](const PyRegion& self) { return self.region && self.region->known_to_devices(); })
         .def_prop_ro("pins", [](const PyRegion& self) { return self.region ? self.region->pins() : 0; })
-        .def("close",
-             [](PyRegion& self) {
-                 std::shared_ptr<Region> region = self.region;
-                 if (!region) {
-                     return true;
-                 }
-                 if (!region->close()) {
-                     return false;
-                 }
-                 self.region.reset();
-                 const Released release; // see let_go
-                 region->deregister();
-                 region.reset();
-                 return true;
-             })
+        .def(
+            "close",
+            [](PyRegion& self, bool wait) {
+                std::shared_ptr<Region> region = self.region;
+                if (!region) {
+                    return true;
+                }
+                if (!region->close()) {
+                    return false;
+                }
+                {
+                    const Released release;
+                    if (!region->deregister(wait)) {
+                        return false;
+                    }
+                }
+                self.region.reset();
+                return true;
+            },
+            nb::arg("wait") = false,
+            "No operation begins with it any more; True once none is left that did before, and no device or NIC knows "
+            "it. Call again then; with wait, devices are waited for.")
+        .def(
+            "deregister",
+            [](PyRegion& self, bool wait) {
+                // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): ours, while others may close it
+                const std::shared_ptr<Region> region = self.region;
+                const Released release;
+                return !region || region->deregister(wait);
+            },
+            nb::arg("wait") = false,
+            "No device or NIC knows it any more, while it stays for those who hold it; False where one still does; "
+            "with wait, they are waited for.")
         .def("read", &read, nb::arg("offset"), nb::arg("nbytes"))
         .def("write", &write, nb::arg("offset"), nb::arg("data"));
 

@@ -1,7 +1,9 @@
 // Memory of devices that goes from one process to another: exported here, imported there.
 #include "provider/p2p/peer_memory.hpp"
 
+#include "accel/idle_calls.hpp"
 #include "bind/common.hpp"
+#include "engine/clock.hpp"
 
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -23,7 +25,7 @@ const std::shared_ptr<p2p::PeerMemory>& PyPeerMemory::get() const {
 
 namespace {
 
-using Pieces = std::vector<std::pair<uint64_t, nb::bytes>>;
+constexpr uint64_t kPatience = 2 * kMillisecond; // more than a device takes that has nothing to do
 
 // (form, device, process, address, offset, bytes, pieces, descriptors), as the owner's side tells it.
 nb::tuple export_share(Engine& engine, uint64_t share_id) {
@@ -102,15 +104,20 @@ void register_peer_memory(nb::module_& m) {
         .def(
             "close",
             [](PyPeerMemory& self) {
+                accel::IdleCalls& calls = accel::IdleCalls::of_process();
                 std::shared_ptr<p2p::PeerMemory> memory = self.memory;
                 if (memory && !memory->close()) {
                     return false;
                 }
+                const bool first = memory != nullptr;
                 self.memory.reset();
-                let_go(memory); // now: its owner is told next, and may free it
-                return true;
+                let_go(memory);
+                self.release = first ? calls.last() : self.release;
+                const Released release;
+                return calls.done(self.release, first ? kPatience : 0); // its owner is told next, and may free it
             },
-            "No operation begins with it any more; True once none is left that did before.");
+            "No operation begins with it any more; True once none is left that did before, and it is not mapped here "
+            "any more. Call again then.");
 }
 
 void def_peer_memory(nb::class_<Engine>& engine) {

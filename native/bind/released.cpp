@@ -1,5 +1,6 @@
 #include "bind/released.hpp"
 
+#include "accel/idle_calls.hpp"
 #include "engine/clock.hpp"
 
 #include <atomic>
@@ -33,6 +34,9 @@ Released::~Released() {
 
 void Released::interpreter_exits(uint64_t limit_ns) {
     PyThreadState* const state = PyEval_SaveThread();
+    accel::IdleCalls& calls = accel::IdleCalls::of_process();
+    (void)calls.done(calls.last(), limit_ns);
+    calls.end();
     for (const uint64_t limit = now_ns() + limit_ns; inside.load(std::memory_order_relaxed) != 0 && now_ns() < limit;) {
         std::this_thread::sleep_for(kLook);
     }

@@ -1,4 +1,5 @@
 // Streams of the user's and operations of ours: which waits for which.
+#include "accel/idle_calls.hpp"
 #include "engine/engine.hpp"
 
 #include <atomic>
@@ -70,6 +71,7 @@ void Engine::hold_stream(const OpRef& op, Endpoint* lane, int device, uint64_t n
     if (!op || op->done()) {
         return;
     }
+    const accel::IdleCalls::Hold none_under_way; // which would be waited for under the locks of the lane
     if (lane != nullptr) {
         if (const std::optional<Endpoint::Held> held = lane->hold(op, *driver, native_stream)) {
             if (!held->why.ok() && !op->done()) {

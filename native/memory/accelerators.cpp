@@ -3,8 +3,8 @@
 namespace zerohop {
 
 HostRegistration::HostRegistration(const std::vector<std::shared_ptr<accel::Driver>>& drivers, void* address,
-                                   size_t nbytes, bool writable)
-    : address_(address) {
+                                   size_t nbytes, bool writable, std::shared_ptr<void> pages)
+    : address_(address), pages_(std::move(pages)) {
     for (const auto& driver : drivers) {
         const Outcome outcome = driver->register_host(address, nbytes, writable);
         if (!outcome.ok()) {
@@ -21,7 +21,7 @@ HostRegistration::~HostRegistration() {
 
 void HostRegistration::give_back() {
     for (const auto& driver : drivers_) {
-        [[maybe_unused]] const Outcome outcome = driver->unregister_host(address_); // a lost device has none
+        [[maybe_unused]] const Outcome outcome = driver->unregister_host(address_, pages_); // a lost device has none
     }
     drivers_.clear();
 }

@@ -16,9 +16,10 @@ namespace zerohop {
 // Host memory that devices copy to and from by themselves, for as long as this lives.
 class HostRegistration {
 public:
-    // With each of the drivers. Throws NativeError, with nothing registered.
+    // With each of the drivers. `pages`, where given, stays alive until they have let go of it, which may be after
+    // this. Throws NativeError, with nothing registered.
     HostRegistration(const std::vector<std::shared_ptr<accel::Driver>>& drivers, void* address, size_t nbytes,
-                     bool writable = true);
+                     bool writable = true, std::shared_ptr<void> pages = nullptr);
     ~HostRegistration();
     HostRegistration(const HostRegistration&) = delete;
     HostRegistration& operator=(const HostRegistration&) = delete;
@@ -27,6 +28,7 @@ private:
     void give_back();
     std::vector<std::shared_ptr<accel::Driver>> drivers_;
     void* const address_;
+    const std::shared_ptr<void> pages_;
 };
 
 class Accelerators {

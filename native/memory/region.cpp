@@ -1,5 +1,7 @@
 #include "memory/region.hpp"
 
+#include "accel/idle_calls.hpp"
+#include "engine/clock.hpp"
 #include "engine/status.hpp"
 #include "memory/accelerators.hpp"
 
@@ -17,6 +19,7 @@ namespace zerohop {
 
 namespace {
 
+constexpr uint64_t kPatience = 2 * kMillisecond;                 // more than a device takes that has nothing to do
 [[maybe_unused]] constexpr size_t kPopulateBytes = 256ULL << 20; // some 10 ms
 
 [[noreturn]] void raise_errno(const std::string& what, int error) {
@@ -79,7 +82,7 @@ std::shared_ptr<Region> Region::allocate_host(size_t nbytes) {
     if (base == MAP_FAILED) {
         raise_errno("cannot map shared memory of " + std::to_string(nbytes) + " bytes", errno);
     }
-    region->mapped_bytes_ = mapped;
+    region->pages_ = std::shared_ptr<void>(base, [mapped](void* pages) { munmap(pages, mapped); });
     region->address_ = reinterpret_cast<uint64_t>(base);
     region->nbytes_ = nbytes;
     return region;
@@ -137,27 +140,46 @@ void Region::register_with_devices(Accelerators& accelerators) {
         return;
     }
     const std::lock_guard lock(registrations_mutex_);
+    if (closed()) {
+        throw NativeError(Status::closed, Reason::none, "the memory is closed");
+    }
     if (!device_registration_) {
-        device_registration_ = std::make_shared<HostRegistration>(accelerators.in_use(), host(), nbytes_, !readonly_);
+        device_registration_ =
+            std::make_shared<HostRegistration>(accelerators.in_use(), host(), nbytes_, !readonly_, pages_);
+        known_to_devices_.store(true, std::memory_order_release);
     }
 }
 
-void Region::deregister() {
+bool Region::deregister(bool wait) {
+    accel::IdleCalls& calls = accel::IdleCalls::of_process();
     std::vector<std::shared_ptr<Registration>> ended; // outside the lock
-    std::shared_ptr<HostRegistration> with_devices;
-    const std::lock_guard lock(registrations_mutex_);
-    ended.swap(own_registrations_);
-    with_devices.swap(device_registration_);
+    bool first = false;
+    uint64_t release = 0;
+    {
+        const std::lock_guard lock(registrations_mutex_);
+        ended.swap(own_registrations_);
+        first = device_registration_ != nullptr;
+        if (first) {
+            device_registration_.reset();
+            known_to_devices_.store(false, std::memory_order_release);
+            release_ = calls.last();
+        }
+        release = release_;
+    }
+    if (pages_ != nullptr) {
+        return true;
+    }
+    if (wait) {
+        calls.wait(release);
+    }
+    return calls.done(release, first ? kPatience : 0);
 }
 
 Region::~Region() {
     own_registrations_.clear();
-    device_registration_.reset(); // before the pages go
     if (owner_) {
         // A lost device has nothing left to free; there is nobody to tell.
         [[maybe_unused]] const Outcome outcome = owner_->free(address_);
-    } else if (mapped_bytes_ != 0) {
-        munmap(reinterpret_cast<void*>(address_), mapped_bytes_);
     }
 }
 

@@ -6,6 +6,7 @@
 #include "memory/pinned.hpp"
 #include "memory/registration.hpp"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -54,8 +55,12 @@ public:
     [[nodiscard]] std::shared_ptr<Registration> registration(int domain, uint8_t rights, const MakeRegistration& make);
     // Has the devices copy to and from it by themselves; host memory, once. Throws NativeError.
     void register_with_devices(Accelerators& accelerators);
-    // Ends those that are kept. To be called once close() has returned true, before the memory goes.
-    void deregister();
+    [[nodiscard]] bool known_to_devices() const { return known_to_devices_.load(std::memory_order_acquire); }
+    // Ends those that are kept, of memory that is not part of another. To be called once close() has returned true, and
+    // again until it has, too, before the memory goes: devices may know host memory for as long as something is queued
+    // on their streams. Memory of our own needs no second call: it stays for as long as that. With `wait` it returns
+    // when it is true.
+    [[nodiscard]] bool deregister(bool wait = false);
 
 private:
     Region() = default;
@@ -71,13 +76,15 @@ private:
     bool readonly_ = false;
     Descriptor backing_;
     uint64_t fd_offset_ = 0;
-    size_t mapped_bytes_ = 0;              // ours to unmap
+    std::shared_ptr<void> pages_;          // ours
     std::shared_ptr<accel::Device> owner_; // ours to free
     Pin<Region> whole_;
     std::mutex registrations_mutex_;
     std::vector<Registered> registrations_;
     std::vector<std::shared_ptr<Registration>> own_registrations_;
     std::shared_ptr<HostRegistration> device_registration_;
+    std::atomic<bool> known_to_devices_{false};
+    uint64_t release_ = 0; // by which devices know it no more
 };
 
 // Part of a peer's shared memory, mapped here. close() drains; the mapping goes with the last reference.

@@ -20,14 +20,6 @@ StagingBuffer::~StagingBuffer() {
     }
 }
 
-StagingPool::~StagingPool() {
-    if (base_ == nullptr) {
-        return;
-    }
-    registration_.reset();
-    munmap(base_, kStagingBytes * kStagingBuffers);
-}
-
 StagingBuffer StagingPool::try_acquire() {
     const std::lock_guard lock(lock_);
     if (base_ == nullptr) {
@@ -36,15 +28,16 @@ StagingBuffer StagingPool::try_acquire() {
         if (base == MAP_FAILED) {
             return {};
         }
-        base_ = static_cast<std::byte*>(base);
+        const auto unmap = [](std::byte* pages) { munmap(pages, kStagingBytes * kStagingBuffers); };
+        base_ = std::shared_ptr<std::byte>(static_cast<std::byte*>(base), unmap);
         try {
-            registration_ =
-                std::make_unique<HostRegistration>(accelerators_.in_use(), base_, kStagingBytes * kStagingBuffers);
+            registration_ = std::make_unique<HostRegistration>(accelerators_.in_use(), base,
+                                                               kStagingBytes * kStagingBuffers, true, base_);
         } catch (const NativeError&) {
             registration_.reset(); // unregistered memory still copies correctly, only slower
         }
         for (size_t i = kStagingBuffers; i-- > 0;) {
-            free_.push_back(base_ + i * kStagingBytes);
+            free_.push_back(base_.get() + i * kStagingBytes);
         }
     }
     if (free_.empty()) {

@@ -37,7 +37,6 @@ private:
 class StagingPool : public std::enable_shared_from_this<StagingPool> {
 public:
     explicit StagingPool(Accelerators& accelerators) : accelerators_(accelerators) {}
-    ~StagingPool();
 
     // Empty when all buffers are in use: the caller comes back later. The memory is mapped on first use.
     [[nodiscard]] StagingBuffer try_acquire();
@@ -48,7 +47,7 @@ private:
 
     Accelerators& accelerators_; // asked on first use only
     SpinLock lock_;
-    std::byte* base_ = nullptr;
+    std::shared_ptr<std::byte> base_;
     std::unique_ptr<HostRegistration> registration_; // none: unregistered memory copies correctly, only slower
     std::vector<std::byte*> free_;
 };

@@ -193,8 +193,19 @@ class Region:
     @property
     def fd_offset(self) -> int: ...
     @property
+    def known_to_devices(self) -> bool: ...
+    @property
     def pins(self) -> int: ...
-    def close(self) -> bool: ...
+    def close(self, wait: bool = False) -> bool:
+        """
+        No operation begins with it any more; True once none is left that did before, and no device or NIC knows it. Call again then; with wait, devices are waited for.
+        """
+
+    def deregister(self, wait: bool = False) -> bool:
+        """
+        No device or NIC knows it any more, while it stays for those who hold it; False where one still does; with wait, they are waited for.
+        """
+
     def read(self, offset: int, nbytes: int) -> bytes: ...
     def write(self, offset: int, data: bytes) -> None: ...
 
@@ -212,7 +223,7 @@ class PeerMemory:
     def nbytes(self) -> int: ...
     def close(self) -> bool:
         """
-        No operation begins with it any more; True once none is left that did before.
+        No operation begins with it any more; True once none is left that did before, and it is not mapped here any more. Call again then.
         """
 
 class Domain:

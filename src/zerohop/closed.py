@@ -29,10 +29,14 @@ class _Region:
 
     fd = -1
     pins = 0
+    known_to_devices = False
     shareable = False
     read = write = staticmethod(refuse)
 
-    def close(self) -> bool:
+    def close(self, _wait: bool = False) -> bool:
+        return True
+
+    def deregister(self, _wait: bool = False) -> bool:
         return True
 
 

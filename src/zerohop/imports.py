@@ -18,7 +18,7 @@ from . import wire
 from ._native import NativeError, Reason, RemoteKeys, Status
 from .channel import copies_of
 from .deferred import patience, settled
-from .errors import ProtocolError, ZerohopError, again, from_native
+from .errors import ProtocolError, ZerohopError, again, from_native, silent_error
 from .fabrics import VERBS
 from .routes import Import
 from .setbacks import lasts
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 SHM: Final = "shm"
 P2P: Final = "p2p"
 _WRITE: Final = 2
+_LEAVING: Final = (
+    "what this process had of that memory is still mapped, because a copy is under way or a stream of a GPU here waits"
+)
 # How long a side that leaves waits for what is still being copied.
 LAST_COPIES_S: Final = 0.5
 # What an owner that cannot give memory out in one way says; there may be another.
@@ -71,7 +74,8 @@ class Imports:
         Raises:
             AccessDenied: the owner does not allow it.
             PeerLost: it is gone.
-            DeadlineExceeded: it does not answer before the operation's deadline; the request stays under way.
+            DeadlineExceeded: it does not answer before the operation's deadline, or what was had of it is still being
+                let go of; the request stays under way.
             Closed: this side is leaving.
         """
         if self._connection._closing is not None:
@@ -83,6 +87,12 @@ class Imports:
             task.add_done_callback(lambda _: self._importing.pop(key, None))
             # Whoever waited may be gone by the time it fails.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        leaving, limit = self._leaving.get((provider, share.share_id)), patience()
+        if leaving is not None and limit is not None:
+            # Not until the operation's deadline, so that there is time to say what it was.
+            await asyncio.wait([task, leaving], timeout=0.9 * limit, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done() and not leaving.done():
+                raise silent_error(self._connection.peer, _LEAVING)
         await settled(task, self._connection, patience())
 
     def replied(self, reply: wire.ImportReply, fds: list[int]) -> None:
@@ -116,9 +126,10 @@ class Imports:
     async def make_ready(self, imported: Import, share: Share, registration: Registration) -> None:
         """Have a device here reach the memory behind the peer's share and that here, or note why none can."""
         context = self._context
-        await context._control.aside(context._load_kernels)
         try:
-            await context._control.aside(imported.make_ready, context._engine, registration)
+            await context._control.aside(
+                imported.make_ready, context._engine, registration, context._kernels, context._registry.last_references
+            )
         except NativeError as error:
             if imported.closed:
                 return  # given back meanwhile; whoever still wants it asks anew

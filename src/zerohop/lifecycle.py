@@ -78,10 +78,6 @@ class Lifecycle(Writer):
         self._spin_ns = int(settings.spin_us * 1000)
         self._scratch: Memory | None = None
         self._draining = False
-        self._loading = threading.Lock()
-        self._kernels_loaded = False
-        # Why GPUs copy page by page; empty where they do not, or nobody has tried.
-        self._why_no_kernels = ""
         self._closing = threading.Lock()
         # What the control thread has still to post, by the peer that it goes to.
         self._deferred: dict[Deferred[Any], str] = {}
@@ -96,6 +92,7 @@ class Lifecycle(Writer):
         from .aio import Loops
         from .control import ControlThread
         from .handshake import Identity
+        from .kernels.loading import CopyKernels
         from .listener import Listeners
         from .peers import Peers
 
@@ -125,9 +122,10 @@ class Lifecycle(Writer):
             if isinstance(error, NativeError):
                 raise from_native(*error.args, operation="open") from None
             raise
-        self._registry = Registry(self._engine, self._drain_soon)
-        self._shares = Shares(self._engine, self.id, self.url, self._ask_back)
-        self._routes = Routes(self._engine, settings.require)
+        self._kernels = CopyKernels(self._engine, self._kernels_came_late)
+        self._registry = Registry(self._engine, self._drain_soon, self._kernels.begin)
+        self._shares = Shares(self._engine, self.id, self.url, self._ask_back, self._registry.last_references.drop)
+        self._routes = Routes(self._engine, settings.require, self._kernels, self._registry.last_references)
         self._fabric = Fabrics(self._engine, self._ports, self._keys_lost)
         self._loops = Loops(self._engine)
         self._peers = Peers(cast("Context", self))
@@ -141,7 +139,7 @@ class Lifecycle(Writer):
             if control is not None:
                 control.stop(_EXIT_S)
             self._listeners.close()
-            self._let_go_of_engine()
+            self._let_go_of_engine(time.monotonic())
             if isinstance(error, NativeError):
                 raise from_native(*error.args, operation="open") from None
             if isinstance(error, OSError) and out_of_descriptors(error):
@@ -189,15 +187,18 @@ class Lifecycle(Writer):
         self._engine.close(time.monotonic_ns() + int(max(0.0, deadline - time.monotonic()) * _NS))
         control.wait(self._let_go, timeout=max(0.1, deadline - time.monotonic()))
         self._loops.close()
+        self._kernels.join(max(0.0, min(_EXIT_S, deadline - time.monotonic())))
         control.stop(max(0.1, deadline - time.monotonic()))
-        self._let_go_of_engine()
+        self._let_go_of_engine(deadline)
         _contexts.discard(self)
         self._gone = True
 
-    def _let_go_of_engine(self) -> None:
+    def _let_go_of_engine(self, deadline: float) -> None:
         """What it holds goes now, and not when the garbage is collected."""
         self._shares.close(self._registry.kept_by)
-        for part in (self._routes, self._registry, self._fabric):
+        self._routes.close()
+        self._registry.close(deadline)
+        for part in (self._fabric, self._kernels):
             part.close()
         self._deferred.clear()
         self._preparing.clear()
@@ -276,19 +277,9 @@ class Lifecycle(Writer):
         near = next((device["pci_address"] for device in self._engine.devices() if device["pci_address"]), None)
         return choose(self._settings, near)
 
-    def _load_kernels(self) -> None:
-        """Give each GPU its copy kernels, once; on a thread of its own. Without them it copies page by page."""
-        from . import kernels
-
-        with self._loading:  # others wait: their first transfer is as fast as it can be
-            if self._kernels_loaded:
-                return
-            for device in self._engine.devices():
-                why_not = kernels.load(self._engine, device)
-                if why_not and not self._why_no_kernels:
-                    self._why_no_kernels = why_not
-                    kernels.logger.warning("page lists on %s are copied page by page: %s", device["name"], why_not)
-            self._kernels_loaded = True
+    def _kernels_came_late(self) -> None:
+        """From any thread: what the paths say of them is true no longer."""
+        self._routes.forget_no_kernels()
 
     def _drain_soon(self) -> None:
         """From any thread: look again whether memory that was closed is still in use."""

@@ -327,6 +327,9 @@ class Memory(_Range):
     def close(self, timeout: float = 1.0) -> None:
         """Revoke all handles and give the registration back; idempotent. Views of it raise Closed from now on.
 
+        A raw pointer to host memory that GPUs have copied may be freed afterwards, so that this waits for them: see
+        docs/gpus.md on streams that wait.
+
         Args:
             timeout: seconds to wait, at most, for peers on this host to unmap the memory. What a peer has not unmapped
                 by then stays allocated until it has.
@@ -335,9 +338,9 @@ class Memory(_Range):
             ValueError, TypeError: ``timeout`` is negative, NaN or no number; the Memory stays open.
         """
         if not self._closed:
-            self._close(seconds_of(timeout))
+            self._close(seconds_of(timeout), by_user=True)
 
-    def _close(self, unmap_s: float) -> None:
+    def _close(self, unmap_s: float, *, by_user: bool = False) -> None:
         self._closed = True
         self._routes.clear()
         context = self._context
@@ -354,7 +357,7 @@ class Memory(_Range):
             context._shares.withdraw(shares, 0 if context._closed else unmap_s)
         # They keep it too.
         del shares
-        context._registry.release_of(parting, owned=self._owned)
+        context._registry.release_of(parting, owned=self._owned, closed=by_user)
 
     def _check_open(self) -> None:
         self._context._check_open()

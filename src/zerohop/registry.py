@@ -10,12 +10,14 @@ from __future__ import annotations
 import bisect
 import os
 import threading
+import time
 import weakref
 from typing import TYPE_CHECKING, Final
 
 from . import _native, closed, inputs
 from ._native import NativeError
 from .errors import Closed, RegistrationFailed, Unsupported, ZerohopError, from_native
+from .last_references import LastReferences
 from .registration import Parting, Registration
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 _HOST_INDEX: Final = -1
 _STALE_STARTS: Final = 64
+# Nothing tells when devices know memory no more, with a limit: how often that is asked.
+_LOOK_S: Final = 0.001
 # Each allocation of a GPU that is registered has as many others looked at, whether they are still there.
 _LOOKED_AT: Final = 16
 # Statuses that keep their own meaning when memory could not be had; all others are RegistrationFailed.
@@ -39,10 +43,15 @@ _touched_for_ever: list[object] = []
 class Registry:
     """All Registrations of a Context. Thread-safe; nothing that a destructor calls takes a lock."""
 
-    def __init__(self, engine: Engine, wake: Callable[[], None]) -> None:
-        """``wake`` has drain() called again soon, for as long as that finds something that waits for operations."""
+    def __init__(self, engine: Engine, wake: Callable[[], None], on_device: Callable[[int], None]) -> None:
+        """``wake`` has drain() called again soon, for as long as that finds something that waits for operations.
+
+        ``on_device`` is called with each device, by its index, that memory is registered on; mostly again and again.
+        """
         self._engine = engine
         self._wake = wake
+        self._on_device_used = on_device
+        self.last_references = LastReferences()
         self._lock = threading.Lock()
         self._cache: dict[int, Registration] = {}
         self._live: weakref.WeakSet[Registration] = weakref.WeakSet()
@@ -149,6 +158,8 @@ class Registry:
             region = self._engine.alloc(nbytes, index)
         except NativeError as error:
             raise _failed(error, "alloc", f"{nbytes} bytes on {device}") from None
+        if index >= 0:
+            self._on_device_used(index)
         registration = Registration(region, device, 0, readonly=False, ours=True)
         with self._lock:
             self._live.add(registration)
@@ -170,16 +181,19 @@ class Registry:
         self._remember_address(registration)
         return registration
 
-    def release(self, registration: Registration, keep: object, *, owned: bool) -> None:
+    def release(self, registration: Registration, keep: object, *, owned: bool, now: bool = False) -> None:
         """A Memory that used it is gone. ``keep`` stays alive until nothing can touch the memory any more.
 
-        Called by destructors, so on any thread at any moment: no lock, no wait.
+        Called by destructors, so on any thread at any moment: no lock, and no wait, unless the memory goes ``now``,
+        whatever devices know of it: they are waited for.
         """
-        if not self._let_go(registration, owned=owned):
+        if not self._let_go(registration, owned=owned, now=now):
             self._pinned[object()] = registration, keep, owned
             if not registration.exports:
                 # Arrays tell when they go, operations do not.
                 self._wake()
+        elif registration.region.known_to_devices:
+            self.last_references.drop(keep)
 
     def keep(self, memory: object, registration: Registration, keep: object) -> None:
         """``keep`` stays alive until ``let_go_of(memory)``, which a destructor may call."""
@@ -225,10 +239,10 @@ class Registry:
         self._used_by.pop(key, None)
         return parting
 
-    def release_of(self, parting: Parting, *, owned: bool) -> None:
-        """As `release`, of what `let_go_of` gave."""
+    def release_of(self, parting: Parting, *, owned: bool, closed: bool) -> None:
+        """As `release`, of what `let_go_of` gave. ``closed``: by the user, who may free the memory next."""
         self._examining.add(parting)
-        self.release(parting.registration, parting.keep, owned=owned)
+        self.release(parting.registration, parting.keep, owned=owned, now=closed and parting.keep is None)
         self._parting.pop(parting, None)
         parting.keep = None
         self._examining.discard(parting)
@@ -250,6 +264,8 @@ class Registry:
                     continue
                 if self._let_go(entry[0], owned=entry[2]):
                     self._pinned.pop(key, None)
+                    if entry[0].region.known_to_devices:
+                        self.last_references.drop(entry)
                 else:
                     waiting = waiting or not entry[0].exports
                 del entry
@@ -258,8 +274,11 @@ class Registry:
         if waiting:
             self._wake()
 
-    def close(self) -> None:
-        """Close all regions. The engine has been closed before, so that nothing is in flight but slow device copies."""
+    def close(self, deadline: float) -> None:
+        """Close all regions. The engine has been closed before, so that nothing is in flight but slow device copies.
+
+        ``deadline``: of the monotonic clock; until then devices are waited for that know memory which may go next.
+        """
         with self._lock:
             live = list(self._live)
             self._cache.clear()
@@ -271,15 +290,47 @@ class Registry:
         kept += [(registration, keep) for registration, keep, _ in self._pinned.copy().values()]
         self._used_by.clear()
         self._keeps.clear()
+        known = []
         for registration in live:
+            # Alive for as long as devices know its memory.
+            kept.append((registration, registration.owner() if registration.owner is not None else None))
             registration.owner = None
-            self._let_go(registration, owned=True)
+            gone = self._let_go(registration, owned=True)
+            if registration.exports and not registration.region.pins:
+                # It stays for the arrays that show it, but devices need know it no more.
+                gone = registration.region.deregister()
+            if not gone and not registration.region.pins:
+                known.append(registration)
+        self.last_references.close()
         _touched_for_ever.extend(keep for registration, keep in kept if keep is not None and registration.region.pins)
+        stay = set(known)
+        self._outlast_devices(known, [entry for entry in kept if entry[0] in stay], deadline)
         for registration in live:
             # Where arrays still show its bytes, they hold it; nothing else does.
             registration.region = closed.REGION
         self._pinned.clear()
         self._engine = closed.ENGINE
+
+    def _outlast_devices(
+        self, known: list[Registration], kept: list[tuple[Registration, object]], deadline: float
+    ) -> None:
+        """Keep what devices still know of until they do not; what only the user keeps, by waiting for that."""
+        regions = [registration.region for registration in known]
+        by_us = {registration for registration, keep in kept if keep is not None}
+        for registration in known:
+            while registration not in by_us and not registration.region.deregister() and time.monotonic() < deadline:
+                time.sleep(_LOOK_S)
+        last: list[object] = [*kept, *known]
+        known.clear()
+        kept.clear()
+
+        def outlast() -> None:
+            for region in regions:
+                region.deregister(True)
+            last.clear()
+
+        if regions:
+            threading.Thread(target=outlast, name="zerohop-drop", daemon=True).start()
 
     def _register_on_device(self, source: Source) -> Registration:
         """The registration of a GPU's allocation, or of those that the range spans.
@@ -359,6 +410,8 @@ class Registry:
         finally:
             if backing is not None:
                 os.close(backing.fd)
+        if index >= 0:
+            self._on_device_used(index)
         offset = backing.offset if backing is not None else 0
         registration = Registration(region, source.device, offset, readonly=source.readonly)
         with self._lock:
@@ -403,20 +456,20 @@ class Registry:
         return True
 
     def _expire(self, key: int, registration: Registration) -> None:
-        """The owner is gone, or not what it was. Called by a weak reference: no lock, no wait."""
+        """The owner is gone, or not what it was. Called by a weak reference: no lock; only devices are waited for."""
         if self._cache.get(key) is registration:
             self._cache.pop(key, None)
-        self.release(registration, None, owned=True)
+        self.release(registration, None, owned=True, now=True)
 
-    def _let_go(self, registration: Registration, *, owned: bool) -> bool:
-        """Close the region if it is to be closed; False while operations use it."""
+    def _let_go(self, registration: Registration, *, owned: bool, now: bool = False) -> bool:
+        """Close the region if it is to be closed; False while operations use it, or devices know it."""
         if not owned:
             return registration.region.pins == 0
         registration.closed = True
         for route in list(registration.routes.values()):
             route.drop()
         registration.routes.clear()
-        return not registration.exports and registration.region.close()
+        return not registration.exports and registration.region.close(now)
 
 
 def _failed(error: NativeError, operation: str, what: str) -> ZerohopError:

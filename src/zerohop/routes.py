@@ -10,6 +10,7 @@ from . import auth, closed, paths
 from ._native import NativeError, PeerMemory, Reason, RemoteKeys, Status
 from .deferred import lane_was_reset
 from .errors import Unsupported, from_native
+from .inputs import HOST
 from .links import link_between
 from .messaging import lane_error
 from .setbacks import lasts
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
     from ._native import Domain, Engine, Mapping
     from .connection import Connection
+    from .kernels.loading import CopyKernels
     from .lane import Lane
+    from .last_references import LastReferences
     from .paths import Explanation
     from .registration import Registration
     from .remote_buffer import Share
@@ -136,14 +139,19 @@ class Import:
             return {"mapping": None, "peer_memory": access}
         return {"mapping": access}
 
-    def make_ready(self, engine: Engine, registration: Registration) -> None:
+    def make_ready(
+        self, engine: Engine, registration: Registration, kernels: CopyKernels, last_references: LastReferences
+    ) -> None:
         """Have a device reach it and the memory here; takes milliseconds the first time. Any thread may.
 
         Raises:
             NativeError: none can.
         """
         assert isinstance(self._access, PeerMemory)
+        if registration.device == HOST:
+            last_references.start()
         device, _ = engine.reach_peer(registration.region, self._access)
+        kernels.wait(device)
         index = registration.region.device
         if index not in self.links:
             on_host = index < 0
@@ -154,9 +162,13 @@ class Import:
 class Routes:
     """Makes routes over the connections that exist."""
 
-    def __init__(self, engine: Engine, require: str | None) -> None:
+    def __init__(
+        self, engine: Engine, require: str | None, kernels: CopyKernels, last_references: LastReferences
+    ) -> None:
         self._engine = engine
         self._require = require
+        self._kernels = kernels
+        self._last_references = last_references
         self._warned: set[tuple[str, str, str]] = set()
         # In the order in which they were made.
         self._all: dict[weakref.ref[Route], None] = {}
@@ -184,7 +196,7 @@ class Routes:
             rails=connection._rails(),
             no_peer_link=connection._why_no_peer_link(registration, remote),
             link=connection._link(registration, remote),
-            no_kernels=connection._context._why_no_kernels,
+            no_kernels=connection._context._kernels.why_not,
         )
         failed = connection._failed.now()
         if failed:
@@ -193,6 +205,13 @@ class Routes:
             except Unsupported:
                 pass
         return paths.choose(situation)
+
+    def forget_no_kernels(self) -> None:
+        """The copy kernels have come: routes that say that there are none are made anew. Any thread may."""
+        for reference in list(self._all):
+            route = reference()
+            if route is not None and route.explanation.no_kernels:
+                route.drop()
 
     def make(
         self, connection: Connection, registration: Registration, remote: Share, key: bytes, *, at_once: bool = False
@@ -222,7 +241,7 @@ class Routes:
                 if index not in imported.links or not (at_once or registration.nbytes <= _PINNED_AT_ONCE):
                     return None
                 try:
-                    imported.make_ready(self._engine, registration)
+                    imported.make_ready(self._engine, registration, self._kernels, self._last_references)
                 except NativeError as error:
                     if error.args[0] == Status.CLOSED.value:
                         raise lane_error(connection, error, "", provider) from None

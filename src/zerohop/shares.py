@@ -77,12 +77,23 @@ class Grant(NamedTuple):
 class Shares:
     """All shares of a Context."""
 
-    def __init__(self, engine: Engine, owner: str, url: str, ask: Callable[[Connection, str, int], None]) -> None:
-        """``ask(connection, provider, share_id)`` has the peer asked to give it back; it returns at once."""
+    def __init__(
+        self,
+        engine: Engine,
+        owner: str,
+        url: str,
+        ask: Callable[[Connection, str, int], None],
+        drop: Callable[[object], None],
+    ) -> None:
+        """``ask(connection, provider, share_id)`` has the peer asked to give it back; it returns at once.
+
+        ``drop`` is handed what keeps memory alive that no peer can touch any more.
+        """
         self._engine = engine
         self._owner = owner
         self._url = url
         self._ask = ask
+        self._drop = drop
         # Reentrant: a destructor may withdraw a share on a thread that is in here.
         self._lock = threading.RLock()
         self._given_back = threading.Condition(self._lock)
@@ -237,6 +248,7 @@ class Shares:
                 share.ghosts = [each for each in share.ghosts if not each[1].gone()]
                 if not share.ghosts:
                     del self._haunted[share_id]
+                    self._drop(share)
                     self._given_back.notify_all()
 
     def revoke(self, shares: Sequence[LocalShare], deadline_ns: int) -> None:
@@ -341,8 +353,8 @@ class Shares:
 
     def _forget(self, share: LocalShare, importer: Importer) -> None:
         share.importers.discard(importer)
-        if not share.importers:
-            self._leaving.pop(share.share_id, None)
+        if not share.importers and self._leaving.pop(share.share_id, None) is not None:
+            self._drop(share)
         self._given_back.notify_all()
 
 

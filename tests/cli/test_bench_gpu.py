@@ -186,7 +186,8 @@ class TestOnGpus:
         """Of each kind that needs nothing but a GPU: every byte verified, a floor beside it."""
         names = ("write", "read", "write_notify")
         found = measured(tmp_path, *names, "--bytes", "8,8Ki,1Mi")
-        assert all(each.floor_p50_us for each in found)
+        # Two processes that take turns on one GPU have none for what goes there and back.
+        assert all(each.floor_p50_us for each in found if each.name != "write_notify" or each.src != each.dst)
         found += measured(tmp_path, "write_pages", "read_pages", "--bytes", "1Ki", "--batch", "64")
         assert {each.name for each in found} == {*names, "write_pages", "read_pages"}
         assert all(each.verified for each in found)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import zerohop as zh
+from support.buffers import OTHER_GPU
 from support.options import Options
 from zerohop import kernels
 
@@ -23,7 +24,7 @@ LIMIT_S = 10
 
 def _moved(owner: zh.Context, context: zh.Context) -> str:
     """Details of the path, after a page list has been moved over it and found right."""
-    target, source = owner.alloc(COUNT * PAGE, "cuda:1"), context.alloc(COUNT * PAGE, "cuda:0")
+    target, source = owner.alloc(COUNT * PAGE, OTHER_GPU), context.alloc(COUNT * PAGE, "cuda:0")
     rng = np.random.default_rng()
     here, there, data = rng.permutation(COUNT), rng.permutation(COUNT), rng.bytes(COUNT * PAGE)
     source.write_bytes(0, data)

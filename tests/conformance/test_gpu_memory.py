@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import zerohop as zh
+from support.buffers import GPUS, OTHER_GPU
 from support.gpu_managed import managed_memory
 from support.options import Options
 
@@ -40,9 +41,9 @@ def test_parts_share_one_registration(open_context: OpenContext) -> None:
 
 def test_a_list(open_context: OpenContext) -> None:
     owner, context = open_context(Options(sim_devices=0)), open_context(Options(sim_devices=0))
-    memory, host = owner.alloc(NBYTES, "cuda:1"), bytearray(10)
+    memory, host = owner.alloc(NBYTES, OTHER_GPU), bytearray(10)
     first, second, third = context.register([_raw(memory), host, _raw(memory, 7, 9)])
-    assert (first.device, second.device, third.device) == ("cuda:1", "host", "cuda:1")
+    assert (first.device, second.device, third.device) == (OTHER_GPU, "host", OTHER_GPU)
     assert (third.address, third.nbytes) == (memory.address + 7, 9)
 
 
@@ -60,7 +61,7 @@ def test_a_list_is_registered_whole_or_not_at_all(open_context: OpenContext) -> 
 def test_freed_memory_is_not_what_comes_after_it(open_context: OpenContext) -> None:
     """The address comes back, the id never does: an older registration, and what peers had of it, is not used."""
     owner, context, peer = (open_context(Options(sim_devices=0)) for _ in range(3))
-    target = peer.alloc(NBYTES, "cuda:1")
+    target = peer.alloc(NBYTES, OTHER_GPU)
     handle = target.share("rw")
     addresses = set()
     for round_ in range(4):
@@ -83,6 +84,7 @@ def test_what_is_not_all_allocated(open_context: OpenContext) -> None:
         assert caught.value.fix
 
 
+@pytest.mark.skipif(GPUS < 2, reason="this machine has one GPU")
 def test_another_device_than_it_is_on(open_context: OpenContext) -> None:
     owner, context = open_context(Options(sim_devices=0)), open_context(Options(sim_devices=0))
     memory = owner.alloc(NBYTES, "cuda:0")

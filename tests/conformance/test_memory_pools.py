@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import zerohop as zh
+from support.buffers import OTHER_GPU
 from support.gpu_pools import GpuPool
 from support.options import Options
 from support.service import Service
@@ -51,7 +52,7 @@ def test_of_this_process_on_another_device(open_context: OpenContext) -> None:
     owner, context = open_context(options), open_context(options)
     with GpuPool() as pool:
         memory, data = owner.register(pool.alloc(NBYTES)), _random()
-        source = context.alloc(NBYTES, "cuda:1")
+        source = context.alloc(NBYTES, OTHER_GPU)
         source.write_bytes(0, data)
         operation = context.write(source, memory.share("rw"))
         assert operation.result(LIMIT_S) == NBYTES
@@ -66,7 +67,7 @@ def test_a_pool_that_was_not_made_to_be_shared(open_context: OpenContext) -> Non
     owner, context = open_context(options), open_context(options)
     with GpuPool(shareable=False) as pool:
         memory, data = owner.register(pool.alloc(NBYTES)), _random()
-        source = context.alloc(NBYTES, "cuda:1")
+        source = context.alloc(NBYTES, OTHER_GPU)
         source.write_bytes(0, data)
         handle = memory.share("rw")
         with pytest.warns(zh.StagedPathWarning):

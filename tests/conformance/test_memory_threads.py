@@ -13,6 +13,7 @@ from support.options import Options
 
 if TYPE_CHECKING:
     from support.fixtures import OpenContext
+    from zerohop.registration import Registration
 
 NBYTES = 64
 
@@ -82,9 +83,9 @@ def test_two_that_close(context: zh.Context, monkeypatch: pytest.MonkeyPatch) ->
         withdraw(shares, timeout)  # type: ignore[arg-type]
         happened.append(shares[0].keep)  # type: ignore[attr-defined]
 
-    def released(registration: object, keep: object, *, owned: bool) -> None:
+    def released(registration: Registration, keep: object, *, owned: bool, now: bool) -> None:
         happened.append(keep)
-        release(registration, keep, owned=owned)  # type: ignore[arg-type]
+        release(registration, keep, owned=owned, now=now)
 
     monkeypatch.setattr(context._shares, "withdraw", withdrawn)
     monkeypatch.setattr(context._registry, "release", released)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import zerohop as zh
+from support.buffers import OTHER_GPU
 from support.gpu_virtual_memory import GpuSegments
 from support.options import Options
 from support.service import Service
@@ -71,7 +72,7 @@ def test_of_this_process_on_another_device(open_context: OpenContext) -> None:
     with GpuSegments(3) as segments:
         nbytes = 3 * segments.segment
         memory, data = owner.register(segments.part(0, nbytes)), _random(nbytes)
-        source = context.alloc(nbytes, "cuda:1")
+        source = context.alloc(nbytes, OTHER_GPU)
         source.write_bytes(0, data)
         operation = context.write(source, memory.share("rw"))
         assert operation.result(LIMIT_S) == nbytes
@@ -85,7 +86,7 @@ def test_page_lists_across_the_segments(open_context: OpenContext) -> None:
     with GpuSegments(3) as segments:
         nbytes, page = 3 * segments.segment, 4096 + 512
         memory, data = owner.register(segments.part(0, nbytes)), _random(nbytes)
-        source = context.alloc(nbytes, "cuda:1")
+        source = context.alloc(nbytes, OTHER_GPU)
         source.write_bytes(0, data)
         memory.fill(0)
         count = nbytes // page
@@ -134,7 +135,7 @@ def test_segments_that_were_not_made_to_be_shared(open_context: OpenContext) -> 
     with GpuSegments(3, shareable=False) as segments:
         nbytes = 3 * segments.segment
         memory, data = owner.register(segments.part(0, nbytes)), _random(nbytes)
-        source = context.alloc(nbytes, "cuda:1")
+        source = context.alloc(nbytes, OTHER_GPU)
         source.write_bytes(0, data)
         handle = memory.share("rw")
         with pytest.warns(zh.StagedPathWarning):

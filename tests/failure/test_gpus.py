@@ -6,8 +6,6 @@ On real GPUs, and on those in software below the driver's interface.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import math
 import os
 from typing import TYPE_CHECKING
 
@@ -15,7 +13,7 @@ import numpy as np
 import pytest
 
 import zerohop as zh
-from support.buffers import GPUS
+from support.first_gpu import FirstGpu
 from support.leaks import expect_given_back, holdings
 from support.options import Options
 from support.service import Service
@@ -24,15 +22,14 @@ from support.software_gpus import IN_SOFTWARE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from support.first_gpu import Still
     from support.fixtures import OpenContext, StartPeer
     from support.peer import Peer
 
 pytestmark = pytest.mark.cuda
 MIB = 1 << 20
 LIMIT_S = 10.0
-NON_BLOCKING = 1
 ON_GPUS = Options(sim_devices=0, providers=("p2p",))
-OTHER = f"cuda:{min(1, GPUS - 1)}"
 
 
 def random_bytes(nbytes: int) -> bytes:
@@ -42,63 +39,6 @@ def random_bytes(nbytes: int) -> bytes:
 def new_target(peer: Peer, nbytes: int) -> tuple[int, zh.RemoteBuffer]:
     number = peer.call(Service.new, "cuda", nbytes, 1)
     return number, zh.RemoteBuffer.from_bytes(peer.call(Service.share, number))
-
-
-class _Driver:
-    """The first GPU's primary context, held, so that it stays while Contexts come and go."""
-
-    def __init__(self) -> None:
-        self.library = ctypes.CDLL("libcuda.so.1")
-        device, self._context = ctypes.c_int(), ctypes.c_void_p()
-        assert self.library.cuInit(0) == 0
-        assert self.library.cuDeviceGet(ctypes.byref(device), 0) == 0
-        assert self.library.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), device) == 0
-
-    @contextlib.contextmanager
-    def current(self) -> Iterator[None]:
-        assert self.library.cuCtxPushCurrent_v2(self._context) == 0
-        try:
-            yield
-        finally:
-            popped = ctypes.c_void_p()
-            self.library.cuCtxPopCurrent_v2(ctypes.byref(popped))
-
-    def free_bytes(self) -> int:
-        """How much memory the driver says that the GPU has left."""
-        free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        with self.current():
-            assert self.library.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
-        return free.value
-
-
-class Still:
-    """A stream of the first GPU that stands still: what begins after it has not ended when something is closed."""
-
-    def __init__(self, holder: zh.Context) -> None:
-        self._driver, self._stream, self._holder = _Driver(), ctypes.c_void_p(), holder
-        with self._driver.current():
-            assert self._driver.library.cuStreamCreate(ctypes.byref(self._stream), NON_BLOCKING) == 0
-        assert self._stream.value is not None
-        self.number = self._stream.value
-        holder.notification(timeout=math.inf).wait_on(self.number)
-
-    def release(self) -> None:
-        """To be called in any case: nothing else lets the stream go. What was held up by it has ended then, too."""
-        self._holder.close()
-        with self._driver.current():
-            assert self._driver.library.cuCtxSynchronize() == 0
-
-    def close(self) -> None:
-        self.release()
-        with self._driver.current():
-            assert self._driver.library.cuStreamDestroy_v2(self._stream) == 0
-
-
-@pytest.fixture
-def still(open_context: OpenContext) -> Iterator[Still]:
-    made = Still(open_context(ON_GPUS))
-    yield made
-    made.close()
 
 
 class TestCloseInFlight:
@@ -236,7 +176,7 @@ class TestManyRounds:
         _, handle = new_target(peer, 4 * MIB)
         ours = open_context(Options(sim_devices=0))
         kept = ours.alloc(4 * MIB, "cuda:0")
-        free_bytes = _Driver().free_bytes
+        free_bytes = FirstGpu().free_bytes
         before = None
         for round_number in range(200):
             with zh.Context(providers=["p2p"], listen=None) as context:
@@ -255,7 +195,7 @@ class TestManyRounds:
         """200 allocations of a peer, each mapped, written to and closed."""
         context, peer = open_context(ON_GPUS), start_peer(ON_GPUS)
         source = context.alloc(4 * MIB, "cuda:0")
-        free_bytes = _Driver().free_bytes
+        free_bytes = FirstGpu().free_bytes
         before = None
         for round_number in range(200):
             number, handle = new_target(peer, 4 * MIB)

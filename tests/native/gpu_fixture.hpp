@@ -2,6 +2,7 @@
 #pragma once
 
 #include "accel/gpu/gpu_driver.hpp"
+#include "accel/idle_calls.hpp"
 #include "engine/clock.hpp"
 #include "engine/sync.hpp"
 
@@ -57,6 +58,12 @@ inline Held held_by(const Event& event, uint64_t native_stream) {
     Held held;
     held.gate = event.hold(native_stream, held.why);
     return held;
+}
+
+// Until what was freed, unregistered and dropped is gone.
+inline void settle() {
+    accel::IdleCalls& calls = accel::IdleCalls::of_process();
+    REQUIRE(calls.done(calls.last(), 10 * kSecond));
 }
 
 struct Gpu {

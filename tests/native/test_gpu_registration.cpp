@@ -217,6 +217,7 @@ TEST_CASE("gpu: pages that the process may only read are copied from, too") {
     gpu.copy(memory, at(pages), data.size());
     CHECK(same_bytes(gpu.read(memory, data.size()), data));
     CHECK(gpu.driver->unregister_host(pages).ok());
+    settle();
     CHECK(munmap(pages, 4 * kPage) == 0);
 }
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Kind = Literal["numpy", "alloc", "shared_memory", "sim", "cuda"]
 # Real GPUs that this process sees, or those in software; 0 where there is none, and tests that need one are skipped.
 GPUS = int(IN_SOFTWARE or 0) or len(list(Path("/dev").glob("nvidia[0-9]*")))
+# Another one than the first, where there are several.
+OTHER_GPU = f"cuda:{min(1, max(0, GPUS - 1))}"
 ON_GPUS: tuple[Kind, ...] = ("cuda",) if GPUS else ()
 KINDS: tuple[Kind, ...] = ("numpy", "alloc", "shared_memory", "sim", *ON_GPUS)
 # Enough on each side of a target to catch an operation that is a page off.

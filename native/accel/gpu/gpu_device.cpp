@@ -1,6 +1,8 @@
 #include "accel/gpu/gpu_device.hpp"
 
 #include "accel/gpu/gpu_stream.hpp"
+#include "accel/idle_calls.hpp"
+#include "engine/clock.hpp"
 
 #include <new>
 
@@ -114,12 +116,6 @@ void WordPool::give(std::atomic<uint32_t>* word) {
     free_.push_back(word);
 }
 
-DeviceState::~DeviceState() {
-    if (context_ != nullptr) {
-        (void)api.context_release(handle); // at the end of a process it may be gone already
-    }
-}
-
 void* DeviceState::context(Outcome& outcome) {
     const std::lock_guard lock(mutex_);
     if (context_ == nullptr) {
@@ -138,14 +134,24 @@ Outcome GpuDevice::alloc(size_t nbytes, uint64_t& address) {
         return current.outcome();
     }
     uint64_t made = 0;
-    const Outcome outcome = outcome_of(state_->api.memory_alloc(&made, nbytes));
+    GpuResult result = state_->api.memory_alloc(&made, nbytes);
+    IdleCalls& calls = IdleCalls::of_process();
+    if (result == shim::kGpuOutOfMemory && calls.done(calls.last(), kSecond)) { // some may have come free
+        result = state_->api.memory_alloc(&made, nbytes);
+    }
+    const Outcome outcome = outcome_of(result);
     address = outcome.ok() ? made : address;
     return outcome;
 }
 
 Outcome GpuDevice::free(uint64_t address) {
-    const Current current(*state_);
-    return current.ok() ? outcome_of(state_->api.memory_free(address)) : current.outcome();
+    IdleCalls::of_process().later([state = state_, address] {
+        const Current current(*state);
+        if (current.ok()) { // a lost device has nothing left to free
+            (void)state->api.memory_free(address);
+        }
+    });
+    return {};
 }
 
 std::unique_ptr<Stream> GpuDevice::stream(Outcome& why) {

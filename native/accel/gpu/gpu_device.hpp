@@ -41,11 +41,11 @@ struct PageKernels { // by how many bytes one thread moves at once: 16, 8, 4, 2,
 
 struct DeviceState {
     DeviceState(const GpuApi& with, int number) : api(with), index(number) {}
-    ~DeviceState();
     DeviceState(const DeviceState&) = delete;
     DeviceState& operator=(const DeviceState&) = delete;
 
-    // The primary context; null, and `outcome`, where there can be none.
+    // The primary context; null, and `outcome`, where there can be none. From its first use on it stays until the
+    // process ends, as with frameworks: all Contexts share its kernels and pinned memory.
     [[nodiscard]] void* context(Outcome& outcome);
 
     const GpuApi& api;

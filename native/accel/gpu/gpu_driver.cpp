@@ -61,12 +61,13 @@ public:
     Outcome register_host(void* address, size_t nbytes, bool writable) override {
         return states_.empty() ? Outcome{} : HostMemory::of(api_).add(states_, address, nbytes, writable);
     }
-    Outcome unregister_host(void* address) override {
-        return states_.empty() ? Outcome{} : HostMemory::of(api_).remove(*states_.front(), address);
+    using accel::Driver::unregister_host;
+    Outcome unregister_host(void* address, std::shared_ptr<void> pages) override {
+        return states_.empty() ? Outcome{} : HostMemory::of(api_).remove(states_.front(), address, std::move(pages));
     }
     void load_kernels(int device, const std::string& image) override {
         DeviceState& state = *states_.at(static_cast<size_t>(device));
-        std::shared_ptr<const PageKernels> loaded = gpu::load_kernels(state, image.data());
+        std::shared_ptr<const PageKernels> loaded = gpu::load_kernels(state, image);
         const std::lock_guard lock(state.kernels_mutex);
         state.kernels = std::move(loaded);
     }

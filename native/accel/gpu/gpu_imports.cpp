@@ -1,6 +1,7 @@
 // Memory of other processes, under addresses of this one.
 #include "accel/gpu/gpu_memory.hpp"
 #include "accel/gpu/memory_forms.hpp"
+#include "accel/idle_calls.hpp"
 
 #include <cstring>
 #include <map>
@@ -8,6 +9,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 
 namespace zerohop::accel::gpu {
 
@@ -39,12 +41,17 @@ public:
         std::memcpy(&handle_, exported.pieces[0].handle.data(), sizeof handle_);
     }
     ~ByHandle() override {
-        for (const auto& [device, address] : open_) {
-            const Current current(*devices_.at(static_cast<size_t>(device)));
-            if (current.ok()) {
-                (void)devices_.front()->api.ipc_close(address);
-            }
+        if (open_.empty()) {
+            return;
         }
+        IdleCalls::of_process().later([devices = devices_, open = std::move(open_)] {
+            for (const auto& [device, address] : open) {
+                const Current current(*devices.at(static_cast<size_t>(device)));
+                if (current.ok()) {
+                    (void)devices.front()->api.ipc_close(address);
+                }
+            }
+        });
     }
     ByHandle(const ByHandle&) = delete;
     ByHandle& operator=(const ByHandle&) = delete;

@@ -1,9 +1,12 @@
 #include "accel/gpu/host_memory.hpp"
 
 #include "accel/gpu/gpu_memory.hpp"
+#include "accel/idle_calls.hpp"
 
+#include <chrono>
 #include <iterator>
 #include <string_view>
+#include <utility>
 
 namespace zerohop::accel::gpu {
 
@@ -11,6 +14,7 @@ namespace {
 
 constexpr unsigned kPortableMapped = 1 | 2; // for all contexts, and for words that streams write
 constexpr unsigned kReadOnly = 8;           // pages that the process may not write; not every device takes such
+constexpr auto kPatience = std::chrono::seconds(1);
 
 } // namespace
 
@@ -24,15 +28,19 @@ Outcome HostMemory::add(const Devices& devices, void* address, size_t nbytes, bo
     // Not the pages around it: what lies beside it on them would then be registered in part, and the driver refuses to
     // copy such a range, also for whoever knows nothing of this.
     const auto start = reinterpret_cast<uint64_t>(address);
-    const std::lock_guard lock(mutex_);
-    const auto after = ranges_.upper_bound(start);
-    if (after != ranges_.begin()) {
-        const auto before = std::prev(after);
-        if (start + nbytes <= before->first + before->second.nbytes) {
-            ++before->second.users;
-            registered_.emplace(start, before->first);
-            return {};
-        }
+    std::unique_lock lock(mutex_);
+    const auto leaves = [&] {
+        const auto found = overlapping(start, nbytes);
+        return found != ranges_.end() && found->second.leaving;
+    };
+    if (leaves() && !left_.wait_for(lock, kPatience, [&] { return !leaves(); })) {
+        return {Status::unsupported, Reason::host_registered};
+    }
+    const auto known = overlapping(start, nbytes);
+    if (known != ranges_.end() && known->first <= start && start + nbytes <= known->first + known->second.nbytes) {
+        ++known->second.users;
+        registered_.emplace(start, known->first);
+        return {};
     }
     DeviceState& any = *devices.front();
     const Current current(any);
@@ -59,7 +67,18 @@ Outcome HostMemory::add(const Devices& devices, void* address, size_t nbytes, bo
     return {};
 }
 
-Outcome HostMemory::remove(DeviceState& any, void* address) {
+HostMemory::Ranges::iterator HostMemory::overlapping(uint64_t start, size_t nbytes) {
+    const auto after = ranges_.upper_bound(start);
+    if (after != ranges_.begin()) {
+        const auto before = std::prev(after);
+        if (start < before->first + before->second.nbytes) {
+            return before;
+        }
+    }
+    return after != ranges_.end() && after->first < start + nbytes ? after : ranges_.end();
+}
+
+Outcome HostMemory::remove(std::shared_ptr<DeviceState> any, void* address, std::shared_ptr<void> pages) {
     const std::lock_guard lock(mutex_);
     const auto found = registered_.find(reinterpret_cast<uint64_t>(address));
     if (found == registered_.end()) {
@@ -70,10 +89,26 @@ Outcome HostMemory::remove(DeviceState& any, void* address) {
     if (range == ranges_.end() || --range->second.users != 0) {
         return {};
     }
-    const uint64_t first = range->first;
-    ranges_.erase(range);
-    const Current current(any);
-    return current.ok() ? outcome_of(any.api.host_unregister(reinterpret_cast<void*>(first))) : current.outcome();
+    IdleCalls::of_process().later(
+        [this, any = std::move(any), first = range->first, pages = std::move(pages)] { let_go(*any, first); });
+    return {};
+}
+
+void HostMemory::let_go(DeviceState& any, uint64_t first) {
+    {
+        const std::lock_guard lock(mutex_);
+        const auto range = ranges_.find(first);
+        if (range == ranges_.end() || range->second.users != 0) {
+            return; // somebody has added it again
+        }
+        range->second.leaving = true;
+    }
+    if (const Current current(any); current.ok()) { // a lost device has none
+        (void)any.api.host_unregister(reinterpret_cast<void*>(first));
+    }
+    const std::lock_guard lock(mutex_);
+    ranges_.erase(first);
+    left_.notify_all();
 }
 
 } // namespace zerohop::accel::gpu

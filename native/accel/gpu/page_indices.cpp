@@ -1,13 +1,17 @@
 #include "accel/gpu/page_indices.hpp"
 
+#include "accel/idle_calls.hpp"
 #include "memory/page_list.hpp"
 
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
+#include <tuple>
 #include <vector>
 
 namespace zerohop::accel::gpu {
@@ -30,6 +34,25 @@ struct Pool {
 Pool& pool() {
     static auto* const kept = new Pool; // used by destructors at exit
     return *kept;
+}
+
+std::shared_ptr<const PageKernels> load(DeviceState& device, const std::string& image) {
+    const Current current(device);
+    current.must();
+    auto kernels = std::make_shared<PageKernels>();
+    void* module = nullptr;
+    check(device.api, device.api.module_load(&module, image.data()), "the copy kernels cannot be loaded");
+    for (size_t i = 0; i < kWidths.size(); ++i) {
+        const std::string name = "zh_pages_" + std::to_string(kWidths[i]);
+        check(device.api, device.api.module_function(&kernels->functions[i], module, name.c_str()), name);
+    }
+    int processors = 0;
+    check(
+        device.api,
+        device.api.device_attribute(&processors, static_cast<int>(shim::GpuAttribute::multiprocessors), device.handle),
+        "multiprocessors");
+    kernels->blocks = kBlocksPerProcessor * static_cast<unsigned>(processors);
+    return kernels;
 }
 
 } // namespace
@@ -58,23 +81,32 @@ PageIndices::~PageIndices() {
     pool().free.emplace(capacity_, data_);
 }
 
-std::shared_ptr<const PageKernels> load_kernels(DeviceState& device, const void* image) {
-    const Current current(device);
-    current.must();
-    auto kernels = std::make_shared<PageKernels>();
-    void* module = nullptr;
-    check(device.api, device.api.module_load(&module, image), "the copy kernels cannot be loaded");
-    for (size_t i = 0; i < kWidths.size(); ++i) {
-        const std::string name = "zh_pages_" + std::to_string(kWidths[i]);
-        check(device.api, device.api.module_function(&kernels->functions[i], module, name.c_str()), name);
+std::shared_ptr<const PageKernels> load_kernels(DeviceState& device, const std::string& image) {
+    static std::mutex mutex;
+    static auto* const loaded = new std::map<std::tuple<std::string_view, int, std::string>,
+                                             std::shared_ptr<const PageKernels>>; // modules are never unloaded
+    const std::tuple key{std::string_view(device.api.kind), device.handle, image};
+    {
+        const std::lock_guard lock(mutex);
+        if (const auto found = loaded->find(key); found != loaded->end()) {
+            return found->second;
+        }
     }
-    int processors = 0;
-    check(
-        device.api,
-        device.api.device_attribute(&processors, static_cast<int>(shim::GpuAttribute::multiprocessors), device.handle),
-        "multiprocessors");
-    kernels->blocks = kBlocksPerProcessor * static_cast<unsigned>(processors);
-    return kernels;
+    std::shared_ptr<const PageKernels> made;
+    std::exception_ptr failure;
+    IdleCalls& calls = IdleCalls::of_process();
+    calls.wait(calls.later([&] {
+        try {
+            made = load(device, image);
+        } catch (const NativeError&) {
+            failure = std::current_exception();
+        }
+    }));
+    if (failure) {
+        std::rethrow_exception(failure);
+    }
+    const std::lock_guard lock(mutex);
+    return loaded->emplace(key, std::move(made)).first->second;
 }
 
 GpuResult launch_pages(const DeviceState& device, const PageKernels& kernels, const PageCopy& pages,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "accel/gpu/gpu_device.hpp"
+#include "accel/idle_calls.hpp"
 
 #include <atomic>
 #include <cstdint>
@@ -54,8 +55,12 @@ public:
     ~WordGate() override { WordGate::open(); }
     WordGate(const WordGate&) = delete;
     WordGate& operator=(const WordGate&) = delete;
-    void open() override { word.write(); }
+    void open() override {
+        word.write();
+        hold.end();
+    }
 
+    IdleCalls::Hold hold; // before anything that a stream may wait for
     PooledWord word;
 };
 

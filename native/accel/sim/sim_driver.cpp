@@ -204,7 +204,8 @@ public:
     Outcome register_host(void* address, size_t nbytes, bool /*writable*/) override {
         return shared_->memory.register_host(reinterpret_cast<uint64_t>(address), nbytes);
     }
-    Outcome unregister_host(void* address) override {
+    using accel::Driver::unregister_host;
+    Outcome unregister_host(void* address, std::shared_ptr<void> /*pages*/) override {
         return shared_->memory.unregister_host(reinterpret_cast<uint64_t>(address));
     }
 

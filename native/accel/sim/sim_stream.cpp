@@ -1,8 +1,8 @@
 #include "accel/sim/sim_stream.hpp"
 
 #include "accel/sim/sim_stream_core.hpp"
+#include "engine/signals_blocked.hpp"
 
-#include <csignal>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -13,26 +13,6 @@
 namespace zerohop::accel::sim {
 
 namespace {
-
-// Signals of the process are for the threads of the program: a SIGINT that lands here would interrupt nobody. Faults
-// stay open, so that a crash handler still reports them.
-class SignalsBlocked {
-public:
-    SignalsBlocked() {
-        sigset_t all;
-        sigfillset(&all);
-        for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) {
-            sigdelset(&all, fault);
-        }
-        pthread_sigmask(SIG_BLOCK, &all, &before_);
-    }
-    ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-    SignalsBlocked(const SignalsBlocked&) = delete;
-    SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
-private:
-    sigset_t before_{};
-};
 
 template <typename Fill>
 std::shared_ptr<Event> queue(StreamCore& core, Command::Kind kind, Fill fill) {

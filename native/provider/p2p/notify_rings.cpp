@@ -70,11 +70,12 @@ bool NotifyInbox::any() const {
 }
 
 NotifyOutbox::NotifyOutbox(Accelerators& accelerators, int fd)
-    : memory_(fd),
-      registration_(std::make_unique<HostRegistration>(accelerators.in_use(), &memory_.page(), sizeof(NotifyPage))) {}
+    : memory_(std::make_shared<NotifyMemory>(fd)),
+      registration_(std::make_unique<HostRegistration>(accelerators.in_use(), &memory_->page(), sizeof(NotifyPage),
+                                                       true, memory_)) {}
 
 NotifyOutbox::Ticket NotifyOutbox::take(uint32_t ring, uint32_t value, uint64_t nbytes) {
-    NotifyPage& page = memory_.page();
+    NotifyPage& page = memory_->page();
     uint32_t used = page.used.load(std::memory_order_relaxed);
     while (used <= ring && !page.used.compare_exchange_weak(used, ring + 1, std::memory_order_seq_cst)) {
     }

@@ -100,7 +100,7 @@ public:
     [[nodiscard]] Ticket take(uint32_t ring, uint32_t value, uint64_t nbytes);
 
 private:
-    NotifyMemory memory_;
+    const std::shared_ptr<NotifyMemory> memory_;
     std::unique_ptr<HostRegistration> registration_;
     uint64_t tails_[kRings]{}; // each written by who holds the lock of its stream
 };

@@ -26,7 +26,7 @@ PeerMemory::PeerMemory(Accelerators& accelerators, const accel::Exported& export
 PeerMemory::PeerMemory(Accelerators& accelerators, std::unique_ptr<Mapping> mapping)
     : nbytes_(mapping->nbytes()), writable_(mapping->writable()), mapping_(std::move(mapping)),
       registration_(std::make_unique<HostRegistration>(accelerators.in_use(), mapping_->data(), mapping_->nbytes(),
-                                                       mapping_->writable())) {}
+                                                       mapping_->writable(), mapping_)) {}
 
 Outcome PeerMemory::open(Accelerators& accelerators, int device, uint64_t& address) {
     if (mapping_) {

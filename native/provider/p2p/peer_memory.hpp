@@ -36,7 +36,7 @@ private:
     std::string device_;                    // identity of the peer's; empty: host memory
     std::shared_ptr<accel::Driver> driver_; // of the import
     std::shared_ptr<accel::Imported> import_;
-    std::unique_ptr<Mapping> mapping_;
+    std::shared_ptr<Mapping> mapping_;
     std::unique_ptr<HostRegistration> registration_; // of the mapping
 };
 

@@ -24,11 +24,19 @@ struct Kernel {
 
 FAKE_CUDA cuModuleLoadData(void** module, const void* image) {
     static int loaded = 0;
+    if (current() == nullptr) {
+        return kInvalidContext;
+    }
+    const IdleEntry idle(current()->device);
     *module = &loaded;
     return image == nullptr ? kInvalidValue : kSuccess;
 }
 
 FAKE_CUDA cuModuleUnload(void* /*module*/) {
+    if (current() == nullptr) {
+        return kInvalidContext;
+    }
+    const IdleEntry idle(current()->device);
     return kSuccess;
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <unistd.h>
 
@@ -32,6 +33,12 @@ bool writable(uint64_t start, size_t nbytes) {
         }
     }
     return true;
+}
+
+int close_opened(uint64_t address) {
+    const std::lock_guard lock(state().mutex);
+    state().ranges.erase(address);
+    return state().opened.erase(address) == 1 ? kSuccess : kInvalidValue;
 }
 
 } // namespace
@@ -73,6 +80,7 @@ int fake::take(const SharedHandle& handle, int device, uint64_t& address) {
 }
 
 FAKE_CUDA cuMemAlloc_v2(uint64_t* address, size_t nbytes) {
+    const Entry entry;
     Context* const context = current();
     if (context == nullptr) {
         return kInvalidContext;
@@ -115,15 +123,24 @@ FAKE_CUDA cuMemGetInfo_v2(size_t* free, size_t* total) {
 }
 
 FAKE_CUDA cuIpcCloseMemHandle(uint64_t address) {
-    const std::lock_guard lock(state().mutex);
-    state().ranges.erase(address);
-    return state().opened.erase(address) == 1 ? kSuccess : kInvalidValue;
+    if (current() == nullptr) {
+        return kInvalidContext;
+    }
+    const IdleEntry idle(current()->device);
+    return close_opened(address);
 }
 
 FAKE_CUDA cuMemFree_v2(uint64_t address) {
-    const std::lock_guard lock(state().mutex);
-    if (state().opened.contains(address)) { // of another process's pool
-        return cuIpcCloseMemHandle(address);
+    std::optional<IdleEntry> idle;
+    std::unique_lock lock(state().mutex);
+    if (state().opened.contains(address)) { // of another process's pool: waits for nothing
+        return close_opened(address);
+    }
+    if (const auto range = state().find(address); range != state().ranges.end()) {
+        const int device = range->second.device;
+        lock.unlock();
+        idle.emplace(device);
+        lock.lock();
     }
     const auto found = state().ranges.find(address);
     if (found != state().ranges.end() && found->second.managed) {
@@ -231,6 +248,7 @@ FAKE_CUDA cuMemGetAddressRange_v2(uint64_t* base, size_t* nbytes, uint64_t addre
 }
 
 FAKE_CUDA cuMemHostAlloc(void** address, size_t nbytes, unsigned /*flags*/) {
+    const Entry entry;
     if (current() == nullptr) {
         return kInvalidContext;
     }
@@ -244,6 +262,7 @@ FAKE_CUDA cuMemHostAlloc(void** address, size_t nbytes, unsigned /*flags*/) {
 }
 
 FAKE_CUDA cuMemFreeHost(void* address) {
+    const IdleEntry idle(-1);
     const std::lock_guard lock(state().mutex);
     if (state().ranges.erase(reinterpret_cast<uint64_t>(address)) == 0) {
         return kInvalidValue;
@@ -253,6 +272,7 @@ FAKE_CUDA cuMemFreeHost(void* address) {
 }
 
 FAKE_CUDA cuMemHostRegister_v2(void* address, size_t nbytes, unsigned flags) {
+    const Entry entry;
     if (current() == nullptr) {
         return kInvalidContext;
     }
@@ -272,6 +292,7 @@ FAKE_CUDA cuMemHostRegister_v2(void* address, size_t nbytes, unsigned flags) {
 }
 
 FAKE_CUDA cuMemHostUnregister(void* address) {
+    const IdleEntry idle(-1);
     const std::lock_guard lock(state().mutex);
     return state().ranges.erase(reinterpret_cast<uint64_t>(address)) == 1 ? kSuccess : kInvalidValue;
 }
@@ -286,6 +307,7 @@ FAKE_CUDA cuIpcGetMemHandle(SharedHandle* handle, uint64_t address) {
 }
 
 FAKE_CUDA cuIpcOpenMemHandle_v2(uint64_t* address, AnyHandle bytes, unsigned /*flags*/) {
+    const Entry entry;
     Context* const context = current();
     if (context == nullptr) {
         return kInvalidContext;

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <vector>
 
 namespace fake {
@@ -74,6 +75,7 @@ struct State {
     std::map<uint64_t, std::pair<std::shared_ptr<zerohop::accel::Imported>, int>> opened; // and how often
     std::map<uint64_t, SharedHandle> given;                                               // by the ids of the ranges
     uint64_t next_id = 1;
+    std::shared_mutex entry;
 
     [[nodiscard]] std::map<uint64_t, Range>::iterator find(uint64_t address);
 };
@@ -94,6 +96,17 @@ enum class Reach : uint8_t { elsewhere, refused, reached };
 // Where the stream finds the range. As of the real one: it is either within one that the driver knows, or touches none.
 [[nodiscard]] bool find(uint64_t& address, size_t nbytes, const Stream& stream);
 void wait_for(const Event& event);
+// Seen on an H200, driver 580: the calls that free, unregister, close and load wait until all streams of the device, or
+// of all devices where it is negative, have come to the end of what is queued on them, and let no call in meanwhile
+// that queues, allocates, registers or opens something. Each of these has an Entry.
+struct IdleEntry {
+    explicit IdleEntry(int device);
+    std::unique_lock<std::shared_mutex> lock;
+};
+struct Entry {
+    Entry();
+    std::shared_lock<std::shared_mutex> lock;
+};
 // FAKE_CUDA_FULL is set: nothing more can be had.
 [[nodiscard]] bool full();
 // FAKE_CUDA_DMA_BUF is set: NICs may have memory by dma-buf, which here is a plain file of it.

@@ -54,7 +54,25 @@ void fake::wait_for(const Event& event) {
     }
 }
 
+fake::Entry::Entry() : lock(state().entry) {}
+
+fake::IdleEntry::IdleEntry(int device) : lock(state().entry) {
+    for (size_t index = 0; index < state().devices.size(); ++index) {
+        if (device >= 0 && static_cast<size_t>(device) != index) {
+            continue;
+        }
+        std::shared_ptr<Event> mark;
+        try {
+            mark = state().devices[index]->mark();
+        } catch (const zerohop::NativeError&) { // a stream is being captured; nothing of it runs
+            continue;
+        }
+        wait_for(*mark);
+    }
+}
+
 FAKE_CUDA cuStreamCreateWithPriority(void** stream, unsigned /*flags*/, int /*priority*/) {
+    const Entry entry;
     Context* const context = current();
     if (context == nullptr) {
         return kInvalidContext;
@@ -128,6 +146,7 @@ FAKE_CUDA cuStreamIsCapturing(void* stream, int* capturing) {
 }
 
 FAKE_CUDA cuMemcpyAsync(uint64_t dst, uint64_t src, size_t nbytes, void* stream) {
+    const Entry entry;
     Stream* const found = stream_of(stream);
     if (found == nullptr) {
         return kInvalidContext;
@@ -156,6 +175,7 @@ FAKE_CUDA cuMemcpyBatchAsync(const uint64_t* dst, const uint64_t* src, const siz
 }
 
 FAKE_CUDA cuStreamWriteValue32_v2(void* stream, uint64_t address, uint32_t value, unsigned /*flags*/) {
+    const Entry entry;
     Stream* const found = stream_of(stream);
     if (found == nullptr) {
         return kInvalidContext;
@@ -165,6 +185,7 @@ FAKE_CUDA cuStreamWriteValue32_v2(void* stream, uint64_t address, uint32_t value
 }
 
 FAKE_CUDA cuStreamWaitValue32_v2(void* stream, uint64_t address, uint32_t value, unsigned flags) {
+    const Entry entry;
     Stream* const found = stream_of(stream);
     if (found == nullptr) {
         return kInvalidContext;
@@ -187,6 +208,7 @@ FAKE_CUDA cuEventDestroy_v2(void* event) {
 }
 
 FAKE_CUDA cuEventRecord(void* event, void* stream) {
+    const Entry entry;
     Stream* const found = stream_of(stream);
     if (found == nullptr) {
         return kInvalidContext;
@@ -205,6 +227,7 @@ FAKE_CUDA cuEventQuery(void* event) {
 }
 
 FAKE_CUDA cuCtxRecordEvent(void* context, void* event) {
+    const Entry entry;
     const auto& device = state().devices.at(static_cast<size_t>(static_cast<Context*>(context)->device));
     try {
         static_cast<RecordedEvent*>(event)->event = device->mark();
@@ -223,6 +246,7 @@ FAKE_CUDA cuCtxSynchronize() {
 }
 
 FAKE_CUDA cuStreamWaitEvent(void* stream, void* event, unsigned /*flags*/) {
+    const Entry entry;
     Stream* const found = stream_of(stream);
     const auto& recorded = static_cast<RecordedEvent*>(event)->event;
     if (found == nullptr) {

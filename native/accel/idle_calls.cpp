@@ -1,0 +1,130 @@
+#include "accel/idle_calls.hpp"
+
+#include "engine/clock.hpp"
+#include "engine/signals_blocked.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <pthread.h>
+#include <system_error>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+
+namespace zerohop::accel {
+
+namespace {
+
+constexpr auto kTryAgain = std::chrono::milliseconds(50);
+constexpr auto kLinger = std::chrono::milliseconds(5); // more often than not there is more to do
+
+} // namespace
+
+IdleCalls::IdleCalls() : process_(::getpid()) {}
+
+IdleCalls& IdleCalls::of_process() {
+    static std::atomic<IdleCalls*> current{new IdleCalls}; // used by destructors at exit
+    IdleCalls* calls = current.load(std::memory_order_acquire);
+    if (calls->process_ != ::getpid()) {
+        // The parent's: a thread that is not here may have its lock.
+        auto* const own = new IdleCalls;
+        calls = current.compare_exchange_strong(calls, own, std::memory_order_acq_rel) ? own : calls;
+    }
+    return *calls;
+}
+
+uint64_t IdleCalls::later(std::function<void()> call) {
+    const std::lock_guard lock(mutex_);
+    if (ended_) {
+        static_cast<void>(new std::function<void()>(std::move(call))); // what it holds goes with the process
+        return 0;
+    }
+    calls_.push_back(std::move(call));
+    start();
+    return ++given_;
+}
+
+void IdleCalls::start() {
+    if (holds_ != 0 || calls_.empty()) {
+        return;
+    }
+    if (working_) {
+        came_.notify_one();
+        return;
+    }
+    const SignalsBlocked blocked; // the new thread inherits the mask
+    working_ = true;
+    try {
+        std::thread thread([this] { work(); });
+        pthread_setname_np(thread.native_handle(), "zerohop-idle");
+        thread.detach();
+    } catch (const std::system_error&) {
+        working_ = false; // there are too many threads: whatever comes next tries again
+    }
+}
+
+uint64_t IdleCalls::last() const {
+    const std::lock_guard lock(mutex_);
+    return given_;
+}
+
+bool IdleCalls::is_done(uint64_t number) const {
+    return done_ >= number || number > given_; // of a parent's numbers nothing is left to do
+}
+
+bool IdleCalls::done(uint64_t number, uint64_t patience_ns) {
+    std::unique_lock lock(mutex_);
+    const bool stuck = holds_ != 0 || (begun_ns_ != 0 && now_ns() - begun_ns_ > patience_ns);
+    if (is_done(number) || patience_ns == 0 || stuck) {
+        return is_done(number);
+    }
+    return went_.wait_for(lock, std::chrono::nanoseconds(patience_ns), [&] { return is_done(number); });
+}
+
+void IdleCalls::wait(uint64_t number) {
+    std::unique_lock lock(mutex_);
+    while (!went_.wait_for(lock, kTryAgain, [&] { return is_done(number); })) {
+        start(); // there may have been too many threads
+    }
+}
+
+void IdleCalls::end() {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+}
+
+void IdleCalls::work() {
+    std::unique_lock lock(mutex_);
+    while (came_.wait_for(lock, kLinger, [&] { return holds_ == 0 && !calls_.empty(); })) {
+        std::function<void()> call = std::move(calls_.front());
+        calls_.pop_front();
+        begun_ns_ = now_ns();
+        lock.unlock();
+        call();
+        call = nullptr; // before it counts as done
+        lock.lock();
+        begun_ns_ = 0;
+        ++done_;
+        went_.notify_all();
+    }
+    working_ = false;
+}
+
+IdleCalls::Hold::Hold() : calls_(of_process()) {
+    std::unique_lock lock(calls_.mutex_);
+    ++calls_.holds_; // from now on none begins
+    calls_.went_.wait(lock, [&] { return calls_.begun_ns_ == 0; });
+}
+
+void IdleCalls::Hold::end() {
+    if (calls_.process_ != ::getpid()) {
+        return;
+    }
+    std::call_once(ended_, [&] {
+        const std::lock_guard lock(calls_.mutex_);
+        --calls_.holds_;
+        calls_.start();
+    });
+}
+
+} // namespace zerohop::accel

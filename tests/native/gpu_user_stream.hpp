@@ -1,0 +1,54 @@
+// A stream as a user of GPUs in software (fake_cuda) has one.
+#pragma once
+
+#include "shim/gpu_api.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+
+// As libcuda declares them; the driver itself captures nothing.
+extern "C" int cuStreamBeginCapture_v2(void* stream, int mode);
+extern "C" int cuStreamEndCapture(void* stream, void** graph);
+
+namespace zerohop::test {
+
+// A stream as the user has one: by the library's own functions, in the context of its device.
+class UserStream {
+public:
+    explicit UserStream(int device) : device_(device) {
+        REQUIRE(api_.context_retain(&context_, device) == 0);
+        in_context([&] { REQUIRE(api_.stream_create(&stream_, 1, 0) == 0); });
+    }
+    ~UserStream() {
+        in_context([&] { CHECK(api_.stream_destroy(stream_) == 0); });
+        CHECK(api_.context_release(device_) == 0);
+    }
+    UserStream(const UserStream&) = delete;
+    UserStream& operator=(const UserStream&) = delete;
+
+    [[nodiscard]] uint64_t number() const { return reinterpret_cast<uint64_t>(stream_); }
+    void copy(uint64_t dst, uint64_t src, size_t nbytes) {
+        in_context([&] { REQUIRE(api_.copy(dst, src, nbytes, stream_) == 0); });
+    }
+    void begin_capture() { REQUIRE(cuStreamBeginCapture_v2(stream_, 0) == 0); }
+    void end_capture() {
+        void* graph = nullptr;
+        REQUIRE(cuStreamEndCapture(stream_, &graph) == 0);
+    }
+
+private:
+    template <class F> void in_context(F&& f) {
+        REQUIRE(api_.context_push(context_) == 0);
+        f();
+        REQUIRE(api_.context_pop(&context_) == 0);
+    }
+
+    const shim::GpuApi& api_ = *shim::cuda();
+    const int device_;
+    void* context_ = nullptr;
+    void* stream_ = nullptr;
+};
+
+} // namespace zerohop::test

@@ -1,0 +1,65 @@
+"""What a program does with the first GPU by the driver's own functions; real, or in software."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import zerohop as zh
+
+NON_BLOCKING = 1
+
+
+class FirstGpu:
+    """The first GPU's primary context, held, so that it stays while Contexts come and go."""
+
+    def __init__(self) -> None:
+        self.library = ctypes.CDLL("libcuda.so.1")
+        device, self._context = ctypes.c_int(), ctypes.c_void_p()
+        assert self.library.cuInit(0) == 0
+        assert self.library.cuDeviceGet(ctypes.byref(device), 0) == 0
+        assert self.library.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), device) == 0
+
+    @contextlib.contextmanager
+    def current(self) -> Iterator[None]:
+        assert self.library.cuCtxPushCurrent_v2(self._context) == 0
+        try:
+            yield
+        finally:
+            popped = ctypes.c_void_p()
+            self.library.cuCtxPopCurrent_v2(ctypes.byref(popped))
+
+    def free_bytes(self) -> int:
+        """How much memory the driver says that the GPU has left."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        with self.current():
+            assert self.library.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+        return free.value
+
+
+class Still:
+    """A stream of the first GPU that stands still: what begins after it has not ended when something is closed."""
+
+    def __init__(self, holder: zh.Context) -> None:
+        self._driver, self._stream, self._holder = FirstGpu(), ctypes.c_void_p(), holder
+        with self._driver.current():
+            assert self._driver.library.cuStreamCreate(ctypes.byref(self._stream), NON_BLOCKING) == 0
+        assert self._stream.value is not None
+        self.number = self._stream.value
+        holder.notification(timeout=math.inf).wait_on(self.number)
+
+    def release(self) -> None:
+        """To be called in any case: nothing else lets the stream go. What was held up by it has ended then, too."""
+        self._holder.close()
+        with self._driver.current():
+            assert self._driver.library.cuCtxSynchronize() == 0
+
+    def close(self) -> None:
+        self.release()
+        with self._driver.current():
+            assert self._driver.library.cuStreamDestroy_v2(self._stream) == 0
