@@ -17,7 +17,7 @@ fi
 .venv/bin/python -m pip --python "$root/venv/bin/python" install -qq --no-build-isolation --no-deps --force-reinstall \
     --config-settings=build-dir="$root/build" --config-settings=install.strip=false \
     --config-settings=cmake.define.ZEROHOP_SANITIZE=address,undefined \
-    --config-settings=cmake.define.ZEROHOP_WERROR="${ZEROHOP_WERROR:-OFF}" \
+    --config-settings=cmake.define.ZEROHOP_WERROR="${ZEROHOP_WERROR:-ON}" \
     --config-settings=cmake.define.ZEROHOP_NATIVE_TESTS=ON .
 
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1${UBSAN_OPTIONS:+:$UBSAN_OPTIONS}

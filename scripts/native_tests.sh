@@ -1,5 +1,5 @@
 #!/bin/bash
-# native_tests.sh plain|thread [DOCTEST OPTION…]: build the native tests in a folder of their own, with this sanitizer,
+# and run them; a warning of the compiler is an error here, unless ZEROHOP_WERROR=OFF. AddressSanitizer has asan_tests.sh.
 # and run them. AddressSanitizer has asan_tests.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,7 +11,7 @@ dir=build/tests-$sanitize
 [ "$sanitize" = plain ] && sanitize=
 mkdir -p "$dir"
 { cmake -S . -B "$dir" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DZEROHOP_MODULES=OFF -DZEROHOP_NATIVE_TESTS=ON \
-    -DZEROHOP_WERROR="${ZEROHOP_WERROR:-OFF}" -DZEROHOP_SANITIZE="$sanitize" && cmake --build "$dir"; } \
+    -DZEROHOP_WERROR="${ZEROHOP_WERROR:-ON}" -DZEROHOP_SANITIZE="$sanitize" && cmake --build "$dir"; } \
     >"$dir/build.log" 2>&1 || { grep -vE '^(\[|-- )' "$dir/build.log" | tail -60 >&2; exit 1; }
 
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/tests/native/tsan.supp${TSAN_OPTIONS:+:$TSAN_OPTIONS}

@@ -51,7 +51,7 @@ TEST_CASE("a registration for our own use is made once and kept until the region
     CHECK(live == 1);
     [[maybe_unused]] const auto other = memory.region->registration(8, 0, make); // another domain
     CHECK(made == 2);
-    memory.region->deregister();
+    CHECK(memory.region->deregister());
     CHECK(live == 1); // `other`
 }
 
