@@ -1,4 +1,4 @@
-"""Letting go of objects whose memory GPUs know, on a thread that may wait for them.
+"""Letting go of what keeps memory alive that GPUs know, on a thread that may wait for them.
 
 Host memory that goes has to be unregistered first, and the driver does that only when nothing is queued on any stream
 of the process. A stream may be waiting for what the thread would do next that happens to hold the last reference.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
-from typing import Final
+from typing import Protocol
 
-# Whoever puts something there still refers to it, for as long as a call takes to return; who comes last waits.
-_GRACE_S: Final = 0.002
+
+class Keeper(Protocol):
+    """What refers to such an object. Whoever hands it over takes nothing out of it any more."""
+
+    keep: object
 
 
 class LastReferences:
@@ -22,36 +24,32 @@ class LastReferences:
         self._starting = threading.Lock()
         self._closed = False
         self._thread: threading.Thread | None = None
-        # Destructors may put into it.
-        self._things: queue.SimpleQueue[list[object]] = queue.SimpleQueue()
+        # Destructors may put into it. None: it was the last.
+        self._keepers: queue.SimpleQueue[Keeper | None] = queue.SimpleQueue()
 
     def start(self) -> None:
         """From now on there may be something to drop. Any thread, but no destructor."""
         with self._starting:
             if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=_work, args=(self._things,), name="zerohop-drop", daemon=True)
+                self._thread = threading.Thread(target=_work, args=(self._keepers,), name="zerohop-drop", daemon=True)
                 self._thread.start()
 
-    def drop(self, thing: object) -> None:
-        """Soon; the caller's own references go first, then. Destructors may call it."""
+    def drop(self, keeper: Keeper) -> None:
+        """What it keeps, soon; at once where there is nothing to wait for. Destructors may call it."""
         if self._thread is not None:
-            self._things.put([thing])
+            self._keepers.put(keeper)
+        else:
+            keeper.keep = None
 
     def close(self) -> None:
         """End the thread, once it is through."""
         with self._starting:
             self._closed = True
             if self._thread is not None:
-                self._things.put([])
+                self._keepers.put(None)
 
 
-def _work(things: queue.SimpleQueue[list[object]]) -> None:
-    open_ = True
-    while open_:
-        all_ = [things.get()]
-        while not things.empty():
-            all_.append(things.get())
-        time.sleep(_GRACE_S)
-        open_ = all(all_)
-        for last in all_:
-            last.clear()
+def _work(keepers: queue.SimpleQueue[Keeper | None]) -> None:
+    while (keeper := keepers.get()) is not None:
+        keeper.keep = None
+        del keeper  # and not with the next one

@@ -294,7 +294,7 @@ class _Chunk:
                 registration = self._given_up.pop()
             except IndexError:
                 return
-            self._registry.release(registration, None, owned=True)
+            self._registry.release(registration)
 
 
 # Of a chunk: where it begins there, and its length.

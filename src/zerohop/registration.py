@@ -80,10 +80,15 @@ class Export:
 
 
 class Parting:
-    """What a Memory kept alive that is being closed, and of which registration it is."""
+    """What a Memory kept alive that is being closed, and of which registration it is.
 
-    __slots__ = ("keep", "registration")
+    Nothing else of ours refers to the former: who clears ``keep`` lets go of it.
+    """
 
-    def __init__(self, registration: Registration, keep: object) -> None:
+    __slots__ = ("keep", "owned", "registration")
+
+    def __init__(self, registration: Registration, keep: object, *, owned: bool = False) -> None:
         self.registration = registration
         self.keep = keep
+        # Whether the region is closed with it.
+        self.owned = owned

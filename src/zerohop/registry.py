@@ -55,11 +55,11 @@ class Registry:
         self._lock = threading.Lock()
         self._cache: dict[int, Registration] = {}
         self._live: weakref.WeakSet[Registration] = weakref.WeakSet()
-        # What peers or hardware still use, and the object that must stay until they do not; with whether to close.
-        # Each stays in here until it is let go of, so that whoever looks for it finds it.
-        self._pinned: dict[object, tuple[Registration, object, bool]] = {}
+        # What peers or hardware still use, and the object that must stay until they do not. Each stays in here until it
+        # is let go of, so that whoever looks for it finds it.
+        self._pinned: dict[Parting, Parting] = {}
         # What Memories that are being closed keep, until it is in `_pinned` where it has to be.
-        self._parting: dict[object, Parting] = {}
+        self._parting: dict[Parting, Parting] = {}
         self._examining: set[object] = set()
         # What each open Memory, by its id, keeps alive, and of which registration it is. Here, so that closing the
         # Context lets go of all of it; in two, so that a Memory costs no object more.
@@ -181,19 +181,13 @@ class Registry:
         self._remember_address(registration)
         return registration
 
-    def release(self, registration: Registration, keep: object, *, owned: bool, now: bool = False) -> None:
-        """A Memory that used it is gone. ``keep`` stays alive until nothing can touch the memory any more.
+    def release(self, registration: Registration, *, now: bool = False) -> None:
+        """Close its region as soon as nothing uses it.
 
         Called by destructors, so on any thread at any moment: no lock, and no wait, unless the memory goes ``now``,
         whatever devices know of it: they are waited for.
         """
-        if not self._let_go(registration, owned=owned, now=now):
-            self._pinned[object()] = registration, keep, owned
-            if not registration.exports:
-                # Arrays tell when they go, operations do not.
-                self._wake()
-        elif registration.region.known_to_devices:
-            self.last_references.drop(keep)
+        self._release(Parting(registration, None, owned=True), now=now)
 
     def keep(self, memory: object, registration: Registration, keep: object) -> None:
         """``keep`` stays alive until ``let_go_of(memory)``, which a destructor may call."""
@@ -218,10 +212,13 @@ class Registry:
         return bool(self._examining)
 
     def kept(self) -> list[object]:
-        """What is kept for memory that is being closed, or is closed and still in use."""
+        """What is kept for memory that is being closed, or is closed and still in use; but for what devices know.
+
+        The caller is not to hold the last reference to that.
+        """
         # In this order, and from copies that are made in one step: what leaves the one is in the other by then.
         parting, pinned = self._parting.copy(), self._pinned.copy()
-        return [*(each.keep for each in parting.values()), *(keep for _, keep, _ in pinned.values())]
+        return [each.keep for each in (*parting, *pinned) if not each.registration.region.known_to_devices]
 
     def let_go_of(self, memory: object) -> Parting | None:
         """What was kept is the caller's, who calls `release_of`; None where another was first, or `close`.
@@ -240,11 +237,14 @@ class Registry:
         return parting
 
     def release_of(self, parting: Parting, *, owned: bool, closed: bool) -> None:
-        """As `release`, of what `let_go_of` gave. ``closed``: by the user, who may free the memory next."""
+        """As `release`, of what `let_go_of` gave: ``keep`` stays alive until nothing can touch the memory any more.
+
+        ``owned``: the region is closed. ``closed``: by the user, who may free the memory next.
+        """
+        parting.owned = owned
         self._examining.add(parting)
-        self.release(parting.registration, parting.keep, owned=owned, now=closed and parting.keep is None)
+        self._release(parting, now=closed and parting.keep is None)
         self._parting.pop(parting, None)
-        parting.keep = None
         self._examining.discard(parting)
 
     def forget(self, memory: object) -> None:
@@ -258,17 +258,12 @@ class Registry:
         self._examining.add(here)
         waiting = False
         try:
-            for key in list(self._pinned):
-                entry = self._pinned.get(key)
-                if entry is None:
-                    continue
-                if self._let_go(entry[0], owned=entry[2]):
-                    self._pinned.pop(key, None)
-                    if entry[0].region.known_to_devices:
-                        self.last_references.drop(entry)
+            for parting in list(self._pinned):
+                if self._let_go(parting.registration, owned=parting.owned):
+                    self._pinned.pop(parting, None)
+                    self._drop(parting)
                 else:
-                    waiting = waiting or not entry[0].exports
-                del entry
+                    waiting = waiting or not parting.registration.exports
         finally:
             self._examining.discard(here)
         if waiting:
@@ -286,8 +281,7 @@ class Registry:
         # A destructor may take one away meanwhile.
         used, keeps = self._used_by.copy(), self._keeps.copy()
         kept = [(registration, keeps[key]) for key, registration in used.items() if key in keeps]
-        kept += [(parting.registration, parting.keep) for parting in self._parting.copy().values()]
-        kept += [(registration, keep) for registration, keep, _ in self._pinned.copy().values()]
+        kept += [(parting.registration, parting.keep) for parting in (*self._parting.copy(), *self._pinned.copy())]
         self._used_by.clear()
         self._keeps.clear()
         known = []
@@ -363,7 +357,7 @@ class Registry:
                 self._on_device[base, size] = made
         if known is not None:
             # By another thread meanwhile.
-            self.release((known if first else made)[0], None, owned=True)
+            self.release((known if first else made)[0])
         return registration if first or known is None else known[0]
 
     def _forget_on_device(self, key: tuple[int, int], known: tuple[Registration, int]) -> None:
@@ -372,7 +366,7 @@ class Registry:
             if self._on_device.get(key) is not known:
                 return
             del self._on_device[key]
-        self.release(known[0], None, owned=True)
+        self.release(known[0])
 
     def _forget_what_was_freed(self) -> None:
         """Look at some of the registrations on devices, at others each time; nobody tells when memory is freed."""
@@ -459,7 +453,22 @@ class Registry:
         """The owner is gone, or not what it was. Called by a weak reference: no lock; only devices are waited for."""
         if self._cache.get(key) is registration:
             self._cache.pop(key, None)
-        self.release(registration, None, owned=True, now=True)
+        self.release(registration, now=True)
+
+    def _release(self, parting: Parting, *, now: bool) -> None:
+        if self._let_go(parting.registration, owned=parting.owned, now=now):
+            self._drop(parting)
+            return
+        self._pinned[parting] = parting
+        if not parting.registration.exports:
+            # Arrays tell when they go, operations do not.
+            self._wake()
+
+    def _drop(self, parting: Parting) -> None:
+        if parting.registration.region.known_to_devices:
+            self.last_references.drop(parting)
+        else:
+            parting.keep = None
 
     def _let_go(self, registration: Registration, *, owned: bool, now: bool = False) -> bool:
         """Close the region if it is to be closed; False while operations use it, or devices know it."""

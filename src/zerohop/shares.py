@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ._native import Engine
     from .connection import Connection
     from .ghosts import Ghost
+    from .last_references import Keeper
     from .memory import Memory
     from .registration import Parting, Registration
 
@@ -83,7 +84,7 @@ class Shares:
         owner: str,
         url: str,
         ask: Callable[[Connection, str, int], None],
-        drop: Callable[[object], None],
+        drop: Callable[[Keeper], None],
     ) -> None:
         """``ask(connection, provider, share_id)`` has the peer asked to give it back; it returns at once.
 
@@ -248,7 +249,7 @@ class Shares:
                 share.ghosts = [each for each in share.ghosts if not each[1].gone()]
                 if not share.ghosts:
                     del self._haunted[share_id]
-                    self._drop(share)
+                    self._gone(share)
                     self._given_back.notify_all()
 
     def revoke(self, shares: Sequence[LocalShare], deadline_ns: int) -> None:
@@ -282,9 +283,12 @@ class Shares:
             self._wait(shares, _seconds_until(deadline), lost_too=False)
 
     def kept(self) -> list[object]:
-        """What is kept for peers that have not let go of memory that was closed."""
+        """What is kept for peers that have not let go of memory that was closed; but for what devices know.
+
+        The caller is not to hold the last reference to that.
+        """
         with self._lock:
-            return [share.keep for share in self._leaving.values()]
+            return [share.keep for share in self._leaving.values() if not share.registration.region.known_to_devices]
 
     def close(self, kept_by: Callable[[Memory], object]) -> None:
         """Forget all; the engine is closed, and nobody can reach anything but what is mapped: that stays.
@@ -354,8 +358,13 @@ class Shares:
     def _forget(self, share: LocalShare, importer: Importer) -> None:
         share.importers.discard(importer)
         if not share.importers and self._leaving.pop(share.share_id, None) is not None:
-            self._drop(share)
+            self._gone(share)
         self._given_back.notify_all()
+
+    def _gone(self, share: LocalShare) -> None:
+        """No peer can touch it any more, unless it can in another way."""
+        if not (share.share_id in self._leaving or share.share_id in self._haunted):
+            self._drop(share)
 
 
 def _importers(share: LocalShare, provider: str) -> list[Importer]:

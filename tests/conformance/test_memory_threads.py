@@ -13,7 +13,7 @@ from support.options import Options
 
 if TYPE_CHECKING:
     from support.fixtures import OpenContext
-    from zerohop.registration import Registration
+    from zerohop.registration import Parting
 
 NBYTES = 64
 
@@ -77,18 +77,18 @@ def test_sharing_while_another_handle_is_revoked(context: zh.Context) -> None:
 def test_two_that_close(context: zh.Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of them takes back the handles and then what the Memory kept alive, which stays until peers have let go."""
     happened: list[object] = []
-    withdraw, release = context._shares.withdraw, context._registry.release
+    withdraw, release_of = context._shares.withdraw, context._registry.release_of
 
     def withdrawn(shares: list[object], timeout: float) -> None:
         withdraw(shares, timeout)  # type: ignore[arg-type]
         happened.append(shares[0].keep)  # type: ignore[attr-defined]
 
-    def released(registration: Registration, keep: object, *, owned: bool, now: bool) -> None:
-        happened.append(keep)
-        release(registration, keep, owned=owned, now=now)
+    def released(parting: Parting, *, owned: bool, closed: bool) -> None:
+        happened.append(parting.keep)
+        release_of(parting, owned=owned, closed=closed)
 
     monkeypatch.setattr(context._shares, "withdraw", withdrawn)
-    monkeypatch.setattr(context._registry, "release", released)
+    monkeypatch.setattr(context._registry, "release_of", released)
     array = np.zeros(NBYTES, np.uint8)
 
     def attempt(step: int) -> Meanwhile:

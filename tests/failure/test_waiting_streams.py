@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from support.fixtures import OpenContext, StartPeer
     from support.peer import Peer
+    from zerohop.last_references import Keeper
 
 pytestmark = pytest.mark.cuda
 MIB = 1 << 20
@@ -143,9 +144,23 @@ def test_the_peer_takes_memory_back(open_context: OpenContext, start_peer: Start
         context.write(memory, handle).result(LIMIT_S)
 
 
-def test_host_memory_is_closed(open_context: OpenContext, start_peer: StartPeer) -> None:
-    """The user's own stays alive until the driver does not know it any more: another array might get its address."""
+@pytest.mark.parametrize("slow", [False, True], ids=["", "slowly"])
+def test_host_memory_is_closed(
+    open_context: OpenContext, start_peer: StartPeer, monkeypatch: pytest.MonkeyPatch, slow: bool
+) -> None:
+    """The user's own stays alive until the driver does not know it any more: another array might get its address.
+
+    However ``slow`` the thread is that closes the Memory, it is not the one that lets go of the array.
+    """
     context, peer = open_context(ON_GPUS), start_peer(ON_GPUS)
+    if slow:
+        drop = context._registry.last_references.drop
+
+        def drop_and_linger(keeper: Keeper) -> None:
+            drop(keeper)
+            eventually(lambda: keeper.keep is None, "it is let go of")
+
+        monkeypatch.setattr(context._registry.last_references, "drop", drop_and_linger)
     number = peer.call(Service.new, "cuda", MIB, 1)
     handle = zh.RemoteBuffer.from_bytes(peer.call(Service.share, number))
     array = np.frombuffer(bytearray(os.urandom(MIB)), np.uint8)
