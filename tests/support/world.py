@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import warnings
 from typing import TYPE_CHECKING, Literal
 
 import pytest
@@ -185,7 +186,10 @@ class Pool:
             there: Remote = Peer().open(options) if place == "other" else Neighbour(options)
             world = World(provider, options.open(), there)
             self._worlds[name] = world
-            world.warm()
+            with warnings.catch_warnings():
+                # On a machine with GPUs, where not all paths are direct.
+                warnings.simplefilter("ignore", zh.StagedPathWarning)
+                world.warm()
         return self._worlds[name]
 
     def peer(self, name: str) -> Peer | None:
