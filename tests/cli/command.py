@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 # What a developer has set must not change what the tests see.
 _ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("ZEROHOP_")}
@@ -18,8 +19,22 @@ def zerohop(
     *arguments: object, timeout: float = 60, preexec: Callable[[], None] | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """`zerohop arguments…`, with its exit code and what it printed; `preexec` runs in its process before it."""
-    command = [sys.executable, "-m", "zerohop.cli", *map(str, arguments)]
     env = {**_ENVIRONMENT, **environment}
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=timeout, env=env, check=False, preexec_fn=preexec
+        _command(arguments), capture_output=True, text=True, timeout=timeout, env=env, check=False, preexec_fn=preexec
     )
+
+
+@contextmanager
+def zerohop_started(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """The same while it runs; it is killed where it still does at the end."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(_command(arguments), stdout=pipe, stderr=pipe, text=True, env=_ENVIRONMENT) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _command(arguments: tuple[object, ...]) -> list[str]:
+    return [sys.executable, "-m", "zerohop.cli", *map(str, arguments)]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import resource
+import signal
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.command import zerohop
+from cli.command import zerohop, zerohop_started
 from cli.test_bench_parts import SCHEMA
 from zerohop.cli.bench.session import FULL
 
@@ -144,6 +145,22 @@ def test_memory_that_cannot_be_had_after_all() -> None:
     assert "not enough memory: Unable to allocate 3.00 GiB" in run.stderr
     assert "--bytes or --batch" in run.stderr
     assert "Traceback" not in run.stderr
+
+
+def test_interrupted(tmp_path: Path) -> None:
+    """What was measured until then is written."""
+    data = tmp_path / "rows.json"
+    with zerohop_started("bench", "write", "--provider", "shm", "--bytes", "8", "--json", data) as bench:
+        assert bench.stderr is not None
+        assert bench.stderr.readline().startswith("write shm")
+        bench.send_signal(signal.SIGINT)
+        out, errors = bench.communicate(timeout=60)
+    assert bench.returncode == 130, out + errors
+    assert "interrupted" in errors
+    assert "Traceback" not in errors
+    measured = json.loads(data.read_text())["rows"]
+    assert 1 <= len(measured) < 4
+    assert all(row["verified"] for row in measured)
 
 
 def limit_memory() -> None:

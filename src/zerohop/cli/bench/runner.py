@@ -57,7 +57,8 @@ def run(request: Request, *, json_to: str | None, plot_to: Path | None) -> int:
         plot_to: file for the plot, or None.
 
     Returns:
-        0; 1 when a byte was wrong; 2 when something could not be measured (what was measured is still reported).
+        0; 1 when a byte was wrong; 2 when something could not be measured; 130 when Ctrl-C ended it. What was measured
+        is reported, and written to the files, whatever the end.
     """
     errors = make_console(stderr=True)
     try:
@@ -94,14 +95,13 @@ def run(request: Request, *, json_to: str | None, plot_to: Path | None) -> int:
     ordered = [rows[case] for case in cases if case in rows]
     others, seconds = neighbours.processors(), time.monotonic() - started
     print_rows(errors if json_to == "-" else make_console(), ordered)
-    if failure is None or isinstance(failure, Exception):
-        try:
-            if json_to is not None:
-                write_report(json_to, Report.of_this_machine(ordered, seconds, others))
-            if plot_to is not None and ordered:
-                draw(ordered, plot_to)
-        except OSError as error:
-            failure = failure or error
+    try:
+        if json_to is not None:
+            write_report(json_to, Report.of_this_machine(ordered, seconds, others))
+        if plot_to is not None and ordered:
+            draw(ordered, plot_to)
+    except OSError as error:
+        failure = failure or error
     errors.print(f"{len(ordered)} of {len(cases)} rows in {human_time(seconds)}")
     if others is not None and others > NOISY:
         errors.print(f"[yellow]not a quiet machine:[/] others kept {others:.1f} processors busy meanwhile")
