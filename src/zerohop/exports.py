@@ -127,24 +127,16 @@ class Exports:
                 export = self._context._engine.export_share
                 exported = await self._context._control.aside(export, share.share_id, discard=_close_exported)
             except NativeError as error:
-                shares.given_back(self._connection, P2P, request.share)
-                status, reason, text = error.args
-                self._refuse(request, Status(status), Reason(reason), from_native(status, reason, text).reason)
+                self._failed(request, error)
                 return
-            *_, fds = exported
             try:
-                if self._connection._lost is None:
+                if self._still_wanted(request):
                     self._post_memory(request, share, exported)
             finally:
-                for fd in fds:
-                    os.close(fd)
+                _close_exported(exported)
 
     def _post_memory(self, request: wire.ImportRequest, share: LocalShare, exported: _Exported) -> None:
         form, device, process, address, offset, nbytes, pieces, fds = exported
-        if not self._context._shares.has(request.share):  # taken back meanwhile
-            self._context._shares.given_back(self._connection, P2P, request.share)
-            self._refuse(request, Status.ACCESS_DENIED, Reason.REVOKED)
-            return
         left = list(fds)
         for start in range(0, len(pieces), wire.MAX_FDS):
             some = pieces[start : start + wire.MAX_FDS]
@@ -176,23 +168,15 @@ class Exports:
                 return
             fabric = self._context._fabric
             if why := "; ".join(filter(None, map(fabric.port_down, request.rails))):
-                shares.given_back(self._connection, VERBS, request.share)
-                self._refuse(request, Status.UNSUPPORTED, Reason.PORT_DOWN, why)
+                self._take_back(request, Status.UNSUPPORTED, Reason.PORT_DOWN, why)
                 return
             try:
                 reply = await self._reach(request, share)
             except NativeError as error:
-                shares.given_back(self._connection, VERBS, request.share)
-                status, reason, text = error.args
-                self._refuse(request, Status(status), Reason(reason), from_native(status, reason, text).reason)
+                self._failed(request, error)
                 return
-            if self._connection._lost is None:
-                # Somebody may have taken it back meanwhile; and who is asked to give it back must have got it.
-                if shares.has(request.share):
-                    self._channel.post(reply)
-                else:
-                    shares.given_back(self._connection, VERBS, request.share)
-                    self._refuse(request, Status.ACCESS_DENIED, Reason.REVOKED)
+            if self._still_wanted(request):
+                self._channel.post(reply)
 
     async def _reach(self, request: wire.ImportRequest, share: LocalShare) -> wire.ImportReply:
         engine, fabric = self._context._engine, self._context._fabric
@@ -215,6 +199,25 @@ class Exports:
             keys=[key for _, key, _ in found],
             atomics=all(bool(domain.facts().get("atomics")) for domain in domains),
         )
+
+    def _still_wanted(self, request: wire.ImportRequest) -> bool:
+        """Whether the peer is still there, and nobody has taken the share back meanwhile."""
+        if self._connection._lost is not None:
+            return False
+        # Who is asked to give it back must have got it.
+        if not self._context._shares.has(request.share):
+            self._take_back(request, Status.ACCESS_DENIED, Reason.REVOKED)
+            return False
+        return True
+
+    def _failed(self, request: wire.ImportRequest, error: NativeError) -> None:
+        status, reason, text = error.args
+        self._take_back(request, Status(status), Reason(reason), from_native(status, reason, text).reason)
+
+    def _take_back(self, request: wire.ImportRequest, status: Status, reason: Reason, text: str = "") -> None:
+        """Refuse a peer that counted as an importer already."""
+        self._context._shares.given_back(self._connection, request.provider, request.share)
+        self._refuse(request, status, reason, text)
 
     def _refuse(self, request: wire.ImportRequest, status: Status, reason: Reason, text: str = "") -> None:
         self._channel.post(

@@ -127,9 +127,7 @@ class Imports:
         """Have a device here reach the memory behind the peer's share and that here, or note why none can."""
         context = self._context
         try:
-            await context._control.aside(
-                imported.make_ready, context._engine, registration, context._kernels, context._registry.last_references
-            )
+            await context._control.aside(context._routes.make_ready, imported, registration)
         except NativeError as error:
             if imported.closed:
                 return  # given back meanwhile; whoever still wants it asks anew

@@ -85,7 +85,7 @@ class Import:
     """
 
     __slots__ = (
-        "_access",
+        "access",
         "capability",
         "closed",
         "device",
@@ -108,7 +108,7 @@ class Import:
         how: str = "",
         device: str = "",
     ) -> None:
-        self._access = access
+        self.access = access
         self.capability = capability
         self.nbytes = nbytes
         self.rights = rights
@@ -127,36 +127,17 @@ class Import:
         self.closed = True
         for route in list(self.routes):
             route.drop()
-        return self._access.close()
+        return self.access.close()
 
     def access_over(self, registration: Registration, lane: Lane) -> dict[str, Any]:
         """What a route needs to reach it: the mapping, the memory itself, or the keys of both memories."""
-        access = self._access
+        access = self.access
         if isinstance(access, RemoteKeys):
             local_keys = [registration.local_keys[domain.number] for domain in lane.domains]
             return {"mapping": None, "keys": access, "local_keys": local_keys}
         if isinstance(access, PeerMemory):
             return {"mapping": None, "peer_memory": access}
         return {"mapping": access}
-
-    def make_ready(
-        self, engine: Engine, registration: Registration, kernels: CopyKernels, last_references: LastReferences
-    ) -> None:
-        """Have a device reach it and the memory here; takes milliseconds the first time. Any thread may.
-
-        Raises:
-            NativeError: none can.
-        """
-        assert isinstance(self._access, PeerMemory)
-        if registration.device == HOST:
-            last_references.start()
-        device, _ = engine.reach_peer(registration.region, self._access)
-        kernels.wait(device)
-        index = registration.region.device
-        if index not in self.links:
-            on_host = index < 0
-            self.links[index] = link_between(engine.devices()[device]["identity"], "" if on_host else self.device)
-        self.ready.add(registration)
 
 
 class Routes:
@@ -175,6 +156,24 @@ class Routes:
 
     def __len__(self) -> int:
         return len(self._all)
+
+    def make_ready(self, imported: Import, registration: Registration) -> None:
+        """Have a device reach the peer's memory and that here; takes milliseconds the first time. Any thread may.
+
+        Raises:
+            NativeError: none can.
+        """
+        assert isinstance(imported.access, PeerMemory)
+        if registration.device == HOST:
+            self._last_references.start()
+        device, _ = self._engine.reach_peer(registration.region, imported.access)
+        self._kernels.wait(device)
+        index = registration.region.device
+        if index not in imported.links:
+            on_host = index < 0
+            identity = self._engine.devices()[device]["identity"]
+            imported.links[index] = link_between(identity, "" if on_host else imported.device)
+        imported.ready.add(registration)
 
     def explain(self, connection: Connection, registration: Registration, remote: Share) -> Explanation:
         """The path that a pair of memories takes over this connection; Unsupported when there is none.
@@ -241,7 +240,7 @@ class Routes:
                 if index not in imported.links or not (at_once or registration.nbytes <= _PINNED_AT_ONCE):
                     return None
                 try:
-                    imported.make_ready(self._engine, registration, self._kernels, self._last_references)
+                    self.make_ready(imported, registration)
                 except NativeError as error:
                     if error.args[0] == Status.CLOSED.value:
                         raise lane_error(connection, error, "", provider) from None
