@@ -20,7 +20,6 @@ struct Loaded {
         library.need(table.device_attribute, "cuDeviceGetAttribute");
         library.need(table.can_access_peer, "cuDeviceCanAccessPeer");
         library.need(table.context_retain, "cuDevicePrimaryCtxRetain");
-        library.need(table.context_release, "cuDevicePrimaryCtxRelease_v2");
         library.need(table.context_push, "cuCtxPushCurrent_v2");
         library.need(table.context_pop, "cuCtxPopCurrent_v2");
         library.need(table.context_enable_peer, "cuCtxEnablePeerAccess");

@@ -76,7 +76,6 @@ struct GpuApi {
     GpuResult (*can_access_peer)(int*, int, int);
 
     GpuResult (*context_retain)(void**, int);
-    GpuResult (*context_release)(int);
     GpuResult (*context_push)(void*);
     GpuResult (*context_pop)(void**);
     GpuResult (*context_enable_peer)(void*, unsigned);

@@ -94,7 +94,6 @@ struct Loaded {
         table.device_attribute = &device_attribute;
         library.need(table.can_access_peer, "hipDeviceCanAccessPeer");
         library.need(table.context_retain, "hipDevicePrimaryCtxRetain");
-        library.need(table.context_release, "hipDevicePrimaryCtxRelease");
         library.need(table.context_push, "hipCtxPushCurrent");
         library.need(table.context_pop, "hipCtxPopCurrent");
         library.need(table.context_synchronize, "hipDeviceSynchronize");

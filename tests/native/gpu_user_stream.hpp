@@ -8,7 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
-// As libcuda declares them; the driver itself captures nothing.
+// As libcuda declares them; the driver itself captures nothing, and lets go of no context.
+extern "C" int cuDevicePrimaryCtxRelease_v2(int device);
 extern "C" int cuStreamBeginCapture_v2(void* stream, int mode);
 extern "C" int cuStreamEndCapture(void* stream, void** graph);
 
@@ -23,7 +24,7 @@ public:
     }
     ~UserStream() {
         in_context([&] { CHECK(api_.stream_destroy(stream_) == 0); });
-        CHECK(api_.context_release(device_) == 0);
+        CHECK(cuDevicePrimaryCtxRelease_v2(device_) == 0);
     }
     UserStream(const UserStream&) = delete;
     UserStream& operator=(const UserStream&) = delete;

@@ -20,6 +20,7 @@ using zerohop::accel::test::open_descriptors;
 using Ways = std::vector<Registrable>;
 
 // As libcuda declares them; the driver itself has no use for them.
+extern "C" int cuDevicePrimaryCtxRelease_v2(int device);
 extern "C" int cuMemAllocManaged(uint64_t* address, size_t nbytes, unsigned flags);
 extern "C" int cuMemFreeHost(void* address);
 
@@ -43,7 +44,7 @@ struct InContext {
     }
     ~InContext() {
         CHECK(api.context_pop(&context) == 0);
-        CHECK(api.context_release(0) == 0);
+        CHECK(cuDevicePrimaryCtxRelease_v2(0) == 0);
     }
     InContext(const InContext&) = delete;
     InContext& operator=(const InContext&) = delete;

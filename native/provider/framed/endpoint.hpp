@@ -90,6 +90,25 @@ protected:
         return {};
     }
     [[nodiscard]] static uint64_t end_of(const PageList& pages);
+    // Of what goes by no frame, as a copy of this process or of a device: whether it may begin; both memories are
+    // pinned.
+    template <class Theirs>
+    [[nodiscard]] Outcome begin_copy(const Request& request, const std::shared_ptr<Theirs>& theirs, Pin<Region>& local,
+                                     Pin<Theirs>& remote) const {
+        const Outcome allowed = check_range(request, request.kind == Kind::read ? kRightRead : kRightWrite);
+        if (!allowed.ok()) {
+            return allowed;
+        }
+        if (!state().ok()) {
+            return state();
+        }
+        local = Pin<Region>::of(request.route->local);
+        remote = Pin<Theirs>::of(theirs);
+        if (!remote) {
+            return {Status::access_denied, Reason::revoked};
+        }
+        return local ? Outcome{} : Outcome{Status::closed, Reason::revoked};
+    }
     // The poller's, with the data in place. More notifications than were granted end the lane.
     void deliver(uint32_t value, uint64_t nbytes);
     // Noted by the poller, and acted upon by the end of poll().

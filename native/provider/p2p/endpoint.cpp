@@ -80,18 +80,10 @@ Posted P2pEndpoint::post(const Request& request) {
 }
 
 Posted P2pEndpoint::post_copy(const Request& request) {
-    const Outcome allowed = check_range(request, request.kind == Kind::read ? kRightRead : kRightWrite);
-    if (!allowed.ok()) {
-        return {Posted::What::failed, allowed};
-    }
-    if (!state().ok()) {
-        return {Posted::What::failed, state()};
-    }
-    Pin<Region> local = Pin<Region>::of(request.route->local);
-    Pin<PeerMemory> remote = Pin<PeerMemory>::of(request.route->peer_memory);
-    if (!local || !remote) {
-        return {Posted::What::failed,
-                remote ? Outcome{Status::closed, Reason::revoked} : Outcome{Status::access_denied, Reason::revoked}};
+    Pin<Region> local;
+    Pin<PeerMemory> remote;
+    if (const Outcome begun = begin_copy(request, request.route->peer_memory, local, remote); !begun.ok()) {
+        return {Posted::What::failed, begun};
     }
     if (const Outcome living = engine().look_at(peer()); !living.ok()) {
         return {Posted::What::failed, living};

@@ -62,19 +62,10 @@ Posted ShmEndpoint::post(const Request& request) {
 }
 
 Posted ShmEndpoint::post_mapped(const Request& request) {
-    const bool reads = request.kind == Kind::read;
-    const Outcome allowed = check_range(request, reads ? kRightRead : kRightWrite);
-    if (!allowed.ok()) {
-        return {Posted::What::failed, allowed};
-    }
-    if (!state().ok()) {
-        return {Posted::What::failed, state()};
-    }
-    Pin<Region> local = Pin<Region>::of(request.route->local);
-    Pin<Mapping> remote = Pin<Mapping>::of(request.route->mapping);
-    if (!local || !remote) {
-        return {Posted::What::failed,
-                remote ? Outcome{Status::closed, Reason::revoked} : Outcome{Status::access_denied, Reason::revoked}};
+    Pin<Region> local;
+    Pin<Mapping> remote;
+    if (const Outcome begun = begin_copy(request, request.route->mapping, local, remote); !begun.ok()) {
+        return {Posted::What::failed, begun};
     }
     if (copies_pending_.load(std::memory_order_relaxed) >= kMaxCopies) {
         return {Posted::What::retry, {Status::would_block, Reason::window_full}};
