@@ -76,6 +76,9 @@ struct PyRegion {
     ~PyRegion() { let_go(region); }
 };
 
+// Our number of the device "sim:<number>"; throws ValueError where there is none.
+[[nodiscard]] int sim_device(Engine& engine, int number);
+
 struct PyMapping {
     std::shared_ptr<Mapping> mapping;
 };

@@ -9,6 +9,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -17,14 +19,8 @@ namespace zerohop::bind {
 
 namespace {
 
-// The driver of simulated devices, and its number for one of them.
-std::pair<accel::SimDriver*, int> sim_at(Engine& engine, int device) {
-    const auto& [driver, index] = engine.accelerators().place(device);
-    auto* const sim = dynamic_cast<accel::SimDriver*>(driver.get());
-    if (sim == nullptr) {
-        throw nb::value_error("the device is not simulated");
-    }
-    return {sim, index};
+accel::SimDriver& sim_driver(Engine& engine, int number) {
+    return dynamic_cast<accel::SimDriver&>(*engine.accelerators().place(sim_device(engine, number)).first);
 }
 
 nb::list devices(const std::shared_ptr<Engine>& engine) {
@@ -88,17 +84,26 @@ int capability(Engine& engine, int device) {
     return gpu == nullptr ? 0 : gpu->capability(index);
 }
 
-void sim_inject(Engine& engine, int device, const std::string& what, int count) {
+void sim_inject(Engine& engine, int number, const std::string& what, int count) {
     const auto fault = what == "alloc"  ? accel::SimFault::alloc
                        : what == "copy" ? accel::SimFault::copy
                        : what == "link" ? accel::SimFault::link
                        : what == "lost" ? accel::SimFault::lost
                                         : throw nb::value_error("a fault is 'alloc', 'copy', 'link' or 'lost'");
-    const auto [sim, index] = sim_at(engine, device);
-    sim->inject(index, fault, count);
+    sim_driver(engine, number).inject(number, fault, count);
 }
 
 } // namespace
+
+int sim_device(Engine& engine, int number) {
+    const auto& devices = engine.accelerators().devices();
+    const std::string name = "sim:" + std::to_string(number);
+    const auto found = std::ranges::find(devices, name, [](const auto& device) { return device->facts().name; });
+    if (found == devices.end()) {
+        throw nb::value_error(("there is no " + name).c_str());
+    }
+    return static_cast<int>(found - devices.begin());
+}
 
 void def_devices(nb::module_& m, nb::class_<Engine>& engine) {
     m.def(
@@ -146,14 +151,13 @@ void def_devices(nb::module_& m, nb::class_<Engine>& engine) {
         .def("why_no_gpus", &why_no_gpus, nb::sig("def why_no_gpus(self) -> dict[str, str]"))
         .def("load_kernels", &load_kernels, nb::arg("device"), nb::arg("image"))
         .def("capability", &capability, nb::arg("device"))
-        .def("sim_inject", &sim_inject, nb::arg("device"), nb::arg("what"), nb::arg("count"))
+        .def("sim_inject", &sim_inject, nb::arg("number"), nb::arg("what"), nb::arg("count"))
         .def(
             "sim_delay",
-            [](Engine& self, int device, uint64_t ns_per_copy, uint64_t bytes_per_us) {
-                const auto [sim, index] = sim_at(self, device);
-                sim->delay(index, ns_per_copy, bytes_per_us);
+            [](Engine& self, int number, uint64_t ns_per_copy, uint64_t bytes_per_us) {
+                sim_driver(self, number).delay(number, ns_per_copy, bytes_per_us);
             },
-            nb::arg("device"), nb::arg("ns_per_copy"), nb::arg("bytes_per_us"));
+            nb::arg("number"), nb::arg("ns_per_copy"), nb::arg("bytes_per_us"));
 }
 
 } // namespace zerohop::bind

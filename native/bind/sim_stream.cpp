@@ -20,12 +20,9 @@ struct PySimStream {
     std::shared_ptr<accel::Event> last;
 };
 
-PySimStream make(const std::shared_ptr<Engine>& engine, int device) {
-    const auto& found = engine->accelerators().devices().at(static_cast<size_t>(device));
+PySimStream make(const std::shared_ptr<Engine>& engine, int number) {
+    const auto& found = engine->accelerators().devices().at(static_cast<size_t>(sim_device(*engine, number)));
     PySimStream made{engine, nullptr, 0, found->facts().name, nullptr};
-    if (found->facts().kind != "sim") {
-        throw nb::value_error("the device is not simulated");
-    }
     made.stream = accel::user_stream(*found, made.number);
     if (!made.stream) {
         throw NativeError(Status::device_error, Reason::device_lost, "the device gives no stream");
@@ -39,10 +36,10 @@ void register_sim_stream(nb::module_& m) {
     nb::class_<PySimStream>(m, "SimStream", "A stream of a simulated device.")
         .def(
             "__init__",
-            [](PySimStream* self, const std::shared_ptr<Engine>& engine, int device) {
-                new (self) PySimStream(make(engine, device));
+            [](PySimStream* self, const std::shared_ptr<Engine>& engine, int number) {
+                new (self) PySimStream(make(engine, number));
             },
-            nb::arg("engine"), nb::arg("device"))
+            nb::arg("engine"), nb::arg("number"))
         .def("__cuda_stream__", [](const PySimStream& self) { return std::pair(0, self.number); })
         .def_ro("zerohop_device", &PySimStream::device)
         .def(

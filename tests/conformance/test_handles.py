@@ -58,7 +58,7 @@ def test_what_a_handle_tells(world: World) -> None:
         target = world.target(kind, 1000)
         handle = target.share("r")
         assert handle.nbytes == 1000
-        assert handle.device == ("sim:0" if kind == "sim" else "host")
+        assert handle.device == {"sim": "sim:0", "cuda": "cuda:0"}.get(kind, "host")
         assert handle.rights == "r"
         assert handle.owner == world.there.identity.id
         assert handle.url == world.there.identity.url
