@@ -16,21 +16,21 @@ void FramedEndpoint::start(std::unique_ptr<ByteStream> stream) {
     // The lane may be closed at any moment, also before it was connected.
     engine_.poller().exclusive([&] {
         stream_ = std::move(stream);
-        if (!state().ok()) {
+        if (!is_open()) {
             stream_->close(false);
             return;
         }
         last_heard_ns_ = now_ns();
         started_.store(true, std::memory_order_release);
     });
-    if (!state().ok()) {
+    if (!is_open()) {
         throw NativeError(state(), "this lane is closed");
     }
     engine_.poller().kick(); // the peer may have written already
 }
 
 bool FramedEndpoint::poll() {
-    if (!started_.load(std::memory_order_acquire) || !state().ok()) {
+    if (!started_.load(std::memory_order_acquire) || !is_open()) {
         return settle();
     }
     bool did = false;
@@ -75,7 +75,7 @@ void FramedEndpoint::on_failure(Outcome outcome) {
 
 // With the lane's lock held.
 bool FramedEndpoint::pump(uint64_t budget) {
-    if (!state().ok()) {
+    if (!is_open()) {
         return false;
     }
     bool did = outbound_.pump(*stream_, budget);
@@ -119,7 +119,7 @@ void FramedEndpoint::push_small(const FrameHeader& header, const void* body, siz
 }
 
 bool FramedEndpoint::ready() const {
-    if (!started_.load(std::memory_order_acquire) || !state().ok()) {
+    if (!started_.load(std::memory_order_acquire) || !is_open()) {
         return false;
     }
     return match_wanted_.load(std::memory_order_acquire) ||
@@ -148,7 +148,7 @@ void FramedEndpoint::close(Outcome outcome) {
     std::vector<OpRef> ended;
     {
         const std::lock_guard lock(lane_);
-        if (!state().ok()) {
+        if (!is_open()) {
             return;
         }
         reason_.store(outcome.reason, std::memory_order_relaxed);
@@ -193,7 +193,7 @@ void FramedEndpoint::close(Outcome outcome) {
 
 // After close(): lets go of memory as device copies end; true if something did.
 bool FramedEndpoint::settle() {
-    if (settled_.load(std::memory_order_acquire) || state().ok()) {
+    if (settled_.load(std::memory_order_acquire) || is_open()) {
         return false;
     }
     std::erase_if(unsettled_, [](const auto& sink) { return sink->settled(); });
@@ -212,7 +212,7 @@ bool FramedEndpoint::settle() {
 }
 
 bool FramedEndpoint::idle() const {
-    return settled_.load(std::memory_order_acquire) || (!started_.load(std::memory_order_acquire) && !state().ok());
+    return settled_.load(std::memory_order_acquire) || (!started_.load(std::memory_order_acquire) && !is_open());
 }
 
 bool FramedEndpoint::quiet() const {
@@ -229,7 +229,7 @@ void FramedEndpoint::return_credits(uint32_t count) {
     }
     const std::lock_guard lock(lane_);
     const uint32_t returned = credits_to_return_.exchange(0, std::memory_order_acq_rel);
-    if (returned == 0 || !state().ok()) {
+    if (returned == 0 || !is_open()) {
         return;
     }
     FrameHeader header;
@@ -240,7 +240,7 @@ void FramedEndpoint::return_credits(uint32_t count) {
 }
 
 void FramedEndpoint::tick(uint64_t now) {
-    if (!started_.load(std::memory_order_acquire) || !state().ok()) {
+    if (!started_.load(std::memory_order_acquire) || !is_open()) {
         return;
     }
     drop_ended_messages();

@@ -54,6 +54,7 @@ protected:
     [[nodiscard]] bool nothing_under_way() const {
         return requests_.size() == 0 && !outbound_.busy() && recvs_.empty() && arrivals_.empty() && ending_.empty();
     }
+    [[nodiscard]] bool is_open() const { return status_.load(std::memory_order_acquire) == Status::ok; }
     // Once, by connect().
     void start(std::unique_ptr<ByteStream> stream);
     // What connect() has made is there. The poller comes earlier.
@@ -99,7 +100,7 @@ protected:
         if (!allowed.ok()) {
             return allowed;
         }
-        if (!state().ok()) {
+        if (!is_open()) {
             return state();
         }
         local = Pin<Region>::of(request.route->local);

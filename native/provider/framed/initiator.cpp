@@ -79,7 +79,7 @@ Posted FramedEndpoint::post_one_sided(const Request& request) {
         return {Posted::What::failed, {Status::unsupported, Reason::too_many_pages}};
     }
     const std::lock_guard lock(lane_);
-    if (!state().ok()) {
+    if (!is_open()) {
         return {Posted::What::failed, state()};
     }
     if (requests_.full(parts)) {
@@ -166,7 +166,7 @@ Posted FramedEndpoint::post_atomic(const Request& request) {
         return {Posted::What::failed, allowed};
     }
     const std::lock_guard lock(lane_);
-    if (!state().ok()) {
+    if (!is_open()) {
         return {Posted::What::failed, state()};
     }
     if (requests_.full()) {
@@ -189,7 +189,7 @@ Posted FramedEndpoint::post_atomic(const Request& request) {
 
 Posted FramedEndpoint::post_notify(const Request& request) {
     const std::lock_guard lock(lane_);
-    if (!state().ok()) {
+    if (!is_open()) {
         return {Posted::What::failed, state()};
     }
     if (requests_.full()) {
@@ -217,7 +217,7 @@ Posted FramedEndpoint::post_notify(const Request& request) {
 // For bytes that went another way (shared memory): no answer is needed, the frame itself is the announcement.
 Outcome FramedEndpoint::push_notify(uint32_t value, uint64_t nbytes) {
     const std::lock_guard lock(lane_);
-    if (!state().ok()) {
+    if (!is_open()) {
         return state();
     }
     FrameHeader header;
@@ -232,7 +232,7 @@ Outcome FramedEndpoint::push_notify(uint32_t value, uint64_t nbytes) {
 
 Posted FramedEndpoint::post_flush(const Request& request) {
     const std::lock_guard lock(lane_);
-    if (!state().ok()) {
+    if (!is_open()) {
         return {Posted::What::failed, state()};
     }
     if (requests_.epochs.empty()) {

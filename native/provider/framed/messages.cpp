@@ -15,7 +15,7 @@ Posted FramedEndpoint::post_send(const Request& request) {
         return {Posted::What::failed, {Status::closed, Reason::revoked}};
     }
     const std::lock_guard lock(lane_);
-    if (!state().ok()) {
+    if (!is_open()) {
         return {Posted::What::failed, state()};
     }
     if (requests_.full() || unmatched_sends_ == kMaxUnmatched) {
@@ -59,7 +59,7 @@ Posted FramedEndpoint::post_recv(const Request& request) {
         return {Posted::What::failed, {Status::closed, Reason::revoked}};
     }
     const std::lock_guard lock(lane_);
-    if (!state().ok()) {
+    if (!is_open()) {
         return {Posted::What::failed, state()};
     }
     unmatched_.store(true, std::memory_order_relaxed); // before anybody can see that there is an operation

@@ -117,7 +117,7 @@ Posted P2pEndpoint::queue_copy(CopyQueue& queue, const Request& request, Pin<Reg
     {
         const std::lock_guard lock(queue.lock());
         const bool notifies = request.notify >= 0;
-        if (!state().ok()) {
+        if (!is_open()) {
             refused = state();
         } else if (queue.size() >= kMaxCopies) {
             refused = {Status::would_block, Reason::window_full};
@@ -159,7 +159,7 @@ bool P2pEndpoint::poll() {
         did |= poll_copies();
     }
     // What a peer that died or left has announced before is delivered as long as the lane is open.
-    if (started() && state().ok()) {
+    if (started() && is_open()) {
         did |= inbox_.drain([this](uint32_t value, uint64_t nbytes) { deliver(value, nbytes); }) != 0;
     }
     return did;
@@ -187,7 +187,7 @@ void P2pEndpoint::finish(PeerCopy& copy) {
         give_credit_back();
     }
     if (outcome.ok()) {
-        outcome = state().ok() ? engine().look_at(peer()) : state();
+        outcome = is_open() ? engine().look_at(peer()) : state();
     }
     if (announced && outcome.ok()) {
         peer().presence()->wake(); // a device wakes nobody
@@ -230,7 +230,7 @@ void P2pEndpoint::close(Outcome outcome) {
 }
 
 bool P2pEndpoint::ready() const {
-    return FramedEndpoint::ready() || (state().ok() && inbox_.any());
+    return FramedEndpoint::ready() || (is_open() && inbox_.any());
 }
 
 bool P2pEndpoint::needs_polling() const {

@@ -98,7 +98,7 @@ Posted ShmEndpoint::enqueue(MappedCopy copy, OpRef op) {
     const uint64_t epoch = copy.epoch;
     {
         const std::lock_guard lock(copies_lock_);
-        if (state().ok()) {
+        if (is_open()) {
             copies_pending_.fetch_add(1, std::memory_order_release);
             copies_.push_back(std::move(copy));
             return {Posted::What::posted, {}, std::move(op)};
@@ -118,7 +118,7 @@ Posted ShmEndpoint::post_mapped_atomic(const Request& request) {
     if (!remote) {
         return {Posted::What::failed, {Status::access_denied, Reason::revoked}};
     }
-    if (!state().ok()) {
+    if (!is_open()) {
         return {Posted::What::failed, state()};
     }
     if (const Outcome living = engine().look_at(peer()); !living.ok()) {
@@ -153,7 +153,7 @@ bool ShmEndpoint::poll_copies() {
     bool did = false;
     {
         std::unique_lock lock(copies_lock_);
-        const bool open = state().ok();
+        const bool open = is_open();
         for (auto copy = copies_.begin(); copy != copies_.end();) {
             const auto next = std::next(copy);
             if (!open || copy->op->done()) {
@@ -176,7 +176,7 @@ bool ShmEndpoint::poll_copies() {
         copies_pending_.fetch_sub(ended.size(), std::memory_order_release);
     }
     for (MappedCopy& copy : ended) {
-        finish(copy, state().ok() ? engine().look_at(peer()) : state());
+        finish(copy, is_open() ? engine().look_at(peer()) : state());
     }
     return did || !ended.empty();
 }

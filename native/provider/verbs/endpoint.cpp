@@ -147,7 +147,7 @@ bool VerbsEndpoint::poll() {
 
 bool VerbsEndpoint::poll_all() {
     bool did = FramedEndpoint::poll();
-    if (!state().ok()) {
+    if (!is_open()) {
         return tear_down() || did;
     }
     if (connected_.load(std::memory_order_acquire)) {
@@ -215,7 +215,7 @@ void VerbsEndpoint::note_work() {
 }
 
 bool VerbsEndpoint::ready() const {
-    return FramedEndpoint::ready() || (state().ok() && segments_->owes_word());
+    return FramedEndpoint::ready() || (is_open() && segments_->owes_word());
 }
 
 bool VerbsEndpoint::has_local_work() const {
@@ -239,7 +239,7 @@ Outcome VerbsEndpoint::cause() const {
 
 // The poller's: a queue pair is in the error state because of this, and takes the lane with it.
 void VerbsEndpoint::break_off(Outcome cause) {
-    if (state().ok()) {
+    if (is_open()) {
         Reason first = Reason::none;
         cause_.compare_exchange_strong(first, cause.reason, std::memory_order_relaxed);
         fail({Status::peer_lost, Reason::lane_reset});

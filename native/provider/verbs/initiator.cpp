@@ -48,8 +48,8 @@ Posted VerbsEndpoint::post_transfer(const Request& request) {
     }
     lane().lock(); // by itself, so that it is inlined
     const std::lock_guard lock(lane(), std::adopt_lock);
-    if (!state().ok() || !connected_.load(std::memory_order_relaxed)) {
-        return {Posted::What::failed, state().ok() ? Outcome{Status::closed, Reason::lane_closed} : state()};
+    if (!is_open() || !connected_.load(std::memory_order_relaxed)) {
+        return {Posted::What::failed, is_open() ? Outcome{Status::closed, Reason::lane_closed} : state()};
     }
     Queue* const queue = queue_for(request.nbytes);
     if (queue == nullptr || transfers_.in_use() >= framed::kWindow || (atomic && !has_word())) {
@@ -85,7 +85,9 @@ Posted VerbsEndpoint::post_transfer(const Request& request) {
     }
     OpRef held = op;
     in_device_.store(transfers_.in_use(), std::memory_order_relaxed);
-    (void)take_credit(request); // there is one, as seen above with the lock held
+    if (request.notify >= 0) {
+        (void)take_credit(request); // there is one, as seen above with the lock held
+    }
     transfer.used = true;
     transfer.kind = request.kind;
     transfer.nbytes = request.nbytes;
@@ -191,8 +193,8 @@ void VerbsEndpoint::pump_transfers() {
 Posted VerbsEndpoint::post_flush(const Request& request) {
     lane().lock(); // by itself, so that it is inlined
     const std::lock_guard lock(lane(), std::adopt_lock);
-    if (!state().ok() || !connected_.load(std::memory_order_relaxed)) {
-        return {Posted::What::failed, state().ok() ? Outcome{Status::closed, Reason::lane_closed} : state()};
+    if (!is_open() || !connected_.load(std::memory_order_relaxed)) {
+        return {Posted::What::failed, is_open() ? Outcome{Status::closed, Reason::lane_closed} : state()};
     }
     // The first one always crosses: whoever has opened the lane learns by it whether the fabric carries anything.
     if (proved_ && requests().epochs.empty() && !wrote_since_flush_ && flushes_.empty()) {

@@ -8,7 +8,7 @@
 namespace zerohop::verbs {
 
 bool VerbsEndpoint::on_received(const ibv_wc& completion, const Segment& segment) {
-    if (!state().ok()) {
+    if (!is_open()) {
         return false;
     }
     if (completion.opcode == IBV_WC_RECV_RDMA_WITH_IMM) { // the data of the whole write is in place before it
