@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cuda
 NBYTES = 1 << 20
+COMES_BACK = 3  # as often an address has to
 
 
 class DeviceArray:
@@ -63,16 +64,19 @@ def test_freed_memory_is_not_what_comes_after_it(open_context: OpenContext) -> N
     owner, context, peer = (open_context(Options(sim_devices=0)) for _ in range(3))
     target = peer.alloc(NBYTES, OTHER_GPU)
     handle = target.share("rw")
-    addresses = set()
-    for round_ in range(4):
+    addresses: set[int] = set()
+    round_ = 0
+    # The driver frees when it comes to it: an address may come back a few rounds later.
+    while round_ - len(addresses) < COMES_BACK:
+        round_ += 1
+        assert round_ < 100, "the test means nothing where no address ever comes back"
         memory = owner.alloc(NBYTES, "cuda:0")
         addresses.add(memory.address)
-        memory.fill(round_ + 1)
+        memory.fill(round_)
         context.write(_raw(memory), handle).result(10)
-        assert target.read_bytes(NBYTES - 1) == bytes([round_ + 1])
+        assert target.read_bytes(NBYTES - 1) == bytes([round_])
         memory.close()
-    assert len(addresses) < 4, "the test means nothing where no address ever comes back"
-    assert context.statistics().registrations == 1
+    assert context.statistics().registrations <= len(addresses)
 
 
 def test_what_is_not_all_allocated(open_context: OpenContext) -> None:
