@@ -1,6 +1,6 @@
 #!/bin/bash
+# native_tests.sh plain|thread [DOCTEST OPTION…]: build the native tests in a folder of their own, with this sanitizer,
 # and run them; a warning of the compiler is an error here, unless ZEROHOP_WERROR=OFF. AddressSanitizer has asan_tests.sh.
-# and run them. AddressSanitizer has asan_tests.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PWD/.venv/bin:$PATH"

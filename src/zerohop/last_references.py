@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import queue
 import threading
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from .registration import Registration
 
 
 class Keeper(Protocol):
-    """What refers to such an object. Whoever hands it over takes nothing out of it any more."""
+    """What refers to such an object, and says of which memory. Who lets go of the object clears ``keep``."""
 
     keep: object
+    registration: Registration
 
 
 class LastReferences:
@@ -35,8 +39,8 @@ class LastReferences:
                 self._thread.start()
 
     def drop(self, keeper: Keeper) -> None:
-        """What it keeps, soon; at once where there is nothing to wait for. Destructors may call it."""
-        if self._thread is not None:
+        """Let go of what it keeps: soon; at once where no device knows the memory. Destructors may call it."""
+        if keeper.registration.region.known_to_devices and self._thread is not None:
             self._keepers.put(keeper)
         else:
             keeper.keep = None

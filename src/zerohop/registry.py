@@ -57,9 +57,9 @@ class Registry:
         self._live: weakref.WeakSet[Registration] = weakref.WeakSet()
         # What peers or hardware still use, and the object that must stay until they do not. Each stays in here until it
         # is let go of, so that whoever looks for it finds it.
-        self._pinned: dict[Parting, Parting] = {}
+        self._pinned: set[Parting] = set()
         # What Memories that are being closed keep, until it is in `_pinned` where it has to be.
-        self._parting: dict[Parting, Parting] = {}
+        self._parting: set[Parting] = set()
         self._examining: set[object] = set()
         # What each open Memory, by its id, keeps alive, and of which registration it is. Here, so that closing the
         # Context lets go of all of it; in two, so that a Memory costs no object more.
@@ -231,7 +231,7 @@ class Registry:
         except KeyError:
             return None
         # Before it leaves the others: `close` looks there first, and here afterwards.
-        self._parting[parting] = parting
+        self._parting.add(parting)
         self._keeps.pop(key, None)
         self._used_by.pop(key, None)
         return parting
@@ -244,7 +244,7 @@ class Registry:
         parting.owned = owned
         self._examining.add(parting)
         self._release(parting, now=closed and parting.keep is None)
-        self._parting.pop(parting, None)
+        self._parting.discard(parting)
         self._examining.discard(parting)
 
     def forget(self, memory: object) -> None:
@@ -258,10 +258,10 @@ class Registry:
         self._examining.add(here)
         waiting = False
         try:
-            for parting in list(self._pinned):
+            for parting in self._pinned.copy():
                 if self._let_go(parting.registration, owned=parting.owned):
-                    self._pinned.pop(parting, None)
-                    self._drop(parting)
+                    self._pinned.discard(parting)
+                    self.last_references.drop(parting)
                 else:
                     waiting = waiting or not parting.registration.exports
         finally:
@@ -457,18 +457,12 @@ class Registry:
 
     def _release(self, parting: Parting, *, now: bool) -> None:
         if self._let_go(parting.registration, owned=parting.owned, now=now):
-            self._drop(parting)
+            self.last_references.drop(parting)
             return
-        self._pinned[parting] = parting
+        self._pinned.add(parting)
         if not parting.registration.exports:
             # Arrays tell when they go, operations do not.
             self._wake()
-
-    def _drop(self, parting: Parting) -> None:
-        if parting.registration.region.known_to_devices:
-            self.last_references.drop(parting)
-        else:
-            parting.keep = None
 
     def _let_go(self, registration: Registration, *, owned: bool, now: bool = False) -> bool:
         """Close the region if it is to be closed; False while operations use it, or devices know it."""

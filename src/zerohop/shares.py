@@ -184,24 +184,26 @@ class Shares:
                 return Grant(*share)
             described = share.handle._share
             if not share.registration.shareable:
-                self._forget(share, (connection, provider))
+                share.importers.discard((connection, provider))
                 return Grant(Status.UNSUPPORTED, Reason.NONE)
             try:
                 # Reopened, so that a reader's descriptor cannot be mapped for writing.
                 mode = os.O_RDWR if described.rights & _WRITE else os.O_RDONLY
                 fd = os.open(f"/proc/self/fd/{share.registration.region.fd}", mode | os.O_CLOEXEC)
             except OSError:
-                self._forget(share, (connection, provider))
+                share.importers.discard((connection, provider))
                 return Grant(Status.NO_MEMORY, Reason.OUT_OF_DESCRIPTORS)
             offset = share.registration.fd_offset + share.offset
             return Grant(Status.OK, Reason.NONE, fd, offset, described.nbytes, described.rights)
 
     def given_back(self, connection: Connection, provider: str, share_id: int) -> None:
         """A peer has let go of a share."""
+        gone: list[LocalShare] = []
         with self._lock:
             share = self._leaving.get(share_id) or self._shares.get(share_id)
             if share is not None:
-                self._forget(share, (connection, provider))
+                self._forget(share, (connection, provider), gone)
+        self._let_go(gone)
 
     def holders(self, provider: str) -> list[tuple[Connection, int]]:
         """Who has imported what by that provider, by the ids of the shares."""
@@ -226,6 +228,7 @@ class Shares:
         """A peer is gone, and with it whatever it had imported; what it had mapped, its process may still write to."""
         ghosts.let_go()
         ghost: Ghost | None = None
+        gone: list[LocalShare] = []
         with self._lock:
             asked = ghost_of_peer is None
             for share in [*self._shares.values(), *self._leaving.values()]:
@@ -237,20 +240,23 @@ class Shares:
                         share.ghosts.append((connection.peer, ghost))
                         self._haunted[share.share_id] = share
                 for importer in importers:
-                    self._forget(share, importer)
+                    self._forget(share, importer, gone)
+        self._let_go(gone)
         if ghost is not None:
             ghost.watch(self.sweep)
 
     def sweep(self) -> None:
         """Let go of what only peers could touch whose processes have ended since."""
         ghosts.let_go()
+        gone: list[LocalShare] = []
         with self._lock:
             for share_id, share in list(self._haunted.items()):
                 share.ghosts = [each for each in share.ghosts if not each[1].gone()]
                 if not share.ghosts:
                     del self._haunted[share_id]
-                    self._gone(share)
+                    gone.append(share)
                     self._given_back.notify_all()
+        self._let_go(gone)
 
     def revoke(self, shares: Sequence[LocalShare], deadline_ns: int) -> None:
         """Take them back.
@@ -281,6 +287,8 @@ class Shares:
         self._withdraw(shares, _AT_ONCE_NS, min(_MAX_GRACE_S, timeout / 2))
         if timeout:
             self._wait(shares, _seconds_until(deadline), lost_too=False)
+        # The caller has it, too, so that nothing goes here.
+        self._let_go(shares)
 
     def kept(self) -> list[object]:
         """What is kept for peers that have not let go of memory that was closed; but for what devices know.
@@ -332,11 +340,13 @@ class Shares:
             except NativeError:
                 # The engine is closed, and every lane with it.
                 continue
+        gone: list[LocalShare] = []
         with self._lock:
             # Their keys are good for nothing any more.
             for share in shares:
                 for importer in _importers(share, VERBS):
-                    self._forget(share, importer)
+                    self._forget(share, importer, gone)
+        self._let_go(gone)
         return busy
 
     def _wait(self, shares: Sequence[LocalShare], seconds: float | None, *, lost_too: bool) -> list[str]:
@@ -355,15 +365,20 @@ class Shares:
             self._given_back.wait_for(lambda: self._closed or not silent(), seconds)
             return list(silent())
 
-    def _forget(self, share: LocalShare, importer: Importer) -> None:
+    def _forget(self, share: LocalShare, importer: Importer, gone: list[LocalShare]) -> None:
+        """``gone`` gets it where nobody has imported it any more: for `_let_go`, without the lock."""
         share.importers.discard(importer)
         if not share.importers and self._leaving.pop(share.share_id, None) is not None:
-            self._gone(share)
+            gone.append(share)
         self._given_back.notify_all()
 
-    def _gone(self, share: LocalShare) -> None:
-        """No peer can touch it any more, unless it can in another way."""
-        if not (share.share_id in self._leaving or share.share_id in self._haunted):
+    def _let_go(self, shares: Sequence[LocalShare]) -> None:
+        """Of what those keep that no peer can touch any more. Without the lock: that may have a destructor."""
+        with self._lock:
+            # One that has left all of these does not come back.
+            homes = self._shares, self._leaving, self._haunted
+            loose = [share for share in shares if not any(share.share_id in home for home in homes)]
+        for share in loose:
             self._drop(share)
 
 

@@ -7,16 +7,17 @@ import re
 import resource
 import signal
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cli.command import zerohop, zerohop_started
 from cli.test_bench_parts import SCHEMA
-from zerohop.cli.bench.session import FULL
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from support.lanes import eventually
+from zerohop.cli.bench.floors import FloorDescriptors, Floors
+from zerohop.cli.bench.session import FULL, QUICK, open_session
+from zerohop.cli.peer import PeerProcess
 
 
 def rows(*arguments: object) -> list[dict[str, Any]]:
@@ -161,6 +162,43 @@ def test_interrupted(tmp_path: Path) -> None:
     measured = json.loads(data.read_text())["rows"]
     assert 1 <= len(measured) < 4
     assert all(row["verified"] for row in measured)
+
+
+def test_interrupted_while_the_second_process_polls() -> None:
+    """It would not hear that anything else is asked of it."""
+    descriptors = FloorDescriptors()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted_while_polling(descriptors)
+    finally:
+        descriptors.close()
+
+
+def interrupted_while_polling(descriptors: FloorDescriptors) -> None:
+    fds = tuple(descriptors.for_peer().values())
+    with (
+        PeerProcess("zerohop.cli.bench._peer", pass_fds=fds) as peer,
+        open_session(peer, Floors(peer, descriptors), QUICK, "shm", polling=True) as session,
+        session.remote("host", "ring", 8),
+        session.polling("polling"),
+    ):
+        raise KeyboardInterrupt
+
+
+def test_interrupted_before_anything_was_measured(tmp_path: Path) -> None:
+    """What was measured at another time stays."""
+    data = tmp_path / "rows.json"
+    data.write_text("measured before")
+    with zerohop_started("bench", "idle", "--json", data) as bench:
+        eventually(lambda: children_of(bench.pid) != [], "the second process has been started")
+        bench.send_signal(signal.SIGINT)
+        _, errors = bench.communicate(timeout=60)
+    assert bench.returncode == 130, errors
+    assert data.read_text() == "measured before"
+
+
+def children_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 def limit_memory() -> None:

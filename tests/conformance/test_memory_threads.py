@@ -80,8 +80,8 @@ def test_two_that_close(context: zh.Context, monkeypatch: pytest.MonkeyPatch) ->
     withdraw, release_of = context._shares.withdraw, context._registry.release_of
 
     def withdrawn(shares: list[object], timeout: float) -> None:
-        withdraw(shares, timeout)  # type: ignore[arg-type]
         happened.append(shares[0].keep)  # type: ignore[attr-defined]
+        withdraw(shares, timeout)  # type: ignore[arg-type]
 
     def released(parting: Parting, *, owned: bool, closed: bool) -> None:
         happened.append(parting.keep)

@@ -129,8 +129,8 @@ def measure_all_pairs(session: Session, case: Case) -> Row:
         for number, (here, _) in enumerate(pairs):
             found = session.peer.call("digest", nbytes=case.bytes, number=number)["digest"]
             samples.verified &= found == digest(np.asarray(payloads[here]))
-    finally:
         session.peer.call("release")
+    finally:
         for memory in sources.values():
             memory.close()
     counted = replace(case, batch=max(1, len(pairs)))

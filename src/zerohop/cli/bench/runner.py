@@ -58,7 +58,7 @@ def run(request: Request, *, json_to: str | None, plot_to: Path | None) -> int:
 
     Returns:
         0; 1 when a byte was wrong; 2 when something could not be measured; 130 when Ctrl-C ended it. What was measured
-        is reported, and written to the files, whatever the end.
+        is reported, and written to the files, in these cases, too.
     """
     errors = make_console(stderr=True)
     try:
@@ -96,11 +96,14 @@ def run(request: Request, *, json_to: str | None, plot_to: Path | None) -> int:
     others, seconds = neighbours.processors(), time.monotonic() - started
     print_rows(errors if json_to == "-" else make_console(), ordered)
     try:
-        if json_to is not None:
+        # Not over what somebody measured before, for nothing.
+        if json_to is not None and (ordered or not isinstance(failure, KeyboardInterrupt)):
             write_report(json_to, Report.of_this_machine(ordered, seconds, others))
         if plot_to is not None and ordered:
             draw(ordered, plot_to)
     except OSError as error:
+        if failure is not None:
+            _say_failed(errors, error)
         failure = failure or error
     errors.print(f"{len(ordered)} of {len(cases)} rows in {human_time(seconds)}")
     if others is not None and others > NOISY:
@@ -117,12 +120,16 @@ def _verdict(console: Console, rows: list[Row], failure: BaseException | None) -
         console.print(f"[bold red]failed:[/] {escape(text)}", soft_wrap=True)
         return 2
     if failure is not None:
-        console.print(f"[bold red]failed:[/] {type(failure).__name__}: {escape(str(failure))}", soft_wrap=True)
+        _say_failed(console, failure)
         return 2
     wrong = [row for row in rows if not row.verified]
     for row in wrong:
         console.print(f"[bold red]WRONG BYTES:[/] {escape(describe_case(row))}")
     return 1 if wrong else 0
+
+
+def _say_failed(console: Console, error: BaseException) -> None:
+    console.print(f"[bold red]failed:[/] {type(error).__name__}: {escape(str(error))}", soft_wrap=True)
 
 
 def require_gpus(cases: list[Case]) -> None:

@@ -119,13 +119,15 @@ class Session:
     def remote(
         self, place: str, form: str | None, nbytes: int, *, mode: str | None = None
     ) -> Iterator[zerohop.RemoteBuffer]:
-        """Memory of the second process: of its device, from `Context.alloc` when the form is mapped, else numpy."""
+        """Memory of the second process: of its device, from `Context.alloc` when the form is mapped, else numpy.
+
+        After an error nothing is asked of that process any more, here and below: it may be in the middle of something,
+        and ends.
+        """
         kind = memory_kind(place, mode, alloc=form == "mapped")
         answer = self.peer.call("allocate", kind=kind, nbytes=nbytes)
-        try:
-            yield zerohop.RemoteBuffer.from_bytes(bytes.fromhex(answer["handle"]))
-        finally:
-            self.peer.call("release")
+        yield zerohop.RemoteBuffer.from_bytes(bytes.fromhex(answer["handle"]))
+        self.peer.call("release")
 
     def fill_remote(self, seed: int, nbytes: int) -> Octets:
         """Fills the second process's memory; returns what it holds now."""
@@ -188,9 +190,7 @@ def open_session(
     providers = None if provider is None else [provider]
     spin = POLLING_SPIN_US if polling else None
     there = peer.call("open", providers=providers, sim_devices=int(sim), spin_us=spin)
-    try:
-        with zerohop.Context(providers=providers, sim_devices=int(sim)) as context:
-            connection = context.connect(there["url"]).result(TIMEOUT)
-            yield Session(peer, floors, effort, context, connection)
-    finally:
-        peer.call("close")
+    with zerohop.Context(providers=providers, sim_devices=int(sim)) as context:
+        connection = context.connect(there["url"]).result(TIMEOUT)
+        yield Session(peer, floors, effort, context, connection)
+    peer.call("close")
