@@ -13,7 +13,7 @@ import pytest
 from support.fake_nics import NBYTES, change_ports, end_of, lane_of, numbers, of, write_over
 from support.lanes import eventually
 from support.pattern import pattern
-from zerohop import lanes, wire
+from zerohop import lane_ports, wire
 from zerohop.peers import Peers
 
 if TYPE_CHECKING:
@@ -71,22 +71,47 @@ def test_a_lane_is_left_to_those_who_use_it(
     assert numbers(connection) == numbers(other) == [0]
 
 
+@pytest.mark.parametrize("others", [True, False], ids=["another way", "no other way"])
+def test_a_nic_that_does_not_give_up(nic_pair: Callable[..., Pair], others: bool) -> None:
+    """What it was given fails all the same, when it has had its time."""
+    both = nic_pair() if others else nic_pair(nics=1, only=True)
+    connection, _ = both.connect()
+    end_of(connection).busy = True
+    change_ports(both.nics, "fake0", alive=False)
+    eventually(lambda: 0 not in numbers(connection), "the lane stays")
+
+
+def test_a_port_that_comes_back_in_time(nic_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch) -> None:
+    both = nic_pair()
+    connection, other = both.connect()
+    assert connection._session is not None
+    ports = connection._session.lanes.ports
+    end_of(connection).busy = True
+    change_ports(both.nics, "fake0", alive=False)
+    eventually(lambda: bool(ports._timers), "nobody noticed")
+    (timer,) = ports._timers.values()
+    change_ports(both.nics, "fake0", alive=True)
+    eventually(lambda: not ports._timers, "nobody noticed that it is back")
+    assert timer.cancelled()
+    assert numbers(connection) == numbers(other) == [0]
+
+
 @pytest.mark.parametrize("meanwhile", ["the port is back", "it is used again"])
 def test_an_answer_that_comes_late_ends_no_lane(
     nic_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, heard: Heard, meanwhile: str
 ) -> None:
     both = nic_pair()
     connection, other = both.connect()
-    quiet = lanes.Lanes.quiet
+    quiet = lane_ports.LanePorts.quiet
     late: list[wire.LaneQuiet] = []
 
-    def holding(self: lanes.Lanes, message: wire.LaneQuiet) -> None:
+    def holding(self: lane_ports.LanePorts, message: wire.LaneQuiet) -> None:
         if message.answer:
             late.append(message)
         else:
             quiet(self, message)
 
-    monkeypatch.setattr(lanes.Lanes, "quiet", holding)
+    monkeypatch.setattr(lane_ports.LanePorts, "quiet", holding)
     change_ports(both.nics, "fake0", alive=False)
     eventually(lambda: bool(late), "the peer is not asked, or does not answer")
     if meanwhile == "the port is back":
@@ -94,7 +119,7 @@ def test_an_answer_that_comes_late_ends_no_lane(
     else:
         end_of(connection).busy = True
     assert connection._session is not None
-    both.here._control.call(quiet, connection._session.lanes, late[0])
+    both.here._control.call(quiet, connection._session.lanes.ports, late[0])
     assert both.here._control.wait(asyncio.sleep, 0, timeout=5)
     assert numbers(connection) == numbers(other) == [0]
     assert not of(wire.LaneDown, heard.sent)

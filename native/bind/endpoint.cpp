@@ -52,6 +52,9 @@ void register_endpoint(nb::module_& m) {
             },
             "This end has nothing under way, receives that wait included.")
         .def_prop_ro(
+            "in_device", [](const PyEndpoint& self) { return self.endpoint->in_device(); },
+            "A device has not ended a transfer that it was given, or has, and nobody has looked since.")
+        .def_prop_ro(
             "limits",
             [](const PyEndpoint& self) {
                 const Limits limits = self.endpoint->limits();

@@ -280,6 +280,12 @@ class Endpoint:
         """This end has nothing under way, receives that wait included."""
 
     @property
+    def in_device(self) -> bool:
+        """
+        A device has not ended a transfer that it was given, or has, and nobody has looked since.
+        """
+
+    @property
     def limits(self) -> dict[str, float]: ...
     def address(self) -> tuple[bytes, list[int]]: ...
     def connect(self, data: bytes, fds: Sequence[int]) -> None: ...

@@ -17,13 +17,13 @@ from .deferred import patience, settled
 from .errors import PeerLost, ProtocolError, Unsupported, ZerohopError, again, from_native, silent_error
 from .fabrics import VERBS
 from .lane import Lane, State, retrieve
+from .lane_ports import LanePorts
 from .settings import PROVIDERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
-    from ._native import Domain
     from .channel import Channel
     from .connection import Connection
     from .context import Context
@@ -70,6 +70,7 @@ class Lanes:
         self._wanted: asyncio.Future[None] | None = None
         # How often the side that did not dial has asked, as far as this side knows.
         self._asked = 0
+        self.ports = LanePorts(context, connection, channel, self)
 
     def agree(self, setup: wire.Setup) -> None:
         """Find out which providers both sides have; Unsupported when there is none."""
@@ -163,7 +164,7 @@ class Lanes:
                 status, reason = lane.endpoint.cause
                 error = from_native(status.value, reason.value, peer=self._connection.peer, provider=lane.provider)
                 if lane.state is State.UP:
-                    self._go_down(lane, error.reason)
+                    self.go_down(lane, error.reason)
                 else:
                     self.fail(lane, error, tell=True)
 
@@ -179,7 +180,7 @@ class Lanes:
             connection._provider = lane.provider
             if old is not None:
                 # The peer knows before this side that it is down.
-                self._go_down(old, "the peer has replaced it")
+                self.go_down(old, "the peer has replaced it")
             if self._wanted is not None and not self._wanted.done():
                 self._wanted.set_result(None)
             self._wanted = None
@@ -213,7 +214,7 @@ class Lanes:
             raise ProtocolError("malformed: LaneDown of a lane that is not up")
         lane.heard = True
         if lane.state is State.UP:
-            self._go_down(lane, f"the peer says: {message.text}" if message.text else "the peer has closed it")
+            self.go_down(lane, f"the peer says: {message.text}" if message.text else "the peer has closed it")
         elif lane.said:
             self._bury(lane)
 
@@ -240,34 +241,9 @@ class Lanes:
         if wanted is not None and not wanted.done():
             wanted.set_exception(self._none_for_messages(f"the peer says: {message.text}"))
 
-    def port_down(self, domain: Domain) -> None:
-        """A port here is down: lanes over it that carry nothing are given up, where there is another way.
-
-        What is on its way may outlast a short interruption, and is left to. What the peer has on its way only it knows,
-        so it is asked; an answer that comes when the port is back, or the lane in use again, changes nothing.
-        """
-        for lane in list(self.all.values()):
-            over_it = any(each.number == domain.number for each in lane.domains)
-            if over_it and lane.state is State.UP and self._another_way(lane) and lane.endpoint.quiet:
-                self._channel.post(wire.LaneQuiet(number=lane.number))
-
-    def quiet(self, message: wire.LaneQuiet) -> None:
-        """The peer asks whether a lane is used, or says that it is not."""
-        lane = self.find(message.number)
-        if lane is None or lane.state is not State.UP:
-            return
-        if lane.provider != VERBS:
-            raise ProtocolError("malformed: LaneQuiet of a lane without ports")
-        if not message.answer:
-            if lane.endpoint.quiet:
-                self._channel.post(wire.LaneQuiet(number=lane.number, answer=True))
-            return
-        down = [f"{domain.device} port {domain.port}" for domain in lane.domains if not domain.alive]
-        if down and lane.endpoint.quiet:
-            self._go_down(lane, f"{', '.join(down)}: the port or its device is down")
-
     def end(self, error: ZerohopError) -> None:
         """The Connection is lost. The data plane has closed all ends."""
+        self.ports.end()
         for lane in list(self.all.values()):
             if lane.state is State.OPENING:
                 self.fail(lane, error, tell=False)
@@ -278,13 +254,6 @@ class Lanes:
             task.cancel()
         if self._wanted is not None and not self._wanted.done():
             self._wanted.set_exception(again(error))
-
-    def _another_way(self, lane: Lane) -> bool:
-        """Whether anything else could carry what a lane of NICs does, as far as this side knows."""
-        anything = self._context._settings.require != "direct"
-        if anything and any(provider != lane.provider for provider in self._connection._possible):
-            return True
-        return bool(fabrics.pair(self._context._fabric.nics(), self.their_nics))
 
     def _why_not(self, provider: str, setup: wire.Setup) -> str:
         """Why there can be no lane of a provider; empty when there can."""
@@ -418,7 +387,7 @@ class Lanes:
                 return True
         return False
 
-    def _go_down(self, lane: Lane, why: str) -> None:
+    def go_down(self, lane: Lane, why: str) -> None:
         """It carries nothing any more."""
         connection = self._connection
         lane.state = State.DOWN

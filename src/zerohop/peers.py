@@ -339,9 +339,10 @@ class Peers:
                 if domain.alive or domain.lost:
                     connection._reconsider()
                     if lanes is not None:
+                        lanes.ports.back()
                         lanes.retry()
                 elif lanes is not None:
-                    lanes.port_down(domain)
+                    lanes.ports.down(domain)
         if domain.alive and not self._looking_again:
             self._looking_again = True
             self._context._control.start(self._look_again)

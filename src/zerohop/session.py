@@ -205,7 +205,7 @@ class Session:
         elif isinstance(message, wire.LaneDown):
             self.lanes.down(message)
         elif isinstance(message, wire.LaneQuiet):
-            self.lanes.quiet(message)
+            self.lanes.ports.quiet(message)
         elif isinstance(message, wire.LaneWanted):
             self.lanes.wanted(message)
         elif isinstance(message, wire.LaneMissing):

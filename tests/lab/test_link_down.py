@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,8 +28,8 @@ BOUND_S = 7 * 4.096e-6 * 2**14 * 4
 GRACE_S = 5.0
 # So that no deadline can be taken for the loss.
 NEVER_S = 100.0
-# Together much more than is moved while somebody takes the link down.
 PIECE, PIECES = 8 * MIB, 64
+AHEAD = 32  # pieces on their way at once
 
 
 def _pair(
@@ -81,22 +84,44 @@ def test_another_lane_takes_over(open_context: OpenContext, start_peer: StartPee
     context, target = _pair(open_context, start_peer, ("verbs", "tcp"), PIECES * PIECE)
     memory = context.register(np.full(PIECES * PIECE, 7, np.uint8))
     assert _path(context, memory, target) == "verbs"
-    pieces = [slice(start, start + PIECE) for start in range(0, PIECES * PIECE, PIECE)]
-    moving = [context.write(memory[piece], target.handle[piece]) for piece in pieces]
-    moving[0].result(NEVER_S)
-    with cut():
-        lost = [error for operation in moving if (error := operation.exception(NEVER_S)) is not None]
-        assert lost, "all of it went through before the link was down"
-        assert all(isinstance(error, zh.PeerLost) for error in lost), lost
-        memory.write_bytes(0, bytes([9]) * 8)
-        # Connected all the time: the peer is not gone, one of the ways to it is.
-        assert context.write(memory[:8], target.handle[:8], notify=5).result(NEVER_S) == 8
-        assert target.remote.call(Service.notification).value == 5
-        assert target.get(0, 8) == bytes([9]) * 8
-        assert _path(context, memory, target) == "tcp"
+    moving: list[zh.Operation[int]] = []
+    is_down = threading.Event()
+
+    def keep_moving() -> None:
+        """However long it takes to take the link down, there is something on its way then."""
+        for number in itertools.count():
+            if is_down.is_set():
+                return
+            piece = slice((start := number % PIECES * PIECE), start + PIECE)
+            moving.append(context.write(memory[piece], target.handle[piece]))
+            if number >= AHEAD:
+                moving[number - AHEAD].exception(NEVER_S)
+
+    with ThreadPoolExecutor(1) as others:
+        posting = others.submit(keep_moving)
+        try:
+            eventually(lambda: bool(moving) and moving[0].done(), "nothing is moved")
+            with cut():
+                is_down.set()
+                posting.result(NEVER_S)
+                _goes_over_tcp(context, memory, target, moving)
+        finally:
+            is_down.set()
     _until_back(context, memory, target)
     assert context.write(memory[-PIECE:], target.handle[-PIECE:]).result(NEVER_S) == PIECE
     assert target.get(PIECES * PIECE - 8, 8) == bytes([7]) * 8
+
+
+def _goes_over_tcp(context: zh.Context, memory: zh.Memory, target: Target, moving: list[zh.Operation[int]]) -> None:
+    lost = [error for operation in moving if (error := operation.exception(NEVER_S)) is not None]
+    assert lost, "nothing was on its way when the link went down"
+    assert all(isinstance(error, zh.PeerLost) for error in lost), lost
+    memory.write_bytes(0, bytes([9]) * 8)
+    # Connected all the time: the peer is not gone, one of the ways to it is.
+    assert context.write(memory[:8], target.handle[:8], notify=5).result(NEVER_S) == 8
+    assert target.remote.call(Service.notification).value == 5
+    assert target.get(0, 8) == bytes([9]) * 8
+    assert _path(context, memory, target) == "tcp"
 
 
 @pytest.mark.timeout(300)

@@ -91,6 +91,10 @@ class FakeEndpoint:
         return not self.busy
 
     @property
+    def in_device(self) -> bool:
+        return self.busy
+
+    @property
     def gone(self) -> bool:
         return self.closed and not self.holds_on
 
