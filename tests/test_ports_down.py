@@ -81,6 +81,20 @@ def test_a_nic_that_does_not_give_up(nic_pair: Callable[..., Pair], others: bool
     eventually(lambda: 0 not in numbers(connection), "the lane stays")
 
 
+def test_a_nic_that_is_given_something_later(nic_pair: Callable[..., Pair]) -> None:
+    """While its port is down already, and there is no other way."""
+    both = nic_pair(nics=1, only=True)
+    connection, _ = both.connect()
+    assert connection._session is not None
+    timers = connection._session.lanes.ports._timers
+    change_ports(both.nics, "fake0", alive=False)
+    eventually(lambda: bool(timers), "nobody noticed")
+    (first,) = timers.values()
+    eventually(lambda: bool(timers) and first not in timers.values(), "nobody looks again")
+    end_of(connection).busy = True
+    eventually(lambda: 0 not in numbers(connection), "the lane stays")
+
+
 def test_a_port_that_comes_back_in_time(nic_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch) -> None:
     both = nic_pair()
     connection, other = both.connect()

@@ -29,7 +29,7 @@ class LanePorts:
         self._connection = connection
         self._channel = channel
         self._lanes = lanes
-        # By the number of a lane that a port is down under: when its NICs have had their time.
+        # By the number of a lane that a port is down under: when its NICs have had their time, again and again.
         self._timers: dict[int, asyncio.TimerHandle] = {}
 
     def down(self, domain: Domain) -> None:
@@ -44,10 +44,8 @@ class LanePorts:
                 continue
             if self._another_way(lane) and lane.endpoint.quiet:
                 self._channel.post(wire.LaneQuiet(number=lane.number))
-            elif lane.number not in self._timers:
-                patience = self._context._settings.verbs.no_answer_s
-                timer = asyncio.get_running_loop().call_later(patience, self._no_answer, lane)
-                self._timers[lane.number] = timer
+            if lane.number not in self._timers:
+                self._watch(lane)
 
     def back(self) -> None:
         """A port here is up again."""
@@ -75,11 +73,20 @@ class LanePorts:
         while self._timers:
             self._timers.popitem()[1].cancel()
 
+    def _watch(self, lane: Lane) -> None:
+        patience = self._context._settings.verbs.no_answer_s
+        self._timers[lane.number] = asyncio.get_running_loop().call_later(patience, self._no_answer, lane)
+
     def _no_answer(self, lane: Lane) -> None:
         """A NIC gives up by itself what nobody answers; Soft-RoCE was seen once not to."""
         self._timers.pop(lane.number, None)
-        if lane.state is State.UP and lane.endpoint.in_device and (down := _down_under(lane)):
+        down = _down_under(lane)
+        if lane.state is not State.UP or not down:
+            return
+        if lane.endpoint.in_device:
             self._lanes.go_down(lane, f"{down}: the port or its device is down, and the NIC does not give up")
+        else:
+            self._watch(lane)  # it may be given something yet
 
     def _another_way(self, lane: Lane) -> bool:
         """Whether anything else could carry what a lane of NICs does, as far as this side knows."""
