@@ -36,6 +36,18 @@ def port_changes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return noticed
 
 
+@pytest.fixture
+def patient_nics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the test takes, they may yet give up by themselves."""
+    monkeypatch.setattr(lane_ports, "no_answer_s", lambda _: 3600.0)
+
+
+@pytest.fixture
+def hasty_nics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would have given up at once."""
+    monkeypatch.setattr(lane_ports, "no_answer_s", lambda _: 0.01)
+
+
 @pytest.mark.parametrize("side", ["the one that dialled", "the other"])
 def test_an_idle_lane_is_replaced_before_anybody_uses_it(nic_pair: Callable[..., Pair], side: str) -> None:
     both = nic_pair()
@@ -50,6 +62,7 @@ def test_an_idle_lane_is_replaced_before_anybody_uses_it(nic_pair: Callable[...,
     assert connection.notify(1).result(5) == 0
 
 
+@pytest.mark.usefixtures("patient_nics")
 @pytest.mark.parametrize("busy", ["the one whose port it is", "the other"])
 def test_a_lane_is_left_to_those_who_use_it(
     nic_pair: Callable[..., Pair], heard: Heard, port_changes: list[int], busy: str
@@ -71,6 +84,7 @@ def test_a_lane_is_left_to_those_who_use_it(
     assert numbers(connection) == numbers(other) == [0]
 
 
+@pytest.mark.usefixtures("hasty_nics")
 @pytest.mark.parametrize("others", [True, False], ids=["another way", "no other way"])
 def test_a_nic_that_does_not_give_up(nic_pair: Callable[..., Pair], others: bool) -> None:
     """What it was given fails all the same, when it has had its time."""
@@ -81,6 +95,7 @@ def test_a_nic_that_does_not_give_up(nic_pair: Callable[..., Pair], others: bool
     eventually(lambda: 0 not in numbers(connection), "the lane stays")
 
 
+@pytest.mark.usefixtures("hasty_nics")
 def test_a_nic_that_is_given_something_later(nic_pair: Callable[..., Pair]) -> None:
     """While its port is down already, and there is no other way."""
     both = nic_pair(nics=1, only=True)
@@ -89,13 +104,14 @@ def test_a_nic_that_is_given_something_later(nic_pair: Callable[..., Pair]) -> N
     timers = connection._session.lanes.ports._timers
     change_ports(both.nics, "fake0", alive=False)
     eventually(lambda: bool(timers), "nobody noticed")
-    (first,) = timers.values()
-    eventually(lambda: bool(timers) and first not in [*timers.values()], "nobody looks again")
+    first = [*timers.values()]
+    eventually(lambda: bool(timers) and [*timers.values()] != first, "nobody looks again")
     end_of(connection).busy = True
     eventually(lambda: 0 not in numbers(connection), "the lane stays")
 
 
-def test_a_port_that_comes_back_in_time(nic_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("patient_nics")
+def test_a_port_that_comes_back_in_time(nic_pair: Callable[..., Pair]) -> None:
     both = nic_pair()
     connection, other = both.connect()
     assert connection._session is not None
@@ -110,6 +126,7 @@ def test_a_port_that_comes_back_in_time(nic_pair: Callable[..., Pair], monkeypat
     assert numbers(connection) == numbers(other) == [0]
 
 
+@pytest.mark.usefixtures("patient_nics")
 @pytest.mark.parametrize("meanwhile", ["the port is back", "it is used again"])
 def test_an_answer_that_comes_late_ends_no_lane(
     nic_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, heard: Heard, meanwhile: str

@@ -36,10 +36,9 @@ class Importer:
         connection: Any = self
         shares.given_back(connection, SHM, share.share_id)
 
-    def be_lost(self, shares: Shares, ghost: object) -> None:
+    def be_lost(self, shares: Shares, ghost: Any) -> None:
         connection: Any = self
-        ghosts: Any = lambda: ghost  # noqa: E731
-        shares.lost(connection, ghosts)
+        shares.lost(connection, lambda: ghost)
 
 
 class Ghost:
@@ -67,18 +66,24 @@ def shared(context: zh.Context, array: object) -> tuple[zh.Memory, LocalShare]:
     return memory, share
 
 
+def lost_and_kept(shares: Shares, share: LocalShare) -> tuple[Ghost, Importer]:
+    """Of two that have imported it: the process of one that is lost, and the other."""
+    ghost, first, second = Ghost(), Importer("first"), Importer("second")
+    first.admit(shares, share)
+    second.admit(shares, share)
+    first.be_lost(shares, ghost)
+    return ghost, second
+
+
 @pytest.mark.parametrize("swept", ["while open", "while being closed", "when closed"])
 def test_a_lost_peer_and_one_that_still_has_it(
     context: zh.Context, monkeypatch: pytest.MonkeyPatch, swept: str
 ) -> None:
     """The end of the one's process, whenever that is seen, takes nothing from the other."""
-    shares, array, ghost = context._shares, np.zeros(64, np.uint8), Ghost()
+    shares, array = context._shares, np.zeros(64, np.uint8)
     alive = weakref.ref(array)
     memory, share = shared(context, array)
-    first, second = Importer("first"), Importer("second")
-    first.admit(shares, share)
-    second.admit(shares, share)
-    first.be_lost(shares, ghost)
+    ghost, second = lost_and_kept(shares, share)
 
     def process_ends(when: str) -> None:
         if when == swept:
@@ -103,13 +108,10 @@ def test_a_lost_peer_and_one_that_still_has_it(
 
 
 def test_one_that_gives_back_before_the_lost_one_has_ended(context: zh.Context) -> None:
-    shares, array, ghost = context._shares, np.zeros(64, np.uint8), Ghost()
+    shares, array = context._shares, np.zeros(64, np.uint8)
     alive = weakref.ref(array)
     memory, share = shared(context, array)
-    first, second = Importer("first"), Importer("second")
-    first.admit(shares, share)
-    second.admit(shares, share)
-    first.be_lost(shares, ghost)
+    ghost, second = lost_and_kept(shares, share)
     memory.close(timeout=0)
     second.give_back(shares, share)
     del memory, array

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .connection import Connection
     from .context import Context
     from .lanes import Lanes
+    from .verbs_options import VerbsOptions
 
 
 class LanePorts:
@@ -74,8 +75,8 @@ class LanePorts:
             self._timers.popitem()[1].cancel()
 
     def _watch(self, lane: Lane) -> None:
-        patience = self._context._settings.verbs.no_answer_s
-        self._timers[lane.number] = asyncio.get_running_loop().call_later(patience, self._no_answer, lane)
+        seconds = no_answer_s(self._context._settings.verbs)
+        self._timers[lane.number] = asyncio.get_running_loop().call_later(seconds, self._no_answer, lane)
 
     def _no_answer(self, lane: Lane) -> None:
         """A NIC gives up by itself what nobody answers; Soft-RoCE was seen once not to."""
@@ -94,6 +95,11 @@ class LanePorts:
         if anything and any(provider != lane.provider for provider in self._connection._possible):
             return True
         return bool(fabrics.pair(self._context._fabric.nics(), self._lanes.their_nics))
+
+
+def no_answer_s(options: VerbsOptions) -> float:
+    """How long a NIC may take to give up what nobody answers: by the specification, four times its timeouts."""
+    return 4 * (options.retry_count + 1) * 4.096e-6 * (1 << options.timeout)
 
 
 def _down_under(lane: Lane) -> str:

@@ -113,11 +113,6 @@ class VerbsOptions:
         changed = [field for field in fields(self) if getattr(self, field.name) != field.default]
         return ",".join(f"{field.name}={getattr(self, field.name)}" for field in changed)
 
-    @property
-    def no_answer_s(self) -> float:
-        """Seconds until a NIC gives up what nobody answers: by the specification it may take four times as long."""
-        return 4 * (self.retry_count + 1) * 4.096e-6 * (1 << self.timeout)
-
     def native(self, gid_index: int) -> dict[str, int]:
         """What the data plane takes, with the index of the GID that was chosen (-1: none)."""
         values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -12,8 +12,11 @@ from support.interleaving import Meanwhile, at_each_step
 from support.options import Options
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from support.fixtures import OpenContext
     from zerohop.registration import Parting
+    from zerohop.shares import LocalShare
 
 NBYTES = 64
 
@@ -79,9 +82,9 @@ def test_two_that_close(context: zh.Context, monkeypatch: pytest.MonkeyPatch) ->
     happened: list[object] = []
     withdraw, release_of = context._shares.withdraw, context._registry.release_of
 
-    def withdrawn(shares: list[object], timeout: float) -> None:
-        happened.append(shares[0].keep)  # type: ignore[attr-defined]
-        withdraw(shares, timeout)  # type: ignore[arg-type]
+    def withdrawn(shares: Sequence[LocalShare], timeout: float) -> None:
+        happened.append(shares[0].keep)
+        withdraw(shares, timeout)
 
     def released(parting: Parting, *, owned: bool, closed: bool) -> None:
         happened.append(parting.keep)
