@@ -110,6 +110,14 @@ FAKE_CUDA cuDriverGetVersion(int* version) {
     return kSuccess;
 }
 
+// NVRTC (seen with 13.5) asks a driver that it finds for a table of functions, and takes it that there is one: this has
+// its own length, as all have, and nothing else.
+FAKE_CUDA cuGetExportTable(const void** table, const void* /*which*/) {
+    static constexpr size_t kEmpty = sizeof(size_t);
+    *table = &kEmpty;
+    return kSuccess;
+}
+
 FAKE_CUDA cuDeviceGetCount(int* count) {
     *count = static_cast<int>(state().devices.size());
     return kSuccess;
