@@ -62,5 +62,5 @@ def dlpack_of(view: _Range, memory: Memory, max_version: tuple[int, int] | None,
 
 
 def _export(memory: Memory) -> Export:
-    registry = memory._context._registry
-    return Export(registry, memory._registration, registry.kept_for(memory))
+    keeping = memory._context._keeping
+    return Export(keeping, memory._registration, keeping.kept_for(memory))

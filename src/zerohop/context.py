@@ -153,9 +153,13 @@ class Context(Lifecycle, Strided, StaysInProcess):
         bits = possible if rights is None else rights_bits(rights)
         if bits & ~possible:
             raise ValueError(f'{type(x).__name__} is read-only: rights can be "r" only')
-        registration, owned = self._registry.register(source)
-        offset = source.address - registration.address
-        return Memory(self, registration, offset, source.nbytes, bits, source.keep, owned=owned)
+        while True:
+            registration, owned = self._registry.register(source)
+            offset = source.address - registration.address
+            memory = Memory(self, registration, offset, source.nbytes, bits, source.keep, owned=owned)
+            # Devices may just have been made to forget what nobody had.
+            if not registration.closed:
+                return memory
 
     def _register_all(self, many: list[Any], rights: Rights | None) -> list[Memory]:
         made: list[Memory] = []
@@ -443,12 +447,12 @@ class Context(Lifecycle, Strided, StaysInProcess):
     def statistics(self) -> Statistics:
         """Counters, as they are now."""
         self._check_open()
-        self._registry.drain()
+        self._keeping.drain()
         connections = list(self._peers.connected.values())
         return Statistics(
             connections=len(connections),
             registrations=len(self._registry),
-            pinned=self._registry.pinned,
+            pinned=self._keeping.pinned,
             shares=len(self._shares),
             mapped=sum(len(connection._imports) for connection in connections),
             routes=len(self._routes),

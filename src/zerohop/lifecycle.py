@@ -21,6 +21,7 @@ from .errors import (
     out_of_descriptors,
 )
 from .fabrics import VERBS, Fabrics
+from .keeping import Keeping
 from .registry import Registry
 from .routes import Routes
 from .shares import Shares
@@ -123,9 +124,10 @@ class Lifecycle(Writer):
                 raise from_native(*error.args, operation="open") from None
             raise
         self._kernels = CopyKernels(self._engine, self._kernels_came_late)
-        self._registry = Registry(self._engine, self._drain_soon, self._kernels.begin)
-        self._shares = Shares(self._engine, self.id, self.url, self._ask_back, self._registry.last_references.drop)
-        self._routes = Routes(self._engine, settings.require, self._kernels, self._registry.last_references)
+        self._keeping = Keeping(self._drain_soon)
+        self._registry = Registry(self._engine, self._keeping, self._kernels.begin)
+        self._shares = Shares(self._engine, self.id, self.url, self._ask_back)
+        self._routes = Routes(self._engine, settings.require, self._kernels, self._keeping.now_known)
         self._fabric = Fabrics(self._engine, self._ports, self._keys_lost)
         self._loops = Loops(self._engine)
         self._peers = Peers(cast("Context", self))
@@ -195,7 +197,7 @@ class Lifecycle(Writer):
 
     def _let_go_of_engine(self, deadline: float) -> None:
         """What it holds goes now, and not when the garbage is collected."""
-        self._shares.close(self._registry.kept_by)
+        self._shares.close(self._keeping.kept_by)
         self._routes.close()
         self._registry.close(deadline)
         for part in (self._fabric, self._kernels):
@@ -290,7 +292,7 @@ class Lifecycle(Writer):
     def _drain(self) -> None:
         self._draining = False
         if not self._closed:
-            self._registry.drain()
+            self._keeping.drain()
 
     def _complete(self, native: _native.Op, status: Status, reason: Reason, nbytes: int) -> None:
         """End an operation of ours; one that its deadline or a cancellation has ended stays as it is."""

@@ -281,7 +281,7 @@ class Memory(_Range):
         self._offset = offset
         self.nbytes = nbytes
         self._rights = rights
-        context._registry.keep(self, registration, keep)
+        context._keeping.keep(self, registration, keep)
         self._owned = owned
         # Changed under the lock of Shares alone. A list from the first one on: ten thousand Memories that are not
         # shared have ten thousand objects less.
@@ -346,7 +346,7 @@ class Memory(_Range):
         context = self._context
         if context._forked:
             # It is the parent's. A lock may be held for ever, by a thread that is not in this process.
-            context._registry.forget(self)
+            context._keeping.forget(self)
             return
         shares, parting = context._shares.of_closing(self)
         if parting is None:
@@ -357,7 +357,7 @@ class Memory(_Range):
             context._shares.withdraw(shares, 0 if context._closed else unmap_s)
         # They keep it too.
         del shares
-        context._registry.release_of(parting, owned=self._owned, closed=by_user)
+        context._keeping.release_of(parting, owned=self._owned, closed=by_user)
 
     def _check_open(self) -> None:
         self._context._check_open()

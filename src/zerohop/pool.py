@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from ._native import Engine
     from .context import Context
+    from .keeping import Keeping
     from .registration import Registration
-    from .registry import Registry
 
 # What torch gives its own tensors, and more than any kernel asks for.
 ALIGNMENT: Final = 512
@@ -167,7 +167,7 @@ class Pool(StaysInProcess):
 
     def _collect(self) -> None:
         self._context._shares.sweep()
-        self._context._registry.drain()
+        self._context._keeping.drain()
         while self._freed:
             self._unmarked.append(self._freed.popleft())
         if self.device == HOST:
@@ -207,12 +207,12 @@ class Pool(StaysInProcess):
 
     def _coming(self) -> bool:
         """Whether a device, a transfer or a peer still uses what was given back. All else may stay in use for ever."""
-        registry = self._context._registry
-        kept = [*self._context._shares.kept(), *registry.kept()]
+        keeping = self._context._keeping
+        kept = [*self._context._shares.kept(), *keeping.kept()]
         # In this order: what leaves one of these places is in the next by then.
         return bool(
             any(type(keep) is _Block and keep.goes_to(self._freed) for keep in kept)
-            or registry.examining
+            or keeping.examining
             or self._freed
             or self._unmarked
             or self._marked
@@ -229,7 +229,7 @@ class Pool(StaysInProcess):
                 except RegistrationFailed as error:
                     self._refused = error.reason
                     continue
-                self._chunks.append(_Chunk(self._context._registry, registration))
+                self._chunks.append(_Chunk(self._context._keeping, registration))
                 return self._take(size)
         return None
 
@@ -269,10 +269,10 @@ class Pool(StaysInProcess):
 class _Chunk:
     """One allocation of a Pool."""
 
-    __slots__ = ("_given_up", "_registry", "blocks", "ranges", "registration", "wanted")
+    __slots__ = ("_given_up", "_keeping", "blocks", "ranges", "registration", "wanted")
 
-    def __init__(self, registry: Registry, registration: Registration) -> None:
-        self._registry = registry
+    def __init__(self, keeping: Keeping, registration: Registration) -> None:
+        self._keeping = keeping
         self.registration = registration
         self.ranges = FreeRanges(registration.nbytes)
         # Those that somebody has, by their ids.
@@ -294,7 +294,7 @@ class _Chunk:
                 registration = self._given_up.pop()
             except IndexError:
                 return
-            self._registry.release(registration)
+            self._keeping.release(registration)
 
 
 # Of a chunk: where it begins there, and its length.

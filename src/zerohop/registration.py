@@ -9,7 +9,7 @@ from .setbacks import Setbacks
 
 if TYPE_CHECKING:
     from ._native import Region
-    from .registry import Registry
+    from .keeping import Keeping
     from .routes import Route
 
 
@@ -24,6 +24,7 @@ class Registration:
         "exports",
         "fd_offset",
         "how",
+        "last_turn",
         "local_keys",
         "nbytes",
         "ours",
@@ -46,6 +47,8 @@ class Registration:
         self.closed = False
         # Arrays that show its bytes; memory of ours stays mapped until they are gone.
         self.exports: set[weakref.ref[Export]] = set()
+        # That of the last of its Partings.
+        self.last_turn = 0
         # By whose life it is cached.
         self.owner: weakref.ref[Any] | None = None
         # By number of a NIC's domain: the key by which the NIC knows the memory, how it was registered, or why it could
@@ -67,14 +70,14 @@ class Export:
 
     __slots__ = ("__weakref__", "_keep", "_region")
 
-    def __init__(self, registry: Registry, registration: Registration, keep: object) -> None:
+    def __init__(self, keeping: Keeping, registration: Registration, keep: object) -> None:
         self._region = registration.region
         self._keep = keep
 
         def gone(reference: weakref.ref[Export]) -> None:
             registration.exports.discard(reference)
             # The region may have waited for this only.
-            registry.drain()
+            keeping.drain()
 
         registration.exports.add(weakref.ref(self, gone))
 
@@ -85,10 +88,14 @@ class Parting:
     Nothing else of ours refers to the former: who clears ``keep`` lets go of it.
     """
 
-    __slots__ = ("keep", "owned", "registration")
+    __slots__ = ("keep", "owned", "registration", "turn", "until")
 
     def __init__(self, registration: Registration, keep: object, *, owned: bool = False) -> None:
         self.registration = registration
         self.keep = keep
         # Whether the region is closed with it.
         self.owned = owned
+        # Which of the registration's it is: the last one has devices forget memory that is cached.
+        self.turn = 0
+        # Not before then, of the monotonic clock: somebody may come back.
+        self.until = 0.0

@@ -1,4 +1,4 @@
-"""The registered memory of one Context: the cache, the allocations, and what is closed but still in use.
+"""The registered memory of one Context: the cache, and the allocations.
 
 Host memory has no id that is never used twice, so a registration is cached by the object that owns the allocation and
 dropped with it; a hit counts only if address and size are still the same. Raw pointers, and owners that cannot be
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Final
 from . import _native, closed, inputs
 from ._native import NativeError
 from .errors import Closed, RegistrationFailed, Unsupported, ZerohopError, from_native
-from .last_references import LastReferences
-from .registration import Parting, Registration
+from .registration import Registration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ._native import Engine
     from .inputs import Source
+    from .keeping import Keeping
 
 _HOST_INDEX: Final = -1
 _STALE_STARTS: Final = 64
@@ -43,28 +43,14 @@ _touched_for_ever: list[object] = []
 class Registry:
     """All Registrations of a Context. Thread-safe; nothing that a destructor calls takes a lock."""
 
-    def __init__(self, engine: Engine, wake: Callable[[], None], on_device: Callable[[int], None]) -> None:
-        """``wake`` has drain() called again soon, for as long as that finds something that waits for operations.
-
-        ``on_device`` is called with each device, by its index, that memory is registered on; mostly again and again.
-        """
+    def __init__(self, engine: Engine, keeping: Keeping, on_device: Callable[[int], None]) -> None:
+        """``on_device`` is told each device, by its index, that memory is registered on; mostly again and again."""
         self._engine = engine
-        self._wake = wake
+        self._keeping = keeping
         self._on_device_used = on_device
-        self.last_references = LastReferences()
         self._lock = threading.Lock()
         self._cache: dict[int, Registration] = {}
         self._live: weakref.WeakSet[Registration] = weakref.WeakSet()
-        # What peers or hardware still use, and the object that must stay until they do not. Each stays in here until it
-        # is let go of, so that whoever looks for it finds it.
-        self._pinned: set[Parting] = set()
-        # What Memories that are being closed keep, until it is in `_pinned` where it has to be.
-        self._parting: set[Parting] = set()
-        self._examining: set[object] = set()
-        # What each open Memory, by its id, keeps alive, and of which registration it is. Here, so that closing the
-        # Context lets go of all of it; in two, so that a Memory costs no object more.
-        self._keeps: dict[int, object] = {}
-        self._used_by: dict[int, Registration] = {}
         # Start addresses of ctx.alloc memory, ascending, and what lies there.
         self._starts: list[int] = []
         self._allocated: weakref.WeakValueDictionary[int, Registration] = weakref.WeakValueDictionary()
@@ -76,11 +62,6 @@ class Registry:
 
     def __len__(self) -> int:
         return len(self._live)
-
-    @property
-    def pinned(self) -> int:
-        """Number of regions that are closed and still in use."""
-        return len(self._pinned)
 
     @property
     def devices(self) -> dict[str, int]:
@@ -121,11 +102,11 @@ class Registry:
         owner = source.cached_by
         if owner is not None:
             cached = self._cache.get(id(owner))
-            if cached is not None and cached.owner is not None and cached.owner() is owner:
+            if cached is not None and not cached.closed and cached.owner is not None and cached.owner() is owner:
                 if (cached.address, cached.nbytes, cached.readonly) == (source.base, source.extent, source.readonly):
                     return cached, False
                 self._expire(id(owner), cached)
-        self.drain()
+        self._keeping.drain()
         known = self._of_address(source.base, source.extent)
         if known is not None:
             if source.device not in (known.device, inputs.DEVICE_BY_ADDRESS):
@@ -153,7 +134,7 @@ class Registry:
     def allocate(self, nbytes: int, device: str, *, whole: bool = True) -> Registration:
         """Fresh memory of our own; unless it is ``whole``, its parts are what is registered when it comes back."""
         index = self.device_index(device)
-        self.drain()
+        self._keeping.drain()
         try:
             region = self._engine.alloc(nbytes, index)
         except NativeError as error:
@@ -181,94 +162,6 @@ class Registry:
         self._remember_address(registration)
         return registration
 
-    def release(self, registration: Registration, *, now: bool = False) -> None:
-        """Close its region as soon as nothing uses it.
-
-        Called by destructors, so on any thread at any moment: no lock, and no wait, unless the memory goes ``now``,
-        whatever devices know of it: they are waited for.
-        """
-        self._release(Parting(registration, None, owned=True), now=now)
-
-    def keep(self, memory: object, registration: Registration, keep: object) -> None:
-        """``keep`` stays alive until ``let_go_of(memory)``, which a destructor may call."""
-        key = id(memory)
-        self._used_by[key] = registration
-        self._keeps[key] = keep
-
-    def kept_for(self, memory: object) -> object:
-        """What that is."""
-        try:
-            return self._keeps[id(memory)]
-        except KeyError:
-            raise Closed("this Memory was closed", fix="register the memory again") from None
-
-    def kept_by(self, memory: object) -> object:
-        """The same; None once it is closed."""
-        return self._keeps.get(id(memory))
-
-    @property
-    def examining(self) -> bool:
-        """Whether some of what is kept is just being let go of; ask after `kept`."""
-        return bool(self._examining)
-
-    def kept(self) -> list[object]:
-        """What is kept for memory that is being closed, or is closed and still in use; but for what devices know.
-
-        The caller is not to hold the last reference to that.
-        """
-        # In this order, and from copies that are made in one step: what leaves the one is in the other by then.
-        parting, pinned = self._parting.copy(), self._pinned.copy()
-        return [each.keep for each in (*parting, *pinned) if not each.registration.region.known_to_devices]
-
-    def let_go_of(self, memory: object) -> Parting | None:
-        """What was kept is the caller's, who calls `release_of`; None where another was first, or `close`.
-
-        Of one Memory, one thread at a time.
-        """
-        key = id(memory)
-        try:
-            parting = Parting(self._used_by[key], self._keeps[key])
-        except KeyError:
-            return None
-        # Before it leaves the others: `close` looks there first, and here afterwards.
-        self._parting.add(parting)
-        self._keeps.pop(key, None)
-        self._used_by.pop(key, None)
-        return parting
-
-    def release_of(self, parting: Parting, *, owned: bool, closed: bool) -> None:
-        """As `release`, of what `let_go_of` gave: ``keep`` stays alive until nothing can touch the memory any more.
-
-        ``owned``: the region is closed. ``closed``: by the user, who may free the memory next.
-        """
-        parting.owned = owned
-        self._examining.add(parting)
-        self._release(parting, now=closed and parting.keep is None)
-        self._parting.discard(parting)
-        self._examining.discard(parting)
-
-    def forget(self, memory: object) -> None:
-        """In a forked child: what is in use there is the parent's."""
-        self._used_by.pop(id(memory), None)
-        self._keeps.pop(id(memory), None)
-
-    def drain(self) -> None:
-        """Let go of what was pinned and is not any more."""
-        here = object()
-        self._examining.add(here)
-        waiting = False
-        try:
-            for parting in self._pinned.copy():
-                if self._let_go(parting.registration, owned=parting.owned):
-                    self._pinned.discard(parting)
-                    self.last_references.drop(parting)
-                else:
-                    waiting = waiting or not parting.registration.exports
-        finally:
-            self._examining.discard(here)
-        if waiting:
-            self._wake()
-
     def close(self, deadline: float) -> None:
         """Close all regions. The engine has been closed before, so that nothing is in flight but slow device copies.
 
@@ -278,31 +171,25 @@ class Registry:
             live = list(self._live)
             self._cache.clear()
             self._on_device.clear()
-        # A destructor may take one away meanwhile.
-        used, keeps = self._used_by.copy(), self._keeps.copy()
-        kept = [(registration, keeps[key]) for key, registration in used.items() if key in keeps]
-        kept += [(parting.registration, parting.keep) for parting in (*self._parting.copy(), *self._pinned.copy())]
-        self._used_by.clear()
-        self._keeps.clear()
+        kept = self._keeping.hand_over()
         known = []
         for registration in live:
             # Alive for as long as devices know its memory.
             kept.append((registration, registration.owner() if registration.owner is not None else None))
             registration.owner = None
-            gone = self._let_go(registration, owned=True)
+            gone = self._keeping.end(registration)
             if registration.exports and not registration.region.pins:
                 # It stays for the arrays that show it, but devices need know it no more.
                 gone = registration.region.deregister()
             if not gone and not registration.region.pins:
                 known.append(registration)
-        self.last_references.close()
         _touched_for_ever.extend(keep for registration, keep in kept if keep is not None and registration.region.pins)
         stay = set(known)
         self._outlast_devices(known, [entry for entry in kept if entry[0] in stay], deadline)
         for registration in live:
             # Where arrays still show its bytes, they hold it; nothing else does.
             registration.region = closed.REGION
-        self._pinned.clear()
+        self._keeping.close()
         self._engine = closed.ENGINE
 
     def _outlast_devices(
@@ -357,7 +244,7 @@ class Registry:
                 self._on_device[base, size] = made
         if known is not None:
             # By another thread meanwhile.
-            self.release((known if first else made)[0])
+            self._keeping.release((known if first else made)[0])
         return registration if first or known is None else known[0]
 
     def _forget_on_device(self, key: tuple[int, int], known: tuple[Registration, int]) -> None:
@@ -366,7 +253,7 @@ class Registry:
             if self._on_device.get(key) is not known:
                 return
             del self._on_device[key]
-        self.release(known[0])
+        self._keeping.release(known[0])
 
     def _forget_what_was_freed(self) -> None:
         """Look at some of the registrations on devices, at others each time; nobody tells when memory is freed."""
@@ -384,7 +271,7 @@ class Registry:
         if not freed:
             return
         # Memories that are open keep what they have.
-        used = set(self._used_by.copy().values())
+        used = self._keeping.in_use()
         for key, known in freed:
             if known[0] not in used:
                 self._forget_on_device(key, known)
@@ -453,26 +340,7 @@ class Registry:
         """The owner is gone, or not what it was. Called by a weak reference: no lock; only devices are waited for."""
         if self._cache.get(key) is registration:
             self._cache.pop(key, None)
-        self.release(registration, now=True)
-
-    def _release(self, parting: Parting, *, now: bool) -> None:
-        if self._let_go(parting.registration, owned=parting.owned, now=now):
-            self.last_references.drop(parting)
-            return
-        self._pinned.add(parting)
-        if not parting.registration.exports:
-            # Arrays tell when they go, operations do not.
-            self._wake()
-
-    def _let_go(self, registration: Registration, *, owned: bool, now: bool = False) -> bool:
-        """Close the region if it is to be closed; False while operations use it, or devices know it."""
-        if not owned:
-            return registration.region.pins == 0
-        registration.closed = True
-        for route in list(registration.routes.values()):
-            route.drop()
-        registration.routes.clear()
-        return not registration.exports and registration.region.close(now)
+        self._keeping.release(registration, now=True)
 
 
 def _failed(error: NativeError, operation: str, what: str) -> ZerohopError:

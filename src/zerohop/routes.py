@@ -10,19 +10,18 @@ from . import auth, closed, paths
 from ._native import NativeError, PeerMemory, Reason, RemoteKeys, Status
 from .deferred import lane_was_reset
 from .errors import Unsupported, from_native
-from .inputs import HOST
 from .links import link_between
 from .messaging import lane_error
 from .setbacks import lasts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from ._native import Domain, Engine, Mapping
     from .connection import Connection
     from .kernels.loading import CopyKernels
     from .lane import Lane
-    from .last_references import LastReferences
     from .paths import Explanation
     from .registration import Registration
     from .remote_buffer import Share
@@ -144,12 +143,13 @@ class Routes:
     """Makes routes over the connections that exist."""
 
     def __init__(
-        self, engine: Engine, require: str | None, kernels: CopyKernels, last_references: LastReferences
+        self, engine: Engine, require: str | None, kernels: CopyKernels, now_known: Callable[[Registration], None]
     ) -> None:
+        """``now_known`` is told of memory here that devices know."""
         self._engine = engine
         self._require = require
         self._kernels = kernels
-        self._last_references = last_references
+        self._now_known = now_known
         self._warned: set[tuple[str, str, str]] = set()
         # In the order in which they were made.
         self._all: dict[weakref.ref[Route], None] = {}
@@ -164,9 +164,10 @@ class Routes:
             NativeError: none can.
         """
         assert isinstance(imported.access, PeerMemory)
-        if registration.device == HOST:
-            self._last_references.start()
-        device, _ = self._engine.reach_peer(registration.region, imported.access)
+        try:
+            device, _ = self._engine.reach_peer(registration.region, imported.access)
+        finally:
+            self._now_known(registration)
         self._kernels.wait(device)
         index = registration.region.device
         if index not in imported.links:

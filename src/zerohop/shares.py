@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ._native import Engine
     from .connection import Connection
     from .ghosts import Ghost
-    from .last_references import Keeper
     from .memory import Memory
     from .registration import Parting, Registration
 
@@ -84,17 +83,12 @@ class Shares:
         owner: str,
         url: str,
         ask: Callable[[Connection, str, int], None],
-        drop: Callable[[Keeper], None],
     ) -> None:
-        """``ask(connection, provider, share_id)`` has the peer asked to give it back; it returns at once.
-
-        ``drop`` is handed what keeps memory alive that no peer can touch any more.
-        """
+        """``ask(connection, provider, share_id)`` has the peer asked to give it back; it returns at once."""
         self._engine = engine
         self._owner = owner
         self._url = url
         self._ask = ask
-        self._drop = drop
         # Reentrant: a destructor may withdraw a share on a thread that is in here.
         self._lock = threading.RLock()
         self._given_back = threading.Condition(self._lock)
@@ -151,7 +145,7 @@ class Shares:
         Together, so that the shares keep what peers may still touch.
         """
         with self._lock:
-            parting = memory._context._registry.let_go_of(memory)
+            parting = memory._context._keeping.let_go_of(memory)
             if parting is None:
                 return (), None
             shares, memory._shares = memory._shares, ()
@@ -291,12 +285,9 @@ class Shares:
         self._let_go(shares)
 
     def kept(self) -> list[object]:
-        """What is kept for peers that have not let go of memory that was closed; but for what devices know.
-
-        The caller is not to hold the last reference to that.
-        """
+        """What is kept for peers that have not let go of memory that was closed."""
         with self._lock:
-            return [share.keep for share in self._leaving.values() if not share.registration.region.known_to_devices]
+            return [share.keep for share in self._leaving.values()]
 
     def close(self, kept_by: Callable[[Memory], object]) -> None:
         """Forget all; the engine is closed, and nobody can reach anything but what is mapped: that stays.
@@ -379,7 +370,7 @@ class Shares:
             homes = self._shares, self._leaving, self._haunted
             loose = [share for share in shares if not any(share.share_id in home for home in homes)]
         for share in loose:
-            self._drop(share)
+            share.keep = None
 
 
 def _importers(share: LocalShare, provider: str) -> list[Importer]:

@@ -80,7 +80,7 @@ def test_sharing_while_another_handle_is_revoked(context: zh.Context) -> None:
 def test_two_that_close(context: zh.Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of them takes back the handles and then what the Memory kept alive, which stays until peers have let go."""
     happened: list[object] = []
-    withdraw, release_of = context._shares.withdraw, context._registry.release_of
+    withdraw, release_of = context._shares.withdraw, context._keeping.release_of
 
     def withdrawn(shares: Sequence[LocalShare], timeout: float) -> None:
         happened.append(shares[0].keep)
@@ -91,7 +91,7 @@ def test_two_that_close(context: zh.Context, monkeypatch: pytest.MonkeyPatch) ->
         release_of(parting, owned=owned, closed=closed)
 
     monkeypatch.setattr(context._shares, "withdraw", withdrawn)
-    monkeypatch.setattr(context._registry, "release_of", released)
+    monkeypatch.setattr(context._keeping, "release_of", released)
     array = np.zeros(NBYTES, np.uint8)
 
     def attempt(step: int) -> Meanwhile:

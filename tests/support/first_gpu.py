@@ -41,6 +41,15 @@ class FirstGpu:
             assert self.library.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
         return free.value
 
+    def knows(self, address: int) -> bool:
+        """Whether host memory there is registered with the driver."""
+        base, nbytes = ctypes.c_uint64(), ctypes.c_size_t()
+        with self.current():
+            found = self.library.cuMemGetAddressRange_v2(
+                ctypes.byref(base), ctypes.byref(nbytes), ctypes.c_uint64(address)
+            )
+        return bool(found == 0)
+
 
 class Still:
     """A stream of the first GPU that stands still: what begins after it has not ended when something is closed."""

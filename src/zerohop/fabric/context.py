@@ -237,9 +237,9 @@ class DeviceContext(Resource):
             home._check_open()
             possible = home._rights
             address, nbytes, device, readonly = x.address, x.nbytes, x.device, x._registration.readonly
-            registry = x._context._registry
+            keeping = x._context._keeping
             # As an array made of the Memory does: it then closes like any other, and its pages stay until we are done.
-            keep: object = Export(registry, x._registration, (x, registry.kept_for(home)))
+            keep: object = Export(keeping, x._registration, (x, keeping.kept_for(home)))
             engine = x._context._engine if device != HOST else None
         else:
             source = inputs.read(x)
