@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from zerohop.cli.bench.case import Case
     from zerohop.cli.bench.session import Session
 
-_CACHED: Final = 2000
-_LISTS: Final = 15
+# In so many rounds: what a new Context still has to do, such as to load kernels, disturbs the first of them.
+_ROUNDS: Final = 15
+_SECONDS: Final = 0.1
 _STANDS_STILL_S: Final = 0.2
 _RELEASED: Final = 7  # the notification that lets the stream go
 
@@ -34,7 +35,7 @@ def measure_tensors(session: Session, case: Case) -> Row:
     set_expandable(on=False)
     register, clock = session.context.register, time.perf_counter_ns
     samples = Samples()
-    for _ in range(1 if case.mode == "cached" else _LISTS):
+    for _ in range(_ROUNDS):
         torch.cuda.empty_cache()  # so that the allocation is new
         whole = torch.zeros(case.batch * TENSOR_BYTES, dtype=torch.uint8, device=case.src)
         tensors = [whole[i * TENSOR_BYTES : (i + 1) * TENSOR_BYTES] for i in range(case.batch)]
@@ -45,7 +46,8 @@ def measure_tensors(session: Session, case: Case) -> Row:
         made: Any = None
         if case.mode == "cached":
             register(whole)
-        for _ in range(_CACHED if case.mode == "cached" else 1):
+        ends = time.perf_counter() + (_SECONDS if case.mode == "cached" else 0)
+        while made is None or time.perf_counter() < ends:
             made = None  # its end does not count
             cpu, start = time.process_time_ns(), clock()
             made = register(what)
