@@ -127,14 +127,15 @@ bench-gpu: ## the rows between NVIDIA GPUs, into bench/results/gpu-N.json, with 
 	@scripts/bench_gpu.sh
 
 .PHONY: bench-peers
-bench-peers: ## the same transfers with NCCL, symmetric memory, UCX and NIXL beside zerohop: needs two NVIDIA GPUs
+bench-peers: ## the same transfers with NCCL, symmetric memory, UCX and NIXL beside zerohop: between two NVIDIA GPUs, or within one
 	@$(SETUP) plot
 	@if nvidia-smi -L >/dev/null 2>&1; then for wheel in nixl-cu13 libucx-cu13; do \
 		$(BIN)/python -m pip show -q $$wheel 2>/dev/null || $(BIN)/python -m pip install -q $$wheel || \
 			echo "zerohop: $$wheel cannot be installed here, the benchmark goes on without it" >&2; \
 	done; fi
 	@mkdir -p bench/results
-	@$(BIN)/python -m bench.peers --json bench/results/peers.json --plot bench/results/peers.png
+	@gpus=$$(nvidia-smi -L 2>/dev/null | wc -l); results=bench/results/peers-$$((gpus == 1 ? 1 : 2)); \
+		$(BIN)/python -m bench.peers --json $$results.json --plot $$results.png
 	@$(BIN)/python scripts/peers_page.py write
 
 .PHONY: wheel docs clean

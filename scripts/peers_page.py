@@ -1,4 +1,4 @@
-"""Write docs/peers.md from bench/results/peers.json, or check that it is what the results give.
+"""Write docs/peers.md from bench/results/peers-*.json, or check that it is what the results give.
 
 peers_page.py write|check
 
@@ -19,30 +19,46 @@ ROOT = Path(__file__).parents[1]
 
 HEAD = """# Beside other libraries
 
-This page is made from [bench/results/peers.json](../bench/results/peers.json): `make bench-peers` measures, and writes
-it.
+This page is made from `bench/results/peers-*.json`: `make bench-peers` measures, and writes them.
 
-{facts}
-
-Two processes on one host, each with a GPU of its own; one operation at a time, from the call until the caller knows
-that it is done, driven from Python. A time is the median over several rounds. In each round the payload is new, the
-target holds other bytes before, and all of it is compared afterwards. The factor is the peer's time divided by
-zerohop's: above 1 zerohop is faster.
+Two processes on one host; one operation at a time, from the call until the caller knows that it is done, driven from
+Python. A time is the median over several rounds. In each round the payload is new, the target holds other bytes before,
+and all of it is compared afterwards. The factor is the peer's time divided by zerohop's: above 1 zerohop is faster.
 """
+# By the number in the name of the file.
+KINDS = {
+    2: """## Two GPUs
+
+Each process has a GPU of its own: writes go from GPU 0 to GPU 1, reads come back.
+""",
+    1: """## One GPU
+
+Both processes use the same GPU, and the copies stay in its memory.
+""",
+}
 TOOL = "\n†: measured by the peer's own tool, which compares no bytes.\n"
-PLOT = "\n![Times and rates over sizes, and page lists](../bench/results/peers.png)\n"
 
 
-def page(report: Report, *, plot: bool) -> str:
+def page(reports: dict[int, Report], plots: dict[int, str]) -> str:
+    parts = [HEAD]
+    for kind, title in KINDS.items():
+        if kind in reports:
+            parts += ["\n", title, *part(reports[kind], plots.get(kind))]
+    return "".join(parts)
+
+
+def part(report: Report, plot: str | None) -> list[str]:
     by_tool = any(row.verified is None for row in report.rows)
-    parts = [HEAD.format(facts=facts(report)), TOOL if by_tool else "", PLOT if plot else ""]
-    parts += [f"\n## {title}\n\n{text}" for title, text in table.sections(report)]
-    parts.append("\n## How each was used\n\n")
+    parts = [f"\n{facts(report)}\n", TOOL if by_tool else ""]
+    if plot is not None:
+        parts.append(f"\n![Times and rates over sizes, and page lists](../bench/results/{plot})\n")
+    parts += [f"\n### {title}\n\n{text}" for title, text in table.sections(report)]
+    parts.append("\n### How each was used\n\n")
     parts.append(table.markdown(("peer", "version", "rows", "how"), uses(report)))
     if report.missing:
-        parts.append("\n## Missing\n\n")
+        parts.append("\n### Missing\n\n")
         parts.append(table.markdown(("peer", "reason"), [(each.peer, each.reason) for each in report.missing]))
-    return "".join(parts)
+    return parts
 
 
 def facts(report: Report) -> str:
@@ -64,9 +80,11 @@ def uses(report: Report) -> list[tuple[str, str, str, str]]:
 
 
 def main(arguments: list[str], root: Path = ROOT) -> int:
-    results, target = root / "bench" / "results" / "peers.json", root / "docs" / "peers.md"
-    there = results.exists()
-    text = page(read(results), plot=results.with_suffix(".png").exists()) if there else None
+    target = root / "docs" / "peers.md"
+    files = {kind: root / "bench" / "results" / f"peers-{kind}.json" for kind in KINDS}
+    reports = {kind: read(file) for kind, file in files.items() if file.exists()}
+    drawn = {kind: file.with_suffix(".png") for kind, file in files.items()}
+    text = page(reports, {kind: file.name for kind, file in drawn.items() if file.exists()}) if reports else None
     if arguments == ["write"]:
         if text is not None:
             target.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Measures zerohop beside NCCL, torch's symmetric memory, UCX and NIXL, between two GPUs of this host.
+"""Measures zerohop beside NCCL, torch's symmetric memory, UCX and NIXL, between two GPUs, or within one.
 
     python -m bench.peers [--only NAME]... [--json FILE] [--plot FILE] [--logs FOLDER] [--quick] [--limit SECONDS]
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from bench.peers.runner import Outcome
 
 _LIMIT = 120.0
+# Of the two processes; of a machine with one GPU the second.
+DEVICES = (("cuda:0", "cuda:1"), ("cuda:0", "cuda:0"))
 
 
 def main(arguments: Sequence[str] | None = None, peers: Sequence[Peer] = PEERS) -> int:
@@ -39,10 +41,11 @@ def main(arguments: Sequence[str] | None = None, peers: Sequence[Peer] = PEERS) 
             parser(peers).error(f"there is no folder {target.parent}")
     if given.logs:
         given.logs.mkdir(parents=True, exist_ok=True)
-    devices = tuple(given.devices.split(","))
+    described = machine.describe()
+    devices = tuple(given.devices.split(",")) if given.devices else DEVICES[len(described["gpus"]) == 1]
     effort = workload.QUICK if given.quick else workload.FULL
     spec = Spec(devices, workload.cases(quick=given.quick), effort)
-    report = Report(machine.describe())
+    report = Report(described)
     for peer in peers:
         if given.only and peer.name not in given.only:
             continue
@@ -72,7 +75,7 @@ def parser(peers: Sequence[Peer]) -> argparse.ArgumentParser:
     found.add_argument("--quick", action="store_true", help="fewer sizes and rounds")
     found.add_argument("--limit", type=float, default=_LIMIT, help=f"seconds for each peer ({_LIMIT:g})")
     # Two of "cpu" try the program without a GPU; its numbers mean nothing then.
-    found.add_argument("--devices", default="cuda:0,cuda:1", help=argparse.SUPPRESS)
+    found.add_argument("--devices", help=argparse.SUPPRESS)
     return found
 
 

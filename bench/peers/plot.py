@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from bench.peers.table import OURS, peers, size, what
+from bench.peers.table import OURS, peers, rate, size, what
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,8 +37,10 @@ def draw(report: Report, target: Path) -> None:
     middle.set_title("Rate of one write")
     _lines(middle, writes, "GBps", "GB/s at the median", colours)
     _bars(right, [row for row in rows if row.name == "write_pages"], colours)
-    gpus = dict.fromkeys(report.machine.get("gpus", []))
-    figure.suptitle(f"From GPU 0 to GPU 1, from the call to done, between two processes: {', '.join(gpus) or 'no GPU'}")
+    gpus = report.machine.get("gpus", [])
+    where = "Within one GPU" if len(gpus) == 1 else "From GPU 0 to GPU 1"
+    model = ", ".join(dict.fromkeys(gpus)) or "no GPU"
+    figure.suptitle(f"{where}, from the call to done, between two processes: {model}")
     figure.savefig(target, dpi=110)
 
 
@@ -65,7 +67,7 @@ def _bars(axes: Any, rows: Sequence[Row], colours: dict[str, str]) -> None:
     ordered = sorted(rows, key=lambda row: (-row.bytes, row.peer != OURS))
     for position, row in enumerate(ordered):
         axes.barh(position, row.GBps, color=colours[row.peer], height=0.6)
-        axes.text(row.GBps, position, f" {row.GBps:.3g}", va="center", fontsize=8)
+        axes.text(row.GBps, position, f" {rate(row.GBps)}", va="center", fontsize=8)
     axes.set_yticks(range(len(ordered)), [f"{row.peer}\n{what(row)}" for row in ordered], fontsize=8)
     axes.invert_yaxis()
     axes.margins(x=0.15)

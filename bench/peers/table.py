@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 OURS: Final = "zerohop"
 TITLES: Final = {
-    "write": "One write, GPU 0 to GPU 1",
+    "write": "One write",
     "write_expandable": "One write from and to PyTorch's expandable segments",
     "write_pages": "A list of random pages within 64 MiB",
-    "read": "One read, GPU 1 to GPU 0",
+    "read": "One read",
 }
 
 
@@ -53,7 +53,8 @@ def cell(row: Row | None, ours: Row | None) -> str:
         return "–"
     parts = [duration(row.p50_us), rate(row.GBps)]
     if ours is not None and ours is not row:
-        parts.append(f"{row.p50_us / ours.p50_us:.2f}×")
+        factor = row.p50_us / ours.p50_us
+        parts.append(f"{factor:.0f}×" if factor >= 100 else f"{factor:.2f}×")
     mark = {True: "", None: " †", False: " **wrong bytes**"}[row.verified]
     return ", ".join(parts) + mark
 

@@ -81,12 +81,13 @@ def load_script() -> Any:
 
 def test_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = load_script()
-    results, page = tmp_path / "bench" / "results" / "peers.json", tmp_path / "docs" / "peers.md"
+    results, page = tmp_path / "bench" / "results" / "peers-2.json", tmp_path / "docs" / "peers.md"
     for file in (results, page):
         file.parent.mkdir(parents=True)
     assert [script.main([verb], tmp_path) for verb in ("check", "write", "check")] == [0, 0, 0]
     assert not page.exists()
     made_by_hand().write(results)
+    made_by_hand().write(results.with_name("peers-1.json"))
     assert [script.main([verb], tmp_path) for verb in ("check", "write", "check")] == [1, 0, 0]
     assert "peers_page.py write" in capsys.readouterr().err
     text = page.read_text("utf-8")
@@ -95,6 +96,8 @@ def test_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "**1 rows had wrong bytes.**",
         "| nccl | it hangs |",
         "| zerohop | 0.1 | write | p2p \\| direct |",
+        "## Two GPUs",
+        "## One GPU",
     ):
         assert part in text
     results.unlink()

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from zerohop.cli.bench.rows import Row
 
 _SMALL = 64
+_WIDE = 30  # from this factor between the largest and the smallest on, bars are drawn on a logarithmic scale
+_TICKS = 9  # as many sizes find room under an axis
 _COLOURS = {"mapped": "#1b6ca8", "ring": "#2a9d8f", "stream": "#e07a3f", "staged": "#8e5ea2", "peer": "#5b8c2a"}
 
 
@@ -52,27 +54,31 @@ def draw(rows: Sequence[Row], target: Path) -> None:
     latencies = [row for row in rows if row.p50_us is not None and 0 < row.bytes <= _SMALL and row.batch == 1]
     rates = [row for row in rows if row.name == "write" and row.GBps is not None and row.batch == 1]
     pages = [row for row in rows if row.name.endswith("_pages") and row.GBps is not None]
-    height = max(4.0, 0.32 * len(latencies) + 1.2)
+    height = max(4.0, 0.32 * max(len(latencies), len(pages)) + 1.2)
     figure = Figure(figsize=(17, height), layout="constrained")
     FigureCanvasAgg(figure)  # no display, no global state of pyplot
     left, middle, right = figure.subplots(1, 3, width_ratios=(1.3, 1.1, 1))
-    _bars(left, latencies, "p50_us", "floor_p50_us", "µs, median, log scale", "Latency of small operations")
-    left.set_xscale("log")
+    _bars(left, latencies, "p50_us", "floor_p50_us", "µs, median", "Latency of small operations")
     _lines(middle, rates)
-    _bars(right, pages, "GBps", "floor_GBps", "GB/s", "Page lists, random pages within 64 MiB")
+    _bars(right, pages, "GBps", "floor_GBps", "GB/s, median", "Lists of random pages")
     figure.suptitle("zerohop bench: two processes, from Python, every byte verified; black: the floor of the same run")
     figure.savefig(target, dpi=110)
 
 
 def _bars(axes: Any, rows: Sequence[Row], value: str, floor: str, unit: str, title: str) -> None:
     axes.set_title(title)
-    axes.set_xlabel(unit)
+    values = [getattr(row, value) for row in rows]
+    wide = bool(values) and max(values) > _WIDE * min(values)
+    if wide:
+        axes.set_xscale("log")
+    axes.set_xlabel(f"{unit}, log scale" if wide else unit)
     for position, row in enumerate(rows):
         measured = getattr(row, value)
         axes.barh(position, measured, color=_COLOURS.get(row.form or "", "grey"), height=0.6)
         mark = "".join(f"  ({verdict.target})" for verdict in judge(row, rows)[:1])
-        axes.text(measured, position, f" {measured:.3g}{mark}", va="center", fontsize=8)
         limit = getattr(row, floor)
+        shown = f"{measured:.0f}" if measured >= 100 else f"{measured:.3g}"
+        axes.text(max(measured, limit or 0), position, f" {shown}{mark}", va="center", fontsize=8)
         if limit is not None:
             axes.plot([limit, limit], [position - 0.4, position + 0.4], color="black", linewidth=2)
     axes.set_yticks(range(len(rows)), [_label(row) for row in rows], fontsize=8)
@@ -85,20 +91,29 @@ def _lines(axes: Any, rows: Sequence[Row]) -> None:
     series: dict[str, list[Row]] = {}
     for row in rows:
         if row.target != "asleep":
-            series.setdefault(f"{row.provider} {row.form}, {row.src}→{row.dst}", []).append(row)
+            how = f"{row.form}, {row.mode}" if row.mode else f"{row.form}"
+            series.setdefault(f"{row.provider} {how}, {row.src}→{row.dst}", []).append(row)
     for name, points in series.items():
         ordered = sorted(points, key=lambda row: row.bytes)
         colour = _COLOURS.get(ordered[0].form or "", "grey")
-        style = "-" if ordered[0].provider == "shm" else "-."
-        sizes, rates = [row.bytes for row in ordered], [row.GBps for row in ordered]
-        axes.plot(sizes, rates, style, marker="o", color=colour, label=name)
-        floors = [(row.bytes, row.floor_GBps) for row in ordered if row.floor_GBps is not None]
+        # Other memory has few sizes, and marks beside the lines.
+        style = " " if ordered[0].mode else "-" if ordered[0].provider == "shm" else "-."
+        axes.plot(
+            [row.bytes for row in ordered],
+            [row.GBps for row in ordered],
+            style,
+            marker="x" if ordered[0].mode else "o",
+            color="black" if ordered[0].mode else colour,
+            label=name,
+        )
+        floors = [(row.bytes, row.floor_GBps) for row in ordered if row.floor_GBps is not None and not row.mode]
         if floors:
             axes.plot(*zip(*floors, strict=True), ":", color="black", linewidth=1)
     if series:
         axes.set_xscale("log", base=2)
-        ticks = sorted({row.bytes for row in rows})
-        axes.set_xticks(ticks, [human_bytes(nbytes) for nbytes in ticks])
+        sizes = sorted({row.bytes for row in rows})
+        ticks = sizes[:: -(-len(sizes) // _TICKS)]
+        axes.set_xticks(ticks, [human_bytes(nbytes) for nbytes in ticks], rotation=45)
         axes.minorticks_off()
         axes.set_yscale("log")
         axes.legend(fontsize=8)
@@ -109,4 +124,5 @@ def _lines(axes: Any, rows: Sequence[Row]) -> None:
 
 def _label(row: Row) -> str:
     how = ", ".join(part for part in (row.form, row.mode, row.target) if part)
-    return f"{row.name} {row.provider} ({how})"
+    pages = f" {row.batch} × {human_bytes(row.bytes)}" if row.name.endswith("_pages") else ""
+    return f"{row.name}{pages} {row.provider} ({how})"
