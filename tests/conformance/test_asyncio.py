@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.parametrize("loop", LOOPS)
 
 # What is placed by the call itself, and what is still in flight when the call returns.
+LIMIT_S = 10.0
 LENGTHS = (8, 4097, 65_537, 3 * MIB + 1)
 
 
@@ -466,9 +468,8 @@ def test_other_tasks_get_their_turn(world: World, loop: str) -> None:
 
         await world.here.write(source.memory, target.handle)
         task = asyncio.ensure_future(other())
-        for _ in range(5000):
-            if turns > 3:
-                break
+        limit = time.monotonic() + LIMIT_S
+        while turns <= 3 and time.monotonic() < limit:
             await world.here.write(source.memory, target.handle)
         writing = False
         await task
