@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.parametrize("loop", LOOPS)
 
-# What is placed by the call itself, and what is still in flight when the call returns.
 LIMIT_S = 10.0
+# What is placed by the call itself, and what is still in flight when the call returns.
 LENGTHS = (8, 4097, 65_537, 3 * MIB + 1)
 
 
