@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import zerohop as zh
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
+    from collections.abc import Callable, Iterator
+    from types import CodeType, FrameType
 
 # That long the other thread has where it has to wait for a lock of ours; it goes on afterwards then.
 _HELD_UP_S: Final = 0.004
@@ -28,17 +29,45 @@ class Meanwhile:
         self._left = step
         # Of each, the error that it ended with.
         self.errors: list[zh.ZerohopError] = []
-        before = sys.gettrace()
-        sys.settrace(self._trace)
-        try:
+        with self._by_instruction():
             self._attempt(action)
-        finally:
-            sys.settrace(before)
         # Whether there was such an instruction.
         self.happened = self._left < 0
         if self.happened:
             self._thread.join(_LIMIT_S)
             assert not self._thread.is_alive(), "it waits for ever"
+
+    @contextmanager
+    def _by_instruction(self) -> Iterator[None]:
+        # From Python 3.12 on, which has it, a trace function hears of the instructions of a function from its second
+        # call on only.
+        monitoring: Any = getattr(sys, "monitoring", None)
+        if monitoring is None:
+            before = sys.gettrace()
+            sys.settrace(self._trace)
+            try:
+                yield
+            finally:
+                sys.settrace(before)
+            return
+        tool, instruction, here = monitoring.DEBUGGER_ID, monitoring.events.INSTRUCTION, threading.get_ident()
+
+        def before_one(code: CodeType, _: int) -> object:
+            if not code.co_filename.startswith(_PACKAGE):
+                return monitoring.DISABLE
+            if threading.get_ident() == here:
+                self._step()
+            return None
+
+        monitoring.use_tool_id(tool, __name__)
+        monitoring.register_callback(tool, instruction, before_one)
+        monitoring.set_events(tool, instruction)
+        try:
+            yield
+        finally:
+            monitoring.set_events(tool, 0)
+            monitoring.register_callback(tool, instruction, None)
+            monitoring.free_tool_id(tool)
 
     def _attempt(self, action: Callable[[], object]) -> None:
         try:
@@ -50,12 +79,16 @@ class Meanwhile:
         if not frame.f_code.co_filename.startswith(_PACKAGE):
             return None
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
-        if event == "opcode" and self._left >= 0:
+        if event == "opcode":
+            self._step()
+        return self._trace
+
+    def _step(self) -> None:
+        if self._left >= 0:
             self._left -= 1
             if self._left < 0:
                 self._thread.start()
                 self._thread.join(_HELD_UP_S)
-        return self._trace
 
 
 def at_each_step(attempt: Callable[[int], Meanwhile]) -> None:
