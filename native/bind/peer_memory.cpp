@@ -85,8 +85,10 @@ PyPeerMemory import_host(Engine& engine, int fd, uint64_t offset, uint64_t nbyte
 }
 
 std::pair<int, uint64_t> reach_peer(Engine& engine, const PyRegion& region, const PyPeerMemory& memory) {
-    // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): ours, while others may close it
-    const std::shared_ptr<Region> local = region.get();
+    const Pin<Region> local = Pin<Region>::of(region.get()); // what is being pinned for devices is in use
+    if (!local) {
+        throw NativeError(Status::closed, Reason::none, "the memory is closed");
+    }
     const Pin<p2p::PeerMemory> remote = Pin<p2p::PeerMemory>::of(memory.get());
     if (!remote) {
         throw NativeError(Status::access_denied, Reason::revoked, "");

@@ -157,8 +157,8 @@ class Context(Lifecycle, Strided, StaysInProcess):
             registration, owned = self._registry.register(source)
             offset = source.address - registration.address
             memory = Memory(self, registration, offset, source.nbytes, bits, source.keep, owned=owned)
-            # Devices may just have been made to forget what nobody had.
-            if not registration.closed:
+            # Another thread may just have closed what nobody had.
+            if not (registration.closed or registration.leaving):
                 return memory
 
     def _register_all(self, many: list[Any], rights: Rights | None) -> list[Memory]:

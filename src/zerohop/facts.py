@@ -32,7 +32,7 @@ class Statistics(NamedTuple):
     Attributes:
         connections: peers that it is connected to.
         registrations: registered regions, cached ones included.
-        pinned: regions that were closed and still wait for transfers to end.
+        pinned: Memories that are gone and whose memory transfers, peers or devices still use.
         shares: handles that can be used.
         mapped: peers' memories that are mapped here, or that a NIC here reaches by their keys.
         routes: pairs (memory, remote memory) whose path is chosen.

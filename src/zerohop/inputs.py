@@ -87,7 +87,7 @@ def _source(x: Any) -> Source:
         # A view of its own: closing or dropping the object releases x.buf, but unmaps nothing while this one is there.
         view = memoryview(x.buf)
         # A tuple lets go of its last item first, and the view must have gone when the object closes itself.
-        return _from_buffer(view, x)._replace(keep=(x, view))
+        return _from_buffer(view, x)
     try:
         view = memoryview(x)
     except (TypeError, BufferError):
@@ -124,6 +124,13 @@ def on_gpu(tensor: Any) -> tuple[int, int] | None:
         # A tensor without memory of its own.
         pass
     return None
+
+
+def has_its_own_memory(owner: object) -> bool:
+    """Whether that is an array or a tensor which nothing else has the memory of, as far as can be told."""
+    if isinstance(owner, np.ndarray):
+        return owner.flags.owndata
+    return all(hasattr(type(owner), method) for method in _TORCH_METHODS)
 
 
 def find_backing(source: Source) -> Backing | None:
@@ -169,7 +176,8 @@ def _from_buffer(view: memoryview, x: Any) -> Source:
         address = ctypes.addressof(ctypes.c_char.from_buffer(view))
     # The view is kept, so that a bytearray cannot be resized meanwhile.
     private = isinstance(x, (bytes, bytearray))
-    return _simple(address, view.nbytes, HOST, view.readonly, view, x, may_be_shared=not private)
+    # Of a view it has what that is a view of, and not the view, by whose life the registration is cached.
+    return _simple(address, view.nbytes, HOST, view.readonly, (x, view), x, may_be_shared=not private)
 
 
 def _from_torch(tensor: Any) -> Source:

@@ -127,7 +127,7 @@ class Lifecycle(Writer):
         self._keeping = Keeping(self._drain_soon)
         self._registry = Registry(self._engine, self._keeping, self._kernels.begin)
         self._shares = Shares(self._engine, self.id, self.url, self._ask_back)
-        self._routes = Routes(self._engine, settings.require, self._kernels, self._keeping.now_known)
+        self._routes = Routes(self._engine, settings.require, self._kernels, self._keeping)
         self._fabric = Fabrics(self._engine, self._ports, self._keys_lost)
         self._loops = Loops(self._engine)
         self._peers = Peers(cast("Context", self))
@@ -309,6 +309,7 @@ class Lifecycle(Writer):
         self._stop_posting()
         self._engine.abandon()
         self._control.abandon()
+        self._keeping.abandon()
 
 
 def _usable(settings: Settings) -> tuple[str, ...]:

@@ -25,14 +25,18 @@ class Registration:
         "fd_offset",
         "how",
         "last_turn",
+        "leaving",
+        "lingers",
         "local_keys",
         "nbytes",
         "ours",
         "owner",
         "readonly",
         "region",
+        "retired",
         "routes",
         "unregistrable",
+        "users",
     )
 
     def __init__(self, region: Region, device: str, fd_offset: int, *, readonly: bool, ours: bool = False) -> None:
@@ -47,6 +51,13 @@ class Registration:
         self.closed = False
         # Arrays that show its bytes; memory of ours stays mapped until they are gone.
         self.exports: set[weakref.ref[Export]] = set()
+        # Open Memories of it, by their ids; and who is about to close it, if there are none.
+        self.users: set[int] = set()
+        self.leaving: set[object] = set()
+        # Nobody finds it any more: it is closed with the last Memory of it.
+        self.retired = False
+        # Whether devices may know it for a while after that.
+        self.lingers = False
         # That of the last of its Partings.
         self.last_turn = 0
         # By whose life it is cached.
@@ -85,16 +96,14 @@ class Export:
 class Parting:
     """What a Memory kept alive that is being closed, and of which registration it is.
 
-    Nothing else of ours refers to the former: who clears ``keep`` lets go of it.
+    Who clears ``keep`` lets go of the former; but for peers' shares, nothing else of ours refers to it.
     """
 
-    __slots__ = ("keep", "owned", "registration", "turn", "until")
+    __slots__ = ("keep", "registration", "turn", "until")
 
-    def __init__(self, registration: Registration, keep: object, *, owned: bool = False) -> None:
+    def __init__(self, registration: Registration, keep: object) -> None:
         self.registration = registration
         self.keep = keep
-        # Whether the region is closed with it.
-        self.owned = owned
         # Which of the registration's it is: the last one has devices forget memory that is cached.
         self.turn = 0
         # Not before then, of the monotonic clock: somebody may come back.

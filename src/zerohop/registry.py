@@ -105,7 +105,8 @@ class Registry:
             if cached is not None and not cached.closed and cached.owner is not None and cached.owner() is owner:
                 if (cached.address, cached.nbytes, cached.readonly) == (source.base, source.extent, source.readonly):
                     return cached, False
-                self._expire(id(owner), cached)
+                self._cache.pop(id(owner), None)
+                self._keeping.retire(cached, owner)
         self._keeping.drain()
         known = self._of_address(source.base, source.extent)
         if known is not None:
@@ -171,7 +172,7 @@ class Registry:
             live = list(self._live)
             self._cache.clear()
             self._on_device.clear()
-        kept = self._keeping.hand_over()
+        kept = self._keeping.hand_over(live)
         known = []
         for registration in live:
             # Alive for as long as devices know its memory.
@@ -271,9 +272,8 @@ class Registry:
         if not freed:
             return
         # Memories that are open keep what they have.
-        used = self._keeping.in_use()
         for key, known in freed:
-            if known[0] not in used:
+            if not known[0].users:
                 self._forget_on_device(key, known)
 
     def _new(self, source: Source) -> Registration:
@@ -322,22 +322,24 @@ class Registry:
     def _remember(self, owner: object, registration: Registration) -> bool:
         """Cache it for as long as the owner lives; False where that cannot be known."""
         key = id(owner)
-        registry = weakref.ref(self)
+        registry, its_registration = weakref.ref(self), weakref.ref(registration)
 
         def gone(_: object) -> None:
-            living = registry()
-            if living is not None:
-                living._expire(key, registration)
+            living, registered = registry(), its_registration()
+            if living is not None and registered is not None:
+                living._expire(key, registered)
 
         try:
             registration.owner = weakref.ref(owner, gone)
         except TypeError:
             return False
+        # Who exports a buffer cannot give its memory up while the export is there.
+        registration.lingers = inputs.has_its_own_memory(owner)
         self._cache[key] = registration
         return True
 
     def _expire(self, key: int, registration: Registration) -> None:
-        """The owner is gone, or not what it was. Called by a weak reference: no lock; only devices are waited for."""
+        """The owner is gone. Called by a weak reference: no lock; devices do not know the memory any more."""
         if self._cache.get(key) is registration:
             self._cache.pop(key, None)
         self._keeping.release(registration, now=True)

@@ -15,11 +15,11 @@ from .messaging import lane_error
 from .setbacks import lasts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from ._native import Domain, Engine, Mapping
     from .connection import Connection
+    from .keeping import Keeping
     from .kernels.loading import CopyKernels
     from .lane import Lane
     from .paths import Explanation
@@ -142,14 +142,11 @@ class Import:
 class Routes:
     """Makes routes over the connections that exist."""
 
-    def __init__(
-        self, engine: Engine, require: str | None, kernels: CopyKernels, now_known: Callable[[Registration], None]
-    ) -> None:
-        """``now_known`` is told of memory here that devices know."""
+    def __init__(self, engine: Engine, require: str | None, kernels: CopyKernels, keeping: Keeping) -> None:
         self._engine = engine
         self._require = require
         self._kernels = kernels
-        self._now_known = now_known
+        self._keeping = keeping
         self._warned: set[tuple[str, str, str]] = set()
         # In the order in which they were made.
         self._all: dict[weakref.ref[Route], None] = {}
@@ -164,10 +161,7 @@ class Routes:
             NativeError: none can.
         """
         assert isinstance(imported.access, PeerMemory)
-        try:
-            device, _ = self._engine.reach_peer(registration.region, imported.access)
-        finally:
-            self._now_known(registration)
+        device = self._reach(registration, imported.access)
         self._kernels.wait(device)
         index = registration.region.device
         if index not in imported.links:
@@ -175,6 +169,19 @@ class Routes:
             identity = self._engine.devices()[device]["identity"]
             imported.links[index] = link_between(identity, "" if on_host else imported.device)
         imported.ready.add(registration)
+
+    def _reach(self, registration: Registration, memory: PeerMemory) -> int:
+        try:
+            try:
+                return self._engine.reach_peer(registration.region, memory)[0]
+            except NativeError as error:
+                if error.args[1] != Reason.HOST_REGISTERED.value:
+                    raise
+            # Perhaps what it overlaps is known only in case that somebody comes back.
+            self._keeping.hurry()
+            return self._engine.reach_peer(registration.region, memory)[0]
+        finally:
+            self._keeping.now_known(registration)
 
     def explain(self, connection: Connection, registration: Registration, remote: Share) -> Explanation:
         """The path that a pair of memories takes over this connection; Unsupported when there is none.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,12 @@ import pytest
 
 import zerohop as zh
 from support.first_gpu import FirstGpu
+from support.forking import in_child
+from support.interleaving import Meanwhile, at_each_step
 from support.lanes import eventually
 from support.options import Options
 from support.service import Service
-from zerohop import keeping
+from zerohop import inputs, keeping
 
 if TYPE_CHECKING:
     from support.fixtures import OpenContext, StartPeer
@@ -45,7 +48,7 @@ def test_an_array_that_comes_back_is_not_pinned_again(
         context.write(array, handle).result(LIMIT_S)
         assert gpu.knows(address_of(array))
         assert context.statistics().registrations == 1
-        assert context.statistics().pinned == 1
+        eventually(lambda: context.statistics().pinned == 1, "it alone is kept")
     context.register(array).close()
     eventually(lambda: not gpu.knows(address_of(array)), "the driver has forgotten it")
 
@@ -61,7 +64,7 @@ def test_it_is_forgotten(open_context: OpenContext, start_peer: StartPeer, monke
             context.write(array, handle).result(LIMIT_S)
             assert peer.call(Service.get, number, 0, NBYTES) == array.tobytes()
             eventually(lambda: not gpu.knows(address_of(array)), "the driver has forgotten it")  # noqa: B023
-    assert context.statistics().pinned == 0
+    eventually(lambda: context.statistics().pinned == 0, "nothing is kept")
 
 
 def test_memory_that_is_open_stays_known(
@@ -109,3 +112,77 @@ def test_threads_that_come_and_go(
         thread.join()
     assert not failed
     assert peer.call(Service.get, number, 0, NBYTES) == array.tobytes()
+
+
+@pytest.mark.parametrize("first", ["who comes back", "who forgets"])
+def test_coming_back_at_each_step_of_forgetting(
+    open_context: OpenContext, start_peer: StartPeer, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """One thread has devices forget the array, the other registers it, at each step of either."""
+    monkeypatch.setattr(keeping, "_LINGER_S", 1000.0)
+    context, peer = open_context(ON_GPUS), start_peer(ON_GPUS)
+    number, handle = on_gpu_of(peer)
+    array = np.random.default_rng().integers(0, 256, NBYTES, np.uint8)
+    memories: list[zh.Memory] = []
+
+    def come_back() -> None:
+        memories.append(context.register(array))
+
+    both = come_back, context._keeping.hurry
+    action, other = both if first == "who comes back" else both[::-1]
+
+    def attempt(step: int) -> Meanwhile:
+        context.write(array, handle).result(LIMIT_S)
+        meanwhile = Meanwhile(action, other, step)
+        assert not meanwhile.errors
+        if not memories:
+            come_back()
+        array[:] = step % 251
+        context.write(memories[0], handle).result(LIMIT_S)
+        assert peer.call(Service.get, number, 0, NBYTES) == array.tobytes()
+        memories.pop().close()
+        return meanwhile
+
+    at_each_step(attempt)
+    eventually(lambda: context.statistics().pinned == 0, "nothing is kept")
+    assert context.statistics().registrations <= 1
+
+
+def test_windows_of_one_array(
+    open_context: OpenContext, start_peer: StartPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver knows none that overlaps another; one that is known for a while only makes room for the next."""
+    monkeypatch.setattr(keeping, "_LINGER_S", 1000.0)
+    monkeypatch.setattr(inputs, "has_its_own_memory", lambda _: True)  # as of a tensor made from part of an array
+    context, peer = open_context(ON_GPUS), start_peer(ON_GPUS)
+    _, handle = on_gpu_of(peer)
+    array = np.zeros(2 * NBYTES, np.uint8)
+    windows = [memoryview(array)[i * NBYTES // 4 :][:NBYTES] for i in range(4)]
+    for window in windows:
+        operation = context.write(window, handle)
+        operation.result(LIMIT_S)
+        assert "direct" in operation.explain()
+
+
+def test_a_child_that_drops_them(
+    open_context: OpenContext, start_peer: StartPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asks the driver nothing, which could wait for ever there, and takes nothing from the parent."""
+    monkeypatch.setattr(keeping, "_LINGER_S", 1000.0)
+    context, peer, gpu = open_context(ON_GPUS), start_peer(ON_GPUS), FirstGpu()
+    _, handle = on_gpu_of(peer)
+    arrays = [np.zeros(NBYTES, np.uint8) for _ in range(3)]
+    memories: list[zh.Memory] = [context.register(array) for array in arrays[1:]]
+    for array in arrays:
+        context.write(array, handle).result(LIMIT_S)
+
+    def work() -> str:
+        memories.pop().close()
+        memories.clear()
+        arrays.clear()
+        gc.collect()
+        return "done"
+
+    assert in_child(work) == "done"
+    assert all(gpu.knows(address_of(array)) for array in arrays)
+    context.write(memories[0], handle).result(LIMIT_S)

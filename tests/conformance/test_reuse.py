@@ -16,6 +16,7 @@ import zerohop as zh
 from support.addresses import Mapping
 from support.buffers import KINDS, Kind
 from support.interleaving import Meanwhile, at_each_step
+from support.lanes import eventually
 from support.leaks import shared_memory_prefix
 from support.native import engine_of
 from support.options import Options
@@ -131,6 +132,69 @@ def test_an_operation_keeps_its_array_alive(world: World) -> None:
     world.here.write(pattern(9, nbytes), target.handle).result(10)
     target.expect(0, nbytes, 9)
     assert len(garbage) == 4
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_a_view_that_nobody_else_has(world: World) -> None:
+    """Of a bytearray: its registration lasts as long as the Memory, which is all that keeps the view."""
+    target = world.target("numpy", 100)
+    data = bytearray(pattern(1, 1000).tobytes())
+    memory = world.here.register(memoryview(data)[:100])
+    gc.collect()
+    world.here.write(memory, target.handle).result(10)
+    target.expect(0, 100, 1)
+    with pytest.raises(BufferError):
+        data.append(1)
+    memory.close()
+    del memory
+    gc.collect()
+    data.append(1)
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_an_array_that_becomes_read_only_and_writable_again(world: World) -> None:
+    """The Memories of before go on, and those of then are what it is by then."""
+    target = world.target("numpy", NBYTES)
+    data = pattern(1, NBYTES).copy()
+    memories = [world.here.register(data)]
+    for writable in (False, True):
+        data.flags.writeable = writable
+        memories.append(world.here.register(data))
+        assert memories[-1].rights == ("rw" if writable else "r")
+    for memory in memories:
+        world.here.write(memory, target.handle).result(10)
+        target.expect(0, NBYTES, 1)
+        memory.close()
+    world.here.write(data, target.handle).result(10)
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_an_array_of_allocated_memory_that_is_closed(world: World) -> None:
+    """While it is written from: the transfer ends well, and nothing of it is left then."""
+    here = world.here
+    target = world.target("numpy", NBYTES)
+    here.write(pattern(2, NBYTES), target.handle).result(10)
+    before = here.statistics()
+    memory = here.alloc(NBYTES)
+    array = memory.numpy()
+    array[:] = pattern(1, NBYTES)
+    other = here.register(array)
+    operation = here.write(array, target.handle)
+    memory.close()
+    assert operation.result(10) == NBYTES
+    target.expect(0, NBYTES, 1)
+    array[:] = pattern(3, NBYTES)
+    here.write(other, target.handle).result(10)
+    target.expect(0, NBYTES, 3)
+    other.close()
+    del memory, array, operation, other
+    gc.collect()
+
+    def nothing_left() -> bool:
+        now = here.statistics()
+        return (now.registrations, now.pinned) == (before.registrations, before.pinned)
+
+    eventually(nothing_left, "nothing of it is left")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -31,7 +31,9 @@ Outcome HostMemory::add(const Devices& devices, void* address, size_t nbytes, bo
     std::unique_lock lock(mutex_);
     const auto leaves = [&] {
         const auto found = overlapping(start, nbytes);
-        return found != ranges_.end() && found->second.leaving;
+        const auto& [first, range] = found != ranges_.end() ? *found : Ranges::value_type{};
+        const bool covers = first <= start && start + nbytes <= first + range.nbytes;
+        return found != ranges_.end() && (range.leaving || (range.users == 0 && !covers));
     };
     if (leaves() && !left_.wait_for(lock, kPatience, [&] { return !leaves(); })) {
         return {Status::unsupported, Reason::host_registered};
