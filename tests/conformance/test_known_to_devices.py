@@ -157,7 +157,7 @@ def test_windows_of_one_array(
     context, peer = open_context(ON_GPUS), start_peer(ON_GPUS)
     _, handle = on_gpu_of(peer)
     array = np.zeros(2 * NBYTES, np.uint8)
-    windows = [memoryview(array)[i * NBYTES // 4 :][:NBYTES] for i in range(4)]
+    windows = [array.data[i * NBYTES // 4 :][:NBYTES] for i in range(4)]
     for window in windows:
         operation = context.write(window, handle)
         operation.result(LIMIT_S)
