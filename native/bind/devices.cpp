@@ -57,6 +57,10 @@ std::optional<std::tuple<int, uint64_t, uint64_t, uint64_t>> describe(Engine& en
     return std::tuple(found.device, found.base, found.size, found.allocation_id);
 }
 
+uint64_t allocation_id(Engine& engine, uint64_t address) {
+    return engine.accelerators().allocation_id(address);
+}
+
 // Of each kind of GPU whose driver is there, why it shows none; empty where it does.
 nb::dict why_no_gpus(Engine& engine) {
     nb::dict found;
@@ -148,6 +152,7 @@ void def_devices(nb::module_& m, nb::class_<Engine>& engine) {
             },
             nb::arg("op"), nb::arg("device"), nb::arg("stream"))
         .def("describe", &describe, nb::arg("address"), nb::arg("nbytes"))
+        .def("allocation_id", &allocation_id, nb::arg("address"))
         .def("why_no_gpus", &why_no_gpus, nb::sig("def why_no_gpus(self) -> dict[str, str]"))
         .def("load_kernels", &load_kernels, nb::arg("device"), nb::arg("image"))
         .def("capability", &capability, nb::arg("device"))

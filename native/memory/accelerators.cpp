@@ -2,6 +2,16 @@
 
 namespace zerohop {
 
+namespace {
+
+// Each driver counts by itself.
+uint64_t of_driver(size_t number, uint64_t id) {
+    constexpr unsigned kDriverBits = 3;
+    return id << kDriverBits | number;
+}
+
+} // namespace
+
 HostRegistration::HostRegistration(const std::vector<std::shared_ptr<accel::Driver>>& drivers, void* address,
                                    size_t nbytes, bool writable, std::shared_ptr<void> pages)
     : address_(address), pages_(std::move(pages)) {
@@ -57,13 +67,25 @@ const std::pair<std::shared_ptr<accel::Driver>, int>& Accelerators::place(int de
     return places_.at(static_cast<size_t>(device));
 }
 
+uint64_t Accelerators::allocation_id(uint64_t address) {
+    devices();
+    for (size_t number = 0; number < drivers_.size(); ++number) {
+        if (const uint64_t id = drivers_[number]->allocation_id(address); id != 0) {
+            return of_driver(number, id);
+        }
+    }
+    return 0;
+}
+
 accel::Description Accelerators::describe(uint64_t address) {
     devices();
-    for (const auto& driver : drivers_) {
+    for (size_t number = 0; number < drivers_.size(); ++number) {
+        const auto& driver = drivers_[number];
         accel::Description found = driver->describe(address);
         if (found.kind == accel::MemoryKind::unknown) {
             continue;
         }
+        found.allocation_id = of_driver(number, found.allocation_id);
         for (size_t device = 0; found.device >= 0 && device < places_.size(); ++device) {
             if (places_[device].first == driver && places_[device].second == found.device) {
                 found.device = static_cast<int>(device);

@@ -43,8 +43,10 @@ public:
     [[nodiscard]] std::vector<std::shared_ptr<accel::Driver>> in_use();
     // Of a device by our number: its driver, and the driver's number for it.
     [[nodiscard]] const std::pair<std::shared_ptr<accel::Driver>, int>& place(int device);
-    // As the driver that knows the address says; `device` is our number.
+    // As the driver that knows the address says; `device` is our number, and no two drivers give the same id.
     [[nodiscard]] accel::Description describe(uint64_t address);
+    // The id alone; 0 where no driver knows the address.
+    [[nodiscard]] uint64_t allocation_id(uint64_t address);
     // Of all that a range of device memory lies in, which may be several allocations that follow one another: their
     // ids make one. Unknown where not all of it is allocated on one device.
     [[nodiscard]] accel::Description describe(uint64_t address, size_t nbytes);

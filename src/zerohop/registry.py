@@ -58,6 +58,8 @@ class Registry:
         self._devices: dict[str, int] | None = None
         # Memory of GPUs by where it begins and how long it is, and the id that it had.
         self._on_device: dict[tuple[int, int], tuple[Registration, int]] = {}
+        # Those of one allocation by its id, which is quickly asked for.
+        self._by_id: dict[int, Registration] = {}
         self._looked_at = 0
 
     def __len__(self) -> int:
@@ -122,6 +124,11 @@ class Registry:
     def known_on_device(self, address: int, nbytes: int) -> Registration | None:
         """The registration of a GPU's memory, if there is one and the memory is still the same. Raises nothing."""
         try:
+            known_by_id = self._by_id.get(self._engine.allocation_id(address))
+            if known_by_id is not None and not known_by_id.closed:
+                start = known_by_id.address
+                if start <= address and address + nbytes <= start + known_by_id.nbytes:
+                    return known_by_id
             found = self._engine.describe(address, nbytes)
         except NativeError:
             # The engine is closed.
@@ -172,6 +179,7 @@ class Registry:
             live = list(self._live)
             self._cache.clear()
             self._on_device.clear()
+            self._by_id.clear()
         kept = self._keeping.hand_over(live)
         known = []
         for registration in live:
@@ -238,11 +246,15 @@ class Registry:
         name = next(name for name, each in self.devices.items() if each == index)
         registration = self._new(source._replace(base=base, extent=size, device=name))
         made = registration, number
+        # What lies in several allocations has an id of its own.
+        alone = self._engine.allocation_id(base) == number
         with self._lock:
             known = self._on_device.get((base, size))
             first = known is None or known[1] != number or known[0].closed
             if first:
                 self._on_device[base, size] = made
+                if alone:
+                    self._by_id[number] = registration
         if known is not None:
             # By another thread meanwhile.
             self._keeping.release((known if first else made)[0])
@@ -254,6 +266,8 @@ class Registry:
             if self._on_device.get(key) is not known:
                 return
             del self._on_device[key]
+            if self._by_id.get(known[1]) is known[0]:
+                del self._by_id[known[1]]
         self._keeping.release(known[0])
 
     def _forget_what_was_freed(self) -> None:

@@ -10,6 +10,8 @@ import pytest
 import zerohop as zh
 from support.buffers import GPUS, OTHER_GPU
 from support.gpu_managed import managed_memory
+from support.gpu_tensor import GpuTensor
+from support.gpu_virtual_memory import GpuSegments
 from support.options import Options
 
 if TYPE_CHECKING:
@@ -77,6 +79,38 @@ def test_freed_memory_is_not_what_comes_after_it(open_context: OpenContext) -> N
         assert target.read_bytes(NBYTES - 1) == bytes([round_])
         memory.close()
     assert context.statistics().registrations <= len(addresses)
+
+
+def test_tensors_of_memory_that_comes_back(open_context: OpenContext) -> None:
+    """Tensors of a type that was seen before are looked for by the id of their memory alone."""
+    owner, context = open_context(Options(sim_devices=0)), open_context(Options(sim_devices=0))
+    came_back, seen = 0, dict[int, object]()
+    for _ in range(100):
+        memory = owner.alloc(NBYTES, "cuda:0")
+        first, second = (context.register(GpuTensor(memory.address + start, 8)) for start in (0, NBYTES - 8))
+        assert first._registration is second._registration
+        assert (second.address, second.nbytes) == (memory.address + NBYTES - 8, 8)
+        came_back += memory.address in seen
+        assert seen.get(memory.address) is not first._registration
+        seen[memory.address] = first._registration
+        if came_back == COMES_BACK:
+            return
+        memory.close()
+    pytest.fail("the test means nothing where no address ever comes back")
+
+
+def test_tensors_over_several_allocations(open_context: OpenContext) -> None:
+    """One that begins in memory which is registered by itself, and goes on behind it, is not taken for a part of it."""
+    context = open_context(Options(sim_devices=0))
+    with GpuSegments(2) as segments:
+        within = context.register(GpuTensor(segments.address + 8, 8))
+        across = context.register(GpuTensor(segments.address + 8, segments.segment))
+        assert within._registration.nbytes == segments.segment
+        assert (across.address, across.nbytes) == (segments.address + 8, segments.segment)
+        assert across._registration.nbytes == 2 * segments.segment
+        assert context.register(GpuTensor(segments.address + 9, 8))._registration is within._registration
+        assert context.register(GpuTensor(segments.address + 9, segments.segment))._registration is across._registration
+        context.close()
 
 
 def test_what_is_not_all_allocated(open_context: OpenContext) -> None:

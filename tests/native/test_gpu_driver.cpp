@@ -44,6 +44,8 @@ TEST_CASE("gpu: memory is described by its allocation, whose id is never used tw
     CHECK(whole.base == address);
     CHECK(whole.size == kBytes);
     CHECK(gpu.driver->describe(address + kBytes - 1).allocation_id == whole.allocation_id);
+    CHECK(gpu.driver->allocation_id(address + kBytes - 1) == whole.allocation_id);
+    CHECK(gpu.driver->allocation_id(address + kBytes) == 0);
     CHECK(gpu.driver->describe(address + kBytes).kind == MemoryKind::unknown);
     const int on_stack = 0;
     CHECK(gpu.driver->describe(at(&on_stack)).kind == MemoryKind::unknown);

@@ -66,7 +66,12 @@ TEST_CASE("gpu: of virtual memory the driver describes one allocation at a time,
     CHECK(whole.base == segments.address());
     CHECK(whole.size == 3 * kSegment);
     CHECK(accelerators.describe(address, 2 * kSegment).allocation_id == whole.allocation_id);
-    CHECK(accelerators.describe(address, kSegment - 1000).allocation_id == first.allocation_id);
+    // The id alone is that of the allocation which the address lies in.
+    CHECK(accelerators.describe(address, kSegment - 1000).allocation_id == accelerators.allocation_id(address));
+    CHECK(accelerators.allocation_id(address) != 0);
+    CHECK(accelerators.allocation_id(address) != whole.allocation_id);
+    CHECK(driver->allocation_id(address) == first.allocation_id);
+    CHECK(accelerators.allocation_id(segments.address(3)) == 0);
     // Any of its allocations makes its id, also one in the middle that another has taken the place of.
     segments.unmap(1);
     CHECK(accelerators.describe(address, 2 * kSegment).kind == MemoryKind::unknown);

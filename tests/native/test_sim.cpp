@@ -42,6 +42,8 @@ TEST_CASE("sim: describe") {
     CHECK(whole.size == 5000);
     CHECK(whole.allocation_id != 0);
     CHECK(sim.driver->describe(address + 4999).allocation_id == whole.allocation_id);
+    CHECK(sim.driver->allocation_id(address + 4999) == whole.allocation_id);
+    CHECK(sim.driver->allocation_id(address + 5000) == 0);
     CHECK(sim.driver->describe(address + 5000).kind == MemoryKind::unknown);
     CHECK(sim.driver->describe(0).kind == MemoryKind::unknown);
     int on_stack = 0;

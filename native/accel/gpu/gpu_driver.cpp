@@ -36,6 +36,9 @@ public:
     Description describe(uint64_t address) const override {
         return states_.empty() ? Description{} : gpu::describe(states_, address);
     }
+    uint64_t allocation_id(uint64_t address) const override {
+        return states_.empty() ? 0 : gpu::allocation_id(states_, address);
+    }
     std::vector<Registrable> registrable(uint64_t address, size_t nbytes) const override {
         const Description found = describe(address);
         if (found.device < 0) {

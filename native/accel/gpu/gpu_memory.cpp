@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstring>
+#include <span>
 #include <string>
 #include <unistd.h>
 
@@ -26,20 +27,26 @@ struct Attributes {
     void* pool = nullptr;
 };
 
-Attributes attributes_of(const Devices& devices, uint64_t address) {
+// Asks for some attributes, whose values stay as they were where the driver does not know the address.
+bool ask(const Devices& devices, std::span<const int> which, void** values, uint64_t address) {
     const GpuApi& api = devices.front()->api;
+    const auto count = static_cast<unsigned>(which.size());
+    GpuResult result = api.pointer_attributes(count, which.data(), values, address);
+    if (result == shim::kGpuInvalidContext) {
+        const Current current(*devices.front());
+        result = api.pointer_attributes(count, which.data(), values, address);
+    }
+    return result == 0;
+}
+
+Attributes attributes_of(const Devices& devices, uint64_t address) {
     Attributes found;
     std::array<int, 6> which{static_cast<int>(GpuPointer::memory_type), static_cast<int>(GpuPointer::device),
                              static_cast<int>(GpuPointer::buffer_id),   static_cast<int>(GpuPointer::managed),
                              static_cast<int>(GpuPointer::legacy_ipc),  static_cast<int>(GpuPointer::pool)};
     std::array<void*, 6> values{&found.type,    &found.device,     &found.id,
                                 &found.managed, &found.legacy_ipc, static_cast<void*>(&found.pool)};
-    GpuResult result = api.pointer_attributes(which.size(), which.data(), values.data(), address);
-    if (result == shim::kGpuInvalidContext) {
-        const Current current(*devices.front());
-        result = api.pointer_attributes(which.size(), which.data(), values.data(), address);
-    }
-    return result == 0 ? found : Attributes{};
+    return ask(devices, which, values.data(), address) ? found : Attributes{};
 }
 
 void close_all(Exported& exported) {
@@ -117,6 +124,13 @@ Description describe(const Devices& devices, uint64_t address) {
         return {};
     }
     return description;
+}
+
+uint64_t allocation_id(const Devices& devices, uint64_t address) {
+    uint64_t id = 0;
+    const auto which = static_cast<int>(GpuPointer::buffer_id);
+    void* value = &id;
+    return ask(devices, {&which, 1}, &value, address) ? id : 0;
 }
 
 std::vector<Registrable> registrable(DeviceState& device, uint64_t address, size_t nbytes) {
