@@ -99,13 +99,14 @@ class TestCompiling:
 
     @pytest.mark.parametrize("capability", [80, 90])
     def test_they_compile(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capability: int) -> None:
-        """To an image with the names that native/accel/gpu/page_indices.cpp asks the driver for; it is kept on disk."""
+        """To an image with the names that native/accel/gpu/copy_kernels.cpp asks the driver for; it is kept on disk."""
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         image, why_not = kernels.image(capability)
         assert image is not None, why_not
         assert image.startswith(b"\x7fELF")
         for width in (16, 8, 4, 2, 1):
             assert f"\0.text.zh_pages_{width}\0".encode() in image
+        assert b"\0.text.zh_ranges\0" in image
         (kept,) = (tmp_path / "zerohop").iterdir()
         assert kept.read_bytes() == image
 

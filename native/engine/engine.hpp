@@ -73,6 +73,8 @@ public:
     void hold_stream(const OpRef& op, Endpoint* lane, int device, uint64_t native_stream);
     // The same for the next notification that can be taken, or the end of `op`, which stands for the wait.
     void hold_stream_for_notification(const OpRef& op, int device, uint64_t native_stream);
+    // In a call or not: for the end of an operation, or for anything else.
+    [[nodiscard]] bool anybody_waits() const { return operations_.awaited() != 0 || poller_.anybody_waits(); }
     // Somebody waits for the end of an operation, and not in a call: peers are looked at more often.
     void note_awaited();
     bool wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep = true);

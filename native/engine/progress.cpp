@@ -93,7 +93,7 @@ Left Engine::left(uint64_t now) {
     const bool looks =
         device_atomics_pending_.load(std::memory_order_relaxed) || marks_pending_.load(std::memory_order_acquire) != 0;
     uint64_t look_in = looks ? kDeviceInterval : UINT64_MAX;
-    const bool attended = operations_.awaited() != 0 || poller_.anybody_waits();
+    const bool attended = anybody_waits();
     bool closing = false;
     bool in_device = false;
     {

@@ -137,15 +137,16 @@ class Context(Lifecycle, Strided, StaysInProcess):
         return self._register_one(x, rights)
 
     def _register_one(self, x: Any, rights: Rights | None) -> Memory:
-        self._check_open()
+        if self._closed or self._forked:
+            raise self._closed_error()
         if rights is None and type(x) in inputs.tensors_on_gpus:
             # What inputs.read finds out, for what it was found out about before: a tenth of its time.
             where = inputs.on_gpu(x)
             if where is not None:
-                registration = self._registry.known_on_device(*where)
+                address, nbytes = where
+                registration = self._registry.known_on_device(address, nbytes)
                 if registration is not None:
-                    offset = where[0] - registration.address
-                    return Memory(self, registration, offset, where[1], _READ_WRITE, x, owned=False)
+                    return Memory(self, registration, address - registration.address, nbytes, _READ_WRITE, x)
         if isinstance(x, (Memory, View)):
             raise TypeError("it is registered already")
         source = inputs.read(x)
@@ -156,7 +157,7 @@ class Context(Lifecycle, Strided, StaysInProcess):
         while True:
             registration, owned = self._registry.register(source)
             offset = source.address - registration.address
-            memory = Memory(self, registration, offset, source.nbytes, bits, source.keep, owned=owned)
+            memory = Memory(self, registration, offset, source.nbytes, bits, source.keep, owned)
             # Another thread may just have closed what nobody had.
             if not (registration.closed or registration.leaving):
                 return memory
@@ -171,7 +172,7 @@ class Context(Lifecycle, Strided, StaysInProcess):
                 where = inputs.on_gpu(x) if rights is None and type(x) in inputs.tensors_on_gpus else None
                 if where is not None and start <= where[0] and where[0] + where[1] <= stop:
                     assert registration is not None  # with start and stop
-                    made.append(Memory(self, registration, where[0] - start, where[1], _READ_WRITE, x, owned=False))
+                    made.append(Memory(self, registration, where[0] - start, where[1], _READ_WRITE, x))
                     continue
                 memory = self._register_one(x, rights)
                 made.append(memory)
@@ -200,7 +201,7 @@ class Context(Lifecycle, Strided, StaysInProcess):
         self._check_open()
         nbytes = length_of(nbytes)
         registration = self._registry.allocate(nbytes, device)
-        return Memory(self, registration, 0, nbytes, _READ_WRITE, None, owned=True)
+        return Memory(self, registration, 0, nbytes, _READ_WRITE, None, True)
 
     def pool(self, device: str, *, chunk_bytes: int = 64 << 20, max_bytes: int | None = None) -> Pool:
         """A Pool of memory of a device, for many small Memories, or tensors, that cost no registration each.

@@ -271,9 +271,9 @@ class Memory(_Range):
         nbytes: int,
         rights: int,
         keep: object,
-        *,
-        owned: bool,
+        owned: bool = False,
     ) -> None:
+        # Tensors are registered by the ten thousand: no call is made here that is not needed.
         self._context = context
         self._registration = registration
         # Its own, so that it can be emptied when this Memory alone is closed.

@@ -236,7 +236,7 @@ class Pool(StaysInProcess):
     def _memory(self, taken: _Range, block: _Block | None, nbytes: int) -> Memory:
         chunk, start, _ = taken
         part = self._context._registry.part(chunk.registration, start, nbytes)
-        return Memory(self._context, part, 0, nbytes, RIGHTS["rw"], block, owned=True)
+        return Memory(self._context, part, 0, nbytes, RIGHTS["rw"], block, True)
 
     def _full(self, nbytes: int) -> RegistrationFailed:
         free, largest = self.free_bytes, max((chunk.ranges.largest for chunk in self._chunks), default=0)

@@ -19,6 +19,19 @@ using namespace zerohop;
 using namespace zerohop::accel;
 using namespace zerohop::test;
 
+namespace {
+
+const shim::GpuApi& without_batches() {
+    static const shim::GpuApi made = [] {
+        shim::GpuApi api = *shim::cuda();
+        api.copy_batch = nullptr;
+        return api;
+    }();
+    return made;
+}
+
+} // namespace
+
 TEST_CASE("gpu: devices are named, and known by what every process calls them") {
     const Gpu gpu;
     REQUIRE(gpu.devices.size() == 2);
@@ -85,11 +98,6 @@ TEST_CASE("gpu: words are written after the copy") {
 }
 
 TEST_CASE("gpu: page lists, by kernels of each width, in batches and one copy after the other") {
-    static const shim::GpuApi without_batches = [] {
-        shim::GpuApi api = *shim::cuda();
-        api.copy_batch = nullptr;
-        return api;
-    }();
     const shim::GpuApi* api = shim::cuda();
     REQUIRE((api->copy_batch != nullptr));
     bool kernels = false;
@@ -98,7 +106,7 @@ TEST_CASE("gpu: page lists, by kernels of each width, in batches and one copy af
     }
     SUBCASE("in batches") {}
     SUBCASE("one after the other") {
-        api = &without_batches;
+        api = &without_batches();
     }
     Gpu gpu(*api);
     if (kernels) {
@@ -127,6 +135,43 @@ TEST_CASE("gpu: page lists, by kernels of each width, in batches and one copy af
         }
         CHECK(gpu.read(to, data.size()) == expected);
     }
+}
+
+TEST_CASE("gpu: many segments in one command, of every size and alignment") {
+    const shim::GpuApi* api = shim::cuda();
+    bool kernels = false;
+    SUBCASE("by kernels") {
+        kernels = true;
+    }
+    SUBCASE("in batches") {}
+    SUBCASE("one after the other") {
+        api = &without_batches();
+    }
+    Gpu gpu(*api);
+    if (kernels) {
+        gpu.driver->load_kernels(0, "an image");
+    }
+    CHECK(gpu.stream->gathers() == (kernels || api->copy_batch != nullptr));
+    constexpr size_t kCount = 300; // more than go with one launch
+    const std::vector<uint8_t> data = random_bytes(kBytes);
+    const uint64_t from = gpu.alloc(kBytes);
+    const uint64_t to = gpu.alloc(kBytes);
+    gpu.copy(from, at(data.data()), kBytes);
+    std::vector<uint8_t> expected = gpu.read(to, kBytes);
+    std::vector<CopySegment> segments;
+    std::mt19937_64 random{3};
+    size_t end = 0;
+    for (size_t i = 0; i < kCount; ++i) {
+        const size_t start = end + random() % 100;
+        const size_t nbytes = i % 50 == 0 ? 20'000 : 1 + random() % 3000;
+        const size_t source = random() % (kBytes - nbytes);
+        end = start + nbytes;
+        REQUIRE(end <= kBytes);
+        segments.push_back({to + start, from + source, nbytes});
+        std::memcpy(expected.data() + start, data.data() + source, nbytes);
+    }
+    CHECK(ends(*gpu.stream->copy_many(segments)));
+    CHECK(gpu.read(to, kBytes) == expected);
 }
 
 TEST_CASE("gpu: host memory is registered once for all who ask, and given back by the last") {

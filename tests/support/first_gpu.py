@@ -51,15 +51,32 @@ class FirstGpu:
         return bool(found == 0)
 
 
-class Still:
-    """A stream of the first GPU that stands still: what begins after it has not ended when something is closed."""
+class UserStream:
+    """A stream of the first GPU, as a program makes one."""
 
-    def __init__(self, holder: zh.Context) -> None:
-        self._driver, self._stream, self._holder = FirstGpu(), ctypes.c_void_p(), holder
+    def __init__(self) -> None:
+        self._driver, self._stream = FirstGpu(), ctypes.c_void_p()
         with self._driver.current():
             assert self._driver.library.cuStreamCreate(ctypes.byref(self._stream), NON_BLOCKING) == 0
         assert self._stream.value is not None
         self.number = self._stream.value
+
+    def finish(self) -> None:
+        """Wait for all that is queued on it."""
+        with self._driver.current():
+            assert self._driver.library.cuStreamSynchronize(self._stream) == 0
+
+    def close(self) -> None:
+        with self._driver.current():
+            assert self._driver.library.cuStreamDestroy_v2(self._stream) == 0
+
+
+class Still(UserStream):
+    """One that stands still: what begins after it has not ended when something is closed."""
+
+    def __init__(self, holder: zh.Context) -> None:
+        super().__init__()
+        self._holder = holder
         holder.notification(timeout=math.inf).wait_on(self.number)
 
     def release(self) -> None:
@@ -70,5 +87,4 @@ class Still:
 
     def close(self) -> None:
         self.release()
-        with self._driver.current():
-            assert self._driver.library.cuStreamDestroy_v2(self._stream) == 0
+        super().close()

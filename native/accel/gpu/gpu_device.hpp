@@ -34,10 +34,7 @@ private:
     std::vector<std::atomic<uint32_t>*> free_;
 };
 
-struct PageKernels { // by how many bytes one thread moves at once: 16, 8, 4, 2, 1
-    void* functions[5] = {};
-    unsigned blocks = 0;
-};
+struct CopyKernels;
 
 struct DeviceState {
     DeviceState(const GpuApi& with, int number) : api(with), index(number) {}
@@ -56,7 +53,8 @@ struct DeviceState {
     bool needs_flush = false; // of what NICs write to it
     std::atomic<bool> lost{false};
     std::mutex kernels_mutex;
-    std::shared_ptr<const PageKernels> kernels; // null: none were given
+    std::shared_ptr<const CopyKernels> kernels; // null: none were given
+    std::atomic<bool> has_kernels{false};
 
 private:
     std::mutex mutex_;

@@ -1,9 +1,9 @@
 #include "accel/gpu/gpu_driver.hpp"
 
+#include "accel/gpu/copy_kernels.hpp"
 #include "accel/gpu/foreign_stream.hpp"
 #include "accel/gpu/gpu_memory.hpp"
 #include "accel/gpu/host_memory.hpp"
-#include "accel/gpu/page_indices.hpp"
 
 #include <array>
 #include <mutex>
@@ -70,9 +70,10 @@ public:
     }
     void load_kernels(int device, const std::string& image) override {
         DeviceState& state = *states_.at(static_cast<size_t>(device));
-        std::shared_ptr<const PageKernels> loaded = gpu::load_kernels(state, image);
+        std::shared_ptr<const CopyKernels> loaded = gpu::load_kernels(state, image);
         const std::lock_guard lock(state.kernels_mutex);
         state.kernels = std::move(loaded);
+        state.has_kernels.store(true, std::memory_order_release);
     }
     int capability(int device) override {
         const int handle = states_.at(static_cast<size_t>(device))->handle;

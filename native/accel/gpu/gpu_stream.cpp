@@ -1,8 +1,8 @@
 #include "accel/gpu/gpu_stream.hpp"
 
+#include "accel/gpu/copy_batch.hpp"
+#include "accel/gpu/copy_kernels.hpp"
 #include "accel/gpu/foreign_stream.hpp"
-#include "accel/gpu/page_batch.hpp"
-#include "accel/gpu/page_indices.hpp"
 #include "accel/gpu/pooled_word.hpp"
 
 #include <algorithm>
@@ -23,6 +23,11 @@ constexpr uint64_t kBytesPerMark = 1 << 20;
 // The driver is asked whether the device is well after so many looks at a word in vain, and not more often than that.
 constexpr uint32_t kLooksPerCheck = 64;
 constexpr uint64_t kCheckNs = 50 * kMillisecond;
+
+std::shared_ptr<const CopyKernels> kernels_of(DeviceState& device) {
+    const std::lock_guard lock(device.kernels_mutex);
+    return device.kernels;
+}
 
 class Failed final : public Event {
 public:
@@ -258,15 +263,28 @@ std::shared_ptr<Event> GpuStream::copy(std::span<const CopySegment> segments, st
     });
 }
 
+bool GpuStream::gathers() const {
+    const DeviceState& device = *state_->device;
+    return device.has_kernels.load(std::memory_order_acquire) || device.api.copy_batch != nullptr;
+}
+
+std::shared_ptr<Event> GpuStream::copy_many(std::span<const CopySegment> segments) {
+    const std::shared_ptr<DeviceState>& device = state_->device;
+    const std::shared_ptr<const CopyKernels> kernels = kernels_of(*device);
+    uint64_t nbytes = 0;
+    for (const CopySegment& segment : segments) {
+        nbytes += segment.nbytes;
+    }
+    return state_->command(nbytes, {}, [&] {
+        return kernels ? launch_ranges(*device, *kernels, segments, state_->native())
+                       : copy_one_by_one(device->api, segments, state_->native());
+    });
+}
+
 std::shared_ptr<Event> GpuStream::copy_pages(const PageCopy& pages, std::span<const Word> then) {
     const std::shared_ptr<DeviceState>& device = state_->device;
     const uint64_t nbytes = pages.dst_pages.size() * pages.page_bytes;
-    std::shared_ptr<const PageKernels> kernels;
-    {
-        const std::lock_guard lock(device->kernels_mutex);
-        kernels = device->kernels;
-    }
-    if (kernels) {
+    if (const std::shared_ptr<const CopyKernels> kernels = kernels_of(*device)) {
         const Current current(*device);
         std::shared_ptr<PageIndices> indices =
             current.ok() ? PageIndices::of(device->api, pages.src_pages, pages.dst_pages) : nullptr;

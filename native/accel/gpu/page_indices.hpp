@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 
 namespace zerohop::accel::gpu {
 
@@ -29,13 +28,5 @@ private:
     const size_t capacity_;
     const size_t count_;
 };
-
-// The kernels of an image, which the caller has compiled; the names are those of src/zerohop/kernels/copy.cu. Loaded
-// once for all of the process, by IdleCalls, and waited for, which takes long where a stream waits. Throws NativeError.
-[[nodiscard]] std::shared_ptr<const PageKernels> load_kernels(DeviceState& device, const std::string& image);
-
-// One launch for the whole list. A context must be current.
-[[nodiscard]] GpuResult launch_pages(const DeviceState& device, const PageKernels& kernels, const PageCopy& pages,
-                                     const PageIndices& indices, void* stream);
 
 } // namespace zerohop::accel::gpu

@@ -12,13 +12,65 @@ namespace {
 constexpr uint64_t kFixedNs = 6 * kMicrosecond; // what a copy takes however small it is
 constexpr uint64_t kTellsTheRate = 4ULL << 20;  // from this size on a copy shows how fast the link is
 constexpr double kWeight = 0.25;                // of what was measured last
+// So many are held at most: to launch them takes three microseconds, which is little for each of them then.
+constexpr size_t kMostHeld = 64;
+// So many commands are enough to keep a device busy while somebody waits.
+constexpr size_t kEnough = 2;
+// So long is held what nobody waits for: whoever posts one after the other fills a command sooner.
+constexpr uint64_t kHeldNs = 500 * kMicrosecond;
 
 } // namespace
 
 void CopyQueue::push(PeerCopy copy, uint64_t now) {
+    add(std::move(copy), now, kFixedNs);
+    ++commands_;
+}
+
+void CopyQueue::hold(PeerCopy copy, const accel::CopySegment& segment, uint64_t now) {
+    copy.last = false;
+    add(std::move(copy), now, held_.empty() ? kFixedNs : 0);
+    held_.push_back(segment);
+    if (held_.size() == 1) {
+        due_ns_.store(now + kHeldNs, std::memory_order_relaxed);
+    } else if (held_.size() == kMostHeld) {
+        issue();
+    }
+}
+
+void CopyQueue::issue() {
+    if (held_.empty()) {
+        return;
+    }
+    const std::shared_ptr<accel::Event> event = stream_->copy_many(held_);
+    std::for_each(copies_.end() - static_cast<ptrdiff_t>(held_.size()), copies_.end(),
+                  [&](PeerCopy& copy) { copy.event = event; });
+    copies_.back().last = true;
+    ++commands_;
+    gathered_.fetch_add(held_.size() > 1 ? held_.size() : 0, std::memory_order_relaxed);
+    held_.clear();
+    due_ns_.store(UINT64_MAX, std::memory_order_relaxed);
+}
+
+void CopyQueue::issue_when_due(uint64_t now, bool attended) {
+    if (!held_.empty() && (commands_ < (attended ? kEnough : 1) || now >= due_ns())) {
+        issue();
+    }
+}
+
+void CopyQueue::drop_held(std::vector<PeerCopy>& dropped) {
+    for (; !held_.empty(); held_.pop_back()) {
+        announced_.fetch_sub(copies_.back().ticket.slot != nullptr ? 1 : 0, std::memory_order_relaxed);
+        dropped.push_back(std::move(copies_.back()));
+        copies_.pop_back();
+        pending_.fetch_sub(1, std::memory_order_release);
+    }
+    due_ns_.store(UINT64_MAX, std::memory_order_relaxed);
+}
+
+void CopyQueue::add(PeerCopy copy, uint64_t now, uint64_t fixed_ns) {
     copy.began_ns = std::max(now, free_ns_);
     copy.expected_ns =
-        copy.began_ns + kFixedNs + static_cast<uint64_t>(static_cast<double>(copy.nbytes) / bytes_per_ns_);
+        copy.began_ns + fixed_ns + static_cast<uint64_t>(static_cast<double>(copy.nbytes) / bytes_per_ns_);
     free_ns_ = copy.expected_ns;
     if (copies_.empty()) {
         expected_ns_.store(copy.expected_ns, std::memory_order_relaxed);
@@ -30,12 +82,13 @@ void CopyQueue::push(PeerCopy copy, uint64_t now) {
 
 void CopyQueue::reap(std::vector<PeerCopy>& ended) {
     uint64_t now = 0;
-    while (!copies_.empty() && copies_.front().event->query() != accel::EventState::pending) {
+    while (!copies_.empty() && copies_.front().event && copies_.front().event->query() != accel::EventState::pending) {
         if (now == 0) {
             now = now_ns();
         }
         learn(copies_.front(), now);
         announced_.fetch_sub(copies_.front().ticket.slot != nullptr ? 1 : 0, std::memory_order_relaxed);
+        commands_ -= copies_.front().last ? 1 : 0;
         ended.push_back(std::move(copies_.front()));
         copies_.pop_front();
         pending_.fetch_sub(1, std::memory_order_release);
@@ -50,9 +103,12 @@ void CopyQueue::reap(std::vector<PeerCopy>& ended) {
     }
 }
 
-const accel::Event* CopyQueue::event_of_last(const OpRef& op) const {
-    const bool last = !copies_.empty() && copies_.back().op && copies_.back().op.operator->() == op.operator->();
-    return last ? copies_.back().event.get() : nullptr;
+const accel::Event* CopyQueue::event_of_last(const OpRef& op) {
+    if (copies_.empty() || !copies_.back().op || copies_.back().op.operator->() != op.operator->()) {
+        return nullptr;
+    }
+    issue();
+    return copies_.back().event.get();
 }
 
 void CopyQueue::learn(const PeerCopy& copy, uint64_t now) {

@@ -1,4 +1,7 @@
 // One stream of a lane and the copies that are queued on it, in their order.
+//
+// Small ones that come while others are under way are held, and issued together as one command: a device takes as long
+// for a hundred as for one, and the driver much less.
 #pragma once
 
 #include "accel/driver.hpp"
@@ -13,6 +16,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <vector>
 
 namespace zerohop::p2p {
 
@@ -23,8 +27,9 @@ struct PeerCopy {
     Pin<Region> local;
     Pin<PeerMemory> remote;
     uint64_t nbytes = 0;
-    std::shared_ptr<accel::Event> event;
-    NotifyOutbox::Ticket ticket; // a slot where it is announced
+    std::shared_ptr<accel::Event> event; // null: held
+    bool last = true;                    // of its command
+    NotifyOutbox::Ticket ticket;         // a slot where it is announced
     uint64_t began_ns = 0;
     uint64_t expected_ns = 0; // when it is likely to have ended
 };
@@ -41,11 +46,23 @@ public:
     [[nodiscard]] accel::Stream& stream() { return *stream_; }
     [[nodiscard]] uint32_t ring() const { return ring_; }
     [[nodiscard]] size_t size() const { return copies_.size(); }
+    // One that was issued, by itself.
     void push(PeerCopy copy, uint64_t now);
+    // Whether a copy of so many bytes, which nothing is to follow or precede, is better held.
+    [[nodiscard]] bool gathers(uint64_t nbytes) const {
+        return nbytes <= kMostGathered && !copies_.empty() && stream_->gathers();
+    }
+    void hold(PeerCopy copy, const accel::CopySegment& segment, uint64_t now);
+    // What is held: as one command.
+    void issue();
+    // The same, where it is time: `attended` says whether somebody waits for any of it.
+    void issue_when_due(uint64_t now, bool attended);
+    // What is held is not issued any more.
+    void drop_held(std::vector<PeerCopy>& dropped);
     // Moves copies that have ended to `ended`, the oldest first.
     void reap(std::vector<PeerCopy>& ended);
-    // Of an operation, where it is the last that is queued here; else null.
-    [[nodiscard]] const accel::Event* event_of_last(const OpRef& op) const;
+    // Of an operation, where it is the last that is queued here, which is issued then; else null.
+    [[nodiscard]] const accel::Event* event_of_last(const OpRef& op);
     template <class F> void each(F&& f) {
         for (PeerCopy& copy : copies_) {
             f(copy);
@@ -58,8 +75,15 @@ public:
     [[nodiscard]] bool announces() const { return announced_.load(std::memory_order_acquire) != 0; }
     // When the oldest copy is likely to end; meaningful while busy().
     [[nodiscard]] uint64_t expected_ns() const { return expected_ns_.load(std::memory_order_relaxed); }
+    // By when what is held is to be issued, whether or not somebody waits; UINT64_MAX where nothing is.
+    [[nodiscard]] uint64_t due_ns() const { return due_ns_.load(std::memory_order_relaxed); }
+    // How many copies were issued together with others.
+    [[nodiscard]] uint64_t gathered() const { return gathered_.load(std::memory_order_relaxed); }
 
 private:
+    static constexpr uint64_t kMostGathered = 32 * 1024;
+
+    void add(PeerCopy copy, uint64_t now, uint64_t fixed_ns);
     void learn(const PeerCopy& copy, uint64_t now);
 
     SpinLock lock_;
@@ -67,9 +91,13 @@ private:
     const int device_;
     const uint32_t ring_; // of the peer, that this stream writes
     std::deque<PeerCopy> copies_;
+    std::vector<accel::CopySegment> held_; // of the last of them
+    size_t commands_ = 0;                  // under way, as far as anybody has looked
     std::atomic<size_t> pending_{0};
     std::atomic<size_t> announced_{0};
     std::atomic<uint64_t> expected_ns_{0};
+    std::atomic<uint64_t> due_ns_{UINT64_MAX};
+    std::atomic<uint64_t> gathered_{0};
     uint64_t free_ns_ = 0; // when the last copy is likely to end
     double bytes_per_ns_;  // which is GB/s
 };

@@ -94,6 +94,9 @@ uint64_t CopyQueues::look_in_ns(uint64_t now, bool attended, bool peer_sleeps) c
         if (!queue.busy()) {
             return;
         }
+        if (const uint64_t due = queue.due_ns(); due != UINT64_MAX) {
+            look_in = std::min(look_in, due - std::min(due, now));
+        }
         if (!attended && !(queue.announces() && peer_sleeps)) {
             look_in = std::min(look_in, queue.announces() ? kWakeNs : UINT64_MAX);
             return;

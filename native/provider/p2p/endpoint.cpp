@@ -13,21 +13,28 @@ namespace zerohop::p2p {
 namespace {
 
 constexpr size_t kMaxCopies = 4096; // in flight on one stream
-std::shared_ptr<accel::Event> start_copy(accel::Stream& stream, const Request& request,
-                                         std::span<const accel::Word> then) {
+
+// All of it, or where its pages begin.
+accel::CopySegment segment_of(const Request& request) {
     const bool reads = request.kind == Kind::read;
     const uint64_t here = request.route->local->address() + request.local_offset;
     const uint64_t there = request.route->peer_address + request.remote_offset;
+    return {reads ? here : there, reads ? there : here, request.nbytes};
+}
+
+std::shared_ptr<accel::Event> start_copy(accel::Stream& stream, const Request& request,
+                                         std::span<const accel::Word> then) {
+    const bool reads = request.kind == Kind::read;
+    const accel::CopySegment segment = segment_of(request);
     if (request.pages) {
         const PageList& pages = *request.pages;
-        return stream.copy_pages({.dst_base = reads ? here : there,
-                                  .src_base = reads ? there : here,
+        return stream.copy_pages({.dst_base = segment.dst,
+                                  .src_base = segment.src,
                                   .dst_pages = reads ? pages.local : pages.remote,
                                   .src_pages = reads ? pages.remote : pages.local,
                                   .page_bytes = pages.page_bytes},
                                  then);
     }
-    const accel::CopySegment segment{reads ? here : there, reads ? there : here, request.nbytes};
     return stream.copy({&segment, 1}, then);
 }
 
@@ -132,12 +139,17 @@ Posted P2pEndpoint::queue_copy(CopyQueue& queue, const Request& request, Pin<Reg
             }
         }
         if (refused.ok()) {
-            const accel::Word word = notifies ? copy.ticket.word() : accel::Word{};
             copy.nbytes = request.nbytes;
-            copy.event = start_copy(queue.stream(), request, {&word, notifies ? size_t{1} : 0});
             copy.local = std::move(local);
             copy.remote = std::move(remote);
-            queue.push(std::move(copy), now_ns());
+            if (!notifies && !request.after_stream && !request.pages && queue.gathers(request.nbytes)) {
+                queue.hold(std::move(copy), segment_of(request), now_ns());
+            } else {
+                const accel::Word word = notifies ? copy.ticket.word() : accel::Word{};
+                queue.issue();
+                copy.event = start_copy(queue.stream(), request, {&word, notifies ? size_t{1} : 0});
+                queue.push(std::move(copy), now_ns());
+            }
         }
     }
     if (!refused.ok()) {
@@ -167,10 +179,14 @@ bool P2pEndpoint::poll() {
 
 bool P2pEndpoint::poll_copies() {
     std::vector<PeerCopy> ended;
+    const bool attended = engine().anybody_waits();
     queues_.each([&](CopyQueue& queue) {
         if (queue.busy()) {
             const std::lock_guard lock(queue.lock());
             queue.reap(ended);
+            if (queue.due_ns() != UINT64_MAX && is_open()) {
+                queue.issue_when_due(now_ns(), attended);
+            }
         }
     });
     for (PeerCopy& copy : ended) {
@@ -211,6 +227,7 @@ void P2pEndpoint::close(Outcome outcome) {
     FramedEndpoint::close(outcome);
     // The devices go on with what they have; nobody needs to wait for that but the memory.
     std::vector<std::pair<OpRef, uint64_t>> ended;
+    std::vector<PeerCopy> dropped; // lets go of memory: outside the locks
     queues_.each([&](CopyQueue& queue) {
         const std::lock_guard lock(queue.lock());
         queue.each([&](PeerCopy& copy) {
@@ -218,7 +235,9 @@ void P2pEndpoint::close(Outcome outcome) {
                 ended.emplace_back(std::move(copy.op), copy.epoch);
             }
         });
+        queue.drop_held(dropped);
     });
+    dropped.clear();
     for (auto& [op, epoch] : ended) {
         {
             const std::lock_guard lock(lane());
@@ -282,6 +301,9 @@ void P2pEndpoint::quiesce() {
 void P2pEndpoint::each_statistic(void (*visit)(void*, const char*, uint64_t), void* context) const {
     FramedEndpoint::each_statistic(visit, context);
     visit(context, "bytes_copied_by_devices", bytes_copied_.load(std::memory_order_relaxed));
+    uint64_t gathered = 0;
+    queues_.each([&](const CopyQueue& queue) { gathered += queue.gathered(); });
+    visit(context, "copies_gathered", gathered);
 }
 
 // Whether the driver then shows a device is found out on first use: asking takes some hundred milliseconds.

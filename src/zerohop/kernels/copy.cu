@@ -1,8 +1,9 @@
-// Copies a list of pages in one launch: page src_pages[i] at `src` to page dst_pages[i] at `dst`, for all i < count.
+// The library's copy kernels: of a list of pages, and of ranges that have nothing in common.
 //
-// A page is cut into pieces of 2 KiB, which 32 threads copy together, `Wide` bytes each at a time. Each block has a run
-// of consecutive pieces, and so of consecutive places of the list; it reads their numbers first, together, because the
-// lists lie in host memory and one such read takes about two microseconds.
+// zh_pages_N: page src_pages[i] at `src` to page dst_pages[i] at `dst`, for all i < count, in one launch. A page is cut
+// into pieces of 2 KiB, which 32 threads copy together, N bytes each at a time. Each block has a run of consecutive
+// pieces, and so of consecutive places of the list; it reads their numbers first, together, because the lists lie in host
+// memory and one such read takes about two microseconds.
 typedef unsigned long long u64;
 typedef unsigned int u32;
 typedef unsigned short u16;
@@ -91,3 +92,55 @@ ZH_PAGES(8, u64)
 ZH_PAGES(4, u32)
 ZH_PAGES(2, u16)
 ZH_PAGES(1, u8)
+
+// zh_ranges: nbytes[i] at src[i] to dst[i], for i = blockIdx.x; a block copies one part of its range. What it copies is
+// an argument of the launch, which a device has at hand; native/accel/gpu/copy_kernels.cpp fills it.
+constexpr u32 kMostRanges = 128;
+constexpr u64 kPart = 8192;
+
+struct Ranges {
+    u64 dst[kMostRanges];
+    u64 src[kMostRanges];
+    u64 nbytes[kMostRanges];
+};
+
+template <class Wide> __device__ __forceinline__ void copy_part(u64 dst, u64 src, u32 nbytes) {
+    Wide* to = reinterpret_cast<Wide*>(dst);
+    const Wide* from = reinterpret_cast<const Wide*>(src);
+    const u32 count = nbytes / sizeof(Wide);
+    u32 i = threadIdx.x;
+    for (; i + kThreads < count; i += 2 * kThreads) {
+        const Wide first = from[i]; // both loads are under way before the first store
+        const Wide second = from[i + kThreads];
+        to[i] = first;
+        to[i + kThreads] = second;
+    }
+    if (i < count) {
+        to[i] = from[i];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(kThreads) zh_ranges(const __grid_constant__ Ranges ranges) {
+    const u64 begin = blockIdx.y * kPart;
+    const u64 whole = ranges.nbytes[blockIdx.x];
+    if (begin >= whole) {
+        return;
+    }
+    const u32 nbytes = static_cast<u32>(min(whole - begin, kPart));
+    const u64 dst = ranges.dst[blockIdx.x] + begin;
+    const u64 src = ranges.src[blockIdx.x] + begin;
+    const u64 alignment = dst | src;
+    // What the widest load leaves of the end goes byte by byte, by the first threads.
+    const u32 width = alignment % 16 == 0 ? 16 : alignment % 8 == 0 ? 8 : alignment % 4 == 0 ? 4 : 1;
+    const u32 even = nbytes / width * width;
+    if (width == 16) {
+        copy_part<uint4>(dst, src, even);
+    } else if (width == 8) {
+        copy_part<u64>(dst, src, even);
+    } else if (width == 4) {
+        copy_part<u32>(dst, src, even);
+    } else {
+        copy_part<u8>(dst, src, even);
+    }
+    copy_part<u8>(dst + even, src + even, nbytes - even);
+}

@@ -1,6 +1,7 @@
 // The copy kernels, by their names.
 #include "fake_cuda/state.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <string>
@@ -17,8 +18,33 @@ bool on_device(uint64_t address) {
 }
 
 struct Kernel {
-    uint32_t width;
+    uint32_t width; // of a thread's loads, for a list of pages; 0: of ranges
 };
+
+// As copy.cu has it.
+constexpr size_t kMostRanges = 128;
+struct Ranges {
+    uint64_t dst[kMostRanges];
+    uint64_t src[kMostRanges];
+    uint64_t nbytes[kMostRanges];
+};
+
+int copy_ranges(Stream& stream, const Ranges& ranges, size_t count, size_t parts) {
+    constexpr size_t kPart = 8192;
+    std::vector<zerohop::accel::CopySegment> segments;
+    for (size_t i = 0; i < count; ++i) {
+        uint64_t dst = ranges.dst[i];
+        uint64_t src = ranges.src[i];
+        // What no block is there for is not copied, as by a real kernel.
+        const uint64_t nbytes = std::min<uint64_t>(ranges.nbytes[i], parts * kPart);
+        if (count > kMostRanges || !find(dst, ranges.nbytes[i], stream) || !find(src, ranges.nbytes[i], stream)) {
+            return kInvalidValue;
+        }
+        segments.push_back({dst, src, nbytes});
+    }
+    stream.last = stream.stream->copy(segments);
+    return kSuccess;
+}
 
 } // namespace
 
@@ -42,6 +68,11 @@ FAKE_CUDA cuModuleUnload(void* /*module*/) {
 
 FAKE_CUDA cuModuleGetFunction(void** function, void* /*module*/, const char* name) {
     static std::array<Kernel, 5> kernels{{{16}, {8}, {4}, {2}, {1}}};
+    static Kernel ranges{0};
+    if (std::string(name) == "zh_ranges") {
+        *function = &ranges;
+        return kSuccess;
+    }
     for (Kernel& kernel : kernels) {
         if (kernel.width == 16 && std::string(name) == "floor_pages") { // the benchmark's own, of bench/floors
             *function = &kernel;
@@ -55,12 +86,15 @@ FAKE_CUDA cuModuleGetFunction(void** function, void* /*module*/, const char* nam
     return kNotFound;
 }
 
-// (dst, src, dst_pages, src_pages, count, page_bytes, pieces, batch), as copy.cu has them.
-FAKE_CUDA cuLaunchKernel(void* function, unsigned /*grid_x*/, unsigned, unsigned, unsigned /*block_x*/, unsigned,
+// (dst, src, dst_pages, src_pages, count, page_bytes, pieces, batch), or ranges, as copy.cu has them.
+FAKE_CUDA cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned, unsigned /*block_x*/, unsigned,
                          unsigned, unsigned /*shared*/, void* stream, void** arguments, void** /*extra*/) {
     Stream* const found = stream_of(stream);
     if (found == nullptr) {
         return kInvalidContext;
+    }
+    if (static_cast<Kernel*>(function)->width == 0) {
+        return copy_ranges(*found, *static_cast<const Ranges*>(arguments[0]), grid_x, grid_y);
     }
     const auto argument = [&](size_t i) {
         uint64_t value = 0;

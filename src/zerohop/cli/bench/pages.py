@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _SPAN: Final = 64 << 20
 _GPU_LISTS: Final = 4
+_GPU_SPAN: Final = 256 << 20  # several times what a GPU caches; more takes long to compare
 _LISTS: Final = 64  # calls take turns over as many lists, so that no call finds its pages in a near cache
 
 
@@ -32,9 +33,10 @@ def measure_pages(session: Session, case: Case) -> Row:
     assert case.dst is not None
     writing = case.name == "write_pages"
     here, there = (case.src, case.dst) if writing else (case.dst, case.src)
+    whole = case.bytes * case.batch
     on_gpus = is_gpu(here) or is_gpu(there)
-    span = max(_SPAN, case.bytes * case.batch * (_GPU_LISTS if on_gpus else 1))
-    lists = max(1, min(_LISTS, span // (case.bytes * case.batch)))
+    span = max(_SPAN, min(_GPU_LISTS * whole, _GPU_SPAN) if on_gpus else 0, whole)
+    lists = max(1, min(_LISTS, span // whole))
     shuffle = np.random.default_rng(case.bytes).permutation
     used = lists * case.batch
     sources = shuffle(span // case.bytes)[:used].astype(np.int64)

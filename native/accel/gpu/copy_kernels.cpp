@@ -1,0 +1,128 @@
+#include "accel/gpu/copy_kernels.hpp"
+
+#include "accel/idle_calls.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <string_view>
+#include <tuple>
+
+namespace zerohop::accel::gpu {
+
+namespace {
+
+constexpr unsigned kThreads = 256;
+constexpr uint32_t kPieceBytes = 2048; // of a page, for 32 threads at a time
+constexpr unsigned kBlocksPerProcessor = 2;
+constexpr uint64_t kPartBytes = 8192; // of a range, for one block
+
+// As copy.cu has it.
+struct Ranges {
+    std::array<uint64_t, kMostRanges> dst;
+    std::array<uint64_t, kMostRanges> src;
+    std::array<uint64_t, kMostRanges> nbytes;
+};
+
+std::shared_ptr<const CopyKernels> load(DeviceState& device, const std::string& image) {
+    const Current current(device);
+    current.must();
+    auto kernels = std::make_shared<CopyKernels>();
+    void* module = nullptr;
+    check(device.api, device.api.module_load(&module, image.data()), "the copy kernels cannot be loaded");
+    for (size_t i = 0; i < CopyKernels::kWidths.size(); ++i) {
+        const std::string name = "zh_pages_" + std::to_string(CopyKernels::kWidths[i]);
+        check(device.api, device.api.module_function(&kernels->pages[i], module, name.c_str()), name);
+    }
+    check(device.api, device.api.module_function(&kernels->ranges, module, "zh_ranges"), "zh_ranges");
+    int processors = 0;
+    check(
+        device.api,
+        device.api.device_attribute(&processors, static_cast<int>(shim::GpuAttribute::multiprocessors), device.handle),
+        "multiprocessors");
+    kernels->blocks = kBlocksPerProcessor * static_cast<unsigned>(processors);
+    return kernels;
+}
+
+} // namespace
+
+std::shared_ptr<const CopyKernels> load_kernels(DeviceState& device, const std::string& image) {
+    static std::mutex mutex;
+    static auto* const loaded = new std::map<std::tuple<std::string_view, int, std::string>,
+                                             std::shared_ptr<const CopyKernels>>; // modules are never unloaded
+    const std::tuple key{std::string_view(device.api.kind), device.handle, image};
+    {
+        const std::lock_guard lock(mutex);
+        if (const auto found = loaded->find(key); found != loaded->end()) {
+            return found->second;
+        }
+    }
+    std::shared_ptr<const CopyKernels> made;
+    std::exception_ptr failure;
+    IdleCalls& calls = IdleCalls::of_process();
+    calls.wait(calls.later([&] {
+        try {
+            made = load(device, image);
+        } catch (const NativeError&) {
+            failure = std::current_exception();
+        }
+    }));
+    if (failure) {
+        std::rethrow_exception(failure);
+    }
+    const std::lock_guard lock(mutex);
+    return loaded->emplace(key, std::move(made)).first->second;
+}
+
+GpuResult launch_pages(const DeviceState& device, const CopyKernels& kernels, const PageCopy& pages,
+                       const PageIndices& indices, void* stream) {
+    // The widest load that every page begins and ends at on both sides.
+    const uint64_t alignment = pages.dst_base | pages.src_base | pages.page_bytes;
+    size_t width = 0;
+    while (alignment % CopyKernels::kWidths[width] != 0) {
+        ++width;
+    }
+    uint64_t dst = pages.dst_base;
+    uint64_t src = pages.src_base;
+    uint64_t dst_pages = indices.dst();
+    uint64_t src_pages = indices.src();
+    uint64_t count = pages.dst_pages.size();
+    uint64_t page_bytes = pages.page_bytes;
+    uint64_t pieces = (page_bytes + kPieceBytes - 1) / kPieceBytes;
+    // No more blocks than there are pieces for their warps.
+    const uint64_t warps = kThreads / 32;
+    const auto blocks =
+        static_cast<unsigned>(std::clamp<uint64_t>((count * pieces + warps - 1) / warps, 1, kernels.blocks));
+    // Each block reads the numbers of its own pages first, all at once.
+    const uint64_t pages_of_one = (count * pieces / blocks + 1) / pieces + 2;
+    constexpr uint64_t kMostShared = 40 * 1024;
+    uint64_t batch = std::min<uint64_t>(pages_of_one, kMostShared / (2 * sizeof(uint32_t)));
+    std::array<void*, 8> arguments{&dst, &src, &dst_pages, &src_pages, &count, &page_bytes, &pieces, &batch};
+    return device.api.launch(kernels.pages[width], blocks, 1, 1, kThreads, 1, 1,
+                             static_cast<unsigned>(batch * 2 * sizeof(uint32_t)), stream, arguments.data(), nullptr);
+}
+
+GpuResult launch_ranges(const DeviceState& device, const CopyKernels& kernels, std::span<const CopySegment> segments,
+                        void* stream) {
+    GpuResult result = 0;
+    while (!segments.empty() && result == 0) {
+        const auto now = segments.first(std::min(segments.size(), kMostRanges));
+        segments = segments.subspan(now.size());
+        Ranges ranges; // filled as far as the device reads it
+        uint64_t longest = 0;
+        for (size_t i = 0; i < now.size(); ++i) {
+            ranges.dst[i] = now[i].dst;
+            ranges.src[i] = now[i].src;
+            ranges.nbytes[i] = now[i].nbytes;
+            longest = std::max<uint64_t>(longest, now[i].nbytes);
+        }
+        const auto parts = static_cast<unsigned>((longest + kPartBytes - 1) / kPartBytes);
+        void* argument = &ranges;
+        result = device.api.launch(kernels.ranges, static_cast<unsigned>(now.size()), parts, 1, kThreads, 1, 1, 0,
+                                   stream, &argument, nullptr);
+    }
+    return result;
+}
+
+} // namespace zerohop::accel::gpu

@@ -1,0 +1,177 @@
+// Copies of a p2p lane that are held and issued together: when, and in what pieces.
+#include "engine/clock.hpp"
+#include "provider/p2p/copy_queue.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+using namespace zerohop;
+using namespace zerohop::p2p;
+
+namespace {
+
+constexpr uint64_t kStart = 1000 * kSecond;
+constexpr uint64_t kLong = kMillisecond;
+
+class Switch final : public accel::Event {
+public:
+    [[nodiscard]] accel::EventState query() const override {
+        return ended ? accel::EventState::done : accel::EventState::pending;
+    }
+    Outcome outcome() const override { return {}; }
+    bool ended = false;
+};
+
+// Tells how many segments each command had, and ends them when it is told to.
+class Recorder final : public accel::Stream {
+public:
+    using Stream::copy;
+    std::shared_ptr<accel::Event> copy(std::span<const accel::CopySegment> segments,
+                                       std::span<const accel::Word> /*then*/) override {
+        for (const accel::CopySegment& segment : segments) {
+            addresses.push_back(segment.dst);
+        }
+        commands.push_back(segments.size());
+        events.push_back(std::make_shared<Switch>());
+        return events.back();
+    }
+    std::shared_ptr<accel::Event> copy_pages(const accel::PageCopy& /*pages*/,
+                                             std::span<const accel::Word> /*then*/) override {
+        return nullptr;
+    }
+    [[nodiscard]] bool gathers() const override { return gathering; }
+    std::shared_ptr<accel::Event> write32(uint64_t /*address*/, uint32_t /*value*/) override { return nullptr; }
+    std::shared_ptr<accel::Event> wait32(uint64_t /*address*/, uint32_t /*value*/) override { return nullptr; }
+    std::shared_ptr<accel::Event> record() override { return nullptr; }
+    Outcome follow(uint64_t /*native_stream*/) override { return {}; }
+
+    bool gathering = true;
+    std::vector<size_t> commands;
+    std::vector<uint64_t> addresses; // of all segments, in their order
+    std::vector<std::shared_ptr<Switch>> events;
+};
+
+struct Queue {
+    Queue() {
+        auto made = std::make_unique<Recorder>();
+        stream = made.get();
+        queue = std::make_unique<CopyQueue>(std::move(made), 0, 0, 300.0);
+    }
+    // As a lane posts one.
+    void post(uint64_t nbytes = 100, uint64_t now = kStart) {
+        PeerCopy copy;
+        copy.nbytes = nbytes;
+        const accel::CopySegment segment{++posted, 0, nbytes};
+        if (queue->gathers(nbytes)) {
+            queue->hold(std::move(copy), segment, now);
+        } else {
+            queue->issue();
+            copy.event = stream->copy({&segment, 1});
+            queue->push(std::move(copy), now);
+        }
+    }
+    void post_many(size_t count) {
+        for (size_t i = 0; i < count; ++i) {
+            post();
+        }
+    }
+    [[nodiscard]] size_t reap() const {
+        std::vector<PeerCopy> ended;
+        queue->reap(ended);
+        return ended.size();
+    }
+
+    Recorder* stream = nullptr;
+    std::unique_ptr<CopyQueue> queue;
+    uint64_t posted = 0;
+};
+
+using Sizes = std::vector<size_t>;
+
+} // namespace
+
+TEST_CASE("copy queue: the first is issued at once, those behind it as soon as somebody who waits looks") {
+    Queue q;
+    q.post_many(4);
+    CHECK(q.stream->commands == Sizes{1});
+    CHECK(q.queue->busy());
+    CHECK(q.queue->due_ns() > kStart);
+    q.queue->issue_when_due(kStart, false); // nobody waits, and one is under way
+    CHECK(q.stream->commands == Sizes{1});
+    q.queue->issue_when_due(kStart, true);
+    CHECK(q.stream->commands == Sizes{1, 3});
+    CHECK(q.queue->due_ns() == UINT64_MAX);
+    // Two commands keep a device busy.
+    q.post_many(2);
+    q.queue->issue_when_due(kStart, true);
+    CHECK(q.stream->commands == Sizes{1, 3});
+    q.stream->events[0]->ended = true;
+    CHECK(q.reap() == 1);
+    q.queue->issue_when_due(kStart, true);
+    CHECK(q.stream->commands == Sizes{1, 3, 2});
+    q.stream->events[1]->ended = q.stream->events[2]->ended = true;
+    CHECK(q.reap() == 5);
+    CHECK_FALSE(q.queue->busy());
+    CHECK(q.queue->gathered() == 5);
+    CHECK(q.stream->addresses == std::vector<uint64_t>{1, 2, 3, 4, 5, 6});
+    q.post(); // nothing is under way
+    CHECK(q.stream->commands.back() == 1);
+}
+
+TEST_CASE("copy queue: whoever posts many has them issued in large pieces, with nobody looking") {
+    Queue q;
+    q.post_many(200);
+    CHECK(q.stream->commands == Sizes{1, 64, 64, 64});
+    for (const auto& event : q.stream->events) {
+        event->ended = true;
+    }
+    CHECK(q.reap() == 193); // and not those that are held
+    CHECK(q.queue->size() == 7);
+    q.queue->issue_when_due(kStart, false); // nothing else is under way
+    CHECK(q.stream->commands.back() == 7);
+    q.stream->events.back()->ended = true;
+    CHECK(q.reap() == 7);
+    CHECK_FALSE(q.queue->busy());
+}
+
+TEST_CASE("copy queue: what nobody waits for is held for a while, and no longer") {
+    Queue q;
+    q.post_many(3);
+    const uint64_t due = q.queue->due_ns();
+    REQUIRE(due < kStart + kLong);
+    q.queue->issue_when_due(due - 1, false);
+    CHECK(q.stream->commands == Sizes{1});
+    q.queue->issue_when_due(due, false);
+    CHECK(q.stream->commands == Sizes{1, 2});
+}
+
+TEST_CASE("copy queue: large ones go at once, behind what is held; no stream has to gather") {
+    Queue q;
+    q.post_many(3);
+    q.post(1 << 20);
+    CHECK(q.stream->commands == Sizes{1, 2, 1});
+    Queue plain;
+    plain.stream->gathering = false;
+    plain.post_many(3);
+    CHECK(plain.stream->commands == Sizes{1, 1, 1});
+    CHECK(plain.queue->gathered() == 0);
+}
+
+TEST_CASE("copy queue: what is held when a lane closes is never issued") {
+    Queue q;
+    q.post_many(5);
+    std::vector<PeerCopy> dropped;
+    q.queue->drop_held(dropped);
+    CHECK(dropped.size() == 4);
+    CHECK(q.queue->size() == 1);
+    CHECK(q.queue->due_ns() == UINT64_MAX);
+    q.queue->issue_when_due(kStart + kLong, true);
+    CHECK(q.stream->commands == Sizes{1});
+    q.stream->events[0]->ended = true;
+    CHECK(q.reap() == 1);
+    CHECK_FALSE(q.queue->busy());
+}
