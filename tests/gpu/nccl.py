@@ -28,6 +28,7 @@ def main() -> None:
     with zh.Context(timeout=LIMIT_S) as context:
         inbox: Any = torch.zeros(NBYTES, dtype=torch.uint8, device=device)
         outbox: Any = torch.zeros(NBYTES, dtype=torch.uint8, device=device)
+        torch.cuda.synchronize()  # a write of the other rank's does not wait for what fills these
         handles: list[Any] = [None, None]
         dist.all_gather_object(handles, bytes(context.register(inbox).share("rw")))
         target = zh.RemoteBuffer.from_bytes(handles[other])

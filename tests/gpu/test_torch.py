@@ -31,6 +31,13 @@ def random_tensor(nbytes: int) -> Any:
     return tensor
 
 
+def blank_tensor(nbytes: int, value: int = 0) -> Any:
+    """Whose bytes are there: torch only queues what fills a tensor, and transfers that name no stream do not wait."""
+    tensor = torch.full((nbytes,), value, dtype=torch.uint8, device="cuda:0")
+    torch.cuda.synchronize()
+    return tensor
+
+
 def bytes_of(tensor: Any) -> bytes:
     torch.cuda.synchronize()
     data: bytes = tensor.cpu().numpy().tobytes()
@@ -42,7 +49,7 @@ class TestBetweenProcesses:
     def test_there_and_back(self, open_context: OpenContext, environment: dict[str, str]) -> None:
         context = open_context(options())
         with Other(70 * MIB, environment) as other:
-            source, back = random_tensor(70 * MIB), torch.zeros(70 * MIB, dtype=torch.uint8, device="cuda:0")
+            source, back = random_tensor(70 * MIB), blank_tensor(70 * MIB)
             operation = context.write(source, other.handle, notify=5)
             assert operation.result(LIMIT_S) == 70 * MIB
             assert "direct" in operation.explain()
@@ -71,7 +78,7 @@ class TestBetweenProcesses:
                 pages = source[span].cpu().numpy().reshape(count, page)
                 expected[span].reshape(count, page)[there] = pages[here]
                 other.expect(0, expected.tobytes())
-                back = torch.full((count * page,), 9, dtype=torch.uint8, device="cuda:0")
+                back = blank_tensor(count * page, 9)
                 context.read_pages(other.handle[span], back, there, here, page_bytes=page).result(LIMIT_S)
                 assert np.array_equal(back.cpu().numpy().reshape(count, page), pages)
 
@@ -210,7 +217,7 @@ class TestStreams:
     def test_after_what_is_queued(self, open_context: OpenContext) -> None:
         context = open_context(options())
         with Other(64 * MIB) as other:
-            source = torch.zeros(64 * MIB, dtype=torch.uint8, device="cuda:0")
+            source = blank_tensor(64 * MIB)
             context.write(source, other.handle).result(LIMIT_S)
             stream = torch.cuda.Stream()
             for value in range(1, 20):
@@ -223,7 +230,7 @@ class TestStreams:
     def test_a_stream_waits(self, open_context: OpenContext) -> None:
         context = open_context(options())
         with Other(256 * MIB) as other:
-            back = torch.zeros(256 * MIB, dtype=torch.uint8, device="cuda:0")
+            back = blank_tensor(256 * MIB)
             context.read(other.handle, back).result(LIMIT_S)
             stream = torch.cuda.Stream()
             for value in range(1, 20):
@@ -238,7 +245,7 @@ class TestStreams:
     def test_the_default_stream(self, open_context: OpenContext) -> None:
         context = open_context(options())
         with Other(MIB) as other:
-            source = torch.zeros(MIB, dtype=torch.uint8, device="cuda:0")
+            source = blank_tensor(MIB)
             for value in range(1, 10):
                 source.fill_(value)
                 operation = context.write(source, other.handle, stream=torch.cuda.current_stream())
@@ -251,7 +258,7 @@ class TestStreams:
         context = open_context(options())
         stream = torch.cuda.Stream()
         with Other(MIB) as other:
-            source = torch.zeros(MIB, dtype=torch.uint8, device="cuda:0")
+            source = blank_tensor(MIB)
             context.write(source, other.handle).result(LIMIT_S)
             note = context.notification(timeout=0.2)
             note.wait_on(stream)
@@ -262,7 +269,7 @@ class TestStreams:
     def test_under_capture(self, open_context: OpenContext) -> None:
         context = open_context(options())
         with Other(MIB) as other:
-            source = torch.zeros(MIB, dtype=torch.uint8, device="cuda:0")
+            source = blank_tensor(MIB)
             context.write(source, other.handle).result(LIMIT_S)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
@@ -275,7 +282,7 @@ class TestStreams:
         """Over tcp it is the control thread that waits for the stream, and a word that lets the other go."""
         context = open_context(options(providers=("tcp",)))
         with Other(8 * MIB) as other:
-            source = torch.zeros(8 * MIB, dtype=torch.uint8, device="cuda:0")
+            source = blank_tensor(8 * MIB)
             stream = torch.cuda.Stream()
             for value in range(1, 6):
                 with torch.cuda.stream(stream):
