@@ -51,7 +51,7 @@ struct PyOp {
 };
 
 // Whether it has ended well, or does so while it is waited for in place; its end is then taken over.
-[[nodiscard]] bool ended_well(PyOp& self);
+[[nodiscard]] bool ended_well(PyOp& self, bool patient);
 
 // Without the GIL where this is the last that has it: to free a device's memory waits for its streams, and one of those
 // may wait for what only Python does.

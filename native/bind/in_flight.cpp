@@ -65,13 +65,15 @@ int set_native(PyObject* object, PyObject* value, void* /*closure*/) {
     return 0;
 }
 
-// In the plainest case without a look at anything of Python's; all others are InFlight._outcome's.
+// In the plainest cases without a look at anything of Python's; all others are InFlight._outcome's. However long it may
+// take, one that has ended well has a value; without a limit that is waited for a little.
 PyObject* result(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
     static PyObject* const outcome_name = PyUnicode_InternFromString("_outcome");
     auto* const self = reinterpret_cast<InFlight*>(object);
-    if (count == 0 && keywords == nullptr && self->native != Py_None && self->nbytes != nullptr) {
+    if (count <= 1 && keywords == nullptr && self->native != Py_None && self->nbytes != nullptr) {
         const nb::object native = nb::borrow(self->native); // or another thread might let go of it
-        if (ended_well(native.is_valid() ? *nb::inst_ptr<PyOp>(native) : self->held)) {
+        const bool patient = count == 0 || args[0] == Py_None;
+        if (ended_well(native.is_valid() ? *nb::inst_ptr<PyOp>(native) : self->held, patient)) {
             Py_CLEAR(self->keep);
             return Py_NewRef(self->nbytes);
         }

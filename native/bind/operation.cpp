@@ -25,7 +25,7 @@ bool wait(const PyOp& self, uint64_t deadline_ns, uint64_t spin_ns, bool may_sle
 
 } // namespace
 
-bool ended_well(PyOp& self) {
+bool ended_well(PyOp& self, bool patient) {
     if (!self.op) {
         return true; // nothing else is taken over
     }
@@ -33,7 +33,8 @@ bool ended_well(PyOp& self) {
         return false; // or this is a forked child, where nothing ends
     }
     const OpRef op = self.op;
-    if (!wait(self, 0, std::min(self.engine->poller().spin_ns(), kLongestSpin), false) || op->status() != Status::ok) {
+    const uint64_t spin_ns = std::min(self.engine->poller().spin_ns(), kLongestSpin);
+    if (!(op->done() || (patient && wait(self, 0, spin_ns, false))) || op->status() != Status::ok) {
         return false;
     }
     if (self.op) { // another thread may have been faster

@@ -43,9 +43,18 @@ class All(Generic[T]):
             ZerohopError: the first, in their order, of those that failed; all have ended.
         """
         deadline = 0 if timeout is None else deadline_after(timeout)
+        values, failure = [], None
         for operation in self.operations:
-            operation._join(max(0, deadline - time.monotonic_ns()) / 1e9 if deadline else None)
-        return [operation.result(0) for operation in self.operations]
+            left = max(0, deadline - time.monotonic_ns()) / 1e9 if deadline else None
+            try:
+                values.append(operation.result(left))
+            except Exception as error:  # noqa: BLE001 - whatever one has failed with, the others are waited for
+                if not operation.done():
+                    raise
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return values
 
     def cancel(self) -> bool:
         """Cancel those that are in flight; False when there were none."""
