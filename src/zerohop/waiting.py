@@ -48,7 +48,7 @@ class All(Generic[T]):
             left = max(0, deadline - time.monotonic_ns()) / 1e9 if deadline else None
             try:
                 values.append(operation.result(left))
-            except Exception as error:  # noqa: BLE001 - whatever one has failed with, the others are waited for
+            except Exception as error:
                 if not operation.done():
                     raise
                 failure = failure or error
