@@ -81,7 +81,7 @@ struct Queue {
     }
     [[nodiscard]] size_t reap() const {
         std::vector<PeerCopy> ended;
-        queue->reap(ended);
+        queue->reap(ended, true);
         return ended.size();
     }
 

@@ -1,6 +1,7 @@
 #include "provider/p2p/copy_queue.hpp"
 
 #include "engine/clock.hpp"
+#include "provider/provider.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -9,9 +10,6 @@ namespace zerohop::p2p {
 
 namespace {
 
-constexpr uint64_t kFixedNs = 6 * kMicrosecond; // what a copy takes however small it is
-constexpr uint64_t kTellsTheRate = 4ULL << 20;  // from this size on a copy shows how fast the link is
-constexpr double kWeight = 0.25;                // of what was measured last
 // So many are held at most: to launch them takes three microseconds, which is little for each of them then.
 constexpr size_t kMostHeld = 64;
 // So many commands are enough to keep a device busy while somebody waits.
@@ -22,13 +20,13 @@ constexpr uint64_t kHeldNs = 500 * kMicrosecond;
 } // namespace
 
 void CopyQueue::push(PeerCopy copy, uint64_t now) {
-    add(std::move(copy), now, kFixedNs);
+    add(std::move(copy), now, CopyRates::kFixedNs);
     ++commands_;
 }
 
 void CopyQueue::hold(PeerCopy copy, const accel::CopySegment& segment, uint64_t now) {
     copy.last = false;
-    add(std::move(copy), now, held_.empty() ? kFixedNs : 0);
+    add(std::move(copy), now, held_.empty() ? CopyRates::kFixedNs : 0);
     held_.push_back(segment);
     if (held_.size() == 1) {
         due_ns_.store(now + kHeldNs, std::memory_order_relaxed);
@@ -69,8 +67,7 @@ void CopyQueue::drop_held(std::vector<PeerCopy>& dropped) {
 
 void CopyQueue::add(PeerCopy copy, uint64_t now, uint64_t fixed_ns) {
     copy.began_ns = std::max(now, free_ns_);
-    copy.expected_ns =
-        copy.began_ns + fixed_ns + static_cast<uint64_t>(static_cast<double>(copy.nbytes) / bytes_per_ns_);
+    copy.expected_ns = copy.began_ns + fixed_ns + rates_.needs_ns(copy.form, copy.nbytes);
     free_ns_ = copy.expected_ns;
     if (copies_.empty()) {
         expected_ns_.store(copy.expected_ns, std::memory_order_relaxed);
@@ -80,13 +77,13 @@ void CopyQueue::add(PeerCopy copy, uint64_t now, uint64_t fixed_ns) {
     pending_.fetch_add(1, std::memory_order_release);
 }
 
-void CopyQueue::reap(std::vector<PeerCopy>& ended) {
+void CopyQueue::reap(std::vector<PeerCopy>& ended, bool attended) {
     uint64_t now = 0;
     while (!copies_.empty() && copies_.front().event && copies_.front().event->query() != accel::EventState::pending) {
         if (now == 0) {
             now = now_ns();
         }
-        learn(copies_.front(), now);
+        learn(copies_.front(), now, attended);
         announced_.fetch_sub(copies_.front().ticket.slot != nullptr ? 1 : 0, std::memory_order_relaxed);
         commands_ -= copies_.front().last ? 1 : 0;
         ended.push_back(std::move(copies_.front()));
@@ -100,6 +97,8 @@ void CopyQueue::reap(std::vector<PeerCopy>& ended) {
     }
     if (copies_.empty()) {
         free_ns_ = 0;
+    } else if (copies_.front().nbytes >= CopyRates::kTellsTheRate) {
+        copies_.front().pending_ns = now != 0 ? now : now_ns();
     }
 }
 
@@ -111,12 +110,11 @@ const accel::Event* CopyQueue::event_of_last(const OpRef& op) {
     return copies_.back().event.get();
 }
 
-void CopyQueue::learn(const PeerCopy& copy, uint64_t now) {
-    if (copy.nbytes < kTellsTheRate || now <= copy.began_ns + kFixedNs) {
-        return;
+void CopyQueue::learn(const PeerCopy& copy, uint64_t now, bool attended) {
+    const uint64_t unseen_ns = now - std::max(copy.pending_ns, copy.began_ns);
+    if (now > copy.began_ns && (attended || unseen_ns <= kDeviceInterval)) {
+        rates_.learn(copy.form, copy.nbytes, now - copy.began_ns, unseen_ns);
     }
-    const double measured = static_cast<double>(copy.nbytes) / static_cast<double>(now - copy.began_ns - kFixedNs);
-    bytes_per_ns_ += kWeight * (measured - bytes_per_ns_);
 }
 
 } // namespace zerohop::p2p

@@ -9,6 +9,7 @@
 #include "engine/sync.hpp"
 #include "memory/page_list.hpp"
 #include "memory/region.hpp"
+#include "provider/p2p/copy_rates.hpp"
 #include "provider/p2p/notify_rings.hpp"
 #include "provider/p2p/peer_memory.hpp"
 
@@ -27,17 +28,19 @@ struct PeerCopy {
     Pin<Region> local;
     Pin<PeerMemory> remote;
     uint64_t nbytes = 0;
+    size_t form = 0;                     // of its rate
     std::shared_ptr<accel::Event> event; // null: held
     bool last = true;                    // of its command
     NotifyOutbox::Ticket ticket;         // a slot where it is announced
     uint64_t began_ns = 0;
     uint64_t expected_ns = 0; // when it is likely to have ended
+    uint64_t pending_ns = 0;  // when it was seen last not to have
 };
 
 class CopyQueue {
 public:
     CopyQueue(std::unique_ptr<accel::Stream> stream, int device, uint32_t ring, double gbps)
-        : stream_(std::move(stream)), device_(device), ring_(ring), bytes_per_ns_(gbps) {}
+        : stream_(std::move(stream)), device_(device), ring_(ring), rates_(gbps) {}
 
     [[nodiscard]] int device() const { return device_; }
 
@@ -59,8 +62,9 @@ public:
     void issue_when_due(uint64_t now, bool attended);
     // What is held is not issued any more.
     void drop_held(std::vector<PeerCopy>& dropped);
-    // Moves copies that have ended to `ended`, the oldest first.
-    void reap(std::vector<PeerCopy>& ended);
+    // Moves copies that have ended to `ended`, the oldest first. `attended`: somebody waits, and looks as CopyQueues
+    // says.
+    void reap(std::vector<PeerCopy>& ended, bool attended);
     // Of an operation, where it is the last that is queued here, which is issued then; else null.
     [[nodiscard]] const accel::Event* event_of_last(const OpRef& op);
     template <class F> void each(F&& f) {
@@ -84,7 +88,7 @@ private:
     static constexpr uint64_t kMostGathered = 32 * 1024;
 
     void add(PeerCopy copy, uint64_t now, uint64_t fixed_ns);
-    void learn(const PeerCopy& copy, uint64_t now);
+    void learn(const PeerCopy& copy, uint64_t now, bool attended);
 
     SpinLock lock_;
     std::unique_ptr<accel::Stream> stream_;
@@ -99,7 +103,7 @@ private:
     std::atomic<uint64_t> due_ns_{UINT64_MAX};
     std::atomic<uint64_t> gathered_{0};
     uint64_t free_ns_ = 0; // when the last copy is likely to end
-    double bytes_per_ns_;  // which is GB/s
+    CopyRates rates_;
 };
 
 } // namespace zerohop::p2p

@@ -134,7 +134,7 @@ void CopyQueues::sweep() {
         for (const std::unique_ptr<CopyQueue>& queue : lane->queues) {
             if (queue) {
                 const std::lock_guard queue_lock(queue->lock());
-                queue->reap(ended);
+                queue->reap(ended, false);
                 busy = busy || queue->size() != 0;
             }
         }

@@ -140,6 +140,7 @@ Posted P2pEndpoint::queue_copy(CopyQueue& queue, const Request& request, Pin<Reg
         }
         if (refused.ok()) {
             copy.nbytes = request.nbytes;
+            copy.form = CopyRates::form_of(request.pages.get());
             copy.local = std::move(local);
             copy.remote = std::move(remote);
             if (!notifies && !request.after_stream && !request.pages && queue.gathers(request.nbytes)) {
@@ -183,7 +184,7 @@ bool P2pEndpoint::poll_copies() {
     queues_.each([&](CopyQueue& queue) {
         if (queue.busy()) {
             const std::lock_guard lock(queue.lock());
-            queue.reap(ended);
+            queue.reap(ended, attended);
             if (queue.due_ns() != UINT64_MAX && is_open()) {
                 queue.issue_when_due(now_ns(), attended);
             }

@@ -1,0 +1,48 @@
+#include "provider/p2p/copy_rates.hpp"
+
+#include "engine/clock.hpp"
+#include "provider/provider.hpp"
+
+#include <algorithm>
+
+namespace zerohop::p2p {
+
+namespace {
+
+constexpr double kWeight = 0.25; // of what was measured last
+// Whoever looked at a copy so shortly before its end has seen how long it took.
+constexpr uint64_t kSeenNs = kDeviceInterval + 10 * kMicrosecond;
+// Whoever waits sleeps until a copy is likely to end soon. Where it had ended by then nobody knows when, and what was
+// slept must not be taken for what the copy took: the next sleep would be as long, or longer.
+constexpr double kFaster = 1.25;
+constexpr double kMost = 4000; // within one device
+
+} // namespace
+
+size_t CopyRates::form_of(const PageList* pages) {
+    constexpr uint64_t kSmall = 2048;
+    constexpr uint64_t kMedium = 8192;
+    if (pages == nullptr) {
+        return 0;
+    }
+    return pages->page_bytes < kSmall ? 1 : pages->page_bytes < kMedium ? 2 : 3;
+}
+
+uint64_t CopyRates::needs_ns(size_t form, uint64_t nbytes) const {
+    return static_cast<uint64_t>(static_cast<double>(nbytes) / bytes_per_ns_.at(form));
+}
+
+void CopyRates::learn(size_t form, uint64_t nbytes, uint64_t took_ns, uint64_t unseen_ns) {
+    if (nbytes < kTellsTheRate || took_ns <= kFixedNs) {
+        return;
+    }
+    double& rate = bytes_per_ns_.at(form);
+    const double measured = static_cast<double>(nbytes) / static_cast<double>(took_ns - kFixedNs);
+    if (unseen_ns <= kSeenNs) {
+        rate += kWeight * (measured - rate);
+    } else {
+        rate = std::min(std::max(measured, kFaster * rate), kMost);
+    }
+}
+
+} // namespace zerohop::p2p
