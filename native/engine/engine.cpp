@@ -288,8 +288,18 @@ void Engine::note_pending(uint64_t deadline_ns, uint64_t now) {
 }
 
 void Engine::note_awaited() {
+    const uint64_t now = now_ns();
     const bool kept = keeps_ends_.load(std::memory_order_relaxed); // this one's, perhaps
-    poller_.limit_sleep(now_ns(), kept ? kDeviceInterval : kPresenceInterval);
+    uint64_t limit_ns = kept ? kDeviceInterval : kPresenceInterval;
+    {
+        const std::lock_guard lock(endpoints_lock_);
+        for (const auto& endpoint : endpoints_) {
+            if (endpoint->needs_polling()) {
+                limit_ns = std::min(limit_ns, std::max(endpoint->look_in_ns(now, true), kShortSleep));
+            }
+        }
+    }
+    poller_.limit_sleep(now, limit_ns);
 }
 
 bool Engine::wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep) {

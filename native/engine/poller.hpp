@@ -85,6 +85,8 @@ public:
     int descriptors() const { return descriptors_.load(std::memory_order_relaxed); }
     uint64_t spin_ns() const { return spin_ns_; }
     uint64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }
+    // When the progress thread wakes by itself; 0 while it does not sleep.
+    uint64_t wakes_at() const { return wakes_at_.load(std::memory_order_seq_cst); }
 
 private:
     // What the progress thread is woken for: something to do, or only a shorter sleep.

@@ -200,6 +200,37 @@ TEST_CASE("p2p: when a lane closes its operations end, and their memory stays un
     CHECK(eventually([&] { return pair.a.lane->idle(); }));
 }
 
+TEST_CASE("p2p: whoever begins to wait for a copy without a call has it looked at as soon as whoever calls") {
+    Pair pair("p2p");
+    const Reach reach = reach_directly(pair, 4096, kSimDevice, kSimDevice);
+    Engine& engine = *pair.a.engine;
+    Poller& poller = engine.poller();
+    int sooner = 0;
+    for (int round = 0; round < 20 && sooner < 3; ++round) {
+        HeldStream before(pair.a);
+        const Posted held = post(pair.a, reach.route, after(before, request(Kind::write, 0, 0, 4096)));
+        REQUIRE(held.what == Posted::What::posted);
+        std::this_thread::sleep_for(std::chrono::microseconds(200)); // longer than it should have taken
+        // Asleep for some milliseconds, as after a kick.
+        uint64_t wakes_at = 0;
+        REQUIRE(eventually([&] {
+            poller.limit_sleep(now_ns(), 4 * kMillisecond);
+            wakes_at = poller.wakes_at();
+            return wakes_at > now_ns() + kMillisecond;
+        }));
+        const auto queue = std::make_shared<CompletionQueue>();
+        REQUIRE(held.op->arm(queue, 1));
+        engine.note_awaited();
+        while (poller.wakes_at() == wakes_at && now_ns() < wakes_at) {
+            std::this_thread::yield();
+        }
+        sooner += now_ns() + kMillisecond / 2 < wakes_at ? 1 : 0;
+        before.let_go();
+        CHECK(pair.a.wait(held) == kOk);
+    }
+    CHECK(sooner == 3);
+}
+
 TEST_CASE("p2p: it is looked for the end of a copy when somebody cares, and neither long before nor rarely after") {
     Pair pair("p2p");
     const Reach reach = reach_directly(pair, 4096, kSimDevice, kSimDevice);
