@@ -50,6 +50,12 @@ struct PyOp {
     }
 };
 
+// Whose operations end together.
+struct PyGroup {
+    std::shared_ptr<Engine> engine;
+    std::shared_ptr<OperationGroup> group;
+};
+
 // Whether it has ended well, or does so while it is waited for in place; its end is then taken over.
 [[nodiscard]] bool ended_well(PyOp& self, bool patient);
 

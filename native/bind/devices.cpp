@@ -146,11 +146,11 @@ void def_devices(nb::module_& m, nb::class_<Engine>& engine) {
             nb::arg("op"), nb::arg("lane").none(), nb::arg("device"), nb::arg("stream"))
         .def(
             "hold_stream_for_notification",
-            [](Engine& self, const PyOp& op, int device, uint64_t stream) {
+            [](Engine& self, const PyOp& op, int device, uint64_t stream, uint16_t number) {
                 const Released release;
-                self.hold_stream_for_notification(op.op, device, stream);
+                self.hold_stream_for_notification(op.op, number, device, stream);
             },
-            nb::arg("op"), nb::arg("device"), nb::arg("stream"))
+            nb::arg("op"), nb::arg("device"), nb::arg("stream"), nb::arg("number") = 0)
         .def("describe", &describe, nb::arg("address"), nb::arg("nbytes"))
         .def("allocation_id", &allocation_id, nb::arg("address"))
         .def("why_no_gpus", &why_no_gpus, nb::sig("def why_no_gpus(self) -> dict[str, str]"))

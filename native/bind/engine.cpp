@@ -111,14 +111,27 @@ uint64_t route(const std::shared_ptr<Engine>& engine, const PyEndpoint& endpoint
     return engine->add_route(std::move(result));
 }
 
+// Throws where it is closed, or never was.
+std::shared_ptr<NotificationQueue> notification_queue(Engine& engine, uint16_t number) {
+    std::shared_ptr<NotificationQueue> found = engine.notifications().of(number);
+    if (!found) {
+        throw NativeError(Status::closed, Reason::lane_closed, "the queue of notifications is closed");
+    }
+    return found;
+}
+
 std::optional<std::tuple<int, uint32_t, uint64_t>> pop_notification(const std::shared_ptr<Engine>& engine,
-                                                                    int64_t deadline_ns, uint64_t spin_ns) {
-    std::optional<Notification> note = engine->pop_notification(0, 0, false);
+                                                                    int64_t deadline_ns, uint64_t spin_ns,
+                                                                    uint16_t number) {
+    std::optional<Notification> note = engine->pop_notification(number, 0, 0, false);
     if (!note && deadline_ns >= 0) {
         const Released release;
-        note = engine->pop_notification(static_cast<uint64_t>(deadline_ns), spin_ns, true);
+        note = engine->pop_notification(number, static_cast<uint64_t>(deadline_ns), spin_ns, true);
     }
     if (!note) {
+        if (number != 0 && notification_queue(*engine, number)->ended()) {
+            throw NativeError(Status::closed, Reason::lane_closed, "the queue of notifications has ended");
+        }
         return std::nullopt;
     }
     return std::tuple(note->peer, note->value, note->nbytes);
@@ -250,19 +263,25 @@ void register_engine(nb::module_& m) {
              nb::arg("local_keys") = std::vector<uint32_t>{}, nb::arg("peer_memory").none() = nullptr)
         .def(
             "drop_route", [](Engine& self, uint64_t id) { self.drop_route(id); }, nb::arg("route"))
-        .def("pop_notification", &pop_notification, nb::arg("deadline_ns"), nb::arg("spin_ns"))
+        .def("pop_notification", &pop_notification, nb::arg("deadline_ns"), nb::arg("spin_ns"), nb::arg("number") = 0)
         .def(
             "arm_notification",
-            [](Engine& self, const PyQueue& queue, uint64_t token) {
-                return self.notifications().arm(queue.queue, token);
+            [](Engine& self, const PyQueue& queue, uint64_t token, uint16_t number) {
+                return notification_queue(self, number)->arm(queue.queue, token);
             },
-            nb::arg("queue"), nb::arg("token"))
+            nb::arg("queue"), nb::arg("token"), nb::arg("number") = 0)
         .def(
             "disarm_notification",
-            [](Engine& self, const PyQueue& queue, uint64_t token) {
-                self.notifications().disarm(*queue.queue, token);
+            [](Engine& self, const PyQueue& queue, uint64_t token, uint16_t number) {
+                if (const auto found = self.notifications().of(number)) {
+                    found->disarm(*queue.queue, token);
+                }
             },
-            nb::arg("queue"), nb::arg("token"))
+            nb::arg("queue"), nb::arg("token"), nb::arg("number") = 0)
+        .def("open_queue", &Engine::open_queue)
+        .def("close_queue", &Engine::close_queue, nb::arg("number"), nb::call_guard<Released>())
+        .def("end_queue", &Engine::end_queue, nb::arg("number"), nb::call_guard<Released>())
+        .def("catch_up", &Engine::catch_up, nb::arg("peer"), nb::call_guard<Released>())
         .def_prop_ro("events", [](const Self& self) { return PyQueue{self, self->events()}; })
         .def("statistics", [](Engine& self) { return self.statistics(); })
         .def(

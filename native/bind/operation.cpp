@@ -44,6 +44,21 @@ bool ended_well(PyOp& self, bool patient) {
 }
 
 void register_operation(nb::module_& m) {
+    nb::class_<PyGroup>(m, "Group", "Operations of one owner, which end together when that goes.")
+        .def(
+            "__init__",
+            [](PyGroup* self, const std::shared_ptr<Engine>& engine) {
+                new (self) PyGroup{engine, std::make_shared<OperationGroup>()};
+            },
+            nb::arg("engine"))
+        .def(
+            "end",
+            [](const PyGroup& self, Status status, Reason reason) {
+                const Released release;
+                self.engine->end_group(*self.group, {status, reason});
+            },
+            nb::arg("status"), nb::arg("reason"),
+            "Ends all that are in flight, and all that are posted for it from now on. The first call counts.");
     nb::class_<PyQueue>(m, "CompletionQueue", "Tokens of operations that ended, with one event descriptor for all.")
         .def(
             "__init__",

@@ -62,10 +62,11 @@ bool copy_pages(const Indices& indices, uint64_t limit, PageNumbers& pages, uint
 
 nb::object post_one(const Self& engine, uint64_t route, int kind, uint64_t local_offset, uint64_t remote_offset,
                     uint64_t nbytes, int64_t notify, uint64_t deadline_ns, bool nowait,
-                    std::optional<uint64_t> stream) {
+                    std::optional<uint64_t> stream, const PyGroup* group) {
     Request request;
     request.deadline_ns = deadline_ns;
     request.after_stream = stream;
+    request.group = group == nullptr ? nullptr : group->group.get();
     Posted posted = post_range(*engine, route, kind == 1 ? Kind::read : Kind::write, local_offset, remote_offset,
                                nbytes, notify, request, nowait);
     return result(engine, posted, request);
@@ -74,9 +75,10 @@ nb::object post_one(const Self& engine, uint64_t route, int kind, uint64_t local
 nb::object post_pages(const Self& engine, uint64_t route, int kind, const Indices& local_pages,
                       const Indices& remote_pages, uint64_t page_bytes, int64_t notify, uint64_t deadline_ns,
                       bool nowait, uint64_t local_offset, uint64_t remote_offset, uint64_t local_nbytes,
-                      std::optional<uint64_t> stream) {
+                      std::optional<uint64_t> stream, const PyGroup* group) {
     Request request;
     request.after_stream = stream;
+    request.group = group == nullptr ? nullptr : group->group.get();
     const std::shared_ptr<const Route> found = engine->route(route);
     if (!found) {
         throw NativeError(Status::closed, Reason::lane_closed, "the route is gone");
@@ -195,17 +197,18 @@ void def_posts(nb::class_<Engine>& engine) {
     engine
         .def("post", &post_one, nb::arg("route"), nb::arg("kind"), nb::arg("local_offset"), nb::arg("remote_offset"),
              nb::arg("nbytes"), nb::arg("notify"), nb::arg("deadline_ns"), nb::arg("nowait") = false,
-             nb::arg("stream") = nb::none(),
+             nb::arg("stream") = nb::none(), nb::arg("group") = nb::none(),
              nb::sig("def post(self, route: int, kind: int, local_offset: int, remote_offset: int, nbytes: int, "
-                     "notify: int, deadline_ns: int, nowait: bool = False, stream: int | None = None) -> int | Op"))
+                     "notify: int, deadline_ns: int, nowait: bool = False, stream: int | None = None, "
+                     "group: Group | None = None) -> int | Op"))
         .def("post_pages", &post_pages, nb::arg("route"), nb::arg("kind"), nb::arg("local_pages"),
              nb::arg("remote_pages"), nb::arg("page_bytes"), nb::arg("notify"), nb::arg("deadline_ns"),
              nb::arg("nowait"), nb::arg("local_offset"), nb::arg("remote_offset"), nb::arg("local_nbytes"),
-             nb::arg("stream") = nb::none(),
+             nb::arg("stream") = nb::none(), nb::arg("group") = nb::none(),
              nb::sig("def post_pages(self, route: int, kind: int, local_pages: numpy.typing.NDArray[numpy.int64], "
                      "remote_pages: numpy.typing.NDArray[numpy.int64], page_bytes: int, notify: int, deadline_ns: int, "
                      "nowait: bool, local_offset: int, remote_offset: int, local_nbytes: int, "
-                     "stream: int | None = None) -> int | Op"))
+                     "stream: int | None = None, group: Group | None = None) -> int | Op"))
         .def("post_atomic", &post_atomic, nb::arg("route"), nb::arg("kind"), nb::arg("remote_offset"),
              nb::arg("operand"), nb::arg("compare"), nb::arg("deadline_ns"), nb::arg("nowait") = false,
              nb::sig("def post_atomic(self, route: int, kind: int, remote_offset: int, operand: int, compare: int, "

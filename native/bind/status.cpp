@@ -57,7 +57,9 @@ void register_status(nb::module_& m) {
         .value("NIC_FULL", Reason::nic_full)
         .value("NO_PEER_LINK", Reason::no_peer_link)
         .value("CAPTURING", Reason::capturing)
-        .value("HOST_REGISTERED", Reason::host_registered);
+        .value("HOST_REGISTERED", Reason::host_registered)
+        .value("OWNER_CLOSED", Reason::owner_closed)
+        .value("PEER_CLOSED", Reason::peer_closed);
 
     // args: (status, reason, text), the two numbers as plain ints.
     static nb::object error_type = nb::steal(PyErr_NewExceptionWithDoc(

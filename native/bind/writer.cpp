@@ -16,13 +16,19 @@ constexpr int64_t kNoNotify = -1;
 constexpr uint64_t kMaxNotify = UINT32_MAX;
 constexpr Py_ssize_t kMostArguments = 5; // one more than there are, which Python then complains of
 
-// What a Context that is open posts with.
+// What a Context that is open posts with, or who posts for one.
 struct Posting {
     std::shared_ptr<Engine> engine;
     nb::object in_flight; // the classes of what ends later, and of what ended in the call
     nb::object finished;
     nb::object long_way; // a function of the same arguments
     uint64_t timeout_ns = 0;
+    // Of who is not a Context itself: whose, the only Connection that it may use, the peer's queue that is notified,
+    // and what its operations end with.
+    nb::object context;
+    nb::object connection;
+    uint16_t queue = 0;
+    std::shared_ptr<OperationGroup> group;
 };
 
 struct Writer {
@@ -64,8 +70,9 @@ bool read_timeout(PyObject* value, uint64_t& nanoseconds) {
 }
 
 // Nothing, perhaps with Python's error set, where the way is not the plain one.
-std::optional<Prepared> prepare(PyObject* self, PyObject* source, PyObject* target, PyObject* notify) {
-    static PyObject *routes_name, *key_name, *context_name, *nbytes_name, *offset_name, *id_name;
+std::optional<Prepared> prepare(PyObject* context, const Posting& posting, PyObject* source, PyObject* target,
+                                PyObject* notify) {
+    static PyObject *routes_name, *key_name, *context_name, *nbytes_name, *offset_name, *id_name, *connection_name;
     Prepared made;
     const nb::object routes = attribute(source, "_routes", routes_name);
     const nb::object key = routes.is_valid() ? attribute(target, "_key", key_name) : nb::object();
@@ -73,7 +80,11 @@ std::optional<Prepared> prepare(PyObject* self, PyObject* source, PyObject* targ
         return std::nullopt;
     }
     made.route = nb::borrow(PyDict_GetItemWithError(routes.ptr(), key.ptr()));
-    if (!made.route.is_valid() || attribute(source, "_context", context_name).ptr() != self) {
+    if (!made.route.is_valid() || attribute(source, "_context", context_name).ptr() != context) {
+        return std::nullopt;
+    }
+    if (posting.connection.is_valid() &&
+        attribute(made.route.ptr(), "connection", connection_name).ptr() != posting.connection.ptr()) {
         return std::nullopt;
     }
     if (notify != nullptr && notify != Py_None) {
@@ -81,19 +92,20 @@ std::optional<Prepared> prepare(PyObject* self, PyObject* source, PyObject* targ
         if (value > kMaxNotify) {
             return std::nullopt;
         }
-        made.notify = static_cast<int64_t>(value);
+        made.notify = notify_of(posting.queue, static_cast<uint32_t>(value));
     }
     made.nbytes = attribute(source, "nbytes", nbytes_name);
     made.length = number(made.nbytes);
     made.id = number(attribute(made.route.ptr(), "id", id_name));
     made.local_offset = number(attribute(source, "_offset", offset_name));
     made.remote_offset = number(attribute(target, "_offset", offset_name));
-    const bool whole = made.length != UINT64_MAX && made.length == number(attribute(target, "nbytes", nbytes_name)) &&
-                       PyErr_Occurred() == nullptr;
-    return whole ? std::optional(std::move(made)) : std::nullopt;
+    const uint64_t room = number(attribute(target, "nbytes", nbytes_name));
+    // Who has one peer writes to the begin of what that has.
+    const bool fits = posting.connection.is_valid() ? made.length <= room : made.length == room;
+    return made.length != UINT64_MAX && room != UINT64_MAX && fits && PyErr_Occurred() == nullptr ? std::optional(std::move(made)) : std::nullopt;
 }
 
-PyObject* operation_of(PyObject* self, const Posting& posting, const std::shared_ptr<Engine>& engine,
+PyObject* operation_of(PyObject* context, const Posting& posting, const std::shared_ptr<Engine>& engine,
                        const Prepared& write, Posted& posted, const Request& request, PyObject* source) {
     static PyObject* const kind = PyUnicode_InternFromString("write");
     if (posted.what == Posted::What::done) {
@@ -101,7 +113,7 @@ PyObject* operation_of(PyObject* self, const Posting& posting, const std::shared
         if (!elapsed.is_valid()) {
             return nullptr;
         }
-        PyObject* const arguments[] = {self,         kind, write.route.ptr(), write.nbytes.ptr(), write.nbytes.ptr(),
+        PyObject* const arguments[] = {context,      kind, write.route.ptr(), write.nbytes.ptr(), write.nbytes.ptr(),
                                        elapsed.ptr()};
         return PyObject_Vectorcall(posting.finished.ptr(), arguments, std::size(arguments), nullptr);
     }
@@ -109,7 +121,7 @@ PyObject* operation_of(PyObject* self, const Posting& posting, const std::shared
     if (made == nullptr) {
         return nullptr;
     }
-    made->context = Py_NewRef(self);
+    made->context = Py_NewRef(context);
     made->kind = Py_NewRef(kind);
     made->path = Py_NewRef(write.route.ptr());
     made->nbytes = Py_NewRef(write.nbytes.ptr());
@@ -122,7 +134,9 @@ PyObject* operation_of(PyObject* self, const Posting& posting, const std::shared
 // False where nothing was posted: whoever asks once more, by the long way, is told why.
 bool post(PyObject* self, const Posting& posting, PyObject* source, PyObject* target, PyObject* notify,
           PyObject* timeout, PyObject*& operation) {
-    const std::optional<Prepared> write = prepare(self, source, target, notify);
+    // Held: another thread may stop all this while the interpreter is given up.
+    const nb::object context = posting.context.is_valid() ? posting.context : nb::borrow(self);
+    const std::optional<Prepared> write = prepare(context.ptr(), posting, source, target, notify);
     uint64_t timeout_ns = posting.timeout_ns;
     if (!write || (timeout != nullptr && timeout != Py_None && !read_timeout(timeout, timeout_ns))) {
         PyErr_Clear(); // of an attribute that is not there, most likely: the argument is no Memory
@@ -134,6 +148,7 @@ bool post(PyObject* self, const Posting& posting, PyObject* source, PyObject* ta
     }
     Request request;
     request.deadline_ns = timeout_ns == 0 ? 0 : request.started_ns + timeout_ns;
+    request.group = posting.group.get();
     Posted posted;
     try {
         posted = post_range(*engine, write->id, Kind::write, write->local_offset, write->remote_offset, write->length,
@@ -144,7 +159,7 @@ bool post(PyObject* self, const Posting& posting, PyObject* source, PyObject* ta
     if (posted.what != Posted::What::done && posted.what != Posted::What::posted) {
         return false;
     }
-    operation = operation_of(self, posting, engine, *write, posted, request, source);
+    operation = operation_of(context.ptr(), posting, engine, *write, posted, request, source);
     return true;
 }
 
@@ -186,11 +201,11 @@ PyObject* write(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObj
     return go_long_way(object, self->posting->long_way, args, count, keywords);
 }
 
-// begin_posting(engine, in_flight, finished, long_way, timeout_ns)
+// begin_posting(engine, in_flight, finished, long_way, timeout_ns[, context, connection, queue, group])
 PyObject* begin_posting(PyObject* object, PyObject* const* args, Py_ssize_t count) {
     auto* const self = reinterpret_cast<Writer*>(object);
-    if (count != 5) {
-        PyErr_SetString(PyExc_TypeError, "_begin_posting takes 5 arguments");
+    if (count != 5 && count != 9) {
+        PyErr_SetString(PyExc_TypeError, "_begin_posting takes 5 arguments, or 9");
         return nullptr;
     }
     try {
@@ -200,6 +215,12 @@ PyObject* begin_posting(PyObject* object, PyObject* const* args, Py_ssize_t coun
         made->finished = nb::borrow(args[2]);
         made->long_way = nb::borrow(args[3]);
         made->timeout_ns = nb::cast<uint64_t>(nb::handle(args[4]));
+        if (count == 9) {
+            made->context = nb::borrow(args[5]);
+            made->connection = nb::borrow(args[6]);
+            made->queue = nb::cast<uint16_t>(nb::handle(args[7]));
+            made->group = nb::cast<const PyGroup&>(nb::handle(args[8])).group;
+        }
         delete std::exchange(self->posting, made.release());
     } catch (const std::exception& error) {
         PyErr_SetString(PyExc_TypeError, error.what());
@@ -211,6 +232,8 @@ PyObject* begin_posting(PyObject* object, PyObject* const* args, Py_ssize_t coun
 PyObject* stop_posting(PyObject* object, PyObject* /*unused*/) {
     if (Posting* const posting = reinterpret_cast<Writer*>(object)->posting) {
         posting->engine.reset();
+        posting->context.reset(); // who holds it may be what keeps this
+        posting->connection.reset();
     }
     Py_RETURN_NONE;
 }
@@ -258,7 +281,8 @@ void register_writer(nb::module_& m) {
     static PyMethodDef methods[] = {
         {"write", method(&write), METH_FASTCALL | METH_KEYWORDS, kWriteDoc},
         {"_begin_posting", method(&begin_posting), METH_FASTCALL,
-         "_begin_posting($self, engine, in_flight, finished, long_way, timeout_ns)\n--\n\nFrom now on write() posts."},
+         "_begin_posting($self, engine, in_flight, finished, long_way, timeout_ns, context, connection, queue, group)"
+         "\n--\n\nFrom now on write() posts. The last four are given by who is not a Context itself."},
         {"_stop_posting", &stop_posting, METH_NOARGS,
          "_stop_posting($self)\n--\n\nFrom now on every write goes the long way. Lets go of the engine."},
         {nullptr, nullptr, 0, nullptr},

@@ -267,6 +267,9 @@ void Engine::after_post(Endpoint& endpoint, const Request& request, const Posted
         }
         return;
     }
+    if (request.group != nullptr) {
+        posted.op->join(*request.group);
+    }
     posted_.fetch_add(1, std::memory_order_relaxed);
     poller_.note_time(now);
     const bool ours = !posted.carried_out;
@@ -306,18 +309,71 @@ bool Engine::wait(const std::function<bool()>& done, uint64_t deadline_ns, uint6
     return poller_.wait(done, deadline_ns, spin_ns, may_sleep);
 }
 
-void Engine::notify(Notification note) {
-    notifications_.push(std::move(note));
+void Engine::notify(uint16_t queue, Notification note) {
+    const std::shared_ptr<NotificationQueue> into = notifications_.of(queue);
+    if (!into) {
+        give_back_credit(note);
+        return;
+    }
+    into->push(std::move(note));
     wake_waiters();
 }
 
-std::optional<Notification> Engine::pop_notification(uint64_t deadline_ns, uint64_t spin_ns, bool may_wait) {
+void Engine::close_queue(uint16_t number) {
+    const std::shared_ptr<NotificationQueue> closed = notifications_.close(number);
+    if (!closed) {
+        return;
+    }
+    closed->end();
+    while (const std::optional<Notification> note = closed->pop()) {
+        give_back_credit(*note);
+    }
+    wake_waiters();
+}
+
+void Engine::end_queue(uint16_t number) {
+    if (const std::shared_ptr<NotificationQueue> ended = number != 0 ? notifications_.of(number) : nullptr) {
+        ended->end();
+        wake_waiters();
+    }
+}
+
+void Engine::catch_up(int peer) {
+    if (closed()) {
+        return;
+    }
+    std::vector<std::shared_ptr<Endpoint>> endpoints;
+    {
+        const std::lock_guard lock(endpoints_lock_);
+        endpoints = endpoints_;
+    }
+    poller_.exclusive([&] {
+        for (const auto& endpoint : endpoints) {
+            if (endpoint->peer().id() == peer && endpoint->state().ok()) {
+                take_arrived(*endpoint);
+            }
+        }
+    });
+}
+
+void Engine::give_back_credit(const Notification& note) {
+    if (const std::shared_ptr<Endpoint> endpoint = note.endpoint.lock()) {
+        endpoint->return_credits(1);
+    }
+}
+
+std::optional<Notification> Engine::pop_notification(uint16_t queue, uint64_t deadline_ns, uint64_t spin_ns,
+                                                     bool may_wait) {
+    const std::shared_ptr<NotificationQueue> from = notifications_.of(queue);
     std::optional<Notification> note;
+    if (!from) {
+        return note;
+    }
     const auto take = [&] {
         if (!note) { // asked again after it held
-            note = notifications_.pop();
+            note = from->pop();
         }
-        return note.has_value() || closed();
+        return note.has_value() || closed() || from->ended();
     };
     if (may_wait) {
         wait(take, deadline_ns, spin_ns);
@@ -325,9 +381,7 @@ std::optional<Notification> Engine::pop_notification(uint64_t deadline_ns, uint6
         take();
     }
     if (note) {
-        if (const std::shared_ptr<Endpoint> endpoint = note->endpoint.lock()) {
-            endpoint->return_credits(1);
-        }
+        give_back_credit(*note);
     }
     return note;
 }
@@ -382,7 +436,7 @@ bool Engine::close(uint64_t deadline_ns) {
         }
     });
     operations_.finish_all(outcome);
-    notifications_.end();
+    notifications_.end_all();
     const bool drained = wait(
         [&] {
             return !device_atomics_pending_.load(std::memory_order_relaxed) &&

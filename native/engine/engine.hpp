@@ -72,16 +72,26 @@ public:
     // it may be in flight on, or null. Throws NativeError.
     void hold_stream(const OpRef& op, Endpoint* lane, int device, uint64_t native_stream);
     // The same for the next notification that can be taken, or the end of `op`, which stands for the wait.
-    void hold_stream_for_notification(const OpRef& op, int device, uint64_t native_stream);
+    void hold_stream_for_notification(const OpRef& op, uint16_t queue, int device, uint64_t native_stream);
     // In a call or not: for the end of an operation, or for anything else.
     [[nodiscard]] bool anybody_waits() const { return operations_.awaited() != 0 || poller_.anybody_waits(); }
     // Somebody waits for the end of an operation, and not in a call: peers are looked at more often.
     void note_awaited();
     bool wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep = true);
-    [[nodiscard]] std::optional<Notification> pop_notification(uint64_t deadline_ns, uint64_t spin_ns, bool may_wait);
+    [[nodiscard]] std::optional<Notification> pop_notification(uint16_t queue, uint64_t deadline_ns, uint64_t spin_ns,
+                                                               bool may_wait);
+    // What comes for a queue that is closed, or is in it then, is dropped.
+    [[nodiscard]] uint16_t open_queue() { return notifications_.open(); }
+    void close_queue(uint16_t number);
+    // Nothing more comes into it; what is there can be taken, and who waits hears that there is no more.
+    void end_queue(uint16_t number);
+    // Takes what a peer has sent by now, as far as its lanes have it.
+    void catch_up(int peer);
+    // Operations of the group end, and so do all that join it later.
+    void end_group(OperationGroup& group, Outcome outcome) { operations_.finish_group(group, outcome); }
 
     // For providers.
-    void notify(Notification note);
+    void notify(uint16_t queue, Notification note);
     // Something changed for those who wait, other than the end of an operation: there is room, or credit.
     void wake_waiters() {
         finished_.notify_all();
@@ -105,7 +115,7 @@ public:
     ShareTable& shares() { return shares_; }
     Accelerators& accelerators() { return accelerators_; }
     DeviceAtomics& device_atomics() { return device_atomics_; } // the poller's
-    NotificationQueue& notifications() { return notifications_; }
+    NotificationQueues& notifications() { return notifications_; }
     Presence& presence() { return presence_; }
     Poller& poller() { return poller_; }
     const EngineOptions& options() const { return options_; }
@@ -127,6 +137,7 @@ private:
     Outcome lose_dead_peer(Peer& peer);
     void take_arrived(Endpoint& endpoint);
     void reap_endpoints();
+    static void give_back_credit(const Notification& note);
     void after_post(Endpoint& endpoint, const Request& request, const Posted& posted, uint64_t now);
 
     // How often peers on this host are looked at while something pends that somebody waits for, and nobody spins.
@@ -147,7 +158,7 @@ private:
     Accelerators accelerators_;
     DeviceAtomics device_atomics_{accelerators_};
     std::atomic<bool> device_atomics_pending_{false};
-    NotificationQueue notifications_;
+    NotificationQueues notifications_;
     std::shared_ptr<CompletionQueue> events_;
 
     // Written under the poller's exclusive right and the lock; the poller reads without the lock. Domains outlive

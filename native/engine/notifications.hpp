@@ -11,6 +11,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace zerohop {
@@ -51,12 +53,13 @@ public:
         return note;
     }
 
+    [[nodiscard]] bool ended() const { return ended_.load(std::memory_order_acquire); }
     [[nodiscard]] bool empty() const { return size_.load(std::memory_order_acquire) == 0; }
 
-    // One token when the next one arrives; false (and nothing queued) when one is here now.
+    // One token when the next one arrives; false (and nothing queued) when one is here now, or none will come.
     [[nodiscard]] bool arm(std::shared_ptr<Listener> queue, uint64_t token) {
         const std::lock_guard lock(lock_);
-        if (!notes_.empty()) {
+        if (!notes_.empty() || ended()) {
             return false;
         }
         std::erase_if(waiting_, [](const auto& each) { return each.first->closed(); });
@@ -69,6 +72,7 @@ public:
         std::vector<std::pair<std::shared_ptr<Listener>, uint64_t>> waiting;
         {
             const std::lock_guard lock(lock_);
+            ended_.store(true, std::memory_order_release);
             waiting.swap(waiting_);
         }
         for (const auto& [listener, token] : waiting) {
@@ -86,7 +90,34 @@ private:
     SpinLock lock_;
     std::deque<Notification> notes_;
     std::atomic<size_t> size_{0};
+    std::atomic<bool> ended_{false};
     std::vector<std::pair<std::shared_ptr<Listener>, uint64_t>> waiting_;
+};
+
+// Those of a Context: its own, whose number is 0, and others, of whoever shares it.
+class NotificationQueues {
+public:
+    [[nodiscard]] NotificationQueue& own() { return *own_; }
+    // Null where there is none of that number.
+    [[nodiscard]] std::shared_ptr<NotificationQueue> of(uint16_t number) {
+        if (number == 0) {
+            return own_;
+        }
+        const std::lock_guard lock(lock_);
+        const auto found = others_.find(number);
+        return found == others_.end() ? nullptr : found->second;
+    }
+    // A new one's number, which was not given away for long. Throws NativeError where all are in use.
+    [[nodiscard]] uint16_t open();
+    // Takes it away; the caller ends it. Null where there is none.
+    [[nodiscard]] std::shared_ptr<NotificationQueue> close(uint16_t number);
+    void end_all();
+
+private:
+    const std::shared_ptr<NotificationQueue> own_ = std::make_shared<NotificationQueue>();
+    SpinLock lock_;
+    std::unordered_map<uint16_t, std::shared_ptr<NotificationQueue>> others_;
+    uint16_t last_ = 0;
 };
 
 } // namespace zerohop

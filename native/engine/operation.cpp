@@ -31,6 +31,13 @@ bool Operation::finish(Outcome outcome, uint64_t bytes_done, uint64_t value) {
     return true;
 }
 
+void Operation::join(const OperationGroup& group) {
+    group_.store(&group, std::memory_order_seq_cst); // either whoever ends them sees it here, or it is seen there
+    if (group.ended()) {
+        finish(group.outcome());
+    }
+}
+
 // Nobody arms it any more.
 void Operation::tell() {
     std::vector<std::pair<std::shared_ptr<Listener>, uint64_t>> armed;
@@ -89,6 +96,7 @@ OpRef OperationSlab::create(uint64_t deadline_ns, uint64_t started_ns) {
         op->reason_ = Reason::none;
         op->bytes_done_ = 0;
         op->value_ = 0;
+        op->group_.store(nullptr, std::memory_order_relaxed);
         op->holders_.store(1, std::memory_order_relaxed);
         op->started_ns_ = started_ns;
         pending_.fetch_add(1, std::memory_order_acq_rel);
@@ -161,6 +169,22 @@ uint64_t OperationSlab::expire(uint64_t now) {
 
 void OperationSlab::finish_all(Outcome outcome) {
     for_each_pending([&](Operation& op) { op.finish(outcome); });
+}
+
+void OperationSlab::finish_group(OperationGroup& group, Outcome outcome) {
+    {
+        const std::lock_guard lock(lock_);
+        if (group.ended()) {
+            return;
+        }
+        group.outcome_ = outcome;
+        group.ended_.store(true, std::memory_order_seq_cst);
+    }
+    for_each_pending([&](Operation& op) {
+        if (op.group_.load(std::memory_order_seq_cst) == &group) {
+            op.finish(outcome);
+        }
+    });
 }
 
 } // namespace zerohop

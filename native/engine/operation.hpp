@@ -22,6 +22,19 @@ namespace zerohop {
 
 class OperationSlab;
 
+// Operations that end together when whoever began them goes: those in flight, and those that are being posted.
+class OperationGroup {
+public:
+    [[nodiscard]] bool ended() const { return ended_.load(std::memory_order_seq_cst); }
+    // Meaningful once ended().
+    [[nodiscard]] Outcome outcome() const { return outcome_; }
+
+private:
+    friend class OperationSlab;
+    Outcome outcome_;
+    std::atomic<bool> ended_{false};
+};
+
 class alignas(64) Operation {
 public:
     bool done() const { return status_.load(std::memory_order_acquire) != Status::pending; }
@@ -33,6 +46,9 @@ public:
     uint64_t started_ns() const { return started_ns_; }
     uint64_t finished_ns() const { return finished_ns_; }
     uint64_t deadline_ns() const { return deadline_ns_; }
+
+    // It is one of these from now on; it ends where they have.
+    void join(const OperationGroup& group);
 
     // Ends the operation; false when it had ended before (its deadline passed, or it was cancelled).
     bool finish(Outcome outcome, uint64_t bytes_done = 0, uint64_t value = 0);
@@ -59,6 +75,7 @@ private:
     uint64_t value_ = 0;
     std::vector<std::pair<std::shared_ptr<Listener>, uint64_t>> armed_;
     bool awaited_ = false; // it counts among those that are
+    std::atomic<const OperationGroup*> group_{nullptr}; // compared, never looked into
     OperationSlab* slab_ = nullptr;
     Operation* next_free_ = nullptr;
 };
@@ -102,6 +119,8 @@ public:
     uint64_t expire(uint64_t now);
     // Ends everything that pends.
     void finish_all(Outcome outcome);
+    // The same of one group, to which nothing can be added any more. The first outcome counts.
+    void finish_group(OperationGroup& group, Outcome outcome);
 
     uint64_t pending() const { return pending_.load(std::memory_order_acquire); }
     // Of these, how many are to be told of in a completion queue.

@@ -59,9 +59,11 @@ enum class Reason : uint8_t {
     no_peer_link,
     capturing,
     host_registered,
+    owner_closed,
+    peer_closed,
 };
 
-inline constexpr Reason kLastReason = Reason::host_registered;
+inline constexpr Reason kLastReason = Reason::peer_closed;
 
 // An outcome passed by value; [[nodiscard]] so that no failure is dropped without a thought.
 struct [[nodiscard]] Outcome {

@@ -92,10 +92,11 @@ void Engine::hold_stream(const OpRef& op, Endpoint* lane, int device, uint64_t n
     }
 }
 
-void Engine::hold_stream_for_notification(const OpRef& op, int device, uint64_t native_stream) {
+void Engine::hold_stream_for_notification(const OpRef& op, uint16_t queue, int device, uint64_t native_stream) {
+    const std::shared_ptr<NotificationQueue> from = notifications_.of(queue);
     const auto& [driver, index] = accelerators_.place(device);
     const auto opener = std::make_shared<GateOpener>(driver->gate(index, native_stream), op);
-    if (!op->arm(opener, 0, Operation::Awaited::no) || !notifications_.arm(opener, 0)) {
+    if (!from || !op->arm(opener, 0, Operation::Awaited::no) || !from->arm(opener, 0)) {
         opener->push(0);
     }
 }

@@ -9,6 +9,7 @@
 #include "memory/region.hpp"
 #include "memory/registration.hpp"
 #include "memory/share.hpp"
+#include "provider/notify.hpp"
 
 #include <cstdint>
 #include <map>
@@ -89,7 +90,8 @@ struct Request {
     uint64_t remote_offset = 0;
     uint64_t nbytes = 0;
     std::shared_ptr<const PageList> pages; // nbytes is then the sum
-    int64_t notify = -1;                   // 32 bits, or -1 for none
+    int64_t notify = -1;                   // see notify_of()
+    const OperationGroup* group = nullptr; // whose operation it is, alive for the call; null: nobody's
     uint64_t operand = 0;                  // fetch_add: addend; compare_swap: the new value
     uint64_t compare = 0;
     uint64_t deadline_ns = 0;

@@ -23,6 +23,7 @@ from .operation import Operation
 from .paths import Explanation
 from .pool import Pool
 from .remote_buffer import RemoteBuffer
+from .transport import Transport
 from .verbs_options import VerbsOptions
 from .waiting import as_completed, wait_all
 
@@ -48,6 +49,7 @@ __all__ = [
     "RevocationIncomplete",
     "StagedPathWarning",
     "Statistics",
+    "Transport",
     "Unsupported",
     "VerbsOptions",
     "View",

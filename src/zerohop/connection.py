@@ -463,6 +463,8 @@ class Connection(StaysInProcess):
             context._peers.unmap(imported)
         context._shares.lost(self, self._session.ghost if self._session is not None else None)
         context._peers.forget(self)
+        for owner in context._owners_now():
+            owner._connection_lost(self, error)
         session, self._session = self._session, None
         self._message_lane, self._lanes = None, {}
         if session is not None:

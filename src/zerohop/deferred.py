@@ -50,7 +50,7 @@ _deadline_ns: ContextVar[int] = ContextVar("zerohop_deadline_ns")
 class Deferred(InFlight[T]):
     """Its native slot is ended by the control thread, after the native operation that does the work."""
 
-    __slots__ = ("_failure", "_payload", "_peer", "_task")
+    __slots__ = ("__weakref__", "_failure", "_payload", "_peer", "_task")
 
     def __init__(
         self, context: Context, kind: str, path: Path | None, nbytes: int, native: Op, keep: object, peer: str
@@ -69,6 +69,14 @@ class Deferred(InFlight[T]):
         if cancelled:
             self._context._control.call(self._abort)
         return cancelled
+
+    def fail(self, error: ZerohopError) -> None:
+        """End it so, unless it has ended; what it has under way is given up. Any thread."""
+        native = self._native
+        if native is not None:
+            self._failure = self._failure or error
+            self._context._complete(native, Status.UNSUPPORTED, Reason.USER, 0)
+            self._context._control.call(self._abort)
 
     def _abort(self) -> None:
         if self._task is not None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .deferred import Deferred
     from .fabrics import Port
     from .memory import Memory
+    from .services import Service
     from .settings import Settings
 
 _NS: Final = 1_000_000_000
@@ -51,7 +52,33 @@ _LEAVE_NS: Final = 200_000_000
 _contexts: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
 
 
-class Lifecycle(Writer):
+class Poster(Writer):
+    """Who has a native write()."""
+
+    if TYPE_CHECKING:  # native: what write() posts with, and from when on it posts nothing itself
+
+        def _begin_posting(
+            self,
+            engine: _native.Engine,
+            in_flight: type,
+            finished: type,
+            long_way: object,
+            timeout_ns: int,
+            /,
+            *of_an_owner: object,
+        ) -> None: ...
+        def _stop_posting(self) -> None: ...
+
+
+class Owner(Poster):
+    """Who posts through a Context that is not its own alone, and hears when that goes."""
+
+    def _connection_lost(self, connection: Connection, error: ZerohopError) -> None:
+        """On the control thread."""
+        raise NotImplementedError
+
+
+class Lifecycle(Poster):
     """What a Context is, apart from what it does for its users (context.py)."""
 
     # Until it is open. An argument that makes no sense ends the constructor before this one begins.
@@ -59,13 +86,6 @@ class Lifecycle(Writer):
     # Whether nothing is left of it to close, and who closes it.
     _gone = True
     _forked = False
-
-    if TYPE_CHECKING:  # native: what write() posts with, and from when on it posts nothing itself
-
-        def _begin_posting(
-            self, engine: _native.Engine, in_flight: type, finished: type, long_way: object, timeout_ns: int
-        ) -> None: ...
-        def _stop_posting(self) -> None: ...
 
     def __init__(self, settings: Settings) -> None:
         self.id: Final = os.urandom(16).hex()
@@ -84,6 +104,9 @@ class Lifecycle(Writer):
         self._deferred: dict[Deferred[Any], str] = {}
         # What _nowait calls have asked for, by handle or peer: None while it is being prepared, else why it failed.
         self._preparing: dict[object, Exception | None] = {}
+        # What peers may ask of what is built on this Context, by name; and who posts through it.
+        self._services: dict[str, Service] = {}
+        self._owners: weakref.WeakValueDictionary[bytes, Owner] = weakref.WeakValueDictionary()
         # Until when an event loop may go on without turning to its other tasks.
         self._turn_ends_ns = 0
         self._start()
@@ -205,7 +228,8 @@ class Lifecycle(Writer):
         self._deferred.clear()
         self._preparing.clear()
         self._engine = closed.ENGINE
-        self._stop_posting()
+        for poster in (self, *self._owners_now()):
+            poster._stop_posting()
 
     async def _say_goodbye(self) -> None:
         self._listeners.close()
@@ -257,6 +281,10 @@ class Lifecycle(Writer):
             return time.monotonic_ns() + self._timeout_ns if self._timeout_ns else 0
         return deadline_after(timeout)
 
+    def _owners_now(self) -> list[Owner]:
+        """In one step: others come and go meanwhile."""
+        return [owner for reference in self._owners.valuerefs() if (owner := reference()) is not None]
+
     def _connection_of(self, native_id: int) -> Connection:
         return self._peers.of_native(native_id)
 
@@ -306,7 +334,8 @@ class Lifecycle(Writer):
         """In a forked child."""
         self._forked = self._closed = self._gone = True
         # The hot path looks at nothing else.
-        self._stop_posting()
+        for poster in (self, *self._owners_now()):
+            poster._stop_posting()
         self._engine.abandon()
         self._control.abandon()
         self._keeping.abandon()

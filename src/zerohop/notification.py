@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ._native import NativeError
-from .errors import Closed, DeadlineExceeded, WouldBlock, from_native
+from .errors import Closed, DeadlineExceeded, WouldBlock, ZerohopError, again, from_native
 from .in_flight import SLICE_NS, cancelled_error
 from .operation import Operation, begin_turn, turn_is_over
 from .timeouts import deadline_after
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ._native import CompletionQueue, Op
     from .connection import Connection
     from .context import Context
+    from .scope import Scope
 
 _DO_NOT_WAIT: Final = -1
 _new_tuple: Final = tuple.__new__
@@ -63,13 +64,18 @@ class NotificationWait(Operation[Notification]):
         "_guard",
         "_kind",
         "_note",
+        "_number",
         "_path",
+        "_scope",
         "_timer",
         "nbytes",
     )
 
-    def __init__(self, context: Context, deadline_ns: int) -> None:
+    def __init__(self, context: Context, deadline_ns: int, scope: Scope | None = None) -> None:
+        """``scope``: for a notification in that one's queue; None: in the Context's own."""
         self._context = context
+        self._scope = scope
+        self._number = 0 if scope is None else scope.number
         self._kind = "notification"
         self._path = None
         self.nbytes = 0
@@ -142,7 +148,7 @@ class NotificationWait(Operation[Notification]):
         waits = engine.new_op(self._deadline_ns)
         # First, so that a cancellation on another thread finds it, or is found here.
         self._armed.append((_Ends(waits), 0))
-        engine.hold_stream_for_notification(waits, device, number)
+        engine.hold_stream_for_notification(waits, device, number, self._number)
         if self._ended():
             waits.cancel()
 
@@ -185,9 +191,9 @@ class NotificationWait(Operation[Notification]):
             return True
         context._check_process()
         try:
-            popped = context._engine.pop_notification(deadline_ns, spin_ns)
+            popped = context._engine.pop_notification(deadline_ns, spin_ns, self._number)
         except NativeError as error:
-            self._error = context._closed_error() if context._closed else from_native(*error.args, operation=self._kind)
+            self._error = self._why_not(error)
             return True
         if popped is None:
             return False
@@ -198,6 +204,12 @@ class NotificationWait(Operation[Notification]):
         if self._armed or self._timer is not None:
             self._tell()
         return True
+
+    def _why_not(self, error: NativeError) -> ZerohopError:
+        scope, context = self._scope, self._context
+        if scope is not None and scope.ended is not None:
+            return again(scope.ended)
+        return context._closed_error() if context._closed else from_native(*error.args, operation=self._kind)
 
     def _expired(self) -> bool:
         if not self._deadline_ns or time.monotonic_ns() < self._deadline_ns:
@@ -229,14 +241,14 @@ class NotificationWait(Operation[Notification]):
         # First, so that a cancellation on another thread finds it, or is found here.
         self._armed.append((queue, token))
         try:
-            if not self._ended() and engine.arm_notification(queue, token):
+            if not self._ended() and engine.arm_notification(queue, token, self._number):
                 if not self._deadline_ns:
                     return True
                 self._timer = self._timer or engine.new_op(self._deadline_ns)
                 if self._timer.arm(queue, token):
                     return True
         except NativeError:
-            # The Context is being closed; done() will say so.
+            # The Context is being closed, or the queue; done() will say so.
             pass
         self._disarm(queue, token)
         return False
@@ -247,7 +259,7 @@ class NotificationWait(Operation[Notification]):
         if self._timer is not None:
             self._timer.disarm(queue, token)
         if not self._context._closed:
-            self._context._engine.disarm_notification(queue, token)
+            self._context._engine.disarm_notification(queue, token, self._number)
 
     def _progress(self) -> str:
         if self._note is not None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from . import address, wire
 from ._native import NativeError, Reason, Status
+from .calls import Calls
 from .channel import ChannelEnded
 from .errors import (
     DeadlineExceeded,
@@ -66,6 +67,7 @@ class Session:
         self.lanes = Lanes(context, connection, channel, initiator=initiator, first_up=self._established)
         self.imports = Imports(context, connection, channel)
         self.exports = Exports(context, connection, channel)
+        self.calls = Calls(context, connection, channel)
         self._opening = Opening(context, connection, channel, self.lanes, dialled)
         # Done when there is a lane for messages; an error when there never will be.
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -138,6 +140,7 @@ class Session:
         self.lanes.end(error)
         self.imports.end(error)
         self.exports.end()
+        self.calls.end()
         self._channel.close()
 
     async def prepare(self, registration: Registration, share: Share) -> None:
@@ -220,6 +223,10 @@ class Session:
             self.imports.take_back(message)
         elif isinstance(message, wire.Released):
             self.exports.returned(message)
+        elif isinstance(message, wire.Call):
+            self.calls.called(message)
+        elif isinstance(message, wire.Answer):
+            self.calls.answered(message)
         else:
             raise ProtocolError(f"malformed: an unexpected {type(message).__name__}")
 

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TypeAlias
 
-    from ._native import Op
+    from ._native import Group, Op
     from .context import Context
     from .memory import Memory, View
     from .paths import Explanation
     from .routes import Route
+    from .scope import Scope
     from .streams import Stream
 
     # What may stand wherever a View may: it is registered through the cache.
@@ -70,8 +71,9 @@ def transfer(
     *,
     stream: Stream | None = None,
     nowait: bool = False,
+    scope: Scope | None = None,
 ) -> Operation[int]:
-    """Write or read one range, with all checks."""
+    """Write or read one range, with all checks. ``scope``: what it is part of."""
     view = context._view(local)
     check_remote(remote)
     nbytes = view.nbytes
@@ -80,17 +82,21 @@ def transfer(
     code = _WRITE if kind == "write" else _READ
     if code == _READ and view._registration.readonly:
         raise ValueError("cannot read into read-only memory")
-    number = _NO_NOTIFY if notify is None else notify_value(notify)
+    number, group = _announced(notify, remote, scope)
     deadline = context._deadline(timeout)
     engine, here, there = context._engine, view._offset, remote._offset
 
     def post(route: int, nowait: bool, after: int | None = None) -> int | Op:
-        return engine.post(route, code, here, there, nbytes, number, deadline, nowait, after)
+        return engine.post(route, code, here, there, nbytes, number, deadline, nowait, after, group)
 
     need = PLAIN if number == _NO_NOTIFY else NOTIFIED
     if stream is not None:
-        return launch_after(context, kind, view, remote, nbytes, deadline, post, stream, need)
-    return launch(context, kind, view, remote, nbytes, NBYTES, deadline, post, nowait=nowait, need=need)
+        operation = launch_after(context, kind, view, remote, nbytes, deadline, post, stream, need)
+    else:
+        operation = launch(context, kind, view, remote, nbytes, NBYTES, deadline, post, nowait=nowait, need=need)
+    if scope is not None:
+        scope.note(operation)
+    return operation
 
 
 def transfer_pages(
@@ -254,6 +260,15 @@ def check_remote(remote: object) -> None:
             f"the remote side is a RemoteBuffer, not {type(remote).__name__}; "
             f"bytes become one with RemoteBuffer.from_bytes"
         )
+
+
+def _announced(notify: int | None, remote: RemoteBuffer, scope: Scope | None) -> tuple[int, Group | None]:
+    """What the engine is told of a notification, and of whose operation it is."""
+    number = _NO_NOTIFY if notify is None else notify_value(notify)
+    if scope is None:
+        return number, None
+    scope.check_owner(remote)
+    return number if notify is None else scope.announce(number), scope.group
 
 
 def _word(value: int) -> int:

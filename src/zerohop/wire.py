@@ -15,7 +15,7 @@ import msgspec
 from .errors import ProtocolError
 
 # Raised with every change of a message; different versions refuse each other.
-VERSION: Final = 4
+VERSION: Final = 5
 MAX_FRAME: Final = 1 << 20
 # Before the peer has proved who it is.
 MAX_FRAME_UNAUTHENTICATED: Final = 64 << 10
@@ -33,6 +33,7 @@ Bytes16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 Bytes32 = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 SocketPath = Annotated[bytes, msgspec.Meta(max_length=107)]
 LaneAddress = Annotated[bytes, msgspec.Meta(max_length=4096)]
+Body = Annotated[bytes, msgspec.Meta(max_length=64 << 10)]
 U63 = Annotated[int, msgspec.Meta(ge=0)]
 # msgpack itself bounds it from above.
 U64 = Annotated[int, msgspec.Meta(ge=0)]
@@ -268,6 +269,24 @@ class Released(msgspec.Struct, tag="released"):
     share: U64
 
 
+class Call(msgspec.Struct, tag="call"):
+    """To what the two sides have built on their Contexts, by its name; what is said is theirs to read."""
+
+    number: U63
+    service: ShortText
+    body: Body
+
+
+class Answer(msgspec.Struct, tag="answer"):
+    """What came of a Call. Unless ``status`` is OK: the status and reason of native/engine/status.hpp, and words."""
+
+    number: U63
+    status: Code
+    reason: Code = 0
+    text: LongText = ""
+    body: Body = b""
+
+
 class Bye(msgspec.Struct, tag="bye"):
     """This side closes the Connection, in words."""
 
@@ -295,6 +314,8 @@ Message = Union[  # noqa: UP007 - evaluated by msgspec at run time, on Python 3.
     ImportPart,
     Release,
     Released,
+    Call,
+    Answer,
     Bye,
 ]
 

@@ -285,7 +285,7 @@ inline Posted post(const Side& side, Request request, bool nowait = false) {
 }
 
 inline Notification notification(const Side& side) {
-    std::optional<Notification> note = side.engine->pop_notification(soon(), side.engine->options().spin_ns, true);
+    std::optional<Notification> note = side.engine->pop_notification(0, soon(), side.engine->options().spin_ns, true);
     REQUIRE(note.has_value());
     return *note;
 }

@@ -33,7 +33,7 @@ TEST_CASE("engine: several threads take notifications, each is taken once") {
 TEST_CASE("engine: an armed notification tells an event loop") {
     Pair pair("shm");
     const auto queue = std::make_shared<CompletionQueue>();
-    NotificationQueue& notes = pair.b.engine->notifications();
+    NotificationQueue& notes = pair.b.engine->notifications().own();
     for (uint64_t i = 0; i < 200; ++i) {
         REQUIRE(notes.arm(queue, i));
         static_cast<void>(post(pair.a, request(Kind::notify, 0, 0, 0, 5)));

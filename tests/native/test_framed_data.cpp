@@ -87,7 +87,7 @@ TEST_CASE("lane: a notification comes after its data, with the byte count") {
         }
         CHECK(run(pair.a, reach.route, request(Kind::write, 0, 0, 8, UINT32_MAX)) == kOk);
         CHECK(notification(pair.b).value == UINT32_MAX);
-        CHECK_FALSE(pair.b.engine->pop_notification(0, 0, false).has_value());
+        CHECK_FALSE(pair.b.engine->pop_notification(0, 0, 0, false).has_value());
     }
 }
 

@@ -137,7 +137,7 @@ TEST_CASE("fault: cancelled at any moment, the memory comes back and the lane go
             if (posted.what == Posted::What::posted && posted.op->finish(kCancelled)) {
                 CHECK(pair.a.wait(posted.op) == kCancelled);
             }
-            while (pair.b.engine->pop_notification(0, 0, false)) {
+            while (pair.b.engine->pop_notification(0, 0, 0, false)) {
             }
         }
         CHECK(eventually([&] { return reach.local->pins() == 0; }));
@@ -168,7 +168,7 @@ TEST_CASE("fault: a copy that fails, on either side") {
                 CHECK(posted.op->bytes_done() == 0);
                 sim.inject(0, accel::SimFault::copy, 0);
             }
-            CHECK_FALSE(pair.b.engine->pop_notification(0, 0, false).has_value());
+            CHECK_FALSE(pair.b.engine->pop_notification(0, 0, 0, false).has_value());
             CHECK(eventually([&] { return reach.local->pins() == 0; }));
             const Bytes mine = pattern(3 * kBytes, 9);
             pair.a.put(*reach.local, mine);

@@ -102,7 +102,7 @@ TEST_CASE("pressure: credits run out, and come back when notifications are taken
         over.store(true);
         pair.a.engine->wake_waiters();
         CHECK(outcome == kOk);
-        CHECK_FALSE(pair.b.engine->pop_notification(0, 0, false).has_value());
+        CHECK_FALSE(pair.b.engine->pop_notification(0, 0, 0, false).has_value());
     }
 }
 

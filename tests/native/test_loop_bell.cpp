@@ -25,14 +25,14 @@ struct Loop {
     // Until one notification has been announced by its token and taken.
     [[nodiscard]] std::optional<Notification> await_notification() {
         for (const uint64_t limit = soon(); now_ns() < limit;) {
-            if (!engine->notifications().arm(queue, 1)) {
-                return engine->pop_notification(0, 0, false);
+            if (!engine->notifications().own().arm(queue, 1)) {
+                return engine->pop_notification(0, 0, 0, false);
             }
             bell.listen();
             if (readable(bell, kSoon)) {
                 (void)bell.drain();
             }
-            engine->notifications().disarm(*queue, 1);
+            engine->notifications().own().disarm(*queue, 1);
         }
         return std::nullopt;
     }
@@ -95,7 +95,7 @@ TEST_CASE("loop bell: only the first message after listen() is the loop's") {
     note.kind = Kind::notify;
     note.notify = 1;
     REQUIRE(pair.a.wait(post(pair.a, note)) == kOk);
-    REQUIRE(eventually([&] { return !pair.b.engine->notifications().empty(); }));
+    REQUIRE(eventually([&] { return !pair.b.engine->notifications().own().empty(); }));
     (void)loop.bell.drain();
     REQUIRE(pair.a.wait(post(pair.a, note)) == kOk);
     CHECK_FALSE(readable(loop.bell, 20));

@@ -78,7 +78,7 @@ protected:
     }
     void give_credit_back() { credits_.fetch_add(1, std::memory_order_acq_rel); }
     // Announces a write whose bytes went by another way; the credit has been taken.
-    [[nodiscard]] Outcome push_notify(uint32_t value, uint64_t nbytes);
+    [[nodiscard]] Outcome push_notify(int64_t notify, uint64_t nbytes);
     [[nodiscard]] static Outcome check_range(const Request& request, uint8_t right) {
         const Route& route = *request.route;
         if ((route.rights & right) != right) {
@@ -111,7 +111,7 @@ protected:
         return local ? Outcome{} : Outcome{Status::closed, Reason::revoked};
     }
     // The poller's, with the data in place. More notifications than were granted end the lane.
-    void deliver(uint32_t value, uint64_t nbytes);
+    void deliver(int64_t notify, uint64_t nbytes);
     // Noted by the poller, and acted upon by the end of poll().
     void fail(Outcome outcome);
     // What the lane's failure comes to: a stream that ends takes the peer with it.

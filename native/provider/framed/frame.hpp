@@ -4,6 +4,7 @@
 
 #include "memory/copy.hpp"
 #include "memory/share.hpp"
+#include "provider/notify.hpp"
 
 #include <bit>
 #include <cstddef>
@@ -39,8 +40,8 @@ inline constexpr uint8_t kAborted = 4; // the operation ended early: nothing of 
 struct FrameHeader {
     FrameKind kind{};
     uint8_t flags = 0;
-    uint8_t status = 0; // acks, and read_data that fails
-    uint8_t reason = 0;
+    uint8_t status = 0; // answers, and what was aborted; with kNotify the low byte of the queue that is told,
+    uint8_t reason = 0; // and its high one
     uint32_t ticket = 0; // names the operation at its initiator
     uint32_t share_index = 0;
     uint32_t share_generation = 0;
@@ -53,6 +54,13 @@ struct FrameHeader {
     uint32_t page_bytes = 0;
 
     bool has(uint8_t flag) const { return (flags & flag) != 0; }
+    void announce(int64_t what) {
+        flags |= kNotify;
+        notify = value_of(what);
+        status = static_cast<uint8_t>(queue_of(what));
+        reason = static_cast<uint8_t>(queue_of(what) >> 8);
+    }
+    int64_t announced() const { return notify_of(static_cast<uint16_t>(status | reason << 8), notify); }
     ShareId share() const { return {share_index, share_generation}; }
 };
 static_assert(sizeof(FrameHeader) == 64);

@@ -19,8 +19,7 @@ FrameHeader header_of(FrameKind kind, const Request& request, uint32_t ticket) {
     header.offset = request.remote_offset;
     header.arg = request.nbytes;
     if (request.notify >= 0) {
-        header.flags |= kNotify;
-        header.notify = static_cast<uint32_t>(request.notify);
+        header.announce(request.notify);
     }
     return header;
 }
@@ -206,24 +205,23 @@ Posted FramedEndpoint::post_notify(const Request& request) {
     outstanding.credit = true;
     FrameHeader header;
     header.kind = FrameKind::notify;
-    header.flags = kNotify | kLast;
+    header.flags = kLast;
     header.ticket = ticket;
-    header.notify = static_cast<uint32_t>(request.notify);
+    header.announce(request.notify);
     push_small(header);
     pump(kSliceBytes);
     return {Posted::What::posted, {}, std::move(op)};
 }
 
 // For bytes that went another way (shared memory): no answer is needed, the frame itself is the announcement.
-Outcome FramedEndpoint::push_notify(uint32_t value, uint64_t nbytes) {
+Outcome FramedEndpoint::push_notify(int64_t notify, uint64_t nbytes) {
     const std::lock_guard lock(lane_);
     if (!is_open()) {
         return state();
     }
     FrameHeader header;
     header.kind = FrameKind::notify;
-    header.flags = kNotify;
-    header.notify = value;
+    header.announce(notify);
     header.arg = nbytes;
     push_small(header);
     pump(kSliceBytes);

@@ -147,9 +147,12 @@ void Outbound::copy_payload_to_head(Source& source) {
 // The other end must hear of the end of every transfer that it has heard of.
 void Outbound::end(Transfer& transfer, Outcome outcome) {
     FrameHeader header = transfer.header;
-    header.flags = outcome.ok() ? kLast : kLast | kAborted;
-    header.status = static_cast<uint8_t>(outcome.status);
-    header.reason = static_cast<uint8_t>(outcome.reason);
+    header.flags = kLast;
+    if (!outcome.ok()) {
+        header.flags |= kAborted;
+        header.status = static_cast<uint8_t>(outcome.status);
+        header.reason = static_cast<uint8_t>(outcome.reason);
+    }
     if (header.kind == FrameKind::write_pages) {
         header.kind = FrameKind::write;
     }

@@ -139,15 +139,15 @@ void FramedEndpoint::end_write(const FrameHeader& header) {
 // After the data: on this thread the bytes are in place, and whoever pops the notification synchronises with it.
 void FramedEndpoint::announce(const FrameHeader& header) {
     if (header.has(kNotify)) {
-        deliver(header.notify, header.arg);
+        deliver(header.announced(), header.arg);
     }
 }
 
-void FramedEndpoint::deliver(uint32_t value, uint64_t nbytes) {
+void FramedEndpoint::deliver(int64_t notify, uint64_t nbytes) {
     if (undelivered_credits_.fetch_sub(1, std::memory_order_acq_rel) <= 0) {
         return fail({Status::protocol, Reason::no_credit}); // more than it was granted
     }
-    engine_.notify({peer_->id(), value, nbytes, shared_from_this()});
+    engine_.notify(queue_of(notify), {peer_->id(), value_of(notify), nbytes, shared_from_this()});
 }
 
 void FramedEndpoint::on_notify(const FrameHeader& header) {

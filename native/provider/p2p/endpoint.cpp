@@ -129,7 +129,7 @@ Posted P2pEndpoint::queue_copy(CopyQueue& queue, const Request& request, Pin<Reg
         } else if (queue.size() >= kMaxCopies) {
             refused = {Status::would_block, Reason::window_full};
         } else if (notifies) {
-            copy.ticket = outbox_->take(queue.ring(), static_cast<uint32_t>(request.notify), request.nbytes);
+            copy.ticket = outbox_->take(queue.ring(), request.notify, request.nbytes);
             refused = copy.ticket.slot == nullptr ? Outcome{Status::would_block, Reason::no_credit} : Outcome{};
         }
         if (refused.ok() && request.after_stream) {
@@ -173,7 +173,7 @@ bool P2pEndpoint::poll() {
     }
     // What a peer that died or left has announced before is delivered as long as the lane is open.
     if (started() && is_open()) {
-        did |= inbox_.drain([this](uint32_t value, uint64_t nbytes) { deliver(value, nbytes); }) != 0;
+        did |= inbox_.drain([this](int64_t notify, uint64_t nbytes) { deliver(notify, nbytes); }) != 0;
     }
     return did;
 }

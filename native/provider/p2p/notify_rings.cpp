@@ -74,7 +74,7 @@ NotifyOutbox::NotifyOutbox(Accelerators& accelerators, int fd)
       registration_(std::make_unique<HostRegistration>(accelerators.in_use(), &memory_->page(), sizeof(NotifyPage),
                                                        true, memory_)) {}
 
-NotifyOutbox::Ticket NotifyOutbox::take(uint32_t ring, uint32_t value, uint64_t nbytes) {
+NotifyOutbox::Ticket NotifyOutbox::take(uint32_t ring, int64_t notify, uint64_t nbytes) {
     NotifyPage& page = memory_->page();
     uint32_t used = page.used.load(std::memory_order_relaxed);
     while (used <= ring && !page.used.compare_exchange_weak(used, ring + 1, std::memory_order_seq_cst)) {
@@ -86,8 +86,8 @@ NotifyOutbox::Ticket NotifyOutbox::take(uint32_t ring, uint32_t value, uint64_t 
     }
     ++tails_[ring];
     NotifySlot& slot = page.rings[ring][tail % kSlots];
-    slot.value = value;
-    slot.nbytes = nbytes;
+    slot.value = value_of(notify);
+    slot.nbytes = uint64_t{queue_of(notify)} << kLengthBits | nbytes;
     return {&slot, static_cast<uint32_t>(tail / kSlots + 1)};
 }
 

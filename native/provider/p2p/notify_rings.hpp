@@ -6,6 +6,7 @@
 #include "accel/driver.hpp"
 #include "memory/accelerators.hpp"
 #include "memory/descriptor.hpp"
+#include "provider/notify.hpp"
 
 #include <atomic>
 #include <cstddef>
@@ -21,7 +22,7 @@ inline constexpr uint32_t kSlots = 512;
 struct NotifySlot {
     std::atomic<uint32_t> ready; // the lap in which it counts; the first is 1
     uint32_t value;
-    uint64_t nbytes; // kNothing: nothing is announced
+    uint64_t nbytes; // and above kLengthBits which queue is told; kNothing: nothing is announced
 };
 struct NotifyPage {
     alignas(64) std::atomic<uint32_t> used;          // rings of which the first slot was ever taken; the peer's
@@ -29,6 +30,7 @@ struct NotifyPage {
     alignas(4096) NotifySlot rings[kRings][kSlots];
 };
 inline constexpr uint64_t kNothing = UINT64_MAX;
+inline constexpr unsigned kLengthBits = 48; // more than any memory has bytes
 
 // Either side's mapping.
 class NotifyMemory {
@@ -54,7 +56,7 @@ class NotifyInbox {
 public:
     [[nodiscard]] int fd() const { return memory_.fd(); }
     [[nodiscard]] bool any() const;
-    // Hands what has arrived to `deliver(value, nbytes)`; how many.
+    // Hands what has arrived to `deliver(notify, nbytes)`; how many.
     template <class F> uint32_t drain(F&& deliver) {
         uint32_t count = 0;
         const uint32_t used = rings_in_use();
@@ -65,7 +67,8 @@ public:
                 memory_.page().heads[ring].store(heads_[ring].fetch_add(1, std::memory_order_relaxed) + 1,
                                                  std::memory_order_release);
                 if (nbytes != kNothing) {
-                    deliver(value, nbytes);
+                    deliver(notify_of(static_cast<uint16_t>(nbytes >> kLengthBits), value),
+                            nbytes & ((uint64_t{1} << kLengthBits) - 1));
                 }
                 if (++count == kSlots) { // others have their turn
                     return count;
@@ -97,7 +100,7 @@ public:
         void skip() const;
     };
     // No slot: the ring is full, because the peer takes nothing out.
-    [[nodiscard]] Ticket take(uint32_t ring, uint32_t value, uint64_t nbytes);
+    [[nodiscard]] Ticket take(uint32_t ring, int64_t notify, uint64_t nbytes);
 
 private:
     const std::shared_ptr<NotifyMemory> memory_;

@@ -82,7 +82,7 @@ Posted ShmEndpoint::post_mapped(const Request& request) {
             return {Posted::What::failed, living};
         }
         const Outcome outcome =
-            request.notify >= 0 ? push_notify(static_cast<uint32_t>(request.notify), request.nbytes) : Outcome{};
+            request.notify >= 0 ? push_notify(request.notify, request.nbytes) : Outcome{};
         return {outcome.ok() ? Posted::What::done : Posted::What::failed, outcome};
     }
     return enqueue(std::move(copy), engine().operations().create(request.deadline_ns, request.started_ns));
@@ -185,7 +185,7 @@ void ShmEndpoint::finish(MappedCopy& copy, Outcome outcome) {
     const bool still_wanted = !copy.op->done();
     if (copy.notify() >= 0) {
         if (outcome.ok() && still_wanted) {
-            outcome = push_notify(static_cast<uint32_t>(copy.notify()), copy.nbytes());
+            outcome = push_notify(copy.notify(), copy.nbytes());
         } else {
             give_credit_back();
         }

@@ -102,9 +102,9 @@ bool VerbsEndpoint::post_chain(uint32_t index, Queue& queue) {
         if (nbytes <= queue.pair->max_inline() && transfer.local->is_host()) {
             last.send_flags |= IBV_SEND_INLINE;
         }
-        if (transfer.notify >= 0 && first && transfer.all_posted) {
+        if (goes_as_immediate(transfer.notify) && first && transfer.all_posted) {
             last.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-            last.imm_data = htonl(static_cast<uint32_t>(transfer.notify));
+            last.imm_data = htonl(value_of(transfer.notify));
             transfer.notify = -1;
         }
     }
@@ -145,7 +145,8 @@ bool VerbsEndpoint::post_marks(uint32_t index) {
     Transfer& transfer = transfers_[index];
     Mark mark;
     mark.nbytes = transfer.nbytes;
-    mark.value = static_cast<uint32_t>(transfer.notify);
+    mark.value = value_of(transfer.notify);
+    mark.queue = queue_of(transfer.notify);
     mark.parts = static_cast<uint32_t>(std::popcount(transfer.queues_used));
     if (!transfer.marked) {
         transfer.marked = true;

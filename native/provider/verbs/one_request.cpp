@@ -11,7 +11,7 @@ namespace zerohop::verbs {
 
 bool VerbsEndpoint::fits_one_request(const Request& request, const Queue& queue) {
     return !request.pages && request.nbytes <= queue.domain->max_piece() &&
-           (request.notify < 0 || request.kind == Kind::write);
+           (request.notify < 0 || (request.kind == Kind::write && goes_as_immediate(request.notify)));
 }
 
 // Room for its completion has been taken.
@@ -40,7 +40,7 @@ void VerbsEndpoint::post_one(Transfer& transfer, uint32_t index, const Request& 
         }
         if (operation.notify >= 0) {
             request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-            request.imm_data = htonl(static_cast<uint32_t>(operation.notify));
+            request.imm_data = htonl(value_of(operation.notify));
         }
     } else {
         const bool swap = operation.kind == Kind::compare_swap;

@@ -80,7 +80,7 @@ bool VerbsEndpoint::on_mark(SegmentKind kind, const std::byte* body, uint32_t nb
     }
     parts_.erase(key);
     if (kind == SegmentKind::notify) {
-        deliver(mark.value, mark.nbytes);
+        deliver(notify_of(mark.queue, mark.value), mark.nbytes);
         return true;
     }
     const std::lock_guard lock(lane());

@@ -17,6 +17,11 @@ namespace zerohop::verbs {
 inline constexpr size_t kMaxRails = 8;
 inline constexpr size_t kMaxQueues = 32;
 
+// Immediate data have 32 bits: what goes to another queue than the Context's own takes a mark.
+inline constexpr bool goes_as_immediate(int64_t notify) {
+    return notify >= 0 && queue_of(notify) == 0;
+}
+
 struct alignas(64) Transfer {
     bool used = false;
     bool is_one = false; // all of it is one request, which goes by the transfer's own index and generation

@@ -1,0 +1,107 @@
+"""What one owner posts through a Context that it shares with others: a Transport, for example."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from ._native import Group, NativeError, Reason, Status
+from .deferred import Deferred
+from .errors import ZerohopError, again, from_native
+
+if TYPE_CHECKING:
+    from .connection import Connection
+    from .context import Context
+    from .operation import Operation
+    from .remote_buffer import RemoteBuffer
+
+QUEUE_SHIFT: Final = 32
+
+
+class Scope:
+    """Operations with one peer that end together, and a queue of notifications of its own.
+
+    Attributes:
+        group: what the engine knows its operations by.
+        number: of the queue of this Context that the peer notifies.
+    """
+
+    def __init__(self, context: Context) -> None:
+        """Raises RegistrationFailed where too many queues are open, Closed where the Context is."""
+        self.context = context
+        try:
+            self.group = Group(context._engine)
+            self.number: int = context._engine.open_queue()
+        except NativeError as error:
+            context._check_open()
+            raise from_native(*error.args) from None
+        self._ended: ZerohopError | None = None
+        # Of the peer, once there is one.
+        self._connection: Connection | None = None
+        self._peer_queue = 0
+        # What the control thread has still to post.
+        self._deferred: weakref.WeakSet[Deferred[Any]] = weakref.WeakSet()
+
+    @property
+    def connection(self) -> Connection | None:
+        """To the peer; None while there is none."""
+        return self._connection
+
+    @property
+    def ended(self) -> ZerohopError | None:
+        """Why nothing is posted any more; None: it is."""
+        return self._ended
+
+    @property
+    def peer_queue(self) -> int:
+        """Number of the peer's queue that writes notify."""
+        return self._peer_queue
+
+    def meet(self, connection: Connection, queue: int) -> None:
+        """This is the peer, and which of its queues writes notify."""
+        self._connection, self._peer_queue = connection, queue
+
+    def check(self) -> None:
+        """Raise why nothing can be posted any more."""
+        if self._ended is not None:
+            raise again(self._ended)
+
+    def check_owner(self, remote: RemoteBuffer) -> None:
+        """ValueError unless the handle is the peer's."""
+        connection = self._connection
+        if connection is not None and remote.owner != connection.peer:
+            raise ValueError(f"the handle is of Context {remote.owner[:12]}, not of the peer {connection.peer[:12]}")
+
+    def announce(self, value: int) -> int:
+        """What the engine is told that the peer is to be told."""
+        return value | self._peer_queue << QUEUE_SHIFT
+
+    def note(self, operation: Operation[Any]) -> None:
+        """It has just begun, and ends with the others."""
+        if isinstance(operation, Deferred):
+            self._deferred.add(operation)
+            if self._ended is not None:
+                operation.fail(again(self._ended))
+
+    def end(self, error: ZerohopError, status: Status, reason: Reason) -> None:
+        """All that is under way ends, and all that begins from now on. Any thread; the first call counts.
+
+        Notifications that have come can still be taken, until `close`.
+        """
+        if self._ended is None:
+            self._ended = error
+            self.group.end(status, reason)
+            for operation in list(self._deferred):
+                operation.fail(again(error))
+            self._of_queue("end_queue")
+
+    def close(self) -> None:
+        """After the end: no notification can be taken any more."""
+        self._of_queue("close_queue")
+
+    def _of_queue(self, what: str) -> None:
+        try:
+            getattr(self.context._engine, what)(self.number)
+        except NativeError:
+            # The Context is closed, and its engine with all queues.
+            pass

@@ -1,0 +1,500 @@
+"""The face of point-to-point futures: two Transports, joined, write into each other's memory and hear of it.
+
+The idea is torchcomms' RdmaTransport: `bind` on both sides, each told the other's URL, then one-sided writes and reads
+that are futures, and `wait_for_write` at the target. What is added to a Context: a peer of its own, its own
+notifications, and an end of its own, which takes all that is pending with it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+
+from . import address, transfer
+from ._native import Reason, Status
+from .deferred import defer
+from .errors import Closed, PeerLost, ZerohopError, again
+from .in_flight import InFlight
+from .lifecycle import Owner
+from .notification import NotificationWait
+from .operation import Finished, Operation
+from .scope import Scope
+from .services import Refusal
+from .timeouts import nanoseconds_of, seconds_of
+from .transport_setup import device_name, open_context, why_unsupported
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from .connection import Connection
+    from .context import Context
+    from .memory import Memory, Rights
+    from .notification import Notification
+    from .remote_buffer import RemoteBuffer
+    from .streams import Stream
+    from .transfer import Local
+
+_SERVICE: Final = "transport"
+_PARAMETER: Final = "transport"
+_ID_BYTES: Final = 16
+_Id = Annotated[bytes, msgspec.Meta(min_length=_ID_BYTES, max_length=_ID_BYTES)]
+_Queue = Annotated[int, msgspec.Meta(ge=1, lt=1 << 16)]
+
+
+class _Join(msgspec.Struct, tag="join"):
+    """To the Context of a Transport that is to be joined: who asks, and which queue it is to notify."""
+
+    to: _Id
+    me: _Id
+    queue: _Queue
+
+
+class _Leave(msgspec.Struct, tag="leave"):
+    """The sender's Transport is closed."""
+
+    to: _Id
+    me: _Id
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(_Join | _Leave).decode
+_decode_queue: Final = msgspec.msgpack.Decoder(_Queue).decode
+
+
+class Transport(Owner):
+    """One end of a pair. Thread-safe; usable with and without asyncio; a context manager that closes itself.
+
+    Both sides `bind`, tell each other the URL, and `connect`; one side's `connect` is enough. Memory is registered with
+    `register`, and a handle of it, ``memory.share("rw")``, goes to the peer in any way. Any provider and any memory of
+    the Context may be used, whatever ``device`` says.
+
+    Once it is broken, because the peer is gone or closed its end, or because of `abort` or `close`, all that was
+    pending has ended, and every call raises why, at once.
+
+    Attributes:
+        context: the Context that it uses.
+        device: where its memory mostly is: ``"host"``, ``"cuda:0"``, ``"sim:0"``, ...
+    """
+
+    def __init__(
+        self, device: object = "host", *, context: Context | None = None, timeout: float | None = None, **settings: Any
+    ) -> None:
+        """Opens a Context of its own unless one is given, which several Transports may share.
+
+        Args:
+            device: a device's name, the number of a CUDA device, or a ``torch.device``.
+            context: what to use; it is not closed with the Transport.
+            timeout: seconds for each operation unless it says otherwise, ``math.inf`` for none; None: the Context's.
+            settings: of the Context that is opened, such as ``providers`` or ``secret``.
+
+        Raises:
+            ValueError: no such device; `why_unsupported` says why. Settings beside a Context.
+            TypeError: not a device.
+            Closed: the Context is closed.
+            Unsupported, RegistrationFailed: as Context has them.
+        """
+        self.device = device_name(device)
+        if context is not None and settings:
+            raise ValueError(f"{', '.join(settings)}: settings of a Context, beside one that is open already")
+        self._owned = context is None
+        self.context = context if context is not None else open_context(self.device, settings)
+        try:
+            self.context._check_open()
+            self.context._registry.device_index(self.device)
+            self._timeout_s = timeout if timeout is None else seconds_of(timeout)
+            self._timeout_ns = self.context._timeout_ns if timeout is None else nanoseconds_of(timeout)
+            self._scope = Scope(self.context)
+        except BaseException:
+            if self._owned:
+                self.context.close()
+            raise
+        self._id = os.urandom(_ID_BYTES)
+        # What follows is changed on the control thread, or under the lock; which Transport is the peer, or is to be.
+        self._lock = threading.Lock()
+        self._peer = b""
+        self._wanted = b""
+        self._bound = False
+        self.context._owners[self._id] = self
+
+    # Setting up
+
+    @staticmethod
+    def supported(device: object = "host", **settings: Any) -> bool:
+        """Whether a Transport on that device can be made on this machine, with those settings of a Context."""
+        return not why_unsupported(device, settings)
+
+    @staticmethod
+    def why_unsupported(device: object = "host", **settings: Any) -> str:
+        """Why not, and what to do about it; empty where it is. Finds out by opening a Context.
+
+        Raises:
+            TypeError: not a device.
+        """
+        return why_unsupported(device, settings)
+
+    def bind(self) -> str:
+        """The URL for the peer's `connect`. From now on a peer may join; the first one that does is the only one.
+
+        Raises:
+            Closed, PeerLost: the Transport is broken.
+        """
+        self._check()
+        context = self.context
+        with self._lock:
+            if not self._bound:
+                context._services[_SERVICE] = _called
+                self._bound = True
+        separator = "&" if "?" in context.url else "?"
+        return f"{context.url}{separator}{_PARAMETER}={self._id.hex()}"
+
+    def connect(self, url: str, *, timeout: float | None = None) -> Operation[Transport]:
+        """Join the Transport whose `bind` gave the URL; value: this one. Where it has joined this one, at once.
+
+        Args:
+            url: of the peer's `bind`.
+            timeout: seconds; None: the Transport's.
+
+        Raises:
+            ValueError: not such a URL, or this Transport is connected to another peer, or is connecting to one.
+            Closed, PeerLost: the Transport is broken. From the Operation: PeerLost (no such Transport any more, or
+                nobody is there), AccessDenied (it is connected to another, or wants a secret), DeadlineExceeded (no
+                answer); others as for ``Context.connect``.
+        """
+        where, peer = _parse(url)
+        self._check()
+        self.bind()
+        with self._lock:
+            taken = self._peer or self._wanted
+            if taken and taken != peer:
+                raise ValueError(
+                    "this Transport is connected to another peer, or about to be, and has but one. Fix: make a second one"
+                )
+            if self._peer:
+                return Finished(self.context, "connect", None, 0, self, 0)
+            self._wanted = peer
+
+        async def work() -> Transport:
+            try:
+                await self._join(where, peer)
+            finally:
+                with self._lock:
+                    self._wanted = b""
+            return self
+
+        operation: Operation[Transport] = defer(self.context, "connect", 0, self._deadline(timeout), work, None)
+        self._scope.note(operation)
+        return operation
+
+    def connected(self) -> bool:
+        """Whether both sides know of each other, and neither is known to be gone."""
+        return bool(self._peer) and self._scope.ended is None and not self.context._forked
+
+    @property
+    def peer(self) -> str:
+        """Id of the peer's Context; empty before there is one."""
+        connection = self._scope.connection
+        return "" if connection is None else connection.peer
+
+    def register(self, x: Any, rights: Rights | None = None) -> Memory:
+        """``Context.register``: the Memory of a tensor, an array or a raw ``(pointer, nbytes, device)``."""
+        self._check()
+        memory: Memory = self.context.register(x, rights)
+        return memory
+
+    # Transfers
+
+    if TYPE_CHECKING:
+
+        def write(
+            self,
+            view: Local,
+            remote: RemoteBuffer,
+            *,
+            notify: int | None = None,
+            timeout: float | None = None,
+            stream: Stream | None = None,
+        ) -> Operation[int]:
+            """Write all of ``view`` into the begin of ``remote``; value: bytes moved. Native (native/bind/writer.cpp).
+
+            Done, arguments and errors as for ``Context.write``, but that ``remote`` may be longer, and ``notify`` goes
+            to the peer's `wait_for_write`. A ``remote`` that is shorter is a ValueError, with nothing posted.
+            """
+
+    def read(
+        self,
+        view: Local,
+        remote: RemoteBuffer,
+        *,
+        timeout: float | None = None,
+        stream: Stream | None = None,
+    ) -> Operation[int]:
+        """Fill all of ``view`` from the begin of ``remote``; value: bytes moved. Errors as for `write`.
+
+        Raises:
+            ValueError: ``remote`` is shorter; ``view`` is read-only; the handle is not the peer's.
+        """
+        return self._transfer("read", view, remote, None, timeout, stream)
+
+    def wait_for_write(self, timeout: float | None = None) -> Operation[Notification]:
+        """The next write of the peer's with ``notify``, which may have come already; value: its Notification.
+
+        It is there when its bytes are. Each such write ends one wait; their order is that of arrival.
+
+        Args:
+            timeout: seconds; None: no limit.
+
+        Raises:
+            Closed, PeerLost: the Transport is broken, and all that had arrived before was taken. From the Operation,
+                too, where it breaks meanwhile; DeadlineExceeded.
+        """
+        self.context._check_process()
+        self.context._check_open()
+        deadline = 0 if timeout is None else self.context._deadline(timeout)
+        wait = NotificationWait(self.context, deadline, self._scope)
+        if self._scope.ended is not None and wait.done():
+            error = wait.exception()
+            if error is not None:
+                raise error
+        return wait
+
+    def flush(self, *, timeout: float | None = None) -> Operation[int]:
+        """Done when all that was posted before is visible at the peer; value: 0."""
+        self._check()
+        connection = self._scope.connection
+        if connection is None:
+            raise self._not_connected()
+        operation = connection.flush(timeout=self._timeout(timeout))
+        self._scope.note(operation)
+        return operation
+
+    # The end
+
+    def abort(self) -> None:
+        """End all that is pending with Closed, and have every later call raise that; returns at once. Idempotent.
+
+        Buffers of what was in flight stay pinned until nothing can touch them. The peer's end breaks, too.
+        """
+        self._end(Closed("this Transport was aborted"), 0)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """The same in good order: what has ended is visible at the peer, and announced there, before that is told.
+
+        A Context of its own is closed. Idempotent.
+
+        Args:
+            timeout: seconds that this takes at most.
+
+        Raises:
+            ValueError, TypeError: ``timeout`` is negative, NaN or no number; the Transport stays open.
+        """
+        deadline = time.monotonic() + seconds_of(timeout)
+        self._end(Closed("this Transport is closed"), timeout)
+        if self._owned:
+            self.context.close(max(0.0, deadline - time.monotonic()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        import asyncio
+
+        # A Context of its own may wait for peers, and the loop has other things to do.
+        await asyncio.to_thread(self.close)
+
+    def __del__(self) -> None:
+        # __init__ may not have come far.
+        if not hasattr(self, "_bound") or self.context._forked:
+            return
+        self._end(Closed("this Transport was dropped"), 0)
+        if self._owned and not self.context._gone:
+            # This may be any thread, also one that closing waits for.
+            threading.Thread(target=self.context.close, args=(0,), daemon=True).start()
+
+    def __repr__(self) -> str:
+        ended = self._scope.ended
+        state = str(ended) if ended is not None else "connected" if self._peer else "not connected"
+        return f"<Transport on {self.device}, {state}>"
+
+    # For the rest of the module
+
+    def _check(self) -> None:
+        self.context._check_process()
+        self._scope.check()
+        self.context._check_open()
+
+    def _not_connected(self) -> ZerohopError:
+        return PeerLost("this Transport has no peer yet", fix="connect() first, or wait until the peer has")
+
+    def _timeout(self, timeout: float | None) -> float | None:
+        return self._timeout_s if timeout is None else timeout
+
+    def _deadline(self, timeout: float | None) -> int:
+        return self.context._deadline(self._timeout(timeout))
+
+    def _transfer(
+        self,
+        kind: str,
+        view: Local,
+        remote: RemoteBuffer,
+        notify: int | None,
+        timeout: float | None,
+        stream: Stream | None,
+    ) -> Operation[int]:
+        self._check()
+        if self._scope.connection is None:
+            raise self._not_connected()
+        view = self.context._view(view)
+        transfer.check_remote(remote)
+        if remote.nbytes > view.nbytes:
+            remote = remote[: view.nbytes]
+        return transfer.transfer(
+            self.context, kind, view, remote, notify, self._timeout(timeout), stream=stream, scope=self._scope
+        )
+
+    async def _join(self, where: address.Address, peer: bytes) -> None:
+        """On the control thread."""
+        connection = await self.context._peers.connect(where)
+        session = connection._session
+        if self._peer:
+            return  # it has joined us meanwhile
+        if session is None:
+            raise PeerLost("the peer is gone", peer=connection.peer)
+        join = _Join(to=peer, me=self._id, queue=self._scope.number)
+        queue = _decode_queue(await session.calls.ask(_SERVICE, _encode(join)))
+        with self._lock:
+            if not self._peer:
+                self._meet(connection, peer, queue)
+
+    def _meet(self, connection: Connection, peer: bytes, queue: int) -> None:
+        """On the control thread: that is the peer."""
+        # Of a Context that talks to itself, the end that its transfers use.
+        connection = self.context._peers.connected.get(connection.peer, connection)
+        self._scope.meet(connection, queue)
+        self._peer = peer
+        self._begin_posting(
+            self.context._engine,
+            InFlight,
+            Finished,
+            _write,
+            self._timeout_ns,
+            self.context,
+            connection,
+            queue,
+            self._scope.group,
+        )
+        if self._scope.ended is not None:
+            self._stop_posting()
+
+    def _joined(self, connection: Connection, join: _Join) -> int:
+        """On the control thread: a peer wants to; the number of the queue that it is to notify."""
+        if self._scope.ended is not None or not self._bound:
+            raise Refusal(Status.PEER_LOST, "there is no such Transport any more", Reason.PEER_CLOSED)
+        with self._lock:
+            taken = self._peer or self._wanted
+            if taken and taken != join.me:
+                raise Refusal(Status.ACCESS_DENIED, "that Transport is connected to another, or about to be")
+            if not self._peer:
+                self._meet(connection, join.me, join.queue)
+        return self._scope.number
+
+    def _left(self, peer: bytes) -> None:
+        """On the control thread: the peer has closed its end."""
+        connection = self._scope.connection
+        if connection is not None and peer == self._peer:
+            # What it has announced may be under way still, on a lane that is read when somebody looks.
+            self.context._engine.catch_up(connection._native_id)
+            error = PeerLost("the peer closed its Transport", peer=self.peer)
+            self._break(error, Status.PEER_LOST, Reason.PEER_CLOSED)
+
+    def _connection_lost(self, connection: Connection, error: ZerohopError) -> None:
+        known = self._scope.connection
+        if known is not None and known.peer == connection.peer:
+            closed = isinstance(error, Closed)
+            status = Status.CLOSED if closed else Status.PEER_LOST
+            self._break(again(error), status, Reason.OWNER_CLOSED if closed else Reason.PEER_CLOSED)
+
+    def _break(self, error: ZerohopError, status: Status, reason: Reason) -> None:
+        self._stop_posting()
+        self._scope.end(error, status, reason)
+
+    def _end(self, error: Closed, flush_s: float) -> None:
+        """From this side; first waiting, so long at most, until what has ended is visible at the peer."""
+        context, connection = self.context, self._scope.connection
+        if self._scope.ended is None:
+            self._break(error, Status.CLOSED, Reason.OWNER_CLOSED)
+            if connection is not None and not context._forked and not context._closed:
+                if flush_s:
+                    try:
+                        connection.flush(timeout=flush_s).result()
+                    except ZerohopError:
+                        # Whoever is to be told may be gone, or stand still.
+                        pass
+                context._control.call(_tell, connection, _encode(_Leave(to=self._peer, me=self._id)))
+        self._scope.close()
+
+
+def _write(
+    self: Transport,
+    view: Local,
+    remote: RemoteBuffer,
+    *,
+    notify: int | None = None,
+    timeout: float | None = None,
+    stream: Stream | None = None,
+) -> Operation[int]:
+    """Transport.write, where its native part posted nothing."""
+    return self._transfer("write", view, remote, notify, timeout, stream)
+
+
+def _tell(connection: Connection, body: bytes) -> None:
+    """On the control thread."""
+    if connection._session is not None:
+        connection._session.calls.tell(_SERVICE, body)
+
+
+def _called(context: Context, connection: Connection, body: bytes) -> bytes:
+    """On the control thread: what a peer's Transport says to one of these."""
+    try:
+        message = _decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError):
+        raise Refusal(Status.UNSUPPORTED, "that is not what a Transport says") from None
+    transport = context._owners.get(message.to)
+    if not isinstance(transport, Transport):
+        transport = None
+    if isinstance(message, _Leave):
+        if transport is not None:
+            transport._left(message.me)
+        return b""
+    if transport is None:
+        raise Refusal(Status.PEER_LOST, "there is no such Transport any more", Reason.PEER_CLOSED)
+    return _encode(transport._joined(connection, message))
+
+
+def _parse(url: str) -> tuple[address.Address, bytes]:
+    """Where the Context of a Transport is, and which of its Transports that is."""
+    where = address.parse(url)
+    told = dict(parse_qsl(urlsplit(url).query)).get(_PARAMETER, "")
+    try:
+        peer = bytes.fromhex(told)
+    except ValueError:
+        peer = b""
+    if len(peer) != _ID_BYTES:
+        raise ValueError(f"{url!r} names no Transport. Fix: pass what the peer's bind() gave")
+    return where, peer
