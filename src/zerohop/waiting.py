@@ -43,17 +43,20 @@ class All(Generic[T]):
             ZerohopError: the first, in their order, of those that failed; all have ended.
         """
         deadline = 0 if timeout is None else deadline_after(timeout)
-        values, failure = [], None
+        values, failed = [], None
         for operation in self.operations:
             left = max(0, deadline - time.monotonic_ns()) / 1e9 if deadline else None
             try:
                 values.append(operation.result(left))
-            except Exception as error:
+            except Exception:
+                # Its own failure, or that of the wait: then the others are not waited for.
                 if not operation.done():
                     raise
-                failure = failure or error
-        if failure is not None:
-            raise failure
+                failed = failed or operation
+        if failed is not None:
+            failed.result(0)
+            # It ended well just when the wait for it was given up.
+            return [operation.result(0) for operation in self.operations]
         return values
 
     def cancel(self) -> bool:

@@ -4,8 +4,10 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -66,7 +68,7 @@ struct Queue {
         PeerCopy copy;
         copy.nbytes = nbytes;
         const accel::CopySegment segment{++posted, 0, nbytes};
-        if (queue->gathers(nbytes)) {
+        if (queue->gathers(nbytes, now)) {
             queue->hold(std::move(copy), segment, now);
         } else {
             queue->issue();
@@ -159,6 +161,56 @@ TEST_CASE("copy queue: large ones go at once, behind what is held; no stream has
     plain.post_many(3);
     CHECK(plain.stream->commands == Sizes{1, 1, 1});
     CHECK(plain.queue->gathered() == 0);
+}
+
+TEST_CASE("copy queue: what was issued so long ago that it is over, as far as can be told, holds up nothing") {
+    Queue q;
+    q.post();
+    q.post(100, kStart + kLong); // nobody has looked since
+    CHECK(q.stream->commands == Sizes{1, 1});
+    q.post(100, kStart + kLong);
+    CHECK(q.stream->commands == Sizes{1, 1});
+    q.post(100, kStart + 3 * kLong); // what is held keeps its place
+    q.queue->issue_when_due(kStart + 3 * kLong, false);
+    CHECK(q.stream->commands == Sizes{1, 1, 2});
+}
+
+TEST_CASE("copy queue: only who waited learns how long copies take") {
+    constexpr uint64_t kLarge = 64ULL << 20;
+    Queue q;
+    const auto expected = [&] {
+        q.stream->events.clear();
+        q.post(kLarge, now_ns());
+        const uint64_t until = q.queue->expected_ns() - now_ns();
+        q.stream->events.back()->ended = true;
+        (void)q.reap();
+        return until;
+    };
+    const uint64_t at_first = expected();
+    for (int round = 0; round < 30; ++round) {
+        for (int i = 0; i < 4; ++i) {
+            q.post(kLarge, now_ns());
+        }
+        for (const auto& event : q.stream->events) {
+            event->ended = true;
+        }
+        std::this_thread::sleep_for(std::chrono::microseconds(200)); // with something else
+        CHECK(q.reap() == 4);
+    }
+    CHECK(expected() > at_first / 2);
+}
+
+TEST_CASE("copy queue: the end of a copy is expected from when the one before it ended, whatever was thought before") {
+    constexpr uint64_t kLarge = 3ULL << 20; // tells no rate
+    Queue q;
+    for (int i = 0; i < 1000; ++i) {
+        q.post(kLarge, now_ns());
+    }
+    for (int i = 0; i < 999; ++i) {
+        q.stream->events[static_cast<size_t>(i)]->ended = true;
+    }
+    CHECK(q.reap() == 999);
+    CHECK(q.queue->expected_ns() < now_ns() + kMillisecond);
 }
 
 TEST_CASE("copy queue: what is held when a lane closes is never issued") {

@@ -14,6 +14,9 @@ namespace zerohop::accel::gpu {
 namespace {
 
 constexpr unsigned kNonBlocking = 1;
+// The driver takes the greatest that it has instead. A kernel of ours is short, and what waits for it is another
+// process: it is not to stand in line behind what the user's own kernels have still to begin.
+constexpr int kGreatestPriority = -1000;
 constexpr unsigned kNoTiming = 2;
 constexpr unsigned kGreaterOrEqual = 0;
 // The stream tells of so many commands, or bytes, at once, unless somebody looks for one before: to tell takes a device
@@ -77,7 +80,7 @@ Outcome StreamState::open() {
     }
     GpuResult result = api.event_create(&event_, kNoTiming);
     if (result == 0) {
-        result = api.stream_create(&stream_, kNonBlocking, 0);
+        result = api.stream_create(&stream_, kNonBlocking, kGreatestPriority);
     }
     if (result != 0) {
         return outcome_of(result);

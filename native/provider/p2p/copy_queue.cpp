@@ -1,17 +1,15 @@
 #include "provider/p2p/copy_queue.hpp"
 
 #include "engine/clock.hpp"
-#include "provider/provider.hpp"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 namespace zerohop::p2p {
 
 namespace {
 
-// So many are held at most: to launch them takes three microseconds, which is little for each of them then.
-constexpr size_t kMostHeld = 64;
 // So many commands are enough to keep a device busy while somebody waits.
 constexpr size_t kEnough = 2;
 // So long is held what nobody waits for: whoever posts one after the other fills a command sooner.
@@ -27,9 +25,9 @@ void CopyQueue::push(PeerCopy copy, uint64_t now) {
 void CopyQueue::hold(PeerCopy copy, const accel::CopySegment& segment, uint64_t now) {
     copy.last = false;
     add(std::move(copy), now, held_.empty() ? CopyRates::kFixedNs : 0);
-    held_.push_back(segment);
+    held_.push_back(segment); // there is room
     if (held_.size() == 1) {
-        due_ns_.store(now + kHeldNs, std::memory_order_relaxed);
+        due_ns_.store(now + kHeldNs, std::memory_order_seq_cst); // before it is looked who sleeps for too long
     } else if (held_.size() == kMostHeld) {
         issue();
     }
@@ -39,7 +37,12 @@ void CopyQueue::issue() {
     if (held_.empty()) {
         return;
     }
-    const std::shared_ptr<accel::Event> event = stream_->copy_many(held_);
+    std::shared_ptr<accel::Event> event;
+    try {
+        event = stream_->copy_many(held_);
+    } catch (const std::bad_alloc&) { // they stay, and whoever looks next tries again
+        return;
+    }
     std::for_each(copies_.end() - static_cast<ptrdiff_t>(held_.size()), copies_.end(),
                   [&](PeerCopy& copy) { copy.event = event; });
     copies_.back().last = true;
@@ -66,11 +69,11 @@ void CopyQueue::drop_held(std::vector<PeerCopy>& dropped) {
 }
 
 void CopyQueue::add(PeerCopy copy, uint64_t now, uint64_t fixed_ns) {
-    copy.began_ns = std::max(now, free_ns_);
-    copy.expected_ns = copy.began_ns + fixed_ns + rates_.needs_ns(copy.form, copy.nbytes);
-    free_ns_ = copy.expected_ns;
+    copy.began_ns = now;
+    copy.needs_ns = fixed_ns + rates_.needs_ns(copy.form, copy.nbytes);
+    busy_until_ns_ = std::max(busy_until_ns_, now) + copy.needs_ns;
     if (copies_.empty()) {
-        expected_ns_.store(copy.expected_ns, std::memory_order_relaxed);
+        expected_ns_.store(now + copy.needs_ns, std::memory_order_relaxed);
     }
     announced_.fetch_add(copy.ticket.slot != nullptr ? 1 : 0, std::memory_order_relaxed);
     copies_.push_back(std::move(copy));
@@ -80,25 +83,28 @@ void CopyQueue::add(PeerCopy copy, uint64_t now, uint64_t fixed_ns) {
 void CopyQueue::reap(std::vector<PeerCopy>& ended, bool attended) {
     uint64_t now = 0;
     while (!copies_.empty() && copies_.front().event && copies_.front().event->query() != accel::EventState::pending) {
-        if (now == 0) {
+        if (now == 0) { // of those behind it, that have ended too, nobody knows when they began
             now = now_ns();
+            learn(copies_.front(), now);
         }
-        learn(copies_.front(), now, attended);
         announced_.fetch_sub(copies_.front().ticket.slot != nullptr ? 1 : 0, std::memory_order_relaxed);
         commands_ -= copies_.front().last ? 1 : 0;
         ended.push_back(std::move(copies_.front()));
         copies_.pop_front();
         pending_.fetch_sub(1, std::memory_order_release);
     }
-    if (now != 0 && !copies_.empty()) {
-        // The next one began when this one ended.
-        copies_.front().began_ns = std::max(copies_.front().began_ns, now);
-        expected_ns_.store(copies_.front().expected_ns, std::memory_order_relaxed);
-    }
     if (copies_.empty()) {
-        free_ns_ = 0;
-    } else if (copies_.front().nbytes >= CopyRates::kTellsTheRate) {
-        copies_.front().pending_ns = now != 0 ? now : now_ns();
+        busy_until_ns_ = 0;
+        return;
+    }
+    PeerCopy& front = copies_.front();
+    if (now != 0) {
+        // It began when the one before it ended.
+        front.began_ns = std::max(front.began_ns, now);
+        expected_ns_.store(front.began_ns + front.needs_ns, std::memory_order_relaxed);
+    }
+    if (attended && front.nbytes >= CopyRates::kTellsTheRate) {
+        front.pending_ns = now != 0 ? now : now_ns();
     }
 }
 
@@ -110,10 +116,10 @@ const accel::Event* CopyQueue::event_of_last(const OpRef& op) {
     return copies_.back().event.get();
 }
 
-void CopyQueue::learn(const PeerCopy& copy, uint64_t now, bool attended) {
-    const uint64_t unseen_ns = now - std::max(copy.pending_ns, copy.began_ns);
-    if (now > copy.began_ns && (attended || unseen_ns <= kDeviceInterval)) {
-        rates_.learn(copy.form, copy.nbytes, now - copy.began_ns, unseen_ns);
+// Only somebody who was there, and saw it pending, can have slept through its end or seen it coming.
+void CopyQueue::learn(const PeerCopy& copy, uint64_t now) {
+    if (copy.pending_ns >= copy.began_ns && now > copy.began_ns) {
+        rates_.learn(copy.form, copy.nbytes, now - copy.began_ns, now - copy.pending_ns);
     }
 }
 

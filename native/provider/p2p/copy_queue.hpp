@@ -5,6 +5,7 @@
 #pragma once
 
 #include "accel/driver.hpp"
+#include "engine/clock.hpp"
 #include "engine/operation.hpp"
 #include "engine/sync.hpp"
 #include "memory/page_list.hpp"
@@ -32,15 +33,17 @@ struct PeerCopy {
     std::shared_ptr<accel::Event> event; // null: held
     bool last = true;                    // of its command
     NotifyOutbox::Ticket ticket;         // a slot where it is announced
-    uint64_t began_ns = 0;
-    uint64_t expected_ns = 0; // when it is likely to have ended
-    uint64_t pending_ns = 0;  // when it was seen last not to have
+    uint64_t began_ns = 0;               // as far as is known
+    uint64_t needs_ns = 0;               // likely
+    uint64_t pending_ns = 0;             // when somebody who waits has seen last that it had not ended
 };
 
 class CopyQueue {
 public:
     CopyQueue(std::unique_ptr<accel::Stream> stream, int device, uint32_t ring, double gbps)
-        : stream_(std::move(stream)), device_(device), ring_(ring), rates_(gbps) {}
+        : stream_(std::move(stream)), device_(device), ring_(ring), rates_(gbps) {
+        held_.reserve(kMostHeld);
+    }
 
     [[nodiscard]] int device() const { return device_; }
 
@@ -51,9 +54,11 @@ public:
     [[nodiscard]] size_t size() const { return copies_.size(); }
     // One that was issued, by itself.
     void push(PeerCopy copy, uint64_t now);
-    // Whether a copy of so many bytes, which nothing is to follow or precede, is better held.
-    [[nodiscard]] bool gathers(uint64_t nbytes) const {
-        return nbytes <= kMostGathered && !copies_.empty() && stream_->gathers();
+    // Whether a copy of so many bytes, which nothing is to follow or precede, is better held: something is under way,
+    // or likely so.
+    [[nodiscard]] bool gathers(uint64_t nbytes, uint64_t now) const {
+        const bool busy = !held_.empty() || (!copies_.empty() && now < busy_until_ns_ + kLikelyNs);
+        return nbytes <= kMostGathered && busy && stream_->gathers();
     }
     void hold(PeerCopy copy, const accel::CopySegment& segment, uint64_t now);
     // What is held: as one command.
@@ -86,9 +91,12 @@ public:
 
 private:
     static constexpr uint64_t kMostGathered = 32 * 1024;
+    static constexpr uint64_t kLikelyNs = 100 * kMicrosecond; // past when it should have ended
+    // So many are held at most: to launch them takes three microseconds, which is little for each of them then.
+    static constexpr size_t kMostHeld = 64;
 
     void add(PeerCopy copy, uint64_t now, uint64_t fixed_ns);
-    void learn(const PeerCopy& copy, uint64_t now, bool attended);
+    void learn(const PeerCopy& copy, uint64_t now);
 
     SpinLock lock_;
     std::unique_ptr<accel::Stream> stream_;
@@ -102,7 +110,7 @@ private:
     std::atomic<uint64_t> expected_ns_{0};
     std::atomic<uint64_t> due_ns_{UINT64_MAX};
     std::atomic<uint64_t> gathered_{0};
-    uint64_t free_ns_ = 0; // when the last copy is likely to end
+    uint64_t busy_until_ns_ = 0; // when the last copy that was issued is likely to end
     CopyRates rates_;
 };
 

@@ -110,7 +110,44 @@ Posted P2pEndpoint::post_copy(const Request& request) {
     return posted;
 }
 
-// Under the queue's lock either close() finds the copy there, or this finds the lane closed.
+// With the queue's lock held: either close() finds the copy there, or this finds the lane closed.
+Outcome P2pEndpoint::begin(CopyQueue& queue, const Request& request, PeerCopy& copy, Pin<Region> local,
+                           Pin<PeerMemory> remote) {
+    const bool notifies = request.notify >= 0;
+    if (!is_open()) {
+        return state();
+    }
+    if (queue.size() >= kMaxCopies) {
+        return {Status::would_block, Reason::window_full};
+    }
+    if (notifies) {
+        copy.ticket = outbox_->take(queue.ring(), request.notify, request.nbytes);
+        if (copy.ticket.slot == nullptr) {
+            return {Status::would_block, Reason::no_credit};
+        }
+    }
+    copy.nbytes = request.nbytes;
+    copy.form = CopyRates::form_of(request.pages.get());
+    copy.local = std::move(local);
+    copy.remote = std::move(remote);
+    const uint64_t now = now_ns();
+    if (!notifies && !request.after_stream && !request.pages && queue.gathers(request.nbytes, now)) {
+        queue.hold(std::move(copy), segment_of(request), now);
+        return {};
+    }
+    queue.issue(); // what is held waits for no stream of the user's
+    if (request.after_stream) {
+        if (const Outcome refused = queue.stream().follow(*request.after_stream); !refused.ok()) {
+            copy.ticket.skip();
+            return refused;
+        }
+    }
+    const accel::Word word = notifies ? copy.ticket.word() : accel::Word{};
+    copy.event = start_copy(queue.stream(), request, {&word, notifies ? size_t{1} : 0});
+    queue.push(std::move(copy), now_ns());
+    return {};
+}
+
 Posted P2pEndpoint::queue_copy(CopyQueue& queue, const Request& request, Pin<Region> local, Pin<PeerMemory> remote) {
     PeerCopy copy;
     copy.op = engine().operations().create(request.deadline_ns, request.started_ns); // throws before anything is taken
@@ -121,37 +158,13 @@ Posted P2pEndpoint::queue_copy(CopyQueue& queue, const Request& request, Pin<Reg
     const OpRef op = copy.op;
     const uint64_t epoch = copy.epoch;
     Outcome refused;
-    {
+    try {
         const std::lock_guard lock(queue.lock());
-        const bool notifies = request.notify >= 0;
-        if (!is_open()) {
-            refused = state();
-        } else if (queue.size() >= kMaxCopies) {
-            refused = {Status::would_block, Reason::window_full};
-        } else if (notifies) {
-            copy.ticket = outbox_->take(queue.ring(), request.notify, request.nbytes);
-            refused = copy.ticket.slot == nullptr ? Outcome{Status::would_block, Reason::no_credit} : Outcome{};
-        }
-        if (refused.ok() && request.after_stream) {
-            refused = queue.stream().follow(*request.after_stream);
-            if (!refused.ok()) {
-                copy.ticket.skip();
-            }
-        }
-        if (refused.ok()) {
-            copy.nbytes = request.nbytes;
-            copy.form = CopyRates::form_of(request.pages.get());
-            copy.local = std::move(local);
-            copy.remote = std::move(remote);
-            if (!notifies && !request.after_stream && !request.pages && queue.gathers(request.nbytes)) {
-                queue.hold(std::move(copy), segment_of(request), now_ns());
-            } else {
-                const accel::Word word = notifies ? copy.ticket.word() : accel::Word{};
-                queue.issue();
-                copy.event = start_copy(queue.stream(), request, {&word, notifies ? size_t{1} : 0});
-                queue.push(std::move(copy), now_ns());
-            }
-        }
+        refused = begin(queue, request, copy, std::move(local), std::move(remote));
+    } catch (...) { // out of memory, of which the caller hears
+        const std::lock_guard lock(lane());
+        requests().epochs.end(epoch);
+        throw;
     }
     if (!refused.ok()) {
         {

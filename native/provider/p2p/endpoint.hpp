@@ -45,6 +45,8 @@ private:
     Posted post_copy(const Request& request);
     [[nodiscard]] Posted queue_copy(CopyQueue& queue, const Request& request, Pin<Region> local,
                                     Pin<PeerMemory> remote);
+    [[nodiscard]] Outcome begin(CopyQueue& queue, const Request& request, PeerCopy& copy, Pin<Region> local,
+                                Pin<PeerMemory> remote);
     bool poll_copies();
     void finish(PeerCopy& copy);
 

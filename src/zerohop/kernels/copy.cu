@@ -120,7 +120,14 @@ template <class Wide> __device__ __forceinline__ void copy_part(u64 dst, u64 src
     }
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads) zh_ranges(const __grid_constant__ Ranges ranges) {
+// Where the device can, each block reads the argument where it is, and has no copy of its own.
+#if __CUDA_ARCH__ >= 700
+#define ZH_ARGUMENT const __grid_constant__
+#else
+#define ZH_ARGUMENT const
+#endif
+
+extern "C" __global__ void __launch_bounds__(kThreads) zh_ranges(ZH_ARGUMENT Ranges ranges) {
     const u64 begin = blockIdx.y * kPart;
     const u64 whole = ranges.nbytes[blockIdx.x];
     if (begin >= whole) {
