@@ -137,9 +137,10 @@ public:
     [[nodiscard]] virtual std::shared_ptr<Event> copy_pages(const PageCopy& pages, std::span<const Word> then) = 0;
     // Whether many small copies take much less time as one command than one by one.
     [[nodiscard]] virtual bool gathers() const { return false; }
-    // As copy(), of small segments of memory that the device reaches by itself; none is empty.
-    [[nodiscard]] virtual std::shared_ptr<Event> copy_many(std::span<const CopySegment> segments) {
-        return copy(segments, {});
+    // As copy(), of segments of memory that the device reaches by itself, most of them small; none is empty.
+    [[nodiscard]] virtual std::shared_ptr<Event> copy_many(std::span<const CopySegment> segments,
+                                                           std::span<const Word> then) {
+        return copy(segments, then);
     }
     [[nodiscard]] std::shared_ptr<Event> copy(std::span<const CopySegment> segments) { return copy(segments, {}); }
     // Writes a 32-bit word (host or device address, 4-byte aligned) after everything queued before it.

@@ -1,5 +1,6 @@
 #include "bind/common.hpp"
 #include "bind/in_flight.hpp"
+#include "bind/slots.hpp"
 #include "bind/writer.hpp"
 
 NB_MODULE(_native, m) {
@@ -11,6 +12,7 @@ NB_MODULE(_native, m) {
     zerohop::bind::register_operation(m);
     zerohop::bind::register_in_flight(m);
     zerohop::bind::register_writer(m);
+    zerohop::bind::register_layout(m);
     zerohop::bind::register_memory(m);
     zerohop::bind::register_peer_memory(m);
     zerohop::bind::register_domain(m);

@@ -113,6 +113,38 @@ nb::object post_pages(const Self& engine, uint64_t route, int kind, const Indice
     return result(engine, posted, request);
 }
 
+// Empty ranges are left out.
+nb::object post_many(const Self& engine, uint64_t route, const Indices& local, const Indices& remote,
+                     const Indices& lengths, int64_t notify, uint64_t deadline_ns, bool nowait, const PyGroup* group) {
+    const size_t count = lengths.size();
+    if (local.size() != count || remote.size() != count) {
+        throw nb::value_error("the lists have different lengths");
+    }
+    auto list = std::make_shared<PageList>();
+    list->page_bytes = 1;
+    uint64_t nbytes = 0;
+    for (size_t i = 0; i < count; ++i) {
+        const auto length = static_cast<uint64_t>(lengths.data()[i]);
+        const auto to = static_cast<uint64_t>(remote.data()[i]);
+        if (lengths.data()[i] < 0 || local.data()[i] < 0 || remote.data()[i] < 0) {
+            throw nb::value_error("an offset or a length is negative");
+        }
+        if (length != 0) {
+            list->local.push_back(static_cast<uint64_t>(local.data()[i]));
+            list->remote.push_back(to);
+            list->lengths.push_back(length);
+            list->remote_end = std::max(list->remote_end, to + length);
+            nbytes += length;
+        }
+    }
+    Request request;
+    request.deadline_ns = deadline_ns;
+    request.group = group == nullptr ? nullptr : group->group.get();
+    Posted posted = post_ranges(*engine, route, list->ranges() ? std::move(list) : nullptr, nbytes, notify, request,
+                                nowait);
+    return result(engine, posted, request);
+}
+
 nb::object post_atomic(const Self& engine, uint64_t route, int kind, uint64_t remote_offset, uint64_t operand,
                        uint64_t compare, uint64_t deadline_ns, bool nowait) {
     Request request;
@@ -130,9 +162,10 @@ nb::object post_atomic(const Self& engine, uint64_t route, int kind, uint64_t re
 }
 
 nb::object post_notify(const Self& engine, const PyEndpoint& endpoint, int64_t notify, uint64_t deadline_ns,
-                       bool nowait) {
+                       bool nowait, uint64_t nbytes) {
     Request request;
     request.kind = Kind::notify;
+    request.nbytes = nbytes;
     request.notify = notify;
     request.deadline_ns = deadline_ns;
     Posted posted = post_released(*engine, *endpoint.endpoint, request, nowait);
@@ -193,6 +226,25 @@ Posted post_range(Engine& engine, uint64_t route, Kind kind, uint64_t local_offs
     return post_released(engine, endpoint, request, nowait);
 }
 
+Posted post_ranges(Engine& engine, uint64_t route, std::shared_ptr<const PageList> ranges, uint64_t nbytes,
+                   int64_t notify, Request& request, bool nowait) {
+    const std::shared_ptr<const Route> found = engine.route(route);
+    if (!found) {
+        throw NativeError(Status::closed, Reason::lane_closed, "the route is gone");
+    }
+    if (ranges) {
+        for (size_t i = 0; i < ranges->local.size(); ++i) {
+            check_local(*found, ranges->local[i], ranges->lengths[i], false);
+        }
+    }
+    request.kind = Kind::write;
+    request.route = found.get();
+    request.nbytes = nbytes;
+    request.pages = std::move(ranges);
+    request.notify = notify;
+    return post_released(engine, *found->endpoint, request, nowait);
+}
+
 void def_posts(nb::class_<Engine>& engine) {
     engine
         .def("post", &post_one, nb::arg("route"), nb::arg("kind"), nb::arg("local_offset"), nb::arg("remote_offset"),
@@ -209,14 +261,19 @@ void def_posts(nb::class_<Engine>& engine) {
                      "remote_pages: numpy.typing.NDArray[numpy.int64], page_bytes: int, notify: int, deadline_ns: int, "
                      "nowait: bool, local_offset: int, remote_offset: int, local_nbytes: int, "
                      "stream: int | None = None, group: Group | None = None) -> int | Op"))
+        .def("post_many", &post_many, nb::arg("route"), nb::arg("local"), nb::arg("remote"), nb::arg("lengths"),
+             nb::arg("notify"), nb::arg("deadline_ns"), nb::arg("nowait"), nb::arg("group") = nb::none(),
+             nb::sig("def post_many(self, route: int, local: numpy.typing.NDArray[numpy.int64], "
+                     "remote: numpy.typing.NDArray[numpy.int64], lengths: numpy.typing.NDArray[numpy.int64], "
+                     "notify: int, deadline_ns: int, nowait: bool, group: Group | None = None) -> int | Op"))
         .def("post_atomic", &post_atomic, nb::arg("route"), nb::arg("kind"), nb::arg("remote_offset"),
              nb::arg("operand"), nb::arg("compare"), nb::arg("deadline_ns"), nb::arg("nowait") = false,
              nb::sig("def post_atomic(self, route: int, kind: int, remote_offset: int, operand: int, compare: int, "
                      "deadline_ns: int, nowait: bool = False) -> tuple[int, int] | Op"))
         .def("post_notify", &post_notify, nb::arg("endpoint"), nb::arg("notify"), nb::arg("deadline_ns"),
-             nb::arg("nowait") = false,
+             nb::arg("nowait") = false, nb::arg("nbytes") = 0,
              nb::sig("def post_notify(self, endpoint: Endpoint, notify: int, deadline_ns: int, "
-                     "nowait: bool = False) -> int | Op"))
+                     "nowait: bool = False, nbytes: int = 0) -> int | Op"))
         .def("post_send", &post_message<Kind::send>, nb::arg("endpoint"), nb::arg("region"), nb::arg("offset"),
              nb::arg("nbytes"), nb::arg("deadline_ns"), nb::arg("nowait") = false,
              nb::sig("def post_send(self, endpoint: Endpoint, region: Region, offset: int, nbytes: int, "

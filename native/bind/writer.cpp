@@ -1,6 +1,7 @@
 #include "bind/writer.hpp"
 
 #include "bind/in_flight.hpp"
+#include "bind/many.hpp"
 #include "bind/post.hpp"
 
 #include <algorithm>
@@ -21,7 +22,8 @@ struct Posting {
     std::shared_ptr<Engine> engine;
     nb::object in_flight; // the classes of what ends later, and of what ended in the call
     nb::object finished;
-    nb::object long_way; // a function of the same arguments
+    nb::object long_way; // functions of the same arguments: of write(), and of write_many()
+    nb::object long_way_of_many;
     uint64_t timeout_ns = 0;
     // Of who is not a Context itself: whose, the only Connection that it may use, the peer's queue that is notified,
     // and what its operations end with.
@@ -69,6 +71,16 @@ bool read_timeout(PyObject* value, uint64_t& nanoseconds) {
     return nanoseconds != 0; // which would mean none
 }
 
+// False, perhaps with Python's error set, where it is not a plain one.
+bool read_notify(PyObject* given, const Posting& posting, int64_t& notify) {
+    if (given == nullptr || given == Py_None) {
+        return true;
+    }
+    const uint64_t value = PyLong_CheckExact(given) ? PyLong_AsUnsignedLongLong(given) : UINT64_MAX;
+    notify = notify_of(posting.queue, static_cast<uint32_t>(value));
+    return value <= kMaxNotify;
+}
+
 // Nothing, perhaps with Python's error set, where the way is not the plain one.
 std::optional<Prepared> prepare(PyObject* context, const Posting& posting, PyObject* source, PyObject* target,
                                 PyObject* notify) {
@@ -87,12 +99,8 @@ std::optional<Prepared> prepare(PyObject* context, const Posting& posting, PyObj
         attribute(made.route.ptr(), "connection", connection_name).ptr() != posting.connection.ptr()) {
         return std::nullopt;
     }
-    if (notify != nullptr && notify != Py_None) {
-        const uint64_t value = PyLong_CheckExact(notify) ? PyLong_AsUnsignedLongLong(notify) : UINT64_MAX;
-        if (value > kMaxNotify) {
-            return std::nullopt;
-        }
-        made.notify = notify_of(posting.queue, static_cast<uint32_t>(value));
+    if (!read_notify(notify, posting, made.notify)) {
+        return std::nullopt;
     }
     made.nbytes = attribute(source, "nbytes", nbytes_name);
     made.length = number(made.nbytes);
@@ -105,9 +113,8 @@ std::optional<Prepared> prepare(PyObject* context, const Posting& posting, PyObj
     return made.length != UINT64_MAX && room != UINT64_MAX && fits && PyErr_Occurred() == nullptr ? std::optional(std::move(made)) : std::nullopt;
 }
 
-PyObject* operation_of(PyObject* context, const Posting& posting, const std::shared_ptr<Engine>& engine,
+PyObject* operation_of(PyObject* context, const Posting& posting, const std::shared_ptr<Engine>& engine, PyObject* kind,
                        const Prepared& write, Posted& posted, const Request& request, PyObject* source) {
-    static PyObject* const kind = PyUnicode_InternFromString("write");
     if (posted.what == Posted::What::done) {
         const nb::object elapsed = nb::steal(PyLong_FromUnsignedLongLong(now_ns() - request.started_ns));
         if (!elapsed.is_valid()) {
@@ -159,7 +166,51 @@ bool post(PyObject* self, const Posting& posting, PyObject* source, PyObject* ta
     if (posted.what != Posted::What::done && posted.what != Posted::What::posted) {
         return false;
     }
-    operation = operation_of(context.ptr(), posting, engine, *write, posted, request, source);
+    static PyObject* const kind = PyUnicode_InternFromString("write");
+    operation = operation_of(context.ptr(), posting, engine, kind, *write, posted, request, source);
+    return true;
+}
+
+// The same of many pairs.
+bool post_many(PyObject* self, const Posting& posting, PyObject* given, PyObject* notify, PyObject* timeout,
+               PyObject*& operation) {
+    static PyObject* const kind = PyUnicode_InternFromString("write_many");
+    static PyObject *id_name, *connection_name;
+    const nb::object context = posting.context.is_valid() ? posting.context : nb::borrow(self);
+    const std::shared_ptr<Engine> engine = posting.engine;
+    uint64_t timeout_ns = posting.timeout_ns;
+    Prepared write;
+    if (!engine || !read_notify(notify, posting, write.notify) ||
+        (timeout != nullptr && timeout != Py_None && !read_timeout(timeout, timeout_ns))) {
+        PyErr_Clear();
+        return false;
+    }
+    const std::optional<Pairs> pairs = read_pairs(given, context.ptr(), posting.connection.is_valid());
+    if (!pairs) {
+        return false;
+    }
+    write.route = nb::borrow(PyDict_GetItemWithError(pairs->routes.ptr(), pairs->key.ptr()));
+    write.nbytes = nb::steal(PyLong_FromUnsignedLongLong(pairs->nbytes));
+    if (!write.route.is_valid() || !write.nbytes.is_valid() ||
+        (posting.connection.is_valid() &&
+         attribute(write.route.ptr(), "connection", connection_name).ptr() != posting.connection.ptr())) {
+        PyErr_Clear();
+        return false;
+    }
+    write.id = number(attribute(write.route.ptr(), "id", id_name));
+    Request request;
+    request.deadline_ns = timeout_ns == 0 ? 0 : request.started_ns + timeout_ns;
+    request.group = posting.group.get();
+    Posted posted;
+    try {
+        posted = post_ranges(*engine, write.id, pairs->list, pairs->nbytes, write.notify, request, true);
+    } catch (const std::exception&) { // refused: as above
+        return false;
+    }
+    if (posted.what != Posted::What::done && posted.what != Posted::What::posted) {
+        return false;
+    }
+    operation = operation_of(context.ptr(), posting, engine, kind, write, posted, request, pairs->first.ptr());
     return true;
 }
 
@@ -168,22 +219,16 @@ PyObject* go_long_way(PyObject* self, const nb::object& way, PyObject* const* ar
     PyObject* passed[kMostArguments + 1] = {self};
     const Py_ssize_t all = count + (keywords == nullptr ? 0 : PyTuple_GET_SIZE(keywords));
     if (all > kMostArguments) {
-        PyErr_SetString(PyExc_TypeError, "write() takes src, dst, notify, timeout and stream");
+        PyErr_SetString(PyExc_TypeError, "too many arguments");
         return nullptr;
     }
     std::copy_n(args, all, passed + 1);
     return PyObject_Vectorcall(way.ptr(), passed, static_cast<size_t>(count) + 1, keywords);
 }
 
-PyObject* write(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
-    const Writer* const self = reinterpret_cast<Writer*>(object);
-    if (self->posting == nullptr) {
-        PyErr_SetString(PyExc_RuntimeError, "this Context was not opened");
-        return nullptr;
-    }
-    PyObject* notify = nullptr;
-    PyObject* timeout = nullptr;
-    bool plain = count == 2;
+// The arguments by name that are given to a call, as far as they are plain: false where there are others.
+bool read_keywords(PyObject* const* args, Py_ssize_t count, PyObject* keywords, PyObject*& notify, PyObject*& timeout) {
+    bool plain = true;
     for (Py_ssize_t i = 0; keywords != nullptr && i < PyTuple_GET_SIZE(keywords); ++i) {
         PyObject* const name = PyTuple_GET_ITEM(keywords, i);
         if (PyUnicode_CompareWithASCIIString(name, "notify") == 0) {
@@ -194,18 +239,53 @@ PyObject* write(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObj
             plain = false;
         }
     }
-    PyObject* operation = nullptr;
-    if (plain && post(object, *self->posting, args[0], args[1], notify, timeout, operation)) {
-        return operation;
-    }
-    return go_long_way(object, self->posting->long_way, args, count, keywords);
+    return plain;
 }
 
-// begin_posting(engine, in_flight, finished, long_way, timeout_ns[, context, connection, queue, group])
+const Posting* posting_of(PyObject* object) {
+    const Posting* const posting = reinterpret_cast<Writer*>(object)->posting;
+    if (posting == nullptr) {
+        PyErr_SetString(PyExc_RuntimeError, "this was not opened");
+    }
+    return posting;
+}
+
+PyObject* write(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+    const Posting* const posting = posting_of(object);
+    if (posting == nullptr) {
+        return nullptr;
+    }
+    PyObject* notify = nullptr;
+    PyObject* timeout = nullptr;
+    PyObject* operation = nullptr;
+    const bool plain = read_keywords(args, count, keywords, notify, timeout) && count == 2;
+    if (plain && post(object, *posting, args[0], args[1], notify, timeout, operation)) {
+        return operation;
+    }
+    return go_long_way(object, posting->long_way, args, count, keywords);
+}
+
+PyObject* write_many(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+    const Posting* const posting = posting_of(object);
+    if (posting == nullptr) {
+        return nullptr;
+    }
+    PyObject* notify = nullptr;
+    PyObject* timeout = nullptr;
+    PyObject* operation = nullptr;
+    const bool plain = read_keywords(args, count, keywords, notify, timeout) && count == 1;
+    if (plain && post_many(object, *posting, args[0], notify, timeout, operation)) {
+        return operation;
+    }
+    return go_long_way(object, posting->long_way_of_many, args, count, keywords);
+}
+
+// begin_posting(engine, in_flight, finished, long_way, long_way_of_many, timeout_ns[, context, connection, queue,
+// group])
 PyObject* begin_posting(PyObject* object, PyObject* const* args, Py_ssize_t count) {
     auto* const self = reinterpret_cast<Writer*>(object);
-    if (count != 5 && count != 9) {
-        PyErr_SetString(PyExc_TypeError, "_begin_posting takes 5 arguments, or 9");
+    if (count != 6 && count != 10) {
+        PyErr_SetString(PyExc_TypeError, "_begin_posting takes 6 arguments, or 10");
         return nullptr;
     }
     try {
@@ -214,12 +294,13 @@ PyObject* begin_posting(PyObject* object, PyObject* const* args, Py_ssize_t coun
         made->in_flight = nb::borrow(args[1]);
         made->finished = nb::borrow(args[2]);
         made->long_way = nb::borrow(args[3]);
-        made->timeout_ns = nb::cast<uint64_t>(nb::handle(args[4]));
-        if (count == 9) {
-            made->context = nb::borrow(args[5]);
-            made->connection = nb::borrow(args[6]);
-            made->queue = nb::cast<uint16_t>(nb::handle(args[7]));
-            made->group = nb::cast<const PyGroup&>(nb::handle(args[8])).group;
+        made->long_way_of_many = nb::borrow(args[4]);
+        made->timeout_ns = nb::cast<uint64_t>(nb::handle(args[5]));
+        if (count == 10) {
+            made->context = nb::borrow(args[6]);
+            made->connection = nb::borrow(args[7]);
+            made->queue = nb::cast<uint16_t>(nb::handle(args[8]));
+            made->group = nb::cast<const PyGroup&>(nb::handle(args[9])).group;
         }
         delete std::exchange(self->posting, made.release());
     } catch (const std::exception& error) {
@@ -275,13 +356,33 @@ Raises:
     Unsupported: the stream is being captured into a graph.
     Closed: the Context or the Memory is closed. All other errors come from the Operation.)";
 
+constexpr const char* kWriteManyDoc =
+    R"(write_many($self, pairs, *, notify=None, timeout=None)
+--
+
+Write each memory here into its remote one, all of them as one Operation; value: bytes moved.
+
+Many small writes cost a fraction of as many calls of ``write``, where they go from one Memory to one handle: they then
+are one request, and between GPUs a few launches. The writes have no order among each other; ``notify`` comes after all
+of them, with the sum of their bytes. Done and errors as for ``write``; where one fails the content of all is undefined.
+
+Args:
+    pairs: a list of ``(src, dst)``, each as for ``write``.
+    notify: as for ``write``.
+    timeout: as for ``write``, of all together.
+
+Raises:
+    ValueError, TypeError, Closed: as for ``write``, with nothing posted.)";
+
 } // namespace
 
 void register_writer(nb::module_& m) {
     static PyMethodDef methods[] = {
         {"write", method(&write), METH_FASTCALL | METH_KEYWORDS, kWriteDoc},
+        {"write_many", method(&write_many), METH_FASTCALL | METH_KEYWORDS, kWriteManyDoc},
         {"_begin_posting", method(&begin_posting), METH_FASTCALL,
-         "_begin_posting($self, engine, in_flight, finished, long_way, timeout_ns, context, connection, queue, group)"
+         "_begin_posting($self, engine, in_flight, finished, long_way, long_way_of_many, timeout_ns, context, "
+         "connection, queue, group)"
          "\n--\n\nFrom now on write() posts. The last four are given by who is not a Context itself."},
         {"_stop_posting", &stop_posting, METH_NOARGS,
          "_stop_posting($self)\n--\n\nFrom now on every write goes the long way. Lets go of the engine."},

@@ -102,7 +102,7 @@ uint64_t largest_number(std::span<const uint64_t> numbers) {
 
 std::shared_ptr<const PageList> in_remote_order(std::shared_ptr<const PageList> pages) {
     const PageNumbers& remote = pages->remote;
-    if (remote.size() < 2 || std::is_sorted(remote.begin(), remote.end())) {
+    if (pages->ranges() || remote.size() < 2 || std::is_sorted(remote.begin(), remote.end())) {
         return pages;
     }
     const auto [least, most] = std::minmax_element(remote.begin(), remote.end());

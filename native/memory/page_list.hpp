@@ -1,6 +1,8 @@
 // The pages of one operation, on both sides.
 #pragma once
 
+#include "memory/extents.hpp"
+
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -27,6 +29,15 @@ struct PageList {
     PageNumbers remote; // as many
     uint64_t page_bytes = 0;
     uint64_t remote_end = 0; // one past the largest number of `remote`; 0: nobody has looked
+    // Not empty: pages of one byte are where so many begin, and `remote_end` is past the last byte of all.
+    PageNumbers lengths;
+
+    [[nodiscard]] bool ranges() const { return !lengths.empty(); }
+    // One side of them, which is in memory at `base`; `nbytes` in all.
+    [[nodiscard]] Extents walk(uint64_t base, const PageNumbers& side, uint64_t nbytes) const {
+        return ranges() ? Extents(base, side.data(), lengths.data(), nbytes)
+                        : Extents(base, side.data(), side.size(), page_bytes);
+    }
 };
 
 // Copies the numbers; false where one is negative. `most` is the largest of the others.

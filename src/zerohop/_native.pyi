@@ -190,6 +190,13 @@ class Writer:
 
     write: types.MethodDescriptorType = ...
 
+    write_many: types.MethodDescriptorType = ...
+
+def set_layout(range: object, remote: object) -> None:
+    """
+    Tells the classes of memory here and there. Once, before the first use.
+    """
+
 class Region:
     """A registered range of memory."""
 
@@ -451,6 +458,17 @@ class Engine:
         stream: int | None = None,
         group: Group | None = None,
     ) -> int | Op: ...
+    def post_many(
+        self,
+        route: int,
+        local: numpy.typing.NDArray[numpy.int64],
+        remote: numpy.typing.NDArray[numpy.int64],
+        lengths: numpy.typing.NDArray[numpy.int64],
+        notify: int,
+        deadline_ns: int,
+        nowait: bool,
+        group: Group | None = None,
+    ) -> int | Op: ...
     def post_atomic(
         self,
         route: int,
@@ -461,7 +479,9 @@ class Engine:
         deadline_ns: int,
         nowait: bool = False,
     ) -> tuple[int, int] | Op: ...
-    def post_notify(self, endpoint: Endpoint, notify: int, deadline_ns: int, nowait: bool = False) -> int | Op: ...
+    def post_notify(
+        self, endpoint: Endpoint, notify: int, deadline_ns: int, nowait: bool = False, nbytes: int = 0
+    ) -> int | Op: ...
     def post_send(
         self, endpoint: Endpoint, region: Region, offset: int, nbytes: int, deadline_ns: int, nowait: bool = False
     ) -> Op: ...

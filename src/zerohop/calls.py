@@ -48,7 +48,7 @@ class Calls:
             raise from_native(Status.WOULD_BLOCK.value, Reason.WINDOW_FULL.value, peer=self._connection.peer)
         number, self._number = self._number, self._number + 1
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        future.add_done_callback(lambda done: self._pending.pop(number, None))
+        future.add_done_callback(lambda _: self._pending.pop(number, None))
         # Whoever asked may be gone by then.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._pending[number] = future
@@ -67,11 +67,9 @@ class Calls:
 
     def called(self, call: wire.Call) -> None:
         """By the peer."""
-        service = self._context._services.get(call.service)
+        service = self._context._services.get(call.service, _nobody)
         answer = wire.Answer(number=call.number, status=Status.OK.value)
         try:
-            if service is None:
-                raise Refusal(Status.UNSUPPORTED, f"there is nothing called {call.service!r} on the peer's Context")
             answer.body = service(self._context, self._connection, call.body)
         except Refusal as refusal:
             answer.status, answer.reason, answer.text = refusal.status.value, refusal.reason.value, refusal.text
@@ -93,3 +91,7 @@ class Calls:
         """The Connection is lost."""
         for future in list(self._pending.values()):
             future.cancel()
+
+
+def _nobody(_context: Context, _connection: Connection, _body: bytes) -> bytes:
+    raise Refusal(Status.UNSUPPORTED, "the peer's Context has nothing of that kind")

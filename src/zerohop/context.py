@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
-from . import address, inputs, transfer
+from . import address, inputs, many, transfer
 from .facts import Device, Statistics
 from .in_flight import InFlight
 from .lifecycle import Lifecycle
@@ -101,7 +101,7 @@ class Context(Lifecycle, Strided, StaysInProcess):
             }
         )
         super().__init__(settings)
-        self._begin_posting(self._engine, InFlight, Finished, transfer.write, self._timeout_ns)
+        self._begin_posting(self._engine, InFlight, Finished, transfer.write, many.write_many, self._timeout_ns)
 
     # Memory
 
@@ -272,6 +272,15 @@ class Context(Lifecycle, Strided, StaysInProcess):
             stream: Stream | None = None,
         ) -> Operation[int]:
             """Native, as is its documentation (native/bind/writer.cpp); what it cannot do is transfer.write's."""
+
+        def write_many(
+            self,
+            pairs: Sequence[tuple[Local, RemoteBuffer]],
+            *,
+            notify: int | None = None,
+            timeout: float | None = None,
+        ) -> Operation[int]:
+            """Native, as is its documentation; what it cannot do is many.write_many's."""
 
     def write_nowait(
         self, src: Local, dst: RemoteBuffer, *, notify: int | None = None, timeout: float | None = None

@@ -63,6 +63,7 @@ class Poster(Writer):
             in_flight: type,
             finished: type,
             long_way: object,
+            long_way_of_many: object,
             timeout_ns: int,
             /,
             *of_an_owner: object,

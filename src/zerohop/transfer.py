@@ -82,7 +82,7 @@ def transfer(
     code = _WRITE if kind == "write" else _READ
     if code == _READ and view._registration.readonly:
         raise ValueError("cannot read into read-only memory")
-    number, group = _announced(notify, remote, scope)
+    number, group = announced(notify, remote, scope)
     deadline = context._deadline(timeout)
     engine, here, there = context._engine, view._offset, remote._offset
 
@@ -262,7 +262,7 @@ def check_remote(remote: object) -> None:
         )
 
 
-def _announced(notify: int | None, remote: RemoteBuffer, scope: Scope | None) -> tuple[int, Group | None]:
+def announced(notify: int | None, remote: RemoteBuffer, scope: Scope | None) -> tuple[int, Group | None]:
     """What the engine is told of a notification, and of whose operation it is."""
     number = _NO_NOTIFY if notify is None else notify_value(notify)
     if scope is None:

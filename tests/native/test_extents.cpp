@@ -48,11 +48,11 @@ TEST_CASE("extents: contiguous") {
     CHECK(walk.first(10).left() == 10);
     CHECK(walk.first(10).address() == 1020);
     CHECK(walk.first(99).left() == 30);
-    CHECK(walk.unit(7) == 7);
-    CHECK(walk.unit(700) == 30);
+    CHECK(walk.unit(7, 100) == 7);
+    CHECK(walk.unit(700, 100) == 30);
     walk.advance(30);
     CHECK(walk.left() == 0);
-    CHECK(walk.unit(7) == 0);
+    CHECK(walk.unit(7, 100) == 0);
 }
 
 TEST_CASE("extents: empty walks") {
@@ -61,7 +61,7 @@ TEST_CASE("extents: empty walks") {
     const std::vector<uint64_t> none;
     const Extents walk(4096, none.data(), 0, 64);
     CHECK(walk.left() == 0);
-    CHECK(walk.unit(100) == 0);
+    CHECK(walk.unit(100, 100) == 0);
     CHECK(walk.first(5).left() == 0);
 }
 

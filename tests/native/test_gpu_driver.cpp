@@ -170,7 +170,7 @@ TEST_CASE("gpu: many segments in one command, of every size and alignment") {
         segments.push_back({to + start, from + source, nbytes});
         std::memcpy(expected.data() + start, data.data() + source, nbytes);
     }
-    CHECK(ends(*gpu.stream->copy_many(segments)));
+    CHECK(ends(*gpu.stream->copy_many(segments, {})));
     CHECK(gpu.read(to, kBytes) == expected);
 }
 

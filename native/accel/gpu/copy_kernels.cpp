@@ -17,6 +17,7 @@ constexpr unsigned kThreads = 256;
 constexpr uint32_t kPieceBytes = 2048; // of a page, for 32 threads at a time
 constexpr unsigned kBlocksPerProcessor = 2;
 constexpr uint64_t kPartBytes = 8192; // of a range, for one block
+constexpr uint64_t kMostByKernel = 256 * 1024;
 
 // As copy.cu has it.
 struct Ranges {
@@ -106,21 +107,35 @@ GpuResult launch_pages(const DeviceState& device, const CopyKernels& kernels, co
 GpuResult launch_ranges(const DeviceState& device, const CopyKernels& kernels, std::span<const CopySegment> segments,
                         void* stream) {
     GpuResult result = 0;
-    while (!segments.empty() && result == 0) {
-        const auto now = segments.first(std::min(segments.size(), kMostRanges));
-        segments = segments.subspan(now.size());
-        Ranges ranges; // filled as far as the device reads it
-        uint64_t longest = 0;
-        for (size_t i = 0; i < now.size(); ++i) {
-            ranges.dst[i] = now[i].dst;
-            ranges.src[i] = now[i].src;
-            ranges.nbytes[i] = now[i].nbytes;
-            longest = std::max<uint64_t>(longest, now[i].nbytes);
-        }
+    Ranges ranges; // filled as far as the device reads it
+    size_t count = 0;
+    uint64_t longest = 0;
+    const auto launch = [&] {
         const auto parts = static_cast<unsigned>((longest + kPartBytes - 1) / kPartBytes);
         void* argument = &ranges;
-        result = device.api.launch(kernels.ranges, static_cast<unsigned>(now.size()), parts, 1, kThreads, 1, 1, 0,
-                                   stream, &argument, nullptr);
+        result = device.api.launch(kernels.ranges, static_cast<unsigned>(count), parts, 1, kThreads, 1, 1, 0, stream,
+                                   &argument, nullptr);
+        count = 0;
+        longest = 0;
+    };
+    for (const CopySegment& segment : segments) {
+        if (segment.nbytes > kMostByKernel) {
+            result = device.api.copy(segment.dst, segment.src, segment.nbytes, stream);
+        } else {
+            ranges.dst[count] = segment.dst;
+            ranges.src[count] = segment.src;
+            ranges.nbytes[count] = segment.nbytes;
+            longest = std::max<uint64_t>(longest, segment.nbytes);
+            if (++count == kMostRanges) {
+                launch();
+            }
+        }
+        if (result != 0) {
+            return result;
+        }
+    }
+    if (count != 0) {
+        launch();
     }
     return result;
 }

@@ -29,7 +29,7 @@ struct CopyKernels {
 // One launch for the whole list. A context must be current.
 [[nodiscard]] GpuResult launch_pages(const DeviceState& device, const CopyKernels& kernels, const PageCopy& pages,
                                      const PageIndices& indices, void* stream);
-// A launch for each kMostRanges, none of which is empty.
+// A launch for each kMostRanges, none of which is empty; those that are large go by the copy engine.
 [[nodiscard]] GpuResult launch_ranges(const DeviceState& device, const CopyKernels& kernels,
                                       std::span<const CopySegment> segments, void* stream);
 

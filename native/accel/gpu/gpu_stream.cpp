@@ -271,14 +271,14 @@ bool GpuStream::gathers() const {
     return device.has_kernels.load(std::memory_order_acquire) || device.api.copy_batch != nullptr;
 }
 
-std::shared_ptr<Event> GpuStream::copy_many(std::span<const CopySegment> segments) {
+std::shared_ptr<Event> GpuStream::copy_many(std::span<const CopySegment> segments, std::span<const Word> then) {
     const std::shared_ptr<DeviceState>& device = state_->device;
     const std::shared_ptr<const CopyKernels> kernels = kernels_of(*device);
     uint64_t nbytes = 0;
     for (const CopySegment& segment : segments) {
         nbytes += segment.nbytes;
     }
-    return state_->command(nbytes, {}, [&] {
+    return state_->command(nbytes, then, [&] {
         return kernels ? launch_ranges(*device, *kernels, segments, state_->native())
                        : copy_one_by_one(device->api, segments, state_->native());
     });

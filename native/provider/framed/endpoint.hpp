@@ -156,6 +156,7 @@ private:
     void on_notify(const FrameHeader& header);
     void answer(uint32_t ticket, Outcome outcome, uint64_t value = 0, bool last = true);
     [[nodiscard]] Outcome check_pages(const FrameHeader& header, uint8_t right, std::shared_ptr<Share>& share);
+    [[nodiscard]] Outcome check_ranges(const FrameHeader& header, std::shared_ptr<Share>& share);
     void announce(const FrameHeader& header);
     [[nodiscard]] Sink* arrival_sink(const FrameHeader& header, Pin<Region> region,
                                      const std::shared_ptr<Share>& share);

@@ -30,6 +30,7 @@ enum class FrameKind : uint8_t {
     credit,        // `arg` notifications were taken
     ping,          // I live
     withdraw,      // the sender gave the message up: no recv may take it any more
+    write_ranges,  // table: offsets, then as many lengths, none of them 0; payload: those ranges
 };
 
 inline constexpr uint8_t kLast = 1;    // the last piece of its operation

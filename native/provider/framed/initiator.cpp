@@ -31,6 +31,9 @@ uint64_t FramedEndpoint::end_of(const PageList& pages) {
     if (pages.remote.empty()) {
         return 0;
     }
+    if (pages.ranges()) {
+        return pages.remote_end;
+    }
     const uint64_t most = pages.remote_end != 0 ? pages.remote_end - 1 : largest_number(pages.remote);
     const uint64_t page = pages.page_bytes;
     return page != 0 && most >= (UINT64_MAX - page) / page ? UINT64_MAX : (most + 1) * page;
@@ -149,9 +152,9 @@ void FramedEndpoint::push_write(const Request& request, Outstanding& outstanding
     transfer.header = header;
     transfer.op = outstanding.op;
     transfer.pages = request.pages;
-    transfer.remote = request.pages ? Extents(request.remote_offset, request.pages->remote.data(),
-                                              request.pages->remote.size(), request.pages->page_bytes)
-                                    : Extents(request.remote_offset, request.nbytes);
+    transfer.remote = request.pages
+                          ? request.pages->walk(request.remote_offset, request.pages->remote, request.nbytes)
+                          : Extents(request.remote_offset, request.nbytes);
     transfer.source = make_source(staging_, outstanding.local, outstanding.extents(), request.pages);
     if (!host) {
         device_work_.store(true, std::memory_order_relaxed);
@@ -207,6 +210,7 @@ Posted FramedEndpoint::post_notify(const Request& request) {
     header.kind = FrameKind::notify;
     header.flags = kLast;
     header.ticket = ticket;
+    header.arg = request.nbytes; // that went before, in other operations
     header.announce(request.notify);
     push_small(header);
     pump(kSliceBytes);

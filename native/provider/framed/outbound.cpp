@@ -104,21 +104,22 @@ bool Outbound::begin_transfer_frame(Transfer& transfer) {
     if (transfer_ends_) {
         header.flags |= kLast;
     }
-    const bool whole_pages = transfer.remote.paged() && transfer.remote.contiguous() < unit;
-    const bool one_page = transfer.remote.paged() && !whole_pages;
-    if (whole_pages) {
-        header.kind = FrameKind::write_pages;
-        header.page_bytes = static_cast<uint32_t>(transfer.remote.page_bytes());
-        header.table = static_cast<uint32_t>(unit / transfer.remote.page_bytes());
-        header.offset = transfer.header.offset;
-    }
-    if (one_page) {
+    const bool several = transfer.remote.paged() && transfer.remote.contiguous() < unit;
+    if (transfer.remote.paged() && !several) {
         header.kind = FrameKind::write;
     }
+    if (several) {
+        header.offset = transfer.header.offset;
+    }
+    const size_t count = several ? lay_out_parts(header, transfer.remote, unit) : 0;
     head_.resize(sizeof header + size_t{header.table} * 8);
     std::memcpy(head_.data(), &header, sizeof header);
-    if (whole_pages) {
-        std::memcpy(head_.data() + sizeof header, transfer.remote.page(), size_t{header.table} * 8);
+    if (several) {
+        std::byte* const table = head_.data() + sizeof header;
+        std::memcpy(table, transfer.remote.page(), count * 8);
+        if (transfer.remote.ranged()) {
+            std::memcpy(table + count * 8, transfer.remote.lengths(), count * 8);
+        }
     }
     transfer.remote.advance(unit);
     payload_left_ = unit;
@@ -126,6 +127,24 @@ bool Outbound::begin_transfer_frame(Transfer& transfer) {
         copy_payload_to_head(*transfer.source);
     }
     return true;
+}
+
+// What the header says of whole pages or ranges, `unit` bytes in all; how many of them there are.
+size_t Outbound::lay_out_parts(FrameHeader& header, const Extents& remote, uint32_t unit) {
+    size_t count = 0;
+    if (remote.ranged()) {
+        for (uint64_t nbytes = 0; nbytes < unit; ++count) {
+            nbytes += remote.lengths()[count];
+        }
+        header.kind = FrameKind::write_ranges;
+        header.table = static_cast<uint32_t>(2 * count);
+    } else {
+        count = unit / remote.page_bytes();
+        header.kind = FrameKind::write_pages;
+        header.page_bytes = static_cast<uint32_t>(remote.page_bytes());
+        header.table = static_cast<uint32_t>(count);
+    }
+    return count;
 }
 
 void Outbound::copy_payload_to_head(Source& source) {

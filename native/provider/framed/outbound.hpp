@@ -61,6 +61,7 @@ public:
 private:
     bool begin_frame();
     bool begin_transfer_frame(Transfer& transfer);
+    [[nodiscard]] static size_t lay_out_parts(FrameHeader& header, const Extents& remote, uint32_t unit);
     void end(Transfer& transfer, Outcome outcome);
     void copy_payload_to_head(Source& source);
     void retire(Transfer& transfer);

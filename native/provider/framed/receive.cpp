@@ -27,6 +27,8 @@ bool FramedEndpoint::well_formed(const FrameHeader& header) const {
     case FrameKind::write_pages:
         return header.page_bytes != 0 && header.table != 0 &&
                uint64_t{header.table} * header.page_bytes == header.payload;
+    case FrameKind::write_ranges:
+        return header.table != 0 && header.table % 2 == 0;
     case FrameKind::read_pages:
         return header.payload == 0 && header.arg <= UINT64_MAX / kMaxTable;
     case FrameKind::fetch_add:
@@ -112,6 +114,7 @@ bool FramedEndpoint::begin_payload() {
     switch (in_.header.kind) {
     case FrameKind::write:
     case FrameKind::write_pages:
+    case FrameKind::write_ranges:
         return begin_write(in_.header);
     case FrameKind::read_data:
         return begin_read_data(in_.header);
@@ -185,6 +188,7 @@ void FramedEndpoint::end_frame() {
     switch (header.kind) {
     case FrameKind::write:
     case FrameKind::write_pages:
+    case FrameKind::write_ranges:
         return end_write(header);
     case FrameKind::read:
     case FrameKind::read_pages:

@@ -38,8 +38,7 @@ struct Outstanding {
     // The whole of it in local memory.
     Extents extents() const {
         const uint64_t base = local ? local->address() + local_offset : 0;
-        return pages ? Extents(base, pages->local.data(), pages->local.size(), pages->page_bytes)
-                     : Extents(base, nbytes);
+        return pages ? pages->walk(base, pages->local, nbytes) : Extents(base, nbytes);
     }
 };
 

@@ -14,11 +14,7 @@ namespace {
 constexpr size_t kStagesAhead = 4; // copies in flight before the frame that needs them
 
 uint32_t unit_of(const Extents& extents) {
-    uint64_t limit = kMaxPayload;
-    if (extents.paged() && extents.page_bytes() < kMaxPayload) {
-        limit = std::min<uint64_t>(limit, extents.page_bytes() * kMaxPagesPerWrite);
-    }
-    return static_cast<uint32_t>(extents.unit(limit));
+    return static_cast<uint32_t>(extents.unit(kMaxPayload, kMaxPagesPerWrite));
 }
 
 const std::byte* zeros() {

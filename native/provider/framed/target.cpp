@@ -24,12 +24,37 @@ Outcome FramedEndpoint::check_pages(const FrameHeader& header, uint8_t right, st
     return {};
 }
 
+// Offsets and lengths are what the peer says: they are to be what the payload is, and to lie within the share.
+Outcome FramedEndpoint::check_ranges(const FrameHeader& header, std::shared_ptr<Share>& share) {
+    Outcome outcome = engine_.shares().check(header.share(), header.capability, kRightWrite, header.offset, 0, share);
+    if (!outcome.ok()) {
+        return outcome;
+    }
+    const uint64_t room = share->nbytes - header.offset;
+    const size_t count = in_.table.size() / 2;
+    uint64_t left = header.payload;
+    for (size_t i = 0; i < count; ++i) {
+        const uint64_t offset = in_.table[i];
+        const uint64_t nbytes = in_.table[count + i];
+        if (nbytes == 0 || nbytes > left) {
+            return {Status::protocol, Reason::malformed};
+        }
+        left -= nbytes;
+        if (offset > room || nbytes > room - offset) {
+            outcome = {Status::access_denied, Reason::bounds};
+        }
+    }
+    return left == 0 ? outcome : Outcome{Status::protocol, Reason::malformed};
+}
+
 bool FramedEndpoint::begin_write(const FrameHeader& header) {
     const bool paged = header.kind == FrameKind::write_pages;
+    const bool ranged = header.kind == FrameKind::write_ranges;
     std::shared_ptr<Share> share;
-    in_.verdict = paged ? check_pages(header, kRightWrite, share)
-                        : engine_.shares().check(header.share(), header.capability, kRightWrite, header.offset,
-                                                 header.payload, share);
+    in_.verdict = paged    ? check_pages(header, kRightWrite, share)
+                  : ranged ? check_ranges(header, share)
+                           : engine_.shares().check(header.share(), header.capability, kRightWrite, header.offset,
+                                                    header.payload, share);
     if (!in_.verdict.ok()) {
         refusals_.fetch_add(1, std::memory_order_relaxed);
         return true;
@@ -43,14 +68,16 @@ bool FramedEndpoint::begin_write(const FrameHeader& header) {
         return true;
     }
     const uint64_t base = region->address() + share->offset + header.offset;
-    const Extents extents =
-        paged ? Extents(base, in_.table.data(), in_.table.size(), header.page_bytes) : Extents(base, header.payload);
+    const size_t count = in_.table.size() / 2;
+    const Extents extents = paged    ? Extents(base, in_.table.data(), in_.table.size(), header.page_bytes)
+                            : ranged ? Extents(base, in_.table.data(), in_.table.data() + count, header.payload)
+                                     : Extents(base, header.payload);
     Sink* sink = nullptr;
     if (region->is_host()) {
         in_.own_sink = make_sink(staging_, std::move(region));
         sink = in_.own_sink.get();
         const bool spread = paged && header.page_bytes >= kMinStreamingPage && share->nbytes >= kStreamingPages;
-        in_.streaming = streaming_hint && (spread || (!paged && header.arg >= kStreamingBytes));
+        in_.streaming = streaming_hint && (spread || (!paged && !ranged && header.arg >= kStreamingBytes));
     } else {
         sink = arrival_sink(header, std::move(region), share);
         if (sink == nullptr) {

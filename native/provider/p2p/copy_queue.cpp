@@ -39,7 +39,7 @@ void CopyQueue::issue() {
     }
     std::shared_ptr<accel::Event> event;
     try {
-        event = stream_->copy_many(held_);
+        event = stream_->copy_many(held_, {});
     } catch (const std::bad_alloc&) { // they stay, and whoever looks next tries again
         return;
     }

@@ -25,6 +25,9 @@ size_t CopyRates::form_of(const PageList* pages) {
     if (pages == nullptr) {
         return 0;
     }
+    if (pages->ranges()) { // whatever lengths they have
+        return 1;
+    }
     return pages->page_bytes < kSmall ? 1 : pages->page_bytes < kMedium ? 2 : 3;
 }
 

@@ -26,6 +26,16 @@ std::shared_ptr<accel::Event> start_copy(accel::Stream& stream, const Request& r
                                          std::span<const accel::Word> then) {
     const bool reads = request.kind == Kind::read;
     const accel::CopySegment segment = segment_of(request);
+    if (request.pages && request.pages->ranges()) {
+        const PageList& ranges = *request.pages;
+        const PageNumbers& to = reads ? ranges.local : ranges.remote;
+        const PageNumbers& from = reads ? ranges.remote : ranges.local;
+        std::vector<accel::CopySegment> segments(to.size());
+        for (size_t i = 0; i < to.size(); ++i) {
+            segments[i] = {segment.dst + to[i], segment.src + from[i], ranges.lengths[i]};
+        }
+        return stream.copy_many(segments, then);
+    }
     if (request.pages) {
         const PageList& pages = *request.pages;
         return stream.copy_pages({.dst_base = segment.dst,

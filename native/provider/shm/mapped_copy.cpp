@@ -2,15 +2,14 @@
 
 #include "memory/copy.hpp"
 
-#include <vector>
+#include <algorithm>
 
 namespace zerohop::shm {
 
 namespace {
 
 Extents walk(uint64_t base, const Request& request, const PageNumbers* pages) {
-    return pages != nullptr ? Extents(base, pages->data(), pages->size(), request.pages->page_bytes)
-                            : Extents(base, request.nbytes);
+    return pages != nullptr ? request.pages->walk(base, *pages, request.nbytes) : Extents(base, request.nbytes);
 }
 
 } // namespace
@@ -25,8 +24,8 @@ MappedCopy::MappedCopy(const Request& request, Pin<Region> local, Pin<Mapping> r
     // What decides is whether the destination would stay in the cache: for pages, how large the memory is that they
     // are spread over.
     const uint64_t spread = outbound ? remote_->nbytes() : local_->nbytes();
-    streaming_ =
-        pages_ ? pages_->page_bytes >= kMinStreamingPage && spread >= kStreamingPages : nbytes_ >= kStreamingBytes;
+    const uint64_t part = pages_ ? nbytes_ / std::max<uint64_t>(1, pages_->local.size()) : 0;
+    streaming_ = pages_ ? part >= kMinStreamingPage && spread >= kStreamingPages : nbytes_ >= kStreamingBytes;
     src_ = outbound ? here : there;
     dst_ = outbound ? there : here;
 }

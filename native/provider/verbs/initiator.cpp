@@ -117,8 +117,8 @@ void VerbsEndpoint::begin_walk(Transfer& transfer, const Request& request) {
     const uint64_t there = route.keys->address + request.remote_offset;
     const uint64_t here = transfer.local->address() + request.local_offset;
     if (const auto& pages = transfer.pages) {
-        transfer.there = Extents(there, pages->remote.data(), pages->remote.size(), pages->page_bytes);
-        transfer.here = Extents(here, pages->local.data(), pages->local.size(), pages->page_bytes);
+        transfer.there = pages->walk(there, pages->remote, request.nbytes);
+        transfer.here = pages->walk(here, pages->local, request.nbytes);
     } else {
         transfer.there = Extents(there, request.nbytes);
         transfer.here = Extents(here, request.nbytes);

@@ -1,0 +1,90 @@
+#include "bind/many.hpp"
+
+#include "bind/slots.hpp"
+#include "memory/page_list.hpp"
+
+#include <algorithm>
+
+namespace zerohop::bind {
+
+namespace {
+
+constexpr uint64_t kNone = UINT64_MAX;
+
+uint64_t number(PyObject* value) {
+    return value != nullptr && PyLong_CheckExact(value) ? PyLong_AsUnsignedLongLong(value) : kNone;
+}
+
+bool is(PyObject* object, const nb::object& type) {
+    return PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(type.ptr())) != 0;
+}
+
+} // namespace
+
+std::optional<Pairs> read_pairs(PyObject* pairs, PyObject* context, bool room) {
+    const Layout* const known = layout();
+    if (known == nullptr || !(PyList_CheckExact(pairs) || PyTuple_CheckExact(pairs))) {
+        return std::nullopt;
+    }
+    const auto count = static_cast<size_t>(PySequence_Fast_GET_SIZE(pairs));
+    PyObject** const items = PySequence_Fast_ITEMS(pairs);
+    Pairs read;
+    auto list = std::make_shared<PageList>();
+    list->page_bytes = 1;
+    for (PageNumbers* const each : {&list->local, &list->remote, &list->lengths}) {
+        each->reserve(count);
+    }
+    const PyObject* routes = nullptr;
+    const PyObject* key = nullptr;
+    for (size_t i = 0; i < count; ++i) {
+        PyObject* const pair = items[i];
+        if (!PyTuple_CheckExact(pair) || PyTuple_GET_SIZE(pair) != 2) {
+            return std::nullopt;
+        }
+        PyObject* const here = PyTuple_GET_ITEM(pair, 0);
+        PyObject* const there = PyTuple_GET_ITEM(pair, 1);
+        if (!is(here, known->range) || !is(there, known->remote)) {
+            return std::nullopt;
+        }
+        if (i == 0) {
+            read.first = nb::borrow(here);
+            read.routes = nb::borrow(known->routes.of(here));
+            read.key = nb::borrow(known->key.of(there));
+            routes = read.routes.ptr();
+            key = read.key.ptr();
+            if (routes == nullptr || key == nullptr || known->context.of(here) != context ||
+                !PyDict_CheckExact(routes)) {
+                return std::nullopt;
+            }
+        } else if (known->routes.of(here) != routes || known->key.of(there) != key) {
+            return std::nullopt;
+        }
+        const uint64_t nbytes = number(known->nbytes.of(here));
+        const uint64_t space = number(known->remote_nbytes.of(there));
+        const uint64_t from = number(known->offset.of(here));
+        const uint64_t to = number(known->remote_offset.of(there));
+        const bool fits = room ? nbytes <= space : nbytes == space;
+        if (!fits || nbytes == kNone || space == kNone || from == kNone || to == kNone || to > kNone - nbytes) {
+            PyErr_Clear();
+            return std::nullopt;
+        }
+        if (nbytes == 0) {
+            continue;
+        }
+        list->local.push_back(from);
+        list->remote.push_back(to);
+        list->lengths.push_back(nbytes);
+        list->remote_end = std::max(list->remote_end, to + nbytes);
+        read.nbytes += nbytes;
+    }
+    if (!read.first.is_valid()) {
+        return std::nullopt;
+    }
+    if (!list->ranges()) {
+        list.reset(); // all of them are empty
+    }
+    read.list = std::move(list);
+    return read;
+}
+
+} // namespace zerohop::bind

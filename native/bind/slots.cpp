@@ -1,0 +1,50 @@
+#include "bind/slots.hpp"
+
+#include <stdexcept>
+#include <string>
+#include <structmember.h>
+
+namespace zerohop::bind {
+
+namespace {
+
+Layout*& held() {
+    static Layout* kept = nullptr; // never given back: the classes live as long as the interpreter
+    return kept;
+}
+
+} // namespace
+
+Slot::Slot(const nb::handle& type, const char* name) {
+    const nb::object found = nb::steal(PyObject_GetAttrString(type.ptr(), name));
+    if (!found.is_valid() || !Py_IS_TYPE(found.ptr(), &PyMemberDescr_Type)) {
+        PyErr_Clear();
+        throw std::invalid_argument(std::string("the class has no slot ") + name);
+    }
+    offset_ = reinterpret_cast<PyMemberDescrObject*>(found.ptr())->d_member->offset;
+}
+
+const Layout* layout() {
+    return held();
+}
+
+void register_layout(nb::module_& m) {
+    m.def(
+        "set_layout",
+        [](const nb::object& range, const nb::object& remote) {
+            if (held() == nullptr) {
+                held() = new Layout{.range = range,
+                                    .context = Slot(range, "_context"),
+                                    .routes = Slot(range, "_routes"),
+                                    .offset = Slot(range, "_offset"),
+                                    .nbytes = Slot(range, "nbytes"),
+                                    .remote = remote,
+                                    .key = Slot(remote, "_key"),
+                                    .remote_offset = Slot(remote, "_offset"),
+                                    .remote_nbytes = Slot(remote, "nbytes")};
+            }
+        },
+        nb::arg("range"), nb::arg("remote"), "Tells the classes of memory here and there. Once, before the first use.");
+}
+
+} // namespace zerohop::bind

@@ -1,0 +1,40 @@
+// Where objects of Python's classes with __slots__ keep their attributes: to read one there is a load, and no look-up.
+#pragma once
+
+#include "bind/common.hpp"
+
+namespace zerohop::bind {
+
+// One attribute of a class, and of all that derive from it.
+class Slot {
+public:
+    Slot() = default;
+    // Throws std::invalid_argument where the class has no such slot.
+    Slot(const nb::handle& type, const char* name);
+    // Borrowed; null where it is not set. The object is one of that class.
+    [[nodiscard]] PyObject* of(PyObject* object) const {
+        return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object) + offset_);
+    }
+
+private:
+    Py_ssize_t offset_ = 0;
+};
+
+// What transfers read of the memory here (zerohop.memory.View and Memory) and there (zerohop.RemoteBuffer).
+struct Layout {
+    nb::object range; // the class of both of those here
+    Slot context;
+    Slot routes;
+    Slot offset;
+    Slot nbytes;
+    nb::object remote;
+    Slot key;
+    Slot remote_offset;
+    Slot remote_nbytes;
+};
+
+// Null until Python has told it.
+[[nodiscard]] const Layout* layout();
+void register_layout(nb::module_& m);
+
+} // namespace zerohop::bind
