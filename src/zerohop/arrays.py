@@ -33,7 +33,7 @@ def numpy_of(view: _Range, memory: Memory) -> np.ndarray[tuple[int], np.dtype[np
     # The array's base keeps what the pages belong to. An array of ctypes takes any attribute; its stubs do not say so.
     exported._zerohop_keep = _export(memory)  # type: ignore[attr-defined]
     array = np.frombuffer(memoryview(exported), np.uint8)
-    array.flags.writeable = not memory._registration.readonly
+    array.flags.writeable = not view.readonly
     return array
 
 
@@ -48,7 +48,7 @@ def dlpack_device(device: str) -> tuple[int, int]:
 def dlpack_of(view: _Range, memory: Memory, max_version: tuple[int, int] | None, **wanted: Any) -> CapsuleType:
     """What ``__dlpack__`` gives; ``memory`` is what the view is part of."""
     device_type, device = dlpack_device(view.device)
-    readonly = memory._registration.readonly
+    readonly = view.readonly
     if readonly and (max_version or (0, 0))[0] < _KNOWS_READ_ONLY:
         raise BufferError("this memory is read-only, and the library asks for a tensor that is not. Fix: copy it")
     # The Memory too, so that the tensor's own registration is found again when nobody else keeps it.

@@ -187,7 +187,7 @@ class Connection(StaysInProcess):
             TypeError, ValueError, Closed: at once. Everything else comes from the Operation.
         """
         view = self._context._view(into)
-        if view._registration.readonly:
+        if view.readonly:
             raise ValueError("cannot receive into read-only memory")
         deadline = 0 if timeout is None else self._context._deadline(timeout)
         # A Context that talks to itself sends at one end and receives at the other.

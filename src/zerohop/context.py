@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from . import address, inputs, many, transfer
@@ -160,6 +161,8 @@ class Context(Lifecycle, Strided, StaysInProcess):
             memory = Memory(self, registration, offset, source.nbytes, bits, source.keep, owned)
             # Another thread may just have closed what nobody had.
             if not (registration.closed or registration.leaving):
+                if registration.made_for is None:
+                    registration.made_for = weakref.ref(memory)
                 return memory
 
     def _register_all(self, many: list[Any], rights: Rights | None) -> list[Memory]:
@@ -201,7 +204,9 @@ class Context(Lifecycle, Strided, StaysInProcess):
         self._check_open()
         nbytes = length_of(nbytes)
         registration = self._registry.allocate(nbytes, device)
-        return Memory(self, registration, 0, nbytes, _READ_WRITE, None, True)
+        memory = Memory(self, registration, 0, nbytes, _READ_WRITE, None, True)
+        registration.made_for = weakref.ref(memory)
+        return memory
 
     def pool(self, device: str, *, chunk_bytes: int = 64 << 20, max_bytes: int | None = None) -> Pool:
         """A Pool of memory of a device, for many small Memories, or tensors, that cost no registration each.

@@ -76,14 +76,68 @@ class _Range(StaysInProcess):
     @property
     def rights(self) -> Rights:
         """What peers may be allowed at most."""
-        return _NAMES[self._home()._rights]
+        return _NAMES[self._bits]
+
+    @property
+    def readonly(self) -> bool:
+        """Whether transfers may only read it, because it cannot be written to or is a View that was made so."""
+        return self._registration.readonly
+
+    @property
+    def local_key(self) -> int:
+        """A number that stands for the registration in this process: Memories that share one have the same."""
+        return self._registration.number
+
+    def remote_key(self) -> bytes:
+        """``bytes`` of a handle of this range, with all rights that it may have; the same each time.
+
+        The handle is the Memory's for as long as that lives. Errors as for `share`.
+        """
+        memory = self._home()
+        memory._check_open()
+        if memory._whole is None:
+            memory._whole = memory.share(memory.rights)
+        start = self._offset - memory._offset
+        return bytes(memory._whole[start : start + self.nbytes])
+
+    def contains(self, address: int, nbytes: int = 0) -> bool:
+        """Whether all of that range of addresses lies within this one; an empty one may lie at its end."""
+        start, nbytes = operator.index(address) - self.address, operator.index(nbytes)
+        return 0 <= start <= self.nbytes and 0 <= nbytes <= self.nbytes - start
+
+    def view(self, offset: int = 0, nbytes: int | None = None, *, readonly: bool = False) -> View:
+        """The View of ``nbytes`` bytes from ``offset`` on; None: of the rest. Unlike a slice it is never cut short.
+
+        Args:
+            offset: of its first byte; an empty View may begin at the end.
+            nbytes: its length.
+            readonly: have transfers refuse to read into it.
+
+        Raises:
+            TypeError: ``offset`` or ``nbytes`` is no integer.
+            ValueError: it does not lie within this range.
+        """
+        offset = operator.index(offset)
+        nbytes = self.nbytes - offset if nbytes is None else operator.index(nbytes)
+        if not 0 <= offset <= self.nbytes or not 0 <= nbytes <= self.nbytes - offset:
+            raise ValueError(f"bytes {offset} to {offset + nbytes} do not lie within {self.nbytes}")
+        return View(self._home(), self._offset + offset, nbytes, self.readonly or readonly)
+
+    def view_at(self, address: int, nbytes: int | None = None, *, readonly: bool = False) -> View:
+        """The same by the address of its first byte, as a pointer into the memory."""
+        return self.view(operator.index(address) - self.address, nbytes, readonly=readonly)
+
+    @property
+    def _bits(self) -> int:
+        """Of `rights`."""
+        return self._home()._rights
 
     def __len__(self) -> int:
         return self.nbytes
 
     def __getitem__(self, key: slice) -> View:
         start, stop = byte_range(key, self.nbytes)
-        return View(self._home(), self._offset + start, stop - start)
+        return View(self._home(), self._offset + start, stop - start, self.readonly)
 
     def share(self, rights: Rights = "r", *, revocable: bool = True) -> RemoteBuffer:
         """A handle with which other Contexts reach this range.
@@ -101,8 +155,8 @@ class _Range(StaysInProcess):
         """
         memory = self._home()
         bits = rights_bits(rights)
-        if bits & ~memory._rights:
-            raise ValueError(f'this memory can be shared with "{memory.rights}" at most, not "{rights}"')
+        if bits & ~self._bits:
+            raise ValueError(f'this memory can be shared with "{self.rights}" at most, not "{rights}"')
         memory._check_open()
         try:
             share = self._context._shares.add(self._registration, self._offset, self.nbytes, bits, revocable=revocable)
@@ -153,7 +207,7 @@ class _Range(StaysInProcess):
         # Not bytes(data), which makes zeros of a number.
         raw = data if type(data) is bytes else memoryview(data).tobytes()
         offset, _ = self._part(offset, len(raw))
-        if self._registration.readonly:
+        if self.readonly:
             raise ValueError("this memory is read-only")
         if self.device == HOST:
             ctypes.memmove(self.address + offset, raw, len(raw))
@@ -173,7 +227,7 @@ class _Range(StaysInProcess):
         if self.device == HOST:
             raise AttributeError("host memory has no __cuda_array_interface__; use numpy()")
         return {
-            "data": (self.address, self._registration.readonly),
+            "data": (self.address, self.readonly),
             "shape": (self.nbytes,),
             "typestr": "|u1",
             "strides": None,
@@ -231,20 +285,30 @@ class View(_Range):
         nbytes: length in bytes.
     """
 
-    __slots__ = ("memory",)
+    __slots__ = ("_readonly", "memory")
 
     _stays = "a View stays in its process, and is not copied; slice it anew, or send view.share()"
 
-    def __init__(self, memory: Memory, offset: int, nbytes: int) -> None:
+    def __init__(self, memory: Memory, offset: int, nbytes: int, readonly: bool) -> None:
         self.memory = memory
+        self._readonly = readonly
         self._context = memory._context
         self._registration = memory._registration
         self._routes = memory._routes
         self._offset = offset
         self.nbytes = nbytes
 
+    @property
+    def readonly(self) -> bool:
+        """As Memory has it, or as it was made."""
+        return self._readonly
+
     def _home(self) -> Memory:
         return self.memory
+
+    @property
+    def _bits(self) -> int:
+        return self.memory._rights & (RIGHTS["r"] if self._readonly else RIGHTS["rw"])
 
 
 class Memory(_Range):
@@ -259,7 +323,7 @@ class Memory(_Range):
         nbytes: length in bytes.
     """
 
-    __slots__ = ("__weakref__", "_closed", "_owned", "_rights", "_shares")
+    __slots__ = ("__weakref__", "_closed", "_owned", "_rights", "_shares", "_whole")
 
     _stays = "a Memory stays in its process, and is not copied; send memory.share() instead"
 
@@ -286,7 +350,15 @@ class Memory(_Range):
         # Changed under the lock of Shares alone. A list from the first one on: ten thousand Memories that are not
         # shared have ten thousand objects less.
         self._shares: list[LocalShare] | tuple[()] = ()
+        # What remote_key() has given out.
+        self._whole: RemoteBuffer | None = None
         self._closed = False
+
+    @property
+    def reused_registration(self) -> bool:
+        """Whether the memory was registered already, so that this has cost nothing."""
+        made_for = self._registration.made_for
+        return made_for is not None and made_for() is not self
 
     def _home(self) -> Memory:
         return self

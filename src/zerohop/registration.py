@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from .setbacks import Setbacks
 
 if TYPE_CHECKING:
     from ._native import Region
     from .keeping import Keeping
+    from .memory import Memory
     from .routes import Route
 
 
@@ -28,7 +30,9 @@ class Registration:
         "leaving",
         "lingers",
         "local_keys",
+        "made_for",
         "nbytes",
+        "number",
         "ours",
         "owner",
         "readonly",
@@ -39,7 +43,13 @@ class Registration:
         "users",
     )
 
+    _numbers: Final = itertools.count(1)
+
     def __init__(self, region: Region, device: str, fd_offset: int, *, readonly: bool, ours: bool = False) -> None:
+        # In this process.
+        self.number = next(self._numbers)
+        # The first Memory of it.
+        self.made_for: weakref.ref[Memory] | None = None
         self.region = region
         self.address = region.address
         self.nbytes = region.nbytes

@@ -80,7 +80,7 @@ def transfer(
     if nbytes != remote.nbytes:
         raise ValueError(f"{kind}: {nbytes} bytes here and {remote.nbytes} there; slice one of them")
     code = _WRITE if kind == "write" else _READ
-    if code == _READ and view._registration.readonly:
+    if code == _READ and view.readonly:
         raise ValueError("cannot read into read-only memory")
     number, group = announced(notify, remote, scope)
     deadline = context._deadline(timeout)
@@ -123,7 +123,7 @@ def transfer_pages(
     if here.size != there.size:
         raise ValueError(f"{kind}: {here.size} pages here and {there.size} there")
     code = _WRITE if kind == "write_pages" else _READ
-    if code == _READ and view._registration.readonly:
+    if code == _READ and view.readonly:
         raise ValueError("cannot read into read-only memory")
     nbytes = here.size * page_bytes
     # The native call checks those here; there, it knows of the whole share only.

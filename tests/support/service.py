@@ -16,6 +16,7 @@ from support.limits import Limits
 from support.loads import Loads
 from support.outcomes import Outcome, attempt, outcome_of
 from support.patience import PATIENCE_S
+from support.transports import Transports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,13 +39,14 @@ class Note(NamedTuple):
     peer: str
 
 
-class Service(Loads, Limits):
+class Service(Loads, Limits, Transports):
     """One Context and the buffers registered with it."""
 
     def __init__(self, options: Options) -> None:
         self.context = options.open()
         self._buffers: dict[int, Buffer] = {}
         self._created = 0
+        self._transports: dict[int, zh.Transport] = {}
         self._touched: list[np.ndarray[tuple[int], np.dtype[np.uint8]]] = []
 
     # Memory
@@ -170,6 +172,7 @@ class Service(Loads, Limits):
         return _seconds(lambda: self.context.close(timeout=timeout))
 
     def shutdown(self) -> None:
+        self._transports.clear()
         for number in list(self._buffers):
             self.drop(number)
         self._touched.clear()

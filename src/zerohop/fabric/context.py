@@ -236,7 +236,7 @@ class DeviceContext(Resource):
             home = x._home()
             home._check_open()
             possible = home._rights
-            address, nbytes, device, readonly = x.address, x.nbytes, x.device, x._registration.readonly
+            address, nbytes, device, readonly = x.address, x.nbytes, x.device, x.readonly
             keeping = x._context._keeping
             # As an array made of the Memory does: it then closes like any other, and its pages stay until we are done.
             keep: object = Export(keeping, x._registration, (x, keeping.kept_for(home)))
