@@ -2,6 +2,7 @@
 
 from support.fake_nics import heard, nic_pair
 from support.fixtures import (
+    link,
     no_leaks,
     open_context,
     pool,
@@ -17,6 +18,7 @@ from support.software_gpus import IN_SOFTWARE, hide_bindings
 
 __all__ = [
     "heard",
+    "link",
     "nic_pair",
     "no_leaks",
     "open_context",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import operator
+import threading
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from . import arrays
@@ -15,6 +17,7 @@ from .stays import StaysInProcess
 from .timeouts import seconds_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
     import numpy as np
@@ -27,7 +30,9 @@ if TYPE_CHECKING:
 
 Rights = Literal["r", "w", "rw"]
 RIGHTS: Final[dict[str, int]] = {"r": 1, "w": 2, "rw": 3}
-_NAMES: Final[dict[int, Rights]] = {1: "r", 2: "w", 3: "rw"}
+_NAMES: Final[dict[int, Rights | Literal[""]]] = {0: "", 1: "r", 2: "w", 3: "rw"}
+_NONE: Final[Mapping[Rights, RemoteBuffer]] = MappingProxyType({})
+_keys: Final = threading.Lock()
 
 
 def rights_bits(rights: str) -> int:
@@ -74,8 +79,8 @@ class _Range(StaysInProcess):
         return self._registration.address + self._offset
 
     @property
-    def rights(self) -> Rights:
-        """What peers may be allowed at most."""
+    def rights(self) -> Rights | Literal[""]:
+        """What peers may be allowed at most; empty of a read-only View of memory that they may only write to."""
         return _NAMES[self._bits]
 
     @property
@@ -91,14 +96,17 @@ class _Range(StaysInProcess):
     def remote_key(self) -> bytes:
         """``bytes`` of a handle of this range, with all rights that it may have; the same each time.
 
-        The handle is the Memory's for as long as that lives. Errors as for `share`.
+        The handle is the Memory's, and lives as long as that does. Errors as for `share`.
         """
-        memory = self._home()
+        memory, rights = self._home(), self.rights
         memory._check_open()
-        if memory._whole is None:
-            memory._whole = memory.share(memory.rights)
+        if not rights:
+            raise ValueError("peers may only write to this memory, and this View of it is read-only: there is no handle")
+        with _keys:
+            if rights not in memory._whole:
+                memory._whole = {**memory._whole, rights: memory.share(rights)}
         start = self._offset - memory._offset
-        return bytes(memory._whole[start : start + self.nbytes])
+        return bytes(memory._whole[rights][start : start + self.nbytes])
 
     def contains(self, address: int, nbytes: int = 0) -> bool:
         """Whether all of that range of addresses lies within this one; an empty one may lie at its end."""
@@ -156,7 +164,8 @@ class _Range(StaysInProcess):
         memory = self._home()
         bits = rights_bits(rights)
         if bits & ~self._bits:
-            raise ValueError(f'this memory can be shared with "{self.rights}" at most, not "{rights}"')
+            most = f'with "{self.rights}" at most' if self.rights else "with nobody: it is a read-only View"
+            raise ValueError(f'this memory can be shared {most}, not with "{rights}"')
         memory._check_open()
         try:
             share = self._context._shares.add(self._registration, self._offset, self.nbytes, bits, revocable=revocable)
@@ -350,8 +359,8 @@ class Memory(_Range):
         # Changed under the lock of Shares alone. A list from the first one on: ten thousand Memories that are not
         # shared have ten thousand objects less.
         self._shares: list[LocalShare] | tuple[()] = ()
-        # What remote_key() has given out.
-        self._whole: RemoteBuffer | None = None
+        # What remote_key() has given out, by rights.
+        self._whole: Mapping[Rights, RemoteBuffer] = _NONE
         self._closed = False
 
     @property

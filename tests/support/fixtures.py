@@ -20,6 +20,7 @@ from support.options import Options
 from support.peer import Peer, finish_all
 from support.service import Service
 from support.software_gpus import IN_SOFTWARE
+from support.transports import Link
 from support.world import Pool, World
 
 OpenContext = Callable[[Options], zh.Context]
@@ -117,6 +118,15 @@ def world(request: pytest.FixtureRequest, pool: Pool, no_leaks: None) -> Iterato
         world.close_buffers()
     else:
         pool.drop(request.param)
+
+
+@pytest.fixture
+def link(request: pytest.FixtureRequest, world: World) -> Iterator[Link]:
+    """A Transport here, and one at the other side that it is connected to."""
+    link = Link(world.here, world.there)
+    yield link
+    if request.node.stash.get(_passed, False):
+        link.close()
 
 
 @pytest.fixture

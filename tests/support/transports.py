@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 import zerohop as zh
 from support.outcomes import Outcome, attempt
 from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from support.buffers import Buffer
     from support.peer import Remote
 
@@ -92,3 +96,20 @@ class Link:
     def close(self) -> None:
         self.here.close()
         self.remote.call(self._service.close_transports)
+
+
+def every_call(transport: zh.Transport, url: str, handle: zh.RemoteBuffer) -> list[Callable[[], object]]:
+    """One of each that can be asked of a Transport, but for what ends it and what looks at it."""
+    data = np.zeros(min(8, handle.nbytes), np.uint8)
+    return [
+        transport.bind,
+        lambda: transport.connect(url),
+        lambda: transport.register(data),
+        lambda: transport.write(data, handle),
+        lambda: transport.write(data, handle, notify=1),
+        lambda: transport.read(data, handle),
+        lambda: transport.write_many([(data, handle)]),
+        lambda: transport.write_many([], notify=1),
+        lambda: transport.wait_for_write(0),
+        transport.flush,
+    ]
