@@ -15,7 +15,7 @@ from .memory import _Range
 from .messaging import NOTIFIED, PLAIN
 from .operation import Finished, Operation
 from .remote_buffer import RemoteBuffer
-from .transfer import announced, check_remote
+from .transfer import announced, check_remote, notify_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,6 +56,8 @@ def write_many(
 ) -> Operation[int]:
     """Context.write_many and Transport.write_many."""
     batches = _batches(context, pairs, scope)
+    if notify is not None:
+        notify_value(notify)
     deadline = context._deadline(timeout)
     if not batches:
         if notify is None:
@@ -112,13 +114,13 @@ def _post_all(
     context: Context, batches: list[_Batch], notify: int | None, deadline: int, scope: Scope | None
 ) -> Operation[int]:
     """Several requests, and after all of them the notification."""
-    operations: list[Any] = [_post(context, batch, None, deadline, scope) for batch in batches]
-    nbytes = sum(batch.nbytes for batch in batches)
-    if notify is None and all(type(operation) is Finished for operation in operations):
-        return operations[0] if len(operations) == 1 else Finished(context, _KIND, None, nbytes, nbytes, 0)
     owners = {batch.remote.owner for batch in batches}
     if notify is not None and len(owners) > 1:
         raise ValueError(f"{_KIND}: a notification goes to one peer, and these writes go to {len(owners)}")
+    operations: list[Any] = [_post(context, batch, None, deadline, scope) for batch in batches]
+    nbytes = sum(batch.nbytes for batch in batches)
+    if notify is None and all(type(operation) is Finished for operation in operations):
+        return Finished(context, _KIND, None, nbytes, nbytes, 0)
     (owner, *_) = owners
 
     async def work() -> int:
