@@ -290,7 +290,9 @@ PyObject* begin_posting(PyObject* object, PyObject* const* args, Py_ssize_t coun
     }
     try {
         auto made = std::make_unique<Posting>();
-        made->engine = nb::cast<std::shared_ptr<Engine>>(nb::handle(args[0]));
+        if (args[0] != Py_None) {
+            made->engine = nb::cast<std::shared_ptr<Engine>>(nb::handle(args[0]));
+        }
         made->in_flight = nb::borrow(args[1]);
         made->finished = nb::borrow(args[2]);
         made->long_way = nb::borrow(args[3]);
@@ -302,7 +304,12 @@ PyObject* begin_posting(PyObject* object, PyObject* const* args, Py_ssize_t coun
             made->queue = nb::cast<uint16_t>(nb::handle(args[8]));
             made->group = nb::cast<const PyGroup&>(nb::handle(args[9])).group;
         }
-        delete std::exchange(self->posting, made.release());
+        if (self->posting == nullptr) {
+            self->posting = made.release();
+        } else {
+            // In place: another thread may be in the middle of a call.
+            *self->posting = std::move(*made);
+        }
     } catch (const std::exception& error) {
         PyErr_SetString(PyExc_TypeError, error.what());
         return nullptr;
@@ -383,7 +390,8 @@ void register_writer(nb::module_& m) {
         {"_begin_posting", method(&begin_posting), METH_FASTCALL,
          "_begin_posting($self, engine, in_flight, finished, long_way, long_way_of_many, timeout_ns, context, "
          "connection, queue, group)"
-         "\n--\n\nFrom now on write() posts. The last four are given by who is not a Context itself."},
+         "\n--\n\nFrom now on write() posts; without an engine it goes the long way. The last four are given by who is not "
+         "a Context itself."},
         {"_stop_posting", &stop_posting, METH_NOARGS,
          "_stop_posting($self)\n--\n\nFrom now on every write goes the long way. Lets go of the engine."},
         {nullptr, nullptr, 0, nullptr},

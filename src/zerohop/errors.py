@@ -225,7 +225,7 @@ _BY_REASON: dict[int, _Words] = {
         "host memory registered in part: somebody else in this process has registered some of it with the GPU's driver",
         "have all of it registered there, or none of it; or take memory from ctx.alloc",
     ),
-    36: _Words("what it was begun with, such as a Transport, was closed"),
+    36: _Words("what it was begun with, such as a Transport, was closed or aborted"),
     37: _Words("the peer closed its end, such as its Transport"),
 }
 _DOES_NOT_MATTER = _Words("")

@@ -59,7 +59,7 @@ class Poster(Writer):
 
         def _begin_posting(
             self,
-            engine: _native.Engine,
+            engine: _native.Engine | None,
             in_flight: type,
             finished: type,
             long_way: object,

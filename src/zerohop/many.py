@@ -8,7 +8,7 @@ import numpy as np
 
 from ._native import NativeError, set_layout
 from .deferred import all_ended, defer, defer_post
-from .errors import ZerohopError, again, from_native
+from .errors import PeerLost, ZerohopError, again, from_native
 from .in_flight import NBYTES
 from .launching import launch
 from .memory import _Range
@@ -135,7 +135,9 @@ def _post_all(
             if error is not None:
                 raise again(error) if isinstance(error, ZerohopError) else error
         if notify is not None:
-            connection = context._peers.connected[owner]
+            connection = context._peers.connected.get(owner)
+            if connection is None:
+                raise PeerLost("the peer is gone, and was not notified", operation=_KIND, peer=owner)
             # Over NICs done is not yet visible.
             await connection._flush_lanes(deadline)
             await _announce(context, connection, nbytes, notify, deadline, scope)

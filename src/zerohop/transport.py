@@ -116,6 +116,8 @@ class Transport(Owner):
             if self._owned:
                 self.context.close()
             raise
+        # Which say that there is no peer yet, until there is.
+        self._begin_posting(None, InFlight, Finished, _write, _write_many, self._timeout_ns)
         self._id = os.urandom(_ID_BYTES)
         # What follows is changed on the control thread, or under the lock; which Transport is the peer, or is to be.
         self._lock = threading.Lock()
