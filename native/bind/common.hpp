@@ -52,7 +52,7 @@ struct PyOp {
 
 // Whose operations end together.
 struct PyGroup {
-    std::shared_ptr<Engine> engine;
+    std::weak_ptr<Engine> engine; // whoever keeps the end of a Transport keeps no engine with it
     std::shared_ptr<OperationGroup> group;
 };
 

@@ -55,7 +55,9 @@ void register_operation(nb::module_& m) {
             "end",
             [](const PyGroup& self, Status status, Reason reason) {
                 const Released release;
-                self.engine->end_group(*self.group, {status, reason});
+                if (const std::shared_ptr<Engine> engine = self.engine.lock()) {
+                    engine->end_group(*self.group, {status, reason});
+                }
             },
             nb::arg("status"), nb::arg("reason"),
             "Ends all that are in flight, and all that are posted for it from now on. The first call counts.");

@@ -12,6 +12,7 @@ from . import address
 from .channel import Channel
 from .control import resolve
 from .errors import OUT_OF_DESCRIPTORS, PEER_LOST, AccessDenied, PeerLost, from_native, out_of_descriptors
+from .timeouts import within
 
 if TYPE_CHECKING:
     from .address import Address
@@ -79,9 +80,9 @@ async def open_tcp(context: Context, where: Address) -> Channel:
             sock = socket.socket(family, kind, protocol)
             context._control.sockets.add(sock)
             sock.setblocking(False)
-            await asyncio.wait_for(asyncio.get_running_loop().sock_connect(sock, target), _CONNECT_S)
+            await within(asyncio.get_running_loop().sock_connect(sock, target), _CONNECT_S)
             return Channel(sock)
-        except (asyncio.TimeoutError, TimeoutError):
+        except TimeoutError:
             failure = TimeoutError("no answer")
         except OSError as error:
             _check_descriptors(error, where)

@@ -15,6 +15,7 @@ from .errors import ProtocolError, from_native
 from .fabrics import VERBS
 from .imports import LAST_COPIES_S, P2P, SHM
 from .inputs import HOST
+from .timeouts import within
 
 if TYPE_CHECKING:
     from .channel import Channel
@@ -85,8 +86,8 @@ class Exports:
         try:
             while self._connection._lost is None and shares.mapped_by(self._connection):
                 self._returned.clear()
-                await asyncio.wait_for(self._returned.wait(), limit - loop.time())
-        except (asyncio.TimeoutError, TimeoutError):
+                await within(self._returned.wait(), limit - loop.time())
+        except TimeoutError:
             pass
 
     def end(self) -> None:

@@ -19,6 +19,7 @@ from .fabrics import VERBS
 from .lane import Lane, State, retrieve
 from .lane_ports import LanePorts
 from .settings import PROVIDERS
+from .timeouts import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -134,8 +135,8 @@ class Lanes:
         for lane in list(self.all.values()):
             if lane.state is State.DOWN:
                 try:
-                    await asyncio.wait_for(lane.buried.wait(), patience())
-                except (asyncio.TimeoutError, TimeoutError):
+                    await within(lane.buried.wait(), patience())
+                except TimeoutError:
                     raise silent_error(self._connection.peer, "the peer does not answer") from None
 
     @property

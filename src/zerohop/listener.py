@@ -12,6 +12,7 @@ from . import address, auth, handshake
 from .channel import Channel, ChannelEnded
 from .errors import NO_MEMORY, OUT_OF_DESCRIPTORS, ProtocolError, Unsupported, from_native, out_of_descriptors
 from .handshake import CLOSED, LANE, LOCATE, TOKEN, Refused
+from .timeouts import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +42,7 @@ class Listeners:
         self.host, self.port = "", 0
         self.socket_path = ""
         self._closed = False
+        self._accepting = False
         self._sockets: list[socket.socket] = []
         self._directory: Path | None = None
         # Its descriptor is for turning peers away when there is no other.
@@ -77,6 +79,7 @@ class Listeners:
         self._me = me
         self._admit = admit
         self._enter = enter
+        self._accepting = True
         slots = asyncio.Semaphore(_MAX_UNAUTHENTICATED)
         if self._reserve is not None:
             control.sockets.add(self._reserve)
@@ -93,9 +96,13 @@ class Listeners:
         return token, future
 
     def close(self) -> None:
-        """Stop listening and remove the Unix socket; on the control thread once started."""
+        """Stop listening and remove the Unix socket; on the control thread once started. Idempotent."""
         self._closed = True
-        for sock in self._sockets:
+        while self._sockets:
+            sock = self._sockets.pop()
+            if self._accepting:
+                # Or the loop takes the next socket that gets this descriptor for one that it knows.
+                self._control.loop.remove_reader(sock)
             sock.close()
         if self._reserve is not None:
             self._reserve.close()
@@ -170,13 +177,13 @@ class Listeners:
                 self._control.say_once(who, "uid", "refused a process of user %s", address.peer_uid(sock))
                 return
             lanes: list[asyncio.Future[socket.socket]] = []
-            hello = await asyncio.wait_for(
+            hello = await within(
                 handshake.answer(channel, self._me, lambda hello: self._check(hello, lanes)), handshake.TIMEOUT_S
             )
             if hello.purpose == LOCATE:
-                await asyncio.wait_for(channel.flush(), handshake.TIMEOUT_S)
+                await within(channel.flush(), handshake.TIMEOUT_S)
             elif lanes:
-                await asyncio.wait_for(channel.flush(), handshake.TIMEOUT_S)
+                await within(channel.flush(), handshake.TIMEOUT_S)
                 if not lanes[0].done():
                     lanes[0].set_result(channel.detach())
                     channel = None
@@ -186,7 +193,7 @@ class Listeners:
         except Refused as refusal:
             if refusal.code in (handshake.SECRET, handshake.VERSION, TOKEN):
                 self._control.say_once(who, refusal.code, "refused a peer at %s: %s", who, refusal.text)
-        except (asyncio.TimeoutError, TimeoutError):
+        except TimeoutError:
             self._control.say_once(who, "timeout", "a peer at %s did not finish its handshake; disconnected", who)
         except ProtocolError as error:
             self._control.say_once(who, "protocol", "disconnected somebody at %s: %s", who, error.reason)

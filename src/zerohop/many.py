@@ -12,10 +12,10 @@ from .errors import PeerLost, ZerohopError, again, from_native
 from .in_flight import NBYTES
 from .launching import launch
 from .memory import _Range
-from .messaging import NOTIFIED, PLAIN
+from .messaging import NOTIFIED, PLAIN, notify_value
 from .operation import Finished, Operation
 from .remote_buffer import RemoteBuffer
-from .transfer import announced, check_remote, notify_value
+from .transfer import announced, check_remote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -101,7 +101,7 @@ class _Range(StaysInProcess):
         memory, rights = self._home(), self.rights
         memory._check_open()
         if not rights:
-            raise ValueError("peers may only write to this memory, and this View of it is read-only: there is no handle")
+            raise ValueError("a read-only View of memory that peers may only write to: there is no handle of it")
         with _keys:
             if rights not in memory._whole:
                 memory._whole = {**memory._whole, rights: memory.share(rights)}

@@ -26,6 +26,7 @@ from .errors import (
 )
 from .handshake import CLOSED, CONTROL, DUPLICATE, LANE, Refused
 from .session import SETUP_S, Session
+from .timeouts import within
 
 if TYPE_CHECKING:
     import socket
@@ -437,8 +438,8 @@ class Peers:
 
     async def _receive(self, connection: Connection, session: Session) -> None:
         try:
-            await asyncio.wait_for(self._set_up(connection, session), SETUP_S)
-        except (PeerLost, asyncio.TimeoutError, TimeoutError):
+            await within(self._set_up(connection, session), SETUP_S)
+        except (PeerLost, TimeoutError):
             # It left again; if it wanted anything it will come back.
             return
         except ZerohopError as error:
@@ -462,8 +463,8 @@ class Peers:
         deadline = loop.time() + _CROSSING_S
         while peer not in self.connected and loop.time() < deadline and self._arrivals is not None:
             try:
-                await asyncio.wait_for(self._arrivals.wait(), deadline - loop.time())
-            except (asyncio.TimeoutError, TimeoutError):
+                await within(self._arrivals.wait(), deadline - loop.time())
+            except TimeoutError:
                 break
         return self.connected.get(peer)
 

@@ -31,6 +31,7 @@ from .lanes import Lanes
 from .opening import Opening
 from .paths import IMPORTED, PEER
 from .routes import register, registered
+from .timeouts import within
 
 if TYPE_CHECKING:
     from .address import Address
@@ -117,8 +118,8 @@ class Session:
         """Tell the peer that this side ends the Connection."""
         self._channel.post(wire.Bye(text=text))
         try:
-            await asyncio.wait_for(self._channel.flush(), _GOODBYE_S)
-        except (asyncio.TimeoutError, TimeoutError):
+            await within(self._channel.flush(), _GOODBYE_S)
+        except TimeoutError:
             pass
 
     def unread(self) -> bool:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Awaitable
+
+_T = TypeVar("_T")
 _NS: Final = 1_000_000_000
 # About thirty years. Clocks, locks and the engine count nanoseconds in 63 bits, and none of them may overflow.
 _LONGEST_S: Final = 10.0**9
@@ -40,3 +45,35 @@ def deadline_after(timeout: float) -> int:
     """
     nanoseconds = nanoseconds_of(timeout)
     return time.monotonic_ns() + nanoseconds if nanoseconds else 0
+
+
+async def within(work: Awaitable[_T], seconds: float | None) -> _T:
+    """What it returns or raises, if it ends in that time; None: whenever it does.
+
+    As ``asyncio.wait_for``, which before Python 3.12 forgets to be cancelled while what it waits for is just ending.
+
+    Raises:
+        TimeoutError: it was cancelled, and has ended.
+    """
+    import asyncio
+
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait([task], timeout=seconds)
+    except asyncio.CancelledError:
+        await _given_up(task)
+        raise
+    if not task.done():
+        await _given_up(task)
+        raise TimeoutError
+    return task.result()
+
+
+async def _given_up(task: asyncio.Future[Any]) -> None:
+    import asyncio
+
+    task.cancel()
+    if not task.done():
+        await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()  # nobody asks for it any more

@@ -7,15 +7,11 @@ notifications, and an end of its own, which takes all that is pending with it.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from typing import TYPE_CHECKING, Annotated, Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from . import address, many, transfer
+from . import joining, many, transfer
 from ._native import Reason, Status
 from .deferred import defer
 from .errors import Closed, PeerLost, ZerohopError, again
@@ -24,7 +20,6 @@ from .lifecycle import Owner
 from .notification import NotificationWait
 from .operation import Finished, Operation
 from .scope import Scope
-from .services import Refusal
 from .timeouts import nanoseconds_of, seconds_of
 from .transport_setup import device_name, open_context, why_unsupported
 
@@ -41,32 +36,6 @@ if TYPE_CHECKING:
     from .remote_buffer import RemoteBuffer
     from .streams import Stream
     from .transfer import Local
-
-_SERVICE: Final = "transport"
-_PARAMETER: Final = "transport"
-_ID_BYTES: Final = 16
-_Id = Annotated[bytes, msgspec.Meta(min_length=_ID_BYTES, max_length=_ID_BYTES)]
-_Queue = Annotated[int, msgspec.Meta(ge=1, lt=1 << 16)]
-
-
-class _Join(msgspec.Struct, tag="join"):
-    """To the Context of a Transport that is to be joined: who asks, and which queue it is to notify."""
-
-    to: _Id
-    me: _Id
-    queue: _Queue
-
-
-class _Leave(msgspec.Struct, tag="leave"):
-    """The sender's Transport is closed."""
-
-    to: _Id
-    me: _Id
-
-
-_encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(_Join | _Leave).decode
-_decode_queue: Final = msgspec.msgpack.Decoder(_Queue).decode
 
 
 class Transport(Owner):
@@ -118,13 +87,8 @@ class Transport(Owner):
             raise
         # Which say that there is no peer yet, until there is.
         self._begin_posting(None, InFlight, Finished, _write, _write_many, self._timeout_ns)
-        self._id = os.urandom(_ID_BYTES)
-        # What follows is changed on the control thread, or under the lock; which Transport is the peer, or is to be.
-        self._lock = threading.Lock()
-        self._peer = b""
-        self._wanted = b""
-        self._bound = False
-        self.context._owners[self._id] = self
+        self._joining = joining.Joining(self)
+        self.context._owners[self._joining.id] = self
 
     # Setting up
 
@@ -149,13 +113,7 @@ class Transport(Owner):
             Closed, PeerLost: the Transport is broken.
         """
         self._check()
-        context = self.context
-        with self._lock:
-            if not self._bound:
-                context._services[_SERVICE] = _called
-                self._bound = True
-        separator = "&" if "?" in context.url else "?"
-        return f"{context.url}{separator}{_PARAMETER}={self._id.hex()}"
+        return self._joining.bind()
 
     def connect(self, url: str, *, timeout: float | None = None) -> Operation[Transport]:
         """Join the Transport whose `bind` gave the URL; value: this one. Where it has joined this one, at once.
@@ -170,34 +128,29 @@ class Transport(Owner):
                 nobody is there), AccessDenied (it is connected to another, or wants a secret), DeadlineExceeded (no
                 answer); others as for ``Context.connect``.
         """
-        where, peer = _parse(url)
-        self._check()
+        attempt = joining.Attempt(url)
+        deadline_ns = self._deadline(timeout)
         self.bind()
-        with self._lock:
-            taken = self._peer or self._wanted
-            if taken and taken != peer:
+        with self._joining.lock:
+            if not self._joining.free_for(attempt.peer):
                 raise ValueError(
                     "this Transport is connected to another peer, or is about to be. Fix: make a second Transport"
                 )
-            if self._peer:
+            if self._joining.peer:
                 return Finished(self.context, "connect", None, 0, self, 0)
-            self._wanted = peer
 
-        async def work() -> Transport:
-            try:
-                await self._join(where, peer)
-            finally:
-                with self._lock:
-                    self._wanted = b""
-            return self
+            async def work() -> Transport:
+                await self._joining.join(attempt)
+                return self
 
-        operation: Operation[Transport] = defer(self.context, "connect", 0, self._deadline(timeout), work, None)
-        self._scope.note(operation)
-        return operation
+            attempt.operation = defer(self.context, "connect", 0, deadline_ns, work, None)
+            self._joining.begin(attempt)
+        self._scope.note(attempt.operation)
+        return attempt.operation
 
     def connected(self) -> bool:
         """Whether both sides know of each other, and neither is known to be gone."""
-        return bool(self._peer) and self._scope.ended is None and not self.context._forked
+        return bool(self._joining.peer) and self._scope.ended is None and not self.context._forked
 
     @property
     def peer(self) -> str:
@@ -336,7 +289,7 @@ class Transport(Owner):
 
     def __del__(self) -> None:
         # __init__ may not have come far.
-        if not hasattr(self, "_bound") or self.context._forked:
+        if not hasattr(self, "_joining") or self.context._forked:
             return
         self._end(Closed("this Transport was dropped"), 0)
         if self._owned and not self.context._gone:
@@ -345,7 +298,7 @@ class Transport(Owner):
 
     def __repr__(self) -> str:
         ended = self._scope.ended
-        state = str(ended) if ended is not None else "connected" if self._peer else "not connected"
+        state = str(ended) if ended is not None else "connected" if self._joining.peer else "not connected"
         return f"<Transport on {self.device}, {state}>"
 
     # For the rest of the module
@@ -384,26 +337,11 @@ class Transport(Owner):
             self.context, kind, view, remote, notify, self._timeout(timeout), stream=stream, scope=self._scope
         )
 
-    async def _join(self, where: address.Address, peer: bytes) -> None:
-        """On the control thread."""
-        connection = await self.context._peers.connect(where)
-        session = connection._session
-        if self._peer:
-            return  # it has joined us meanwhile
-        if session is None:
-            raise PeerLost("the peer is gone", peer=connection.peer)
-        join = _Join(to=peer, me=self._id, queue=self._scope.number)
-        queue = _decode_queue(await session.calls.ask(_SERVICE, _encode(join)))
-        with self._lock:
-            if not self._peer:
-                self._meet(connection, peer, queue)
-
-    def _meet(self, connection: Connection, peer: bytes, queue: int) -> None:
-        """On the control thread: that is the peer."""
+    def _meet(self, connection: Connection, queue: int) -> None:
+        """On the control thread: there is the peer."""
         # Of a Context that talks to itself, the end that its transfers use.
         connection = self.context._peers.connected.get(connection.peer, connection)
         self._scope.meet(connection, queue)
-        self._peer = peer
         self._begin_posting(
             self.context._engine,
             InFlight,
@@ -419,28 +357,17 @@ class Transport(Owner):
         if self._scope.ended is not None:
             self._stop_posting()
 
-    def _joined(self, connection: Connection, join: _Join) -> int:
-        """On the control thread: a peer wants to; the number of the queue that it is to notify."""
-        if self._scope.ended is not None or not self._bound:
-            raise Refusal(Status.PEER_LOST, "there is no such Transport any more", Reason.PEER_CLOSED)
-        with self._lock:
-            taken = self._peer or self._wanted
-            if taken and taken != join.me:
-                raise Refusal(Status.ACCESS_DENIED, "that Transport is connected to another, or about to be")
-            if not self._peer:
-                self._meet(connection, join.me, join.queue)
-        return self._scope.number
-
-    def _left(self, peer: bytes) -> None:
+    def _left(self) -> None:
         """On the control thread: the peer has closed its end."""
         connection = self._scope.connection
-        if connection is not None and peer == self._peer:
+        if connection is not None:
             # What it has announced may be under way still, on a lane that is read when somebody looks.
             self.context._engine.catch_up(connection._native_id)
             error = PeerLost("the peer closed its Transport", peer=self.peer)
             self._break(error, Status.PEER_LOST, Reason.PEER_CLOSED)
 
     def _connection_lost(self, connection: Connection, error: ZerohopError) -> None:
+        self._joining.lost(connection)
         known = self._scope.connection
         if known is not None and known.peer == connection.peer:
             closed = isinstance(error, Closed)
@@ -463,8 +390,9 @@ class Transport(Owner):
                     except ZerohopError:
                         # Whoever is to be told may be gone, or stand still.
                         pass
-                context._control.call(_tell, connection, _encode(_Leave(to=self._peer, me=self._id)))
+                context._control.call(joining.tell, connection, self._joining.peer, self._joining.id)
         self._scope.close()
+        context._owners.pop(self._joining.id, None)
 
 
 def _write(
@@ -492,40 +420,3 @@ def _write_many(
     if self._scope.connection is None:
         raise self._not_connected()
     return many.write_many(self.context, pairs, notify=notify, timeout=self._timeout(timeout), scope=self._scope)
-
-
-def _tell(connection: Connection, body: bytes) -> None:
-    """On the control thread."""
-    if connection._session is not None:
-        connection._session.calls.tell(_SERVICE, body)
-
-
-def _called(context: Context, connection: Connection, body: bytes) -> bytes:
-    """On the control thread: what a peer's Transport says to one of these."""
-    try:
-        message = _decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError):
-        raise Refusal(Status.UNSUPPORTED, "that is not what a Transport says") from None
-    transport = context._owners.get(message.to)
-    if not isinstance(transport, Transport):
-        transport = None
-    if isinstance(message, _Leave):
-        if transport is not None:
-            transport._left(message.me)
-        return b""
-    if transport is None:
-        raise Refusal(Status.PEER_LOST, "there is no such Transport any more", Reason.PEER_CLOSED)
-    return _encode(transport._joined(connection, message))
-
-
-def _parse(url: str) -> tuple[address.Address, bytes]:
-    """Where the Context of a Transport is, and which of its Transports that is."""
-    where = address.parse(url)
-    told = dict(parse_qsl(urlsplit(url).query)).get(_PARAMETER, "")
-    try:
-        peer = bytes.fromhex(told)
-    except ValueError:
-        peer = b""
-    if len(peer) != _ID_BYTES:
-        raise ValueError(f"{url!r} names no Transport. Fix: pass what the peer's bind() gave")
-    return where, peer

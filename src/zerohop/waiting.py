@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from ._native import CompletionQueue
 from .errors import DeadlineExceeded
 from .operation import Operation
-from .timeouts import deadline_after
+from .timeouts import deadline_after, within
 
 if TYPE_CHECKING:
     import asyncio
@@ -132,8 +132,8 @@ class AsCompleted(Generic[T]):
             for _ in pending:
                 left = (self._deadline - time.monotonic_ns()) / 1e9 if self._deadline else None
                 try:
-                    yield await asyncio.wait_for(ended.get(), left)
-                except (asyncio.TimeoutError, TimeoutError):
+                    yield await within(ended.get(), left)
+                except TimeoutError:
                     raise _too_late() from None
         finally:
             for watch in watches:

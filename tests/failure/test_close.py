@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -306,6 +307,17 @@ def test_under_a_limit(open_context: OpenContext, start_peer: StartPeer, provide
     assert setting.peer.call(Service.close, TIMEOUT_S) < TIMEOUT_S + GRACE_S
     assert setting.peer.call(Service.close, TIMEOUT_S) < 0.2
     setting.peer.call(Service.lift_limits)
+
+
+def test_while_it_connects(open_context: OpenContext) -> None:
+    """To one that takes connections and says nothing: Closed, also where the socket for it is just being made."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"zerohop://127.0.0.1:{server.getsockname()[1]}/{'0' * 32}"
+        for _ in range(10):
+            context = open_context(Options())
+            pending = context.connect(url)
+            context.close()
+            assert isinstance(pending.exception(10), zh.Closed)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
