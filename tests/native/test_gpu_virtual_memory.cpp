@@ -142,7 +142,7 @@ TEST_CASE("gpu: a range over several allocations goes to another process as one"
             CHECK(std::equal(seen.begin(), seen.end(), data.begin()));
         }
     }
-    CHECK(open_descriptors() == before); // the mappings keep none, and nobody else has one
+    CHECK(open_descriptors() <= before); // the mappings keep none; what went before may have closed one meanwhile
 }
 
 TEST_CASE("gpu: the memory of an import is there for as long as the import, whatever its owner does") {
