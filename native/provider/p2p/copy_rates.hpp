@@ -37,7 +37,7 @@ private:
 
     void slept_through(size_t form, double measured);
 
-    std::array<double, kForms> bytes_per_ns_; // which is GB/s
+    std::array<double, kForms> bytes_per_ns_;                                // which is GB/s
     std::array<int, kForms> missed_{kUnknown, kUnknown, kUnknown, kUnknown}; // one after the other, since one was seen
     std::atomic<uint64_t> early_ns_{kEarlyNs};
 };
