@@ -46,18 +46,24 @@ def main() -> None:
 
         reducer = threading.Thread(target=reduce)
         reducer.start()
+        arrived: set[int] = set()  # in any order: what is without data may overtake what the GPU announces
+
+        def wait_for(value: int) -> None:
+            while value not in arrived:
+                arrived.add(context.notification(LIMIT_S).result().value)
+            arrived.remove(value)
+
         path = ""
         for round_number in range(ROUNDS):
             outbox.fill_(10 + rank + round_number)
             operation = context.write(outbox, target, notify=round_number, stream=torch.cuda.current_stream())
             operation.wait_on(torch.cuda.current_stream())
-            note = context.notification(LIMIT_S).result()
+            wait_for(round_number)
             wrong = int((inbox != 10 + other + round_number).sum().item())
-            if wrong or note.value != round_number:
-                failures.append(f"write {round_number}: {wrong} bytes, notification {note.value}")
+            if wrong:
+                failures.append(f"write {round_number}: {wrong} bytes")
             context.notify(target, 1000 + round_number).result(LIMIT_S)
-            while context.notification(LIMIT_S).result().value != 1000 + round_number:
-                failures.append("a notification of another round")
+            wait_for(1000 + round_number)
             path = operation.explain()
         reducer.join()
         dist.barrier()

@@ -84,6 +84,8 @@ public:
     [[nodiscard]] bool announces() const { return announced_.load(std::memory_order_acquire) != 0; }
     // When the oldest copy is likely to end; meaningful while busy().
     [[nodiscard]] uint64_t expected_ns() const { return expected_ns_.load(std::memory_order_relaxed); }
+    // So long before that whoever waits for it is to wake.
+    [[nodiscard]] uint64_t early_ns() const { return rates_.early_ns(); }
     // By when what is held is to be issued, whether or not somebody waits; UINT64_MAX where nothing is.
     [[nodiscard]] uint64_t due_ns() const { return due_ns_.load(std::memory_order_relaxed); }
     // How many copies were issued together with others.

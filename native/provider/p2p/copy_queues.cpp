@@ -13,9 +13,7 @@ namespace {
 
 // From this size on a copy has a stream of its own kind, so that small ones do not wait for it.
 constexpr uint64_t kLargeBytes = 256 * 1024;
-// So long before a copy is likely to end whoever waits for it begins to look: a sleep ends this late at times.
-constexpr uint64_t kEarlyNs = 100 * kMicrosecond;
-// And so long after that it is looked at without pause.
+// So long after a copy was likely to end it is looked at without pause.
 constexpr uint64_t kLateNs = 50 * kMicrosecond;
 // How late a peer is woken that fell asleep after a copy for it was posted, where nobody here waits for the end.
 constexpr uint64_t kWakeNs = kMillisecond;
@@ -105,7 +103,8 @@ uint64_t CopyQueues::look_in_ns(uint64_t now, bool attended, bool peer_sleeps) c
         if (now > expected + kLateNs) {
             look_in = std::min(look_in, kDeviceInterval);
         } else {
-            look_in = std::min(look_in, expected > now + kEarlyNs ? expected - kEarlyNs - now : 0);
+            const uint64_t early = queue.early_ns();
+            look_in = std::min(look_in, expected > now + early ? expected - early - now : 0);
         }
     });
     return look_in;

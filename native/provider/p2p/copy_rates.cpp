@@ -13,7 +13,11 @@ constexpr double kWeight = 0.25; // of what was measured last
 // Whoever looked at a copy so shortly before its end has seen how long it took.
 constexpr uint64_t kSeenNs = kDeviceInterval + 10 * kMicrosecond;
 // Whoever waits sleeps until a copy is likely to end soon. Where it had ended by then nobody knows when, and what was
-// slept must not be taken for what the copy took: the next sleep would be as long, or longer.
+// slept must not be taken for what the copy took: the next sleep would be as long, or longer. Either the sleeper was
+// woken late, which is assumed of the first after one whose end was seen, or copies have become faster.
+constexpr uint64_t kLaterNs = 50 * kMicrosecond;
+constexpr uint64_t kMostEarlyNs = 500 * kMicrosecond; // beyond that, sleep is worth more than what is gained
+constexpr uint64_t kLessNs = kMicrosecond;            // given back by each that was seen: one in fifty is missed then
 constexpr double kFaster = 1.25;
 constexpr double kMost = 4000; // within one device
 
@@ -43,9 +47,21 @@ void CopyRates::learn(size_t form, uint64_t nbytes, uint64_t took_ns, uint64_t u
     const double measured = static_cast<double>(nbytes) / static_cast<double>(took_ns - kFixedNs);
     if (unseen_ns <= kSeenNs) {
         rate += kWeight * (measured - rate);
+        missed_.at(form) = 0;
+        early_ns_.store(std::max(early_ns() - kLessNs, kEarlyNs), std::memory_order_relaxed);
     } else {
-        rate = std::min(std::max(measured, kFaster * rate), kMost);
+        slept_through(form, measured);
     }
+}
+
+void CopyRates::slept_through(size_t form, double measured) {
+    if (missed_.at(form) < kUnknown) {
+        ++missed_.at(form);
+        early_ns_.store(std::min(early_ns() + kLaterNs, kMostEarlyNs), std::memory_order_relaxed);
+        return;
+    }
+    double& rate = bytes_per_ns_.at(form);
+    rate = std::min(std::max(measured, kFaster * rate), kMost);
 }
 
 } // namespace zerohop::p2p

@@ -1,9 +1,12 @@
-// How long a stream's copies take, learned from those whose end somebody saw coming.
+// How long a stream's copies take, learned from those whose end somebody saw coming, and how late this machine wakes
+// those who sleep meanwhile.
 #pragma once
 
+#include "engine/clock.hpp"
 #include "memory/page_list.hpp"
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -21,13 +24,22 @@ public:
     // A copy took so long, the command included; for `unseen_ns` before its end was seen nobody had looked, although
     // somebody waited.
     void learn(size_t form, uint64_t nbytes, uint64_t took_ns, uint64_t unseen_ns);
+    // So long before a copy is likely to end whoever waits for it is to wake. Any thread.
+    [[nodiscard]] uint64_t early_ns() const { return early_ns_.load(std::memory_order_relaxed); }
 
     static constexpr uint64_t kFixedNs = 6000;            // what a command takes, however small it is
     static constexpr uint64_t kTellsTheRate = 4ULL << 20; // from this size on a copy shows how fast the link is
 
 private:
     static constexpr size_t kForms = 4;
-    std::array<double, kForms> bytes_per_ns_; // which is GB/s
+    static constexpr int kUnknown = 2; // so many missed copies, one after the other, say that the rate is not known
+    static constexpr uint64_t kEarlyNs = 100 * kMicrosecond; // at least
+
+    void slept_through(size_t form, double measured);
+
+    std::array<double, kForms> bytes_per_ns_;                                // which is GB/s
+    std::array<int, kForms> missed_{kUnknown, kUnknown, kUnknown, kUnknown}; // one after the other, since one was seen
+    std::atomic<uint64_t> early_ns_{kEarlyNs};
 };
 
 } // namespace zerohop::p2p
