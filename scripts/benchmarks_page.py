@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from zerohop.cli.bench.report import describe_case, markdown, numbers
+from zerohop.cli.bench.report import beside_table, describe_case, markdown, numbers
 from zerohop.cli.bench.results import Report, read_report
 from zerohop.cli.bench.targets import judge
 from zerohop.cli.console import human_bytes, human_time
@@ -51,6 +51,14 @@ GPUs, through host buffers.
 
 PLOT = "\n![Latencies, rates and page lists beside their floors](../bench/results/bench.png)\n"
 
+BESIDE = """
+## A Transport
+
+Beside each row what took turns with it, round by round: the Context's own call, or as many single writes, and how many
+times that the row takes. RdmaTransport's column is what torchcomms' documentation gives between two hosts with GPUs,
+**a different fabric**, and how many times faster the row is than that.
+
+"""
 
 DEATH = """
 ## A killed peer
@@ -69,7 +77,7 @@ def page(report: Report, deaths: list[dict[str, Any]]) -> str:
         (describe_case(row), verdict.measured, numbers(row)[-1], verdict.target, "yes" if verdict.met else "**no**")
         for row, verdict in judged
     ]
-    rows = [(describe_case(row), *numbers(row)) for row in report.rows]
+    rows = [(describe_case(row), *numbers(row)) for row in report.rows if not row.beside]
     return "".join(
         [
             HEAD.format(facts=facts(report)),
@@ -78,6 +86,8 @@ def page(report: Report, deaths: list[dict[str, Any]]) -> str:
             markdown(("row", "measured", "floor", "target", "met"), targets),
             "\n## All rows\n\n",
             markdown(("row", "median", "p99", "GB/s", "CPU for each", "floor"), rows),
+            BESIDE if any(row.beside for row in report.rows) else "",
+            beside_table(report.rows) if any(row.beside for row in report.rows) else "",
             DEATH.format(bound=deaths[0]["bound_ms"]),
             markdown(
                 ("path", "memory touched", "in flight", "median", "worst", "pidfd"),

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from zerohop.cli.bench.gpu_targets import SEED_US
 from zerohop.cli.bench.plot import draw
-from zerohop.cli.bench.report import describe_case, markdown, numbers
+from zerohop.cli.bench.report import beside_table, describe_case, markdown, numbers
 from zerohop.cli.bench.results import Report, read_report
+from zerohop.cli.bench.seed import SEED_US
 from zerohop.cli.bench.targets import judge
 from zerohop.cli.console import human_bytes, human_time
 
@@ -46,6 +46,10 @@ comparison says what a user gains on one host, not how the two libraries compare
 
 Processes that share one GPU take turns on it, and a turn lasts: `write_notify`, which is measured there and back, has
 no floor there.
+"""
+
+BESIDE: Final = """Beside each row what took turns with it, round by round, and how many times that the row takes.
+
 """
 
 
@@ -90,10 +94,12 @@ def _section(name: str, report: Report) -> str:
         (describe_case(row), verdict.measured, numbers(row)[-1], verdict.target, "yes" if verdict.met else "**no**")
         for row, verdict in judged
     ]
-    rows = [(describe_case(row), *numbers(row)) for row in report.rows]
+    rows = [(describe_case(row), *numbers(row)) for row in report.rows if not row.beside]
     parts = [f"\n## {name}\n\n{_facts(report)}\n"]
     if any(_plain(row) for row in report.rows):
         parts.append(f"\n### Beside RdmaTransport\n\n{seed_table(report)}")
+    if any(row.beside for row in report.rows):
+        parts.append(f"\n### A Transport\n\n{BESIDE}{beside_table(report.rows)}")
     if targets:
         parts.append(f"\n### Targets: {met} of {len(judged)} met\n\n")
         parts.append(markdown(("row", "measured", "floor", "target", "met"), targets))

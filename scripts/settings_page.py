@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from zerohop import log
 from zerohop.settings import SETTINGS, Setting
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
@@ -21,6 +22,13 @@ A value that makes no sense is a `ValueError` that names where it came from.
 |---|---|---|---|
 """
 
+TAIL = f"""
+`{log.VARIABLE}` is the whole process's: {", ".join(log.LEVELS)}. It prints to stderr what goes to Python's logger
+`zerohop` from that level on: warnings of what costs speed or is to be mended; with `info` also peers and lanes that
+come and go; with `debug` also the path of each pair of memories, as `explain()` has it. Without it, the program's own
+logging decides.
+"""
+
 
 def _default(row: Setting) -> str:
     text = str(row.default)
@@ -29,7 +37,7 @@ def _default(row: Setting) -> str:
 
 def page() -> str:
     rows = [f"| `{row.name}` | `{row.variable}` | {_default(row)} | {row.help} |\n" for row in SETTINGS]
-    return HEAD + "".join(rows)
+    return HEAD + "".join(rows) + TAIL
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ import zerohop as zh
 from zerohop import wire
 
 ID = "0123456789abcdef" * 2
+LONGEST_BODY = 64 << 10
 MESSAGES: list[wire.Message] = [
     wire.Hello(
         version=wire.VERSION,
@@ -60,6 +61,10 @@ MESSAGES: list[wire.Message] = [
     ),
     wire.Release(provider="verbs", share=5),
     wire.Released(provider="shm", share=5),
+    wire.Call(number=(1 << 63) - 1, service="transport", body=b""),
+    wire.Call(number=0, service="", body=bytes(range(256))),
+    wire.Answer(number=0, status=0, body=b"here"),
+    wire.Answer(number=(1 << 63) - 1, status=255, reason=255, text="it is taken"),
     wire.Bye(text="done"),
 ]
 
@@ -170,9 +175,47 @@ def test_a_message_too_long_is_not_sent() -> None:
         wire.ImportReply(request=0, status=0, reason=0, keys=[0] * 17),
         wire.ImportReply(request=0, status=0, reason=0, nfds=wire.MAX_FDS + 1),
         wire.Released(provider="x" * 257, share=0),
+        wire.Call(number=-1, service="", body=b""),
+        wire.Call(number=0, service="x" * 257, body=b""),
+        wire.Call(number=0, service="", body=bytes(LONGEST_BODY + 1)),
+        wire.Answer(number=-1, status=0),
+        wire.Answer(number=0, status=-1),
+        wire.Answer(number=0, status=256),
+        wire.Answer(number=0, status=0, reason=256),
+        wire.Answer(number=0, status=0, text="x" * (wire.MAX_LONG_TEXT + 1)),
+        wire.Answer(number=0, status=0, body=bytes(LONGEST_BODY + 1)),
     ],
-    ids=str,
+    ids=lambda message: str(message)[:200],
 )
 def test_limits_of_every_field(message: wire.Message) -> None:
     with pytest.raises(zh.ProtocolError, match="malformed"):
         wire.decode(wire.encode(message)[wire.HEADER.size :])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        wire.Call(number=1, service="x" * 256, body=bytes(LONGEST_BODY)),
+        wire.Answer(number=1, status=0, text="x" * wire.MAX_LONG_TEXT, body=bytes(LONGEST_BODY)),
+    ],
+    ids=["Call", "Answer"],
+)
+def test_what_services_say_may_be_as_long_as_it_may_be(message: wire.Message) -> None:
+    """And fits into a frame, whatever is in it."""
+    frame = wire.encode(message)
+    assert wire.body_length(frame[: wire.HEADER.size], wire.MAX_FRAME) == len(frame) - wire.HEADER.size
+    assert wire.decode(frame[wire.HEADER.size :]) == message
+
+
+@pytest.mark.parametrize(("field", "value"), [("number", "1"), ("number", 1.5), ("service", b"x"), ("body", "text")])
+def test_a_call_of_other_types(field: str, value: object) -> None:
+    call = msgspec.to_builtins(wire.Call(number=1, service="x", body=b""), builtin_types=(bytes,)) | {field: value}
+    with pytest.raises(zh.ProtocolError, match="malformed"):
+        wire.decode(msgspec.msgpack.encode(call))
+
+
+def test_calls_have_a_version_of_their_own() -> None:
+    """Version 4 had none: who speaks it is refused by name before it could be sent one."""
+    assert wire.VERSION >= 5
+    with pytest.raises(wire.OtherVersion, match=rf"version 4 .* version {wire.VERSION}"):
+        wire.check_version(4)

@@ -51,9 +51,8 @@ struct PyOp {
 };
 
 // Whose operations end together.
-struct PyGroup {
-    std::weak_ptr<Engine> engine; // whoever keeps the end of a Transport keeps no engine with it
-    std::shared_ptr<OperationGroup> group;
+struct PyGroup { // knows no engine: whoever keeps a Transport that has ended keeps none with it
+    std::shared_ptr<OperationGroup> group = std::make_shared<OperationGroup>();
 };
 
 // Whether it has ended well, or does so while it is waited for in place; its end is then taken over.

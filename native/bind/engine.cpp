@@ -120,9 +120,8 @@ std::shared_ptr<NotificationQueue> notification_queue(Engine& engine, uint16_t n
     return found;
 }
 
-std::optional<std::tuple<int, uint32_t, uint64_t>> pop_notification(const std::shared_ptr<Engine>& engine,
-                                                                    int64_t deadline_ns, uint64_t spin_ns,
-                                                                    uint16_t number) {
+std::optional<std::tuple<int, uint32_t, uint64_t>>
+pop_notification(const std::shared_ptr<Engine>& engine, int64_t deadline_ns, uint64_t spin_ns, uint16_t number) {
     std::optional<Notification> note = engine->pop_notification(number, 0, 0, false);
     if (!note && deadline_ns >= 0) {
         const Released release;
@@ -278,7 +277,16 @@ void register_engine(nb::module_& m) {
                 }
             },
             nb::arg("queue"), nb::arg("token"), nb::arg("number") = 0)
+        .def(
+            "end_group",
+            [](Engine& self, const PyGroup& group, Status status, Reason reason) {
+                const Released release;
+                self.end_group(*group.group, {status, reason});
+            },
+            nb::arg("group"), nb::arg("status"), nb::arg("reason"),
+            "Ends all that are in flight, and all that are posted for it from now on. The first call counts.")
         .def("open_queue", &Engine::open_queue)
+        .def("take_from", &Engine::take_from, nb::arg("number"), nb::arg("peer"))
         .def("close_queue", &Engine::close_queue, nb::arg("number"), nb::call_guard<Released>())
         .def("end_queue", &Engine::end_queue, nb::arg("number"), nb::call_guard<Released>())
         .def("catch_up", &Engine::catch_up, nb::arg("peer"), nb::call_guard<Released>())

@@ -44,23 +44,9 @@ bool ended_well(PyOp& self, bool patient) {
 }
 
 void register_operation(nb::module_& m) {
-    nb::class_<PyGroup>(m, "Group", "Operations of one owner, which end together when that goes.")
-        .def(
-            "__init__",
-            [](PyGroup* self, const std::shared_ptr<Engine>& engine) {
-                new (self) PyGroup{engine, std::make_shared<OperationGroup>()};
-            },
-            nb::arg("engine"))
-        .def(
-            "end",
-            [](const PyGroup& self, Status status, Reason reason) {
-                const Released release;
-                if (const std::shared_ptr<Engine> engine = self.engine.lock()) {
-                    engine->end_group(*self.group, {status, reason});
-                }
-            },
-            nb::arg("status"), nb::arg("reason"),
-            "Ends all that are in flight, and all that are posted for it from now on. The first call counts.");
+    nb::class_<PyGroup>(m, "Group",
+                        "Operations of one owner, which end together when that goes; Engine.end_group says so.")
+        .def(nb::init<>());
     nb::class_<PyQueue>(m, "CompletionQueue", "Tokens of operations that ended, with one event descriptor for all.")
         .def(
             "__init__",

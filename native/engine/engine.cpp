@@ -238,16 +238,17 @@ Posted Engine::post(Endpoint& endpoint, const Request& request, bool nowait) {
     }
     full_.fetch_add(1, std::memory_order_relaxed);
     std::exception_ptr failure; // carried out of wait(), which holds the poller's lock and is not thrown through
+    const auto ended = [&] { return request.group != nullptr && request.group->ended(); };
     const bool got = wait(
         [&] {
-            if (posted.what == Posted::What::retry && !failure) { // asked again after it held
+            if (posted.what == Posted::What::retry && !failure && !ended()) { // asked again after it held
                 try {
                     posted = endpoint.post(request);
                 } catch (...) { // whatever it is: it is thrown to the caller, below
                     failure = std::current_exception();
                 }
             }
-            return failure || posted.what != Posted::What::retry;
+            return failure || posted.what != Posted::What::retry || ended();
         },
         request.deadline_ns, options_.spin_ns);
     if (failure) {
@@ -255,6 +256,9 @@ Posted Engine::post(Endpoint& endpoint, const Request& request, bool nowait) {
     }
     if (!got) {
         return {Posted::What::failed, {Status::deadline, posted.outcome.reason}};
+    }
+    if (posted.what == Posted::What::retry) {
+        return {Posted::What::failed, request.group->outcome()};
     }
     after_post(endpoint, request, posted, now_ns());
     return posted;
@@ -311,7 +315,7 @@ bool Engine::wait(const std::function<bool()>& done, uint64_t deadline_ns, uint6
 
 void Engine::notify(uint16_t queue, Notification note) {
     const std::shared_ptr<NotificationQueue> into = notifications_.of(queue);
-    if (!into) {
+    if (!into || !into->takes_from(note.peer)) { // numbers are easy to guess
         give_back_credit(note);
         return;
     }
@@ -329,6 +333,12 @@ void Engine::close_queue(uint16_t number) {
         give_back_credit(*note);
     }
     wake_waiters();
+}
+
+void Engine::take_from(uint16_t number, int peer) {
+    if (const std::shared_ptr<NotificationQueue> found = number != 0 ? notifications_.of(number) : nullptr) {
+        found->take_from(peer);
+    }
 }
 
 void Engine::end_queue(uint16_t number) {

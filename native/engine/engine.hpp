@@ -82,13 +82,18 @@ public:
                                                                bool may_wait);
     // What comes for a queue that is closed, or is in it then, is dropped.
     [[nodiscard]] uint16_t open_queue() { return notifications_.open(); }
+    // From now on, what that peer sends comes into the queue; until then nothing does, and nobody else's ever.
+    void take_from(uint16_t number, int peer);
     void close_queue(uint16_t number);
     // Nothing more comes into it; what is there can be taken, and who waits hears that there is no more.
     void end_queue(uint16_t number);
     // Takes what a peer has sent by now, as far as its lanes have it.
     void catch_up(int peer);
     // Operations of the group end, and so do all that join it later.
-    void end_group(OperationGroup& group, Outcome outcome) { operations_.finish_group(group, outcome); }
+    void end_group(OperationGroup& group, Outcome outcome) {
+        operations_.finish_group(group, outcome);
+        wake_waiters(); // for room
+    }
 
     // For providers.
     void notify(uint16_t queue, Notification note);

@@ -3,7 +3,7 @@
 namespace zerohop {
 
 uint16_t NotificationQueues::open() {
-    auto made = std::make_shared<NotificationQueue>();
+    auto made = std::make_shared<NotificationQueue>(NotificationQueue::kNobody);
     const std::lock_guard lock(lock_);
     if (others_.size() == UINT16_MAX) {
         throw NativeError(Status::no_memory, Reason::window_full, "65535 queues of notifications are open");

@@ -26,6 +26,16 @@ struct Notification {
 
 class NotificationQueue {
 public:
+    static constexpr int kAnybody = -1;
+    static constexpr int kNobody = -2;
+    // `from`: id of the only peer whose notifications it takes, or one of these.
+    explicit NotificationQueue(int from) : from_(from) {}
+    void take_from(int peer) { from_.store(peer, std::memory_order_release); }
+    [[nodiscard]] bool takes_from(int peer) const {
+        const int from = from_.load(std::memory_order_acquire);
+        return from == kAnybody || from == peer;
+    }
+
     void push(Notification note) {
         std::vector<std::pair<std::shared_ptr<Listener>, uint64_t>> waiting;
         {
@@ -91,6 +101,7 @@ private:
     std::deque<Notification> notes_;
     std::atomic<size_t> size_{0};
     std::atomic<bool> ended_{false};
+    std::atomic<int> from_;
     std::vector<std::pair<std::shared_ptr<Listener>, uint64_t>> waiting_;
 };
 
@@ -107,14 +118,15 @@ public:
         const auto found = others_.find(number);
         return found == others_.end() ? nullptr : found->second;
     }
-    // A new one's number, which was not given away for long. Throws NativeError where all are in use.
+    // A new one's number, which was not given away for long; it takes nobody's until it is told whose. Throws
+    // NativeError where all are in use.
     [[nodiscard]] uint16_t open();
     // Takes it away; the caller ends it. Null where there is none.
     [[nodiscard]] std::shared_ptr<NotificationQueue> close(uint16_t number);
     void end_all();
 
 private:
-    const std::shared_ptr<NotificationQueue> own_ = std::make_shared<NotificationQueue>();
+    const std::shared_ptr<NotificationQueue> own_ = std::make_shared<NotificationQueue>(NotificationQueue::kAnybody);
     SpinLock lock_;
     std::unordered_map<uint16_t, std::shared_ptr<NotificationQueue>> others_;
     uint16_t last_ = 0;

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import logging
 import selectors
 import socket
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from .log import logger
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 T = TypeVar("T")
-logger = logging.getLogger("zerohop")
 
 THREAD_NAME: Final = "zerohop-control"
 _ONCE: Final = 256

@@ -50,7 +50,7 @@ _deadline_ns: ContextVar[int] = ContextVar("zerohop_deadline_ns")
 class Deferred(InFlight[T]):
     """Its native slot is ended by the control thread, after the native operation that does the work."""
 
-    __slots__ = ("__weakref__", "_failure", "_payload", "_peer", "_task")
+    __slots__ = ("__weakref__", "_failure", "_payload", "_peer", "_task", "ways")
 
     def __init__(
         self, context: Context, kind: str, path: Path | None, nbytes: int, native: Op, keep: object, peer: str
@@ -60,6 +60,8 @@ class Deferred(InFlight[T]):
         self._failure: BaseException | None = None
         self._payload: Any = None
         self._task: asyncio.Task[None] | None = None
+        # Of one that is made of others, once they have ended: their paths.
+        self.ways: tuple[str, ...] = ()
 
     def result(self, timeout: float | None = None) -> T:
         return self._outcome(timeout)
@@ -92,6 +94,9 @@ class Deferred(InFlight[T]):
 
     def _value_of(self, native: Op) -> T:  # noqa: ARG002
         return self._payload  # type: ignore[no-any-return]
+
+    def _way(self) -> str:
+        return ", and ".join(self.ways) or super()._way()
 
     def _where(self) -> dict[str, Any]:
         # Until the path is known, the peer at least.

@@ -16,7 +16,7 @@ import msgspec
 
 from . import address
 from ._native import Reason, Status
-from .errors import PeerLost
+from .errors import PeerLost, ProtocolError
 from .services import Refusal
 
 if TYPE_CHECKING:
@@ -81,6 +81,11 @@ class Attempt:
         """Whether it has ended, well or not."""
         return self.operation is not None and self.operation.done()
 
+    def check_wanted(self) -> None:
+        """Raises where it is over: to join the other one and leave at once would end that, too."""
+        if self.over:
+            raise PeerLost("given up meanwhile")
+
 
 class Joining:
     """Of one Transport. ``lock`` is held where it changes; messages come on the control thread.
@@ -130,8 +135,10 @@ class Joining:
         if session is None:
             raise PeerLost("the peer is gone", peer=connection.peer)
         try:
-            answer = await session.calls.ask(_SERVICE, _encode(_Reserve(to=to, me=self.id)))
-            queue = _decode_queue(answer)
+            queue = _queue_of(await session.calls.ask(_SERVICE, _encode(_Reserve(to=to, me=self.id))))
+            attempt.check_wanted()
+            # It may write before its answer has come.
+            transport._scope.expect(connection)
             await session.calls.ask(_SERVICE, _encode(_Join(to=to, me=self.id, queue=transport._scope.number)))
         except BaseException:
             if self._given_up(attempt):
@@ -145,6 +152,10 @@ class Joining:
         with self.lock:
             self._attempts = [other for other in self._attempts if other is not attempt and not other.over]
             return not (self.peer or self._attempts)
+
+    def end(self) -> None:
+        """Lets go of the attempts, which keep what their Operations do. Without the lock: this may be any thread."""
+        self._attempts = []
 
     def lost(self, connection: Connection) -> None:
         """On the control thread: what was reserved over it is not any more."""
@@ -161,7 +172,7 @@ class Joining:
 
     def _reserve(self, connection: Connection, said: _Reserve) -> bytes:
         with self.lock:
-            if not self.free_for(said.me):
+            if not (self.free_for(said.me) and self._may_be(connection, said.me)):
                 raise Refusal(Status.ACCESS_DENIED, "that Transport is connected to another, or about to be")
             if not self.peer:
                 self._reserved = said.me, connection
@@ -169,17 +180,33 @@ class Joining:
 
     def _join(self, connection: Connection, said: _Join) -> bytes:
         with self.lock:
-            if said.me not in (self.peer, self._reserved[0] if self._reserved is not None else b""):
+            if not (self._has_reserved(connection, said.me) or self._is_peer(connection, said.me)):
                 raise Refusal(Status.ACCESS_DENIED, "that Transport was not reserved before")
             self._meet(connection, said.me, said.queue)
         return b""
 
-    def _left(self, peer: bytes) -> None:
+    def _left(self, connection: Connection, peer: bytes) -> None:
         with self.lock:
-            if self._reserved is not None and peer == self._reserved[0]:
+            if self._has_reserved(connection, peer):
                 self._reserved = None
-        if peer == self.peer:
+        if self._is_peer(connection, peer):
             self._transport._left()
+
+    # Ids are in URLs: whoever knows one is not yet whose it is.
+
+    def _is_peer(self, connection: Connection, other: bytes) -> bool:
+        return bool(self.peer) and other == self.peer and connection.peer == self._transport.peer
+
+    def _has_reserved(self, connection: Connection, other: bytes) -> bool:
+        return self._reserved is not None and (other, connection) == self._reserved
+
+    def _may_be(self, connection: Connection, other: bytes) -> bool:
+        """With the lock: whether the Context there is the one that has that Transport, as far as it is known."""
+        if self.peer:
+            return self._is_peer(connection, other)
+        if self._reserved is not None and self._reserved[1] is not connection:
+            return False
+        return all(attempt.where.context in ("", connection.peer) for attempt in self._attempts)
 
 
 class _Directory:
@@ -204,8 +231,15 @@ class _Directory:
             return joining._reserve(connection, said)
         if isinstance(said, _Join):
             return joining._join(connection, said)
-        joining._left(said.me)
+        joining._left(connection, said.me)
         return b""
+
+
+def _queue_of(answer: bytes) -> int:
+    try:
+        return _decode_queue(answer)
+    except _DECODE_ERRORS:
+        raise ProtocolError("malformed: the peer's Transport names no queue to notify") from None
 
 
 def tell(connection: Connection, to: bytes, me: bytes) -> None:

@@ -18,6 +18,7 @@ from .errors import PeerLost, ProtocolError, Unsupported, ZerohopError, again, f
 from .fabrics import VERBS
 from .lane import Lane, State, retrieve
 from .lane_ports import LanePorts
+from .log import logger
 from .settings import PROVIDERS
 from .timeouts import within
 
@@ -188,6 +189,7 @@ class Lanes:
         if lane.provider == VERBS:
             connection._reconsider()
         lane.up.set_result(None)
+        logger.info("a lane over %s to %s is up", lane.provider, connection.peer[:12])
         first_up, self._first_up = self._first_up, None if lane.messages else self._first_up
         if lane.messages and first_up is not None:
             first_up()

@@ -9,7 +9,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from . import _native, address, closed
+from . import _native, address, closed, log
 from ._native import NativeError, Reason, Status, Writer
 from .errors import (
     NO_MEMORY,
@@ -89,6 +89,7 @@ class Lifecycle(Poster):
     _forked = False
 
     def __init__(self, settings: Settings) -> None:
+        log.begin()
         self.id: Final = os.urandom(16).hex()
         self.name: Final = settings.name
         self._settings = settings

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ._native import NativeError, set_layout
-from .deferred import all_ended, defer, defer_post
+from .deferred import Deferred, all_ended, defer, defer_post
 from .errors import PeerLost, ZerohopError, again, from_native
 from .in_flight import NBYTES
 from .launching import launch
@@ -123,13 +123,14 @@ def _post_all(
         return Finished(context, _KIND, None, nbytes, nbytes, 0)
     (owner, *_) = owners
 
-    async def work() -> int:
+    async def work(whole: Deferred[int]) -> int:
         try:
             await all_ended(operations)
         except BaseException:
             for operation in operations:
                 operation.cancel()
             raise
+        whole.ways = tuple(dict.fromkeys(operation._way() for operation in operations))
         for operation in operations:
             error = operation.exception()
             if error is not None:
@@ -144,7 +145,7 @@ def _post_all(
         return nbytes
 
     # Each batch has a peer that was just posted to.
-    operation = defer(context, _KIND, nbytes, deadline, work, operations, peer=owner)
+    operation = defer(context, _KIND, nbytes, deadline, work, operations, peer=owner, wants_operation=True)
     if scope is not None:
         scope.note(operation)
     return operation

@@ -138,8 +138,10 @@ class Operation(StaysInProcess, Generic[T]):
         """The path that it took, and its time: ``shm (mapped) host→host direct, 64.0 MiB in 3.4 ms, 19.7 GB/s``."""
         path = self._path
         by_page = path is not None and path.explanation.no_kernels and self._kind.endswith("_pages")
-        way = self._kind if path is None else path.explanation
-        return f"{way}{' page by page' if by_page else ''}, {self._progress()}"
+        return f"{self._way()}{' page by page' if by_page else ''}, {self._progress()}"
+
+    def _way(self) -> str:
+        return self._kind if self._path is None else str(self._path.explanation)
 
     def _progress(self) -> str:
         raise NotImplementedError

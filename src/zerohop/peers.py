@@ -25,6 +25,7 @@ from .errors import (
     silent_error,
 )
 from .handshake import CLOSED, CONTROL, DUPLICATE, LANE, Refused
+from .log import logger
 from .session import SETUP_S, Session
 from .timeouts import within
 
@@ -214,6 +215,7 @@ class Peers:
     def established(self, connection: Connection) -> None:
         """Its lane is up."""
         self._young.discard(connection)
+        logger.info("%s: connected to %s", self._context.name, connection.name or connection.peer[:12])
         if connection.peer == self._context.id:
             self._pair(connection)
         else:
@@ -243,6 +245,10 @@ class Peers:
     def forget(self, connection: Connection) -> None:
         """It is lost."""
         self._young.discard(connection)
+        # As text: whoever keeps log records would keep an error's traceback, and with it half the Context.
+        logger.info(
+            "%s: %s is gone: %s", self._context.name, connection.name or connection.peer[:12], str(connection._lost)
+        )
         if self.connected.get(connection.peer) is connection:
             del self.connected[connection.peer]
         partner, connection._partner = connection._partner, None

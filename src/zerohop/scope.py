@@ -30,7 +30,7 @@ class Scope:
         """Raises RegistrationFailed where too many queues are open, Closed where the Context is."""
         self.context = context
         try:
-            self.group = Group(context._engine)
+            self.group = Group()
             self.number: int = context._engine.open_queue()
         except NativeError as error:
             context._check_open()
@@ -60,6 +60,13 @@ class Scope:
     def meet(self, connection: Connection, queue: int) -> None:
         """This is the peer, and which of its queues writes notify."""
         self._connection, self._peer_queue = connection, queue
+        self.expect(connection)
+
+    def expect(self, connection: Connection) -> None:
+        """What that peer notifies is taken from now on, and nobody else's: a queue's number is easy to guess."""
+        # A Context that talks to itself says it at one end and hears it at the other.
+        end = connection._partner or connection
+        self._of_queue("take_from", end._native_id)
 
     def check(self) -> None:
         """Raise why nothing can be posted any more."""
@@ -90,7 +97,11 @@ class Scope:
         """
         if self._ended is None:
             self._ended = error
-            self.group.end(status, reason)
+            try:
+                self.context._engine.end_group(self.group, status, reason)
+            except NativeError:
+                # The Context is closed, and its engine has ended everything.
+                pass
             for operation in list(self._deferred):
                 operation.fail(again(error))
             self._of_queue("end_queue")
@@ -99,9 +110,9 @@ class Scope:
         """After the end: no notification can be taken any more."""
         self._of_queue("close_queue")
 
-    def _of_queue(self, what: str) -> None:
+    def _of_queue(self, what: str, *more: int) -> None:
         try:
-            getattr(self.context._engine, what)(self.number)
+            getattr(self.context._engine, what)(self.number, *more)
         except NativeError:
             # The Context is closed, and its engine with all queues.
             pass

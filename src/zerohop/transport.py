@@ -392,6 +392,7 @@ class Transport(Owner):
                         pass
                 context._control.call(joining.tell, connection, self._joining.peer, self._joining.id)
         self._scope.close()
+        self._joining.end()
         context._owners.pop(self._joining.id, None)
 
 

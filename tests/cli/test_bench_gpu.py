@@ -20,10 +20,11 @@ from zerohop import _floors
 from zerohop.cli.bench import gpu_plan
 from zerohop.cli.bench.case import Case
 from zerohop.cli.bench.gpu_floors import GpuFloors, page_kernel
-from zerohop.cli.bench.gpu_targets import GPU_TARGETS, SEED_US
+from zerohop.cli.bench.gpu_targets import GPU_TARGETS
 from zerohop.cli.bench.plan import Request, plan
 from zerohop.cli.bench.results import Report
 from zerohop.cli.bench.rows import Row
+from zerohop.cli.bench.seed import SEED_US
 from zerohop.cli.bench.targets import judge
 
 if TYPE_CHECKING:

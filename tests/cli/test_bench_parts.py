@@ -23,7 +23,7 @@ from zerohop.cli.bench.results import Report, read_report, require_writable, wri
 from zerohop.cli.bench.rows import Row, Samples, percentile
 from zerohop.cli.bench.session import FULL, QUICK
 from zerohop.cli.bench.targets import TARGETS, judge
-from zerohop.cli.bench.transfers import _measure
+from zerohop.cli.bench.transfers import measure_posts
 from zerohop.paths import Explanation
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def test_measurements_end_with_the_round(monkeypatch: pytest.MonkeyPatch) -> Non
             return 0
 
     def measured(count: int, limit: float) -> list[int]:
-        return _measure(lambda *_: Slow(), [(0, 0)] * 4, 1, count, 0.0, limit)  # type: ignore[arg-type] # a stand-in
+        return measure_posts(lambda *_: Slow(), [(0, 0)] * 4, 1, count, 0.0, limit)  # type: ignore[arg-type] # a stand-in
 
     monkeypatch.setattr(transfers, "time", SimpleNamespace(perf_counter_ns=lambda: now_ns))
     assert measured(1000, 0.1) == [20_000_000] * 6  # the last one begins when the time is just up

@@ -214,7 +214,9 @@ class TestTwoToOnePeer:
         for number in range(total):
             for which in (link, second):
                 data = pattern(number, 100)
-                posted.append(which.here.write(data, target.handle[number * 100 :], notify=number * 2 + (which is link)))
+                posted.append(
+                    which.here.write(data, target.handle[number * 100 :], notify=number * 2 + (which is link))
+                )
         for number in range(total):
             link.expect_arrival(number * 2 + 1, 100)
             second.expect_arrival(number * 2, 100)

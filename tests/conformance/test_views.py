@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 NBYTES = 4096
 HUGE = 1 << 63
 kinds = pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.cuda] if kind == "cuda" else []) for kind in KINDS if kind != "shared_memory"]
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.cuda] if kind == "cuda" else [])
+        for kind in KINDS
+        if kind != "shared_memory"
+    ],
 )
 
 
@@ -93,7 +98,15 @@ class TestPlaces:
         memory = _memory(context, kind)
         begin, end = memory.address, memory.address + NBYTES
         within = [(begin, NBYTES), (begin, 0), (end, 0), (end - 1, 1), (begin + 7, 100)]
-        outside = [(begin - 1, 1), (begin - 1, 0), (end, 1), (end + 1, 0), (begin, NBYTES + 1), (begin, -1), (begin, HUGE)]
+        outside = [
+            (begin - 1, 1),
+            (begin - 1, 0),
+            (end, 1),
+            (end + 1, 0),
+            (begin, NBYTES + 1),
+            (begin, -1),
+            (begin, HUGE),
+        ]
         assert all(memory.contains(*place) for place in within)
         assert not any(memory.contains(*place) for place in outside)
         assert not any(memory.contains(place, (1 << 64) - 1) for place in (begin, end))
@@ -192,7 +205,7 @@ def test_of_what_may_only_be_written(context: zh.Context) -> None:
         view.remote_key()
     for rights in ("r", "w", "rw"):
         with pytest.raises(ValueError, match="with nobody"):
-            view.share(rights)  # type: ignore[arg-type]
+            view.share(rights)
     assert context.write(view, target.share("rw")).result(10) == 64
 
 

@@ -18,7 +18,6 @@ from support.patience import PATIENCE_S, times
 from support.pattern import pattern, poison
 from support.service import Service
 from support.sizes import KIB, MIB
-from support.transports import Link
 from support.world import WORLDS
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from support.buffers import Buffer
     from support.pattern import Bytes
+    from support.transports import Link
     from support.world import Target, World
 
 Pairs = list[tuple[Any, zh.RemoteBuffer]]
@@ -132,7 +132,7 @@ class TestOfATransport:
         memory.fill(0, 6000, 50)
         pairs: Pairs = [(array, targets[seed % 2].handle[seed * 6000 :]) for seed, array in enumerate(sources)]
         pairs.append((memory.memory, targets[0].handle[36_000 - 5990 : 36_010]))
-        pairs = pairs[:-1] + [(memory.memory[:3000], targets[0].handle[36_000:])]
+        pairs = [*pairs[:-1], (memory.memory[:3000], targets[0].handle[36_000:])]
         for _ in range(2):
             assert link.here.write_many(pairs, notify=4).result(PATIENCE_S) == sum(map(len, sources)) + 3000
             link.expect_arrival(4, sum(map(len, sources)) + 3000)
@@ -185,7 +185,9 @@ class TestRefused:
                 world.here.write_many(wrong, notify=1)
         self._expect_nothing(world, target)
 
-    @pytest.mark.parametrize("what", ["no pair", "no memory", "no handle", "swapped", "three", "a Memory that is closed"])
+    @pytest.mark.parametrize(
+        "what", ["no pair", "no memory", "no handle", "swapped", "three", "a Memory that is closed"]
+    )
     def test_what_is_no_pair(self, world: World, what: str) -> None:
         source, target = world.buffer("numpy", 64), world.target("numpy", 64)
         closed = world.here.register(np.zeros(64, np.uint8))
@@ -312,3 +314,16 @@ def test_what_it_says_of_itself(world: World) -> None:
     assert operation.explain().startswith(f"{world.provider} (")
     assert "16 B" in operation.explain()
     assert "write_many of 16 bytes" in repr(operation)
+
+
+@pytest.mark.parametrize("world", WORLDS, indirect=True)
+def test_what_several_memories_say_of_themselves(world: World) -> None:
+    """Each path that was taken is named, once."""
+    sources = [world.buffer("numpy", 64) for _ in range(3)]
+    target = world.target("numpy", 192)
+    pairs: Pairs = [(source.memory, target.handle[64 * i : 64 * i + 64]) for i, source in enumerate(sources)]
+    operation = world.here.write_many(pairs)
+    operation.result(PATIENCE_S)
+    assert operation.explain().startswith(f"{world.provider} (")
+    assert operation.explain().count(f"{world.provider} (") == 1
+    assert "192 B" in operation.explain()

@@ -161,7 +161,7 @@ def test_a_write_in_pieces_of_which_one_lies(owner: Owner, lane: RawLane) -> Non
 
 MALFORMED: dict[str, Frame] = {
     "kind 0": Frame(0),
-    "kind 16": Frame(16),
+    "kind 17": Frame(17),
     "kind 255": Frame(255),
     "endless payload": Frame(KIND_WRITE, LAST, payload=0xFFFF_FFFF),
     "payload beyond a slice": Frame(KIND_WRITE, LAST, payload=256 * 1024 + 1),

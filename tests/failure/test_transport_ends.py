@@ -7,7 +7,7 @@ import math
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -60,11 +60,11 @@ def _pair(open_context: OpenContext, start_peer: StartPeer, form: str, timeout: 
     return Pair(context, peer, link, target)
 
 
-def _post_everything(pair: Pair) -> list[zh.Operation[object]]:
+def _post_everything(pair: Pair) -> list[zh.Operation[Any]]:
     """One of each kind; the peer stands still."""
     here, handle = pair.link.here, pair.target.handle
     data, into = pattern(1, NBYTES), np.zeros(NBYTES, np.uint8)
-    posts: list[Callable[[], zh.Operation[object]]] = [
+    posts: list[Callable[[], zh.Operation[Any]]] = [
         here.wait_for_write,
         lambda: here.read(into, handle),
         lambda: here.write(data, handle, notify=2),
@@ -278,7 +278,7 @@ def test_a_peer_that_vanished(open_context: OpenContext, start_peer: StartPeer, 
     here, handle = pair.link.here, pair.target.handle
     data, into = pattern(1, NBYTES), np.zeros(NBYTES, np.uint8)
     pair.peer.stop()
-    posts: list[Callable[[], zh.Operation[object]]] = [
+    posts: list[Callable[[], zh.Operation[Any]]] = [
         lambda: here.write(data, handle, timeout=DEADLINE_S),
         lambda: here.write(data[:8], handle, notify=1, timeout=DEADLINE_S),
         lambda: here.read(into, handle, timeout=DEADLINE_S),

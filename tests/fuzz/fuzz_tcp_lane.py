@@ -18,6 +18,7 @@ from support.lanes import (
     KIND_SEND,
     KIND_WRITE,
     KIND_WRITE_PAGES,
+    KIND_WRITE_RANGES,
     LAST,
     NOTIFY,
     Frame,
@@ -26,6 +27,8 @@ from support.lanes import (
 )
 
 OWNER = Owner()
+# Of a Transport, say; whose peer none of the lanes below is until it is told so.
+QUEUE = OWNER.engine.open_queue()
 CHECK_EVERY = 200
 _turn = 0
 
@@ -42,6 +45,7 @@ def _expect_service() -> None:
 def one_input(data: bytes) -> None:
     global _turn
     lane = RawLane(OWNER.engine)
+    OWNER.engine.take_from(QUEUE, lane.peer)
     try:
         lane.socket.sendall(data)
         lane.end()
@@ -51,8 +55,9 @@ def one_input(data: bytes) -> None:
         pass
     finally:
         lane.close()
-    while OWNER.engine.pop_notification(-1, 0) is not None:
-        pass
+    for queue in (0, QUEUE):
+        while OWNER.engine.pop_notification(-1, 0, queue) is not None:
+            pass
     OWNER.expect_margins_untouched()
     _turn += 1
     if _turn % CHECK_EVERY == 0:
@@ -70,6 +75,12 @@ if __name__ == "__main__":
         _frame(Frame(KIND_WRITE, ticket=1), payload=b"x" * 8)
         + _frame(Frame(KIND_WRITE, LAST, ticket=1, offset=8), payload=b"y"),
         _frame(Frame(KIND_WRITE_PAGES, LAST, ticket=2, page_bytes=16), (0, 3), b"z" * 32),
+        _frame(Frame(KIND_WRITE_RANGES, LAST, ticket=9, arg=24), (0, 4096, 60_000, 8, 15, 1), b"r" * 24),
+        _frame(Frame(KIND_WRITE_RANGES, ticket=9, arg=9), (5, 6, 4, 4), b"overlaps")
+        + _frame(Frame(KIND_WRITE_RANGES, LAST, ticket=9, arg=9).of_queue(QUEUE), (65_535, 1), b"!"),
+        _frame(Frame(KIND_WRITE, LAST, ticket=10, notify=6, arg=4).of_queue(QUEUE), payload=b"told"),
+        _frame(Frame(KIND_NOTIFY, LAST, ticket=11, notify=7).of_queue(QUEUE))
+        + _frame(Frame(KIND_NOTIFY, LAST, ticket=12, notify=8).of_queue(0xFFFF)),
         _frame(Frame(KIND_READ, LAST, ticket=3, arg=100)),
         _frame(Frame(KIND_READ_PAGES, LAST, ticket=4, arg=16, page_bytes=16), (1, 2)),
         _frame(Frame(KIND_FETCH_ADD, LAST, ticket=5), (1,)),

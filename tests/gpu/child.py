@@ -20,6 +20,7 @@ def main() -> None:
     torch.cuda.synchronize(device)
     memory = context.register(tensor)
     say(handle=bytes(memory.share("rw")).hex(), device=memory.device, nbytes=memory.nbytes)
+    transport: Any = None
     for line in sys.stdin:
         command, *arguments = line.split()
         if command == "sum":
@@ -42,6 +43,16 @@ def main() -> None:
         elif command == "notification":
             note = context.notification(timeout=10).result()
             say(value=note.value, nbytes=note.nbytes)
+        elif command == "bind":
+            transport = zh.Transport(tensor.device, context=context)
+            say(url=transport.bind(), device=transport.device)
+        elif command == "arrived":
+            note = transport.wait_for_write(10).result()
+            say(value=note.value, nbytes=note.nbytes)
+        elif command == "push":
+            # Its tensor, into what the handle is of.
+            remote = zh.RemoteBuffer.from_bytes(bytes.fromhex(arguments[0]))
+            say(moved=transport.write(tensor, remote, notify=int(arguments[1])).result(10))
         elif command == "end":
             context.close()
             say(done=True)

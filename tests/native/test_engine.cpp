@@ -70,7 +70,7 @@ TEST_CASE("engine: closing wakes everybody, and is done once") {
         std::vector<std::jthread> waiting;
         for (int t = 0; t < 3; ++t) {
             waiting.emplace_back([&] {
-                CHECK_FALSE(pair.a.engine->pop_notification(0, 0, true).has_value());
+                CHECK_FALSE(pair.a.engine->pop_notification(0, 0, 0, true).has_value());
                 returned.fetch_add(1);
             });
         }

@@ -102,7 +102,7 @@ TEST_CASE("refusal: by the target, of any size, and nothing is touched") {
                 refused(route, kind, 1001, nbytes, denied(Reason::bounds));
             }
         }
-        CHECK_FALSE(pair.b.engine->pop_notification(0, 0, false).has_value());
+        CHECK_FALSE(pair.b.engine->pop_notification(0, 0, 0, false).has_value());
         CHECK(same_bytes(pair.b.get(*reach.remote), theirs));
         CHECK(same_bytes(pair.a.get(*reach.local), mine));
         CHECK(run(pair.a, reach.route, request(Kind::write, 0, 0, kBytes)) == kOk);
@@ -130,7 +130,7 @@ TEST_CASE("refusal: in the middle of an operation, it names the first thing that
             CHECK(run(pair.a, id, page_request(kind, std::vector<uint64_t>(10'000, 3), pages, 8)) ==
                   denied(Reason::bounds));
         }
-        CHECK_FALSE(pair.b.engine->pop_notification(0, 0, false).has_value());
+        CHECK_FALSE(pair.b.engine->pop_notification(0, 0, 0, false).has_value());
         // What lies beyond the share is untouched.
         CHECK(same_bytes(pair.b.get(*reach.remote, kBytes, kBytes), Bytes(theirs.begin() + kBytes, theirs.end())));
         pair.a.sync();

@@ -273,6 +273,93 @@ TEST_CASE("operation: many threads create, end and expire") {
     CHECK(s.ended.load() == kThreads * kEach);
 }
 
+TEST_CASE("operation group: its operations end together, with the reason, and nobody else's") {
+    Slab s;
+    OperationGroup mine;
+    OperationGroup others;
+    std::vector<OpRef> ours;
+    for (int i = 0; i < 1500; ++i) { // more than a chunk
+        ours.push_back(s.slab.create(0));
+        ours.back()->join(mine);
+    }
+    const OpRef theirs = s.slab.create(0);
+    theirs->join(others);
+    const OpRef nobodys = s.slab.create(0);
+    CHECK(ours[7]->finish({}, 3));
+    CHECK_FALSE(mine.ended());
+    s.slab.finish_group(mine, {Status::peer_lost, Reason::peer_closed});
+    CHECK(mine.ended());
+    for (size_t i = 0; i < ours.size(); ++i) {
+        REQUIRE(ours[i]->status() == (i == 7 ? Status::ok : Status::peer_lost));
+        REQUIRE(ours[i]->reason() == (i == 7 ? Reason::none : Reason::peer_closed));
+    }
+    CHECK_FALSE(others.ended());
+    CHECK_FALSE(theirs->done());
+    CHECK_FALSE(nobodys->done());
+    CHECK(s.slab.pending() == 2);
+}
+
+TEST_CASE("operation group: what joins it after its end ends with it, and the first end counts") {
+    Slab s;
+    OperationGroup group;
+    s.slab.finish_group(group, {Status::closed, Reason::owner_closed});
+    s.slab.finish_group(group, {Status::peer_lost, Reason::peer_closed});
+    CHECK(group.outcome() == Outcome{Status::closed, Reason::owner_closed});
+    const OpRef late = s.slab.create(0);
+    CHECK_FALSE(late->done());
+    late->join(group);
+    CHECK(late->status() == Status::closed);
+    CHECK(late->reason() == Reason::owner_closed);
+    OpRef ended = s.slab.create(0);
+    CHECK(ended->finish({}, 9));
+    ended->join(group);
+    CHECK(ended->status() == Status::ok);
+    CHECK(ended->bytes_done() == 9);
+}
+
+TEST_CASE("operation group: a slot that is used again is in no group") {
+    Slab s;
+    OperationGroup group;
+    OpRef first = s.slab.create(0);
+    Operation* slot = &*first;
+    first->join(group);
+    first->finish({});
+    first.reset();
+    const OpRef next = s.slab.create(0);
+    REQUIRE(&*next == slot);
+    s.slab.finish_group(group, {Status::closed, Reason::owner_closed});
+    CHECK_FALSE(next->done());
+}
+
+TEST_CASE("operation group: the end races with those that join") {
+    for (int round = 0; round < 200; ++round) {
+        Slab s;
+        OperationGroup group;
+        std::barrier start(3);
+        std::vector<OpRef> joined[2];
+        std::vector<std::jthread> threads;
+        for (auto& mine : joined) {
+            threads.emplace_back([&] {
+                start.arrive_and_wait();
+                for (int i = 0; i < 50; ++i) {
+                    mine.push_back(s.slab.create(0));
+                    mine.back()->join(group);
+                }
+            });
+        }
+        start.arrive_and_wait();
+        s.slab.finish_group(group, {Status::closed, Reason::owner_closed});
+        threads.clear();
+        for (const auto& mine : joined) {
+            for (const OpRef& op : mine) {
+                REQUIRE(op->status() == Status::closed);
+                REQUIRE(op->reason() == Reason::owner_closed);
+            }
+        }
+        CHECK(s.slab.pending() == 0);
+    }
+}
+
 TEST_CASE("peer: the first loss counts, with its own reason") {
     Peer peer(3, nullptr);
     CHECK(peer.state() == kOk);

@@ -82,6 +82,21 @@ TEST_CASE("notify ring: what was taken first is seen first, and what is skipped 
     CHECK(drained(rings.inbox) == std::vector<std::pair<uint32_t, uint64_t>>{{4, 40}});
 }
 
+TEST_CASE("notify ring: which queue is told goes beside the length") {
+    Rings rings;
+    constexpr uint64_t kLongest = (uint64_t{1} << p2p::kLengthBits) - 1;
+    std::vector<std::pair<int64_t, uint64_t>> sent;
+    for (const uint16_t queue : {0, 1, 255, 256, 0x8000, 0xFFFE}) {
+        for (const uint64_t nbytes : {uint64_t{0}, uint64_t{1} << 32, kLongest}) {
+            sent.emplace_back(notify_of(queue, 0xFFFF'FFF0U + queue), nbytes);
+            write(rings.outbox.take(2, sent.back().first, nbytes).word());
+        }
+    }
+    std::vector<std::pair<int64_t, uint64_t>> found;
+    rings.inbox.drain([&](int64_t notify, uint64_t nbytes) { found.emplace_back(notify, nbytes); });
+    CHECK(found == sent);
+}
+
 TEST_CASE("notify ring: a peer that writes nonsense is read within bounds") {
     Rings rings;
     NotifyPage& page = rings.page.page();

@@ -211,7 +211,7 @@ TEST_CASE(
         }
     });
     pair.b.engine->close_endpoint(pair.b.lane, kLaneReset); // by a faster way
-    while (const auto note = pair.b.engine->pop_notification(0, 0, false)) {
+    while (const auto note = pair.b.engine->pop_notification(0, 0, 0, false)) {
         seen.push_back(note->value);
     }
     CHECK(seen.size() == 20);
@@ -314,7 +314,7 @@ TEST_CASE("verbs events: a page list with a page that may not be reached fails a
     }
     CHECK(run(pair.a, lying, page_request(Kind::write, here, there, 512, 3)) == kRemoteAccess);
     CHECK(pair.a.engine->wait([&] { return pair.a.lane->idle(); }, soon(), 0));
-    CHECK_FALSE(pair.b.engine->pop_notification(0, 0, false)); // nothing was announced
+    CHECK_FALSE(pair.b.engine->pop_notification(0, 0, 0, false)); // nothing was announced
 }
 
 TEST_CASE("verbs events: a peer that dies has denied nothing, though its memory goes before its queue pairs") {

@@ -98,7 +98,7 @@ TEST_CASE("verbs lane: a transfer that is cut over several queue pairs of severa
     const Notification note = notification(pair.b);
     CHECK(note.value == 77);
     CHECK(note.nbytes == 8 * kMi);
-    CHECK_FALSE(pair.b.engine->pop_notification(0, 0, false));
+    CHECK_FALSE(pair.b.engine->pop_notification(0, 0, 0, false));
     CHECK(same_bytes(pair.b.get(*reach.remote, 0, 8 * kMi), pair.a.get(*reach.local, 0, 8 * kMi)));
 }
 
@@ -196,7 +196,7 @@ TEST_CASE("verbs lane: what arrives is seen by who only writes, and never asks f
         REQUIRE(pair.b.wait(post(pair.b, bare)) == kOk);
         CHECK(eventually([&] {
             writes();
-            return pair.a.engine->pop_notification(0, 0, false).has_value();
+            return pair.a.engine->pop_notification(0, 0, 0, false).has_value();
         }));
     }
 }

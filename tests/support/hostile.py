@@ -22,6 +22,7 @@ from support.lanes import (
     KIND_SEND,
     KIND_WRITE,
     KIND_WRITE_PAGES,
+    KIND_WRITE_RANGES,
     LAST,
     NOTIFY,
     READ,
@@ -86,7 +87,8 @@ def scribble(seed: int, rounds: int) -> None:
 
 def _random_frame(chance: random.Random, owner: Owner) -> bytes:
     """Mostly right, wrong in one or two places."""
-    kinds = (KIND_WRITE, KIND_WRITE_PAGES, KIND_READ, KIND_READ_PAGES, KIND_FETCH_ADD, KIND_NOTIFY, KIND_SEND)
+    writes = KIND_WRITE, KIND_WRITE_PAGES, KIND_WRITE_RANGES
+    kinds = (*writes, KIND_READ, KIND_READ_PAGES, KIND_FETCH_ADD, KIND_NOTIFY, KIND_SEND)
     kind = chance.choice(kinds) if chance.random() < 0.8 else chance.randrange(256)
     payload = chance.randbytes(chance.choice((0, 1, 64, 4096)))
     table = [chance.choice((0, 1, 2, chance.choice(EDGES))) for _ in range(chance.choice((0, 1, 2, 40)))]

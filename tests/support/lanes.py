@@ -128,7 +128,8 @@ HEADER_BYTES = _HEADER.size
     KIND_CREDIT,
     KIND_PING,
     KIND_WITHDRAW,
-) = range(1, 16)
+    KIND_WRITE_RANGES,
+) = range(1, 17)
 LAST, NOTIFY, ABORTED = 1, 2, 4
 
 
@@ -156,6 +157,10 @@ class Frame(NamedTuple):
     def of_share(self, share: int) -> Frame:
         """The same about a share, named as the engine names it."""
         return self._replace(share_index=share >> 32, share_generation=share & 0xFFFF_FFFF)
+
+    def of_queue(self, queue: int) -> Frame:
+        """The same with a notification for that queue."""
+        return self._replace(flags=self.flags | NOTIFY, status=queue & 0xFF, reason=queue >> 8)
 
 
 class RawLane:

@@ -101,7 +101,8 @@ def demo(
 @app.command()
 def bench(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="write, read, write_notify, write_pages, …")
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="write, read, write_notify, write_pages, transport, …"),
     ] = None,
     provider: Annotated[list[str] | None, typer.Option(help="Only this provider; may be repeated.")] = None,
     src: Annotated[
@@ -118,6 +119,9 @@ def bench(
         Path | None, typer.Option(exists=True, dir_okay=False, metavar="FILE.whl", help="Add a row with its size.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few rounds: a look, not a measurement.")] = False,
+    filter: Annotated[  # noqa: A002
+        str | None, typer.Option(metavar="REGEX", help="Only rows whose text, as the table has it, it is found in.")
+    ] = None,
 ) -> None:
     """Measures transfers between two processes, every byte verified, against raw floors of the same run."""
     from zerohop.cli.bench import Request, run
@@ -131,5 +135,6 @@ def bench(
         batch=batch,
         wheel=wheel,
         quick=quick,
+        filter=filter,
     )
     sys.exit(run(request, json_to=json, plot_to=plot))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import tempfile
 from pathlib import Path
@@ -11,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from zerohop._native import NativeError, Status
 from zerohop.errors import from_native
+from zerohop.log import logger
 
 if TYPE_CHECKING:
     from zerohop._native import Engine
 
 SOURCE: Final = "copy.cu"
-logger = logging.getLogger("zerohop")
 
 
 def load(engine: Engine, device: dict[str, Any]) -> str:

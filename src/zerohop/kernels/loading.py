@@ -7,8 +7,9 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop import closed
+from zerohop.log import logger
 
-from . import load, logger
+from . import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,6 +24,8 @@ class BenchPeer:
         """Opens nothing yet."""
         self._context: zerohop.Context | None = None
         self._memories: list[LocalMemory] = []
+        # The last that was asked for; the one before is dropped, and so closed.
+        self._transport: zerohop.Transport | None = None
 
     @property
     def context(self) -> zerohop.Context:
@@ -45,9 +47,15 @@ class BenchPeer:
             self._context = zerohop.Context(providers=providers, sim_devices=sim_devices, spin_us=spin_us)
         return {"url": self._context.url}
 
+    def transport(self) -> Answer:
+        """Makes a Transport for the first process to join."""
+        self._transport = zerohop.Transport(context=self.context)
+        return {"url": self._transport.bind()}
+
     def close(self) -> None:
         """Closes the Context and what is left of its memory."""
         self.release()
+        self._transport = None
         if self._context is not None:
             self._context.close()
         self._context = None
@@ -169,7 +177,7 @@ def main() -> None:
     floors = ("open", "shared_digest", "target_digest", "ring", "flag", "pong", "pong_asyncio", "receive")
     try:
         serve(
-            {name: getattr(peer, name) for name in (*commands, "read_digest", "cpu_seconds")}
+            {name: getattr(peer, name) for name in (*commands, "read_digest", "cpu_seconds", "transport")}
             | {f"floor_{name}": getattr(floor, f"floor_{name}") for name in floors}
         )
     finally:

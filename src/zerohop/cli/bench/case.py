@@ -41,7 +41,8 @@ class Case:
     def memory_bytes(self) -> int:
         """What measuring it takes at least, in both processes together."""
         if self.provider is None:
-            return self.bytes if self.name == "register" else 0
+            return self.bytes if self.name.endswith("register") else 0
         # The source, the target and the payload that they are compared with; and an object or two per operation.
-        objects = _OBJECTS_BYTES * self.batch if self.name in ("write", "read") else 0
+        many = ("write", "read", "transport_write_many")
+        objects = _OBJECTS_BYTES * self.batch if self.name in many else 0
         return 3 * self.bytes * self.batch + objects

@@ -44,8 +44,15 @@ def gpu_cases(name: str, src: str, dst: str, sizes: tuple[int, ...] | None, batc
         return notes + [replace(case, mode=_EXPANDABLE) for case in notes if _has_torch() and _both(src, dst)]
     if name == "all_pairs" and _both(src, dst) and src != dst:
         return [Case(name, "p2p", ALL_GPUS, ALL_GPUS, nbytes) for nbytes in sizes or (256 * _MI,)]
+    if name in ("transport_write", "transport_read"):
+        return [Case(name, "p2p", src, dst, nbytes) for nbytes in sizes or SEED_SIZES]
+    if name == "transport_write_many":
+        return [Case(name, "p2p", src, dst, nbytes, batch or LIST) for nbytes in sizes or (8,)]
     if not _both(src, dst) or not _has_torch():
         return []
+    if name == "transport_register":
+        some = [Case(name, src=src, bytes=nbytes) for nbytes in sizes or SEED_SIZES[:1]]
+        return [replace(case, mode=mode) for case in some for mode in ("cached", "cold")]
     if name == "register":
         tensor = Case(name, src=src, bytes=TENSOR_BYTES)
         return [replace(tensor, mode="cached"), replace(tensor, mode="list", batch=LIST)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from zerohop.cli.bench.gpu_plan import LIST, PAGES, TENSOR_BYTES, TOGETHER
+from zerohop.cli.bench.seed import SEED_US
 from zerohop.cli.bench.target import Target
 
 _KI, _MI = 1 << 10, 1 << 20
@@ -13,27 +14,6 @@ _SINGLE: Final = {**_PAIR, "batch": 1}
 _EXPANDABLE: Final = "expandable"
 _TCP: Final = {"provider": "tcp", "bytes": 256 * _MI, "batch": 1}
 _WITHIN: Final = 0.95  # of the same row on memory of cudaMalloc
-
-# Median microseconds of a write, by bytes, that the documentation of torchcomms' RdmaTransport gives for two hosts with
-# GPUs and NICs of 400 Gb/s.
-SEED_US: Final = {
-    8 * _KI: 27.0,
-    16 * _KI: 27.4,
-    32 * _KI: 27.1,
-    64 * _KI: 29.2,
-    128 * _KI: 33.7,
-    256 * _KI: 33.2,
-    512 * _KI: 38.6,
-    1 * _MI: 49.2,
-    2 * _MI: 70.7,
-    4 * _MI: 113.0,
-    8 * _MI: 200.0,
-    16 * _MI: 371.0,
-    32 * _MI: 717.0,
-    64 * _MI: 1409.0,
-    128 * _MI: 2790.0,
-    256 * _MI: 5552.0,
-}
 
 
 def _times_faster(nbytes: int) -> float:
@@ -55,7 +35,8 @@ GPU_TARGETS: Final = (
     Target(_row("write", bytes=8 * _KI, batch=TOGETHER), max_cpu_us=3),
     *(Target(_row(name, bytes=256 * _MI), min_of_floor=0.98) for name in ("write", "read")),
     *(
-        Target(_row("write", bytes=nbytes), times_faster=_times_faster(nbytes), than_us=seed_us)
+        Target(_row(name, bytes=nbytes), times_faster=_times_faster(nbytes), than_us=seed_us)
+        for name in ("write", "transport_write")
         for nbytes, seed_us in SEED_US.items()
     ),
     Target(_row("write_notify", bytes=8 * _KI, mode="result"), max_us=12),

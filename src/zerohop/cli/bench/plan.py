@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from zerohop.cli.bench.case import Case
-from zerohop.cli.bench.gpu_plan import gpu_cases, is_gpu
+from zerohop.cli.bench.gpu_plan import LIST, SEED_SIZES, gpu_cases, is_gpu
+from zerohop.cli.bench.report import describe_case
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +17,10 @@ if TYPE_CHECKING:
 NAMES: Final = (
     *("write", "read", "write_notify", "write_pages", "read_pages", "register", "idle", "import"),
     *("stream_wait", "all_pairs"),  # of GPUs alone
+    *("transport_write", "transport_read", "transport_write_many", "transport_register"),
 )
+# All that begin so are asked for by this, too.
+TRANSPORT: Final = "transport"
 PROVIDERS: Final = ("p2p", "shm", "tcp")
 _HOST_PROVIDERS: Final = ("shm", "tcp")
 _KI, _MI, _GI = 1 << 10, 1 << 20, 1 << 30
@@ -37,6 +42,7 @@ class Request:
     batch: int | None = None
     wheel: Path | None = None
     quick: bool = False
+    filter: str | None = None
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
@@ -61,16 +67,27 @@ def plan(request: Request) -> list[Case]:
     Raises:
         ValueError: the request names something unknown, or nothing would be measured.
     """
-    for what, given, known in (("name", request.names, NAMES), ("provider", request.providers, PROVIDERS)):
+    for what, given, known in (
+        ("name", request.names, (*NAMES, TRANSPORT)),
+        ("provider", request.providers, PROVIDERS),
+    ):
         for word in given:
             if word not in known:
                 raise ValueError(f"unknown {what} {word!r}; there are {', '.join(known)}")
     request = replace(request, src=_place(request.src), dst=_place(request.dst))
     sizes = parse_sizes(request.sizes) if request.sizes else None
     names = request.names or NAMES
+    if TRANSPORT in names:
+        names = (*names, *(name for name in NAMES if name.startswith(TRANSPORT)))
     cases = [case for name in NAMES if name in names for case in _of(name, request, sizes)]
     if request.wheel is not None:
         cases.append(Case("wheel", bytes=request.wheel.stat().st_size))
+    if request.filter is not None:
+        try:
+            kept = re.compile(request.filter)
+        except re.error as error:
+            raise ValueError(f"the filter {request.filter!r} is no regular expression: {error}") from None
+        cases = [case for case in cases if kept.search(describe_case(case))]
     if not cases:
         raise ValueError("no row of the benchmark fits these options")
     return cases
@@ -93,12 +110,14 @@ def _of(name: str, request: Request, sizes: tuple[int, ...] | None) -> Iterable[
         return [case for case in cases if not request.providers or case.provider in request.providers]
     if name in ("stream_wait", "all_pairs"):
         return []
-    if name in ("idle", "import", "register"):
+    if name in ("idle", "import", "register", "transport_register"):
         return [] if request.providers or request.src or request.dst else _without_transfer(name, sizes)
     if name in ("write", "read"):
         cases = _transfers(name, sizes, mixed=request.src is not None or request.dst is not None)
     elif name == "write_notify":
         cases = _notified(sizes)
+    elif name.startswith(TRANSPORT):
+        cases = _of_a_transport(name, sizes)
     else:
         cases = _page_lists(name, sizes)
     batch = request.batch
@@ -127,6 +146,21 @@ def _transfers(name: str, sizes: tuple[int, ...] | None, *, mixed: bool) -> list
     return cases
 
 
+def _of_a_transport(name: str, sizes: tuple[int, ...] | None) -> list[Case]:
+    many = name == "transport_write_many"
+    cases = []
+    for nbytes in sizes or ((8,) if many else SEED_SIZES):
+        host = Case(name, "shm", "host", "host", nbytes, batch=LIST if many else 1)
+        cases.append(replace(host, form="mapped"))
+        if many or sizes:
+            cases += [replace(host, form="ring"), replace(host, provider="tcp", form="stream")]
+    if many or sizes:
+        cases += [
+            replace(case, provider="p2p", src="sim", dst="sim", form=None) for case in cases if case.form == "mapped"
+        ]
+    return cases
+
+
 def _notified(sizes: tuple[int, ...] | None) -> list[Case]:
     return [
         Case("write_notify", provider, "host", "host", nbytes, form=form, mode=mode)
@@ -147,6 +181,9 @@ def _page_lists(name: str, sizes: tuple[int, ...] | None) -> list[Case]:
 
 
 def _without_transfer(name: str, sizes: tuple[int, ...] | None) -> list[Case]:
+    if name == "transport_register":
+        some = [Case(name, src="host", bytes=nbytes) for nbytes in sizes or SEED_SIZES[:1]]
+        return [replace(case, mode=mode) for case in some for mode in ("cached", "cold")]
     if name == "register":
         register = [Case(name, src="host", bytes=nbytes) for nbytes in sizes or (_GI,)]
         return [replace(case, mode=mode) for case in register for mode in ("cold", "cached")]

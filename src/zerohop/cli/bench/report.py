@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rich.table import Table
 
@@ -40,6 +40,10 @@ def print_rows(console: Console, rows: Sequence[Row]) -> None:
     for title in ("median", "p99", "GB/s", "CPU/op"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("floor")
+    # Only where there is something to say.
+    extra = [(head, tell) for head, tell in _EXTRA if any(tell(row) for row in rows)]
+    for head, _ in extra:
+        table.add_column(head)
     table.add_column("measured", justify="right", no_wrap=True)
     table.add_column("target", no_wrap=True)
     for row in rows:
@@ -50,7 +54,7 @@ def print_rows(console: Console, rows: Sequence[Row]) -> None:
             for verdict in verdicts
         )
         wrong = "" if row.verified else " [bold red]WRONG BYTES[/]"
-        table.add_row(describe_case(row) + wrong, *numbers(row), measured, target)
+        table.add_row(describe_case(row) + wrong, *numbers(row), *(tell(row) for _, tell in extra), measured, target)
     print_table(console, table)
     judged = [verdict for row in rows for verdict in judge(row, rows)]
     if judged:
@@ -70,6 +74,17 @@ def numbers(row: Row) -> tuple[str, str, str, str, str]:
     return _time(row.p50_us), _time(row.p99_us), _rate(row.GBps), _time(row.cpu_us_per_op), _floor(row)
 
 
+def beside_table(rows: Sequence[Row]) -> str:
+    """For a page: the rows that something else of ours took turns with, and those that RdmaTransport's documentation has."""
+    head = ("row", "median", "beside it", "RdmaTransport, 400 Gb/s NIC", "floor")
+    lines = [
+        (describe_case(row), numbers(row)[0], _beside(row) or "–", _seed(row) or "–", numbers(row)[-1])
+        for row in rows
+        if _beside(row) or _seed(row)
+    ]
+    return markdown(head, lines)
+
+
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table for a page of the documentation."""
     lines = [head, ["---"] * len(head), *rows]
@@ -78,6 +93,18 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _time(microseconds: float | None) -> str:
     return "–" if microseconds is None else human_time(microseconds / 1e6)
+
+
+def _beside(row: Row) -> str:
+    if row.beside_p50_us is None or row.p50_us is None:
+        return ""
+    return f"{_time(row.beside_p50_us)}, {row.beside} ({row.p50_us / row.beside_p50_us:.2f} ×)"
+
+
+def _seed(row: Row) -> str:
+    if row.seed_us is None or row.p50_us is None:
+        return ""
+    return f"{_time(row.seed_us)} ({row.seed_us / row.p50_us:.1f} ×)"
 
 
 def _rate(gbps: float | None) -> str:
@@ -92,3 +119,7 @@ def _floor(row: Row) -> str:
     if row.floor_GBps is not None and row.bytes * row.batch >= _LARGE:
         return f"{_rate(row.floor_GBps)} GB/s, {row.floor}"
     return f"{_time(row.floor_p50_us)}, {row.floor}"
+
+
+# Columns that few rows have: what took turns with them, and what RdmaTransport's documentation gives.
+_EXTRA: Final = (("beside", _beside), ("RdmaTransport (different fabric)", _seed))

@@ -5,13 +5,18 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from zerohop.cli.bench.seed import seed_us
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zerohop.cli.bench.case import Case
     from zerohop.paths import Explanation
 
-_OPTIONAL = ("form", "mode", "target", "path", "samples", "seconds", "cpu_s", "peer_cpu_s")
+_OPTIONAL = (
+    *("form", "mode", "target", "path", "samples", "seconds", "cpu_s", "peer_cpu_s"),
+    *("beside", "beside_p50_us", "seed_us"),
+)
 _HAS_A_RATE = 4096  # bytes; of less a rate is the latency in disguise
 
 
@@ -32,6 +37,8 @@ class Row:
         path: what the library says about the path that it took.
         samples: how many measurements there are.
         seconds, cpu_s, peer_cpu_s: of the `idle` row.
+        beside, beside_p50_us: what else of zerohop was measured, taking turns with it, and its median.
+        seed_us: what the documentation of torchcomms' RdmaTransport gives for the same, over a NIC of 400 Gb/s.
     """
 
     name: str
@@ -58,6 +65,9 @@ class Row:
     seconds: float | None = None
     cpu_s: float | None = None
     peer_cpu_s: float | None = None
+    beside: str | None = None
+    beside_p50_us: float | None = None
+    seed_us: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns the row; keys that not every row has are left out where they say nothing."""
@@ -73,12 +83,15 @@ class Samples:
         floor_ns: of each measurement of the floor.
         cpu_ns: processor time of this process over all of them.
         verified: nothing wrong has arrived so far.
+        beside, beside_ns: what took turns with it, and how long each time.
     """
 
     times_ns: list[int] = field(default_factory=list)
     floor_ns: list[int] = field(default_factory=list)
     cpu_ns: int = 0
     verified: bool = True
+    beside: str | None = None
+    beside_ns: list[int] = field(default_factory=list)
 
     def row(self, case: Case, *, operations: int = 1, floor: str | None = None, path: Explanation | None = None) -> Row:
         """Makes the row of `case`.
@@ -114,6 +127,9 @@ class Samples:
             target=case.target,
             path=None if path is None else str(path),
             samples=len(self.times_ns),
+            beside=self.beside,
+            beside_p50_us=_us(percentile(self.beside_ns, 0.5)) if self.beside_ns else None,
+            seed_us=seed_us(case),
         )
 
     def _beyond(self, fraction: float) -> float | None:

@@ -23,6 +23,7 @@ from zerohop.cli.bench.report import describe_case, print_rows, summarize
 from zerohop.cli.bench.results import Report, require_writable, write_report
 from zerohop.cli.bench.session import FULL, QUICK, Effort, Session, open_session
 from zerohop.cli.bench.transfers import measure_transfer
+from zerohop.cli.bench.transport import measure_transport, measure_transport_register, measure_write_many
 from zerohop.cli.console import human_bytes, human_time, make_console
 from zerohop.cli.peer import PeerFailed, PeerProcess
 from zerohop.errors import ZerohopError
@@ -179,6 +180,12 @@ def measure(cases: list[Case], effort: Effort, console: Console) -> Iterator[tup
 def _measure_one(session: Session, case: Case) -> Row:
     if case.name in ("write", "read"):
         return measure_transfer(session, case)
+    if case.name in ("transport_write", "transport_read"):
+        return measure_transport(session, case)
+    if case.name == "transport_write_many":
+        return measure_write_many(session, case)
+    if case.name == "transport_register":
+        return measure_transport_register(session, case)
     if case.name in ("write_pages", "read_pages"):
         return measure_pages(session, case)
     if case.name == "write_notify":

@@ -20,6 +20,8 @@ class Target:
         row: that row's fields.
         times_faster: lower limit of how much faster it is than `than_us`.
         than_us: microseconds of the same operation elsewhere.
+        max_times_beside: limit of the median as a multiple of what was measured beside it.
+        min_times_beside: lower limit of how much faster it is than that.
         max_cpu: limit of processor seconds per second, in each of the two processes.
         max_bytes: limit of the size.
     """
@@ -34,5 +36,7 @@ class Target:
     row: dict[str, object] = field(default_factory=dict)
     times_faster: float | None = None
     than_us: float = 0.0
+    max_times_beside: float | None = None
+    min_times_beside: float | None = None
     max_cpu: float | None = None
     max_bytes: int | None = None

@@ -47,6 +47,10 @@ TARGETS: Final = (
     Target(_target("write", "tcp", bytes=64 * _MI, batch=1), min_of_floor=0.9),
     Target(_target("register", bytes=1024 * _MI, mode="cold"), max_us=1000),
     Target(_target("register", bytes=1024 * _MI, mode="cached"), max_us=5),
+    Target(_target("transport_write"), max_times_beside=1.1),
+    Target(_target("transport_register", mode="cached"), max_us=5),
+    Target(_target("transport_register", mode="cold"), max_us=30),
+    Target(_target("transport_write_many"), min_times_beside=5),
     Target(_target("idle"), max_cpu=0.005),
     Target(_target("import"), max_us=100_000),
     Target(_target("wheel"), max_bytes=3 * _MI),
@@ -84,6 +88,15 @@ def _verdict(row: Row, target: Target, rows: Sequence[Row]) -> Verdict | None:
         ratio = other.p50_us / row.p50_us
         what = other.mode or f"{other.src}→{other.dst}"
         return Verdict(f"≥ {target.min_of_row:g} × {what}", f"{ratio:.2f} ×", ratio >= target.min_of_row)
+    if target.max_times_beside is not None and row.p50_us is not None and row.beside_p50_us:
+        ratio = row.p50_us / row.beside_p50_us
+        return Verdict(
+            f"≤ {target.max_times_beside:g} × {row.beside}", f"{ratio:.2f} ×", ratio <= target.max_times_beside
+        )
+    if target.min_times_beside is not None and row.p50_us and row.beside_p50_us is not None:
+        ratio = row.beside_p50_us / row.p50_us
+        what = f"≥ {target.min_times_beside:g} × as fast as {row.beside}"
+        return Verdict(what, f"{ratio:.1f} ×", ratio >= target.min_times_beside)
     if target.times_faster is not None and row.p50_us is not None:
         ratio = target.than_us / row.p50_us
         what = f"≥ {target.times_faster:g} × as fast as {_time(target.than_us)} (RdmaTransport, different fabric)"

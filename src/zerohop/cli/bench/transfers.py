@@ -29,8 +29,7 @@ _FALL_ASLEEP: Final = 0.003  # seconds; a Context spins for 50 µs by default
 
 def measure_transfer(session: Session, case: Case) -> Row:
     """Measures one `write` or `read` case, interleaved with its floor, a fresh payload in every round."""
-    slots = max(case.batch, min(_SLOTS, max(1, _SLOT_BYTES // case.bytes)))
-    slots -= slots % case.batch  # every slot is written, and so can be verified
+    slots = slots_of(case)
     total = slots * case.bytes
     writing = case.name == "write"
     here, there = (case.src, case.dst) if writing else (case.dst, case.src)
@@ -51,7 +50,7 @@ def measure_transfer(session: Session, case: Case) -> Row:
         zeros = np.zeros(total, np.uint8)
         samples = Samples()
         limit = session.effort.limit
-        estimate = min(_measure(post, pairs, case.batch, 3, pause, limit))
+        estimate = min(measure_posts(post, pairs, case.batch, 3, pause, limit))
         for round_number in range(session.effort.rounds):
             seed = round_number * 1000 + case.bytes % 997
             payload = random_bytes(seed, total)
@@ -63,10 +62,10 @@ def measure_transfer(session: Session, case: Case) -> Row:
             if not writing:
                 session.fill_remote(seed, total)
             with session.polling(case.target):
-                _measure(post, pairs, case.batch, 1 + min(_WARM_UP, count // 10), pause, limit)
+                measure_posts(post, pairs, case.batch, 1 + min(_WARM_UP, count // 10), pause, limit)
                 local.put(payload if writing else zeros)  # what the warm-up moved proves nothing
                 cpu = time.process_time_ns()
-                times = _measure(post, pairs, case.batch, count, pause, limit)
+                times = measure_posts(post, pairs, case.batch, count, pause, limit)
                 samples.cpu_ns += time.process_time_ns() - cpu
             samples.times_ns += times
             written = min(total, len(times) * case.batch * case.bytes)
@@ -75,7 +74,13 @@ def measure_transfer(session: Session, case: Case) -> Row:
     return samples.row(case, operations=case.batch, floor=floor_name, path=explanation)
 
 
-def _measure(
+def slots_of(case: Case) -> int:
+    """How many operations of a case have memory of their own; the next ones take turns over it."""
+    slots = max(case.batch, min(_SLOTS, max(1, _SLOT_BYTES // case.bytes)))
+    return slots - slots % case.batch  # every slot is written, and so can be verified
+
+
+def measure_posts(
     post: Callable[..., zerohop.Operation[int]], pairs: Pairs, batch: int, count: int, pause: float, limit: float
 ) -> list[int]:
     """Returns the nanoseconds of each measurement: from the call to the end of one operation, or of `batch` at once.

@@ -1,0 +1,1 @@
+"""Other libraries' names, on ours: code written for them changes one import."""

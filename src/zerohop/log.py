@@ -1,0 +1,39 @@
+"""What zerohop says of itself: to Python's logger "zerohop", and to stderr where ``ZEROHOP_LOG`` names a level.
+
+``warning``: what costs speed or is to be mended; ``info``: also peers and lanes that come and go; ``debug``: also the
+path of each pair of memories.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Final
+
+VARIABLE: Final = "ZEROHOP_LOG"
+LEVELS: Final = ("debug", "info", "warning", "error")
+logger: Final = logging.getLogger("zerohop")
+
+
+def begin() -> None:
+    """As the environment says; where it says nothing, a program's own logging decides. Idempotent.
+
+    Raises:
+        ValueError: no such level.
+    """
+    level = os.environ.get(VARIABLE, "").strip().lower()
+    if not level:
+        return
+    if level not in LEVELS:
+        raise ValueError(f"{VARIABLE}={level!r} is not understood: expected one of {', '.join(LEVELS)}")
+    logger.setLevel(level.upper())
+    if not any(isinstance(handler, _Handler) for handler in logger.handlers):
+        logger.addHandler(_Handler())
+
+
+class _Handler(logging.StreamHandler):  # type: ignore[type-arg,unused-ignore]
+    """To stderr, as it is when something is said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"))

@@ -1,0 +1,491 @@
+"""Peers of Transports that say what no Transport says: they get an error or lose the Connection, and pairs go on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.leaks import SETTLE_S
+from support.options import Options
+from support.patience import PATIENCE_S
+from support.pattern import pattern
+from support.raw_control import RawControl
+from zerohop import joining, wire
+from zerohop._native import Reason, Status
+from zerohop.scope import QUEUE_SHIFT
+from zerohop.services import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from support.fixtures import OpenContext
+
+SERVICE: Final = "transport"
+# Where a client that only pretends to be a Context says that it can be reached.
+NOWHERE = f"zerohop:///{'0' * 32}?unix=/nowhere"
+STRANGER = b"a stranger's id."
+DEADLINE_S = 0.2
+
+
+class Pair:
+    """Two Transports, joined, of two Contexts of this process: ``there`` is what others would like to disturb."""
+
+    def __init__(self, open_context: OpenContext, provider: str) -> None:
+        # All have tcp, or a raw peer would be one with which they have nothing in common.
+        options = Options(providers=tuple(dict.fromkeys((provider, "tcp"))))
+        self.contexts = [open_context(options) for _ in range(2)]
+        self.here, self.there = (zh.Transport(context=context) for context in self.contexts)
+        self.here.connect(self.there.bind()).result(PATIENCE_S)
+
+    def expect_use(self) -> None:
+        """They reach each other's memory, both ways, and hear of it and of nothing else."""
+        for one, other in ((self.here, self.there), (self.there, self.here)):
+            memory = other.register(np.zeros(64, np.uint8))
+            assert one.write(pattern(1, 64), memory.share("rw"), notify=5).result(PATIENCE_S) == 64
+            note = other.wait_for_write(PATIENCE_S).result()
+            assert note[:2] == (5, 64)
+            assert note.peer.peer == one.context.id
+            assert memory.read_bytes() == pattern(1, 64).tobytes()
+            memory.close()
+            assert one.connected()
+
+    def close(self) -> None:
+        self.here.close()
+        self.there.close()
+
+
+@pytest.fixture(params=["shm", "tcp"])
+def pair(open_context: OpenContext, request: pytest.FixtureRequest) -> Iterator[Pair]:
+    made = Pair(open_context, request.param)
+    yield made
+    made.expect_use()
+    made.close()
+
+
+@contextlib.contextmanager
+def raw_peer(context: zh.Context) -> Iterator[RawControl]:
+    """One that is introduced, and has no lane."""
+    with contextlib.closing(RawControl(context.url, unix=False)) as client:
+        client.shake_hands()
+        client.send(wire.Setup(providers=["tcp"], url=NOWHERE, name="hostile"))
+        yield client
+
+
+def answer_to(client: RawControl, number: int) -> wire.Answer | None:
+    """What a Call comes to; None: the Context has hung up. Whatever else it says is passed over."""
+    while True:
+        received = client.receive()
+        if received is None:
+            return None
+        message, fds = received
+        for fd in fds:
+            os.close(fd)
+        if isinstance(message, wire.Answer):
+            assert message.number == number
+            return message
+
+
+def said(what: str, to: bytes, me: bytes, **more: object) -> bytes:
+    """As joining.py says it, with any values."""
+    return msgspec.msgpack.encode({"type": what, "to": to, "me": me, **more})
+
+
+def ask(client: RawControl, body: bytes, number: int = 1, service: str = SERVICE) -> wire.Answer:
+    client.send(wire.Call(number=number, service=service, body=body))
+    answer = answer_to(client, number)
+    assert answer is not None, "hung up without an answer"
+    return answer
+
+
+def expect_refused(answer: wire.Answer, status: Status, text: str) -> None:
+    assert answer.status == status.value, answer
+    assert text in answer.text
+    assert answer.body == b""
+
+
+class TestWhatIsNoMessage:
+    """Refused by name; the Connection goes on, because another service may be meant by another version."""
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"",
+            b"\0",
+            b"\xc1",
+            b"garbage",
+            bytes(range(256)) * 4,
+            bytes(64 << 10),
+            b"\x91" * 5000,
+            msgspec.msgpack.encode({}),
+            msgspec.msgpack.encode({"type": "reserve"}),
+            msgspec.msgpack.encode({"type": "conquer", "to": bytes(16), "me": bytes(16)}),
+            msgspec.msgpack.encode({"type": "reserve", "to": "0" * 16, "me": bytes(16)}),
+            said("reserve", bytes(15), bytes(16)),
+            said("reserve", bytes(16), bytes(17)),
+            said("reserve", bytes(16), b""),
+            said("join", bytes(16), bytes(16)),
+            said("join", bytes(16), bytes(16), queue=None),
+            said("join", bytes(16), bytes(16), queue=1.5),
+            said("leave", bytes(16), bytes(16))[:-1],
+            said("leave", bytes(16), bytes(16)) + b"\0",
+        ],
+        ids=range(19),
+    )
+    def test_garbage(self, pair: Pair, body: bytes) -> None:
+        with raw_peer(pair.there.context) as client:
+            expect_refused(ask(client, body), Status.UNSUPPORTED, "not what a Transport says")
+            expect_refused(ask(client, body, number=2), Status.UNSUPPORTED, "not what a Transport says")
+
+    @pytest.mark.parametrize("queue", [0, -1, 1 << 16, 1 << 63])
+    def test_a_queue_that_there_cannot_be(self, pair: Pair, queue: int) -> None:
+        """Of a peer that has reserved: it may still join as it should."""
+        with zh.Transport(context=pair.there.context) as free, raw_peer(free.context) as client:
+            free.bind()
+            to = free._joining.id
+            assert ask(client, said("reserve", to, STRANGER)).status == Status.OK.value
+            answer = ask(client, said("join", to, STRANGER, queue=queue), number=2)
+            expect_refused(answer, Status.UNSUPPORTED, "not what a Transport says")
+            assert not free.connected()
+            assert ask(client, said("join", to, STRANGER, queue=1), number=3).status == Status.OK.value
+            assert free.connected()
+
+    @pytest.mark.parametrize("service", ["", "Transport", "group", "transport\0", "x" * 256])
+    def test_a_service_that_there_is_not(self, pair: Pair, service: str) -> None:
+        with raw_peer(pair.there.context) as client:
+            answer = ask(client, said("reserve", pair.there._joining.id, STRANGER), service=service)
+            expect_refused(answer, Status.UNSUPPORTED, "nothing of that kind")
+
+    @pytest.mark.parametrize(
+        "message",
+        [
+            wire.Call(number=1, service="x" * 257, body=b""),
+            wire.Call(number=1, service=SERVICE, body=bytes((64 << 10) + 1)),
+            wire.Call(number=-1, service=SERVICE, body=b""),
+            wire.Answer(number=1, status=0, body=bytes((64 << 10) + 1)),
+            wire.Answer(number=1, status=256),
+            wire.Answer(number=1, status=Status.ACCESS_DENIED.value, text="x" * (wire.MAX_LONG_TEXT + 1)),
+        ],
+        ids=["service", "body", "number", "answer's body", "status", "text"],
+    )
+    def test_more_than_a_message_may_have(self, pair: Pair, message: wire.Message) -> None:
+        with raw_peer(pair.there.context) as client:
+            client.send(message)
+            assert client.hung_up()
+
+    def test_before_setup(self, pair: Pair) -> None:
+        with contextlib.closing(RawControl(pair.there.context.url, unix=False)) as client:
+            client.shake_hands()
+            client.send(wire.Call(number=1, service=SERVICE, body=said("reserve", pair.there._joining.id, STRANGER)))
+            assert client.hung_up()
+
+
+class TestStrangers:
+    """Who is no part of a pair, and knows the ids of both: these are in their URLs."""
+
+    @pytest.mark.parametrize("what", ["reserve", "join", "leave"])
+    def test_of_a_transport_that_is_not_there(self, pair: Pair, what: str) -> None:
+        with raw_peer(pair.there.context) as client:
+            body = said(what, os.urandom(16), STRANGER, **({"queue": 1} if what == "join" else {}))
+            answer = ask(client, body)
+            expect_refused(answer, Status.PEER_LOST, "no such Transport any more")
+            assert answer.reason == Reason.PEER_CLOSED.value
+
+    def test_a_pair_that_is_taken(self, pair: Pair) -> None:
+        with raw_peer(pair.there.context) as client:
+            to = pair.there._joining.id
+            answer = ask(client, said("reserve", to, STRANGER))
+            expect_refused(answer, Status.ACCESS_DENIED, "connected to another")
+            answer = ask(client, said("join", to, STRANGER, queue=1), number=2)
+            expect_refused(answer, Status.ACCESS_DENIED, "not reserved before")
+
+    def test_one_that_was_not_reserved(self, pair: Pair) -> None:
+        with zh.Transport(context=pair.there.context) as free, raw_peer(free.context) as client:
+            free.bind()
+            answer = ask(client, said("join", free._joining.id, STRANGER, queue=1))
+            expect_refused(answer, Status.ACCESS_DENIED, "not reserved before")
+            assert not free.connected()
+
+    @pytest.mark.parametrize("me", ["the peer", "a stranger", "itself"])
+    def test_they_end_no_pair(self, pair: Pair, me: str) -> None:
+        ids = {"the peer": pair.here._joining.id, "a stranger": STRANGER, "itself": pair.there._joining.id}
+        with raw_peer(pair.there.context) as client:
+            ask(client, said("leave", pair.there._joining.id, ids[me]))
+            assert pair.there.connected()
+            pair.expect_use()
+
+    def test_a_transport_of_a_third_context_ends_no_pair(self, pair: Pair, open_context: OpenContext) -> None:
+        """With an honest Connection, over which it says that it is the other one."""
+        third = open_context(Options(providers=pair.there.context._providers))
+        connection = third.connect(pair.there.context.url).result(PATIENCE_S)
+        third._control.call(joining.tell, connection, pair.there._joining.id, pair.here._joining.id)
+        # Answered in order: after this the other has been heard.
+        with zh.Transport(context=third) as stranger, pytest.raises(zh.AccessDenied, match="connected to another"):
+            stranger.connect(pair.there.bind()).result(PATIENCE_S)
+        pair.expect_use()
+
+    def test_they_join_in_nobodys_place(self, pair: Pair) -> None:
+        """What one peer has reserved is not joined, and not given up, by another that says that it is the first."""
+        with zh.Transport(context=pair.there.context) as free:
+            free.bind()
+            to = free._joining.id
+            with raw_peer(free.context) as first, raw_peer(free.context) as second:
+                assert ask(first, said("reserve", to, STRANGER)).status == Status.OK.value
+                answer = ask(second, said("reserve", to, STRANGER))
+                expect_refused(answer, Status.ACCESS_DENIED, "about to be")
+                answer = ask(second, said("join", to, STRANGER, queue=1), number=2)
+                expect_refused(answer, Status.ACCESS_DENIED, "not reserved before")
+                ask(second, said("leave", to, STRANGER), number=3)
+                assert not free.connected()
+                assert ask(first, said("join", to, STRANGER, queue=1), number=2).status == Status.OK.value
+                assert free.connected()
+                answer = ask(second, said("join", to, STRANGER, queue=1), number=4)
+                expect_refused(answer, Status.ACCESS_DENIED, "not reserved before")
+
+    def test_they_join_in_place_of_whom_it_connects_to(self, pair: Pair, open_context: OpenContext) -> None:
+        """One that is just connecting takes no other Context for the one in the URL that it was given."""
+        other = open_context(Options(providers=pair.there.context._providers))
+        with zh.Transport(context=pair.there.context) as free, zh.Transport(context=other) as wanted:
+            free.bind()
+            url = wanted.bind()
+            with _answering_late(other) as go_on, raw_peer(free.context) as client:
+                pending = free.connect(url)
+                answer = ask(client, said("reserve", free._joining.id, wanted._joining.id))
+                expect_refused(answer, Status.ACCESS_DENIED, "about to be")
+                go_on()
+                pending.result(PATIENCE_S)
+                assert free.peer == other.id
+
+    def test_what_was_reserved_is_free_when_they_are_gone(self, pair: Pair) -> None:
+        with zh.Transport(context=pair.there.context) as free:
+            free.bind()
+            with raw_peer(free.context) as client:
+                assert ask(client, said("reserve", free._joining.id, STRANGER)).status == Status.OK.value
+                other = zh.Transport(context=pair.here.context)
+                with other, pytest.raises(zh.AccessDenied, match="about to be"):
+                    other.connect(free.bind()).result(PATIENCE_S)
+            with zh.Transport(context=pair.here.context) as other:
+                _connect_soon(other, free.bind())
+
+    @pytest.mark.parametrize("queue", ["of a pair", "of one that is free", "that there is not", "of none"])
+    def test_their_notifications(self, pair: Pair, open_context: OpenContext, queue: str) -> None:
+        """Which are for nobody: no Transport takes them for its peer's, and the Context's own are as they were."""
+        third = open_context(Options(providers=pair.there.context._providers))
+        with zh.Transport(context=pair.there.context) as free:
+            numbers = {
+                "of a pair": pair.there._scope.number,
+                "of one that is free": free._scope.number,
+                "that there is not": 60_000,
+                "of none": 0xFFFF,
+            }
+            connection = third.connect(pair.there.context.url).result(PATIENCE_S)
+            assert connection._endpoint is not None
+            deadline = time.monotonic_ns() + int(PATIENCE_S * 1e9)
+            # More than a lane has credit for: what is dropped gives it back.
+            for number in range(10_000):
+                value = numbers[queue] << QUEUE_SHIFT | number
+                posted = third._engine.post_notify(connection._endpoint, value, deadline)
+                assert isinstance(posted, int) or posted.wait(deadline, 0)
+            connection.notify(7).result(PATIENCE_S)
+            note = pair.there.context.notification(PATIENCE_S).result()
+            assert note[:2] == (7, 0)
+            for transport in (pair.there, free):
+                with pytest.raises(zh.DeadlineExceeded):
+                    transport.wait_for_write(0.01).result(PATIENCE_S)
+
+
+@contextlib.contextmanager
+def _answering_late(context: zh.Context) -> Iterator[Callable[[], None]]:
+    """Its Calls are read when the given function is called, and at the end."""
+    entered, gate = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        entered.set()
+        gate.wait(PATIENCE_S)
+
+    context._control.call(hold)
+    assert entered.wait(PATIENCE_S)
+    try:
+        yield gate.set
+    finally:
+        gate.set()
+
+
+def _connect_soon(transport: zh.Transport, url: str) -> None:
+    """Once the other side has noticed that a third one is gone, for which there is no event here."""
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        try:
+            transport.connect(url).result(PATIENCE_S)
+        except zh.AccessDenied:
+            assert time.monotonic() < deadline, "it still waits for one that is gone"
+            time.sleep(0.01)
+        else:
+            return
+
+
+class TestAnswers:
+    """Of a peer that a Transport connects to."""
+
+    @pytest.mark.parametrize(
+        "answer",
+        [b"", b"\xc1", b"garbage", bytes(64 << 10), *map(msgspec.msgpack.encode, (0, -1, 1 << 16, 1 << 63, "1", None))],
+        ids=range(10),
+    )
+    def test_garbage(self, pair: Pair, open_context: OpenContext, answer: bytes) -> None:
+        liar = open_context(Options(providers=pair.here.context._providers))
+        liar._services[SERVICE] = lambda *_: answer
+        with zh.Transport(context=pair.here.context) as transport:
+            for _ in range(2):
+                with pytest.raises(zh.ProtocolError, match="malformed"):
+                    transport.connect(f"{liar.url}&transport={STRANGER.hex()}").result(PATIENCE_S)
+            assert not transport.connected()
+            self._expect_free(transport, pair)
+
+    def test_a_refusal_after_the_first_answer(self, pair: Pair, open_context: OpenContext) -> None:
+        liar = open_context(Options(providers=pair.here.context._providers))
+        heard: list[bytes] = []
+
+        def service(_context: zh.Context, _connection: zh.Connection, body: bytes) -> bytes:
+            heard.append(body)
+            if len(heard) == 1:
+                return msgspec.msgpack.encode(1)
+            raise Refusal(Status.ACCESS_DENIED, "changed its mind")
+
+        liar._services[SERVICE] = service
+        with zh.Transport(context=pair.here.context) as transport:
+            with pytest.raises(zh.AccessDenied, match="changed its mind"):
+                transport.connect(f"{liar.url}&transport={STRANGER.hex()}").result(PATIENCE_S)
+            self._expect_free(transport, pair)
+
+    @pytest.mark.parametrize("answers", [0, 2])
+    def test_none_or_two(self, pair: Pair, open_context: OpenContext, answers: int) -> None:
+        """Nobody waits for more than one, and for none no longer than the deadline is."""
+        liar = open_context(Options(providers=pair.here.context._providers))
+        with zh.Transport(context=pair.here.context) as transport, zh.Transport(context=liar) as other:
+            url = other.bind()
+            liar.connect(pair.here.context.url).result(PATIENCE_S)
+            with _changed_answers(liar, pair.here.context, lambda answer: [answer] * answers):
+                pending = transport.connect(url, timeout=PATIENCE_S if answers else DEADLINE_S)
+                if answers:
+                    pending.result(PATIENCE_S)
+                    other.write(pattern(1, 8), transport.register(np.zeros(8, np.uint8)).share("rw"), notify=3).result(
+                        8
+                    )
+                    assert transport.wait_for_write(PATIENCE_S).result().value == 3
+                else:
+                    with pytest.raises(zh.DeadlineExceeded):
+                        pending.result(PATIENCE_S)
+            if not answers:
+                # Ordinary again.
+                _connect_soon(transport, url)
+
+    @pytest.mark.parametrize("status", [Status.PENDING.value, Status.CLOSED.value, Status.PROTOCOL.value, 99, 255])
+    def test_a_status_that_no_answer_has(self, pair: Pair, open_context: OpenContext, status: int) -> None:
+        """The session ends, and with it whatever was asked."""
+        liar = open_context(Options(providers=pair.here.context._providers))
+        with zh.Transport(context=pair.here.context) as transport, zh.Transport(context=liar) as other:
+            url = other.bind()
+            liar.connect(pair.here.context.url).result(PATIENCE_S)
+            lies = _changed_answers(liar, pair.here.context, lambda answer: [wire.Answer(answer.number, status)])
+            with lies, pytest.raises(zh.ProtocolError, match=f"malformed.*status {status}"):
+                transport.connect(url).result(PATIENCE_S)
+            _connect_soon(transport, url)
+
+    @pytest.mark.parametrize("reason", [0, 200, 255])
+    def test_a_reason_that_there_is_not(self, pair: Pair, open_context: OpenContext, reason: int) -> None:
+        liar = open_context(Options(providers=pair.here.context._providers))
+        with zh.Transport(context=pair.here.context) as transport, zh.Transport(context=liar) as other:
+            url = other.bind()
+            liar.connect(pair.here.context.url).result(PATIENCE_S)
+            refused = Status.ACCESS_DENIED.value
+
+            def lie(answer: wire.Answer) -> list[wire.Answer]:
+                return [wire.Answer(answer.number, refused, reason, "for no reason")]
+
+            lies = _changed_answers(liar, pair.here.context, lie)
+            with lies, pytest.raises(zh.AccessDenied, match="for no reason"):
+                transport.connect(url).result(PATIENCE_S)
+
+    def test_never_asked_for(self, pair: Pair) -> None:
+        """Dropped, whatever it says."""
+        with raw_peer(pair.there.context) as client:
+            client.send_together(
+                wire.Answer(number=number, status=status, body=b"unasked")
+                for number in (0, 1, (1 << 63) - 1)
+                for status in (0, Status.ACCESS_DENIED.value, 99, 255)
+            )
+            expect_refused(ask(client, b""), Status.UNSUPPORTED, "not what a Transport says")
+
+    def _expect_free(self, transport: zh.Transport, pair: Pair) -> None:
+        """What it has failed to join does not keep it."""
+        with zh.Transport(context=pair.there.context) as other:
+            transport.connect(other.bind()).result(PATIENCE_S)
+            assert transport.connected()
+
+
+@contextlib.contextmanager
+def _changed_answers(
+    liar: zh.Context, victim: zh.Context, change: Callable[[wire.Answer], list[wire.Answer]]
+) -> Iterator[None]:
+    """What one Context answers another's Calls is replaced, for as long as this lasts."""
+    session: Any = liar._peers.connected[victim.id]._session
+    post = session.calls._channel.post
+
+    class Changed:
+        def post(self, message: wire.Message) -> None:
+            for each in change(message) if isinstance(message, wire.Answer) else [message]:
+                post(each)
+
+    honest, session.calls._channel = session.calls._channel, Changed()
+    try:
+        yield
+    finally:
+        session.calls._channel = honest
+
+
+class TestTooMany:
+    def test_calls_that_nobody_reads_the_answers_of(self, pair: Pair) -> None:
+        """What cannot be sent is bounded: the peer is hung up on, and nobody else waits for it."""
+        with raw_peer(pair.there.context) as client:
+            call = wire.encode(wire.Call(number=1, service="x" * 256, body=b""))
+            piece = call * (1024 * 1024 // len(call))
+            client.socket.settimeout(PATIENCE_S)
+            # What the kernel holds for both ends comes on top of the limit.
+            with pytest.raises((BrokenPipeError, ConnectionResetError)):
+                client.socket.sendall(piece * 64)
+            pair.expect_use()
+
+    def test_calls_that_are_answered(self, pair: Pair) -> None:
+        """Many at once, each answered once and in order."""
+        count = 5000
+        with raw_peer(pair.there.context) as client:
+            client.send_together(wire.Call(number=number, service="none", body=b"") for number in range(count))
+            for number in range(count):
+                answer = answer_to(client, number)
+                assert answer is not None
+                assert answer.status == Status.UNSUPPORTED.value
+
+    def test_calls_of_this_side(self, pair: Pair, open_context: OpenContext) -> None:
+        """To a peer that answers none: they are limited in number, and end with their deadlines."""
+        liar = open_context(Options(providers=pair.here.context._providers))
+        liar.connect(pair.here.context.url).result(PATIENCE_S)
+        calls = pair.here.context._peers.connected[liar.id]._session.calls  # type: ignore[union-attr]
+        with _changed_answers(liar, pair.here.context, lambda _: []):
+            transports = [zh.Transport(context=pair.here.context) for _ in range(20)]
+            pending = [one.connect(f"{liar.url}&transport={STRANGER.hex()}", timeout=DEADLINE_S) for one in transports]
+            for one in pending:
+                assert isinstance(one.exception(PATIENCE_S), zh.DeadlineExceeded)
+        for transport in transports:
+            transport.close()
+        deadline = time.monotonic() + SETTLE_S
+        while calls._pending:
+            assert time.monotonic() < deadline, "it still waits for answers that nobody wants"
+            time.sleep(0.005)  # they end on the control thread, which tells nobody

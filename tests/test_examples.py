@@ -1,0 +1,66 @@
+"""The examples of Transports, as a user runs them: what they print, and that a wrong byte is noticed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+LIMIT_S = 60
+ON_ONE = [
+    pytest.param(device, marks=[pytest.mark.cuda] if device == "cuda:0" else [])
+    for device in ("host", "sim:0", "cuda:0")
+]
+KINDS = [pytest.param(kind, marks=[pytest.mark.cuda] if kind == "cuda" else []) for kind in ("host", "sim", "cuda")]
+
+
+def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+
+
+class TestPingPong:
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_between(self, kind: str) -> None:
+        ran = run("ping_pong.py", "--device", kind)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        lines = ran.stdout.splitlines()
+        path = "p2p" if kind != "host" else "shm"
+        assert re.fullmatch(rf"ping: 8192 bytes written, 8192 announced, {path} \(.*, 8\.0 KiB in .*", lines[0])
+        assert re.fullmatch(rf"pong: 8192 bytes written, 8192 announced, {path} \(.*, 8\.0 KiB in .*", lines[1])
+        assert lines[2].endswith("every byte verified")
+        assert kind in lines[2]
+
+    def test_where_nothing_is_said(self) -> None:
+        ran = run("ping_pong.py")
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert ran.stdout.endswith("every byte verified\n")
+
+    def test_a_wrong_byte(self) -> None:
+        ran = run("ping_pong.py", "--device", "host", "--corrupt")
+        assert ran.returncode == 1
+        assert ran.stdout.endswith("host and host: BYTES ARE WRONG\n")
+
+
+class TestTensorTransfer:
+    @pytest.mark.parametrize("device", ON_ONE)
+    def test_to(self, device: str) -> None:
+        ran = run("tensor_transfer.py", "--device", device, "--versions", "2")
+        assert (ran.returncode, ran.stderr) == (0, "")
+        *versions, path = ran.stdout.splitlines()
+        assert versions == [f"version {number}: 5 tensors, 2311172 bytes verified" for number in (1, 2)]
+        assert f"host→{device}" in path
+
+    def test_wrong_bytes(self) -> None:
+        ran = run("tensor_transfer.py", "--versions", "2", "--corrupt")
+        assert ran.returncode == 1
+        assert ran.stdout.count("WRONG") == 2
+
+    def test_no_such_device(self) -> None:
+        ran = run("tensor_transfer.py", "--device", "abacus:0")
+        assert (ran.returncode, ran.stdout) == (1, "")
+        assert "cannot use abacus:0: 'abacus:0' is no device" in ran.stderr
