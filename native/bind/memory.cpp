@@ -2,10 +2,12 @@
 #include "engine/sync.hpp"
 #include "memory/region.hpp"
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
 #include <cstring>
 #include <ctime>
+#include <utility>
 
 namespace zerohop::bind {
 
@@ -102,9 +104,21 @@ void write(const PyRegion& self, uint64_t offset, const nb::bytes& data) {
     }
 }
 
+std::pair<uint64_t, bool> buffer_start(const nb::handle& x) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(x.ptr(), &view, PyBUF_ANY_CONTIGUOUS) != 0) {
+        throw nb::python_error();
+    }
+    const std::pair<uint64_t, bool> found{reinterpret_cast<uint64_t>(view.buf), view.readonly != 0};
+    PyBuffer_Release(&view);
+    return found;
+}
+
 } // namespace
 
 void register_memory(nb::module_& m) {
+    m.def("buffer_start", &buffer_start, nb::arg("x"),
+          "Address of a contiguous buffer, and whether it is read-only. Raises what its exporter does.");
     nb::class_<PyRegion>(m, "Region", "A registered range of memory.")
         .def_ro("address", &PyRegion::address)
         .def_ro("nbytes", &PyRegion::nbytes)

@@ -85,7 +85,7 @@ public:
     // From now on, what that peer sends comes into the queue; until then nothing does, and nobody else's ever.
     void take_from(uint16_t number, int peer);
     void close_queue(uint16_t number);
-    // Nothing more comes into it; what is there can be taken, and who waits hears that there is no more.
+    // What is there can be taken, and what still comes; who waits hears that there may be no more.
     void end_queue(uint16_t number);
     // Takes what a peer has sent by now, as far as its lanes have it.
     void catch_up(int peer);

@@ -195,6 +195,11 @@ def set_layout(range: object, remote: object) -> None:
     Tells the classes of memory here and there. Once, before the first use.
     """
 
+def buffer_start(x: object) -> tuple[int, bool]:
+    """
+    Address of a contiguous buffer, and whether it is read-only. Raises what its exporter does.
+    """
+
 class Region:
     """A registered range of memory."""
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from . import dlpack, shared_pages
+from ._native import buffer_start
 from .errors import Unsupported
 
 if TYPE_CHECKING:
@@ -153,14 +154,24 @@ def _from_numpy(array: np.ndarray[Any, Any]) -> Source:
     root = array
     while isinstance(root.base, np.ndarray):
         root = root.base
-    address, readonly = array.__array_interface__["data"]
-    base, base_readonly = (address, readonly) if root is array else root.__array_interface__["data"]
+    address, readonly = _start_of(array)
+    base, base_readonly = (address, readonly) if root is array else _start_of(root)
     nbytes, extent = array.nbytes, root.nbytes
     shared = not root.flags.owndata
     if base_readonly != readonly or not (base <= address and address + nbytes <= base + extent):
         # A read-only view of a writable array, or a root with negative strides: the array stands for itself.
         base, extent, root = address, nbytes, array
     return Source(address, nbytes, HOST, readonly, array, base, extent, root, shared)
+
+
+def _start_of(array: np.ndarray[Any, Any]) -> tuple[int, bool]:
+    """Where it begins, and whether it is read-only."""
+    try:
+        return buffer_start(array)
+    except (ValueError, BufferError):
+        # Dates have no format of a buffer's, and a root may not be contiguous: the long way takes ten times as long.
+        start: tuple[int, bool] = array.__array_interface__["data"]
+        return start
 
 
 def _from_buffer(view: memoryview, x: Any) -> Source:

@@ -48,7 +48,7 @@ class _Join(msgspec.Struct, tag="join"):
 
 
 class _Leave(msgspec.Struct, tag="leave"):
-    """It is closed, or does not want to any more. Not answered."""
+    """It is closed, or does not want to any more. Nobody waits for the answer."""
 
     to: _Id
     me: _Id
@@ -99,10 +99,18 @@ class Joining:
         self.id: Final = os.urandom(ID_BYTES)
         self.peer = b""
         self.lock: Final = threading.Lock()
-        self._transport = transport
+        # Not in a circle, so that a Transport ends when it is dropped, and not when the collector next comes by.
+        self._of = weakref.ref(transport)
         self._attempts: list[Attempt] = []
         # Who has reserved this one, and over what.
         self._reserved: tuple[bytes, Connection] | None = None
+
+    @property
+    def _transport(self) -> Transport:
+        transport = self._of()
+        if transport is None:
+            raise _gone()
+        return transport
 
     def bind(self) -> str:
         """From now on a peer may join; where."""
@@ -129,11 +137,12 @@ class Joining:
         """On the control thread."""
         transport, to = self._transport, attempt.peer
         connection = await transport.context._peers.connect(attempt.where)
-        if self.peer:
-            return  # it has joined us meanwhile
         session = connection._session
         if session is None:
             raise PeerLost("the peer is gone", peer=connection.peer)
+        if self.peer:
+            self.end()  # it has joined us meanwhile
+            return
         try:
             queue = _queue_of(await session.calls.ask(_SERVICE, _encode(_Reserve(to=to, me=self.id))))
             attempt.check_wanted()
@@ -146,6 +155,7 @@ class Joining:
             raise
         with self.lock:
             self._meet(connection, to, queue)
+        self.end()
 
     def _given_up(self, attempt: Attempt) -> bool:
         """That one has failed: whether there is neither a peer nor another attempt to have one."""
@@ -166,9 +176,8 @@ class Joining:
     def _meet(self, connection: Connection, peer: bytes, queue: int) -> None:
         """With the lock: that is the peer."""
         if not self.peer:
-            self._reserved = None
-            self.peer = peer
-            self._transport._meet(connection, queue)
+            transport, self._reserved, self.peer = self._transport, None, peer
+            transport._meet(connection, queue)
 
     def _reserve(self, connection: Connection, said: _Reserve) -> bytes:
         with self.lock:
@@ -225,14 +234,20 @@ class _Directory:
         except _DECODE_ERRORS:
             raise Refusal(Status.UNSUPPORTED, "that is not what a Transport says") from None
         joining = self.bound.get(said.to)
-        if joining is None or joining._transport._scope.ended is not None:
-            raise Refusal(Status.PEER_LOST, "there is no such Transport any more", Reason.PEER_CLOSED)
+        # Whoever asks holds it until it has its answer.
+        transport = None if joining is None else joining._of()
+        if joining is None or transport is None or transport._scope.ended is not None:
+            raise _gone()
         if isinstance(said, _Reserve):
             return joining._reserve(connection, said)
         if isinstance(said, _Join):
             return joining._join(connection, said)
         joining._left(connection, said.me)
         return b""
+
+
+def _gone() -> Refusal:
+    return Refusal(Status.PEER_LOST, "there is no such Transport any more", Reason.PEER_CLOSED)
 
 
 def _queue_of(answer: bytes) -> int:

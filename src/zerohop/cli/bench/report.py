@@ -75,7 +75,7 @@ def numbers(row: Row) -> tuple[str, str, str, str, str]:
 
 
 def beside_table(rows: Sequence[Row]) -> str:
-    """For a page: the rows that something else of ours took turns with, and those that RdmaTransport's documentation has."""
+    """For a page: the rows that took turns with something else of ours, or that RdmaTransport's documentation has."""
     head = ("row", "median", "beside it", "RdmaTransport, 400 Gb/s NIC", "floor")
     lines = [
         (describe_case(row), numbers(row)[0], _beside(row) or "–", _seed(row) or "–", numbers(row)[-1])
