@@ -16,8 +16,8 @@ struct Pairs {
     uint64_t nbytes = 0;
 };
 
-// Nothing where the list is not plain: of several memories or shares, or not memory at all. `room`: what is there may be
-// longer than what is here. Leaves no error of Python's.
+// Nothing where the list is not plain: of several memories or shares, or not memory at all. `room`: what is there may
+// be longer than what is here. Leaves no error of Python's.
 [[nodiscard]] std::optional<Pairs> read_pairs(PyObject* pairs, PyObject* context, bool room);
 
 } // namespace zerohop::bind

@@ -61,8 +61,8 @@ bool copy_pages(const Indices& indices, uint64_t limit, PageNumbers& pages, uint
 }
 
 nb::object post_one(const Self& engine, uint64_t route, int kind, uint64_t local_offset, uint64_t remote_offset,
-                    uint64_t nbytes, int64_t notify, uint64_t deadline_ns, bool nowait,
-                    std::optional<uint64_t> stream, const PyGroup* group) {
+                    uint64_t nbytes, int64_t notify, uint64_t deadline_ns, bool nowait, std::optional<uint64_t> stream,
+                    const PyGroup* group) {
     Request request;
     request.deadline_ns = deadline_ns;
     request.after_stream = stream;
@@ -140,8 +140,8 @@ nb::object post_many(const Self& engine, uint64_t route, const Indices& local, c
     Request request;
     request.deadline_ns = deadline_ns;
     request.group = group == nullptr ? nullptr : group->group.get();
-    Posted posted = post_ranges(*engine, route, list->ranges() ? std::move(list) : nullptr, nbytes, notify, request,
-                                nowait);
+    Posted posted =
+        post_ranges(*engine, route, list->ranges() ? std::move(list) : nullptr, nbytes, notify, request, nowait);
     return result(engine, posted, request);
 }
 

@@ -110,7 +110,9 @@ std::optional<Prepared> prepare(PyObject* context, const Posting& posting, PyObj
     const uint64_t room = number(attribute(target, "nbytes", nbytes_name));
     // Who has one peer writes to the begin of what that has.
     const bool fits = posting.connection.is_valid() ? made.length <= room : made.length == room;
-    return made.length != UINT64_MAX && room != UINT64_MAX && fits && PyErr_Occurred() == nullptr ? std::optional(std::move(made)) : std::nullopt;
+    return made.length != UINT64_MAX && room != UINT64_MAX && fits && PyErr_Occurred() == nullptr
+               ? std::optional(std::move(made))
+               : std::nullopt;
 }
 
 PyObject* operation_of(PyObject* context, const Posting& posting, const std::shared_ptr<Engine>& engine, PyObject* kind,
@@ -390,7 +392,8 @@ void register_writer(nb::module_& m) {
         {"_begin_posting", method(&begin_posting), METH_FASTCALL,
          "_begin_posting($self, engine, in_flight, finished, long_way, long_way_of_many, timeout_ns, context, "
          "connection, queue, group)"
-         "\n--\n\nFrom now on write() posts; without an engine it goes the long way. The last four are given by who is not "
+         "\n--\n\nFrom now on write() posts; without an engine it goes the long way. The last four are given by who is "
+         "not "
          "a Context itself."},
         {"_stop_posting", &stop_posting, METH_NOARGS,
          "_stop_posting($self)\n--\n\nFrom now on every write goes the long way. Lets go of the engine."},

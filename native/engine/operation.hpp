@@ -74,7 +74,7 @@ private:
     uint64_t bytes_done_ = 0;
     uint64_t value_ = 0;
     std::vector<std::pair<std::shared_ptr<Listener>, uint64_t>> armed_;
-    bool awaited_ = false; // it counts among those that are
+    bool awaited_ = false;                              // it counts among those that are
     std::atomic<const OperationGroup*> group_{nullptr}; // compared, never looked into
     OperationSlab* slab_ = nullptr;
     Operation* next_free_ = nullptr;

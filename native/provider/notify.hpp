@@ -1,5 +1,5 @@
-// What a notified request tells the peer: 32 bits of the user's, and above them which of the peer's queues they go to, 0
-// being its Context's own. Negative: nothing.
+// What a notified request tells the peer: 32 bits of the user's, and above them which of the peer's queues they go to,
+// 0 being its Context's own. Negative: nothing.
 #pragma once
 
 #include <cstdint>

@@ -41,8 +41,8 @@ inline constexpr uint8_t kAborted = 4; // the operation ended early: nothing of 
 struct FrameHeader {
     FrameKind kind{};
     uint8_t flags = 0;
-    uint8_t status = 0; // answers, and what was aborted; with kNotify the low byte of the queue that is told,
-    uint8_t reason = 0; // and its high one
+    uint8_t status = 0;  // answers, and what was aborted; with kNotify the low byte of the queue that is told,
+    uint8_t reason = 0;  // and its high one
     uint32_t ticket = 0; // names the operation at its initiator
     uint32_t share_index = 0;
     uint32_t share_generation = 0;

@@ -152,9 +152,8 @@ void FramedEndpoint::push_write(const Request& request, Outstanding& outstanding
     transfer.header = header;
     transfer.op = outstanding.op;
     transfer.pages = request.pages;
-    transfer.remote = request.pages
-                          ? request.pages->walk(request.remote_offset, request.pages->remote, request.nbytes)
-                          : Extents(request.remote_offset, request.nbytes);
+    transfer.remote = request.pages ? request.pages->walk(request.remote_offset, request.pages->remote, request.nbytes)
+                                    : Extents(request.remote_offset, request.nbytes);
     transfer.source = make_source(staging_, outstanding.local, outstanding.extents(), request.pages);
     if (!host) {
         device_work_.store(true, std::memory_order_relaxed);

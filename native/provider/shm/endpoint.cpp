@@ -81,8 +81,7 @@ Posted ShmEndpoint::post_mapped(const Request& request) {
         if (const Outcome living = engine().look_at(peer()); !living.ok()) {
             return {Posted::What::failed, living};
         }
-        const Outcome outcome =
-            request.notify >= 0 ? push_notify(request.notify, request.nbytes) : Outcome{};
+        const Outcome outcome = request.notify >= 0 ? push_notify(request.notify, request.nbytes) : Outcome{};
         return {outcome.ok() ? Posted::What::done : Posted::What::failed, outcome};
     }
     return enqueue(std::move(copy), engine().operations().create(request.deadline_ns, request.started_ns));
