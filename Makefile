@@ -54,7 +54,8 @@ test-soft-gpu: ## the conformance tests over GPUs in software, below the driver'
 	@$(SETUP) test
 	@scripts/native_tests.sh plain --test-case=none >/dev/null
 	@$(in_software) $(call pytest,90) -m "cuda and not slow" \
-		tests/conformance tests/failure tests/test_docs.py tests/cli/test_bench_gpu.py $(T)
+		tests/conformance tests/failure tests/compat tests/test_docs.py tests/test_examples.py \
+		tests/cli/test_bench_gpu.py $(T)
 
 # Of every offset with every kind of memory, what takes minutes, the sim driver's have to be enough.
 test-soft-gpu-slow: ## the slow ones of these: every kind of memory with every other, 200 rounds of connecting

@@ -2,7 +2,7 @@
 """Two Transports, a server's and a client's: the server writes 8 KiB, the client hears of it, looks, and writes back.
 
     python examples/ping_pong.py                  # between GPUs where there are some, else between simulated ones
-    python examples/ping_pong.py --device host    # or sim, or cuda
+    python examples/ping_pong.py --device host    # or sim, or cuda; or one for both, such as cuda:1
 
 Both ends live in one process here; in two, on one host or on two, they would be used in the same way: the URLs, and the
 handle of the memory, which pickles, are all that one has to tell the other.
@@ -50,24 +50,37 @@ def rdma_ping_pong(server_device: str, client_device: str, *, corrupt: bool = Fa
         return right and server_memory.read_bytes() == bytes([PONG]) * NBYTES
 
 
-def choose(kind: str) -> tuple[str, str]:
-    """Two devices of that kind; of the best that works here where none is named. One GPU is both."""
-    if kind in ("", "cuda"):
+def choose(wanted: str) -> tuple[str, str]:
+    """The server's device and the client's: two of a kind, or the one that is named; nothing is said: the best here.
+
+    Raises:
+        ValueError: there is no such device, and what to do about it.
+    """
+    if not wanted:
         why_not = zh.Transport.why_unsupported("cuda:0")
-        if not why_not:
-            return "cuda:0", "cuda:0" if zh.Transport.why_unsupported("cuda:1") else "cuda:1"
-        print(f"no GPU: {why_not}", file=sys.stderr if kind else sys.stdout)
-        if kind:
-            sys.exit(1)
-    return ("host", "host") if kind == "host" else ("sim:0", "sim:1")
+        if why_not:
+            print(f"no GPU: {why_not}")
+        wanted = "sim" if why_not else "cuda"
+    if wanted in ("sim", "cuda", "hip"):
+        first, second = f"{wanted}:0", f"{wanted}:1"
+    else:
+        first = second = wanted
+    if why_not := zh.Transport.why_unsupported(first):
+        raise ValueError(f"cannot use {first}: {why_not}")
+    # One GPU is both ends.
+    return first, first if zh.Transport.why_unsupported(second) else second
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="", choices=["host", "sim", "cuda"], help="where the memory is")
+    parser.add_argument("--device", default="", help="where the memory is: host, sim, cuda, sim:0, cuda:1, ...")
     parser.add_argument("--corrupt", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    devices = choose(arguments.device)
+    try:
+        devices = choose(arguments.device)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
     right = rdma_ping_pong(*devices, corrupt=arguments.corrupt)
     print(f"{devices[0]} and {devices[1]}: {'every byte verified' if right else 'BYTES ARE WRONG'}")
     return 0 if right else 1

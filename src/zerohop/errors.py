@@ -77,7 +77,7 @@ def _rebuild(kind: type[ZerohopError], fields: dict[str, Any]) -> ZerohopError:
 
 
 class Closed(ZerohopError):
-    """You closed it: the Context, Connection or Memory that the call needs. Not for what the other side closed."""
+    """You closed what is needed: the Context, Connection, Transport or Memory. Not for what the other side closed."""
 
 
 class PeerLost(ZerohopError, ConnectionError):
@@ -225,7 +225,7 @@ _BY_REASON: dict[int, _Words] = {
         "host memory registered in part: somebody else in this process has registered some of it with the GPU's driver",
         "have all of it registered there, or none of it; or take memory from ctx.alloc",
     ),
-    36: _Words("what it was begun with, such as a Transport, was closed or aborted"),
+    36: _Words("its owner, such as a Transport, was closed or aborted"),
     37: _Words("the peer closed its end, such as its Transport"),
 }
 _DOES_NOT_MATTER = _Words("")

@@ -9,7 +9,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from . import _native, address, closed, log
+from . import _native, address, closed
 from ._native import NativeError, Reason, Status, Writer
 from .errors import (
     NO_MEMORY,
@@ -89,6 +89,9 @@ class Lifecycle(Poster):
     _forked = False
 
     def __init__(self, settings: Settings) -> None:
+        # Not with the package: it brings in logging.
+        from . import log
+
         log.begin()
         self.id: Final = os.urandom(16).hex()
         self.name: Final = settings.name

@@ -11,7 +11,6 @@ from ._native import NativeError, PeerMemory, Reason, RemoteKeys, Status
 from .deferred import lane_was_reset
 from .errors import Unsupported, from_native
 from .links import link_between
-from .log import logger
 from .messaging import lane_error
 from .setbacks import lasts
 
@@ -309,6 +308,9 @@ class Routes:
         if wait_s != math.inf:
             connection._context._control.call(_drop_later, route, wait_s)
         paths.warn_if_staged(explanation, self._warned)
+        # Not with the package: it brings in logging.
+        from .log import logger
+
         logger.debug("path: %s", explanation)
         return route
 

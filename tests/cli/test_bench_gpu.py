@@ -79,7 +79,7 @@ class TestPlan:
         elsewhere = {case.provider for case in planned() if case.src != "sim"}
         assert elsewhere == {"shm", "tcp", None}
 
-    @pytest.mark.parametrize("word", ["cuda:", "cuda:x", "gpu", "hip:-1", "sim:0"])
+    @pytest.mark.parametrize("word", ["cuda:", "cuda:x", "gpu", "hip:-1", "sim:x", "sim:64"])
     def test_places_that_there_are_not(self, word: str) -> None:
         with pytest.raises(ValueError, match="is no place"):
             planned(src=word)

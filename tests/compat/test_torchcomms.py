@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
-import multiprocessing
 import os
 import pickle
 import signal
@@ -20,9 +19,10 @@ import numpy as np
 import pytest
 
 import zerohop as zh
-from support import torchcomms_peer
-from support.patience import PATIENCE_S
+from support.buffers import OTHER_GPU
+from support.patience import PATIENCE_S, times
 from support.pattern import pattern, poison
+from support.torchcomms_peer import other_process, own_shared_context
 from zerohop.compat import shared
 from zerohop.compat.torchcomms import (
     COMM_INTERNAL_ERROR,
@@ -47,13 +47,8 @@ NBYTES = 8192
 def own_context(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test has the Context as a process finds it, and leaves none."""
     monkeypatch.setenv("ZEROHOP_SIM_DEVICES", "2")
-    shared._forget()
-    yield
-    gc.collect()
-    context = shared._process.context
-    if context is not None:
-        context.close()
-    shared._forget()
+    with own_shared_context():
+        yield
 
 
 def _pair(device: Any = "cpu", other: Any = "cpu") -> tuple[RdmaTransport, RdmaTransport]:
@@ -102,9 +97,18 @@ class TestTransfers:
         assert there.read(other.to_mutable_view(), memory.to_remote_buffer()) == COMM_SUCCESS
         assert np.array_equal(target, source)
 
-    @pytest.mark.parametrize(("device", "other"), [("sim:0", "sim:1"), ("sim:0", "cpu"), ("cpu", "sim:1")])
+    @pytest.mark.parametrize(
+        ("device", "other"),
+        [
+            *(("sim:0", "sim:1"), ("sim:0", "cpu"), ("cpu", "sim:1")),
+            *(
+                pytest.param(*devices, marks=pytest.mark.cuda)
+                for devices in (("cuda:0", OTHER_GPU), ("cpu", OTHER_GPU), (OTHER_GPU, "cpu"))
+            ),
+        ],
+    )
     def test_devices(self, device: str, other: str) -> None:
-        """Memory of simulated GPUs, and the host's on either side: nobody aborts."""
+        """Memory of GPUs, and the host's on either side: nobody aborts."""
         here, _ = _pair(device, other)
         context = shared.shared_context()
         source, target = (context.alloc(NBYTES, zh.Transport(name, context=context).device) for name in (device, other))
@@ -167,38 +171,112 @@ class TestTransfers:
 
     @pytest.mark.parametrize("pushes", [False, True], ids=["written here", "written there"])
     def test_two_processes(self, pushes: bool) -> None:
-        spawn = multiprocessing.get_context("spawn")
-        pipe, theirs = spawn.Pipe()
-        process = spawn.Process(target=torchcomms_peer.serve, args=(theirs, NBYTES, pushes), daemon=True)
-        process.start()
-        theirs.close()
-
-        def hear() -> Any:
-            assert pipe.poll(PATIENCE_S)
-            return pipe.recv()
-
-        try:
+        """Ping and pong: each side's bytes end in the other's memory; and codes, at once, when one is gone."""
+        with other_process(NBYTES, pushes=pushes) as far:
             transport, array = RdmaTransport("cpu"), pattern(1, NBYTES).copy()
             memory = RdmaMemory(array)
-            pipe.send((transport.bind(), memory.to_remote_buffer()))
-            url, remote = hear()
+            far.tell((transport.bind(), memory.to_remote_buffer()))
+            url, remote = far.hear()
             assert transport.connect(url) == COMM_SUCCESS
-            assert hear() == (COMM_SUCCESS, True)
+            assert far.hear() == (COMM_SUCCESS, True)
             if not pushes:
                 assert transport.write(memory.to_view(), remote) == COMM_SUCCESS
-            pipe.send("look")
-            assert hear() == pattern(2 if pushes else 1, NBYTES).tobytes()
-            assert array.tobytes() == pattern(2 if pushes else 1, NBYTES).tobytes()
-            process.kill()
-            process.join(PATIENCE_S)
-            # Whether or not it was noticed yet: a code, and at once.
+            far.tell("look")
+            expected = pattern(2 if pushes else 1, NBYTES)
+            assert far.hear() == expected.tobytes()
+            assert array.tobytes() == expected.tobytes()
+            array[:] = poison(NBYTES)
+            part = RdmaRemoteBuffer(remote.ptr + 64, 1000, remote.access_key)
+            assert transport.read(memory.to_mutable_view(8, 1000), part) == COMM_SUCCESS
+            assert np.array_equal(array[8:1008], expected[64:1064])
+            assert np.array_equal(array[:8], poison(8))
+            far.kill()
+            # Whether or not it was noticed yet.
             assert transport.write(memory.to_view(), remote) == COMM_INTERNAL_ERROR
             assert not transport.connected()
             assert transport.read(memory.to_mutable_view(), remote) == COMM_INTERNAL_ERROR
-        finally:
-            process.kill()
-            process.join(PATIENCE_S)
-            pipe.close()
+            with pytest.raises(zh.PeerLost):
+                transport.connect(url)
+            with pytest.raises(zh.PeerLost):
+                transport.bind()
+
+    def test_many_threads(self) -> None:
+        """That find the process's Context together, and share a transport: every byte is right."""
+        begin, seen, wrong = threading.Barrier(8), set(), []
+        here, _ = _pair()
+
+        def work(seed: int) -> None:
+            begin.wait(PATIENCE_S)
+            seen.add(id(shared.shared_context()))
+            source, target = pattern(seed, 4099), np.zeros(4099, np.uint8)
+            memory, other = RdmaMemory(source), RdmaMemory(target)
+            for _ in range(times(100)):
+                target[:] = 0
+                code = here.write(memory.to_view(), other.to_remote_buffer())
+                if code or not np.array_equal(target, source):
+                    wrong.append((seed, code))
+
+        threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+        assert (wrong, len(seen)) == ([], 1)
+
+
+class TestTensors:
+    """Of torch, on the CPU; those on GPUs are in tests/gpu."""
+
+    @pytest.mark.parametrize("kind", ["uint8", "bfloat16", "float32 with gradients", "a slice"])
+    def test_write_and_read(self, kind: str) -> None:
+        torch = pytest.importorskip("torch")
+        dtype = {"bfloat16": torch.bfloat16, "float32 with gradients": torch.float32}.get(kind, torch.uint8)
+        source, target = (torch.arange(n, 200 + n).to(dtype) for n in (1, 0))
+        if kind == "a slice":
+            source, target = source[17:101], target[3:87]
+        elif kind == "float32 with gradients":
+            source.requires_grad_()
+        here, there = _pair(torch.device("cpu"), torch.device("cpu"))
+        memory, other = RdmaMemory(source), RdmaMemory(target)
+        assert memory.to_view().size() == source.nbytes
+        assert here.write(memory.to_view(), other.to_remote_buffer()) == COMM_SUCCESS
+        assert torch.equal(source, target)
+        target.zero_()
+        assert there.read(other.to_mutable_view(), memory.to_remote_buffer()) == COMM_SUCCESS
+        assert torch.equal(source, target)
+
+    def test_is_kept(self) -> None:
+        torch = pytest.importorskip("torch")
+        tensor = torch.arange(100, dtype=torch.uint8)
+        gone, view = weakref.ref(tensor), RdmaMemory(tensor).to_view()
+        del tensor
+        gc.collect()
+        assert gone() is not None
+        here, _ = _pair()
+        target = torch.zeros(100, dtype=torch.uint8)
+        other = RdmaMemory(target)
+        assert here.write(view, other.to_remote_buffer()) == COMM_SUCCESS
+        assert torch.equal(target, torch.arange(100, dtype=torch.uint8))
+
+    def test_two_processes(self) -> None:
+        torch = pytest.importorskip("torch")
+        with other_process(NBYTES, tensors=True) as far:
+            transport = RdmaTransport(torch.device("cpu"))
+            tensor = torch.from_numpy(pattern(1, NBYTES).copy())
+            memory = RdmaMemory(tensor)
+            far.tell((transport.bind(), memory.to_remote_buffer()))
+            url, remote = far.hear()
+            assert transport.connect(url) == COMM_SUCCESS
+            assert far.hear() == (COMM_SUCCESS, True)
+            assert transport.write(memory.to_view(), remote) == COMM_SUCCESS
+            far.tell("look")
+            assert far.hear() == pattern(1, NBYTES).tobytes()
+
+    def test_that_are_not_one_range(self) -> None:
+        torch = pytest.importorskip("torch")
+        with pytest.raises(ValueError, match="not contiguous"):
+            RdmaMemory(torch.zeros(8, 8)[:, ::2])
 
 
 class TestRemoteBuffers:
@@ -378,24 +456,11 @@ print(a.write(m.to_view(), n.to_remote_buffer()))
 @contextlib.contextmanager
 def _standing_still() -> Iterator[tuple[RdmaTransport, RdmaRemoteBuffer]]:
     """A transport whose peer has stopped, and its memory."""
-    spawn = multiprocessing.get_context("spawn")
-    pipe, theirs = spawn.Pipe()
-    process = spawn.Process(target=torchcomms_peer.serve, args=(theirs, NBYTES, False), daemon=True)
-    process.start()
-    theirs.close()
-    try:
+    with other_process(NBYTES) as far:
         transport = RdmaTransport("cpu")
-        pipe.send((transport.bind(), None))
-        assert pipe.poll(PATIENCE_S)
-        url, remote = pipe.recv()
+        far.tell((transport.bind(), None))
+        url, remote = far.hear()
         transport.connect(url)
-        assert pipe.poll(PATIENCE_S)
-        assert pipe.recv() == (COMM_SUCCESS, True)
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGSTOP)
-        os.waitpid(process.pid, os.WUNTRACED)  # it has stopped
+        assert far.hear() == (COMM_SUCCESS, True)
+        far.stop()
         yield transport, remote
-    finally:
-        process.kill()
-        process.join(PATIENCE_S)
-        pipe.close()

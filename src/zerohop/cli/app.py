@@ -106,9 +106,10 @@ def bench(
     ] = None,
     provider: Annotated[list[str] | None, typer.Option(help="Only this provider; may be repeated.")] = None,
     src: Annotated[
-        str | None, typer.Option(metavar="PLACE", help="Where the bytes come from: host, sim, or a GPU such as cuda:0.")
+        str | None,
+        typer.Option(metavar="PLACE", help="Where the bytes come from: host, sim:0, or a GPU: cuda:0."),
     ] = None,
-    dst: Annotated[str | None, typer.Option(metavar="PLACE", help="Where they go; host, sim, or cuda:1.")] = None,
+    dst: Annotated[str | None, typer.Option(metavar="PLACE", help="Where they go; host, sim:1, or cuda:1.")] = None,
     bytes: Annotated[  # noqa: A002
         str | None, typer.Option(metavar="N,N…", help="Sizes, as 8,64Ki,64Mi; of a page for the page lists.")
     ] = None,

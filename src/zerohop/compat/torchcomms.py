@@ -48,7 +48,7 @@ class RdmaRemoteBuffer:
     access_key: str = field(repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RdmaRemoteBuffer, (self.ptr, self.len, self.access_key)
+        return type(self), (self.ptr, self.len, self.access_key)
 
 
 class RdmaMemoryView:

@@ -74,6 +74,10 @@ class BenchPeer:
         """Fills the memory with random bytes."""
         self.memory.put(random_bytes(seed, nbytes))
 
+    def flip(self, mask: int) -> None:
+        """Changes every byte of the memory."""
+        self.memory.flip(mask)
+
     def clear(self) -> None:
         """Fills the memory with zeros."""
         self.memory.put(np.zeros(self.memory.memory.nbytes, np.uint8))
@@ -173,7 +177,7 @@ class FloorPeer:
 def main() -> None:
     """Serves commands until the first process closes the pipe."""
     peer, floor = BenchPeer(), FloorPeer()
-    commands = ("open", "close", "allocate", "release", "fill", "clear", "digest", "notify", "poll", "pong")
+    commands = ("open", "close", "allocate", "release", "fill", "flip", "clear", "digest", "notify", "poll", "pong")
     floors = ("open", "shared_digest", "target_digest", "ring", "flag", "pong", "pong_asyncio", "receive")
     try:
         serve(

@@ -15,7 +15,7 @@ class Case:
     Attributes:
         name: one of `plan.NAMES`, or "wheel".
         provider: one of `plan.PROVIDERS`, or None where no transfer is measured.
-        src: "host", "sim", or a GPU such as "cuda:0": where the bytes come from.
+        src: "host", "sim" or "sim:1", or a GPU such as "cuda:0": where the bytes come from.
         dst: where they go.
         bytes: of one operation, or of one page.
         batch: operations in flight, or pages in one operation.
@@ -36,6 +36,17 @@ class Case:
     form: str | None = None
     mode: str | None = None
     target: str | None = None
+
+    @property
+    def reads(self) -> bool:
+        """Whether the bytes come to the process that asks for them."""
+        return self.name in ("read", "read_pages", "transport_read")
+
+    @property
+    def sim_devices(self) -> int:
+        """How many simulated GPUs each process needs for it."""
+        places = [place.partition(":") for place in (self.src, self.dst) if place is not None]
+        return max((int(number or 0) + 1 for kind, _, number in places if kind == "sim"), default=0)
 
     @property
     def memory_bytes(self) -> int:

@@ -182,7 +182,9 @@ class Floors:
     def _check(self, command: str, expected: Octets, *, finish: bool = False, nbytes: int) -> None:
         if finish:
             self._peer.finish()
-        if self._peer.call(command, nbytes=nbytes)["digest"] != digest(expected):
+        self._peer.begin(command, nbytes=nbytes)
+        wanted = digest(expected)  # while the other process digests what it has
+        if self._peer.finish()["digest"] != wanted:
             raise FloorBroken(f"wrong bytes after {command}")
 
 
@@ -201,7 +203,7 @@ def one_way(here: Sequence[int], there: Sequence[int]) -> list[int]:
 def transfer_floor(
     floors: Floors, case: Case, pause: float
 ) -> tuple[str | None, Callable[[Octets, int], list[int]] | None]:
-    """Returns the floor of a `write` or `read` case: its name, and the function that measures (source, rounds).
+    """Returns the floor of a case that writes or reads one range: its name, and what measures (source, rounds).
 
     None where there is none: between a host's memory and a GPU's, or of many small operations on a GPU.
 
@@ -209,7 +211,7 @@ def transfer_floor(
     with a sleeping target waits before each measurement; its floor waits as long.
     """
     total = case.bytes * case.batch
-    if case.provider == "p2p":
+    if case.provider == "p2p" and (is_gpu(case.src) or is_gpu(case.dst)):
         if not (is_gpu(case.src) and is_gpu(case.dst)) or case.batch > 1:
             return None, None
         copies = GpuFloors(case, total)
@@ -223,6 +225,6 @@ def transfer_floor(
         return name, lambda source, n: floors.round_trip("unix", source, min(total, source.size), n, pause=pause)
     if case.form == "ring" and total <= 1 << 16:
         return "C++ ring", lambda source, n: floors.ring(source[:total], n)
-    if case.name == "read":
+    if case.reads:
         return "memcpy", lambda source, n: floors.copy_out(source[:total], n)
     return "memcpy", lambda source, n: floors.copy_in(source[:total], n)

@@ -28,7 +28,7 @@ class GpuFloors:
         here, there = (int(place.partition(":")[2] or 0) for place in (case.src, case.dst))
         self._copies = _floors.GpuCopies(here, there, nbytes)
         # Who reads has the copy run on its own GPU.
-        self._pull = case.name.startswith("read")
+        self._pull = case.reads
         self._blocks = 0
 
     def copy(self, source: Octets, rounds: int) -> list[int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from zerohop.cli.bench.case import Case
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 _KI, _MI = 1 << 10, 1 << 20
 # Those of the table that RdmaTransport's documentation has.
@@ -48,17 +48,28 @@ def gpu_cases(name: str, src: str, dst: str, sizes: tuple[int, ...] | None, batc
         return [Case(name, "p2p", src, dst, nbytes) for nbytes in sizes or SEED_SIZES]
     if name == "transport_write_many":
         return [Case(name, "p2p", src, dst, nbytes, batch or LIST) for nbytes in sizes or (8,)]
+    if name == "transport_register":
+        # Whose tensors are registered: the first GPU's of the two.
+        device = src if is_gpu(src) else dst
+        return registrations(("host", device) if _has_torch() else ("host",), sizes)
     if not _both(src, dst) or not _has_torch():
         return []
-    if name == "transport_register":
-        some = [Case(name, src=src, bytes=nbytes) for nbytes in sizes or SEED_SIZES[:1]]
-        return [replace(case, mode=mode) for case in some for mode in ("cached", "cold")]
     if name == "register":
         tensor = Case(name, src=src, bytes=TENSOR_BYTES)
         return [replace(tensor, mode="cached"), replace(tensor, mode="list", batch=LIST)]
     if name == "stream_wait":
         return [Case(name, src=src)]
     return []
+
+
+def registrations(places: Sequence[str], sizes: tuple[int, ...] | None) -> list[Case]:
+    """The cases of `transport_register` for memory of these places."""
+    return [
+        Case("transport_register", src=place, bytes=nbytes, mode=mode)
+        for place in places
+        for nbytes in sizes or SEED_SIZES[:1]
+        for mode in ("cached", "cold")
+    ]
 
 
 def _transfers(name: str, src: str, dst: str, sizes: tuple[int, ...] | None, batch: int | None) -> list[Case]:

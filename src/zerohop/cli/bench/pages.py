@@ -67,7 +67,7 @@ def measure_pages(session: Session, case: Case) -> Row:
         # Every list is written in each round, and so can be verified.
         lists = session.effort.within_limit(estimate, lists)
         sources, targets = sources[: lists * case.batch], targets[: lists * case.batch]
-        floor_name, floor = _floor(session, case, sources, targets, span)
+        floor_name, floor = page_floor(session, case, sources, targets, span)
         for round_number in range(session.effort.rounds):
             payload = random_bytes(round_number, span)
             count = session.effort.repetitions(estimate, lists)
@@ -99,14 +99,18 @@ def _run(once: Callable[[int], None], count: int, samples: Samples) -> None:
     samples.times_ns += times
 
 
-def _floor(
+def page_floor(
     session: Session, case: Case, sources: Pages, targets: Pages, span: int
 ) -> tuple[str | None, Callable[[Octets, int], list[int]] | None]:
+    """Returns the floor of a case that moves lists of `batch` pages: its name, and what measures (source, lists).
+
+    None where there is none: between a host's memory and a GPU's, or of pages on GPUs that are no 16 bytes each.
+    """
     floors, nbytes, batch = session.floors, case.bytes, case.batch
-    if case.provider == "p2p":
+    if case.provider == "p2p" and (is_gpu(case.src) or is_gpu(case.dst)):
         return _gpu_floor(session, case, sources, targets, span)
-    if case.form == "mapped":
-        copy = floors.copy_pages if case.name == "write_pages" else floors.copy_pages_out
+    if case.form == "mapped" or case.provider == "p2p":
+        copy = floors.copy_pages_out if case.reads else floors.copy_pages
         return "memcpy per page", lambda payload, n: copy(payload, sources, targets, nbytes, batch, n)
     if case.form == "ring" and nbytes <= 1 << 16:
         return "C++ ring", lambda payload, n: floors.ring_pages(payload, sources, targets, nbytes, batch, n)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from zerohop.cli.bench.case import Case
-from zerohop.cli.bench.gpu_plan import LIST, SEED_SIZES, gpu_cases, is_gpu
+from zerohop.cli.bench.gpu_plan import LIST, SEED_SIZES, gpu_cases, is_gpu, registrations
 from zerohop.cli.bench.report import describe_case
+from zerohop.paths import PEER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,10 +22,15 @@ NAMES: Final = (
 )
 # All that begin so are asked for by this, too.
 TRANSPORT: Final = "transport"
+MANY: Final = "transport_write_many"
 PROVIDERS: Final = ("p2p", "shm", "tcp")
 _HOST_PROVIDERS: Final = ("shm", "tcp")
 _KI, _MI, _GI = 1 << 10, 1 << 20, 1 << 30
 _SIZES: Final = (8, 8 * _KI, 1 * _MI, 64 * _MI)
+# Between what simulated devices take part: the first by itself where nobody names a place.
+_SIMULATED: Final = (("sim", "sim"), ("host", "sim"), ("sim", "host"))
+_SIM_DEVICES: Final = 64  # that a Context can have
+_SMALL_WRITE: Final = 8 * _KI
 _SMALL: Final = 64  # up to here it matters whether the target is awake
 _PAGE_BYTES, _PAGES = 1 * _KI, 256
 _UNITS: Final = {"": 1, "k": 1000, "ki": _KI, "m": 10**6, "mi": _MI, "g": 10**9, "gi": _GI}
@@ -80,6 +86,9 @@ def plan(request: Request) -> list[Case]:
     if TRANSPORT in names:
         names = (*names, *(name for name in NAMES if name.startswith(TRANSPORT)))
     cases = [case for name in NAMES if name in names for case in _of(name, request, sizes)]
+    if MANY not in request.names and request.batch is None:
+        # Sizes are meant for the others: 10,000 of 1 MiB are no small writes, and do not fit into memory.
+        cases = [case for case in cases if case.name != MANY or case.bytes <= _SMALL_WRITE]
     if request.wheel is not None:
         cases.append(Case("wheel", bytes=request.wheel.stat().st_size))
     if request.filter is not None:
@@ -87,19 +96,26 @@ def plan(request: Request) -> list[Case]:
             kept = re.compile(request.filter)
         except re.error as error:
             raise ValueError(f"the filter {request.filter!r} is no regular expression: {error}") from None
-        cases = [case for case in cases if kept.search(describe_case(case))]
+        cases = [case for case in cases if any(map(kept.search, _texts(case)))]
     if not cases:
         raise ValueError("no row of the benchmark fits these options")
     return cases
 
 
+def _texts(case: Case) -> set[str]:
+    """How a case is announced, and how the table has it, which names the form that p2p takes."""
+    return {describe_case(case), describe_case(replace(case, form=case.form or (PEER if case.provider else None)))}
+
+
 def _place(word: str | None) -> str | None:
-    """The place that a word names; a kind of GPU stands for its first."""
+    """The place that a word names; a kind of GPU stands for its first, as does "sim"."""
     if word is None or word in ("host", "sim"):
         return word
     kind, colon, number = word.partition(":")
-    if not is_gpu(kind) or (colon and not number.isdecimal()):
-        raise ValueError(f"{word!r} is no place; there are host, sim, and GPUs such as cuda:0")
+    if not (is_gpu(kind) or kind == "sim") or (colon and not number.isdecimal()):
+        raise ValueError(f"{word!r} is no place; there are host, sim, sim:1, …, and GPUs such as cuda:0")
+    if kind == "sim" and int(number) >= _SIM_DEVICES:
+        raise ValueError(f"{word!r} is no place; there are sim:0 to sim:{_SIM_DEVICES - 1}")
     return f"{kind}:{int(number or 0)}"
 
 
@@ -110,29 +126,41 @@ def _of(name: str, request: Request, sizes: tuple[int, ...] | None) -> Iterable[
         return [case for case in cases if not request.providers or case.provider in request.providers]
     if name in ("stream_wait", "all_pairs"):
         return []
-    if name in ("idle", "import", "register", "transport_register"):
+    if name == "transport_register":
+        # Of a simulated device there is nothing to find out: its memory is known to the Context that gave it.
+        return [] if request.providers else registrations(("host",), sizes)
+    if name in ("idle", "import", "register"):
         return [] if request.providers or request.src or request.dst else _without_transfer(name, sizes)
     if name in ("write", "read"):
         cases = _transfers(name, sizes, mixed=request.src is not None or request.dst is not None)
     elif name == "write_notify":
         cases = _notified(sizes)
     elif name.startswith(TRANSPORT):
-        cases = _of_a_transport(name, sizes)
+        cases = _of_a_transport(name, sizes, request)
     else:
         cases = _page_lists(name, sizes)
-    batch = request.batch
     return [
-        replace(case, batch=batch) if batch is not None and name != "write_notify" else case
+        replace(
+            case,
+            src=request.src or case.src,
+            dst=request.dst or case.dst,
+            batch=case.batch if request.batch is None or name == "write_notify" else request.batch,
+        )
         for case in cases
         if (not request.providers or case.provider in request.providers)
-        and request.src in (None, case.src)
-        and request.dst in (None, case.dst)
+        and _kind(request.src) in (None, case.src)
+        and _kind(request.dst) in (None, case.dst)
     ]
+
+
+def _kind(place: str | None) -> str | None:
+    """What the table calls a place: of the simulated devices it names the first, as "sim"."""
+    return None if place is None else place.partition(":")[0]
 
 
 def _transfers(name: str, sizes: tuple[int, ...] | None, *, mixed: bool) -> list[Case]:
     cases = []
-    places = (("sim", "sim"), ("host", "sim"), ("sim", "host")) if mixed else (("sim", "sim"),)
+    places = _SIMULATED if mixed else _SIMULATED[:1]
     for nbytes in sizes or _SIZES:
         host = Case(name, "shm", "host", "host", nbytes)
         cases.append(replace(host, form="mapped"))
@@ -146,18 +174,22 @@ def _transfers(name: str, sizes: tuple[int, ...] | None, *, mixed: bool) -> list
     return cases
 
 
-def _of_a_transport(name: str, sizes: tuple[int, ...] | None) -> list[Case]:
-    many = name == "transport_write_many"
+def _of_a_transport(name: str, sizes: tuple[int, ...] | None, request: Request) -> list[Case]:
+    """RdmaTransport's table over mapped memory; other paths where somebody asks for them, or where they cost little."""
+    many = name == MANY
+    asked = {_kind(request.src), _kind(request.dst), *request.providers}
+    every = many or sizes is not None
     cases = []
     for nbytes in sizes or ((8,) if many else SEED_SIZES):
         host = Case(name, "shm", "host", "host", nbytes, batch=LIST if many else 1)
         cases.append(replace(host, form="mapped"))
-        if many or sizes:
-            cases += [replace(host, form="ring"), replace(host, provider="tcp", form="stream")]
-    if many or sizes:
-        cases += [
-            replace(case, provider="p2p", src="sim", dst="sim", form=None) for case in cases if case.form == "mapped"
-        ]
+        if every:
+            cases.append(replace(host, form="ring"))
+        if every or "tcp" in asked:
+            cases.append(replace(host, provider="tcp", form="stream"))
+        if every or asked & {"sim", "p2p"}:
+            places = _SIMULATED if "sim" in asked else _SIMULATED[:1]
+            cases += [replace(host, provider="p2p", src=src, dst=dst) for src, dst in places]
     return cases
 
 
@@ -181,9 +213,6 @@ def _page_lists(name: str, sizes: tuple[int, ...] | None) -> list[Case]:
 
 
 def _without_transfer(name: str, sizes: tuple[int, ...] | None) -> list[Case]:
-    if name == "transport_register":
-        some = [Case(name, src="host", bytes=nbytes) for nbytes in sizes or SEED_SIZES[:1]]
-        return [replace(case, mode=mode) for case in some for mode in ("cached", "cold")]
     if name == "register":
         register = [Case(name, src="host", bytes=nbytes) for nbytes in sizes or (_GI,)]
         return [replace(case, mode=mode) for case in register for mode in ("cold", "cached")]

@@ -45,7 +45,7 @@ class _Setting(NamedTuple):
     """What decides which Contexts a case needs; cases with the same setting share them."""
 
     provider: str | None
-    sim: bool
+    sim_devices: int
     polling: bool
 
 
@@ -168,7 +168,12 @@ def measure(cases: list[Case], effort: Effort, console: Console) -> Iterator[tup
                         yield case, measure_import(effort, case) if case.name == "import" else weigh_wheel(case)
                     continue
                 with open_session(
-                    peer, floors, effort, setting.provider, sim=setting.sim, polling=setting.polling
+                    peer,
+                    floors,
+                    effort,
+                    setting.provider,
+                    sim_devices=setting.sim_devices,
+                    polling=setting.polling,
                 ) as session:
                     for case in group:
                         _announce(console, case)
@@ -204,7 +209,7 @@ def _grouped(cases: list[Case]) -> dict[_Setting | None, list[Case]]:
     for case in cases:
         setting = None
         if case.name not in ("import", "wheel"):
-            setting = _Setting(case.provider, "sim" in (case.src, case.dst), case.target == "polling")
+            setting = _Setting(case.provider, case.sim_devices, case.target == "polling")
         groups.setdefault(setting, []).append(case)
     return groups
 

@@ -84,6 +84,14 @@ class LocalMemory:
         else:
             self.memory.write_bytes(0, data.tobytes())
 
+    def flip(self, mask: int) -> None:
+        """Exclusive or of every byte with `mask`."""
+        if self.array is not None:
+            self.array ^= np.uint8(mask)
+        else:
+            held = np.frombuffer(self.memory.read_bytes(0, self.memory.nbytes), np.uint8)
+            self.put(held ^ np.uint8(mask))
+
     def digest(self, nbytes: int) -> str:
         """Digests the first `nbytes`; device memory is copied back by its driver."""
         if self.array is not None:
@@ -175,7 +183,13 @@ def memory_kind(place: str, mode: str | None, *, alloc: bool = False) -> str:
 
 @contextmanager
 def open_session(
-    peer: PeerProcess, floors: Floors, effort: Effort, provider: str | None, *, sim: bool = False, polling: bool = False
+    peer: PeerProcess,
+    floors: Floors,
+    effort: Effort,
+    provider: str | None,
+    *,
+    sim_devices: int = 0,
+    polling: bool = False,
 ) -> Iterator[Session]:
     """Opens Contexts in both processes and connects them.
 
@@ -184,13 +198,13 @@ def open_session(
         floors: measures floors with it.
         effort: how much to measure.
         provider: the only one to use, or None for all.
-        sim: open a simulated device in both.
+        sim_devices: how many simulated devices to open in each.
         polling: the second process's Context spins for as long as it waits; this one keeps the default.
     """
     providers = None if provider is None else [provider]
     spin = POLLING_SPIN_US if polling else None
-    there = peer.call("open", providers=providers, sim_devices=int(sim), spin_us=spin)
-    with zerohop.Context(providers=providers, sim_devices=int(sim)) as context:
+    there = peer.call("open", providers=providers, sim_devices=sim_devices, spin_us=spin)
+    with zerohop.Context(providers=providers, sim_devices=sim_devices) as context:
         connection = context.connect(there["url"]).result(TIMEOUT)
         yield Session(peer, floors, effort, context, connection)
     peer.call("close")

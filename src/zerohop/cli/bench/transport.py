@@ -11,6 +11,7 @@ import numpy as np
 import zerohop
 from zerohop.cli.bench.floors import MOST, transfer_floor
 from zerohop.cli.bench.gpu_plan import is_gpu
+from zerohop.cli.bench.pages import page_floor
 from zerohop.cli.bench.rows import Row, Samples
 from zerohop.cli.bench.session import TIMEOUT, import_torch, set_expandable
 from zerohop.cli.bench.transfers import measure_posts, slots_of
@@ -21,12 +22,16 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from zerohop.cli.bench.case import Case
-    from zerohop.cli.bench.session import Session
+    from zerohop.cli.bench.session import LocalMemory, Session
     from zerohop.cli.bench.transfers import Pairs
 
     Post: TypeAlias = Callable[..., zerohop.Operation[int]]
 
 _WARM_UP: Final = 50
+# How often each side of a comparison has its turn in one round: a processor may be slow for longer than a turn. Fewer
+# where all turns together renew and compare more memory than this, which takes longer than measuring.
+_TURNS: Final = 8
+_RENEWED: Final = 64 << 20
 _CACHED: Final = 2000
 _COLD: Final = 50
 # Lists in one round: each is timed as a whole.
@@ -41,15 +46,45 @@ def _joined(session: Session) -> Iterator[zerohop.Transport]:
         yield transport
 
 
-def measure_transport(session: Session, case: Case) -> Row:
-    """Measures `transport_write` or `transport_read`, a round of the Context's own between two of them.
+class _Source:
+    """What a case moves, in this process or the other one, with a copy of it here.
 
-    Verified: what the Transport has moved in a round, which differs from what the Context has.
+    Attributes:
+        content: what it holds.
+    """
+
+    def __init__(self, session: Session, local: LocalMemory, case: Case, nbytes: int) -> None:
+        """Fills it with random bytes."""
+        self._flip = self._flip_there if case.reads else local.flip
+        self._session = session
+        self._number = 0
+        if case.reads:
+            self.content = session.fill_remote(case.bytes, nbytes)
+        else:
+            self.content = random_bytes(case.bytes, nbytes)
+            local.put(self.content)
+
+    def _flip_there(self, mask: int) -> None:
+        self._session.peer.call("flip", mask=mask)
+
+    def renew(self) -> None:
+        """Every byte becomes one that it has not been in the last 255 times: what is left of these is wrong bytes."""
+        after = (self._number + 1) % 256
+        mask = self._number ^ after
+        self._number = after
+        self.content ^= np.uint8(mask)
+        self._flip(mask)
+
+
+def measure_transport(session: Session, case: Case) -> Row:
+    """Measures `transport_write` or `transport_read`, taking turns with the Context's own on the same memory.
+
+    Either begins every other time, and each turn is prepared alike: the same call twice is to be as fast as itself.
+    Verified: what each turn of the Transport has moved, of which no byte is what lay there before.
     """
     slots = slots_of(case)
     total = slots * case.bytes
-    writing = case.name == "transport_write"
-    here, there = (case.src, case.dst) if writing else (case.dst, case.src)
+    here, there = (case.dst, case.src) if case.reads else (case.src, case.dst)
     assert here is not None
     assert there is not None
     with (
@@ -59,39 +94,44 @@ def measure_transport(session: Session, case: Case) -> Row:
     ):
         cuts = [(i * case.bytes, (i + 1) * case.bytes) for i in range(slots)]
         pairs: Pairs = [(local.memory[first:end], remote[first:end]) for first, end in cuts]
-        context = session.context
-        post: Post = transport.write if writing else transport.read
-        core: Post = context.write if writing else context.read
-        core_pairs: Pairs = pairs if writing else [(handle, view) for view, handle in pairs]
+        context, limit = session.context, session.effort.limit
+        post: Post = transport.read if case.reads else transport.write
+        core: Post = context.read if case.reads else context.write
+        core_pairs: Pairs = [(handle, view) for view, handle in pairs] if case.reads else pairs
         floor_name, floor = transfer_floor(session.floors, case, 0.0)
-        zeros = np.zeros(total, np.uint8)
-        samples, limit = Samples(beside="Context.write" if writing else "Context.read"), session.effort.limit
+        samples = Samples(beside="Context.read" if case.reads else "Context.write")
+        source = _Source(session, local, case, total)
+        turns = max(1, min(_TURNS, _RENEWED // total))
         estimate = min(measure_posts(post, pairs, 1, 3, 0.0, limit))
-        measure_posts(core, core_pairs, 1, 3, 0.0, limit)
-        for round_number in range(session.effort.rounds):
-            seed = round_number * 1000 + case.bytes % 997
-            payload = random_bytes(seed, total)
-            count = session.effort.repetitions(estimate, slots)
-            warm_up = 1 + min(_WARM_UP, count // 10)
-            samples.floor_ns += floor(payload[: case.bytes], min(count, MOST)) if floor is not None else []
-            if writing:
-                local.put(zeros)
-            else:
-                session.peer.call("clear")
-            measure_posts(core, core_pairs, 1, warm_up, 0.0, limit)
+        count = session.effort.repetitions(2 * turns * estimate, slots)
+
+        def prepare(post: Post, pairs: Pairs) -> None:
+            measure_posts(post, pairs, 1, 1 + min(_WARM_UP, count // 10), 0.0, limit)
+            source.renew()  # what the warm-up moved proves nothing
+
+        def take_core_turn() -> None:
+            prepare(core, core_pairs)
             samples.beside_ns += measure_posts(core, core_pairs, 1, count, 0.0, limit)
-            measure_posts(post, pairs, 1, warm_up, 0.0, limit)  # of zeros, still
-            if writing:
-                local.put(payload)
-            else:
-                session.fill_remote(seed, total)
+
+        def take_own_turn() -> None:
+            prepare(post, pairs)
             cpu = time.process_time_ns()
             times = measure_posts(post, pairs, 1, count, 0.0, limit)
             samples.cpu_ns += time.process_time_ns() - cpu
             samples.times_ns += times
             moved = min(total, len(times) * case.bytes)
-            found = session.peer.call("digest", nbytes=moved)["digest"] if writing else local.digest(moved)
-            samples.verified &= found == digest(payload[:moved])
+            if not case.reads:
+                session.peer.begin("digest", nbytes=moved)
+            expected = digest(source.content[:moved])
+            found = local.digest(moved) if case.reads else session.peer.finish()["digest"]
+            samples.verified &= found == expected
+
+        both = (take_core_turn, take_own_turn)
+        for round_number in range(session.effort.rounds):
+            samples.floor_ns += floor(source.content[: case.bytes], min(count, MOST)) if floor is not None else []
+            for turn in range(turns):
+                for take in both if (round_number * turns + turn) % 2 else both[::-1]:
+                    take()
         return samples.row(case, floor=floor_name, path=context.explain(local.memory, remote))
 
 
@@ -111,11 +151,14 @@ def measure_write_many(session: Session, case: Case) -> Row:
     ):
         cuts = [(i * case.bytes, (i + 1) * case.bytes) for i in range(case.batch)]
         pairs = [(local.memory[first:end], remote[first:end]) for first, end in cuts]
+        numbers = np.arange(case.batch, dtype=np.int64)
+        floor_name, floor = page_floor(session, case, numbers, numbers, total)
         clock, limit = time.perf_counter_ns, int(session.effort.limit * 1e9)
         transport.write_many(pairs).result(TIMEOUT)
         measure_posts(transport.write, pairs, case.batch, 1, 0.0, session.effort.limit)
         for round_number in range(session.effort.rounds):
             payload = random_bytes(round_number, total)
+            samples.floor_ns += floor(payload, _LISTS) if floor is not None else []
             local.put(np.zeros(total, np.uint8))
             samples.beside_ns += measure_posts(transport.write, pairs, case.batch, 3, 0.0, session.effort.limit)
             local.put(payload)
@@ -130,7 +173,7 @@ def measure_write_many(session: Session, case: Case) -> Row:
             samples.cpu_ns += time.process_time_ns() - cpu
             samples.verified &= session.peer.call("digest", nbytes=total)["digest"] == digest(payload)
         path = session.context.explain(local.memory, remote)
-        return samples.row(case, operations=case.batch, path=path)
+        return samples.row(case, operations=case.batch, floor=floor_name, path=path)
 
 
 def measure_transport_register(session: Session, case: Case) -> Row:
