@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +24,7 @@ from zerohop.cli.bench.seed import SEED_US
 from zerohop.cli.bench.session import QUICK, open_session
 from zerohop.cli.bench.targets import TARGETS, judge
 from zerohop.cli.bench.transfers import measure_posts
+from zerohop.cli.payload import random_bytes
 from zerohop.cli.peer import PeerProcess
 
 if TYPE_CHECKING:
@@ -219,6 +222,23 @@ def session() -> Iterator[Session]:
             yield opened
     finally:
         descriptors.close()
+
+
+def test_what_was_registered_is_gone_before_the_next_is_made(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else torch gives out another part of the same allocation, whose registration is known."""
+    alive: list[weakref.ref[Any]] = []
+
+    def make() -> tuple[Any, Any]:
+        gc.collect()
+        assert all(each() is None for each in alive)
+        made = random_bytes(len(alive), 8192)
+        alive.append(weakref.ref(made))
+        return made, made.copy()
+
+    monkeypatch.setattr(transport, "_arrays", lambda _: make)
+    monkeypatch.setattr(transport, "_COLD", 3)
+    assert transport.measure_transport_register(session, Case(REGISTER, src="host", bytes=8192, mode="cold")).verified
+    assert len(alive) == 4
 
 
 class TestFloors:
