@@ -476,8 +476,9 @@ class TestTooMany:
     def test_calls_of_this_side(self, pair: Pair, open_context: OpenContext) -> None:
         """To a peer that answers none: they are limited in number, and end with their deadlines."""
         liar = open_context(Options(providers=pair.here.context._providers))
-        liar.connect(pair.here.context.url).result(PATIENCE_S)
-        calls = pair.here.context._peers.connected[liar.id]._session.calls  # type: ignore[union-attr]
+        session = pair.here.context.connect(liar.url).result(PATIENCE_S)._session
+        assert session is not None
+        calls = session.calls
         with _changed_answers(liar, pair.here.context, lambda _: []):
             transports = [zh.Transport(context=pair.here.context) for _ in range(20)]
             pending = [one.connect(f"{liar.url}&transport={STRANGER.hex()}", timeout=DEADLINE_S) for one in transports]
