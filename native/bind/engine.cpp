@@ -122,15 +122,19 @@ std::shared_ptr<NotificationQueue> notification_queue(Engine& engine, uint16_t n
 
 std::optional<std::tuple<int, uint32_t, uint64_t>>
 pop_notification(const std::shared_ptr<Engine>& engine, int64_t deadline_ns, uint64_t spin_ns, uint16_t number) {
+    const std::shared_ptr<NotificationQueue> from = number != 0 ? notification_queue(*engine, number) : nullptr;
     std::optional<Notification> note = engine->pop_notification(number, 0, 0, false);
     if (!note && deadline_ns >= 0) {
         const Released release;
         note = engine->pop_notification(number, static_cast<uint64_t>(deadline_ns), spin_ns, true);
     }
-    if (!note) {
-        if (number != 0 && notification_queue(*engine, number)->ended()) {
+    if (!note && from && from->ended()) {
+        note = engine->pop_notification(number, 0, 0, false); // it may have come while this waited for the interpreter
+        if (!note) {
             throw NativeError(Status::closed, Reason::lane_closed, "the queue of notifications has ended");
         }
+    }
+    if (!note) {
         return std::nullopt;
     }
     return std::tuple(note->peer, note->value, note->nbytes);

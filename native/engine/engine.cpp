@@ -344,6 +344,12 @@ void Engine::take_from(uint16_t number, int peer) {
 void Engine::end_queue(uint16_t number) {
     if (const std::shared_ptr<NotificationQueue> ended = number != 0 ? notifications_.of(number) : nullptr) {
         ended->end();
+        // Nobody may ever take what is there, and others use the same lane.
+        for (const std::weak_ptr<Endpoint>& each : ended->take_endpoints()) {
+            if (const std::shared_ptr<Endpoint> endpoint = each.lock()) {
+                endpoint->return_credits(1);
+            }
+        }
         wake_waiters();
     }
 }
@@ -380,10 +386,11 @@ std::optional<Notification> Engine::pop_notification(uint16_t queue, uint64_t de
         return note;
     }
     const auto take = [&] {
-        if (!note) { // asked again after it held
+        const bool over = closed() || from->ended(); // before the look: what came before the end is found
+        if (!note) {                                 // asked again after it held
             note = from->pop();
         }
-        return note.has_value() || closed() || from->ended();
+        return note.has_value() || over;
     };
     if (may_wait) {
         wait(take, deadline_ns, spin_ns);

@@ -90,6 +90,16 @@ public:
         }
     }
 
+    // Where what is there has come from; its credit is the caller's to give back.
+    [[nodiscard]] std::vector<std::weak_ptr<Endpoint>> take_endpoints() {
+        const std::lock_guard lock(lock_);
+        std::vector<std::weak_ptr<Endpoint>> endpoints;
+        for (Notification& note : notes_) {
+            endpoints.push_back(std::exchange(note.endpoint, {}));
+        }
+        return endpoints;
+    }
+
     // Whoever asked so does not want to know any more.
     void disarm(const Listener& queue, uint64_t token) {
         const std::lock_guard lock(lock_);

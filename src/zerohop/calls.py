@@ -16,6 +16,8 @@ from .errors import ProtocolError, from_native
 from .services import Refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .channel import Channel
     from .connection import Connection
     from .context import Context
@@ -34,10 +36,10 @@ class Calls:
         self._connection = connection
         self._channel = channel
         self._number = 0
-        self._pending: dict[int, asyncio.Future[bytes]] = {}
+        self._pending: dict[int, tuple[asyncio.Future[bytes], Callable[[bytes], object] | None]] = {}
 
-    async def ask(self, service: str, body: bytes) -> bytes:
-        """What the peer's service answers.
+    async def ask(self, service: str, body: bytes, then: Callable[[bytes], object] | None = None) -> bytes:
+        """What the peer's service answers; ``then`` is called with it before anything else that the peer says is heard.
 
         Raises:
             ZerohopError: what it refused with; Unsupported where the peer has no such service.
@@ -51,7 +53,7 @@ class Calls:
         future.add_done_callback(lambda _: self._pending.pop(number, None))
         # Whoever asked may be gone by then.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._pending[number] = future
+        self._pending[number] = future, then
         try:
             self._channel.post(wire.Call(number=number, service=service, body=body))
             await settled(future, self._connection, patience())
@@ -77,10 +79,12 @@ class Calls:
 
     def answered(self, answer: wire.Answer) -> None:
         """By the peer; what nobody waits for is dropped."""
-        future = self._pending.get(answer.number)
+        future, then = self._pending.get(answer.number, (None, None))
         if future is None or future.done():
             return
         if answer.status == Status.OK.value:
+            if then is not None:
+                then(answer.body)
             future.set_result(answer.body)
             return
         if answer.status not in _REFUSALS:
@@ -89,7 +93,7 @@ class Calls:
 
     def end(self) -> None:
         """The Connection is lost."""
-        for future in list(self._pending.values()):
+        for future, _ in list(self._pending.values()):
             future.cancel()
 
 

@@ -148,14 +148,20 @@ class Joining:
             attempt.check_wanted()
             # It may write before its answer has come.
             transport._scope.expect(connection)
-            await session.calls.ask(_SERVICE, _encode(_Join(to=to, me=self.id, queue=transport._scope.number)))
+            join = _Join(to=to, me=self.id, queue=transport._scope.number)
+            await session.calls.ask(_SERVICE, _encode(join), lambda _: self._answered(connection, to, queue))
         except BaseException:
             if self._given_up(attempt):
                 tell(connection, to, self.id)
             raise
-        with self.lock:
-            self._meet(connection, to, queue)
         self.end()
+
+    def _answered(self, connection: Connection, to: bytes, queue: int) -> None:
+        """At once, and not when its task has its turn: the next that the other one says may be that it leaves."""
+        with self.lock:
+            both = self._meet(connection, to, queue)
+        if not both:
+            tell(connection, to, self.id)
 
     def _given_up(self, attempt: Attempt) -> bool:
         """That one has failed: whether there is neither a peer nor another attempt to have one."""
@@ -173,11 +179,13 @@ class Joining:
             if self._reserved is not None and self._reserved[1] is connection:
                 self._reserved = None
 
-    def _meet(self, connection: Connection, peer: bytes, queue: int) -> None:
-        """With the lock: that is the peer."""
+    def _meet(self, connection: Connection, peer: bytes, queue: int) -> bool:
+        """With the lock: that is the peer. False where this one has ended."""
+        transport = self._transport
         if not self.peer:
-            transport, self._reserved, self.peer = self._transport, None, peer
-            transport._meet(connection, queue)
+            self._reserved, self.peer = None, peer
+            return transport._meet(connection, queue)
+        return transport._scope.ended is None
 
     def _reserve(self, connection: Connection, said: _Reserve) -> bytes:
         with self.lock:
@@ -191,7 +199,8 @@ class Joining:
         with self.lock:
             if not (self._has_reserved(connection, said.me) or self._is_peer(connection, said.me)):
                 raise Refusal(Status.ACCESS_DENIED, "that Transport was not reserved before")
-            self._meet(connection, said.me, said.queue)
+            if not self._meet(connection, said.me, said.queue):
+                raise _gone()
         return b""
 
     def _left(self, connection: Connection, peer: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,8 +40,9 @@ class Scope:
         # Of the peer, once there is one.
         self._connection: Connection | None = None
         self._peer_queue = 0
-        # What the control thread has still to post.
-        self._deferred: weakref.WeakSet[Deferred[Any]] = weakref.WeakSet()
+        # What the control thread has still to post, in the order in which it waits. Under the lock.
+        self._deferred: weakref.WeakKeyDictionary[Deferred[Any], None] = weakref.WeakKeyDictionary()
+        self._lock = threading.RLock()
 
     @property
     def connection(self) -> Connection | None:
@@ -86,7 +88,8 @@ class Scope:
     def note(self, operation: Operation[Any]) -> None:
         """It has just begun, and ends with the others."""
         if isinstance(operation, Deferred):
-            self._deferred.add(operation)
+            with self._lock:
+                self._deferred[operation] = None
             if self._ended is not None:
                 operation.fail(again(self._ended))
 
@@ -102,9 +105,15 @@ class Scope:
             except NativeError:
                 # The Context is closed, and its engine has ended everything.
                 pass
-            for operation in list(self._deferred):
-                operation.fail(again(error))
             self._of_queue("end_queue")
+            with self._lock:
+                deferred = list(self._deferred)
+            for operation in deferred:
+                operation.fail(again(error))
+
+    def abandon(self, error: ZerohopError) -> None:
+        """In a forked child: the same for whoever looks. Of what is native, a thread of the parent may hold a lock."""
+        self._ended = self._ended or error
 
     def close(self) -> None:
         """After the end: no notification can be taken any more."""

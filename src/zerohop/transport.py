@@ -337,8 +337,8 @@ class Transport(Owner):
             self.context, kind, view, remote, notify, self._timeout(timeout), stream=stream, scope=self._scope
         )
 
-    def _meet(self, connection: Connection, queue: int) -> None:
-        """On the control thread: there is the peer."""
+    def _meet(self, connection: Connection, queue: int) -> bool:
+        """On the control thread: there is the peer. False where this end has ended meanwhile, which that is to hear."""
         # Of a Context that talks to itself, the end that its transfers use.
         connection = self.context._peers.connected.get(connection.peer, connection)
         self._scope.meet(connection, queue)
@@ -354,8 +354,10 @@ class Transport(Owner):
             queue,
             self._scope.group,
         )
-        if self._scope.ended is not None:
-            self._stop_posting()
+        if self._scope.ended is None:
+            return True
+        self._stop_posting()
+        return False
 
     def _left(self) -> None:
         """On the control thread: the peer has closed its end."""
@@ -380,10 +382,16 @@ class Transport(Owner):
 
     def _end(self, error: Closed, flush_s: float) -> None:
         """From this side; first waiting, so long at most, until what has ended is visible at the peer."""
-        context, connection = self.context, self._scope.connection
+        context = self.context
+        if context._forked:
+            self._stop_posting()
+            self._scope.abandon(error)
+            return
         if self._scope.ended is None:
             self._break(error, Status.CLOSED, Reason.OWNER_CLOSED)
-            if connection is not None and not context._forked and not context._closed:
+            # After that: where the peer is met at this moment, either this or `_meet` sees the other.
+            connection = self._scope.connection
+            if connection is not None and not context._closed:
                 if flush_s:
                     try:
                         connection.flush(timeout=flush_s).result()

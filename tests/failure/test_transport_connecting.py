@@ -345,6 +345,35 @@ class TestNoAnswer:
                 pending.result(PATIENCE_S)
 
 
+@pytest.mark.parametrize("who", ["who was asked", "who asks"])
+def test_ended_while_it_finishes(open_context: OpenContext, who: str) -> None:
+    """Whoever ends in that moment, the other one hears of it, and waits for nothing more."""
+    a, b = open_context(Options(providers=("shm",))), open_context(Options(providers=("shm",)))
+    a.connect(b.url).result(PATIENCE_S)
+    joined = 0
+    for round_number in range(600):
+        asks, asked = zh.Transport(context=a), zh.Transport(context=b)
+        ends, stays = (asked, asks) if who == "who was asked" else (asks, asked)
+        connecting = asks.connect(asked.bind())
+        # Over the time that it takes: there is no event in its middle.
+        until = time.perf_counter() + (round_number % 100) * 2e-5
+        while time.perf_counter() < until:
+            pass
+        ends.abort()
+        failed = connecting.exception(PATIENCE_S) is not None
+        joined += not failed
+        if not failed or who == "who asks":
+            deadline = time.monotonic() + PATIENCE_S
+            while stays.connected():
+                assert time.monotonic() < deadline, f"round {round_number}: it believes that the other is there"
+                time.sleep(0.001)  # it is told by the control thread, which wakes nobody who only looks
+        if not failed and stays is asks:
+            with pytest.raises(zh.PeerLost):
+                stays.wait_for_write(PATIENCE_S).result()
+        stays.close()
+    assert joined, "some are joined before the end"
+
+
 def test_ports_are_not_lost(open_context: OpenContext) -> None:
     """A thousand Transports, one after the other and many at once: their numbers are used again."""
     context = open_context(Options(providers=("shm",)))

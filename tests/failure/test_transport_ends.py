@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import sys
 import threading
 import time
 import weakref
@@ -386,6 +387,71 @@ def test_a_timeout_that_is_none(open_context: OpenContext, timeout: object) -> N
         transport.bind()
 
 
+@pytest.mark.parametrize("how", ["abort", "the peer closes"])
+def test_while_others_post(open_context: OpenContext, how: str) -> None:
+    """What the control thread has still to post, and threads add to, ends with it, every one; nothing else does."""
+    a, b = open_context(Options(providers=("shm",))), open_context(Options(providers=("shm",)))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with zh.Transport(context=a) as bystander, zh.Transport(context=b) as its_peer:
+            bystander.connect(its_peer.bind()).result(PATIENCE_S)
+            for _ in range(8):
+                here, there = zh.Transport(context=a), zh.Transport(context=b)
+                here.connect(there.bind()).result(PATIENCE_S)
+                wrong: list[BaseException] = []
+
+                def post(here: zh.Transport = here, wrong: list[BaseException] = wrong) -> None:
+                    posted: list[zh.Operation[int]] = []
+                    try:
+                        for _ in range(1000):  # while these wait, the control thread has its turn seldom
+                            posted.append(here.write_many([], notify=1))
+                    except (zh.Closed, zh.PeerLost):
+                        pass
+                    for each in posted:
+                        error = each.exception(PATIENCE_S)
+                        if error is not None and not isinstance(error, zh.Closed | zh.PeerLost):
+                            wrong.append(error)
+
+                threads = [threading.Thread(target=post, daemon=True) for _ in range(4)]
+                for thread in threads:
+                    thread.start()
+                time.sleep(0.01)  # so that there is much to be posted
+                (here.abort if how == "abort" else there.close)()
+                for thread in threads:
+                    thread.join(PATIENCE_S)
+                    assert not thread.is_alive()
+                assert not wrong
+                with pytest.raises((zh.Closed, zh.PeerLost)):
+                    here.wait_for_write(PATIENCE_S).result()
+                here.close()
+                there.close()
+            assert bystander.connected()
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_untaken_notifications_of_one_that_ended(open_context: OpenContext, start_peer: StartPeer) -> None:
+    """Hold up nobody: who wrote them gets the room back, although the other end is not closed and takes none."""
+    options = Options(providers=("shm",))
+    context, peer = open_context(options), start_peer(options)
+    lazy, other = Link(context, peer), Link(context, peer)
+    target = Target(peer, "numpy", 64)
+    data = pattern(1, 8)
+
+    def write_for_ever() -> None:
+        while True:
+            lazy.here.write(data, target.handle, notify=1, timeout=DEADLINE_S).result()
+
+    with pytest.raises(zh.DeadlineExceeded):
+        write_for_ever()
+    lazy.here.close()
+    other.here.write(data, target.handle, notify=2).result(PATIENCE_S)
+    other.expect_arrival(2, 8)
+    lazy.expect_arrival(1, 8)
+    other.close()
+
+
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_in_a_child(open_context: OpenContext, start_peer: StartPeer, provider: str) -> None:
     """After fork every call there says so, ending it there ends nothing here."""
@@ -397,8 +463,15 @@ def test_in_a_child(open_context: OpenContext, start_peer: StartPeer, provider: 
         assert "fork" in said, said
         assert "Closed" in said, said
 
+    class Untouchable:
+        """A thread of the parent may have held a lock of the engine's at the fork."""
+
+        def __getattr__(self, name: str) -> object:
+            raise AssertionError(f"the child asks the engine to {name}")
+
     def end() -> str:
         connected = link.here.connected()
+        context._engine = Untouchable()  # type: ignore[assignment]
         link.here.abort()
         link.here.close(1)
         return f"{connected}"

@@ -2,6 +2,7 @@
 #include "raw_peer.hpp"
 
 #include <set>
+#include <thread>
 
 using namespace zerohop;
 using namespace zerohop::test;
@@ -148,6 +149,23 @@ TEST_CASE("notification queues: one that has ended gives what it has, then nothi
     CHECK_FALSE(taken(side, queue).has_value());
     side.engine->end_queue(queue);
     CHECK_FALSE(side.engine->pop_notification(queue, soon(), 0, true).has_value()); // at once
+}
+
+TEST_CASE("notification queues: whoever waits while one comes and the queue ends has it") {
+    Pair pair("shm");
+    int lost = 0;
+    for (int round = 0; round < 3000; ++round) {
+        const uint16_t queue = pair.b.engine->open_queue();
+        pair.b.engine->take_from(queue, 1);
+        std::thread ends([&] {
+            pair.b.engine->notify(queue, of(1, 7));
+            pair.b.engine->end_queue(queue);
+        });
+        lost += pair.b.engine->pop_notification(queue, soon(), 0, true).has_value() ? 0 : 1;
+        ends.join();
+        pair.b.engine->close_queue(queue);
+    }
+    CHECK(lost == 0);
 }
 
 TEST_CASE("notification queues: who asked to be told hears of the end, and of nobody else's arrivals") {
