@@ -93,7 +93,8 @@ class TestWell:
         with zh.Transport(context=transport.context) as other:
             assert transport.connect(other.bind()).result(PATIENCE_S) is transport
             _expect_use(transport, other)
-        assert isinstance(transport.wait_for_write(PATIENCE_S).exception(), zh.PeerLost)
+        with pytest.raises(zh.PeerLost):
+            transport.wait_for_write(PATIENCE_S).result()
 
     def test_two_contexts_of_one_process(self, transport: zh.Transport, open_context: OpenContext) -> None:
         with zh.Transport(context=open_context(Options())) as other:

@@ -477,6 +477,7 @@ class TestTooMany:
         """To a peer that answers none: they are limited in number, and end with their deadlines."""
         liar = open_context(Options(providers=pair.here.context._providers))
         session = pair.here.context.connect(liar.url).result(PATIENCE_S)._session
+        liar.connect(pair.here.context.url).result(PATIENCE_S)
         assert session is not None
         calls = session.calls
         with _changed_answers(liar, pair.here.context, lambda _: []):

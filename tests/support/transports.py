@@ -11,7 +11,7 @@ from support.outcomes import Outcome, attempt
 from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from support.buffers import Buffer
     from support.peer import Remote
@@ -89,6 +89,12 @@ class Link:
     def expect_arrival(self, value: int, nbytes: int) -> None:
         """The next write that the other side hears of is this."""
         assert self.remote.call(self._service.wait_for_write, self.there) == Arrival(value, nbytes)
+
+    def expect_arrivals(self, values: Iterable[int], nbytes: int) -> None:
+        """These writes, each once and in any order, and all of that length, are the next that it hears of."""
+        expected = [Arrival(value, nbytes) for value in sorted(values)]
+        heard = [self.remote.call(self._service.wait_for_write, self.there) for _ in expected]
+        assert sorted(heard) == expected
 
     def expect_none(self) -> None:
         assert self.remote.call(self._service.try_wait_for_write, self.there, 0.01).kind == "DeadlineExceeded"
