@@ -404,7 +404,7 @@ def test_while_others_post(open_context: OpenContext, how: str) -> None:
                 def post(here: zh.Transport = here, wrong: list[BaseException] = wrong) -> None:
                     posted: list[zh.Operation[int]] = []
                     try:
-                        for _ in range(1000):  # while these wait, the control thread has its turn seldom
+                        for _ in range(400):  # while these wait, the control thread has its turn seldom
                             posted.append(here.write_many([], notify=1))
                     except (zh.Closed, zh.PeerLost):
                         pass
