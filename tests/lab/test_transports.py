@@ -46,6 +46,7 @@ def test_each_hears_of_its_own_writes(open_context: OpenContext, start_peer: Sta
         target.expect(0, nbytes, seed)
     for link in (first, second):
         link.expect_none()
+    for link in (first, second):
         link.close()
 
 
