@@ -94,6 +94,7 @@ public:
     [[nodiscard]] std::vector<std::weak_ptr<Endpoint>> take_endpoints() {
         const std::lock_guard lock(lock_);
         std::vector<std::weak_ptr<Endpoint>> endpoints;
+        endpoints.reserve(notes_.size());
         for (Notification& note : notes_) {
             endpoints.push_back(std::exchange(note.endpoint, {}));
         }
