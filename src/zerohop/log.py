@@ -27,13 +27,8 @@ def begin() -> None:
     if level not in LEVELS:
         raise ValueError(f"{VARIABLE}={level!r} is not understood: expected one of {', '.join(LEVELS)}")
     logger.setLevel(level.upper())
-    if not any(isinstance(handler, _Handler) for handler in logger.handlers):
-        logger.addHandler(_Handler())
-
-
-class _Handler(logging.StreamHandler):  # type: ignore[type-arg,unused-ignore]
-    """To stderr, as it is when something is said."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.setFormatter(logging.Formatter("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"))
+    if not any(handler.name == VARIABLE for handler in logger.handlers):
+        handler = logging.StreamHandler()
+        handler.name = VARIABLE
+        handler.setFormatter(logging.Formatter("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"))
+        logger.addHandler(handler)

@@ -96,7 +96,7 @@ class _Range(StaysInProcess):
     def remote_key(self) -> bytes:
         """``bytes`` of a handle of this range, with all rights that it may have; the same each time.
 
-        The handle is the Memory's, and lives as long as that does. Errors as for `share`.
+        The handle is the Memory's, and lives until that is closed or revokes it. Errors as for `share`.
         """
         memory, rights = self._home(), self.rights
         memory._check_open()
@@ -402,6 +402,9 @@ class Memory(_Range):
                 raise ValueError("the handle is not of this Memory, or has been revoked before")
             if not chosen[0].revocable:
                 raise ValueError("the handle was shared with revocable=False")
+        revoked = {share.handle._key for share in chosen}
+        with _keys:  # remote_key() gives out another one from now on
+            self._whole = {rights: whole for rights, whole in self._whole.items() if whole._key not in revoked}
         self._context._shares.revoke(chosen, self._context._deadline(timeout))
         self._context._shares.belong_no_more(chosen, self)
 

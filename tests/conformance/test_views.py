@@ -196,6 +196,19 @@ class TestKeys:
         memory.close()
 
 
+def test_a_key_that_was_revoked(context: zh.Context) -> None:
+    """The next one is another, and works."""
+    memory, source = context.alloc(8), context.register(np.ones(8, np.uint8))
+    before = zh.RemoteBuffer.from_bytes(memory.remote_key())
+    memory.revoke()
+    with pytest.raises(zh.AccessDenied):
+        context.write(source, before).result(10)
+    after = zh.RemoteBuffer.from_bytes(memory.remote_key())
+    assert after != before
+    assert context.write(source, after).result(10) == 8
+    assert memory.read_bytes() == bytes([1] * 8)
+
+
 def test_of_what_may_only_be_written(context: zh.Context) -> None:
     """A read-only View of it is nothing that a peer may be let at; a write from it is none of a peer's business."""
     memory, target = context.register(np.zeros(64, np.uint8), "w"), context.alloc(64)
