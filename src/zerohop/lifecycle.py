@@ -53,7 +53,7 @@ _contexts: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
 
 
 class Poster(Writer):
-    """Who has a native write()."""
+    """Who has a native write(), and an end that `with` brings about."""
 
     if TYPE_CHECKING:  # native: what write() posts with, and from when on it posts nothing itself
 
@@ -69,6 +69,29 @@ class Poster(Writer):
             *of_an_owner: object,
         ) -> None: ...
         def _stop_posting(self) -> None: ...
+
+    def close(self, timeout: float = 5.0) -> None:
+        """In ``timeout`` seconds at most."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        import asyncio
+
+        # It may wait for peers, and the loop has other things to do.
+        await asyncio.to_thread(self.close)
 
 
 class Owner(Poster):
@@ -243,25 +266,6 @@ class Lifecycle(Poster):
     async def _let_go(self) -> None:
         self._listeners.close()
         self._peers.lose_all()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        import asyncio
-
-        # It may wait for peers, and the loop has other things to do.
-        await asyncio.to_thread(self.close)
 
     def __repr__(self) -> str:
         return f"<Context {self.name} at {self.url}{', closed' if self._closed else ''}>"

@@ -54,11 +54,6 @@ class Scope:
         """Why nothing is posted any more; None: it is."""
         return self._ended
 
-    @property
-    def peer_queue(self) -> int:
-        """Number of the peer's queue that writes notify."""
-        return self._peer_queue
-
     def meet(self, connection: Connection, queue: int) -> None:
         """This is the peer, and which of its queues writes notify."""
         self._connection, self._peer_queue = connection, queue

@@ -73,10 +73,12 @@ def transfer(
     nowait: bool = False,
     scope: Scope | None = None,
 ) -> Operation[int]:
-    """Write or read one range, with all checks. ``scope``: what it is part of."""
+    """Write or read one range, with all checks. ``scope``: what it is part of; there ``remote`` may be longer."""
     view = context._view(local)
     check_remote(remote)
     nbytes = view.nbytes
+    if scope is not None and remote.nbytes > nbytes:
+        remote = remote[:nbytes]
     if nbytes != remote.nbytes:
         raise ValueError(f"{kind}: {nbytes} bytes here and {remote.nbytes} there; slice one of them")
     code = _WRITE if kind == "write" else _READ

@@ -25,9 +25,6 @@ from .transport_setup import device_name, open_context, why_unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
-
-    from typing_extensions import Self
 
     from .connection import Connection
     from .context import Context
@@ -268,25 +265,6 @@ class Transport(Owner):
         if self._owned:
             self.context.close(max(0.0, deadline - time.monotonic()))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        import asyncio
-
-        # A Context of its own may wait for peers, and the loop has other things to do.
-        await asyncio.to_thread(self.close)
-
     def __del__(self) -> None:
         # __init__ may not have come far.
         if not hasattr(self, "_joining") or self.context._forked:
@@ -329,10 +307,6 @@ class Transport(Owner):
         self._check()
         if self._scope.connection is None:
             raise self._not_connected()
-        view = self.context._view(view)
-        transfer.check_remote(remote)
-        if remote.nbytes > view.nbytes:
-            remote = remote[: view.nbytes]
         return transfer.transfer(
             self.context, kind, view, remote, notify, self._timeout(timeout), stream=stream, scope=self._scope
         )

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
-import os
 import pickle
-import signal
 import subprocess
 import sys
 import threading
@@ -20,6 +18,7 @@ import pytest
 
 import zerohop as zh
 from support.buffers import OTHER_GPU
+from support.forking import in_child
 from support.patience import PATIENCE_S, times
 from support.pattern import pattern, poison
 from support.torchcomms_peer import other_process, own_shared_context
@@ -412,29 +411,15 @@ class TestSupported:
 
 def test_a_forked_child_has_its_own() -> None:
     ours = shared.shared_context()
-    child = os.fork()
-    if child == 0:
-        same = shared._process.context is ours
-        works = False
-        with contextlib.suppress(BaseException):
-            here, _ = _pair()
-            target = np.zeros(8, np.uint8)
-            memory, source = RdmaMemory(target), RdmaMemory(pattern(1, 8))
-            works = here.write(source.to_view(), memory.to_remote_buffer()) == 0 and bool(
-                (target == pattern(1, 8)).all()
-            )
-        os._exit(0 if works and not same else 1)
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            assert status == 0
-            return
-        if time.monotonic() > deadline:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            pytest.fail("the child hangs")
-        time.sleep(0.01)
+
+    def work() -> str:
+        here, _ = _pair()
+        target = np.zeros(8, np.uint8)
+        memory, source = RdmaMemory(target), RdmaMemory(pattern(1, 8))
+        code = here.write(source.to_view(), memory.to_remote_buffer())
+        return f"{code} {np.array_equal(target, pattern(1, 8))} {shared.shared_context() is ours}"
+
+    assert in_child(work) == "0 True False"
 
 
 def test_at_exit() -> None:
