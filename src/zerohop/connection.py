@@ -283,8 +283,16 @@ class Connection(StaysInProcess):
         return lane.endpoint
 
     def _check_alive(self) -> None:
+        """Raise how the peer was lost; the data plane knows it before the control thread does."""
         if self._lost is not None:
             raise again(self._lost)
+        try:
+            status, reason = self._context._engine.peer_status(self._native_id)
+        except NativeError:
+            # The engine is closed, or has not been told of this peer.
+            return
+        if status != Status.OK:
+            raise lost_error(self, status, reason)
 
     def _line(self, need: str) -> asyncio.Lock:
         """On the control thread: where those stand that wait for the same."""

@@ -109,6 +109,7 @@ class Transport(Owner):
         Raises:
             Closed, PeerLost: the Transport is broken.
         """
+        self._notice()
         self._check()
         return self._joining.bind()
 
@@ -147,6 +148,7 @@ class Transport(Owner):
 
     def connected(self) -> bool:
         """Whether both sides know of each other, and neither is known to be gone."""
+        self._notice()
         return bool(self._joining.peer) and self._scope.ended is None and not self.context._forked
 
     @property
@@ -157,6 +159,7 @@ class Transport(Owner):
 
     def register(self, x: Any, rights: Rights | None = None) -> Memory:
         """``Context.register``: the Memory of a tensor, an array or a raw ``(pointer, nbytes, device)``."""
+        self._notice()
         self._check()
         memory: Memory = self.context.register(x, rights)
         return memory
@@ -222,6 +225,7 @@ class Transport(Owner):
         """
         self.context._check_process()
         self.context._check_open()
+        self._notice()
         deadline = 0 if timeout is None else self.context._deadline(timeout)
         wait = NotificationWait(self.context, deadline, self._scope)
         if self._scope.ended is not None and wait.done():
@@ -232,6 +236,7 @@ class Transport(Owner):
 
     def flush(self, *, timeout: float | None = None) -> Operation[int]:
         """Done when all that was posted before is visible at the peer; value: 0."""
+        self._notice()
         self._check()
         connection = self._scope.connection
         if connection is None:
@@ -280,6 +285,18 @@ class Transport(Owner):
         return f"<Transport on {self.device}, {state}>"
 
     # For the rest of the module
+
+    def _notice(self) -> None:
+        """Whoever was told by the data plane that the peer is gone finds this broken, before the control thread is.
+
+        Not for transfers: those it tells itself.
+        """
+        connection = self._scope.connection
+        if connection is not None and self._scope.ended is None and not self.context._forked:
+            try:
+                connection._check_alive()
+            except ZerohopError as error:
+                self._break_of(error)
 
     def _check(self) -> None:
         self.context._check_process()
@@ -346,9 +363,13 @@ class Transport(Owner):
         self._joining.lost(connection)
         known = self._scope.connection
         if known is not None and known.peer == connection.peer:
-            closed = isinstance(error, Closed)
-            status = Status.CLOSED if closed else Status.PEER_LOST
-            self._break(again(error), status, Reason.OWNER_CLOSED if closed else Reason.PEER_CLOSED)
+            self._break_of(error)
+
+    def _break_of(self, error: ZerohopError) -> None:
+        """The Connection is lost."""
+        closed = isinstance(error, Closed)
+        status = Status.CLOSED if closed else Status.PEER_LOST
+        self._break(again(error), status, Reason.OWNER_CLOSED if closed else Reason.PEER_CLOSED)
 
     def _break(self, error: ZerohopError, status: Status, reason: Reason) -> None:
         self._stop_posting()
