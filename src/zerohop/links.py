@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from .machine.nvml import over_nvlink
-
 _SIM: Final = "sim:"
 
 
@@ -20,5 +18,8 @@ def link_between(here: str, there: str) -> str:
         return "same device"
     if not there:
         return "pcie"
+    # Not with the package: it brings in all that looks at the machine.
+    from .machine.nvml import over_nvlink
+
     found = over_nvlink(here, there)
     return "peer" if found is None else "nvlink" if found else "pcie"
