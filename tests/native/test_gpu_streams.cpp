@@ -25,6 +25,13 @@ template <class F> Outcome refusal(F&& f) {
     return {};
 }
 
+// The driver's own copy, but for one call.
+int calls_until_refusal = 0;
+shim::GpuResult copy_or_refuse(shim::GpuAddress dst, shim::GpuAddress src, size_t nbytes, void* stream) {
+    constexpr shim::GpuResult kInvalidValue = 1;
+    return calls_until_refusal-- == 0 ? kInvalidValue : shim::cuda()->copy(dst, src, nbytes, stream);
+}
+
 } // namespace
 
 TEST_CASE("gpu: a stream follows the user's, and the user's waits for it, on each pair of devices") {
@@ -132,6 +139,32 @@ TEST_CASE("gpu: a stream that waits for a copy is let go before that comes to an
             other->open();
             CHECK(ends(*end));
         }
+        CHECK(same_bytes(gpu.read(memory, kBytes), data));
+    }
+}
+
+TEST_CASE("gpu: a copy of which the driver refuses a part has failed once the rest of it has ended") {
+    static shim::GpuApi refusing = *shim::cuda(); // streams use it for as long as the process has any
+    refusing.copy = &copy_or_refuse;
+    refusing.copy_batch = nullptr;
+    for (const bool many : {false, true}) {
+        CAPTURE(many);
+        Gpu gpu(refusing);
+        UserStream user(0);
+        const uint64_t memory = gpu.alloc(2 * kBytes);
+        const std::vector<uint8_t> data = random_bytes(kBytes);
+        const std::shared_ptr<Gate> gate = gpu.driver->gate(0, user.number());
+        REQUIRE(gpu.stream->follow(user.number()).ok());
+        const std::vector<CopySegment> segments{{memory, at(data.data()), kBytes},
+                                                {memory + kBytes, at(data.data()), kBytes}};
+        calls_until_refusal = 1;
+        const std::shared_ptr<Event> copied = many ? gpu.stream->copy_many(segments, {}) : gpu.stream->copy(segments);
+        // Whoever hears of the end may give the memory to others.
+        CHECK_FALSE(ends(*copied, 10 * kMillisecond));
+        gate->open();
+        CHECK(ends(*copied));
+        CHECK(copied->query() == EventState::failed);
+        CHECK(copied->outcome() == Outcome{Status::device_error, Reason::copy_failed});
         CHECK(same_bytes(gpu.read(memory, kBytes), data));
     }
 }

@@ -48,14 +48,15 @@ private:
 
 class Reached final : public Event {
 public:
-    Reached(std::shared_ptr<StreamState> stream, uint32_t number, std::shared_ptr<const void> keep)
-        : stream_(std::move(stream)), number_(number), keep_(std::move(keep)) {}
+    Reached(std::shared_ptr<StreamState> stream, uint32_t number, Outcome issued, std::shared_ptr<const void> keep)
+        : stream_(std::move(stream)), number_(number), issued_(issued), keep_(std::move(keep)) {}
     [[nodiscard]] EventState query() const override {
-        return stream_->reached(number_)        ? EventState::done
-               : stream_->pending(number_).ok() ? EventState::pending
-                                                : EventState::failed;
+        if (!stream_->reached(number_)) {
+            return stream_->pending(number_).ok() ? EventState::pending : EventState::failed;
+        }
+        return issued_.ok() ? EventState::done : EventState::failed;
     }
-    Outcome outcome() const override { return stream_->reached(number_) ? Outcome{} : stream_->pending(number_); }
+    Outcome outcome() const override { return stream_->reached(number_) ? issued_ : stream_->pending(number_); }
     std::shared_ptr<Gate> hold(uint64_t native_stream, Outcome& why) const override {
         return stream_->hold(number_, native_stream, why);
     }
@@ -63,6 +64,7 @@ public:
 private:
     const std::shared_ptr<StreamState> stream_;
     const uint32_t number_;
+    const Outcome issued_;                   // refused: what the driver took of it before is under way all the same
     const std::shared_ptr<const void> keep_; // what the device still reads
 };
 
@@ -113,12 +115,10 @@ std::shared_ptr<Event> StreamState::command(uint64_t nbytes, std::span<const Wor
         return std::make_shared<Failed>(current.outcome());
     }
     const std::lock_guard lock(lock_);
-    GpuResult result = issue();
-    if (result != 0) {
-        return std::make_shared<Failed>(outcome_of(result));
-    }
+    const Outcome issued = outcome_of(issue());
     const uint32_t number = ++queued_;
-    for (const Word& word : then) {
+    GpuResult result = 0;
+    for (const Word& word : issued.ok() ? then : std::span<const Word>{}) {
         result = result == 0 ? device->api.stream_write32(stream_, word.address, word.value, 0) : result;
     }
     if (result == 0 && worth_marking(nbytes)) {
@@ -127,7 +127,7 @@ std::shared_ptr<Event> StreamState::command(uint64_t nbytes, std::span<const Wor
     if (result != 0) { // it may be under way all the same: nothing more can be said of this stream
         failed_.store(true, std::memory_order_release);
     }
-    return std::make_shared<Reached>(shared_from_this(), number, std::move(keep));
+    return std::make_shared<Reached>(shared_from_this(), number, issued, std::move(keep));
 }
 
 bool StreamState::worth_marking(uint64_t nbytes) {
