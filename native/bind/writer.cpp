@@ -140,6 +140,19 @@ PyObject* operation_of(PyObject* context, const Posting& posting, const std::sha
     return reinterpret_cast<PyObject*>(made);
 }
 
+// What `post` of such a request came to; not where nothing was posted.
+template <class Post> bool posted_by(const Posting& posting, Request& request, uint64_t timeout_ns, Posted& posted,
+                                     Post&& post) {
+    request.deadline_ns = timeout_ns == 0 ? 0 : request.started_ns + timeout_ns;
+    request.group = posting.group.get();
+    try {
+        posted = post();
+    } catch (const std::exception&) { // refused: as below
+        return false;
+    }
+    return posted.what == Posted::What::done || posted.what == Posted::What::posted;
+}
+
 // False where nothing was posted: whoever asks once more, by the long way, is told why.
 bool post(PyObject* self, const Posting& posting, PyObject* source, PyObject* target, PyObject* notify,
           PyObject* timeout, PyObject*& operation) {
@@ -156,16 +169,11 @@ bool post(PyObject* self, const Posting& posting, PyObject* source, PyObject* ta
         return false;
     }
     Request request;
-    request.deadline_ns = timeout_ns == 0 ? 0 : request.started_ns + timeout_ns;
-    request.group = posting.group.get();
     Posted posted;
-    try {
-        posted = post_range(*engine, write->id, Kind::write, write->local_offset, write->remote_offset, write->length,
-                            write->notify, request, true);
-    } catch (const std::exception&) { // refused: as above
-        return false;
-    }
-    if (posted.what != Posted::What::done && posted.what != Posted::What::posted) {
+    if (!posted_by(posting, request, timeout_ns, posted, [&] {
+            return post_range(*engine, write->id, Kind::write, write->local_offset, write->remote_offset, write->length,
+                              write->notify, request, true);
+        })) {
         return false;
     }
     static PyObject* const kind = PyUnicode_InternFromString("write");
@@ -201,15 +209,10 @@ bool post_many(PyObject* self, const Posting& posting, PyObject* given, PyObject
     }
     write.id = number(attribute(write.route.ptr(), "id", id_name));
     Request request;
-    request.deadline_ns = timeout_ns == 0 ? 0 : request.started_ns + timeout_ns;
-    request.group = posting.group.get();
     Posted posted;
-    try {
-        posted = post_ranges(*engine, write.id, pairs->list, pairs->nbytes, write.notify, request, true);
-    } catch (const std::exception&) { // refused: as above
-        return false;
-    }
-    if (posted.what != Posted::What::done && posted.what != Posted::What::posted) {
+    if (!posted_by(posting, request, timeout_ns, posted, [&] {
+            return post_ranges(*engine, write.id, pairs->list, pairs->nbytes, write.notify, request, true);
+        })) {
         return false;
     }
     operation = operation_of(context.ptr(), posting, engine, kind, write, posted, request, pairs->first.ptr());
@@ -244,42 +247,37 @@ bool read_keywords(PyObject* const* args, Py_ssize_t count, PyObject* keywords, 
     return plain;
 }
 
-const Posting* posting_of(PyObject* object) {
+// A call with that many arguments by place: `post` does what is plain, and the long way the rest.
+template <class Post>
+PyObject* call(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* keywords, Py_ssize_t places,
+               nb::object Posting::* long_way, Post&& post) {
     const Posting* const posting = reinterpret_cast<Writer*>(object)->posting;
     if (posting == nullptr) {
         PyErr_SetString(PyExc_RuntimeError, "this was not opened");
+        return nullptr;
     }
-    return posting;
+    PyObject* notify = nullptr;
+    PyObject* timeout = nullptr;
+    PyObject* operation = nullptr;
+    const bool plain = read_keywords(args, count, keywords, notify, timeout) && count == places;
+    if (plain && post(*posting, notify, timeout, operation)) {
+        return operation;
+    }
+    return go_long_way(object, posting->*long_way, args, count, keywords);
 }
 
 PyObject* write(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
-    const Posting* const posting = posting_of(object);
-    if (posting == nullptr) {
-        return nullptr;
-    }
-    PyObject* notify = nullptr;
-    PyObject* timeout = nullptr;
-    PyObject* operation = nullptr;
-    const bool plain = read_keywords(args, count, keywords, notify, timeout) && count == 2;
-    if (plain && post(object, *posting, args[0], args[1], notify, timeout, operation)) {
-        return operation;
-    }
-    return go_long_way(object, posting->long_way, args, count, keywords);
+    return call(object, args, count, keywords, 2, &Posting::long_way,
+                [&](const Posting& posting, PyObject* notify, PyObject* timeout, PyObject*& operation) {
+                    return post(object, posting, args[0], args[1], notify, timeout, operation);
+                });
 }
 
 PyObject* write_many(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
-    const Posting* const posting = posting_of(object);
-    if (posting == nullptr) {
-        return nullptr;
-    }
-    PyObject* notify = nullptr;
-    PyObject* timeout = nullptr;
-    PyObject* operation = nullptr;
-    const bool plain = read_keywords(args, count, keywords, notify, timeout) && count == 1;
-    if (plain && post_many(object, *posting, args[0], notify, timeout, operation)) {
-        return operation;
-    }
-    return go_long_way(object, posting->long_way_of_many, args, count, keywords);
+    return call(object, args, count, keywords, 1, &Posting::long_way_of_many,
+                [&](const Posting& posting, PyObject* notify, PyObject* timeout, PyObject*& operation) {
+                    return post_many(object, posting, args[0], notify, timeout, operation);
+                });
 }
 
 // begin_posting(engine, in_flight, finished, long_way, long_way_of_many, timeout_ns[, context, connection, queue,

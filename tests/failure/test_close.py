@@ -4,60 +4,24 @@ the second time."""
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import subprocess
-import sys
-import tempfile
 import threading
-import time
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 import zerohop as zh
-from support.buffers import Buffer
+from support.closing import NBYTES, TIMEOUT_S, Pending, Setting, connected, expect_closed, expect_prompt
 from support.loops import LOOPS, run
 from support.native import engine_of
 from support.options import Options
 from support.pattern import pattern
-from support.service import Service
-from support.sizes import MIB
-from support.world import PROVIDERS, Target
+from support.world import PROVIDERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from support.fixtures import OpenContext, StartPeer
-    from support.peer import Peer
-
-TIMEOUT_S = 0.5
-# On a machine that is busy with something else.
-GRACE_S = 1.5
-NBYTES = 2 * MIB
-
-Pending = list[zh.Operation[int]]
-
-
-class Setting(NamedTuple):
-    """A Context, its peer, and memory of either kind at the peer's."""
-
-    context: zh.Context
-    peer: Peer
-    ring: Target
-    mapped: Target
-    device: Target
-
-
-def _connected(open_context: OpenContext, start_peer: StartPeer, provider: str) -> Setting:
-    options = Options(providers=(provider,), timeout=60)
-    context, peer = open_context(options), start_peer(options)
-    targets = [Target(peer, kind, NBYTES) for kind in ("numpy", "alloc", "sim")]
-    for target in targets:
-        context.write(pattern(1, NBYTES), target.handle).result(10)
-    return Setting(context, peer, *targets)
 
 
 def _idle(_: Setting) -> Pending:
@@ -153,33 +117,14 @@ STATES: dict[str, Callable[[Setting], Pending]] = {
 }
 
 
-def _expect_prompt(close: Callable[[], object], limit: float = TIMEOUT_S) -> None:
-    started = time.monotonic()
-    close()
-    elapsed = time.monotonic() - started
-    assert elapsed < limit + GRACE_S, f"close took {elapsed:.1f} s"
-
-
-def _expect_closed(context: zh.Context, pending: Pending) -> None:
-    """What was in flight has ended, well or as one may expect, and a second close does nothing."""
-    for operation in pending:
-        assert operation.done()
-        error = operation.exception(0)
-        assert isinstance(error, zh.Closed | zh.PeerLost | zh.DeviceFailed | None), error
-    context.close(timeout=5)
-    context.close()
-    with pytest.raises(zh.Closed):
-        context.alloc(64)
-
-
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("provider", PROVIDERS)
 class TestInTime:
     def test_close(self, open_context: OpenContext, start_peer: StartPeer, provider: str, state: str) -> None:
-        setting = _connected(open_context, start_peer, provider)
+        setting = connected(open_context, start_peer, provider)
         pending = STATES[state](setting)
-        _expect_prompt(lambda: setting.context.close(timeout=TIMEOUT_S))
-        _expect_closed(setting.context, pending)
+        expect_prompt(lambda: setting.context.close(timeout=TIMEOUT_S))
+        expect_closed(setting.context, pending)
         if state in ("receiving", "peer stopped"):
             ended = [operation.exception() for operation in pending]
             if provider in ("verbs", "p2p"):  # a NIC, or a device, needs nobody at the other side
@@ -191,7 +136,7 @@ class TestInTime:
         self, open_context: OpenContext, start_peer: StartPeer, provider: str, state: str
     ) -> None:
         """Threads in result(), in notification() and in a post that waits for room all come back with Closed."""
-        setting = _connected(open_context, start_peer, provider)
+        setting = connected(open_context, start_peer, provider)
         connection = setting.context.connect(setting.peer.identity.url).result(10)
         ended: list[BaseException | None] = []
 
@@ -218,29 +163,29 @@ class TestInTime:
             )
             late.start()
             threads.append(late)
-        _expect_prompt(lambda: setting.context.close(timeout=TIMEOUT_S))
+        expect_prompt(lambda: setting.context.close(timeout=TIMEOUT_S))
         for thread in threads:
             thread.join(5)
             assert not thread.is_alive(), "a thread still waits for a closed Context"
         assert len(ended) == len(threads)
         for error in ended:
             assert isinstance(error, zh.Closed | zh.PeerLost), error
-        _expect_closed(setting.context, pending)
+        expect_closed(setting.context, pending)
 
     def test_without_any_time(
         self, open_context: OpenContext, start_peer: StartPeer, provider: str, state: str
     ) -> None:
         """close(timeout=0) returns as well; what it could not wait for goes in the background."""
-        setting = _connected(open_context, start_peer, provider)
+        setting = connected(open_context, start_peer, provider)
         STATES[state](setting)
-        _expect_prompt(lambda: setting.context.close(timeout=0), 0)
+        expect_prompt(lambda: setting.context.close(timeout=0), 0)
         setting.context.close()
 
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_with_waiting_coroutines(open_context: OpenContext, start_peer: StartPeer, provider: str, loop: str) -> None:
-    setting = _connected(open_context, start_peer, provider)
+    setting = connected(open_context, start_peer, provider)
     connection = setting.context.connect(setting.peer.identity.url).result(10)
 
     async def receive() -> int:
@@ -264,240 +209,3 @@ def test_with_waiting_coroutines(open_context: OpenContext, start_peer: StartPee
         assert isinstance(outcomes[2], zh.Closed) or outcomes[2] == -1
 
     run(loop, main())
-
-
-def test_while_a_stopped_peer_has_memory_mapped(open_context: OpenContext, start_peer: StartPeer) -> None:
-    """As importer and as exporter; also while a thread revokes."""
-    setting = _connected(open_context, start_peer, "shm")
-    owned = Buffer(setting.context, "alloc", NBYTES)
-    theirs = setting.peer.call(Service.new, "numpy", NBYTES, 0)
-    handle = owned.memory.share("rw")
-    setting.peer.call(Service.write, bytes(handle), theirs, 0, NBYTES)
-    setting.peer.stop()
-    failed: list[BaseException] = []
-
-    def revoke() -> None:
-        try:
-            owned.memory.revoke(handle, timeout=30)
-        except zh.ZerohopError as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=revoke)
-    thread.start()
-    _expect_prompt(lambda: setting.context.close(timeout=TIMEOUT_S))
-    thread.join(5)
-    assert not thread.is_alive(), "revoke() still waits in a closed Context"
-    _expect_closed(setting.context, [])
-    owned.close()
-    setting.peer.resume()
-
-
-@pytest.mark.parametrize("limit", ["descriptors", "files", "address space"])
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_under_a_limit(open_context: OpenContext, start_peer: StartPeer, provider: str, limit: str) -> None:
-    """In a process that has nothing left to open or to map."""
-    setting = _connected(open_context, start_peer, provider)
-    setting.peer.call(Service.connect, setting.context.url)
-    if limit == "descriptors":
-        setting.peer.call(Service.leave_descriptors, 0)
-    elif limit == "files":
-        setting.peer.call(Service.limit_file_bytes, 0)
-    else:
-        setting.peer.call(Service.limit_address_space, 8 * MIB)
-    assert setting.peer.call(Service.close, TIMEOUT_S) < TIMEOUT_S + GRACE_S
-    assert setting.peer.call(Service.close, TIMEOUT_S) < 0.2
-    setting.peer.call(Service.lift_limits)
-
-
-def test_while_it_connects(open_context: OpenContext) -> None:
-    """To one that takes connections and says nothing: Closed, also where the socket for it is just being made."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"zerohop://127.0.0.1:{server.getsockname()[1]}/{'0' * 32}"
-        for _ in range(10):
-            context = open_context(Options())
-            pending = context.connect(url)
-            context.close()
-            assert isinstance(pending.exception(10), zh.Closed)
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_both_sides_at_once(open_context: OpenContext, provider: str) -> None:
-    for _ in range(10):
-        options = Options(providers=(provider,))
-        first, second = open_context(options), open_context(options)
-        memory = second.alloc(NBYTES)
-        handle = memory.share("rw")
-        pending = [first.write(pattern(1, NBYTES), handle) for _ in range(4)]
-        threads = [threading.Thread(target=context.close, args=[TIMEOUT_S]) for context in (first, second)]
-        started = time.monotonic()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert time.monotonic() - started < TIMEOUT_S + GRACE_S
-        assert all(operation.done() for operation in pending)
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_from_several_threads(open_context: OpenContext, provider: str) -> None:
-    options = Options(providers=(provider,))
-    first, second = open_context(options), open_context(options)
-    first.connect(second.url).result(10)
-    threads = [threading.Thread(target=first.close, args=[TIMEOUT_S]) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(5)
-        assert not thread.is_alive()
-    _expect_closed(first, [])
-
-
-FORGETFUL = """
-import sys, zerohop as zh
-context = zh.Context()
-context.write(b"x" * 64, zh.RemoteBuffer.from_bytes(bytes.fromhex(sys.argv[1])), notify=1).result(10)
-del context
-sys.stdin.read()
-"""
-
-
-def test_a_context_that_nobody_closes(open_context: OpenContext) -> None:
-    """Dropped, it lives on until the interpreter exits; that ends it as close() would."""
-    owner = open_context(Options())
-    target = np.zeros(64, np.uint8)
-    memory = owner.register(target)
-    with tempfile.TemporaryDirectory(prefix="zh-forgetful-") as runtime:
-        child = subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", FORGETFUL, bytes(memory.share("w")).hex()],
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "XDG_RUNTIME_DIR": runtime},
-        )
-        try:
-            peer = owner.notification(10).result().peer
-            assert target.tobytes() == b"x" * 64
-            receive = peer.recv(np.zeros(8, np.uint8))
-            # It is there as long as its process is.
-            peer.notify(1).result(10)
-            assert list(Path(runtime).iterdir())
-            _, said = child.communicate(timeout=10)
-        finally:
-            child.kill()
-            child.communicate()
-        assert (child.returncode, said) == (0, b"")
-        with pytest.raises(zh.PeerLost):
-            receive.result(10)
-        assert not list(Path(runtime).iterdir())
-
-
-@pytest.mark.parametrize("call", ["read_bytes", "write_bytes"])
-def test_while_a_device_copies_for_the_caller(open_context: OpenContext, call: str) -> None:
-    context = open_context(Options())
-    memory = context.alloc(4096, device="sim:0")
-    memory.write_bytes(0, b"x" * 4096)
-    engine_of(context).sim_delay(0, 3600 * 10**9, 0)  # whoever waits for it ends at the limit of the test
-    calling = threading.Event()
-    ended: list[BaseException] = []
-
-    def copy() -> None:
-        calling.set()
-        try:
-            memory.read_bytes() if call == "read_bytes" else memory.write_bytes(0, b"y" * 4096)
-        except zh.ZerohopError as error:
-            ended.append(error)
-
-    thread = threading.Thread(target=copy)
-    thread.start()
-    calling.wait()
-    context.close()
-    thread.join()
-    assert [type(error) for error in ended] == [zh.Closed]
-
-
-def test_on_a_loop_that_was_closed_under_it(open_context: OpenContext) -> None:
-    """A coroutine that will never run again keeps nothing open."""
-    context = open_context(Options())
-
-    async def wait() -> None:
-        await context.notification()
-
-    loop = asyncio.new_event_loop()
-    waiting = loop.create_task(wait())
-    waiting._log_destroy_pending = False  # type: ignore[attr-defined]
-    loop.run_until_complete(asyncio.sleep(0.05))
-    loop.close()
-    context.close()
-    _expect_closed(context, [])
-    # It cannot be cancelled any more.
-    waiting.get_coro().close()
-
-
-def test_interrupted(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C while peers are told ends the rest too; while the rest is ended, the next close goes on with it."""
-    for interrupted in ("_say_goodbye", "_let_go"):
-        context = open_context(Options())
-        threads = threading.active_count()
-        wait = context._control.wait
-
-        def interrupt(work: Callable[..., object], *args: object, timeout: float, at: str = interrupted) -> bool:
-            if work.__name__ == at:
-                context._control.spawn(work, *args)  # type: ignore[arg-type]  # noqa: B023
-                raise KeyboardInterrupt
-            return wait(work, *args, timeout=timeout)  # type: ignore[arg-type]  # noqa: B023
-
-        monkeypatch.setattr(context._control, "wait", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            context.close()
-        monkeypatch.undo()
-        context.close()
-        assert threading.active_count() < threads
-        _expect_closed(context, [])
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
-def test_while_the_control_thread_is_held_up(
-    open_context: OpenContext, start_peer: StartPeer, provider: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """By a device that answers slowly, say: it lets go of everything once it comes to it."""
-    setting = _connected(open_context, start_peer, provider)
-    held, go_on = threading.Event(), threading.Event()
-
-    def hold_up() -> None:
-        held.set()
-        go_on.wait(10)
-
-    setting.context._control.call(hold_up)
-    held.wait(10)
-    pending = [setting.context.write(pattern(1, NBYTES), setting.ring.handle)]
-    setting.context.close(0.1)
-    go_on.set()
-    _expect_closed(setting.context, pending)
-    setting.context._control._thread.join(10)
-    assert not [record for record in caplog.records if record.levelname == "ERROR"]
-
-
-LEFT_WAITING = """
-import sys, threading, zerohop as zh
-context, other = zh.Context(), zh.Context()
-connection = context.connect(other.url).result(10)
-receive = lambda: connection.recv(bytearray(8))
-
-def until_closed(wait):
-    try:  # a thread that the interpreter kills while it writes to stderr aborts the process whatever it ran
-        wait().result()
-    except zh.ZerohopError:
-        pass
-
-for wait in (context.notification, receive, lambda: zh.wait_all([receive()])):
-    threading.Thread(target=until_closed, args=[wait], daemon=True).start()
-"""
-
-
-def test_daemon_threads_that_wait_at_the_end_of_the_interpreter() -> None:
-    """Killed in the middle of a native call they would abort the process."""
-    for _ in range(5):
-        ran = subprocess.run(
-            [sys.executable, "-c", LEFT_WAITING], capture_output=True, text=True, timeout=15, check=False
-        )
-        assert ran.returncode == 0, ran.stderr
-        assert not ran.stderr

@@ -10,38 +10,15 @@ import pytest
 
 import zerohop as zh
 from gpu.others import EXPANDABLE, Other
-from support.options import Options
+from gpu.tensors import blank_tensor, bytes_of, options, random_tensor
+from support.sizes import MIB
 
 if TYPE_CHECKING:
     from support.fixtures import OpenContext
 
 torch: Any = pytest.importorskip("torch")
-MIB = 1 << 20
 LIMIT_S = 10.0
 pytestmark = pytest.mark.timeout(60)
-
-
-def options(**changes: Any) -> Options:
-    return Options(sim_devices=0, **changes)
-
-
-def random_tensor(nbytes: int) -> Any:
-    tensor = torch.randint(0, 256, (nbytes,), dtype=torch.uint8, device="cuda:0")
-    torch.cuda.synchronize()
-    return tensor
-
-
-def blank_tensor(nbytes: int, value: int = 0) -> Any:
-    """Whose bytes are there: torch only queues what fills a tensor, and transfers that name no stream do not wait."""
-    tensor = torch.full((nbytes,), value, dtype=torch.uint8, device="cuda:0")
-    torch.cuda.synchronize()
-    return tensor
-
-
-def bytes_of(tensor: Any) -> bytes:
-    torch.cuda.synchronize()
-    data: bytes = tensor.cpu().numpy().tobytes()
-    return data
 
 
 @pytest.mark.parametrize("environment", [{}, EXPANDABLE], ids=["cudaMalloc", "expandable segments"])

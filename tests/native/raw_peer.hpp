@@ -183,4 +183,28 @@ struct Target {
     ShareId share;
 };
 
+// What the engine asked of its peer, as the peer sees it.
+struct Asked {
+    Posted posted;
+    FrameHeader header;
+};
+
+inline Asked ask(Target& target, Kind kind, const std::shared_ptr<Region>& local, uint64_t nbytes,
+                 int64_t notify = -1) {
+    Asked asked;
+    asked.posted = post(target.side, target.route(local, 1 << 30), request(kind, 0, 0, nbytes, notify));
+    REQUIRE(asked.posted.what == Posted::What::posted);
+    asked.header = target.peer.receive();
+    return asked;
+}
+
+inline FrameHeader reply(FrameKind kind, const Asked& asked, uint64_t offset, uint8_t flags) {
+    FrameHeader header;
+    header.kind = kind;
+    header.ticket = asked.header.ticket;
+    header.offset = offset;
+    header.flags = flags;
+    return header;
+}
+
 } // namespace zerohop::test

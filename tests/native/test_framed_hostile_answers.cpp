@@ -1,0 +1,166 @@
+// A peer that lies in its answers, or asks twice by one ticket: that ends the lane, and gives no memory back early.
+#include "raw_peer.hpp"
+
+using namespace zerohop;
+using namespace zerohop::test;
+
+namespace {
+
+const std::vector<std::string> kProviders{"shm", "tcp"};
+
+} // namespace
+
+TEST_CASE("hostile: answers with a status that no answer has") {
+    for (const std::string& provider : kProviders) {
+        for (const int status : {1, 11, 12, 200, 255}) {
+            for (const Kind kind : {Kind::write, Kind::read}) {
+                CAPTURE(provider);
+                CAPTURE(status);
+                Target target(provider);
+                const auto local = target.side.alloc(64);
+                Asked asked = ask(target, kind, local, 64);
+                FrameHeader header = reply(kind == Kind::read ? FrameKind::read_data : FrameKind::ack, asked, 0, kLast);
+                header.status = static_cast<uint8_t>(status);
+                header.reason = 200;
+                REQUIRE(target.peer.send(header));
+                const Outcome outcome = target.side.wait(asked.posted.op);
+                CHECK(outcome.status == Status::protocol);
+                CHECK(outcome.reason <= Reason::user);
+                CHECK(target.side.engine->operations().pending() == 0);
+            }
+        }
+    }
+}
+
+TEST_CASE("hostile: more answers than questions") {
+    for (const std::string& provider : kProviders) {
+        CAPTURE(provider);
+        Target target(provider);
+        const auto local = target.side.alloc(4096);
+        Asked asked = ask(target, Kind::write, local, 64);
+        REQUIRE(target.peer.send(reply(FrameKind::ack, asked, 0, kLast)));
+        CHECK(target.side.wait(asked.posted.op) == kOk);
+        target.peer.send(reply(FrameKind::ack, asked, 0, kLast));
+        CHECK(target.ends_with(kMalformed));
+    }
+    for (const std::string& provider : kProviders) {
+        CAPTURE(provider);
+        // Answered as a whole while the device still copies, and then once more.
+        Target target(provider);
+        target.side.sim->delay(0, 500 * kMillisecond, 0);
+        const auto local = target.side.alloc(4096, kSimDevice);
+        Asked asked = ask(target, Kind::read, local, 64);
+        REQUIRE(target.peer.send(reply(FrameKind::read_data, asked, 0, kLast), {}, Bytes(64, 1)));
+        target.peer.send(reply(FrameKind::ack, asked, 0, kLast));
+        CHECK(target.ends_with(kMalformed));
+        CHECK(target.side.wait(asked.posted.op).status == Status::protocol);
+        CHECK(eventually([&] { return local->pins() == 0; }));
+    }
+}
+
+TEST_CASE("hostile: data that was not asked for") {
+    for (const std::string& provider : kProviders) {
+        CAPTURE(provider);
+        const auto ends = [&](const std::function<void(Target&, Asked&)>& lie, Kind kind) {
+            Target target(provider);
+            const auto local = target.side.alloc(4096);
+            target.side.put(*local, Bytes(4096, 5));
+            Asked asked = ask(target, kind, local, 100);
+            lie(target, asked);
+            CHECK(target.ends_with(kMalformed));
+            CHECK(target.side.wait(asked.posted.op) == kMalformed);
+            CHECK(target.side.get(*local, 100, 3996) == Bytes(3996, 5));
+        };
+        const auto data = [](Target& target, Asked& asked, uint64_t offset, size_t nbytes) {
+            target.peer.send(reply(FrameKind::read_data, asked, offset, 0), {}, Bytes(nbytes, 0xAA));
+        };
+        ends([&](Target& t, Asked& a) { data(t, a, 0, 101); }, Kind::read);
+        ends([&](Target& t, Asked& a) { data(t, a, 100, 1); }, Kind::read);
+        ends([&](Target& t, Asked& a) { data(t, a, UINT64_MAX, 1); }, Kind::read);
+        ends([&](Target& t, Asked& a) { data(t, a, 0, 10); }, Kind::write);
+        ends([&](Target& t, Asked& a) { t.peer.send(reply(FrameKind::clear_to_send, a, 0, 0)); }, Kind::write);
+    }
+}
+
+TEST_CASE("hostile: an answer while the device still copies does not give the memory back") {
+    for (const std::string& provider : kProviders) {
+        CAPTURE(provider);
+        Target target(provider);
+        constexpr size_t kBytes = 256 * 1024;
+        const auto local = target.side.alloc(kBytes, kSimDevice);
+        target.side.put(*local, Bytes(kBytes, 5));
+        target.side.sim->delay(0, 0, 1); // a quarter of a second for all of it, and no time for the byte read below
+        Asked asked = ask(target, Kind::read, local, kBytes);
+        REQUIRE(target.peer.send(reply(FrameKind::read_data, asked, 0, 0), {}, Bytes(kBytes, 6)));
+        REQUIRE(target.peer.send(reply(FrameKind::ack, asked, 0, kLast)));
+        CHECK(target.side.wait(asked.posted.op) == kOk);
+        CHECK(target.side.get(*local, kBytes - 1, 1) == Bytes(1, 6)); // as the operation said: it was over
+    }
+}
+
+TEST_CASE("hostile: one ticket for two messages") {
+    for (const std::string& provider : kProviders) {
+        for (const int device : {kHostDevice, kSimDevice}) {
+            CAPTURE(provider);
+            CAPTURE(device);
+            Target target(provider);
+            const auto buffer = target.side.alloc(100'000, device);
+            FrameHeader send;
+            send.kind = FrameKind::send;
+            send.ticket = 3;
+            send.arg = 100'000;
+            Posted first = post(target.side, message(Kind::recv, buffer, 100'000));
+            REQUIRE(target.peer.send(send));
+            target.peer.receive(FrameKind::clear_to_send);
+            REQUIRE(target.peer.send(send));
+            // Half a frame of data, and then a second recv takes the same ticket.
+            FrameHeader data;
+            data.kind = FrameKind::send_data;
+            data.ticket = 3;
+            data.flags = kLast;
+            data.payload = 100'000;
+            REQUIRE(target.peer.send_bytes(&data, sizeof data));
+            const Bytes half(50'000, 0xAA);
+            REQUIRE(target.peer.send_bytes(half.data(), half.size()));
+            Posted second = post(target.side, message(Kind::recv, buffer, 100'000));
+            CHECK(target.ends_with(kMalformed));
+            target.peer.send_bytes(half.data(), half.size()); // into nothing
+            CHECK(target.side.wait(first.op).status == Status::protocol);
+            CHECK(target.side.wait(second.op).status == Status::protocol);
+            CHECK(eventually([&] { return buffer->pins() == 0; }));
+        }
+    }
+}
+
+TEST_CASE("hostile: one ticket for a write to two shares, or for a message and a write") {
+    for (const std::string& provider : kProviders) {
+        CAPTURE(provider);
+        Target target(provider, kSimDevice);
+        const auto other = target.side.alloc(4096, kSimDevice);
+        const ShareId share = target.side.engine->shares().add(other, 0, 4096, kReadWrite, kCapability);
+        REQUIRE(target.peer.send(target.header(FrameKind::write, 0, 128), {}, Bytes(64, 1)));
+        FrameHeader second = target.header(FrameKind::write, 0, 128, kLast);
+        second.share_index = share.index;
+        second.share_generation = share.generation;
+        target.peer.send(second, {}, Bytes(64, 2));
+        CHECK(target.ends_with(kMalformed));
+    }
+    for (const std::string& provider : kProviders) {
+        for (const int device : {kHostDevice, kSimDevice}) {
+            CAPTURE(provider);
+            CAPTURE(device);
+            Target target(provider, device);
+            const auto buffer = target.side.alloc(100'000, kSimDevice);
+            FrameHeader send;
+            send.kind = FrameKind::send;
+            send.ticket = 7;
+            send.arg = 100'000;
+            Posted recv = post(target.side, message(Kind::recv, buffer, 100'000));
+            REQUIRE(target.peer.send(send));
+            target.peer.receive(FrameKind::clear_to_send);
+            target.peer.send(target.header(FrameKind::write, 0, 64, kLast), {}, Bytes(64, 1));
+            CHECK(target.ends_with(kMalformed));
+            CHECK(target.side.wait(recv.op).status == Status::protocol);
+        }
+    }
+}
