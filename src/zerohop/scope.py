@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ._native import Group, NativeError, Reason, Status
 from .deferred import Deferred
-from .errors import ZerohopError, again, from_native
+from .errors import RegistrationFailed, ZerohopError, again, from_native
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -35,6 +35,8 @@ class Scope:
             self.number: int = context._engine.open_queue()
         except NativeError as error:
             context._check_open()
+            if error.args[1] == Reason.WINDOW_FULL.value:
+                raise RegistrationFailed(error.args[2], fix="close some Transports, or use another Context") from None
             raise from_native(*error.args) from None
         self._ended: ZerohopError | None = None
         # Of the peer, once there is one.

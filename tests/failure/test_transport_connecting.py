@@ -16,11 +16,13 @@ import pytest
 import zerohop as zh
 from support.leaks import SETTLE_S
 from support.loops import LOOPS, run
+from support.native import engine_of
 from support.options import Options
 from support.patience import PATIENCE_S
 from support.pattern import pattern
 from support.service import Service
 from support.world import PROVIDERS, Target
+from zerohop._native import NativeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -383,6 +385,20 @@ def test_ports_are_not_lost(open_context: OpenContext) -> None:
                 for _ in range(50):
                     stack.enter_context(zh.Transport(context=context))
     assert not context._owners
+
+
+def test_more_than_there_can_be(open_context: OpenContext) -> None:
+    context = open_context(Options(providers=("shm",)))
+    engine = engine_of(context)
+    numbers = []
+    with contextlib.suppress(NativeError):
+        while True:
+            numbers.append(engine.open_queue())
+    with pytest.raises(zh.RegistrationFailed, match="65535 queues of notifications are open. Fix: close some Tr"):
+        zh.Transport(context=context)
+    engine.close_queue(numbers[0])
+    with zh.Transport(context=context) as transport:
+        assert transport.bind()
 
 
 def test_from_many_threads(open_context: OpenContext) -> None:
