@@ -394,7 +394,7 @@ def test_more_than_there_can_be(open_context: OpenContext) -> None:
     with contextlib.suppress(NativeError):
         while True:
             numbers.append(engine.open_queue())
-    with pytest.raises(zh.RegistrationFailed, match="65535 queues of notifications are open. Fix: close some Tr"):
+    with pytest.raises(zh.RegistrationFailed, match=r"65535 queues .* close some Transports"):
         zh.Transport(context=context)
     engine.close_queue(numbers[0])
     with zh.Transport(context=context) as transport:
