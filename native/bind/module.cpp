@@ -1,7 +1,7 @@
 #include "bind/common.hpp"
 #include "bind/in_flight.hpp"
 #include "bind/slots.hpp"
-#include "bind/writer.hpp"
+#include "bind/transfers.hpp"
 
 NB_MODULE(_native, m) {
     m.doc() = "The data plane of zerohop: operations, lanes, shares and the engine that drives them.";
@@ -11,7 +11,7 @@ NB_MODULE(_native, m) {
     zerohop::bind::register_status(m);
     zerohop::bind::register_operation(m);
     zerohop::bind::register_in_flight(m);
-    zerohop::bind::register_writer(m);
+    zerohop::bind::register_transfers(m);
     zerohop::bind::register_layout(m);
     zerohop::bind::register_memory(m);
     zerohop::bind::register_peer_memory(m);

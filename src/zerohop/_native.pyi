@@ -183,12 +183,14 @@ class InFlight:
 
     nbytes: types.MemberDescriptorType = ...
 
-class Writer:
-    """The part of a Context that posts writes."""
+class Transfers:
+    """The part of who posts transfers that is native."""
 
     write: types.MethodDescriptorType = ...
 
     write_many: types.MethodDescriptorType = ...
+
+    read: types.MethodDescriptorType = ...
 
 def set_layout(range: object, remote: object) -> None:
     """

@@ -102,7 +102,9 @@ class Context(Lifecycle, Strided, StaysInProcess):
             }
         )
         super().__init__(settings)
-        self._begin_posting(self._engine, InFlight, Finished, transfer.write, many.write_many, self._timeout_ns)
+        self._begin_posting(
+            self._engine, InFlight, Finished, transfer.write, many.write_many, transfer.read, self._timeout_ns
+        )
 
     # Memory
 
@@ -276,7 +278,7 @@ class Context(Lifecycle, Strided, StaysInProcess):
             timeout: float | None = None,
             stream: Stream | None = None,
         ) -> Operation[int]:
-            """Native, as is its documentation (native/bind/writer.cpp); what it cannot do is transfer.write's."""
+            """Native, as is its documentation (native/bind/transfers.cpp); what it cannot do is transfer.write's."""
 
         def write_many(
             self,
@@ -287,21 +289,16 @@ class Context(Lifecycle, Strided, StaysInProcess):
         ) -> Operation[int]:
             """Native, as is its documentation; what it cannot do is many.write_many's."""
 
+        def read(
+            self, src: RemoteBuffer, into: Local, *, timeout: float | None = None, stream: Stream | None = None
+        ) -> Operation[int]:
+            """Native, as is its documentation; what it cannot do is transfer.read's."""
+
     def write_nowait(
         self, src: Local, dst: RemoteBuffer, *, notify: int | None = None, timeout: float | None = None
     ) -> Operation[int]:
         """Like ``write``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""
         return transfer.transfer(self, "write", src, dst, notify, timeout, nowait=True)
-
-    def read(
-        self, src: RemoteBuffer, into: Local, *, timeout: float | None = None, stream: Stream | None = None
-    ) -> Operation[int]:
-        """Read all of the remote ``src`` into ``into`` of the same length; value: bytes moved.
-
-        Done means that the bytes are in ``into``. Arguments and errors as for ``write``; read-only memory is a
-        ValueError.
-        """
-        return transfer.transfer(self, "read", into, src, None, timeout, stream=stream)
 
     def read_nowait(self, src: RemoteBuffer, into: Local, *, timeout: float | None = None) -> Operation[int]:
         """Like ``read``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""

@@ -32,7 +32,7 @@ NBYTES, NATIVE_VALUE, BYTES_DONE = range(3)
 class InFlight(NativeInFlight, Operation[T]):
     """One that the engine carries, and whose value is what it moves. What it comes to is known once it has ended.
 
-    Most are made by the native call that posts them (native/bind/writer.cpp).
+    Most are made by the native call that posts them (native/bind/transfers.cpp).
     """
 
     __slots__ = ("_cancelled", "_elapsed_ns", "_error", "_value")

@@ -10,7 +10,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from . import _native, address, closed
-from ._native import NativeError, Reason, Status, Writer
+from ._native import NativeError, Reason, Status, Transfers
 from .errors import (
     NO_MEMORY,
     OUT_OF_DESCRIPTORS,
@@ -52,18 +52,19 @@ _LEAVE_NS: Final = 200_000_000
 _contexts: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
 
 
-class Poster(Writer):
-    """Who has a native write(), and an end that `with` brings about."""
+class Poster(Transfers):
+    """Who has native write(), write_many() and read(), and an end that `with` brings about."""
 
-    if TYPE_CHECKING:  # native: what write() posts with, and from when on it posts nothing itself
+    if TYPE_CHECKING:  # native: what these post with, and from when on they post nothing themselves
 
         def _begin_posting(
             self,
             engine: _native.Engine | None,
             in_flight: type,
             finished: type,
-            long_way: object,
-            long_way_of_many: object,
+            write: object,
+            write_many: object,
+            read: object,
             timeout_ns: int,
             /,
             *of_an_owner: object,

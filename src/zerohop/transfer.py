@@ -57,8 +57,15 @@ def write(
     timeout: float | None = None,
     stream: Stream | None = None,
 ) -> Operation[int]:
-    """Context.write, where its native part (native/bind/writer.cpp) posted nothing."""
+    """Context.write, where its native part (native/bind/transfers.cpp) posted nothing."""
     return transfer(context, "write", src, dst, notify, timeout, stream=stream)
+
+
+def read(
+    context: Context, src: RemoteBuffer, into: Local, *, timeout: float | None = None, stream: Stream | None = None
+) -> Operation[int]:
+    """Context.read, where its native part posted nothing."""
+    return transfer(context, "read", into, src, None, timeout, stream=stream)
 
 
 def transfer(

@@ -16,7 +16,7 @@ from ._native import Reason, Status
 from .deferred import defer
 from .errors import Closed, PeerLost, ZerohopError, again
 from .in_flight import InFlight
-from .lifecycle import Owner
+from .lifecycle import Owner, Poster
 from .notification import NotificationWait
 from .operation import Finished, Operation
 from .scope import Scope
@@ -83,7 +83,7 @@ class Transport(Owner):
                 self.context.close()
             raise
         # Which say that there is no peer yet, until there is.
-        self._begin_posting(None, InFlight, Finished, _write, _write_many, self._timeout_ns)
+        self._begin_posting(None, InFlight, Finished, _write, _write_many, _read, self._timeout_ns)
         self._joining = joining.Joining(self)
         self.context._owners[self._joining.id] = self
 
@@ -177,7 +177,7 @@ class Transport(Owner):
             timeout: float | None = None,
             stream: Stream | None = None,
         ) -> Operation[int]:
-            """Write all of ``view`` into the begin of ``remote``; value: bytes moved. Native (native/bind/writer.cpp).
+            """Write all of ``view`` into the begin of ``remote``; value: bytes moved. Native (native/bind/).
 
             Done, arguments and errors as for ``Context.write``, but that ``remote`` may be longer, and ``notify`` goes
             to the peer's `wait_for_write`. A ``remote`` that is shorter is a ValueError, with nothing posted.
@@ -196,20 +196,22 @@ class Transport(Owner):
             ``notify`` comes after all of them, with the sum of their bytes. Errors as for `write`.
             """
 
-    def read(
-        self,
-        view: Local,
-        remote: RemoteBuffer,
-        *,
-        timeout: float | None = None,
-        stream: Stream | None = None,
-    ) -> Operation[int]:
-        """Fill all of ``view`` from the begin of ``remote``; value: bytes moved. Errors as for `write`.
+        def read(
+            self,
+            view: Local,
+            remote: RemoteBuffer,
+            *,
+            timeout: float | None = None,
+            stream: Stream | None = None,
+        ) -> Operation[int]:
+            """Fill all of ``view`` from the begin of ``remote``; value: bytes moved. Native. Errors as for `write`.
 
-        Raises:
-            ValueError: ``remote`` is shorter; ``view`` is read-only; the handle is not the peer's.
-        """
-        return self._transfer("read", view, remote, None, timeout, stream)
+            Raises:
+                ValueError: ``remote`` is shorter; ``view`` is read-only; the handle is not the peer's.
+            """
+
+    else:
+        read = Poster._read_into  # the other way round than a Context's
 
     def wait_for_write(self, timeout: float | None = None) -> Operation[Notification]:
         """The next write of the peer's with ``notify``, which may have come already; value: its Notification.
@@ -339,6 +341,7 @@ class Transport(Owner):
             Finished,
             _write,
             _write_many,
+            _read,
             self._timeout_ns,
             self.context,
             connection,
@@ -410,6 +413,18 @@ def _write(
 ) -> Operation[int]:
     """Transport.write, where its native part posted nothing."""
     return self._transfer("write", view, remote, notify, timeout, stream)
+
+
+def _read(
+    self: Transport,
+    view: Local,
+    remote: RemoteBuffer,
+    *,
+    timeout: float | None = None,
+    stream: Stream | None = None,
+) -> Operation[int]:
+    """Transport.read, where its native part posted nothing."""
+    return self._transfer("read", view, remote, None, timeout, stream)
 
 
 def _write_many(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from support.pattern import Bytes
-    from support.world import World
+    from support.world import Target, World
 
 NBYTES = 60_000
 
@@ -389,18 +389,80 @@ class TestWhatStaysInItsProcess:
             assert copy.copy(handle) == copy.deepcopy(handle) == pickle.loads(pickle.dumps(handle)) == handle
 
 
-def test_handles_and_memories_in_each_others_places(world: World) -> None:
-    target = world.target("numpy", 64)
-    mine = world.buffer("numpy", 64)
-    with pytest.raises(TypeError):
-        world.here.write(mine.memory, mine.memory)  # type: ignore[arg-type]
-    with pytest.raises(TypeError):
-        world.here.write(target.handle, target.handle)
-    with pytest.raises(TypeError):
-        world.here.read(mine.memory, target.handle)  # type: ignore[arg-type]
-    with pytest.raises(TypeError):
-        world.here.write(mine.memory, bytes(target.handle))  # type: ignore[arg-type]
-    target.expect_poison()
+@pytest.mark.parametrize("known", [False, True], ids=["first", "again"])
+class TestArguments:
+    """Where the way is still to be found, and where it is known."""
+
+    @pytest.fixture
+    def pair(self, world: World, known: bool) -> tuple[Target, zh.Memory]:
+        target, mine = world.target("alloc", 64), world.buffer("alloc", 64)
+        if known:
+            world.here.read(target.handle, mine.memory).result(10)
+        return target, mine.memory
+
+    def test_handles_and_memories_in_each_others_places(self, world: World, pair: tuple[Target, Any]) -> None:
+        target, memory = pair
+        handle: Any = target.handle
+        with pytest.raises(TypeError):
+            world.here.write(memory, memory)
+        with pytest.raises(TypeError):
+            world.here.write(handle, handle)
+        with pytest.raises(TypeError):
+            world.here.read(memory, handle)
+        with pytest.raises(TypeError):
+            world.here.write(memory, bytes(handle))  # type: ignore[arg-type]
+        target.expect_poison()
+
+    def test_too_few_too_many_and_unknown_ones(self, world: World, pair: tuple[Target, Any]) -> None:
+        target, memory = pair
+        write: Any = world.here.write
+        read: Any = world.here.read
+        calls: list[Callable[[], object]] = [
+            lambda: write(memory),
+            lambda: write(memory, target.handle, 1),
+            lambda: write(memory, target.handle, notice=1),
+            lambda: read(target.handle),
+            lambda: read(target.handle, memory, 1),
+            lambda: read(target.handle, memory, notify=1),
+            lambda: read(target.handle, memory, into=memory),
+        ]
+        for call in calls:
+            with pytest.raises(TypeError):
+                call()
+        target.expect_poison()
+
+    def test_by_name(self, world: World, pair: tuple[Target, zh.Memory]) -> None:
+        target, memory = pair
+        memory.write_bytes(0, pattern(1, 64).tobytes())
+        assert world.here.write(src=memory, dst=target.handle, timeout=10).result(10) == 64
+        memory.write_bytes(0, bytes(64))
+        assert world.here.read(src=target.handle, into=memory, timeout=10).result(10) == 64
+        assert memory.read_bytes() == pattern(1, 64).tobytes()
+
+    def test_unequal_lengths(self, world: World, pair: tuple[Target, zh.Memory]) -> None:
+        target, memory = pair
+        for here, there in ((64, 63), (63, 64), (0, 1)):
+            with pytest.raises(ValueError, match=f"{here} bytes here and {there} there"):
+                world.here.read(target.handle[:there], memory[:here])
+            with pytest.raises(ValueError, match=f"{here} bytes here and {there} there"):
+                world.here.write(memory[:here], target.handle[:there])
+        target.expect_poison()
+
+    def test_without_the_right(self, world: World, known: bool) -> None:
+        """The way that a write has found takes no read that the handle is not for, and the other way round."""
+        memory = world.buffer("alloc", 64).memory
+        memory.write_bytes(0, bytes(64))
+        for_writing, for_reading = world.target("alloc", 64, "w"), world.target("alloc", 64, "r")
+        if known:
+            assert world.here.write(memory, for_writing.handle).result(10) == 64
+            assert world.here.read(for_reading.handle, memory).result(10) == 64
+        memory.write_bytes(0, pattern(1, 64).tobytes())
+        with pytest.raises(zh.AccessDenied, match="rights"):
+            world.here.read(for_writing.handle, memory).result(10)
+        assert memory.read_bytes() == pattern(1, 64).tobytes()
+        with pytest.raises(zh.AccessDenied, match="rights"):
+            world.here.write(memory, for_reading.handle).result(10)
+        for_reading.expect_poison()
 
 
 def test_the_memory_of_another_context(world: World) -> None:

@@ -153,6 +153,18 @@ class TestReadOnly:
             assert view.__cuda_array_interface__["data"] == (view.address, True)
         memory.close()
 
+    def test_as_what_is_read_into_where_the_way_is_known(self, context: zh.Context, kind: Kind) -> None:
+        memory, source = _memory(context, kind), context.alloc(128)
+        source.write_bytes(0, pattern(1, 128).tobytes())
+        handle = source.share("r")
+        assert context.read(handle[:64], memory[:64]).result(10) == 64
+        for part in (memory.view(0, 64, readonly=True), memory.view(0, 128, readonly=True)[:64]):
+            with pytest.raises(ValueError, match="read-only"):
+                context.read(handle[64:], part)
+        assert memory.read_bytes(0, 64) == pattern(1, 128)[:64].tobytes()
+        memory.close()
+        source.close()
+
     def test_as_what_is_written(self, context: zh.Context, kind: Kind) -> None:
         memory, target = _memory(context, kind), context.alloc(64)
         memory.write_bytes(0, pattern(1, 64).tobytes())

@@ -1,4 +1,4 @@
-#include "bind/writer.hpp"
+#include "bind/transfers.hpp"
 
 #include "bind/in_flight.hpp"
 #include "bind/many.hpp"
@@ -22,8 +22,9 @@ struct Posting {
     std::shared_ptr<Engine> engine;
     nb::object in_flight; // the classes of what ends later, and of what ended in the call
     nb::object finished;
-    nb::object long_way; // functions of the same arguments: of write(), and of write_many()
-    nb::object long_way_of_many;
+    nb::object write; // what goes the long way, with the same arguments
+    nb::object write_many;
+    nb::object read;
     uint64_t timeout_ns = 0;
     // Of who is not a Context itself: whose, the only Connection that it may use, the peer's queue that is notified,
     // and what its operations end with.
@@ -33,11 +34,11 @@ struct Posting {
     std::shared_ptr<OperationGroup> group;
 };
 
-struct Writer {
+struct Transfers {
     PyObject_HEAD Posting* posting; // null: not open
 };
 
-// A write as far as it can be prepared with no look at anything but attributes.
+// A write or read as far as it can be prepared with no look at anything but attributes.
 struct Prepared {
     nb::object route;
     nb::object nbytes;
@@ -82,17 +83,21 @@ bool read_notify(PyObject* given, const Posting& posting, int64_t& notify) {
 }
 
 // Nothing, perhaps with Python's error set, where the way is not the plain one.
-std::optional<Prepared> prepare(PyObject* context, const Posting& posting, PyObject* source, PyObject* target,
+std::optional<Prepared> prepare(PyObject* context, const Posting& posting, Kind kind, PyObject* local, PyObject* remote,
                                 PyObject* notify) {
-    static PyObject *routes_name, *key_name, *context_name, *nbytes_name, *offset_name, *id_name, *connection_name;
+    static PyObject *routes_name, *key_name, *context_name, *nbytes_name, *offset_name, *id_name, *connection_name,
+        *readonly_name;
     Prepared made;
-    const nb::object routes = attribute(source, "_routes", routes_name);
-    const nb::object key = routes.is_valid() ? attribute(target, "_key", key_name) : nb::object();
+    const nb::object routes = attribute(local, "_routes", routes_name);
+    const nb::object key = routes.is_valid() ? attribute(remote, "_key", key_name) : nb::object();
     if (!key.is_valid() || !PyDict_CheckExact(routes.ptr())) {
         return std::nullopt;
     }
     made.route = nb::borrow(PyDict_GetItemWithError(routes.ptr(), key.ptr()));
-    if (!made.route.is_valid() || attribute(source, "_context", context_name).ptr() != context) {
+    if (!made.route.is_valid() || attribute(local, "_context", context_name).ptr() != context) {
+        return std::nullopt;
+    }
+    if (kind == Kind::read && attribute(local, "readonly", readonly_name).ptr() != Py_False) {
         return std::nullopt;
     }
     if (posting.connection.is_valid() &&
@@ -102,13 +107,13 @@ std::optional<Prepared> prepare(PyObject* context, const Posting& posting, PyObj
     if (!read_notify(notify, posting, made.notify)) {
         return std::nullopt;
     }
-    made.nbytes = attribute(source, "nbytes", nbytes_name);
+    made.nbytes = attribute(local, "nbytes", nbytes_name);
     made.length = number(made.nbytes);
     made.id = number(attribute(made.route.ptr(), "id", id_name));
-    made.local_offset = number(attribute(source, "_offset", offset_name));
-    made.remote_offset = number(attribute(target, "_offset", offset_name));
-    const uint64_t room = number(attribute(target, "nbytes", nbytes_name));
-    // Who has one peer writes to the begin of what that has.
+    made.local_offset = number(attribute(local, "_offset", offset_name));
+    made.remote_offset = number(attribute(remote, "_offset", offset_name));
+    const uint64_t room = number(attribute(remote, "nbytes", nbytes_name));
+    // Who has one peer uses the begin of what that has.
     const bool fits = posting.connection.is_valid() ? made.length <= room : made.length == room;
     return made.length != UINT64_MAX && room != UINT64_MAX && fits && PyErr_Occurred() == nullptr
                ? std::optional(std::move(made))
@@ -116,14 +121,14 @@ std::optional<Prepared> prepare(PyObject* context, const Posting& posting, PyObj
 }
 
 PyObject* operation_of(PyObject* context, const Posting& posting, const std::shared_ptr<Engine>& engine, PyObject* kind,
-                       const Prepared& write, Posted& posted, const Request& request, PyObject* source) {
+                       const Prepared& prepared, Posted& posted, const Request& request, PyObject* local) {
     if (posted.what == Posted::What::done) {
         const nb::object elapsed = nb::steal(PyLong_FromUnsignedLongLong(now_ns() - request.started_ns));
         if (!elapsed.is_valid()) {
             return nullptr;
         }
-        PyObject* const arguments[] = {context,      kind, write.route.ptr(), write.nbytes.ptr(), write.nbytes.ptr(),
-                                       elapsed.ptr()};
+        PyObject* const arguments[] = {
+            context, kind, prepared.route.ptr(), prepared.nbytes.ptr(), prepared.nbytes.ptr(), elapsed.ptr()};
         return PyObject_Vectorcall(posting.finished.ptr(), arguments, std::size(arguments), nullptr);
     }
     InFlight* const made = make_in_flight(reinterpret_cast<PyTypeObject*>(posting.in_flight.ptr()));
@@ -132,9 +137,9 @@ PyObject* operation_of(PyObject* context, const Posting& posting, const std::sha
     }
     made->context = Py_NewRef(context);
     made->kind = Py_NewRef(kind);
-    made->path = Py_NewRef(write.route.ptr());
-    made->nbytes = Py_NewRef(write.nbytes.ptr());
-    made->keep = Py_NewRef(source);
+    made->path = Py_NewRef(prepared.route.ptr());
+    made->nbytes = Py_NewRef(prepared.nbytes.ptr());
+    made->keep = Py_NewRef(local);
     made->held.engine = engine;
     made->held.op = std::move(posted.op);
     return reinterpret_cast<PyObject*>(made);
@@ -154,13 +159,15 @@ template <class Post> bool posted_by(const Posting& posting, Request& request, u
 }
 
 // False where nothing was posted: whoever asks once more, by the long way, is told why.
-bool post(PyObject* self, const Posting& posting, PyObject* source, PyObject* target, PyObject* notify,
+bool post(PyObject* self, const Posting& posting, Kind kind, PyObject* local, PyObject* remote, PyObject* notify,
           PyObject* timeout, PyObject*& operation) {
+    static PyObject* const write_name = PyUnicode_InternFromString("write");
+    static PyObject* const read_name = PyUnicode_InternFromString("read");
     // Held: another thread may stop all this while the interpreter is given up.
     const nb::object context = posting.context.is_valid() ? posting.context : nb::borrow(self);
-    const std::optional<Prepared> write = prepare(context.ptr(), posting, source, target, notify);
+    const std::optional<Prepared> prepared = prepare(context.ptr(), posting, kind, local, remote, notify);
     uint64_t timeout_ns = posting.timeout_ns;
-    if (!write || (timeout != nullptr && timeout != Py_None && !read_timeout(timeout, timeout_ns))) {
+    if (!prepared || (timeout != nullptr && timeout != Py_None && !read_timeout(timeout, timeout_ns))) {
         PyErr_Clear(); // of an attribute that is not there, most likely: the argument is no Memory
         return false;
     }
@@ -171,13 +178,13 @@ bool post(PyObject* self, const Posting& posting, PyObject* source, PyObject* ta
     Request request;
     Posted posted;
     if (!posted_by(posting, request, timeout_ns, posted, [&] {
-            return post_range(*engine, write->id, Kind::write, write->local_offset, write->remote_offset, write->length,
-                              write->notify, request, true);
+            return post_range(*engine, prepared->id, kind, prepared->local_offset, prepared->remote_offset,
+                              prepared->length, prepared->notify, request, true);
         })) {
         return false;
     }
-    static PyObject* const kind = PyUnicode_InternFromString("write");
-    operation = operation_of(context.ptr(), posting, engine, kind, *write, posted, request, source);
+    operation = operation_of(context.ptr(), posting, engine, kind == Kind::read ? read_name : write_name, *prepared,
+                             posted, request, local);
     return true;
 }
 
@@ -251,7 +258,7 @@ bool read_keywords(PyObject* const* args, Py_ssize_t count, PyObject* keywords, 
 template <class Post>
 PyObject* call(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* keywords, Py_ssize_t places,
                nb::object Posting::* long_way, Post&& post) {
-    const Posting* const posting = reinterpret_cast<Writer*>(object)->posting;
+    const Posting* const posting = reinterpret_cast<Transfers*>(object)->posting;
     if (posting == nullptr) {
         PyErr_SetString(PyExc_RuntimeError, "this was not opened");
         return nullptr;
@@ -267,25 +274,33 @@ PyObject* call(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObje
 }
 
 PyObject* write(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
-    return call(object, args, count, keywords, 2, &Posting::long_way,
+    return call(object, args, count, keywords, 2, &Posting::write,
                 [&](const Posting& posting, PyObject* notify, PyObject* timeout, PyObject*& operation) {
-                    return post(object, posting, args[0], args[1], notify, timeout, operation);
+                    return post(object, posting, Kind::write, args[0], args[1], notify, timeout, operation);
+                });
+}
+
+// Of a Context, which is told first where from, and of others, who are told first where to.
+template <int local> PyObject* read(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
+    return call(object, args, count, keywords, 2, &Posting::read,
+                [&](const Posting& posting, PyObject* notify, PyObject* timeout, PyObject*& operation) {
+                    return notify == nullptr &&
+                           post(object, posting, Kind::read, args[local], args[1 - local], nullptr, timeout, operation);
                 });
 }
 
 PyObject* write_many(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
-    return call(object, args, count, keywords, 1, &Posting::long_way_of_many,
+    return call(object, args, count, keywords, 1, &Posting::write_many,
                 [&](const Posting& posting, PyObject* notify, PyObject* timeout, PyObject*& operation) {
                     return post_many(object, posting, args[0], notify, timeout, operation);
                 });
 }
 
-// begin_posting(engine, in_flight, finished, long_way, long_way_of_many, timeout_ns[, context, connection, queue,
-// group])
+// begin_posting(engine, in_flight, finished, write, write_many, read, timeout_ns[, context, connection, queue, group])
 PyObject* begin_posting(PyObject* object, PyObject* const* args, Py_ssize_t count) {
-    auto* const self = reinterpret_cast<Writer*>(object);
-    if (count != 6 && count != 10) {
-        PyErr_SetString(PyExc_TypeError, "_begin_posting takes 6 arguments, or 10");
+    auto* const self = reinterpret_cast<Transfers*>(object);
+    if (count != 7 && count != 11) {
+        PyErr_SetString(PyExc_TypeError, "_begin_posting takes 7 arguments, or 11");
         return nullptr;
     }
     try {
@@ -295,14 +310,15 @@ PyObject* begin_posting(PyObject* object, PyObject* const* args, Py_ssize_t coun
         }
         made->in_flight = nb::borrow(args[1]);
         made->finished = nb::borrow(args[2]);
-        made->long_way = nb::borrow(args[3]);
-        made->long_way_of_many = nb::borrow(args[4]);
-        made->timeout_ns = nb::cast<uint64_t>(nb::handle(args[5]));
-        if (count == 10) {
-            made->context = nb::borrow(args[6]);
-            made->connection = nb::borrow(args[7]);
-            made->queue = nb::cast<uint16_t>(nb::handle(args[8]));
-            made->group = nb::cast<const PyGroup&>(nb::handle(args[9])).group;
+        made->write = nb::borrow(args[3]);
+        made->write_many = nb::borrow(args[4]);
+        made->read = nb::borrow(args[5]);
+        made->timeout_ns = nb::cast<uint64_t>(nb::handle(args[6]));
+        if (count == 11) {
+            made->context = nb::borrow(args[7]);
+            made->connection = nb::borrow(args[8]);
+            made->queue = nb::cast<uint16_t>(nb::handle(args[9]));
+            made->group = nb::cast<const PyGroup&>(nb::handle(args[10])).group;
         }
         if (self->posting == nullptr) {
             self->posting = made.release();
@@ -318,7 +334,7 @@ PyObject* begin_posting(PyObject* object, PyObject* const* args, Py_ssize_t coun
 }
 
 PyObject* stop_posting(PyObject* object, PyObject* /*unused*/) {
-    if (Posting* const posting = reinterpret_cast<Writer*>(object)->posting) {
+    if (Posting* const posting = reinterpret_cast<Transfers*>(object)->posting) {
         posting->engine.reset();
         posting->context.reset(); // who holds it may be what keeps this
         posting->connection.reset();
@@ -328,7 +344,7 @@ PyObject* stop_posting(PyObject* object, PyObject* /*unused*/) {
 
 void destroy(PyObject* object) {
     PyTypeObject* const type = Py_TYPE(object);
-    delete reinterpret_cast<Writer*>(object)->posting;
+    delete reinterpret_cast<Transfers*>(object)->posting;
     type->tp_free(object);
     Py_DECREF(type);
 }
@@ -381,31 +397,51 @@ Args:
 Raises:
     ValueError, TypeError, Closed: as for ``write``, with nothing posted.)";
 
+constexpr const char* kReadDoc =
+    R"(read($self, src, into, *, timeout=None, stream=None)
+--
+
+Read all of the remote ``src`` into ``into`` of the same length; value: bytes moved.
+
+Done means that the bytes are in ``into``. Arguments and errors as for ``write``; read-only memory is a ValueError.)";
+
+constexpr const char* kReadIntoDoc =
+    R"(_read_into($self, view, remote, *, timeout=None, stream=None)
+--
+
+Fill all of ``view`` from the begin of ``remote``; value: bytes moved.
+
+Done, arguments and errors as for ``write``.
+
+Raises:
+    ValueError: ``remote`` is shorter; ``view`` is read-only; the handle is not the peer's.)";
+
 } // namespace
 
-void register_writer(nb::module_& m) {
+void register_transfers(nb::module_& m) {
     static PyMethodDef methods[] = {
         {"write", method(&write), METH_FASTCALL | METH_KEYWORDS, kWriteDoc},
         {"write_many", method(&write_many), METH_FASTCALL | METH_KEYWORDS, kWriteManyDoc},
+        {"read", method(&read<1>), METH_FASTCALL | METH_KEYWORDS, kReadDoc},
+        {"_read_into", method(&read<0>), METH_FASTCALL | METH_KEYWORDS, kReadIntoDoc},
         {"_begin_posting", method(&begin_posting), METH_FASTCALL,
-         "_begin_posting($self, engine, in_flight, finished, long_way, long_way_of_many, timeout_ns, context, "
-         "connection, queue, group)"
-         "\n--\n\nFrom now on write() posts; without an engine it goes the long way. The last four are given by who is "
-         "not "
-         "a Context itself."},
+         "_begin_posting($self, engine, in_flight, finished, write, write_many, read, timeout_ns, context, "
+         "connection, queue, group)\n--\n\n"
+         "From now on this posts; what it cannot, and everything without an engine, the three functions do. The last "
+         "four are given by who is not a Context itself."},
         {"_stop_posting", &stop_posting, METH_NOARGS,
-         "_stop_posting($self)\n--\n\nFrom now on every write goes the long way. Lets go of the engine."},
+         "_stop_posting($self)\n--\n\nFrom now on everything goes the long way. Lets go of the engine."},
         {nullptr, nullptr, 0, nullptr},
     };
     static PyType_Slot slots[] = {
-        {Py_tp_doc, const_cast<char*>("The part of a Context that posts writes.")},
+        {Py_tp_doc, const_cast<char*>("The part of who posts transfers that is native.")},
         {Py_tp_dealloc, reinterpret_cast<void*>(&destroy)},
         {Py_tp_methods, methods},
         {0, nullptr},
     };
-    static PyType_Spec spec = {"zerohop._native.Writer", sizeof(Writer), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-                               slots};
-    m.attr("Writer") = nb::steal(PyType_FromSpec(&spec));
+    static PyType_Spec spec = {"zerohop._native.Transfers", sizeof(Transfers), 0,
+                               Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
+    m.attr("Transfers") = nb::steal(PyType_FromSpec(&spec));
 }
 
 } // namespace zerohop::bind

@@ -1,4 +1,4 @@
-// Context.write where all is prepared: one call from Python posts the write and makes its Operation.
+// Writes and reads where all is prepared: one call from Python posts and makes the Operation.
 //
 // In CPython's own API, as InFlight and for the same reason.
 #pragma once
@@ -7,6 +7,6 @@
 
 namespace zerohop::bind {
 
-void register_writer(nb::module_& m);
+void register_transfers(nb::module_& m);
 
 } // namespace zerohop::bind
