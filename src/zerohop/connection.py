@@ -284,12 +284,15 @@ class Connection(StaysInProcess):
 
     def _check_alive(self) -> None:
         """Raise how the peer was lost; the data plane knows it before the control thread does."""
-        if self._lost is not None:
-            raise again(self._lost)
+        lost = self._lost or self._closing
+        if lost is not None:
+            raise again(lost)
+        if self._native_id < 0:
+            return
         try:
             status, reason = self._context._engine.peer_status(self._native_id)
         except NativeError:
-            # The engine is closed, or has not been told of this peer.
+            # The engine is closed.
             return
         if status != Status.OK:
             raise lost_error(self, status, reason)

@@ -12,9 +12,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from . import joining, many, transfer
-from ._native import Reason, Status
+from ._native import NativeError, Reason, Status
 from .deferred import defer
-from .errors import Closed, PeerLost, ZerohopError, again
+from .errors import Closed, DeadlineExceeded, PeerLost, ZerohopError, again
 from .in_flight import InFlight
 from .lifecycle import Owner, Poster
 from .notification import NotificationWait
@@ -149,7 +149,8 @@ class Transport(Owner):
     def connected(self) -> bool:
         """Whether both sides know of each other, and neither is known to be gone."""
         self._notice()
-        return bool(self._joining.peer) and self._scope.ended is None and not self.context._forked
+        context = self.context
+        return bool(self._joining.peer) and self._scope.ended is None and not context._forked and not context._closed
 
     @property
     def peer(self) -> str:
@@ -232,6 +233,8 @@ class Transport(Owner):
         wait = NotificationWait(self.context, deadline, self._scope)
         if self._scope.ended is not None and wait.done():
             error = wait.exception()
+            if isinstance(error, DeadlineExceeded):  # there is nothing to take, and the queue is about to end
+                raise again(self._scope.ended)
             if error is not None:
                 raise error
         return wait
@@ -294,11 +297,13 @@ class Transport(Owner):
         Not for transfers: those it tells itself.
         """
         connection = self._scope.connection
-        if connection is not None and self._scope.ended is None and not self.context._forked:
-            try:
-                connection._check_alive()
-            except ZerohopError as error:
-                self._break_of(error)
+        if connection is None or self._scope.ended is not None or self.context._forked or self.context._closed:
+            return
+        try:
+            connection._check_alive()
+        except ZerohopError as error:
+            self._catch_up(connection)
+            self._break_of(error)
 
     def _check(self) -> None:
         self.context._check_process()
@@ -357,8 +362,7 @@ class Transport(Owner):
         """On the control thread: the peer has closed its end."""
         connection = self._scope.connection
         if connection is not None:
-            # What it has announced may be under way still, on a lane that is read when somebody looks.
-            self.context._engine.catch_up(connection._native_id)
+            self._catch_up(connection)
             error = PeerLost("the peer closed its Transport", peer=self.peer)
             self._break(error, Status.PEER_LOST, Reason.PEER_CLOSED)
 
@@ -369,14 +373,25 @@ class Transport(Owner):
             self._break_of(error)
 
     def _break_of(self, error: ZerohopError) -> None:
-        """The Connection is lost."""
+        """The Connection is lost, and all that had come over it is there."""
         closed = isinstance(error, Closed)
         status = Status.CLOSED if closed else Status.PEER_LOST
         self._break(again(error), status, Reason.OWNER_CLOSED if closed else Reason.PEER_CLOSED)
 
+    def _catch_up(self, connection: Connection) -> None:
+        """What the peer has announced may be under way still, on a lane that is read when somebody looks."""
+        # Of a Context that talks to itself, the end that hears.
+        end = connection._partner or connection
+        try:
+            self.context._engine.catch_up(end._native_id)
+        except NativeError:
+            # The Context is closed, and nothing can be taken any more.
+            pass
+
     def _break(self, error: ZerohopError, status: Status, reason: Reason) -> None:
-        self._stop_posting()
         self._scope.end(error, status, reason)
+        # After that: `_meet` looks whether this has ended once it has begun to post.
+        self._stop_posting()
 
     def _end(self, error: Closed, flush_s: float) -> None:
         """From this side; first waiting, so long at most, until what has ended is visible at the peer."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from support.fixtures import OpenContext, StartPeer
     from support.peer import Peer
+    from zerohop._native import Engine
 
 NBYTES = 4 * MIB
 DEADLINE_S = 0.1
@@ -121,12 +122,20 @@ def test_the_peer_is_killed(open_context: OpenContext, start_peer: StartPeer, fo
     pair.peer.stop()
     posted = _post_everything(pair)
     told = pair.context.connect(pair.peer.identity.url).result(PATIENCE_S).recv(bytearray(8))
+    over_nics = FORMS[form].provider == "verbs"  # a lane ends there before it is known that the peer has
     held = threading.Event()
-    if FORMS[form].provider not in ("verbs", "p2p"):  # where it is the control thread that finds out
+    if not over_nics:
         pair.context._control.call(held.wait)
     try:
         pair.peer.kill()
         assert isinstance(told.exception(PATIENCE_S), zh.PeerLost)
+        deadline = time.monotonic() + SETTLE_S
+        while over_nics and pair.link.here.connected():
+            assert time.monotonic() < deadline, "nobody told the Transport"
+            time.sleep(0.005)  # `connected` has no event
+        for transfer in (pair.link.here.write, pair.link.here.read):
+            with pytest.raises(zh.PeerLost):
+                transfer(np.zeros(8, np.uint8), pair.target.handle).result(PATIENCE_S)
         _expect_broken(pair, zh.PeerLost, "peer")
         errors = [operation.exception(PATIENCE_S) for operation in posted]
     finally:
@@ -434,6 +443,53 @@ def test_while_others_post(open_context: OpenContext, how: str) -> None:
         sys.setswitchinterval(interval)
 
 
+def _look_for_writes(here: zh.Transport, begin: threading.Barrier, said: list[BaseException]) -> None:
+    begin.wait(PATIENCE_S)
+    try:
+        while True:
+            here.wait_for_write(0)
+    except zh.ZerohopError as error:
+        said.append(error)
+
+
+def test_while_others_look_for_writes(open_context: OpenContext) -> None:
+    """Whoever is told by the call, and not by its Operation, is told of the end, never of a deadline."""
+    context = open_context(Options(providers=("shm",)))
+    for _ in range(30):
+        here, there = zh.Transport(context=context), zh.Transport(context=context)
+        here.connect(there.bind()).result(PATIENCE_S)
+        begin, said = threading.Barrier(4), list[BaseException]()
+        threads = [threading.Thread(target=_look_for_writes, args=(here, begin, said), daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        begin.wait(PATIENCE_S)
+        here.abort()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert [type(error) for error in said] == [zh.Closed] * 3
+        there.close()
+
+
+@pytest.mark.parametrize("what", ["Connection", "Context"])
+def test_while_the_goodbye_is_said(open_context: OpenContext, start_peer: StartPeer, what: str) -> None:
+    """Who looks meanwhile is told the same as afterwards."""
+    text = f"this {what} (was|is) closed"
+    for _ in range(4):  # the moment in which something else was said is a short one
+        pair = _pair(open_context, start_peer, "shm-ring")
+        here = pair.link.here
+        closed = pair.context if what == "Context" else pair.context.connect(pair.peer.identity.url).result(PATIENCE_S)
+        closing = threading.Thread(target=closed.close, daemon=True)
+        closing.start()
+        while here.connected():
+            pass
+        for wait_s in (0, PATIENCE_S):
+            closing.join(wait_s)
+            with pytest.raises(zh.Closed, match=text):
+                here.bind()
+            with pytest.raises(zh.Closed, match=text):
+                here.register(bytearray(8))
+
+
 def test_untaken_notifications_of_one_that_ended(open_context: OpenContext, start_peer: StartPeer) -> None:
     """Hold up nobody: who wrote them gets the room back, although the other end is not closed and takes none."""
     options = Options(providers=("shm",))
@@ -453,6 +509,36 @@ def test_untaken_notifications_of_one_that_ended(open_context: OpenContext, star
     other.expect_arrival(2, 8)
     lazy.expect_arrival(1, 8)
     other.close()
+
+
+class Recording:
+    """An engine that says in which order it was called."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls.append(name)
+        return getattr(self.engine, name)
+
+
+def test_what_the_peer_announced_is_taken_in_before_the_end(open_context: OpenContext, start_peer: StartPeer) -> None:
+    """The data plane knows that the peer is dead before it has read all that came from there. That this is lost where
+    somebody asks in that moment happens once in thousands of times; so this looks at the order alone."""
+    pair = _pair(open_context, start_peer, "shm-ring")
+    told = pair.context.connect(pair.peer.identity.url).result(PATIENCE_S).recv(bytearray(8))
+    held = threading.Event()
+    pair.context._control.call(held.wait)
+    try:
+        pair.peer.kill()
+        assert isinstance(told.exception(PATIENCE_S), zh.PeerLost)
+        recording: Any = Recording(pair.context._engine)
+        pair.context._engine = recording
+        assert not pair.link.here.connected()
+        assert recording.calls.index("catch_up") < recording.calls.index("end_queue")
+    finally:
+        held.set()
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
