@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from . import paths
 from ._native import NativeError, Reason, Status
+from .closes import ClosesItself
 from .deferred import all_ended, defer, defer_post, deferred_to, lane_was_reset
 from .errors import LANE_RESET, Closed, ZerohopError, again, from_native
 from .in_flight import BYTES_DONE, NBYTES
@@ -19,9 +20,6 @@ from .timeouts import seconds_of
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
-    from types import TracebackType
-
-    from typing_extensions import Self
 
     from ._native import Endpoint, Op
     from .context import Context
@@ -45,7 +43,7 @@ class LanePath(NamedTuple):
     explanation: Explanation
 
 
-class Connection(StaysInProcess):
+class Connection(ClosesItself, StaysInProcess):
     """To one peer Context; made by ``Context.connect``, by the first use of a RemoteBuffer, or by the peer.
 
     There is one per peer and Context, whoever asked for it first. When the peer dies, every operation to it ends with
@@ -129,14 +127,13 @@ class Connection(StaysInProcess):
     @property
     def alive(self) -> bool:
         """Whether operations can be posted: neither closed here nor known to be lost."""
-        if self._context._forked or self._lost is not None or not self._ready:
+        if self._context._forked or not self._ready:
             return False
         try:
-            # A lane may be down while the peer is well.
-            return self._context._engine.peer_status(self._native_id)[0] == Status.OK
-        except NativeError:
-            # The engine is closed.
+            self._check_alive()
+        except ZerohopError:
             return False
+        return True
 
     @property
     def provider(self) -> str:
@@ -261,14 +258,6 @@ class Connection(StaysInProcess):
                 self._close, "the peer closed the Connection", error, Status.CLOSED, Reason.LANE_CLOSED, timeout=seconds
             )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         state = "alive" if self.alive else "lost"
         return f"<Connection to {self.name or self.peer[:12]} over {self._provider or 'nothing yet'}, {state}>"
@@ -290,10 +279,10 @@ class Connection(StaysInProcess):
         if self._native_id < 0:
             return
         try:
+            # A lane may be down while the peer is well.
             status, reason = self._context._engine.peer_status(self._native_id)
         except NativeError:
-            # The engine is closed.
-            return
+            raise self._context._closed_error() from None
         if status != Status.OK:
             raise lost_error(self, status, reason)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from . import _native, address, closed
 from ._native import NativeError, Reason, Status, Transfers
+from .closes import ClosesItself
 from .errors import (
     NO_MEMORY,
     OUT_OF_DESCRIPTORS,
@@ -52,7 +53,7 @@ _LEAVE_NS: Final = 200_000_000
 _contexts: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
 
 
-class Poster(Transfers):
+class Poster(ClosesItself, Transfers):
     """Who has native write(), write_many() and read(), and an end that `with` brings about."""
 
     if TYPE_CHECKING:  # native: what these post with, and from when on they post nothing themselves
@@ -70,18 +71,6 @@ class Poster(Transfers):
             *of_an_owner: object,
         ) -> None: ...
         def _stop_posting(self) -> None: ...
-
-    def close(self, timeout: float = 5.0) -> None:
-        """In ``timeout`` seconds at most."""
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from . import arrays
 from ._native import NativeError
+from .closes import ClosesItself
 from .errors import Closed, from_native
 from .inputs import HOST
 from .remote_buffer import RemoteBuffer, byte_range
@@ -18,10 +19,9 @@ from .timeouts import seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
     import numpy as np
-    from typing_extensions import CapsuleType, Self
+    from typing_extensions import CapsuleType
 
     from .context import Context
     from .registration import Registration
@@ -320,7 +320,7 @@ class View(_Range):
         return self.memory._rights & (RIGHTS["r"] if self._readonly else RIGHTS["rw"])
 
 
-class Memory(_Range):
+class Memory(ClosesItself, _Range):
     """A registered range, made by ``Context.register`` or ``Context.alloc``.
 
     Keeps the tensor or buffer that it came from alive until it is closed, which revokes its handles; or until it is
@@ -447,14 +447,6 @@ class Memory(_Range):
         self._context._check_open()
         if self._closed:
             raise Closed("this Memory was closed", fix="register the memory again")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         # __init__ may not have come far. Like close(), but it waits for nobody.

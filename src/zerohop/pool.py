@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ._native import NativeError, Status
+from .closes import ClosesItself
 from .errors import Closed, RegistrationFailed, from_native
 from .free_ranges import FreeRanges
 from .inputs import HOST
@@ -16,10 +17,6 @@ from .stays import StaysInProcess
 from .timeouts import seconds_of
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
-    from typing_extensions import Self
-
     from ._native import Engine
     from .context import Context
     from .keeping import Keeping
@@ -33,7 +30,7 @@ _LONGEST_PAUSE_S: Final = 0.01
 _NS: Final = 1e9
 
 
-class Pool(StaysInProcess):
+class Pool(ClosesItself, StaysInProcess):
     """Memory of one device, registered once and handed out in parts; made by ``Context.pool``.
 
     ``alloc`` asks neither the driver nor a NIC for anything while there is room, and what it gives is a Memory like any
@@ -252,14 +249,6 @@ class Pool(StaysInProcess):
         self._context._check_open()
         if self._closed:
             raise Closed("this Pool was closed", fix="make another with ctx.pool()")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         closed = ", closed" if self._closed or self._context._closed else ""

@@ -403,6 +403,7 @@ class TestArguments:
     def test_handles_and_memories_in_each_others_places(self, world: World, pair: tuple[Target, Any]) -> None:
         target, memory = pair
         handle: Any = target.handle
+        no_handle: Any = bytes(handle)
         with pytest.raises(TypeError):
             world.here.write(memory, memory)
         with pytest.raises(TypeError):
@@ -410,7 +411,7 @@ class TestArguments:
         with pytest.raises(TypeError):
             world.here.read(memory, handle)
         with pytest.raises(TypeError):
-            world.here.write(memory, bytes(handle))  # type: ignore[arg-type]
+            world.here.write(memory, no_handle)
         target.expect_poison()
 
     def test_too_few_too_many_and_unknown_ones(self, world: World, pair: tuple[Target, Any]) -> None:

@@ -11,8 +11,9 @@ import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -28,8 +29,6 @@ from support.sizes import MIB
 from support.world import PROVIDERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from support.fixtures import OpenContext, StartPeer
 
 
@@ -190,13 +189,22 @@ def test_on_a_loop_that_was_closed_under_it(open_context: OpenContext) -> None:
 
     loop = asyncio.new_event_loop()
     waiting = loop.create_task(wait())
-    waiting._log_destroy_pending = False  # type: ignore[attr-defined]
+    vars_of: Any = waiting
+    vars_of._log_destroy_pending = False  # asyncio would report it as an error, which it is not here
     loop.run_until_complete(asyncio.sleep(0.05))
     loop.close()
     context.close()
     expect_closed(context, [])
     # It cannot be cancelled any more.
     waiting.get_coro().close()
+
+
+def _interrupt(at: str, spawn: Any, wait: Any, work: Any, *args: object, timeout: float) -> object:
+    """What the control thread is asked for goes on there; who waits for `at` does not."""
+    if work.__name__ == at:
+        spawn(work, *args)
+        raise KeyboardInterrupt
+    return wait(work, *args, timeout=timeout)
 
 
 def test_interrupted(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,13 +214,7 @@ def test_interrupted(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch)
         threads = threading.active_count()
         wait = context._control.wait
 
-        def interrupt(work: Callable[..., object], *args: object, timeout: float, at: str = interrupted) -> bool:
-            if work.__name__ == at:
-                context._control.spawn(work, *args)  # type: ignore[arg-type]  # noqa: B023
-                raise KeyboardInterrupt
-            return wait(work, *args, timeout=timeout)  # type: ignore[arg-type]  # noqa: B023
-
-        monkeypatch.setattr(context._control, "wait", interrupt)
+        monkeypatch.setattr(context._control, "wait", partial(_interrupt, interrupted, context._control.spawn, wait))
         with pytest.raises(KeyboardInterrupt):
             context.close()
         monkeypatch.undo()

@@ -7,6 +7,7 @@ import math
 import sys
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,8 @@ from support.transports import Link, every_call
 from support.world import PROVIDERS, Target
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from support.fixtures import OpenContext, StartPeer
     from zerohop._native import Engine
 
@@ -82,11 +85,11 @@ def test_async_with(loop: str) -> None:
 
 
 @pytest.mark.parametrize("timeout", [-1, math.nan, "soon", None])
-def test_a_timeout_that_is_none(open_context: OpenContext, timeout: object) -> None:
+def test_a_timeout_that_is_none(open_context: OpenContext, timeout: Any) -> None:
     """The Transport stays open."""
     with zh.Transport(context=open_context(Options())) as transport:
         with pytest.raises((ValueError, TypeError)):
-            transport.close(timeout)  # type: ignore[arg-type]
+            transport.close(timeout)
         transport.bind()
 
 
@@ -232,6 +235,10 @@ def test_what_the_peer_announced_is_taken_in_before_the_end(open_context: OpenCo
         held.set()
 
 
+def _said_of(call: Callable[[], object]) -> str:
+    return repr(attempt(call))
+
+
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_in_a_child(open_context: OpenContext, start_peer: StartPeer, provider: str) -> None:
     """After fork every call there says so, ending it there ends nothing here."""
@@ -239,7 +246,7 @@ def test_in_a_child(open_context: OpenContext, start_peer: StartPeer, provider: 
     context, peer = open_context(options), start_peer(options)
     link, target = Link(context, peer), Target(peer, "numpy", 64)
     for call in every_call(link.here, link.url, target.handle):
-        said = in_child(lambda call=call: repr(attempt(call)))  # type: ignore[misc]
+        said = in_child(partial(_said_of, call))
         assert "fork" in said, said
         assert "Closed" in said, said
 

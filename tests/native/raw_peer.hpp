@@ -183,6 +183,9 @@ struct Target {
     ShareId share;
 };
 
+inline constexpr Outcome kBounds{Status::access_denied, Reason::bounds};
+inline const std::vector<std::string> kProviders{"shm", "tcp"}; // whose frames are the same
+
 // What the engine asked of its peer, as the peer sees it.
 struct Asked {
     Posted posted;

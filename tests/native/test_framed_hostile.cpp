@@ -7,13 +7,6 @@
 using namespace zerohop;
 using namespace zerohop::test;
 
-namespace {
-
-constexpr Outcome kBounds{Status::access_denied, Reason::bounds};
-const std::vector<std::string> kProviders{"shm", "tcp"};
-
-} // namespace
-
 TEST_CASE("hostile: frames that nobody sends end the lane") {
     struct Case {
         const char* what;

@@ -4,12 +4,6 @@
 using namespace zerohop;
 using namespace zerohop::test;
 
-namespace {
-
-const std::vector<std::string> kProviders{"shm", "tcp"};
-
-} // namespace
-
 TEST_CASE("hostile: answers with a status that no answer has") {
     for (const std::string& provider : kProviders) {
         for (const int status : {1, 11, 12, 200, 255}) {

@@ -4,13 +4,6 @@
 using namespace zerohop;
 using namespace zerohop::test;
 
-namespace {
-
-constexpr Outcome kBounds{Status::access_denied, Reason::bounds};
-const std::vector<std::string> kProviders{"shm", "tcp"};
-
-} // namespace
-
 TEST_CASE("hostile: ranges outside of the share are answered, and nothing is touched") {
     constexpr uint64_t kBytes = 1 << 20;
     using Table = std::vector<uint64_t>; // offsets, then lengths

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from zerohop.closes import ClosesItself
 from zerohop.errors import Closed
 from zerohop.stays import StaysInProcess
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from typing_extensions import Self
 
 # For a forked child to find them; holds nothing alive.
 _roots: weakref.WeakSet[Resource] = weakref.WeakSet()
 
 
-class Resource(StaysInProcess):
+class Resource(ClosesItself, StaysInProcess):
     """Something that must be closed; a context manager that does."""
 
     __slots__ = ("__weakref__", "_children", "_closed", "_forked")
@@ -63,14 +59,6 @@ class Resource(StaysInProcess):
             if self._forked:
                 raise Closed(f"this {self._kind} was created before fork()", fix="create a new one in the child")
             raise Closed(f"this {self._kind} is closed")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         # __init__ may not have come far.
