@@ -15,6 +15,7 @@ import pytest
 
 import zerohop as zh
 from support.forking import in_child
+from support.forms import WAITING
 from support.leaks import SETTLE_S
 from support.loops import LOOPS, run
 from support.options import Options
@@ -165,11 +166,12 @@ def test_while_others_look_for_writes(open_context: OpenContext) -> None:
 
 
 @pytest.mark.parametrize("what", ["Connection", "Context"])
-def test_while_the_goodbye_is_said(open_context: OpenContext, start_peer: StartPeer, what: str) -> None:
+@pytest.mark.parametrize("form", WAITING)
+def test_while_the_goodbye_is_said(open_context: OpenContext, start_peer: StartPeer, form: str, what: str) -> None:
     """Who looks meanwhile is told the same as afterwards."""
     text = f"this {what} (was|is) closed"
     for _ in range(4):  # the moment in which something else was said is a short one
-        pair = joined_pair(open_context, start_peer, "shm-ring")
+        pair = joined_pair(open_context, start_peer, form)
         here = pair.link.here
         closed = pair.context if what == "Context" else pair.context.connect(pair.peer.identity.url).result(PATIENCE_S)
         closing = threading.Thread(target=closed.close, daemon=True)
@@ -217,10 +219,13 @@ class Recording:
         return getattr(self.engine, name)
 
 
-def test_what_the_peer_announced_is_taken_in_before_the_end(open_context: OpenContext, start_peer: StartPeer) -> None:
+@pytest.mark.parametrize("form", WAITING)
+def test_what_the_peer_announced_is_taken_in_before_the_end(
+    open_context: OpenContext, start_peer: StartPeer, form: str
+) -> None:
     """The data plane knows that the peer is dead before it has read all that came from there. That this is lost where
     somebody asks in that moment happens once in thousands of times; so this looks at the order alone."""
-    pair = joined_pair(open_context, start_peer, "shm-ring")
+    pair = joined_pair(open_context, start_peer, form)
     told = pair.context.connect(pair.peer.identity.url).result(PATIENCE_S).recv(bytearray(8))
     held = threading.Event()
     pair.context._control.call(held.wait)
