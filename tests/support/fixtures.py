@@ -17,6 +17,7 @@ from support.leaks import SESSION, expect_given_back, holdings
 from support.loops import LOOPS
 from support.nursery import NURSERY
 from support.options import Options
+from support.patience import SCALE, patience
 from support.peer import Peer, finish_all
 from support.service import Service
 from support.software_gpus import IN_SOFTWARE
@@ -30,13 +31,20 @@ StartPeer = Callable[[Options], Peer]
 _passed = pytest.StashKey[bool]()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs a GPU says so where there is none. On real GPUs a path that is staged warns, which is not wrong."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip tests of GPUs, with the reason, where there is no GPU, and multiply the limit of every test by the setting.
+
+    On real GPUs a path that is staged warns, which is not wrong.
+    """
     for item in items:
         if item.get_closest_marker("cuda") is not None:
             item.add_marker(pytest.mark.filterwarnings("ignore::zerohop.StagedPathWarning"))
             if not GPUS:
                 item.add_marker(pytest.mark.skip(reason="this machine has no NVIDIA GPU (no /dev/nvidia0)"))
+        if SCALE != 1:
+            own = item.get_closest_marker("timeout")
+            limit = own.args[0] if own is not None else float(config.getoption("timeout") or config.getini("timeout"))
+            item.add_marker(pytest.mark.timeout(patience(limit)), append=False)
 
 
 @pytest.hookimpl(wrapper=True)

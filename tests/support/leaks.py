@@ -10,13 +10,15 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from support.patience import patience
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 # Environment variable that holds a folder of this test session's own.
 SESSION = "TESTS_SESSION_DIRECTORY"
 # Closing is bounded, not immediate: a peer unmaps when it is asked to, and a thread needs a moment to end.
-SETTLE_S = 5.0
+SETTLE_S = patience(5.0)
 
 
 class Holdings(NamedTuple):
