@@ -17,7 +17,7 @@ from support.leaks import SESSION, expect_given_back, holdings
 from support.loops import LOOPS
 from support.nursery import NURSERY
 from support.options import Options
-from support.patience import SCALE, patience
+from support.patience import SETTING
 from support.peer import Peer, finish_all
 from support.service import Service
 from support.software_gpus import IN_SOFTWARE
@@ -41,10 +41,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.filterwarnings("ignore::zerohop.StagedPathWarning"))
             if not GPUS:
                 item.add_marker(pytest.mark.skip(reason="this machine has no NVIDIA GPU (no /dev/nvidia0)"))
-        if SCALE != 1:
+        if SETTING != 1:
             own = item.get_closest_marker("timeout")
             limit = own.args[0] if own is not None else float(config.getoption("timeout") or config.getini("timeout"))
-            item.add_marker(pytest.mark.timeout(patience(limit)), append=False)
+            item.add_marker(pytest.mark.timeout(limit * SETTING), append=False)
 
 
 @pytest.hookimpl(wrapper=True)
