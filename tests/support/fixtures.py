@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 import tempfile
@@ -12,12 +13,10 @@ from multiprocessing import resource_tracker
 import pytest
 
 import zerohop as zh
-from support.buffers import GPUS
 from support.leaks import SESSION, expect_given_back, holdings
 from support.loops import LOOPS
 from support.nursery import NURSERY
 from support.options import Options
-from support.patience import SETTING
 from support.peer import Peer, finish_all
 from support.service import Service
 from support.software_gpus import IN_SOFTWARE
@@ -29,22 +28,6 @@ StartPeer = Callable[[Options], Peer]
 
 # Whether the test itself did not fail; a failed one's traceback keeps its objects alive, so its leaks say nothing.
 _passed = pytest.StashKey[bool]()
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip tests of GPUs, with the reason, where there is no GPU, and multiply the limit of every test by the setting.
-
-    On real GPUs a path that is staged warns, which is not wrong.
-    """
-    for item in items:
-        if item.get_closest_marker("cuda") is not None:
-            item.add_marker(pytest.mark.filterwarnings("ignore::zerohop.StagedPathWarning"))
-            if not GPUS:
-                item.add_marker(pytest.mark.skip(reason="this machine has no NVIDIA GPU (no /dev/nvidia0)"))
-        if SETTING != 1:
-            own = item.get_closest_marker("timeout")
-            limit = own.args[0] if own is not None else float(config.getoption("timeout") or config.getini("timeout"))
-            item.add_marker(pytest.mark.timeout(limit * SETTING), append=False)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -69,6 +52,9 @@ def runtime_directory() -> Iterator[None]:
         loop = make_loop()
         loop.run_until_complete(asyncio.sleep(0))
         loop.close()
+    # What is there by now stays: a collection that looks at all of torch takes a tenth of a second.
+    gc.collect()
+    gc.freeze()
     yield
     NURSERY.stop()
     if before is None:

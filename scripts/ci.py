@@ -1,0 +1,140 @@
+"""Run everything that must hold before a change goes in, from a clean checkout, with the targets that the README names.
+
+Usage: ci.py [STEP…]. Needs apt and PyPI. Every step runs even when an earlier one failed. At the end stand a table of
+what each step took, the tests that passed only when run again (FLAKY), and a line that counts the steps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+OUT = ROOT / "build" / "ci"
+FLAKY = OUT / "flaky"
+# A limit is there for a step that hangs. It is some three times what the step takes on two quiet processors.
+_KILL_AFTER_S = 30
+# Each run takes the slice of the slow tests that follows the one of half an hour ago.
+SLICES = 16
+SLICE = f"{int(time.time()) // 1800 % SLICES + 1}/{SLICES}"
+
+
+class Step(NamedTuple):
+    """A command with its limit in seconds. One that runs beside the others gets only time that nothing else wants."""
+
+    name: str
+    limit: int
+    command: str
+    beside: bool = False
+
+
+STEPS = (
+    Step("build", 900, "make build"),
+    Step("extras", 1200, "scripts/ci_extras.sh"),
+    Step("lint", 3600, "make lint", beside=True),
+    Step("test", 1800, "make test"),
+    Step("demo", 300, "make demo"),
+    Step("wheel", 300, "make wheel"),
+    Step("bench", 600, "scripts/bench_smoke.sh"),
+    Step("plain-user", 900, "make test-plain-user"),
+    Step("asan", 1500, "make test-asan"),
+    Step("tsan", 1500, "make test-tsan"),
+    Step("lab", 1800, "make lab"),
+    Step("slow", 1200, f"make test-slow SLICE={SLICE}"),
+    Step("fuzz", 300, "make fuzz FUZZ_SECONDS=30"),
+)
+
+
+class Running:
+    """A step that was started."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self.report = OUT / f"{step.name}.report"
+        self._log = OUT / f"{step.name}.log"
+        self._began = time.monotonic()
+        command = ["timeout", f"--kill-after={_KILL_AFTER_S}", str(step.limit), *step.command.split()]
+        if step.beside and shutil.which("chrt"):
+            command = ["chrt", "--idle", "0", *command]
+        print(f"=== {step.name}: {step.command}{' (beside the others)' if step.beside else ''}", flush=True)
+        environment = {**os.environ, "ZEROHOP_TEST_REPORT": str(self.report), "ZEROHOP_TEST_FLAKY": str(FLAKY)}
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log if step.beside else None,
+                stderr=subprocess.STDOUT if step.beside else None,
+            )
+
+    def finish(self) -> bool:
+        """Wait for its end, say how it ended, and return whether it ended well."""
+        status = self._process.wait()
+        self.seconds = time.monotonic() - self._began
+        if self.step.beside:
+            print(f"=== {self.step.name}\n{self._log.read_text(errors='replace')}", end="")
+        outcome = "ok" if status == 0 else f"failed ({status})"
+        print(f"=== {self.step.name}: {outcome} after {self.seconds:.0f} s", flush=True)
+        self.ok = status == 0
+        return self.ok
+
+    def tests(self) -> tuple[int, list[tuple[float, str]]]:
+        """Return how many tests passed, and the slowest five."""
+        lines = self.report.read_text(encoding="utf-8").splitlines() if self.report.exists() else []
+        found = [json.loads(line) for line in lines]
+        slowest = sorted(((seconds, name) for line in found for seconds, name in line["slowest"]), reverse=True)
+        return sum(line["passed"] for line in found), slowest[:5]
+
+
+def table(ran: list[Running]) -> None:
+    """Print what each step took, how many tests it ran, and the slowest of them."""
+    print(f"\n{'step':<12}{'seconds':>9}{'tests':>8}  slowest five tests, in seconds")
+    for running in ran:
+        passed, slowest = running.tests()
+        told = [f"{seconds:.1f} {name}" for seconds, name in slowest] or [""]
+        print(f"{running.step.name:<12}{running.seconds:>9.0f}{passed or '':>8}  {told[0]}")
+        for line in told[1:]:
+            print(f"{'':<29}  {line}")
+
+
+def main() -> int:
+    os.environ.setdefault("DEBIAN_FRONTEND", "noninteractive")
+    os.environ |= {"ZEROHOP_WERROR": "ON", "PYTHONUNBUFFERED": "1"}
+    os.environ.setdefault("ZEROHOP_TEST_PATIENCE", "3")
+    os.environ.setdefault("ZEROHOP_TEST_AGAIN", "2")
+    shutil.rmtree(OUT, ignore_errors=True)
+    OUT.mkdir(parents=True)
+    began = time.monotonic()
+    steps = [step for step in STEPS if len(sys.argv) == 1 or step.name in sys.argv[1:]]
+    ran, beside = [], []
+    for step in steps:
+        running = Running(step)
+        if step.beside:
+            beside.append(running)
+            continue
+        running.finish()
+        ran.append(running)
+    for running in beside:
+        running.finish()
+        ran.append(running)
+
+    table(ran)
+    print(f"{'whole':<12}{time.monotonic() - began:>9.0f}")
+    if FLAKY.exists():
+        print("\nFLAKY: these failed and then passed alone. Find the cause, in the product before the test:")
+        print(FLAKY.read_text(encoding="utf-8"), end="")
+    failed = [running.step.name for running in ran if not running.ok]
+    print(f"failed steps: {' '.join(failed)}" if failed else "")
+    print(f"{len(ran) - len(failed)} passed, {len(failed)} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,18 @@
+#!/bin/bash
+# ci_extras.sh: install what some tests need to mean something, and others do without: the plot's and torch's packages,
+# the compiler of the copy kernels, the library of AMD GPUs, and what lint and fuzzing need.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+scripts/setup.sh test plot lint fuzz
+# The CPU build of torch is small but not on PyPI, where there is only the one with CUDA's libraries; a find-links folder
+# or a mirror may have it.
+.venv/bin/python -c 'import torch' 2>/dev/null || .venv/bin/python -m pip install -qq torch==2.13.0+cpu 2>/dev/null ||
+    timeout 900 .venv/bin/python -m pip install -qq torch==2.13.0
+# 75 MB; the tests of the copy kernels, and page lists over GPUs in software, do without where it cannot be had.
+scripts/setup.sh cuda || echo "NVRTC cannot be had here: the copy kernels are not compiled"
+# It needs no GPU to be opened; Debian and Ubuntu name its package by its version.
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    hip=$(apt-cache search --names-only '^libamdhip64-[0-9]+$' | cut -d' ' -f1 | sort -V | tail -1)
+    [ -z "$hip" ] || apt-get install -y -qq --no-install-recommends "$hip" >/dev/null
+fi

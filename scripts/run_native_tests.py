@@ -1,0 +1,106 @@
+"""Run the native tests, a part of them on each processor, and say how they ended.
+
+Usage: run_native_tests.py BINARY [DOCTEST OPTION…]. With options there is one run, with doctest's own output. Without,
+ZEROHOP_TEST_AGAIN, ZEROHOP_TEST_REPORT and ZEROHOP_TEST_FLAKY mean what they mean to run_tests.py. A part whose process
+dies has failed, and is not run again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from xml.etree import ElementTree
+
+from run_tests import append, run_again
+
+# A part that takes longer hangs.
+_LIMIT_S = 900
+# More parts than processors, since some take longer than others.
+_PARTS = 8
+_SLOWEST = 5
+
+
+class Part:
+    """One process, with what it reported."""
+
+    def __init__(self, binary: str, *options: str) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            xml = Path(folder) / "report.xml"
+            command = ["timeout", str(_LIMIT_S), binary, "--no-intro=true", "--reporters=console,xml", f"--out={xml}"]
+            ran = subprocess.run([*command, *options], capture_output=True, text=True, errors="replace", check=False)
+            text = xml.read_text(encoding="utf-8") if xml.exists() else ""
+        self.output = ran.stdout + ran.stderr
+        self.seconds: dict[str, float] = {}
+        self.failed: list[str] = []
+        self.died = "</doctest>" not in text
+        for case in () if self.died else ElementTree.fromstring(text).iter("TestCase"):
+            result = case.find("OverallResultsAsserts")
+            if result is not None:
+                self.seconds[case.attrib["name"]] = float(result.attrib["duration"])
+                if result.attrib["test_case_success"] != "true":
+                    self.failed.append(case.attrib["name"])
+        # A sanitizer's finding may come after the last test.
+        self.died |= ran.returncode != 0 and not self.failed
+
+
+def count(binary: str) -> int:
+    """Return how many tests there are."""
+    said = subprocess.run([binary, "--count", "--no-intro=true"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"passing the current filters: (\d+)", said)
+    assert found is not None, said
+    return int(found[1])
+
+
+def in_parts(binary: str) -> list[Part]:
+    """Run all tests, as many parts at once as there are processors, and tell of each when it has ended."""
+    total = count(binary)
+    edges = [total * part // _PARTS for part in range(_PARTS + 1)]
+    parts = []
+    with ThreadPoolExecutor(min(_PARTS, os.cpu_count() or 1)) as pool:
+        ranges = [(f"--first={first + 1}", f"--last={last}") for first, last in zip(edges, edges[1:], strict=False)]
+        for part in pool.map(lambda options: Part(binary, *options), ranges):
+            parts.append(part)
+            if part.died or part.failed:
+                print(part.output, flush=True)
+            print(f"native: {sum(len(each.seconds) for each in parts)} of {total} tests ran", flush=True)
+    return parts
+
+
+def passes(binary: str, name: str) -> bool:
+    """Run one test by itself."""
+    # The option takes a list, with commas, of patterns; a question mark stands for any character.
+    part = Part(binary, f"--test-case={re.sub('[^A-Za-z0-9 ]', '?', name)}")
+    if part.died or part.failed:
+        print(part.output, flush=True)
+    return bool(part.seconds) and not part.died and not part.failed
+
+
+def main() -> int:
+    binary, *options = sys.argv[1:]
+    if options:
+        return subprocess.run([binary, "--no-intro=true", *options], check=False).returncode
+    parts = in_parts(binary)
+    seconds = {name: taken for part in parts for name, taken in part.seconds.items()}
+    failed = [name for part in parts for name in part.failed]
+    slowest = sorted(seconds.items(), key=lambda item: -item[1])[:_SLOWEST]
+    report = {
+        "passed": len(seconds) - len(failed),
+        "failed": failed,
+        "slowest": [[round(taken, 2), f"native: {name}"] for name, taken in slowest],
+    }
+    append("ZEROHOP_TEST_REPORT", json.dumps(report))
+    died = sum(part.died for part in parts)
+    print(f"native: {report['passed']} passed, {len(failed)} failed{f', {died} processes died' if died else ''}")
+    if died:
+        return 1
+    return 0 if run_again(failed, lambda name: passes(binary, name), prefix="native: ") else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""Run the Python tests that a marker expression selects: most of them in parallel, those that mind a neighbour alone.
+
+Usage: run_tests.py [--jobs N] [--hang SECONDS] -m EXPRESSION [PYTEST ARGUMENT…]
+
+Tests marked `alone` run after the others, one at a time. With ZEROHOP_TEST_AGAIN=N in the environment each test that
+failed is run again by itself, N times at most. A test that passes then is flaky: it does not fail the run, and its name
+is added to the file that ZEROHOP_TEST_FLAKY names. Many failures are no chance, and none of them is run again.
+ZEROHOP_TEST_REPORT names a file to which a line of JSON for each run is added (tests/support/report.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# More than so many failures have one cause, which running them again does not find.
+_MOST_FAILURES = 10
+# What pytest returns: some failed; nothing was selected.
+_SOME_FAILED, _NONE_SELECTED = 1, 5
+
+
+def append(setting: str, line: str) -> None:
+    """Add a line to the file that the environment names by this setting, if it names one."""
+    path = os.environ.get(setting)
+    if path:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(line.rstrip("\n") + "\n")
+
+
+def run_again(failed: list[str], passes: Callable[[str], bool], prefix: str = "") -> bool:
+    """Run each of these tests by itself, as often as the environment says; return whether all of them passed."""
+    times = int(os.environ.get("ZEROHOP_TEST_AGAIN", "0"))
+    if len(failed) > _MOST_FAILURES:
+        return False
+    flaky = []
+    for name in failed:
+        print(f"--- again, alone, {times} times at most: {name}", flush=True)
+        if any(passes(name) for _ in range(times)):
+            flaky.append(name)
+            append("ZEROHOP_TEST_FLAKY", prefix + name)
+    return flaky == failed
+
+
+class Run:
+    """One run of pytest, with what it reported."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "report"
+            command = [sys.executable, "-m", "pytest", "-q", *arguments]
+            environment = {**os.environ, "ZEROHOP_TEST_REPORT": str(path)}
+            self.status = subprocess.run(command, env=environment, check=False).returncode
+            self.report = path.read_text(encoding="utf-8") if path.exists() else ""
+        self.failed: list[str] = json.loads(self.report)["failed"] if self.report else []
+        self.broken = self.status not in (0, _NONE_SELECTED) and not (self.status == _SOME_FAILED and self.failed)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--jobs", type=int, default=min(8, (os.cpu_count() or 1) + 1))
+    parser.add_argument("--hang", type=float, default=90)
+    parser.add_argument("-m", dest="expression", required=True)
+    options, arguments = parser.parse_known_args()
+    # A test past its own limit fails; one that hangs in native code, where no limit reaches it, ends its process with
+    # all stacks, which pytest-xdist reports as a failure of that test.
+    hang = options.hang * float(os.environ.get("ZEROHOP_TEST_PATIENCE", "1"))
+    always = ["-o", "faulthandler_exit_on_timeout=true", "-o", f"faulthandler_timeout={hang}"]
+    selections: list[tuple[str, list[str]]] = [(options.expression, [])]
+    if options.jobs > 1:
+        parallel = ["-n", str(options.jobs), "--dist", "worksteal"]
+        selections = [(f"({options.expression}) and not alone", parallel), (f"({options.expression}) and alone", [])]
+    runs = [Run([*always, *how, "-m", which, *arguments]) for which, how in selections]
+
+    for run in runs:
+        if run.report:
+            append("ZEROHOP_TEST_REPORT", run.report)
+    # A slice may have no test of a suite.
+    if all(run.status == _NONE_SELECTED for run in runs):
+        return 0 if os.environ.get("ZEROHOP_TEST_SLICE") else _NONE_SELECTED
+    broken = [run.status for run in runs if run.broken]
+    if broken:
+        return broken[0]
+    failed = [name for run in runs for name in run.failed]
+    return 0 if run_again(failed, lambda name: Run([*always, name]).status == 0) else _SOME_FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

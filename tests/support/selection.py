@@ -1,0 +1,39 @@
+"""Which of the collected tests run, and for how long each may."""
+
+from __future__ import annotations
+
+import os
+import zlib
+
+import pytest
+
+from support.buffers import GPUS
+from support.patience import SETTING
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Apply the settings ZEROHOP_TEST_SLICE and ZEROHOP_TEST_PATIENCE; skip tests of GPUs where there is no GPU."""
+    _take_slice(config, items)
+    for item in items:
+        if item.get_closest_marker("cuda") is not None:
+            # On real GPUs a path that is staged warns, which is not wrong.
+            item.add_marker(pytest.mark.filterwarnings("ignore::zerohop.StagedPathWarning"))
+            if not GPUS:
+                item.add_marker(pytest.mark.skip(reason="this machine has no NVIDIA GPU (no /dev/nvidia0)"))
+        if SETTING != 1:
+            own = item.get_closest_marker("timeout")
+            limit = own.args[0] if own is not None else float(config.getoption("timeout") or config.getini("timeout"))
+            item.add_marker(pytest.mark.timeout(limit * SETTING), append=False)
+
+
+def _take_slice(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the K-th of N parts where ZEROHOP_TEST_SLICE is K/N: each test belongs to one part, by its name."""
+    setting = os.environ.get("ZEROHOP_TEST_SLICE")
+    if not setting:
+        return
+    part, parts = (int(number) for number in setting.split("/"))
+    if not 1 <= part <= parts:
+        raise pytest.UsageError(f"ZEROHOP_TEST_SLICE={setting}: type K/N with K from 1 to N, such as 1/8")
+    others = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts != part - 1]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts == part - 1]
