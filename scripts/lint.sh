@@ -28,7 +28,7 @@ done)
 mapfile -t shell < <(git ls-files --cached --others --exclude-standard '*.sh' .ci/run)
 
 tidy() {
-    cmake -S . -B build/lint/cmake -G Ninja -DCMAKE_BUILD_TYPE=Debug -DZEROHOP_NATIVE_TESTS=ON \
+    cmake -S . -B build/lint/cmake -G Ninja -DCMAKE_BUILD_TYPE=Debug -DZEROHOP_NATIVE_TESTS=ON -DZEROHOP_PCH=OFF \
         -DPython_EXECUTABLE="$PWD/.venv/bin/python" || return 1
     # A file is looked at again only when it, a header of ours, or the rules have changed.
     local rules headers
