@@ -85,6 +85,7 @@ fuzz: ## coverage-guided fuzzing of everything that parses a peer's bytes; FUZZ_
 	@scripts/fuzz.sh $(FUZZ_SECONDS)
 
 .PHONY: lab lab-setup lab-bench lab-large lab-shell
+lab: export ZEROHOP_TEST_SLICE = $(SLICE)
 lab: lab-setup ## RDMA tests and benchmarks in an emulated machine with Soft-RoCE; T='tests/lab/x.py' narrows
 	@lab/suites.sh "$(subst ",\",$(T))"
 
@@ -103,9 +104,9 @@ lab-shell: lab-setup ## start a guest that stays; lab/shell.sh run COMMAND… ru
 	@lab/shell.sh start
 
 .PHONY: lint format stubs
-lint: ## every check of style, types and generated files
+lint: ## every check of style, types and generated files; DEEP=1/1: with the analyzer at its full depth
 	@$(SETUP) lint
-	@scripts/lint.sh
+	@scripts/lint.sh $(DEEP)
 
 format: ## rewrite the sources in the house's form
 	@$(SETUP) lint

@@ -23,6 +23,7 @@ for part in machine root network; do
     "set_up_$part" || { echo "lab: setting up the guest's $part failed"; finish 125; }
 done
 export ZEROHOP_LAB_OUT=$shared/out
+export ZEROHOP_TEST_REPORT=$shared/out/report ZEROHOP_TEST_FLAKY=$shared/out/flaky
 touch "$share/started"
 # shellcheck disable=SC2016 # the inner shell expands these
 timeout --kill-after=5 "$seconds" chroot "$root" bash -c 'cd "$1" && . "$2"' lab "$PWD" "$share/command"

@@ -11,6 +11,14 @@ say() { echo "lab: $*" >&2; }
 export ZEROHOP_TEST_PROVIDERS=${ZEROHOP_TEST_PROVIDERS:-verbs}
 
 failed=()
+# In a guest the tests say what they did, and which were flaky, in the folder that comes back.
+ours=${ZEROHOP_TEST_REPORT-} flaky=${ZEROHOP_TEST_FLAKY-}
+export ZEROHOP_TEST_REPORT= ZEROHOP_TEST_FLAKY=
+collect_report() { # NAME
+    local out=build/lab/out/$1
+    [ -z "$ours" ] || cat "$out/report" >>"$ours" 2>/dev/null || true
+    [ -z "$flaky" ] || cat "$out/flaky" >>"$flaky" 2>/dev/null || true
+}
 report() { # NAME RC SECONDS LOG: what pytest and the benchmarks end with is their summary
     if [ "$2" = 0 ]; then
         echo "$1: ok, $3 s: $(tail -n 1 "$4")"
@@ -28,6 +36,7 @@ suite() { # NAME LIMIT-IN-SECONDS COMMAND…: the command runs in a guest
     rm -f "$log"
     lab/run.sh --memory "${memory-4G}" --timeout "$limit" "$name" "$@" >/dev/null || rc=$?
     report "$name" $rc $((SECONDS - began)) "$log"
+    collect_report "$name"
 }
 
 # Two guests, of which one is killed.
@@ -38,8 +47,9 @@ host_loss() {
     report host-loss $rc $((SECONDS - began)) "$log"
 }
 
-# A guest takes ten times as long to compile the tests' sources, and cannot keep what it compiled.
+# A guest takes ten times as long to compile sources, and cannot keep what it compiled.
 warm() {
+    $python -m compileall -q src/zerohop tests/support examples bench/lab
     $python -m pytest -q --collect-only "$@" >build/lab/collect.log 2>&1 ||
         { tail -n 30 build/lab/collect.log >&2; exit 1; }
 }
@@ -59,6 +69,7 @@ bench() { # PAIRS CONNECTIONS
     cat build/lab/out/bench.log
 }
 
+unset PYTHONDONTWRITEBYTECODE
 case ${1-} in
 '') ;;
 bench)
@@ -85,10 +96,12 @@ warm tests/conformance tests/failure tests/lab
 # One NIC: more of them make every lane longer to set up, and have tests of their own. Between two processes: a NIC does
 # not see where its peer's memory lives, and lanes within one process are in the native tests. One event loop: none is
 # RDMA's. Without hypothesis, which takes half a minute to import.
-pytest=($python -m pytest -q -m 'not slow')
-ZEROHOP_NICS=rxe0 suite verbs 1500 "${pytest[@]}" -k 'verbs and not verbs-same and not uvloop' -p no:hypothesispytest \
+ZEROHOP_NICS=rxe0 suite verbs 1500 $python scripts/run_tests.py --jobs 1 -m 'not slow' \
+    -k 'verbs and not verbs-same and not uvloop' -p no:hypothesispytest \
     --ignore tests/failure/test_hostile_bytes.py tests/conformance tests/failure
-suite lab 900 "${pytest[@]}" -p no:hypothesispytest tests/lab
+# With the part of the slow ones that ZEROHOP_TEST_SLICE names.
+suite lab 900 $python scripts/run_tests.py --jobs 1 -m "not slow${ZEROHOP_TEST_SLICE:+ or slow}" \
+    -p no:hypothesispytest tests/lab
 host_loss
 # Fewer than what is reported, to see that they work.
 bench 1 20

@@ -20,7 +20,7 @@ OUT = ROOT / "build" / "ci"
 FLAKY = OUT / "flaky"
 # A limit is there for a step that hangs. It is some three times what the step takes on two quiet processors.
 _KILL_AFTER_S = 30
-# Each run takes the slice of the slow tests that follows the one of half an hour ago.
+# Each run takes another part of what takes long: the one that follows the part of half an hour ago.
 SLICES = 16
 SLICE = f"{int(time.time()) // 1800 % SLICES + 1}/{SLICES}"
 
@@ -37,7 +37,7 @@ class Step(NamedTuple):
 STEPS = (
     Step("build", 900, "make build"),
     Step("extras", 1200, "scripts/ci_extras.sh"),
-    Step("lint", 3600, "make lint", beside=True),
+    Step("lint", 3600, f"make lint DEEP={SLICE}", beside=True),
     Step("test", 1800, "make test"),
     Step("demo", 300, "make demo"),
     Step("wheel", 300, "make wheel"),
@@ -45,7 +45,7 @@ STEPS = (
     Step("plain-user", 900, "make test-plain-user"),
     Step("asan", 1500, "make test-asan"),
     Step("tsan", 1500, "make test-tsan"),
-    Step("lab", 1800, "make lab"),
+    Step("lab", 1800, f"make lab SLICE={SLICE}"),
     Step("slow", 1200, f"make test-slow SLICE={SLICE}"),
     Step("fuzz", 300, "make fuzz FUZZ_SECONDS=30"),
 )

@@ -46,7 +46,7 @@ def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
 
 
-@pytest.mark.parametrize("device", ["sim", "host"])
+@pytest.mark.parametrize("device", ["sim", pytest.param("host", marks=pytest.mark.slow)])
 def test_gpu_data_interchange(device: str) -> None:
     """The eight steps print what those of the example print that they come from, and in parentheses what is ours."""
     ran = run("gpu_data_interchange.py", "--device", device)
@@ -57,7 +57,7 @@ def test_gpu_data_interchange(device: str) -> None:
     assert "posted on the queue pair by the CPU" in ran.stdout
 
 
-@pytest.mark.parametrize("device", ["sim", "host"])
+@pytest.mark.parametrize("device", ["sim", pytest.param("host", marks=pytest.mark.slow)])
 def test_a_wrong_byte_is_noticed(device: str) -> None:
     ran = run("gpu_data_interchange.py", "--device", device, "--corrupt")
     assert ran.returncode == 1
@@ -92,6 +92,7 @@ def expect_rows(output: str, queue_pairs: int) -> None:
     assert output.endswith("All bytes verified on both sides\n")
 
 
+@pytest.mark.slow
 def test_distributed_operations_by_itself() -> None:
     ran = run("dist_rdma_ops.py", "--iterations", "5", "--nic", "rxe0")
     assert (ran.returncode, ran.stderr) == (0, "")

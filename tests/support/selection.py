@@ -27,13 +27,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _take_slice(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the K-th of N parts where ZEROHOP_TEST_SLICE is K/N: each test belongs to one part, by its name."""
+    """Keep, of the tests marked slow, the K-th of N parts where ZEROHOP_TEST_SLICE is K/N.
+
+    Each test belongs to one part, by its name.
+    """
     setting = os.environ.get("ZEROHOP_TEST_SLICE")
     if not setting:
         return
     part, parts = (int(number) for number in setting.split("/"))
     if not 1 <= part <= parts:
         raise pytest.UsageError(f"ZEROHOP_TEST_SLICE={setting}: type K/N with K from 1 to N, such as 1/8")
-    others = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts != part - 1]
-    config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts == part - 1]
+
+    def is_kept(item: pytest.Item) -> bool:
+        return item.get_closest_marker("slow") is None or zlib.crc32(item.nodeid.encode()) % parts == part - 1
+
+    config.hook.pytest_deselected(items=[item for item in items if not is_kept(item)])
+    items[:] = [item for item in items if is_kept(item)]
