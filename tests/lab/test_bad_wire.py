@@ -34,14 +34,10 @@ TROUBLES = {
     "delay 2ms reorder 25% 50%": (256 * KIB, EACH * ROUNDS // 2),
     "duplicate 20%": (MIB, EACH * ROUNDS),
 }
-# One of each kind that ends soon.
-QUICK = ("loss 1%", "delay 2ms reorder 25% 50%", "duplicate 20%")
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(
-    "words", [words if words in QUICK else pytest.param(words, marks=pytest.mark.slow) for words in TROUBLES]
-)
+@pytest.mark.parametrize("words", TROUBLES)
 def test_right_or_an_error(
     open_context: OpenContext,
     start_peer: StartPeer,
