@@ -13,6 +13,7 @@ import pytest
 
 import zerohop as zh
 from cli.command import zerohop
+from support.patience import PATIENCE_S
 from zerohop.cli.bench import gpu_plan, transport
 from zerohop.cli.bench.case import Case
 from zerohop.cli.bench.floors import FloorDescriptors, Floors, transfer_floor
@@ -276,7 +277,7 @@ class TestSource:
             held = local.array
             if case.reads:
                 held = np.zeros(4096, np.uint8)
-                session.context.read(remote, held).result(5)
+                session.context.read(remote, held).result(PATIENCE_S)
             assert held is not None
             assert np.array_equal(held, source.content)
             assert all(len(set(column)) == 256 for column in np.stack(seen, axis=1).tolist())

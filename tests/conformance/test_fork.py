@@ -13,6 +13,7 @@ import pytest
 import zerohop as zh
 from support.forking import in_child
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.pattern import pattern
 from support.world import WORLDS
 from zerohop import _native
@@ -37,7 +38,7 @@ def _kind_and_text(action: Callable[[], object]) -> str:
 def test_every_call_in_the_child_is_refused(world: World) -> None:
     target = world.target("numpy", 1000)
     source = world.buffer("numpy", 1000)
-    connection = world.here.connect(world.there.identity.url).result(10)
+    connection = world.here.connect(world.there.identity.url).result(PATIENCE_S)
     pending = connection.recv(np.zeros(8, np.uint8))
     here = world.here
     calls: dict[str, Callable[[], object]] = {
@@ -69,7 +70,7 @@ def test_every_call_in_the_child_is_refused(world: World) -> None:
         assert said.startswith("Closed: "), f"{name}: {said}"
         assert "fork" in said, f"{name}: {said}"
     assert pending.cancel()
-    world.here.write(pattern(1, 1000), target.handle).result(10)
+    world.here.write(pattern(1, 1000), target.handle).result(PATIENCE_S)
     target.settle(0, 1000, 1)
 
 
@@ -77,7 +78,7 @@ def test_every_call_in_the_child_is_refused(world: World) -> None:
 def test_closing_in_the_child_closes_nothing_of_the_parent(world: World) -> None:
     target = world.target("alloc", 1000)
     source = world.buffer("alloc", 1000)
-    world.here.write(source.memory, target.handle).result(10)
+    world.here.write(source.memory, target.handle).result(PATIENCE_S)
 
     def work() -> str:
         source.memory.close()
@@ -88,7 +89,7 @@ def test_closing_in_the_child_closes_nothing_of_the_parent(world: World) -> None
     said = in_child(work)
     assert said.startswith("Closed: "), said
     source.fill(0, 1000, 4)
-    world.here.write(source.memory, target.handle).result(10)
+    world.here.write(source.memory, target.handle).result(PATIENCE_S)
     target.settle(0, 1000, 4)
     source.poison(0, 1000)
 
@@ -102,8 +103,8 @@ def test_the_child_may_open_a_context_of_its_own(world: World) -> None:
 
     def work() -> str:
         with Options(providers=(world.provider,)).open() as context:
-            context.write(pattern(5, 100_000), target.handle).result(5)
-            context.write(pattern(6, 100_000), handle).result(5)
+            context.write(pattern(5, 100_000), target.handle).result(PATIENCE_S)
+            context.write(pattern(6, 100_000), handle).result(PATIENCE_S)
             return context.id
 
     said = in_child(work)
@@ -121,7 +122,7 @@ def test_forking_under_load(world: World) -> None:
     for seed in range(10):
         operation = world.here.write(pattern(seed, nbytes), target.handle, notify=seed)
         assert in_child(lambda: "alive") == "alive"
-        assert operation.result(10) == nbytes
+        assert operation.result(PATIENCE_S) == nbytes
         world.expect_notification(seed, nbytes)
         target.settle(0, nbytes, seed)
 
@@ -147,7 +148,7 @@ def test_objects_that_the_child_drops(world: World) -> None:
     again.close()
     written = held[1]
     assert isinstance(written, zh.Operation)
-    assert written.result(10) == 1000
+    assert written.result(PATIENCE_S) == 1000
     held.clear()
     target.settle(0, 1000, 1)
 
@@ -165,4 +166,4 @@ def test_a_child_does_not_wait_for_threads_of_its_parent(world: World) -> None:
         return "left"
 
     assert in_child(leave) == "left"
-    thread.join(10)
+    thread.join(PATIENCE_S)

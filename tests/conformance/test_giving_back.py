@@ -13,6 +13,7 @@ import pytest
 
 import zerohop as zh
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.streams import Stream
 from zerohop.imports import Imports
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from support.fixtures import OpenContext
 
 NBYTES = 1 << 16
-LIMIT_S = 10.0
+LIMIT_S = PATIENCE_S
 SOON_S = 0.05
 
 

@@ -15,6 +15,7 @@ import pytest
 import zerohop as zh
 from support.lanes import eventually
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.pattern import pattern
 from support.service import Service
 from support.world import PROVIDERS, WORLDS
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def _connection(world: World) -> zh.Connection:
-    return world.here.connect(world.there.identity.url).result(10)
+    return world.here.connect(world.there.identity.url).result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("world", WORLDS, indirect=True)
@@ -37,7 +38,7 @@ class TestWaiting:
         target = world.target("numpy", 1000)
         operation = world.here.write(pattern(1, 1000), target.handle)
         assert operation.nbytes == 1000
-        assert operation.result(10) == 1000
+        assert operation.result(PATIENCE_S) == 1000
         assert operation.done()
         assert operation.exception() is None
         assert operation.result() == operation.result(0) == 1000
@@ -55,7 +56,7 @@ class TestWaiting:
             assert not receive.done()
         source.fill(0, 16, 1)
         world.there.call(Service.send, world.here.url, source.number, 0, 16)
-        assert receive.result(10) == 16
+        assert receive.result(PATIENCE_S) == 16
         assert room.tobytes() == pattern(1, 16).tobytes()
 
     def test_a_deadline_ends_the_operation(self, world: World) -> None:
@@ -75,7 +76,7 @@ class TestWaiting:
         """By pickle, with all their fields."""
         readable = world.target("numpy", 64).share("r")
         with pytest.raises(zh.AccessDenied) as caught:
-            world.here.write(pattern(1, 64), readable).result(10)
+            world.here.write(pattern(1, 64), readable).result(PATIENCE_S)
         again = pickle.loads(pickle.dumps(caught.value))
         assert type(again) is zh.AccessDenied
         assert str(again) == str(caught.value)
@@ -85,7 +86,7 @@ class TestWaiting:
         source = world.target("numpy", 16)
         receive = _connection(world).recv(np.zeros(16, np.uint8))
         received: list[int] = []
-        threads = [threading.Thread(target=lambda: received.append(receive.result(10))) for _ in range(4)]
+        threads = [threading.Thread(target=lambda: received.append(receive.result(PATIENCE_S))) for _ in range(4)]
         for thread in threads:
             thread.start()
         world.there.call(Service.send, world.here.url, source.number, 0, 16)
@@ -98,7 +99,7 @@ class TestWaiting:
         target = world.target("numpy", 100_000)
         for seed in range(200):
             world.here.write(pattern(seed, 100_000), target.handle)
-        world.here.flush().result(10)
+        world.here.flush().result(PATIENCE_S)
         target.expect(0, 100_000, 199)
 
 
@@ -117,7 +118,7 @@ class TestCancelling:
     def test_done(self, world: World) -> None:
         target = world.target("numpy", 16)
         write = world.here.write(pattern(1, 16), target.handle)
-        write.result(10)
+        write.result(PATIENCE_S)
         assert not write.cancel()
         assert write.result() == 16
 
@@ -129,15 +130,15 @@ class TestCancelling:
         def wait() -> None:
             waiting.set()
             try:
-                receive.result(10)
+                receive.result(PATIENCE_S)
             except concurrent.futures.CancelledError as error:
                 ended.append(error)
 
         thread = threading.Thread(target=wait)
         thread.start()
-        waiting.wait(10)
+        waiting.wait(PATIENCE_S)
         assert receive.cancel()
-        thread.join(5)
+        thread.join(PATIENCE_S)
         assert len(ended) == 1
 
     def test_a_cancelled_receive_takes_no_message(self, world: World) -> None:
@@ -151,7 +152,7 @@ class TestCancelling:
         source.fill(0, 16, 3)
         receive = connection.recv(room)
         world.there.call(Service.send, world.here.url, source.number, 0, 16)
-        assert receive.result(10) == 16
+        assert receive.result(PATIENCE_S) == 16
         assert room.tobytes() == pattern(3, 16).tobytes()
         assert not abandoned.any()
 
@@ -173,7 +174,7 @@ def test_the_error_of_what_was_put_off_names_the_peer(open_context: OpenContext)
         raise zh.PeerLost("gone")
 
     operation: zh.Operation[int] = defer(open_context(Options()), "write", 8, 0, work, None, peer="somebody")
-    error = operation.exception(10)
+    error = operation.exception(PATIENCE_S)
     assert isinstance(error, zh.PeerLost)
     assert (error.peer, error.operation) == ("somebody", "write")
 
@@ -182,12 +183,12 @@ def test_the_error_of_what_was_put_off_names_the_peer(open_context: OpenContext)
 def test_the_default_deadline_is_the_contexts(open_context: OpenContext, provider: str) -> None:
     options = Options(providers=(provider,), timeout=0.05)
     first, second = open_context(options), open_context(options)
-    connection = first.connect(second.url, timeout=10).result(10)
+    connection = first.connect(second.url, timeout=10).result(PATIENCE_S)
     # Nobody receives. A receive itself waits until something comes, as it does for a notification.
     receive = connection.recv(np.zeros(8, np.uint8))
     longer = connection.send(pattern(1, 8), timeout=10)
     with pytest.raises(zh.DeadlineExceeded) as caught:
-        connection.send(pattern(1, 8)).result(10)
+        connection.send(pattern(1, 8)).result(PATIENCE_S)
     assert caught.value.operation == "send"
     assert caught.value.reason == "the deadline passed"
     assert not longer.done()
@@ -251,16 +252,19 @@ def test_waits_without_a_limit(world: World, wait: str, timeout: float) -> None:
 def test_operations_without_a_limit(world: World, timeout: float) -> None:
     target = world.target("numpy", 64)
     mine = world.buffer("numpy", 64)
-    connection = world.here.connect(world.there.identity.url, timeout=timeout).result(10)
-    assert world.here.write(mine.memory, target.handle, timeout=timeout).result(10) == 64
-    assert world.here.write_nowait(mine.memory, target.handle, timeout=timeout).result(10) == 64
-    assert world.here.read(target.handle, mine.memory, timeout=timeout).result(10) == 64
-    assert world.here.write_pages(mine.memory, target.handle, [0], [0], page_bytes=64, timeout=timeout).result(10) == 64
-    world.here.fetch_add(target.handle, 0, timeout=timeout).result(10)
-    connection.notify(7, timeout=timeout).result(10)
+    connection = world.here.connect(world.there.identity.url, timeout=timeout).result(PATIENCE_S)
+    assert world.here.write(mine.memory, target.handle, timeout=timeout).result(PATIENCE_S) == 64
+    assert world.here.write_nowait(mine.memory, target.handle, timeout=timeout).result(PATIENCE_S) == 64
+    assert world.here.read(target.handle, mine.memory, timeout=timeout).result(PATIENCE_S) == 64
+    assert (
+        world.here.write_pages(mine.memory, target.handle, [0], [0], page_bytes=64, timeout=timeout).result(PATIENCE_S)
+        == 64
+    )
+    world.here.fetch_add(target.handle, 0, timeout=timeout).result(PATIENCE_S)
+    connection.notify(7, timeout=timeout).result(PATIENCE_S)
     world.expect_notification(7, 0)
-    world.here.flush(timeout=timeout).result(10)
-    connection.flush(timeout=timeout).result(10)
+    world.here.flush(timeout=timeout).result(PATIENCE_S)
+    connection.flush(timeout=timeout).result(PATIENCE_S)
     world.here.explain(mine.memory, target.handle, timeout=timeout)
     with world.here.alloc(64) as memory:
         memory.share("r")
@@ -298,7 +302,7 @@ def test_first_use_of_an_address_where_nobody_listens(open_context: OpenContext,
     ]
     for operation in pending:
         with pytest.raises(zh.PeerLost) as caught:
-            operation.result(10)
+            operation.result(PATIENCE_S)
         assert isinstance(caught.value, ConnectionError)
     with pytest.raises(zh.PeerLost):
-        first.connect(handle.url).result(10)
+        first.connect(handle.url).result(PATIENCE_S)

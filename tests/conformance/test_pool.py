@@ -14,6 +14,7 @@ from support.forking import in_child
 from support.lanes import eventually
 from support.native import engine_of
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.service import Service
 from zerohop import _native
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 20
 PART = 1000
-LIMIT_S = 10.0
+LIMIT_S = PATIENCE_S
 DEVICES = ["host", "sim:0", pytest.param("cuda:0", marks=pytest.mark.cuda)]
 # A provider, and a kind of memory that the peer moves with it to and from memory of a pool on the device.
 PATHS = [

@@ -10,6 +10,7 @@ import pytest
 
 import zerohop as zh
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.service import Service
 from support.streams import Stream
 from support.world import Target, World
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from support.fixtures import OpenContext, StartPeer
 
 NBYTES = 100_001
-LIMIT_S = 10.0
+LIMIT_S = PATIENCE_S
 DEVICES = 16
 PROVIDERS = ("p2p", "tcp")
 

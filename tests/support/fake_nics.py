@@ -16,6 +16,7 @@ import pytest
 
 from support.lanes import eventually, tcp_pair
 from support.options import Options
+from support.patience import PATIENCE_S
 from zerohop._native import NativeError, Reason, Status
 from zerohop.channel import Channel
 from zerohop.fabrics import Port
@@ -303,7 +304,7 @@ class Pair(NamedTuple):
 
     def connect(self) -> tuple[Connection, Connection]:
         """Both ends."""
-        return self.here.connect(self.there.url).result(5), other_end(self.there, self.here)
+        return self.here.connect(self.there.url).result(PATIENCE_S), other_end(self.there, self.here)
 
 
 class Heard(NamedTuple):
@@ -355,5 +356,5 @@ def numbers(connection: Connection) -> list[int]:
 def write_over(context: zh.Context, memory: zh.Memory, handle: zh.RemoteBuffer) -> str:
     """Which path it took."""
     write = context.write(memory, handle)
-    assert write.result(5) == NBYTES
+    assert write.result(PATIENCE_S) == NBYTES
     return write.explain()
