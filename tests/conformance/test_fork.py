@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import functools
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 import zerohop as zh
-from support.forking import in_child
+from support.forking import CHILD_S, in_child
+from support.lanes import eventually
 from support.options import Options
 from support.patience import PATIENCE_S
 from support.pattern import pattern
+from support.service import Service
 from support.world import WORLDS
 from zerohop import _native
 
@@ -156,14 +157,15 @@ def test_objects_that_the_child_drops(world: World) -> None:
 @pytest.mark.parametrize("world", ["shm-other"], indirect=True)
 def test_a_child_does_not_wait_for_threads_of_its_parent(world: World) -> None:
     """At its exit; here such a wait would outlast the test."""
-    thread = threading.Thread(target=world.here.notification(2).exception)
+    before = world.here.statistics().engine["sleeps"]
+    thread = threading.Thread(target=world.here.notification(PATIENCE_S).exception)
     thread.start()
-    while not world.here.statistics().engine["sleeps"]:
-        time.sleep(0.001)  # nothing tells that a thread sleeps in native code
+    eventually(lambda: world.here.statistics().engine["sleeps"] > before, "nobody sleeps in native code")
 
     def leave() -> str:
-        _native.interpreter_exits(60_000_000_000)
+        _native.interpreter_exits(int(6 * CHILD_S * 1e9))
         return "left"
 
     assert in_child(leave) == "left"
+    world.there.call(Service.notify, world.here.url, 1)
     thread.join(PATIENCE_S)

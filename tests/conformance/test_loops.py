@@ -135,7 +135,7 @@ def test_a_loop_closed_under_an_operation(world: World, loop: str) -> None:
     """The operation outlives the loop that awaited it; another loop, or none, gets its result."""
     connection = world.here.connect(world.there.identity.url).result(PATIENCE_S)
     room = np.zeros(8, np.uint8)
-    operation = connection.recv(room, timeout=0.3)
+    operation = connection.recv(room, timeout=PATIENCE_S)
 
     async def main() -> None:
         with pytest.raises((asyncio.TimeoutError, TimeoutError)):
@@ -152,7 +152,7 @@ def test_a_loop_closed_under_an_operation(world: World, loop: str) -> None:
         event_loop.run_until_complete(asyncio.sleep(0))
         event_loop.close()
     with pytest.raises((zh.DeadlineExceeded, concurrent.futures.CancelledError)):
-        operation.result(PATIENCE_S)
+        operation.result()
 
 
 async def _await_it(operation: zh.Operation[int]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 import zerohop as zh
+from support.lanes import eventually_freed
 from support.leaks import expect_given_back, holdings
 from support.options import Options
 from support.patience import PATIENCE_S
@@ -101,8 +101,7 @@ def test_operations_that_are_kept_hold_nothing(open_context: OpenContext, start_
     kept = [context.write(memory, handle) for _ in range(20)]
     assert [operation.result() for operation in kept] == [64] * 20
     del memory
-    gc.collect()
-    assert alive() is None
+    eventually_freed(alive)
     context.close()
     expect_given_back(before, holdings, "this process")
     assert [operation.result() for operation in kept] == [64] * 20
@@ -125,5 +124,4 @@ def test_what_is_dropped_is_freed(world: World) -> None:
     alive = weakref.ref(memory)
     pending.result(PATIENCE_S)
     del data, operation, pending, memory
-    gc.collect()
-    assert alive() is None
+    eventually_freed(alive)

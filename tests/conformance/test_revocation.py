@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 
 import zerohop as zh
 from support.buffers import KINDS, Buffer, Kind
+from support.lanes import eventually
 from support.leaks import expect_given_back, holdings
 from support.native import engine_of
 from support.options import Options
@@ -19,6 +19,7 @@ from support.patience import PATIENCE_S
 from support.pattern import POISON, expect_poison, pattern
 from support.service import Service
 from support.sizes import MIB
+from support.streams import Stream
 from support.world import PROVIDERS, WORLDS, Target
 
 if TYPE_CHECKING:
@@ -154,13 +155,15 @@ def test_closing_a_memory_that_a_device_still_writes_to(open_context: OpenContex
     before = holdings()
     # More than there are staging buffers for.
     memory = owner.alloc(32 * MIB, device="sim:0")
-    engine_of(owner).sim_delay(0, 30_000_000, 0)
+    # So long that they cannot all end before the memory is closed.
+    engine_of(owner).sim_delay(0, 1_000_000_000, 0)
     arrived = owner.statistics().engine["bytes_received"]
     write = other.write(pattern(2, 32 * MIB), memory.share("w"))
-    while owner.statistics().engine["bytes_received"] - arrived < MIB:
-        time.sleep(0.001)  # the first copies begin then; nothing tells that they have
+    # The first copies begin then; nothing tells that they have.
+    eventually(lambda: owner.statistics().engine["bytes_received"] - arrived >= MIB, "nothing arrives")
     memory.close()
     del memory
+    engine_of(owner).sim_delay(0, 0, 0)
     with pytest.raises(zh.AccessDenied):
         write.result(PATIENCE_S)
     expect_given_back(before, holdings, "this process")
@@ -234,7 +237,7 @@ def test_a_slice_of_a_revoked_handle_is_revoked(world: World, kind: Kind) -> Non
     data = pattern(1, 100)
     world.here.write(data, before).result(PATIENCE_S)
     target.poison()
-    assert target.revoke(5).kind == "ok"
+    assert target.revoke(PATIENCE_S).kind == "ok"
     for handle in (before, target.handle[300:400]):
         with pytest.raises(zh.AccessDenied):
             world.here.write(data, handle).result(PATIENCE_S)
@@ -313,10 +316,13 @@ def test_a_lost_peer_with_a_copy_under_way(open_context: OpenContext, device: st
     memory = owner.alloc(NBYTES, device)
     handle, source = memory.share("rw"), peer.alloc(NBYTES, "sim:0")
     peer.write(source, handle).result(PATIENCE_S)
-    engine_of(peer).sim_delay(0, 2_000_000_000, 0)
-    peer.write(source, handle)
+    stream = Stream(peer)
+    stream.stand_still()
+    peer.write(source, handle, stream=stream)
     peer.connections[0].close()
     with pytest.raises(zh.RevocationIncomplete) as caught:
         memory.revoke(handle, timeout=0.05)
     assert list(caught.value.peers) == [peer.id]
-    engine_of(peer).sim_delay(0, 0, 0)
+    stream.release()
+    stream.finish()
+    stream.native.close()

@@ -143,7 +143,8 @@ class TestAStreamThatWaits:
             operations.append(world.here.write(source.memory, target.handle, stream=stream))
             operations[-1].wait_on(stream)
         stream.finish()
-        assert all(operation.done() for operation in operations)
+        for operation in operations:
+            operation.result(LIMIT_S)
 
     def test_a_failure_lets_it_go(self, world: World, stream: Stream) -> None:
         source, target = world.buffer("sim", NBYTES), world.target("sim", NBYTES)
@@ -180,7 +181,8 @@ class TestAStreamThatWaits:
         for operation in operations:
             operation.wait_on(stream)
         stream.finish()
-        assert all(operation.done() for operation in operations)
+        for operation in operations:
+            operation.result(LIMIT_S)
         behind.release()
         late.result(LIMIT_S)
         behind.finish()

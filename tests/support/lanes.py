@@ -7,10 +7,11 @@ itself, one frame at a time, to an engine at the other end of a socket.
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
 import struct
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from support.pattern import expect_poison, poison
 from zerohop._native import Engine
 
 if TYPE_CHECKING:
+    import weakref
     from collections.abc import Callable
 
     from support.pattern import Bytes
@@ -238,3 +240,13 @@ def eventually(condition: Callable[[], bool], otherwise: str) -> None:
     while not condition():
         assert time.monotonic_ns() < limit, otherwise
         time.sleep(0.001)
+
+
+def eventually_freed(what: weakref.ref[Any]) -> None:
+    """With its last reference, which another thread may be about to let go of."""
+
+    def freed() -> bool:
+        gc.collect()
+        return what() is None
+
+    eventually(freed, "it is held")
