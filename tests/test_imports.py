@@ -16,10 +16,10 @@ import zerohop as zh
 from support.fake_nics import NBYTES, FakeEngine, numbers, of, with_nics, write_over
 from support.lanes import eventually
 from support.options import Options
-from support.patience import PATIENCE_S
+from support.patience import ANSWER_S, PATIENCE_S, patience
 from support.pattern import pattern
 from support.tamper import CAPABILITY, fields, flip, forge
-from zerohop import setbacks, wire
+from zerohop import setbacks, shares, wire
 from zerohop.imports import Imports
 
 if TYPE_CHECKING:
@@ -131,7 +131,9 @@ class TestImporting:
         with pytest.raises(zh.AccessDenied, match="capability"):
             both.here.write(source, forged).result(PATIENCE_S)
 
-    def test_revoking_asks_first(self, nic_pair: Callable[..., Pair], heard: Heard) -> None:
+    def test_revoking_asks_first(
+        self, nic_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, heard: Heard
+    ) -> None:
         """A peer that is well gives its keys back at once, and loses no lane."""
         both = nic_pair()
         connection, _ = both.connect()
@@ -139,9 +141,8 @@ class TestImporting:
         handle = target.share("rw")
         assert handle.revocation == "enforced"
         write_over(both.here, source, handle)
-        started = time.monotonic()
-        target.revoke(handle, timeout=PATIENCE_S)
-        assert time.monotonic() - started < 0.4
+        monkeypatch.setattr(shares, "_MAX_GRACE_S", PATIENCE_S)
+        target.revoke(handle, timeout=2 * PATIENCE_S)
         assert [message.provider for message in of(wire.Release, heard.sent)] == ["verbs"]
         assert [message.provider for message in of(wire.Released, heard.sent)] == ["verbs"]
         with pytest.raises(zh.AccessDenied, match="revoked"):
@@ -149,9 +150,9 @@ class TestImporting:
         assert both.here.statistics().mapped == 0
         assert numbers(connection) == [0]
 
-    @pytest.mark.parametrize(("timeout", "longest"), [(5.0, 1.5), (0.2, 0.5)])
+    @pytest.mark.parametrize("timeout", [patience(60.0), 0.2])
     def test_a_peer_that_keeps_silent_is_not_waited_for_long(
-        self, nic_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, timeout: float, longest: float
+        self, nic_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, timeout: float
     ) -> None:
         both = nic_pair()
         both.connect()
@@ -162,7 +163,7 @@ class TestImporting:
         started = time.monotonic()
         target.revoke(handle, timeout=timeout)
         taken = time.monotonic() - started
-        assert min(0.5, timeout / 2) <= taken < longest
+        assert min(0.5, timeout / 2) <= taken < ANSWER_S
 
     def test_revoked_while_it_is_registered(
         self, nic_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
@@ -187,4 +188,4 @@ class TestImporting:
         go_on.set()
         with pytest.raises(zh.AccessDenied, match="revoked"):
             write.result(PATIENCE_S)
-        assert not both.there._shares._leaving
+        eventually(lambda: not both.there._shares._leaving, "it is kept for the peer")

@@ -15,6 +15,7 @@ import pytest
 from cli.command import zerohop, zerohop_started
 from cli.test_bench_parts import SCHEMA
 from support.lanes import eventually
+from support.patience import patience
 from zerohop.cli.bench.floors import FloorDescriptors, Floors
 from zerohop.cli.bench.session import FULL, QUICK, open_session
 from zerohop.cli.peer import PeerProcess
@@ -155,7 +156,7 @@ def test_interrupted(tmp_path: Path) -> None:
         assert bench.stderr is not None
         assert bench.stderr.readline().startswith("write shm")
         bench.send_signal(signal.SIGINT)
-        out, errors = bench.communicate(timeout=60)
+        out, errors = bench.communicate(timeout=patience(60))
     assert bench.returncode == 130, out + errors
     assert "interrupted" in errors
     assert "Traceback" not in errors
@@ -192,7 +193,7 @@ def test_interrupted_before_anything_was_measured(tmp_path: Path) -> None:
     with zerohop_started("bench", "idle", "--json", data) as bench:
         eventually(lambda: children_of(bench.pid) != [], "the second process has been started")
         bench.send_signal(signal.SIGINT)
-        _, errors = bench.communicate(timeout=60)
+        _, errors = bench.communicate(timeout=patience(60))
     assert bench.returncode == 130, errors
     assert data.read_text() == "measured before"
 

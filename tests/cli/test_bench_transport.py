@@ -13,7 +13,7 @@ import pytest
 
 import zerohop as zh
 from cli.command import zerohop
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, patience
 from zerohop.cli.bench import gpu_plan, transport
 from zerohop.cli.bench.case import Case
 from zerohop.cli.bench.floors import FloorDescriptors, Floors, transfer_floor
@@ -217,7 +217,7 @@ def session() -> Iterator[Session]:
     try:
         fds = tuple(descriptors.for_peer().values())
         with (
-            PeerProcess("zerohop.cli.bench._peer", pass_fds=fds, timeout=60) as peer,
+            PeerProcess("zerohop.cli.bench._peer", pass_fds=fds, timeout=patience(60)) as peer,
             open_session(peer, Floors(peer, descriptors), QUICK, "shm") as opened,
         ):
             yield opened

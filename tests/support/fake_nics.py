@@ -17,6 +17,7 @@ import pytest
 from support.lanes import eventually, tcp_pair
 from support.options import Options
 from support.patience import PATIENCE_S
+from zerohop import setbacks
 from zerohop._native import NativeError, Reason, Status
 from zerohop.channel import Channel
 from zerohop.fabrics import Port
@@ -315,7 +316,10 @@ class Heard(NamedTuple):
 
 
 @pytest.fixture
-def nic_pair(open_context: OpenContext) -> Callable[..., Pair]:
+def nic_pair(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pair]:
+    # What did not work is not tried again because the test takes long.
+    monkeypatch.setattr(setbacks, "HOLD_OFF_S", 3600.0)
+
     def open_pair(providers: tuple[str, ...] | None = ("tcp",), *, nics: int = 2, only: bool = False) -> Pair:
         here, there = open_context(Options(providers=providers)), open_context(Options(providers=providers))
         opened = Pair(here, there, with_nics(here, nics), with_nics(there, nics))
