@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import math
 import pickle
+import select
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from support.patience import PATIENCE_S
 from support.pattern import pattern
 from support.service import Service
 from support.world import PROVIDERS, WORLDS
+from zerohop._native import CompletionQueue
 from zerohop.deferred import defer
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from support.fixtures import OpenContext, StartPeer
     from support.world import World
+    from zerohop.waiting import AsCompleted
 
 
 def _connection(world: World) -> zh.Connection:
@@ -155,6 +158,24 @@ class TestCancelling:
         assert receive.result(PATIENCE_S) == 16
         assert room.tobytes() == pattern(3, 16).tobytes()
         assert not abandoned.any()
+
+
+@pytest.mark.parametrize("contexts", [1, 2])
+def test_what_ended_in_time_is_given_to_who_is_late(open_context: OpenContext, contexts: int) -> None:
+    """as_completed() raises for what has not ended, and not because nobody asked for what has."""
+    opened = [open_context(Options()) for _ in range(contexts)]
+    queues = {context: CompletionQueue(context._engine) for context in opened}
+    connection = opened[-1].connect(opened[-1].url).result(PATIENCE_S)
+    receive = connection.recv(np.zeros(8, np.uint8))
+    assert receive._arm(queues[opened[-1]], 7)
+    connection.send(bytes(8)).result(PATIENCE_S)
+    assert select.select([queues[opened[-1]].fd], [], [], PATIENCE_S)[0]
+    late: AsCompleted[int] = zh.as_completed([], timeout=0)
+    assert late._tokens(queues) == [(opened[-1], 7)]
+    with pytest.raises(zh.DeadlineExceeded):
+        late._tokens(queues)
+    for queue in queues.values():
+        queue.close()
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
