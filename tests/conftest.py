@@ -36,6 +36,14 @@ if IN_SOFTWARE:
 
 
 def pytest_configure() -> None:
-    """In the lab the nursery takes as long as pytest itself to import what it needs, and may do so meanwhile."""
+    """In the lab the nursery takes as long as pytest itself to import what it needs, and may do so meanwhile.
+
+    Elsewhere no example of Hypothesis has 200 ms to end in, and none is kept on disk for, or found by, another run.
+    """
     if LAB:
         NURSERY.start()
+        return
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("tests", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("tests")
