@@ -204,10 +204,10 @@ def test_the_error_of_what_was_put_off_names_the_peer(open_context: OpenContext)
 def test_the_default_deadline_is_the_contexts(open_context: OpenContext, provider: str) -> None:
     options = Options(providers=(provider,), timeout=0.05)
     first, second = open_context(options), open_context(options)
-    connection = first.connect(second.url, timeout=10).result(PATIENCE_S)
+    connection = first.connect(second.url, timeout=PATIENCE_S).result(PATIENCE_S)
     # Nobody receives. A receive itself waits until something comes, as it does for a notification.
     receive = connection.recv(np.zeros(8, np.uint8))
-    longer = connection.send(pattern(1, 8), timeout=10)
+    longer = connection.send(pattern(1, 8), timeout=8 * PATIENCE_S)
     with pytest.raises(zh.DeadlineExceeded) as caught:
         connection.send(pattern(1, 8)).result(PATIENCE_S)
     assert caught.value.operation == "send"

@@ -17,7 +17,7 @@ import pytest
 from support.lanes import eventually, tcp_pair
 from support.options import Options
 from support.patience import PATIENCE_S
-from zerohop import setbacks
+from zerohop import opening, setbacks
 from zerohop._native import NativeError, Reason, Status
 from zerohop.channel import Channel
 from zerohop.fabrics import Port
@@ -317,8 +317,9 @@ class Heard(NamedTuple):
 
 @pytest.fixture
 def nic_pair(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pair]:
-    # What did not work is not tried again because the test takes long.
+    # What did not work is not tried again, nor what works given up, because the test takes long.
     monkeypatch.setattr(setbacks, "HOLD_OFF_S", 3600.0)
+    monkeypatch.setattr(opening, "_PROOF_NS", int(PATIENCE_S * 1e9))
 
     def open_pair(providers: tuple[str, ...] | None = ("tcp",), *, nics: int = 2, only: bool = False) -> Pair:
         here, there = open_context(Options(providers=providers)), open_context(Options(providers=providers))
