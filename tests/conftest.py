@@ -39,7 +39,16 @@ if IN_SOFTWARE:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Report on the run; in the lab, start the nursery, which takes as long as pytest itself to import its modules."""
+    """Report on the run; start the nursery in the lab; take the chance out of Hypothesis elsewhere.
+
+    In the lab the nursery takes as long as pytest itself to import its modules, and may do so meanwhile. Elsewhere no
+    example of Hypothesis has 200 ms to end in, and none is kept on disk for, or found by, another run.
+    """
     report.register(config)
     if LAB:
         NURSERY.start()
+        return
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("tests", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("tests")

@@ -14,6 +14,7 @@ import pytest
 from support.lanes import eventually
 from support.leaks import holdings
 from support.options import Options
+from support.patience import PATIENCE_S
 from zerohop import wire
 from zerohop.channel import Channel, ChannelEnded
 
@@ -90,7 +91,7 @@ def test_both_ends_of_a_conversation_notice(open_context: OpenContext, monkeypat
     monkeypatch.setattr(Channel, "end_when_silent", ask)
     here = open_context(Options(providers=("tcp",), heartbeat=7.0))
     there = open_context(Options(providers=("tcp",), heartbeat=9.0))
-    here.connect(there.url).result(5)
+    here.connect(there.url).result(PATIENCE_S)
     eventually(lambda: sorted(asked) == [7.0, 9.0], f"asked for {asked}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
+from support.patience import PATIENCE_S
 from zerohop.control import ControlThread
 
 
@@ -15,7 +16,7 @@ def test_what_nobody_waits_for_any_more_is_given_back() -> None:
 
     def work() -> str:
         opened.set()
-        assert go_on.wait(10)
+        assert go_on.wait(PATIENCE_S)
         return "descriptors"
 
     def discard(value: str) -> None:
@@ -32,6 +33,6 @@ def test_what_nobody_waits_for_any_more_is_given_back() -> None:
     try:
         control.run(ask_and_leave, timeout=10)
         go_on.set()
-        assert discarded.wait(10)
+        assert discarded.wait(PATIENCE_S)
     finally:
         control.stop(10)

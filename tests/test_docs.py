@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from support.patience import ANSWER_S
 from zerohop import errors
 
 ROOT = Path(__file__).parent.parent
@@ -52,7 +53,7 @@ def test_program_runs(program: str, tmp_path: Path) -> None:
     script = tmp_path / "program.py"  # a file, because `spawn` imports it again in the child
     script.write_text(program, "utf-8")
     ran = subprocess.run(
-        [sys.executable, "-W", "error", str(script)], capture_output=True, text=True, timeout=15, env=os.environ
+        [sys.executable, "-W", "error", str(script)], capture_output=True, text=True, timeout=ANSWER_S, env=os.environ
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip(), "a program in the documentation shows something"
@@ -68,12 +69,12 @@ def test_every_error_is_explained() -> None:
 
 
 def test_settings_page_is_generated() -> None:
-    checked = subprocess.run([sys.executable, str(ROOT / "scripts" / "settings_page.py"), "check"], timeout=15)
+    checked = subprocess.run([sys.executable, str(ROOT / "scripts" / "settings_page.py"), "check"], timeout=ANSWER_S)
     assert checked.returncode == 0
 
 
 def test_benchmarks_page_is_generated() -> None:
-    checked = subprocess.run([sys.executable, str(ROOT / "scripts" / "benchmarks_page.py"), "check"], timeout=15)
+    checked = subprocess.run([sys.executable, str(ROOT / "scripts" / "benchmarks_page.py"), "check"], timeout=ANSWER_S)
     assert checked.returncode == 0
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from support.patience import patience
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
-LIMIT_S = 60
+LIMIT_S = patience(60)
 ON_ONE = [
     pytest.param(device, marks=[pytest.mark.cuda] if device == "cuda:0" else [])
     for device in ("host", "sim:0", "cuda:0")

@@ -16,6 +16,8 @@ import zerohop as zh
 from support.fake_nics import NBYTES, change_ports, end_of, lane_of, lose_device, numbers, of, write_over
 from support.lanes import eventually
 from support.options import Options
+from support.outcomes import when_taken
+from support.patience import PATIENCE_S
 from support.pattern import pattern
 from zerohop import lanes, paths, wire
 from zerohop.lane import Lane, State
@@ -25,6 +27,12 @@ if TYPE_CHECKING:
 
     from support.fake_nics import Heard, Pair
     from support.fixtures import OpenContext
+    from zerohop.connection import Connection
+
+
+def expect_lanes(connection: Connection, other: Connection, *numbered: list[int]) -> None:
+    """These at both ends: the one that was dialled counts one as up a moment after it has said that it is ready."""
+    eventually(lambda: numbers(connection) == numbers(other) in numbered, "the two ends have other lanes")
 
 
 class TestOpening:
@@ -35,7 +43,7 @@ class TestOpening:
         assert numbers(connection) == numbers(other) == [0]
         into = np.zeros(100, np.uint8)
         receive = other.recv(into)
-        assert connection.send(pattern(1, 100)).result(5) == receive.result(5) == 100
+        assert connection.send(pattern(1, 100)).result(PATIENCE_S) == receive.result(PATIENCE_S) == 100
         opened, answered = of(wire.Lane, heard.sent)
         assert (opened.number, opened.messages, opened.rails) == (0, True, [(0, 0), (1, 1)])
         assert (answered.number, answered.messages, answered.rails) == (0, True, [])
@@ -127,9 +135,9 @@ class TestOpening:
         handle = target.share("rw")
         writes = [both.here.write(memory, handle) for memory in memories]
         for write in writes:
-            write.result(5)
+            write.result(PATIENCE_S)
             assert write.explain().startswith("verbs (rdma) sim:0→host direct")
-        assert numbers(connection) == numbers(other) == [0, 2]
+        expect_lanes(connection, other, [0, 2])
         assert [lane.number for lane in of(wire.Lane, heard.sent)] == [0, 0, 2, 2]
         # Messages stay where they were.
         assert connection.provider == other.provider == "shm"
@@ -140,7 +148,7 @@ class TestOpening:
         connection, other = both.connect()
         source, target = both.there.alloc(NBYTES, "sim:0"), both.here.alloc(NBYTES)
         assert write_over(both.there, source, target.share("rw")).startswith("verbs (rdma)")
-        assert numbers(connection) == numbers(other) == [0, 1]
+        expect_lanes(connection, other, [0, 1])
         # The lane serves both.
         assert write_over(both.here, both.here.alloc(NBYTES, "sim:0"), both.there.alloc(NBYTES).share("rw"))
         assert numbers(connection) == [0, 1]
@@ -156,25 +164,24 @@ class TestOpening:
                 both.there.write(sources[1], targets[0].share("rw")),
             ]
             for write in writes:
-                write.result(5)
-            assert numbers(connection) == numbers(other)
-            assert len(connection._lanes) == 2
+                write.result(PATIENCE_S)
+            expect_lanes(connection, other, [0, 1], [0, 2])
 
     def test_a_lane_of_tcp_beside_one_of_shm(self, open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:
         """Nothing faked but the cost by which it is chosen."""
         monkeypatch.setattr(paths, "lane_cost", lambda limits: None)
         monkeypatch.setitem(paths._USUAL, ("tcp", "stream"), paths.Cost(0.1, 1000.0))
         here, there = open_context(Options()), open_context(Options())
-        connection = here.connect(there.url).result(5)
+        connection = here.connect(there.url).result(PATIENCE_S)
         memory = there.register(np.zeros(NBYTES, np.uint8))
         source = here.register(pattern(3, NBYTES))
         assert write_over(here, source, memory.share("rw")).startswith("tcp (stream)")
         assert memory.read_bytes() == pattern(3, NBYTES).tobytes()
         assert [lane.provider for lane in connection._lanes.values()] == ["shm", "tcp"]
         assert connection.provider == "shm"
-        assert connection.flush().result(5) == 0
-        connection.notify(7).result(5)
-        assert there.notification(5).result().value == 7
+        assert connection.flush().result(PATIENCE_S) == 0
+        connection.notify(7).result(PATIENCE_S)
+        assert there.notification(PATIENCE_S).result().value == 7
 
 
 class TestReplacing:
@@ -201,7 +208,7 @@ class TestReplacing:
         eventually(lambda: numbers(other) == [2], "the lane is not replaced")
         receives = [other.recv(each) for each in into]
         for operation in (*sends, *receives):
-            assert operation.result(5) == 100
+            assert operation.result(PATIENCE_S) == 100
         for seed, received in enumerate(into):
             assert received.tobytes() == pattern(seed, 100).tobytes()
         assert connection.provider == other.provider == "verbs"
@@ -223,7 +230,7 @@ class TestReplacing:
         into = np.zeros(100, np.uint8)
         sent = sender.send(pattern(4, 100))
         eventually(lambda: numbers(receiver) == [2], "the lane is not replaced")
-        assert receiver.recv(into).result(5) == sent.result(5) == 100
+        assert receiver.recv(into).result(PATIENCE_S) == sent.result(PATIENCE_S) == 100
         assert into.tobytes() == pattern(4, 100).tobytes()
 
     def test_transfers_that_were_refused_are_posted_on_the_next_one(self, nic_pair: Callable[..., Pair]) -> None:
@@ -255,8 +262,8 @@ class TestReplacing:
             send = connection.send(pattern(1, 10))
             await asyncio.gather(both.here.write(source, handle), connection.notify(3))
             await both.here.notify(handle, 4)
-            assert {(await both.there.notification(5)).value for _ in range(2)} == {3, 4}
-            assert await other.recv(np.zeros(10, np.uint8), timeout=5) == await send == 10
+            assert {(await both.there.notification(PATIENCE_S)).value for _ in range(2)} == {3, 4}
+            assert await other.recv(np.zeros(10, np.uint8), timeout=PATIENCE_S) == await send == 10
             await both.here.flush()
 
         asyncio.run(work())
@@ -270,15 +277,8 @@ class TestReplacing:
         end_of(connection).broken = True
         with pytest.raises(zh.WouldBlock):
             both.here.write_nowait(source, handle)
-        deadline = time.monotonic() + 5
-        while True:
-            try:
-                both.here.write_nowait(source, handle).result(5)
-                connection.notify_nowait(5).result(5)
-                break
-            except zh.WouldBlock:
-                assert time.monotonic() < deadline
-                time.sleep(0.002)
+        when_taken(lambda: both.here.write_nowait(source, handle)).result(PATIENCE_S)
+        when_taken(lambda: connection.notify_nowait(5)).result(PATIENCE_S)
 
     def test_on_other_ports_where_one_is_down(self, nic_pair: Callable[..., Pair], heard: Heard) -> None:
         """Keys belong to the NICs that they were asked for."""
@@ -292,7 +292,7 @@ class TestReplacing:
         assert write_over(both.here, source, handle).startswith("verbs (rdma)")
         assert lane_of(connection, "verbs").rails == (1,)
         assert [request.rails for request in of(wire.ImportRequest, heard.sent)] == [[0, 1], [1]]
-        assert both.here.statistics().mapped == 1
+        eventually(lambda: both.here.statistics().mapped == 1, "the keys of before are kept")
 
     @pytest.mark.parametrize("side", ["here", "there"])
     def test_on_a_device_that_was_lost_and_opened_anew(
@@ -331,11 +331,10 @@ class TestReplacing:
         change_ports(both.nics, "fake0", "fake1", alive=False)
         end_of(connection).reset()
         taken = both.here.write(source, handle)
-        taken.result(5)
+        taken.result(PATIENCE_S)
         assert taken.explain().startswith("tcp (stream)")
         assert "fake0 port 1: the port or its device is down" in taken._path.explanation.details()  # type: ignore[union-attr]
-        eventually(lambda: other.provider == "tcp", "messages have no lane")
-        assert connection.provider == "tcp"
+        eventually(lambda: connection.provider == other.provider == "tcp", "messages have no lane")
         change_ports(both.nics, "fake0", "fake1", alive=True)
         eventually(lambda: not connection._failed.now(), "nobody was told that the ports are back")
         assert write_over(both.here, source, handle).startswith("verbs (rdma)")
@@ -351,20 +350,20 @@ class TestReplacing:
         eventually(lambda: user._message_lane is None, "nobody noticed")
         for _ in range(3):
             with pytest.raises(zh.PeerLost, match="fake0 port 1: the port or its device is down") as caught:
-                user.notify(1).result(5)
+                user.notify(1).result(PATIENCE_S)
             assert "port" in caught.value.fix
             assert "tcp" in caught.value.fix
         source, target = user._context.register(pattern(1, NBYTES)), both.there.alloc(NBYTES)
         if user is connection:
             with pytest.raises(zh.PeerLost, match="the port or its device is down"):
-                both.here.write(source, target.share("rw")).result(5)
+                both.here.write(source, target.share("rw")).result(PATIENCE_S)
         assert connection.alive
         assert other.alive
         for device in ("fake0", "fake1"):
             both.nics.domains[device].alive = True
-        assert user.notify(2).result(5) == 0
+        assert user.notify(2).result(PATIENCE_S) == 0
         receiver = both.there if user is connection else both.here
-        assert receiver.notification(5).result().value == 2
+        assert receiver.notification(PATIENCE_S).result().value == 2
         if user is connection:
             write_over(both.here, source, target.share("rw"))
 
@@ -386,8 +385,8 @@ class TestReplacing:
         both.here._control.call(connection._session._channel.post, wire.LaneMissing(text="before", wanted=0))
         change_ports(both.nics, "fake0", "fake1", alive=True)
         both.here._control.call(wanted, *asked[0])
-        assert operation.result(5) == 0
-        assert both.here.notification(5).result().value == 2
+        assert operation.result(PATIENCE_S) == 0
+        assert both.here.notification(PATIENCE_S).result().value == 2
 
     def test_nowait_is_told_too(self, nic_pair: Callable[..., Pair]) -> None:
         both = nic_pair(only=True)
@@ -395,16 +394,9 @@ class TestReplacing:
         change_ports(both.nics, "fake0", "fake1", alive=False)
         end_of(connection).reset()
         eventually(lambda: connection._message_lane is None, "nobody noticed")
-        deadline = time.monotonic() + 5
-        told: zh.Operation[int] | None = None
-        while told is None:
-            try:
-                told = connection.notify_nowait(1)
-            except zh.WouldBlock:
-                assert time.monotonic() < deadline
-                time.sleep(0.002)
+        told = when_taken(lambda: connection.notify_nowait(1))
         with pytest.raises(zh.PeerLost, match="the port or its device is down"):
-            told.result(5)
+            told.result(PATIENCE_S)
 
     def test_one_that_breaks_before_both_count_it_as_up(
         self, nic_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
@@ -428,7 +420,7 @@ class TestReplacing:
         monkeypatch.setattr(Opening, "ready", breaking)
         connection, other = both.connect()
         eventually(lambda: numbers(connection) == numbers(other) == [2], "the lane is not replaced")
-        assert connection.notify(3).result(5) == 0
+        assert connection.notify(3).result(PATIENCE_S) == 0
         assert len(broken) == 1
 
     def test_a_flush_waits_until_nothing_is_left_of_it(self, nic_pair: Callable[..., Pair]) -> None:
@@ -442,7 +434,7 @@ class TestReplacing:
         time.sleep(0.05)
         assert not flush.done()
         theirs.holds_on = False
-        assert flush.result(5) == 0
+        assert flush.result(PATIENCE_S) == 0
 
     def test_closing_while_it_is_replaced(self, nic_pair: Callable[..., Pair]) -> None:
         both = nic_pair()
@@ -453,7 +445,7 @@ class TestReplacing:
         waiting = connection.notify(1)
         connection.close()
         with pytest.raises(zh.ZerohopError):
-            waiting.result(5)
+            waiting.result(PATIENCE_S)
         eventually(lambda: not other.alive, "the peer was not told")
 
 

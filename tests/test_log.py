@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from support.patience import patience
 from zerohop.log import LEVELS
 
 _PROGRAM = """
@@ -24,7 +25,7 @@ with zh.Context(name="here") as here, zh.Context(name="there") as there:
     here.write(ones, handle).result(10)
 print(len(logging.getLogger("zerohop").handlers), len(logging.getLogger().handlers))
 """
-LIMIT_S = 30
+LIMIT_S = patience(30)
 
 
 def _run(level: str | None) -> subprocess.CompletedProcess[str]:

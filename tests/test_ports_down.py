@@ -12,6 +12,7 @@ import pytest
 
 from support.fake_nics import NBYTES, change_ports, end_of, lane_of, numbers, of, write_over
 from support.lanes import eventually
+from support.patience import PATIENCE_S
 from support.pattern import pattern
 from zerohop import lane_ports, wire
 from zerohop.peers import Peers
@@ -59,7 +60,7 @@ def test_an_idle_lane_is_replaced_before_anybody_uses_it(nic_pair: Callable[...,
     eventually(lambda: 0 not in numbers(connection) == numbers(other) != [], "the lane is not replaced")
     assert lane_of(connection, "verbs").rails == (1,)
     assert write_over(both.here, source, handle).startswith("verbs (rdma)")
-    assert connection.notify(1).result(5) == 0
+    assert connection.notify(1).result(PATIENCE_S) == 0
 
 
 @pytest.mark.usefixtures("patient_nics")
@@ -76,11 +77,11 @@ def test_a_lane_is_left_to_those_who_use_it(
     eventually(lambda: bool(port_changes), "nobody noticed")
     if asks:
         eventually(lambda: bool(of(wire.LaneQuiet, heard.received)), "the peer is not asked")
-        assert both.there._control.wait(asyncio.sleep, 0, timeout=5)
+        assert both.there._control.wait(asyncio.sleep, 0, timeout=PATIENCE_S)
     assert [message.answer for message in of(wire.LaneQuiet, heard.sent)] == ([False] if asks else [])
     assert numbers(connection) == numbers(other) == [0]
     change_ports(both.nics, "fake0", alive=True)
-    assert connection.notify(1).result(5) == 0
+    assert connection.notify(1).result(PATIENCE_S) == 0
     assert numbers(connection) == numbers(other) == [0]
 
 
@@ -151,7 +152,7 @@ def test_an_answer_that_comes_late_ends_no_lane(
         end_of(connection).busy = True
     assert connection._session is not None
     both.here._control.call(quiet, connection._session.lanes.ports, late[0])
-    assert both.here._control.wait(asyncio.sleep, 0, timeout=5)
+    assert both.here._control.wait(asyncio.sleep, 0, timeout=PATIENCE_S)
     assert numbers(connection) == numbers(other) == [0]
     assert not of(wire.LaneDown, heard.sent)
 

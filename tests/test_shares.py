@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import zerohop as zh
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -130,7 +131,7 @@ def test_a_destructor_may_ask_for_what_another_thread_holds(context: zh.Context)
     def destructor() -> None:
         thread = threading.Thread(target=lambda: told.append(len(shares.holders(SHM))), daemon=True)
         thread.start()
-        thread.join(5)
+        thread.join(PATIENCE_S)
 
     weakref.finalize(array, destructor)
     memory, share = shared(context, array)

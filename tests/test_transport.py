@@ -15,6 +15,7 @@ import pytest
 import zerohop as zh
 from support.buffers import GPUS
 from support.options import Options
+from support.patience import PATIENCE_S
 from zerohop import _native
 from zerohop.transport_setup import device_name
 
@@ -213,7 +214,7 @@ class TestOpening:
                 zh.Transport(context=context)
             context._engine.close_queue(numbers[5])
             with zh.Transport(context=context) as second:
-                first.connect(second.bind()).result(5)
+                first.connect(second.bind()).result(PATIENCE_S)
 
 
 class TestItself:
@@ -238,7 +239,7 @@ class TestItself:
         context = open_context(Options())
         with zh.Transport("sim:1", context=context) as one, zh.Transport("cpu", context=context) as other:
             assert repr(one) == "<Transport on sim:1, not connected>"
-            one.connect(other.bind()).result(5)
+            one.connect(other.bind()).result(PATIENCE_S)
             assert repr(one) == "<Transport on sim:1, connected>"
             assert repr(other) == "<Transport on host, connected>"
             one.abort()

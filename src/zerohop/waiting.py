@@ -140,12 +140,11 @@ class AsCompleted(Generic[T]):
                 watch.stop()
 
     def _tokens(self, queues: dict[Context, CompletionQueue]) -> list[tuple[Context, int]]:
-        """What has ended, at least one; DeadlineExceeded when the time is up first."""
+        """What has ended, at least one; DeadlineExceeded when the time is up and nothing has."""
         spin_ns = max(context._spin_ns for context in queues)
         while True:
             now = time.monotonic_ns()
-            if self._deadline and now >= self._deadline:
-                raise _too_late()
+            late = 0 < self._deadline <= now
             until = min(self._deadline, now + _SLICE_NS) if self._deadline else now + _SLICE_NS
             if len(queues) == 1:
                 [(context, queue)] = queues.items()
@@ -155,12 +154,15 @@ class AsCompleted(Generic[T]):
                 poll = select.poll()
                 for queue in queues.values():
                     poll.register(queue.fd, select.POLLIN)
-                poll.poll((until - now) / 1e6)
+                poll.poll(max(0, until - now) / 1e6)
                 found = [(context, token) for context, queue in queues.items() for token in queue.drain()]
             for context in queues:
                 context._check_process()
             if found:
                 return found
+            # Only now: whoever was held up until after the deadline gets what had ended before it.
+            if late:
+                raise _too_late()
             spin_ns = 0
 
 

@@ -11,6 +11,8 @@ from bench.peers.__main__ import main
 from bench.peers.catalogue import PEERS, Peer
 from bench.peers.workload import Case
 
+from support.patience import patience
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -25,7 +27,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*arguments: str) -> int:
-    return main([*arguments, "--quick", "--devices", "cpu,cpu", "--limit", "15"], FAKES)
+    return main([*arguments, "--quick", "--devices", "cpu,cpu", "--limit", str(patience(15))], FAKES)
 
 
 def test_what_is_missing_is_listed_and_the_rest_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

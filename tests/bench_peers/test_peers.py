@@ -10,6 +10,8 @@ from bench.peers.catalogue import PEERS, Peer
 from bench.peers.runner import measure
 from bench.peers.workload import Case, Effort, Spec
 
+from support.patience import patience
+
 KI = 1 << 10
 CASES = (Case("write", 64 * KI), Case("read", 64 * KI), Case("write_pages", KI, 64))
 SPEC = Spec(("cpu", "cpu"), CASES, Effort(rounds=1, seconds=1e-4, most=5, limit=5.0))
@@ -23,7 +25,7 @@ def test_on_the_host(peer: Peer) -> None:
     for package in NEEDS[peer.name]:
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
-    outcome = measure(peer, SPEC, 50.0)
+    outcome = measure(peer, SPEC, patience(50.0))
     assert outcome.reason is None
     assert outcome.version
     assert [row["name"] for row in outcome.rows] == NAMES.get(peer.name, ["write", "read", "write_pages"])

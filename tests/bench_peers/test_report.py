@@ -12,6 +12,8 @@ import pytest
 from bench.peers import plot, table
 from bench.peers.report import Missing, Report, Row, read
 
+from support.patience import ANSWER_S
+
 ROOT = Path(__file__).parents[2]
 MI = 1 << 20
 
@@ -105,5 +107,5 @@ def test_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_page_of_this_repository_is_generated() -> None:
-    checked = subprocess.run([sys.executable, str(ROOT / "scripts" / "peers_page.py"), "check"], timeout=15)
+    checked = subprocess.run([sys.executable, str(ROOT / "scripts" / "peers_page.py"), "check"], timeout=ANSWER_S)
     assert checked.returncode == 0

@@ -9,7 +9,9 @@ from bench.peers.catalogue import Peer
 from bench.peers.runner import measure
 from bench.peers.workload import Case, Effort, Spec
 
-LIMIT = 15.0
+from support.patience import PATIENCE_S, patience
+
+LIMIT = patience(15.0)
 CASES = (Case("write", 4097), Case("write_pages", 1024, 64), Case("read", 4096), Case("nobody has this", 8))
 SPEC = Spec(("cpu", "cpu"), CASES, Effort(rounds=2, seconds=1e-4, most=5, limit=5.0))
 
@@ -49,8 +51,8 @@ def test_the_reason_is_given(name: str, reason: str) -> None:
 
 
 def test_a_peer_that_hangs_is_ended_at_its_limit_and_keeps_its_rows() -> None:
-    outcome = measure(fake("hangs"), SPEC, 6.0)
-    assert outcome.reason == "did not end within 6 s"
+    outcome = measure(fake("hangs"), SPEC, PATIENCE_S)
+    assert outcome.reason == f"did not end within {PATIENCE_S:g} s"
     (row,) = outcome.rows
     for pid in row["note"].split():
         assert not Path("/proc", pid).exists()

@@ -8,6 +8,8 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from support.patience import patience
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -16,7 +18,7 @@ _ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.start
 
 
 def zerohop(
-    *arguments: object, timeout: float = 60, preexec: Callable[[], None] | None = None, **environment: str
+    *arguments: object, timeout: float = patience(60), preexec: Callable[[], None] | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """`zerohop arguments…`, with its exit code and what it printed; `preexec` runs in its process before it."""
     env = {**_ENVIRONMENT, **environment}

@@ -15,6 +15,7 @@ import pytest
 
 from cli.command import zerohop
 from support.buffers import GPUS
+from support.patience import patience
 from support.software_gpus import IN_SOFTWARE
 from zerohop import _floors
 from zerohop.cli.bench import gpu_plan
@@ -170,7 +171,7 @@ class TestPage:
 
 
 def run_script(path: Path, *arguments: str) -> int:
-    return subprocess.run([sys.executable, str(path), *arguments], timeout=30, check=False).returncode
+    return subprocess.run([sys.executable, str(path), *arguments], timeout=patience(30), check=False).returncode
 
 
 def measured(folder: Path, *arguments: str, in_software: str = IN_SOFTWARE) -> list[Row]:

@@ -13,6 +13,7 @@ import pytest
 
 import zerohop as zh
 from cli.command import zerohop
+from support.patience import PATIENCE_S, patience
 from zerohop.cli.bench import gpu_plan, transport
 from zerohop.cli.bench.case import Case
 from zerohop.cli.bench.floors import FloorDescriptors, Floors, transfer_floor
@@ -216,7 +217,7 @@ def session() -> Iterator[Session]:
     try:
         fds = tuple(descriptors.for_peer().values())
         with (
-            PeerProcess("zerohop.cli.bench._peer", pass_fds=fds, timeout=60) as peer,
+            PeerProcess("zerohop.cli.bench._peer", pass_fds=fds, timeout=patience(60)) as peer,
             open_session(peer, Floors(peer, descriptors), QUICK, "shm") as opened,
         ):
             yield opened
@@ -276,7 +277,7 @@ class TestSource:
             held = local.array
             if case.reads:
                 held = np.zeros(4096, np.uint8)
-                session.context.read(remote, held).result(5)
+                session.context.read(remote, held).result(PATIENCE_S)
             assert held is not None
             assert np.array_equal(held, source.content)
             assert all(len(set(column)) == 256 for column in np.stack(seen, axis=1).tolist())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.patience import patience
 from zerohop.cli.peer import PeerFailed, PeerProcess
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[PeerProcess]:
     before = os.environ.get("PYTHONPATH", "")
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[1]}{os.pathsep}{before}".rstrip(os.pathsep))
-    with PeerProcess("cli.echo_peer", timeout=10) as process:
+    with PeerProcess("cli.echo_peer", timeout=patience(10)) as process:
         yield process
 
 
@@ -71,7 +72,7 @@ def test_descriptors_are_inherited_by_number(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[1]}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     reader, writer = os.pipe()
     try:
-        with PeerProcess("cli.echo_peer", pass_fds=(writer,), timeout=10) as process:
+        with PeerProcess("cli.echo_peer", pass_fds=(writer,), timeout=patience(10)) as process:
             process.call("echo")
             assert (Path("/proc") / str(process.pid) / "fd" / str(writer)).exists()
             assert not (Path("/proc") / str(process.pid) / "fd" / str(reader)).exists()

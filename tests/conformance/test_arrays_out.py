@@ -10,6 +10,7 @@ import pytest
 
 import zerohop as zh
 from support.options import Options
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from support.fixtures import OpenContext
 
 NBYTES = 4096
-LIMIT_S = 10.0
+LIMIT_S = PATIENCE_S
 
 
 @pytest.fixture

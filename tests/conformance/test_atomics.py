@@ -9,6 +9,7 @@ import pytest
 
 import zerohop as zh
 from support.buffers import KINDS, Kind
+from support.patience import PATIENCE_S
 from support.service import Service
 from support.world import WORLDS
 
@@ -32,7 +33,7 @@ class TestEveryMemory:
             target.put(offset, (0).to_bytes(8, "little"))
             total = 0
             for value in (1, 0, 41, 1 << 32, WORD - 1, 1 << 63):
-                old = world.here.fetch_add(target.handle, value, offset=offset).result(10)
+                old = world.here.fetch_add(target.handle, value, offset=offset).result(PATIENCE_S)
                 assert old % WORD == total
                 total = (total + value) % WORD
                 assert _word(target, offset) == total
@@ -43,11 +44,11 @@ class TestEveryMemory:
         target = world.target(target_kind, 4096)
         target.put(16, (7).to_bytes(8, "little"))
         swap = world.here.compare_swap
-        assert swap(target.handle, 8, 99, offset=16).result(10) == 7
+        assert swap(target.handle, 8, 99, offset=16).result(PATIENCE_S) == 7
         assert _word(target, 16) == 7
-        assert swap(target.handle, 7, WORD - 2, offset=16).result(10) == 7
+        assert swap(target.handle, 7, WORD - 2, offset=16).result(PATIENCE_S) == 7
         assert _word(target, 16) == WORD - 2
-        assert swap(target.handle[16:], WORD - 2, 0).result(10) % WORD == WORD - 2
+        assert swap(target.handle[16:], WORD - 2, 0).result(PATIENCE_S) % WORD == WORD - 2
         assert _word(target, 16) == 0
         target.poison(16, 8)
         target.expect_poison()
@@ -62,7 +63,7 @@ class TestEveryMemory:
 
         def add(mine: list[int]) -> None:
             for _ in range(each):
-                mine.append(world.here.fetch_add(target.handle, 1).result(10))
+                mine.append(world.here.fetch_add(target.handle, 1).result(PATIENCE_S))
 
         threads = [threading.Thread(target=add, args=[mine]) for mine in seen]
         for thread in threads:
@@ -79,7 +80,7 @@ class TestEveryMemory:
         theirs = world.there.start(Service.swap_until_won, bytes(target.handle), 200)
         seen = 0
         for _ in range(200):
-            while (old := world.here.compare_swap(target.handle, seen, seen + 1).result(10)) != seen:
+            while (old := world.here.compare_swap(target.handle, seen, seen + 1).result(PATIENCE_S)) != seen:
                 seen = old
             seen += 1
         assert theirs.result() >= 200
@@ -96,11 +97,11 @@ def test_words_out_of_place(world: World) -> None:
             world.here.compare_swap(target.handle, 0, 1, offset=offset)
     for offset in (-8, 4096, 1 << 40, (1 << 63) - 8):
         with pytest.raises((ValueError, zh.AccessDenied)):
-            world.here.fetch_add(target.handle, 1, offset=offset).result(10)
+            world.here.fetch_add(target.handle, 1, offset=offset).result(PATIENCE_S)
         with pytest.raises((ValueError, zh.AccessDenied)):
-            world.here.compare_swap(target.handle, 0, 1, offset=offset).result(10)
+            world.here.compare_swap(target.handle, 0, 1, offset=offset).result(PATIENCE_S)
     with pytest.raises((ValueError, zh.AccessDenied)):
-        world.here.fetch_add(target.handle[:7], 1).result(10)
+        world.here.fetch_add(target.handle[:7], 1).result(PATIENCE_S)
     target.expect_poison()
 
 
@@ -123,5 +124,5 @@ def test_memory_that_does_not_begin_at_a_word(world: World, kind: Kind) -> None:
     handle = zh.RemoteBuffer.from_bytes(world.there.call(Service.share_part, target.number, 1, 33))
     for call in (world.here.fetch_add(handle, 1), world.here.compare_swap(handle, 0, 1)):
         with pytest.raises(zh.Unsupported, match="misaligned"):
-            call.result(10)
+            call.result(PATIENCE_S)
     target.expect_poison()

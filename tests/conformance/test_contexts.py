@@ -10,7 +10,7 @@ import pytest
 
 import zerohop as zh
 from support.options import Options, fewest_devices
-from support.patience import ANSWER_S, times
+from support.patience import ANSWER_S, PATIENCE_S, times
 from support.pattern import expect_equal, pattern
 from support.service import Service
 from support.world import PROVIDERS, WORLDS
@@ -27,11 +27,11 @@ def test_two_contexts_know_nothing_of_each_other_until_they_connect(open_context
     assert first.id != second.id
     assert first.url != second.url
     assert not list(first.connections)
-    connection = first.connect(second.url).result(10)
+    connection = first.connect(second.url).result(PATIENCE_S)
     assert connection.peer == second.id
     assert connection.alive
     assert [c.peer for c in first.connections] == [second.id]
-    back = second.connect(first.url).result(10)
+    back = second.connect(first.url).result(PATIENCE_S)
     assert back.peer == first.id
     assert [c.peer for c in second.connections] == [first.id]
 
@@ -43,13 +43,13 @@ def test_both_connect_at_once(open_context: OpenContext, provider: str) -> None:
     for _ in range(times(10)):
         first, second = open_context(options), open_context(options)
         there, back = first.connect(second.url), second.connect(first.url)
-        one, other = there.result(10), back.result(10)
+        one, other = there.result(PATIENCE_S), back.result(PATIENCE_S)
         assert (len(list(first.connections)), len(list(second.connections))) == (1, 1)
         data = pattern(1, 1000)
         room = np.zeros(1000, np.uint8)
         received = other.recv(room)
         sent = one.send(data)
-        assert received.result(10) == sent.result(10) == 1000
+        assert received.result(PATIENCE_S) == sent.result(PATIENCE_S) == 1000
         expect_equal(room, data, "the message")
         first.close()
         second.close()
@@ -60,7 +60,7 @@ def test_connecting_again_gives_the_same_connection(open_context: OpenContext, p
     options = Options(providers=(provider,))
     first, second = open_context(options), open_context(options)
     pending = [first.connect(second.url) for _ in range(5)]
-    connections = {id(operation.result(10)) for operation in pending}
+    connections = {id(operation.result(PATIENCE_S)) for operation in pending}
     assert len(connections) == 1
     assert len(list(first.connections)) == 1
 
@@ -74,8 +74,8 @@ def test_connecting_after_a_close(open_context: OpenContext, provider: str) -> N
     memory = second.register(target)
     handle = memory.share("rw")
     for turn in range(3):
-        connection = first.connect(second.url).result(10)
-        first.write(pattern(turn, 1000), handle).result(10)
+        connection = first.connect(second.url).result(PATIENCE_S)
+        first.write(pattern(turn, 1000), handle).result(PATIENCE_S)
         expect_equal(target, pattern(turn, 1000), f"turn {turn}")
         pending = connection.recv(np.zeros(8, np.uint8))
         connection.close()
@@ -83,9 +83,9 @@ def test_connecting_after_a_close(open_context: OpenContext, provider: str) -> N
         assert not connection.alive
         # Not PeerLost, although the peer closed its end too.
         with pytest.raises(zh.Closed):
-            pending.result(10)
+            pending.result(PATIENCE_S)
         with pytest.raises(zh.Closed):
-            connection.notify(1).result(10)
+            connection.notify(1).result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -97,15 +97,15 @@ def test_a_context_with_itself(open_context: OpenContext, provider: str, kind: s
         data = pattern(1, nbytes)
         source.write_bytes(0, data.tobytes())
         handle = target.share("rw")
-        assert context.write(source, handle, notify=3).result(10) == nbytes
-        note = context.notification(10).result()
+        assert context.write(source, handle, notify=3).result(PATIENCE_S) == nbytes
+        note = context.notification(PATIENCE_S).result()
         assert (note.value, note.nbytes, note.peer.peer) == (3, nbytes, context.id)
         assert target.read_bytes(0, nbytes) == data.tobytes()
         source.write_bytes(0, bytes(nbytes))
-        assert context.read(handle, source).result(10) == nbytes
+        assert context.read(handle, source).result(PATIENCE_S) == nbytes
         assert source.read_bytes(0, nbytes) == data.tobytes()
         target.write_bytes(0, (5).to_bytes(8, "little"))
-        assert context.fetch_add(handle, 2).result(10) == 5
+        assert context.fetch_add(handle, 2).result(PATIENCE_S) == 5
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -138,13 +138,13 @@ def test_64_peers_to_one_context(open_context: OpenContext, start_peer: StartPee
 def test_a_context_that_closes_disturbs_nobody_else(world: World, open_context: OpenContext) -> None:
     target = world.target("numpy", 1000)
     guest = open_context(Options(providers=(world.provider,)))
-    guest.write(pattern(1, 1000), target.handle).result(10)
+    guest.write(pattern(1, 1000), target.handle).result(PATIENCE_S)
     target.expect(0, 1000, 1)
     guest.close()
-    world.here.write(pattern(2, 1000), target.handle).result(10)
+    world.here.write(pattern(2, 1000), target.handle).result(PATIENCE_S)
     target.expect(0, 1000, 2)
     with pytest.raises(zh.Closed):
-        guest.write(pattern(3, 1000), target.handle).result(10)
+        guest.write(pattern(3, 1000), target.handle).result(PATIENCE_S)
     target.expect(0, 1000, 2)
 
 
@@ -152,14 +152,14 @@ def test_a_context_that_closes_disturbs_nobody_else(world: World, open_context: 
 def test_closing_within_a_time_that_makes_no_sense(open_context: OpenContext, timeout: Any) -> None:
     """An error, before anything is closed: all goes on, and can be closed."""
     first, second = open_context(Options()), open_context(Options())
-    connection = first.connect(second.url).result(10)
+    connection = first.connect(second.url).result(PATIENCE_S)
     with pytest.raises((ValueError, TypeError), match="timeout"):
         connection.close(timeout)
     with pytest.raises((ValueError, TypeError), match="timeout"):
         first.close(timeout)
     assert connection.alive
-    connection.notify(1).result(10)
-    assert second.notification(10).result().value == 1
+    connection.notify(1).result(PATIENCE_S)
+    assert second.notification(PATIENCE_S).result().value == 1
     connection.close()
     first.close()
     # There is nothing left to do, whatever the time.
@@ -169,10 +169,10 @@ def test_closing_within_a_time_that_makes_no_sense(open_context: OpenContext, ti
 @pytest.mark.parametrize("timeout", [math.inf, 1e12, pytest.param(10**400, id="10**400")])
 def test_closing_with_all_the_time_there_is(open_context: OpenContext, timeout: float) -> None:
     first, second = open_context(Options()), open_context(Options())
-    connection = first.connect(second.url).result(10)
+    connection = first.connect(second.url).result(PATIENCE_S)
     connection.close(timeout)
     assert not connection.alive
-    assert first.connect(second.url).result(10).alive
+    assert first.connect(second.url).result(PATIENCE_S).alive
     first.close(timeout)
     with pytest.raises(zh.Closed):
         first.alloc(8)

@@ -8,6 +8,7 @@ import pytest
 
 from support.buffers import KINDS, ON_GPUS, Kind
 from support.matrix import every_pair, every_target
+from support.patience import PATIENCE_S
 from support.sizes import ROOM, Case, cases, thorough_cases
 from support.world import WORLDS
 
@@ -26,7 +27,7 @@ def _write_all(world: World, source_kind: Kind, target_kind: Kind, planned: Iter
         source.fill(case.source, case.nbytes, case.seed)
         local = source.memory[case.source : case.source + case.nbytes]
         remote = target.handle[case.target : case.target + case.nbytes]
-        assert world.here.write(local, remote, notify=case.value).result(10) == case.nbytes
+        assert world.here.write(local, remote, notify=case.value).result(PATIENCE_S) == case.nbytes
         if case.value is not None:
             world.expect_notification(case.value, case.nbytes)
         target.settle(case.target, case.nbytes, case.seed)
@@ -42,7 +43,7 @@ def _read_all(world: World, into_kind: Kind, target_kind: Kind, planned: Iterabl
         target.fill(case.target, case.nbytes, case.seed)
         remote = target.handle[case.target : case.target + case.nbytes]
         local = into.memory[case.source : case.source + case.nbytes]
-        assert world.here.read(remote, local).result(10) == case.nbytes
+        assert world.here.read(remote, local).result(PATIENCE_S) == case.nbytes
         into.settle(case.source, case.nbytes, case.seed)
         target.settle(case.target, case.nbytes, case.seed)
     into.expect_poison()
@@ -77,9 +78,9 @@ def test_many_in_flight(world: World, target_kind: Kind) -> None:
     source.fill(0, slots * slot, 1)
     ranges = [slice(k * slot, (k + 1) * slot) for k in range(slots)]
     writes = [world.here.write(source.memory[r], target.handle[r]) for r in ranges]
-    assert [write.result(10) for write in writes] == [slot] * slots
+    assert [write.result(PATIENCE_S) for write in writes] == [slot] * slots
     reads = [world.here.read(target.handle[r], back.memory[r]) for r in reversed(ranges)]
-    assert [read.result(10) for read in reads] == [slot] * slots
+    assert [read.result(PATIENCE_S) for read in reads] == [slot] * slots
     target.expect(0, slots * slot, 1)
     back.expect(0, slots * slot, 1)
 
@@ -93,9 +94,9 @@ def test_two_devices(world: World) -> None:
     target = world.target("sim", nbytes)
     try:
         target.fill(0, nbytes, 9)
-        assert world.here.read(target.handle, second).result(10) == nbytes
-        assert world.here.write(second, target.handle).result(10) == nbytes
-        assert world.here.read(target.handle, first).result(10) == nbytes
+        assert world.here.read(target.handle, second).result(PATIENCE_S) == nbytes
+        assert world.here.write(second, target.handle).result(PATIENCE_S) == nbytes
+        assert world.here.read(target.handle, first).result(PATIENCE_S) == nbytes
         assert first.read_bytes(0, nbytes) == second.read_bytes(0, nbytes) == target.get(0, nbytes)
         target.expect(0, nbytes, 9)
     finally:

@@ -11,6 +11,7 @@ import pytest
 import zerohop as zh
 from support.buffers import OTHER_GPU
 from support.options import Options
+from support.patience import PATIENCE_S
 from zerohop import kernels
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cuda
 COUNT = 64
 PAGE = 1000
-LIMIT_S = 10
+LIMIT_S = PATIENCE_S
 
 
 def _moved(owner: zh.Context, context: zh.Context) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 import zerohop as zh
 from support.options import Options
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from support.fixtures import OpenContext
@@ -22,20 +23,20 @@ def test_one_route_is_left(open_context: OpenContext, monkeypatch: pytest.Monkey
     """And none that would keep memory that is closed."""
     owner, context = (open_context(Options(providers=(provider,))) for _ in range(2))
     handle = owner.alloc(NBYTES).share("rw")
-    context.write(context.alloc(NBYTES), handle).result(10)  # connects, and imports
-    context.flush().result(10)
+    context.write(context.alloc(NBYTES), handle).result(PATIENCE_S)  # connects, and imports
+    context.flush().result(PATIENCE_S)
     make, both = context._routes.make, threading.Barrier(2)
     memory = context.alloc(NBYTES)
     made: list[Route | None] = []
 
     def at_once(*arguments: object, **named: bool) -> Route | None:
         # Each has found that there is none.
-        both.wait(10)
+        both.wait(PATIENCE_S)
         made.append(make(*arguments, **named))  # type: ignore[arg-type]
         return made[-1]
 
     monkeypatch.setattr(context._routes, "make", at_once)
-    threads = [threading.Thread(target=lambda: context.write(memory, handle).result(10)) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: context.write(memory, handle).result(PATIENCE_S)) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -53,7 +54,7 @@ def test_memory_that_is_closed_meanwhile(open_context: OpenContext, monkeypatch:
     """Nothing is left of the route that was just being made."""
     owner, context = (open_context(Options(providers=("shm",))) for _ in range(2))
     handle = owner.alloc(NBYTES).share("rw")
-    context.write(context.alloc(NBYTES), handle).result(10)
+    context.write(context.alloc(NBYTES), handle).result(PATIENCE_S)
     memory = context.alloc(NBYTES)
     remember = context._routes._remember
 
@@ -65,5 +66,5 @@ def test_memory_that_is_closed_meanwhile(open_context: OpenContext, monkeypatch:
     before = list(context.connections[0]._routes)
     monkeypatch.setattr(context._routes, "_remember", close_first)
     with pytest.raises(zh.Closed):
-        context.write(memory, handle).result(10)
+        context.write(memory, handle).result(PATIENCE_S)
     assert list(context.connections[0]._routes) == before

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 import zerohop as zh
-from support.forking import in_child
+from support.forking import CHILD_S, in_child
+from support.lanes import eventually
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.pattern import pattern
+from support.service import Service
 from support.world import WORLDS
 from zerohop import _native
 
@@ -37,7 +39,7 @@ def _kind_and_text(action: Callable[[], object]) -> str:
 def test_every_call_in_the_child_is_refused(world: World) -> None:
     target = world.target("numpy", 1000)
     source = world.buffer("numpy", 1000)
-    connection = world.here.connect(world.there.identity.url).result(10)
+    connection = world.here.connect(world.there.identity.url).result(PATIENCE_S)
     pending = connection.recv(np.zeros(8, np.uint8))
     here = world.here
     calls: dict[str, Callable[[], object]] = {
@@ -69,7 +71,7 @@ def test_every_call_in_the_child_is_refused(world: World) -> None:
         assert said.startswith("Closed: "), f"{name}: {said}"
         assert "fork" in said, f"{name}: {said}"
     assert pending.cancel()
-    world.here.write(pattern(1, 1000), target.handle).result(10)
+    world.here.write(pattern(1, 1000), target.handle).result(PATIENCE_S)
     target.settle(0, 1000, 1)
 
 
@@ -77,7 +79,7 @@ def test_every_call_in_the_child_is_refused(world: World) -> None:
 def test_closing_in_the_child_closes_nothing_of_the_parent(world: World) -> None:
     target = world.target("alloc", 1000)
     source = world.buffer("alloc", 1000)
-    world.here.write(source.memory, target.handle).result(10)
+    world.here.write(source.memory, target.handle).result(PATIENCE_S)
 
     def work() -> str:
         source.memory.close()
@@ -88,7 +90,7 @@ def test_closing_in_the_child_closes_nothing_of_the_parent(world: World) -> None
     said = in_child(work)
     assert said.startswith("Closed: "), said
     source.fill(0, 1000, 4)
-    world.here.write(source.memory, target.handle).result(10)
+    world.here.write(source.memory, target.handle).result(PATIENCE_S)
     target.settle(0, 1000, 4)
     source.poison(0, 1000)
 
@@ -102,8 +104,8 @@ def test_the_child_may_open_a_context_of_its_own(world: World) -> None:
 
     def work() -> str:
         with Options(providers=(world.provider,)).open() as context:
-            context.write(pattern(5, 100_000), target.handle).result(5)
-            context.write(pattern(6, 100_000), handle).result(5)
+            context.write(pattern(5, 100_000), target.handle).result(PATIENCE_S)
+            context.write(pattern(6, 100_000), handle).result(PATIENCE_S)
             return context.id
 
     said = in_child(work)
@@ -121,7 +123,7 @@ def test_forking_under_load(world: World) -> None:
     for seed in range(10):
         operation = world.here.write(pattern(seed, nbytes), target.handle, notify=seed)
         assert in_child(lambda: "alive") == "alive"
-        assert operation.result(10) == nbytes
+        assert operation.result(PATIENCE_S) == nbytes
         world.expect_notification(seed, nbytes)
         target.settle(0, nbytes, seed)
 
@@ -147,7 +149,7 @@ def test_objects_that_the_child_drops(world: World) -> None:
     again.close()
     written = held[1]
     assert isinstance(written, zh.Operation)
-    assert written.result(10) == 1000
+    assert written.result(PATIENCE_S) == 1000
     held.clear()
     target.settle(0, 1000, 1)
 
@@ -155,14 +157,15 @@ def test_objects_that_the_child_drops(world: World) -> None:
 @pytest.mark.parametrize("world", ["shm-other"], indirect=True)
 def test_a_child_does_not_wait_for_threads_of_its_parent(world: World) -> None:
     """At its exit; here such a wait would outlast the test."""
-    thread = threading.Thread(target=world.here.notification(2).exception)
+    before = world.here.statistics().engine["sleeps"]
+    thread = threading.Thread(target=world.here.notification(PATIENCE_S).exception)
     thread.start()
-    while not world.here.statistics().engine["sleeps"]:
-        time.sleep(0.001)  # nothing tells that a thread sleeps in native code
+    eventually(lambda: world.here.statistics().engine["sleeps"] > before, "nobody sleeps in native code")
 
     def leave() -> str:
-        _native.interpreter_exits(60_000_000_000)
+        _native.interpreter_exits(int(6 * CHILD_S * 1e9))
         return "left"
 
     assert in_child(leave) == "left"
-    thread.join(10)
+    world.there.call(Service.notify, world.here.url, 1)
+    thread.join(PATIENCE_S)

@@ -12,6 +12,7 @@ from support.buffers import OTHER_GPU
 from support.first_gpu import UserStream
 from support.lanes import eventually
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.service import Service
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cuda
 ON_GPUS = Options(sim_devices=0, providers=("p2p",), require="direct")
 NBYTES = 4 << 20
-LIMIT_S = 10.0
+LIMIT_S = PATIENCE_S
 
 
 @pytest.fixture

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import zerohop as zh
+from support.lanes import eventually
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.streams import Stream
 from zerohop.imports import Imports
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from support.fixtures import OpenContext
 
 NBYTES = 1 << 16
-LIMIT_S = 10.0
+LIMIT_S = PATIENCE_S
 SOON_S = 0.05
 
 
@@ -128,7 +130,7 @@ class TestAskedBack:
         slow.go_on.set()
         with pytest.raises(zh.AccessDenied, match="revoked"):
             operation.result(LIMIT_S)
-        assert pair.peer.statistics().mapped == 0
+        eventually(lambda: pair.peer.statistics().mapped == 0, "it stays mapped")
         pair.expect_room()
 
     def test_what_ended_before_its_copy(self, pair: Pair) -> None:
@@ -167,12 +169,12 @@ class TestLeaving:
         pair.import_it()
         operation = pair.copy_for_long()
         connection = pair.connection
-        closers = [threading.Thread(target=connection.close, args=[seconds]) for seconds in (LIMIT_S, 0.01)]
-        for closer in closers:
-            closer.start()
-        closers[1].join()
+        first = threading.Thread(target=connection.close, args=[LIMIT_S])
+        first.start()
+        eventually(lambda: not connection.alive, "nobody closes it")
+        connection.close(0.01)
         pair.stream.release()
-        closers[0].join()
+        first.join()
         operation.exception(LIMIT_S)
         pair.expect_room()
 

@@ -13,6 +13,7 @@ from support.gpu_managed import managed_memory
 from support.gpu_tensor import GpuTensor
 from support.gpu_virtual_memory import GpuSegments
 from support.options import Options
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from support.fixtures import OpenContext
@@ -75,7 +76,7 @@ def test_freed_memory_is_not_what_comes_after_it(open_context: OpenContext) -> N
         memory = owner.alloc(NBYTES, "cuda:0")
         addresses.add(memory.address)
         memory.fill(round_)
-        context.write(_raw(memory), handle).result(10)
+        context.write(_raw(memory), handle).result(PATIENCE_S)
         assert target.read_bytes(NBYTES - 1) == bytes([round_])
         memory.close()
     assert context.statistics().registrations <= len(addresses)
@@ -157,6 +158,6 @@ def test_drivers_start_when_they_are_needed(open_context: OpenContext) -> None:
     context = open_context(Options(sim_devices=0, providers=("shm", "tcp")))
     peer = open_context(Options(sim_devices=0, providers=("shm", "tcp")))
     target = peer.alloc(NBYTES)
-    context.write(bytearray(NBYTES), target.share("rw")).result(10)
+    context.write(bytearray(NBYTES), target.share("rw")).result(PATIENCE_S)
     assert context._registry._devices is None
     assert any(device.kind == "cuda" for device in context.devices)

@@ -11,6 +11,7 @@ import pytest
 
 import zerohop as zh
 from support.buffers import KINDS, Kind
+from support.patience import PATIENCE_S
 from support.pattern import pattern
 from support.world import WORLDS
 
@@ -37,7 +38,7 @@ def test_through_bytes_and_pickle(world: World, kind: Kind) -> None:
         assert form == handle
         assert hash(form) == hash(handle)
         assert bytes(form) == bytes(handle)
-        world.here.write(pattern(seed, 1000), form).result(10)
+        world.here.write(pattern(seed, 1000), form).result(PATIENCE_S)
         target.settle(0, 1000, seed)
 
 
@@ -47,7 +48,7 @@ def test_a_slice_travels_as_a_slice(world: World) -> None:
     piece = pickle.loads(pickle.dumps(target.handle[100:900]))[10:20]
     again = zh.RemoteBuffer.from_bytes(bytes(piece))
     assert again.nbytes == 10
-    world.here.write(pattern(1, 10), again).result(10)
+    world.here.write(pattern(1, 10), again).result(PATIENCE_S)
     target.settle(110, 10, 1)
     target.expect_poison()
 
@@ -126,13 +127,13 @@ def test_rights(world: World, kind: Kind) -> None:
     ]
     for post in refused:
         with pytest.raises(zh.AccessDenied, match="rights") as caught:
-            post().result(10)
+            post().result(PATIENCE_S)
         assert caught.value.fix
     target.expect_poison()
     assert not into.any()
-    world.here.write(pattern(2, 1000), writable).result(10)
+    world.here.write(pattern(2, 1000), writable).result(PATIENCE_S)
     target.expect(0, 1000, 2)
-    world.here.read(readable, into).result(10)
+    world.here.read(readable, into).result(PATIENCE_S)
     assert into.tobytes() == pattern(2, 1000).tobytes()
 
 
@@ -155,12 +156,12 @@ def test_read_only_memory(world: World) -> None:
             memory.share("rw")
         with pytest.raises((zh.AccessDenied, ValueError)):
             memory.share("w")
-        world.here.write(memory, target.handle).result(10)
+        world.here.write(memory, target.handle).result(PATIENCE_S)
         target.expect(0, 1000, 1)
         with pytest.raises((zh.AccessDenied, ValueError)):
-            world.here.read(target.handle, memory).result(10)
+            world.here.read(target.handle, memory).result(PATIENCE_S)
         with pytest.raises((zh.AccessDenied, ValueError)):
-            world.here.read(target.handle, bytes(1000)).result(10)
+            world.here.read(target.handle, bytes(1000)).result(PATIENCE_S)
         assert memory.share("r").rights == "r"
         assert data == pattern(1, 1000).tobytes()
     finally:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import zerohop as zh
+from support.patience import PATIENCE_S
 from support.pattern import expect_equal, pattern
 from support.service import Service
 
@@ -93,10 +94,10 @@ def _round_trip(world: World, given: object, view: Bytes) -> None:
     """As a source, as a destination, and as what a peer writes to and reads from."""
     target = world.target("numpy", NBYTES)
     view[:] = pattern(1, NBYTES)
-    assert world.here.write(given, target.handle).result(10) == NBYTES
+    assert world.here.write(given, target.handle).result(PATIENCE_S) == NBYTES
     target.expect(0, NBYTES, 1)
     target.fill(0, NBYTES, 2)
-    assert world.here.read(target.handle, given).result(10) == NBYTES
+    assert world.here.read(target.handle, given).result(PATIENCE_S) == NBYTES
     expect_equal(view, pattern(2, NBYTES), "read into it")
     with world.here.register(given) as memory:
         assert memory.nbytes == NBYTES
@@ -144,9 +145,9 @@ def test_shared_memory_that_is_dropped(world: World) -> None:
     gc.collect()
     assert memory.read_bytes(0, 4) == b"kept"
     target = world.target("numpy", NBYTES)
-    assert world.here.write(memory, target.handle).result(10) == NBYTES
+    assert world.here.write(memory, target.handle).result(PATIENCE_S) == NBYTES
     target.fill(0, NBYTES, 1)
-    assert world.here.read(target.handle, memory).result(10) == NBYTES
+    assert world.here.read(target.handle, memory).result(PATIENCE_S) == NBYTES
     assert memory.read_bytes() == pattern(1, NBYTES).tobytes()
     memory.close()
     again = shared_memory.SharedMemory(name)
@@ -216,7 +217,7 @@ def test_device_memory(world: World, form: str) -> None:
         }
         given = forms[form]
         owned.write_bytes(offset, pattern(1, NBYTES).tobytes())
-        assert world.here.write(given, target.handle).result(10) == NBYTES
+        assert world.here.write(given, target.handle).result(PATIENCE_S) == NBYTES
         target.expect(0, NBYTES, 1)
         with world.here.register(given) as memory:
             assert memory.device == "sim:1"
@@ -330,10 +331,10 @@ def test_flush_takes_a_connection_of_its_own_context(world: World) -> None:
         with pytest.raises(TypeError, match="flush takes a Connection"):
             world.here.flush(wrong)  # type: ignore[arg-type]
     with zh.Context(providers=[world.provider]) as other:
-        connection = other.connect(world.there.identity.url).result(10)
+        connection = other.connect(world.there.identity.url).result(PATIENCE_S)
         with pytest.raises(ValueError, match="another Context"):
             world.here.flush(connection)
-        assert other.flush(connection).result(10) == 0
+        assert other.flush(connection).result(PATIENCE_S) == 0
 
 
 def test_revoke_takes_a_handle(world: World) -> None:
@@ -358,11 +359,11 @@ class TestWhatStaysInItsProcess:
 
     @pytest.fixture(params=["memory", "view", "context", "connection", "finished", "in flight", "notification"])
     def one(self, request: pytest.FixtureRequest, world: World) -> Iterator[tuple[object, str]]:
-        connection = world.here.connect(world.there.identity.url).result(10)
+        connection = world.here.connect(world.there.identity.url).result(PATIENCE_S)
         target = world.target("numpy", 64)
         memory = world.here.alloc(64)
         waiting = connection.recv(bytearray(8))
-        note = world.here.notification(10)
+        note = world.here.notification(PATIENCE_S)
         yield {
             "memory": (memory, "share()"),
             "view": (memory[:8], "share()"),
@@ -397,7 +398,7 @@ class TestArguments:
     def pair(self, world: World, known: bool) -> tuple[Target, zh.Memory]:
         target, mine = world.target("alloc", 64), world.buffer("alloc", 64)
         if known:
-            world.here.read(target.handle, mine.memory).result(10)
+            world.here.read(target.handle, mine.memory).result(PATIENCE_S)
         return target, mine.memory
 
     def test_handles_and_memories_in_each_others_places(self, world: World, pair: tuple[Target, Any]) -> None:
@@ -435,9 +436,9 @@ class TestArguments:
     def test_by_name(self, world: World, pair: tuple[Target, zh.Memory]) -> None:
         target, memory = pair
         memory.write_bytes(0, pattern(1, 64).tobytes())
-        assert world.here.write(src=memory, dst=target.handle, timeout=10).result(10) == 64
+        assert world.here.write(src=memory, dst=target.handle, timeout=10).result(PATIENCE_S) == 64
         memory.write_bytes(0, bytes(64))
-        assert world.here.read(src=target.handle, into=memory, timeout=10).result(10) == 64
+        assert world.here.read(src=target.handle, into=memory, timeout=10).result(PATIENCE_S) == 64
         assert memory.read_bytes() == pattern(1, 64).tobytes()
 
     def test_unequal_lengths(self, world: World, pair: tuple[Target, zh.Memory]) -> None:
@@ -455,14 +456,14 @@ class TestArguments:
         memory.write_bytes(0, bytes(64))
         for_writing, for_reading = world.target("alloc", 64, "w"), world.target("alloc", 64, "r")
         if known:
-            assert world.here.write(memory, for_writing.handle).result(10) == 64
-            assert world.here.read(for_reading.handle, memory).result(10) == 64
+            assert world.here.write(memory, for_writing.handle).result(PATIENCE_S) == 64
+            assert world.here.read(for_reading.handle, memory).result(PATIENCE_S) == 64
         memory.write_bytes(0, pattern(1, 64).tobytes())
         with pytest.raises(zh.AccessDenied, match="rights"):
-            world.here.read(for_writing.handle, memory).result(10)
+            world.here.read(for_writing.handle, memory).result(PATIENCE_S)
         assert memory.read_bytes() == pattern(1, 64).tobytes()
         with pytest.raises(zh.AccessDenied, match="rights"):
-            world.here.write(memory, for_reading.handle).result(10)
+            world.here.write(memory, for_reading.handle).result(PATIENCE_S)
         for_reading.expect_poison()
 
 

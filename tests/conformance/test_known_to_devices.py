@@ -15,6 +15,7 @@ from support.forking import in_child
 from support.interleaving import Meanwhile, at_each_step
 from support.lanes import eventually
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.service import Service
 from zerohop import inputs, keeping
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cuda
 NBYTES = 1 << 16
-LIMIT_S = 10.0
+LIMIT_S = PATIENCE_S
 ON_GPUS = Options(sim_devices=0, providers=("p2p",))
 
 

@@ -36,6 +36,7 @@ def _available() -> int:
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.alone,  # two at once would need twice the memory that there was found to be
     pytest.mark.timeout(1200 if "verbs" in PROVIDERS else 300),
     pytest.mark.skipif(_available() < NEEDED, reason=f"needs {NEEDED >> 30} GiB of free memory"),
 ]

@@ -13,7 +13,7 @@ import pytest
 import zerohop as zh
 from support.loops import LOOPS, run
 from support.options import Options, fewest_devices
-from support.patience import times
+from support.patience import PATIENCE_S, times
 from support.pattern import expect_equal, pattern
 from support.world import PROVIDERS, WORLDS
 
@@ -99,7 +99,7 @@ def test_many_loops_one_context(world: World) -> None:
         thread.start()
     own = target.handle[len(names) * NBYTES :]
     while any(thread.is_alive() for thread in threads):
-        assert world.here.write(pattern(1, NBYTES), own).result(10) == NBYTES
+        assert world.here.write(pattern(1, NBYTES), own).result(PATIENCE_S) == NBYTES
     for thread in threads:
         thread.join()
     if failures:
@@ -111,7 +111,7 @@ def test_many_loops_one_context(world: World) -> None:
 def test_loops_one_after_another(world: World, loop: str) -> None:
     """A loop that was closed leaves nothing behind that the next one would trip over, pending receives included."""
     target = world.target("numpy", 300_000)
-    connection = world.here.connect(world.there.identity.url).result(10)
+    connection = world.here.connect(world.there.identity.url).result(PATIENCE_S)
     for seed in range(10):
 
         async def main(seed: int = seed) -> None:
@@ -133,9 +133,9 @@ async def _receive(connection: zh.Connection) -> int:
 @pytest.mark.parametrize("world", WORLDS, indirect=True)
 def test_a_loop_closed_under_an_operation(world: World, loop: str) -> None:
     """The operation outlives the loop that awaited it; another loop, or none, gets its result."""
-    connection = world.here.connect(world.there.identity.url).result(10)
+    connection = world.here.connect(world.there.identity.url).result(PATIENCE_S)
     room = np.zeros(8, np.uint8)
-    operation = connection.recv(room, timeout=0.3)
+    operation = connection.recv(room, timeout=PATIENCE_S)
 
     async def main() -> None:
         with pytest.raises((asyncio.TimeoutError, TimeoutError)):
@@ -152,7 +152,7 @@ def test_a_loop_closed_under_an_operation(world: World, loop: str) -> None:
         event_loop.run_until_complete(asyncio.sleep(0))
         event_loop.close()
     with pytest.raises((zh.DeadlineExceeded, concurrent.futures.CancelledError)):
-        operation.result(10)
+        operation.result()
 
 
 async def _await_it(operation: zh.Operation[int]) -> int:

@@ -11,6 +11,7 @@ import zerohop as zh
 from support.buffers import OTHER_GPU
 from support.gpu_pools import GpuPool
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.service import Service
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cuda
 NBYTES = 1 << 20
-LIMIT_S = 10
+LIMIT_S = PATIENCE_S
 
 
 def _random() -> bytes:

@@ -10,6 +10,7 @@ import pytest
 import zerohop as zh
 from support.interleaving import Meanwhile, at_each_step
 from support.options import Options
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +68,7 @@ def test_sharing_while_another_handle_is_revoked(context: zh.Context) -> None:
     def attempt(step: int) -> Meanwhile:
         memory = context.alloc(NBYTES)
         handle = memory.share("r")
-        tried = Meanwhile(lambda: memory.revoke(handle, timeout=5), lambda: memory.share("rw"), step)
+        tried = Meanwhile(lambda: memory.revoke(handle, timeout=PATIENCE_S), lambda: memory.share("rw"), step)
         assert not tried.errors
         assert context.statistics().shares == tried.happened
         memory.close()

@@ -11,7 +11,7 @@ import zerohop as zh
 from support.buffers import ON_GPUS, Kind
 from support.loops import LOOPS, run
 from support.matrix import every_pair
-from support.patience import LAB
+from support.patience import LAB, PATIENCE_S
 from support.service import Service
 from support.sizes import ROOM, cases
 from support.world import WORLDS
@@ -23,7 +23,7 @@ MEMORIES: tuple[Kind, ...] = ("numpy", "alloc", "sim", *ON_GPUS)
 
 
 def _connection(world: World) -> zh.Connection:
-    return world.here.connect(world.there.identity.url).result(10)
+    return world.here.connect(world.there.identity.url).result(PATIENCE_S)
 
 
 @pytest.mark.parametrize(("world", "source_kind", "target_kind"), every_pair(MEMORIES, MEMORIES), indirect=["world"])
@@ -38,7 +38,7 @@ class TestEveryPair:
             receiving = world.there.start(Service.recv, world.here.url, target.number, case.target, case.nbytes)
             sent = connection.send(source.memory[case.source : case.source + case.nbytes])
             assert receiving.result() == case.nbytes
-            assert sent.result(10) == case.nbytes
+            assert sent.result(PATIENCE_S) == case.nbytes
             target.settle(case.target, case.nbytes, case.seed)
             source.poison(case.source, case.nbytes)
         target.expect_poison()
@@ -52,7 +52,7 @@ class TestEveryPair:
             target.fill(case.target, case.nbytes, case.seed)
             sending = world.there.start(Service.send, world.here.url, target.number, case.target, case.nbytes)
             received = connection.recv(into.memory[case.source : case.source + case.nbytes + 100])
-            assert received.result(10) == case.nbytes
+            assert received.result(PATIENCE_S) == case.nbytes
             assert sending.result() == case.nbytes
             into.settle(case.source, case.nbytes, case.seed)
             target.poison(case.target, case.nbytes)
@@ -74,7 +74,7 @@ def test_messages_arrive_in_order(world: World) -> None:
     for k, length in enumerate(lengths):
         assert world.there.call(Service.recv, world.here.url, target.number, 0, slot) == length
         target.settle(0, length, k)
-    assert zh.wait_all(sends).result(10) == lengths
+    assert zh.wait_all(sends).result(PATIENCE_S) == lengths
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -98,9 +98,9 @@ def test_order_where_the_lane_is_full(world: World, loop: str) -> None:
     for k in range(total + 1):
         assert world.there.call(Service.recv, world.here.url, target.number, 0, 8) == 8
         assert int.from_bytes(target.get(0, 8), "little") == k
-    assert zh.wait_all(sends).result(10) == [8] * (total + 1)
+    assert zh.wait_all(sends).result(PATIENCE_S) == [8] * (total + 1)
     receiving = world.there.start(Service.recv, world.here.url, target.number, 0, 8)
-    assert connection.send_nowait(bytes(8)).result(10) == 8
+    assert connection.send_nowait(bytes(8)).result(PATIENCE_S) == 8
     assert receiving.result() == 8
 
 
@@ -116,12 +116,12 @@ def test_message_longer_than_the_room_for_it(world: World) -> None:
     sent = world.there.call(Service.try_send, world.here.url, target.number, 1000)
     assert sent.kind == "ok" or sent.says("truncated")
     with pytest.raises(zh.ZerohopError, match=r"(?i)truncated"):
-        received.result(10)
+        received.result(PATIENCE_S)
     into.expect_poison(999, 1000)
     into.poison(0, 1000)
     receiving = world.there.start(Service.recv, world.here.url, target.number, 0, 1000)
     source.fill(0, 1000, 2)
-    connection.send(source.memory).result(10)
+    connection.send(source.memory).result(PATIENCE_S)
     assert receiving.result() == 1000
     target.expect(0, 1000, 2)
 
@@ -139,10 +139,10 @@ def test_both_directions_at_once(world: World) -> None:
     for _ in range(5):
         sending = world.there.start(Service.send, world.here.url, target.number, 0, nbytes)
         sent = connection.send(source.memory)
-        assert connection.recv(into.memory).result(10) == nbytes
+        assert connection.recv(into.memory).result(PATIENCE_S) == nbytes
         assert sending.result() == nbytes
         assert world.there.call(Service.recv, world.here.url, target.number, 0, nbytes) == nbytes
-        assert sent.result(10) == nbytes
+        assert sent.result(PATIENCE_S) == nbytes
         target.expect(0, nbytes, 1)
         into.settle(0, nbytes, 2)
         target.fill(0, nbytes, 2)

@@ -10,6 +10,7 @@ import pytest
 import zerohop as zh
 from support.native import engine_of
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.world import World
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 PAGE, COUNT = 4096, 24
 NBYTES = PAGE * COUNT
 ALWAYS = 1 << 30
-LIMIT_S = 10.0
+LIMIT_S = PATIENCE_S
 WHY = "no peer link: this process's devices cannot reach the memory of the peer's"
 
 

@@ -11,7 +11,7 @@ from support.buffers import KINDS, Kind
 from support.loads import Stream
 from support.matrix import each_way, every_target
 from support.options import Options
-from support.patience import times
+from support.patience import PATIENCE_S, times
 from support.pattern import pattern
 from support.service import Service
 from support.world import PROVIDERS, WORLDS
@@ -29,13 +29,13 @@ SIZES = (8, 65, 4097, 8, 65_537, 64, 262_145, 8, 4096, 1_048_577, 16, 8)
 @pytest.mark.parametrize("world", WORLDS, indirect=True)
 def test_notify_alone(world: World) -> None:
     target = world.target("numpy", 64)
-    connection = world.here.connect(world.there.identity.url).result(10)
+    connection = world.here.connect(world.there.identity.url).result(PATIENCE_S)
     for value in (0, 1, 0x8000_0000, 0xFFFF_FFFF):
-        world.here.notify(connection, value).result(10)
+        world.here.notify(connection, value).result(PATIENCE_S)
         world.expect_notification(value, 0)
-        world.here.notify(target.handle, value).result(10)
+        world.here.notify(target.handle, value).result(PATIENCE_S)
         world.expect_notification(value, 0)
-        connection.notify(value).result(10)
+        connection.notify(value).result(PATIENCE_S)
         world.expect_notification(value, 0)
     target.expect_poison()
     world.expect_no_notification()
@@ -58,9 +58,9 @@ def test_values_beyond_32_bits(world: World, value: int) -> None:
 def test_the_peer_named_is_the_one_to_answer(world: World) -> None:
     """`note.peer` is a Connection that leads back."""
     world.there.call(Service.notify, world.here.url, 5)
-    note = world.here.notification(10).result()
+    note = world.here.notification(PATIENCE_S).result()
     assert (note.value, note.nbytes, note.peer.peer) == (5, 0, world.there.identity.id)
-    note.peer.notify(6).result(10)
+    note.peer.notify(6).result(PATIENCE_S)
     world.expect_notification(6, 0)
 
 
@@ -74,13 +74,13 @@ def test_nothing_there(world: World) -> None:
 
 @pytest.mark.parametrize("world", ["shm-other", "tcp-other"], indirect=True)
 def test_what_a_wait_says_of_itself(world: World) -> None:
-    waiting, late = world.here.notification(10), world.here.notification(0.01)
+    waiting, late = world.here.notification(PATIENCE_S), world.here.notification(0.01)
     assert waiting.explain() == "notification, waiting"
     assert waiting.cancel()
     assert waiting.explain() == "notification, cancelled"
     error = late.exception()
     assert late.explain() == f"notification, failed: {error}"
-    taking = world.here.notification(10)
+    taking = world.here.notification(PATIENCE_S)
     world.there.call(Service.notify, world.here.url, 5)
     taking.result()
     assert taking.explain() == "notification, received"
@@ -90,11 +90,11 @@ def test_what_a_wait_says_of_itself(world: World) -> None:
 def test_every_notification_arrives_once(world: World) -> None:
     """20,000 of them, posted as fast as the lane takes them, while the other side takes them in one by one."""
     total = times(20_000)
-    connection = world.here.connect(world.there.identity.url).result(10)
+    connection = world.here.connect(world.there.identity.url).result(PATIENCE_S)
     taking = world.there.start(Service.take_notifications, total)
     posted = [connection.notify(value) for value in range(total)]
     assert sorted(taking.result()) == list(range(total))
-    zh.wait_all(posted).result(10)
+    zh.wait_all(posted).result(PATIENCE_S)
     world.expect_no_notification()
 
 
@@ -103,11 +103,11 @@ def _receive(world: World, target_kind: Kind, total: int) -> None:
     plan = Stream(total, SIZES)
     into = world.buffer(target_kind, plan.slots * plan.slot_bytes)
     sending = world.there.start(Service.stream, bytes(into.memory.share("rw")), "numpy", plan)
-    back = world.here.connect(world.there.identity.url).result(10)
+    back = world.here.connect(world.there.identity.url).result(PATIENCE_S)
     early: set[int] = set()
     checked = acknowledged = 0
     for _ in range(total):
-        note = world.here.notification(15).result()
+        note = world.here.notification(PATIENCE_S).result()
         start, stop = plan.place(note.value)
         assert note.nbytes == stop - start
         stamp = note.value.to_bytes(8, "little")
@@ -119,7 +119,7 @@ def _receive(world: World, target_kind: Kind, total: int) -> None:
             checked += 1
         while acknowledged < (total if checked == total else checked - plan.step + 1):
             acknowledged = min(acknowledged + plan.step, total)
-            back.notify(acknowledged).result(10)
+            back.notify(acknowledged).result(PATIENCE_S)
     assert sending.result() == total
     assert not early
 
@@ -142,7 +142,7 @@ def test_flush(world: World, target_kind: Kind) -> None:
     nbytes = 400_001
     source = world.buffer("numpy", nbytes)
     target = world.target(target_kind, nbytes)
-    connection = world.here.connect(world.there.identity.url).result(10)
+    connection = world.here.connect(world.there.identity.url).result(PATIENCE_S)
     flushes: list[Callable[[], zh.Operation[int]]] = [
         connection.flush,
         lambda: world.here.flush(connection),
@@ -155,9 +155,9 @@ def test_flush(world: World, target_kind: Kind) -> None:
             for start in range(0, 400_000, 40_000)
         ]
         writes.append(world.here.write(source.memory[400_000:], target.handle[400_000:]))
-        flush().result(10)
+        flush().result(PATIENCE_S)
         target.expect(0, nbytes, seed)
-        zh.wait_all(writes).result(10)
+        zh.wait_all(writes).result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("connected", [True, False])
@@ -172,9 +172,9 @@ def test_flush_covers_first_use(open_context: OpenContext, provider: str, kind: 
         target = second.alloc(nbytes, device=kind)
         data = pattern(seed, nbytes)
         handle = target.share("rw")
-        connection = first.connect(second.url).result(10) if connected else None
+        connection = first.connect(second.url).result(PATIENCE_S) if connected else None
         first.write(data, handle)
-        first.flush(connection).result(10)
+        first.flush(connection).result(PATIENCE_S)
         assert target.read_bytes() == data.tobytes()
         first.close()
         second.close()
@@ -182,4 +182,4 @@ def test_flush_covers_first_use(open_context: OpenContext, provider: str, kind: 
 
 @pytest.mark.parametrize("world", WORLDS, indirect=True)
 def test_flush_of_nothing(world: World) -> None:
-    world.here.flush().result(10)
+    world.here.flush().result(PATIENCE_S)

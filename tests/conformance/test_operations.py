@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import math
 import pickle
+import select
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,11 @@ import pytest
 import zerohop as zh
 from support.lanes import eventually
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.pattern import pattern
 from support.service import Service
 from support.world import PROVIDERS, WORLDS
+from zerohop._native import CompletionQueue
 from zerohop.deferred import defer
 
 if TYPE_CHECKING:
@@ -25,10 +28,11 @@ if TYPE_CHECKING:
 
     from support.fixtures import OpenContext, StartPeer
     from support.world import World
+    from zerohop.waiting import AsCompleted
 
 
 def _connection(world: World) -> zh.Connection:
-    return world.here.connect(world.there.identity.url).result(10)
+    return world.here.connect(world.there.identity.url).result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("world", WORLDS, indirect=True)
@@ -37,7 +41,7 @@ class TestWaiting:
         target = world.target("numpy", 1000)
         operation = world.here.write(pattern(1, 1000), target.handle)
         assert operation.nbytes == 1000
-        assert operation.result(10) == 1000
+        assert operation.result(PATIENCE_S) == 1000
         assert operation.done()
         assert operation.exception() is None
         assert operation.result() == operation.result(0) == 1000
@@ -55,7 +59,7 @@ class TestWaiting:
             assert not receive.done()
         source.fill(0, 16, 1)
         world.there.call(Service.send, world.here.url, source.number, 0, 16)
-        assert receive.result(10) == 16
+        assert receive.result(PATIENCE_S) == 16
         assert room.tobytes() == pattern(1, 16).tobytes()
 
     def test_a_deadline_ends_the_operation(self, world: World) -> None:
@@ -75,7 +79,7 @@ class TestWaiting:
         """By pickle, with all their fields."""
         readable = world.target("numpy", 64).share("r")
         with pytest.raises(zh.AccessDenied) as caught:
-            world.here.write(pattern(1, 64), readable).result(10)
+            world.here.write(pattern(1, 64), readable).result(PATIENCE_S)
         again = pickle.loads(pickle.dumps(caught.value))
         assert type(again) is zh.AccessDenied
         assert str(again) == str(caught.value)
@@ -85,7 +89,7 @@ class TestWaiting:
         source = world.target("numpy", 16)
         receive = _connection(world).recv(np.zeros(16, np.uint8))
         received: list[int] = []
-        threads = [threading.Thread(target=lambda: received.append(receive.result(10))) for _ in range(4)]
+        threads = [threading.Thread(target=lambda: received.append(receive.result(PATIENCE_S))) for _ in range(4)]
         for thread in threads:
             thread.start()
         world.there.call(Service.send, world.here.url, source.number, 0, 16)
@@ -98,7 +102,7 @@ class TestWaiting:
         target = world.target("numpy", 100_000)
         for seed in range(200):
             world.here.write(pattern(seed, 100_000), target.handle)
-        world.here.flush().result(10)
+        world.here.flush().result(PATIENCE_S)
         target.expect(0, 100_000, 199)
 
 
@@ -117,7 +121,7 @@ class TestCancelling:
     def test_done(self, world: World) -> None:
         target = world.target("numpy", 16)
         write = world.here.write(pattern(1, 16), target.handle)
-        write.result(10)
+        write.result(PATIENCE_S)
         assert not write.cancel()
         assert write.result() == 16
 
@@ -129,15 +133,15 @@ class TestCancelling:
         def wait() -> None:
             waiting.set()
             try:
-                receive.result(10)
+                receive.result(PATIENCE_S)
             except concurrent.futures.CancelledError as error:
                 ended.append(error)
 
         thread = threading.Thread(target=wait)
         thread.start()
-        waiting.wait(10)
+        waiting.wait(PATIENCE_S)
         assert receive.cancel()
-        thread.join(5)
+        thread.join(PATIENCE_S)
         assert len(ended) == 1
 
     def test_a_cancelled_receive_takes_no_message(self, world: World) -> None:
@@ -151,9 +155,27 @@ class TestCancelling:
         source.fill(0, 16, 3)
         receive = connection.recv(room)
         world.there.call(Service.send, world.here.url, source.number, 0, 16)
-        assert receive.result(10) == 16
+        assert receive.result(PATIENCE_S) == 16
         assert room.tobytes() == pattern(3, 16).tobytes()
         assert not abandoned.any()
+
+
+@pytest.mark.parametrize("contexts", [1, 2])
+def test_what_ended_in_time_is_given_to_who_is_late(open_context: OpenContext, contexts: int) -> None:
+    """as_completed() raises for what has not ended, and not because nobody asked for what has."""
+    opened = [open_context(Options()) for _ in range(contexts)]
+    queues = {context: CompletionQueue(context._engine) for context in opened}
+    connection = opened[-1].connect(opened[-1].url).result(PATIENCE_S)
+    receive = connection.recv(np.zeros(8, np.uint8))
+    assert receive._arm(queues[opened[-1]], 7)
+    connection.send(bytes(8)).result(PATIENCE_S)
+    assert select.select([queues[opened[-1]].fd], [], [], PATIENCE_S)[0]
+    late: AsCompleted[int] = zh.as_completed([], timeout=0)
+    assert late._tokens(queues) == [(opened[-1], 7)]
+    with pytest.raises(zh.DeadlineExceeded):
+        late._tokens(queues)
+    for queue in queues.values():
+        queue.close()
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -173,7 +195,7 @@ def test_the_error_of_what_was_put_off_names_the_peer(open_context: OpenContext)
         raise zh.PeerLost("gone")
 
     operation: zh.Operation[int] = defer(open_context(Options()), "write", 8, 0, work, None, peer="somebody")
-    error = operation.exception(10)
+    error = operation.exception(PATIENCE_S)
     assert isinstance(error, zh.PeerLost)
     assert (error.peer, error.operation) == ("somebody", "write")
 
@@ -182,12 +204,12 @@ def test_the_error_of_what_was_put_off_names_the_peer(open_context: OpenContext)
 def test_the_default_deadline_is_the_contexts(open_context: OpenContext, provider: str) -> None:
     options = Options(providers=(provider,), timeout=0.05)
     first, second = open_context(options), open_context(options)
-    connection = first.connect(second.url, timeout=10).result(10)
+    connection = first.connect(second.url, timeout=PATIENCE_S).result(PATIENCE_S)
     # Nobody receives. A receive itself waits until something comes, as it does for a notification.
     receive = connection.recv(np.zeros(8, np.uint8))
-    longer = connection.send(pattern(1, 8), timeout=10)
+    longer = connection.send(pattern(1, 8), timeout=8 * PATIENCE_S)
     with pytest.raises(zh.DeadlineExceeded) as caught:
-        connection.send(pattern(1, 8)).result(10)
+        connection.send(pattern(1, 8)).result(PATIENCE_S)
     assert caught.value.operation == "send"
     assert caught.value.reason == "the deadline passed"
     assert not longer.done()
@@ -251,16 +273,19 @@ def test_waits_without_a_limit(world: World, wait: str, timeout: float) -> None:
 def test_operations_without_a_limit(world: World, timeout: float) -> None:
     target = world.target("numpy", 64)
     mine = world.buffer("numpy", 64)
-    connection = world.here.connect(world.there.identity.url, timeout=timeout).result(10)
-    assert world.here.write(mine.memory, target.handle, timeout=timeout).result(10) == 64
-    assert world.here.write_nowait(mine.memory, target.handle, timeout=timeout).result(10) == 64
-    assert world.here.read(target.handle, mine.memory, timeout=timeout).result(10) == 64
-    assert world.here.write_pages(mine.memory, target.handle, [0], [0], page_bytes=64, timeout=timeout).result(10) == 64
-    world.here.fetch_add(target.handle, 0, timeout=timeout).result(10)
-    connection.notify(7, timeout=timeout).result(10)
+    connection = world.here.connect(world.there.identity.url, timeout=timeout).result(PATIENCE_S)
+    assert world.here.write(mine.memory, target.handle, timeout=timeout).result(PATIENCE_S) == 64
+    assert world.here.write_nowait(mine.memory, target.handle, timeout=timeout).result(PATIENCE_S) == 64
+    assert world.here.read(target.handle, mine.memory, timeout=timeout).result(PATIENCE_S) == 64
+    assert (
+        world.here.write_pages(mine.memory, target.handle, [0], [0], page_bytes=64, timeout=timeout).result(PATIENCE_S)
+        == 64
+    )
+    world.here.fetch_add(target.handle, 0, timeout=timeout).result(PATIENCE_S)
+    connection.notify(7, timeout=timeout).result(PATIENCE_S)
     world.expect_notification(7, 0)
-    world.here.flush(timeout=timeout).result(10)
-    connection.flush(timeout=timeout).result(10)
+    world.here.flush(timeout=timeout).result(PATIENCE_S)
+    connection.flush(timeout=timeout).result(PATIENCE_S)
     world.here.explain(mine.memory, target.handle, timeout=timeout)
     with world.here.alloc(64) as memory:
         memory.share("r")
@@ -298,7 +323,7 @@ def test_first_use_of_an_address_where_nobody_listens(open_context: OpenContext,
     ]
     for operation in pending:
         with pytest.raises(zh.PeerLost) as caught:
-            operation.result(10)
+            operation.result(PATIENCE_S)
         assert isinstance(caught.value, ConnectionError)
     with pytest.raises(zh.PeerLost):
-        first.connect(handle.url).result(10)
+        first.connect(handle.url).result(PATIENCE_S)

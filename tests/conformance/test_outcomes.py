@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -12,8 +11,10 @@ import numpy as np
 import pytest
 
 import zerohop as zh
+from support.lanes import eventually_freed
 from support.leaks import expect_given_back, holdings
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.pattern import pattern
 from support.service import Service
 from support.world import PROVIDERS, WORLDS
@@ -29,11 +30,11 @@ ROUNDS = 40
 
 ASKS: dict[str, Callable[[zh.Operation[int]], Any]] = {
     "result": lambda operation: operation.result(),
-    "result in time": lambda operation: operation.result(10),
-    "exception": lambda operation: operation.exception(10),
-    "explain": lambda operation: (operation.result(10), operation.explain()),
-    "cancel": lambda operation: (operation.result(10), operation.cancel()),
-    "repr": lambda operation: (operation.result(10), repr(operation)),
+    "result in time": lambda operation: operation.result(PATIENCE_S),
+    "exception": lambda operation: operation.exception(PATIENCE_S),
+    "explain": lambda operation: (operation.result(PATIENCE_S), operation.explain()),
+    "cancel": lambda operation: (operation.result(PATIENCE_S), operation.cancel()),
+    "repr": lambda operation: (operation.result(PATIENCE_S), repr(operation)),
     "await": lambda operation: asyncio.run(_awaited(operation)),
 }
 
@@ -47,7 +48,7 @@ async def _awaited(operation: zh.Operation[int]) -> int:
 def test_each_way_after_each_other(world: World, first: str) -> None:
     target = world.target("numpy", 64)
     # In flight, and therefore not all done by the call: the first one that asks waits for it.
-    world.here.write(pattern(1, 64), target.handle).result(10)
+    world.here.write(pattern(1, 64), target.handle).result(PATIENCE_S)
     for second in ASKS:
         operation = world.here.write(pattern(2, 64), target.handle, notify=1)
         ASKS[first](operation)
@@ -100,8 +101,7 @@ def test_operations_that_are_kept_hold_nothing(open_context: OpenContext, start_
     kept = [context.write(memory, handle) for _ in range(20)]
     assert [operation.result() for operation in kept] == [64] * 20
     del memory
-    gc.collect()
-    assert alive() is None
+    eventually_freed(alive)
     context.close()
     expect_given_back(before, holdings, "this process")
     assert [operation.result() for operation in kept] == [64] * 20
@@ -117,12 +117,11 @@ def test_what_is_dropped_is_freed(world: World) -> None:
 
     data = np.zeros(64, np.uint8).view(Source)
     operation = world.here.write(data, target.handle)
-    operation.result(10)
+    operation.result(PATIENCE_S)
     memory = world.here.register(data)
     pending = world.here.write(memory, target.handle)
     data.operation = pending  # type: ignore[attr-defined]
     alive = weakref.ref(memory)
-    pending.result(10)
+    pending.result(PATIENCE_S)
     del data, operation, pending, memory
-    gc.collect()
-    assert alive() is None
+    eventually_freed(alive)

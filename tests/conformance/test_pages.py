@@ -10,6 +10,7 @@ import pytest
 import zerohop as zh
 from support.buffers import KINDS, ON_GPUS, Kind
 from support.matrix import every_pair
+from support.patience import PATIENCE_S
 from support.service import Service
 from support.sizes import PAGE_LISTS, PAGE_ROOM, Pages
 
@@ -50,7 +51,7 @@ class TestEveryPair:
             value = seed if seed % 2 else None
             total = listed.page_bytes * listed.pages
             written = world.here.write_pages(local, remote, origins, places, page_bytes=listed.page_bytes, notify=value)
-            assert written.result(10) == total
+            assert written.result(PATIENCE_S) == total
             if value is not None:
                 world.expect_notification(value, total)
             world.there.call(
@@ -76,7 +77,7 @@ class TestEveryPair:
             local = into.memory[LOCAL_BASE : LOCAL_BASE + span]
             remote = target.handle[REMOTE_BASE : REMOTE_BASE + span]
             read = world.here.read_pages(remote, local, origins, places, page_bytes=listed.page_bytes)
-            assert read.result(10) == listed.page_bytes * listed.pages
+            assert read.result(PATIENCE_S) == listed.page_bytes * listed.pages
             into.settle_pages(LOCAL_BASE, span, listed.page_bytes, _placed(origins, places), seed)
             target.settle(REMOTE_BASE, span, seed)
         into.expect_poison()
@@ -106,7 +107,9 @@ def test_index_arrays_of_other_forms(world: World, form: str) -> None:
     origins, places = [3, 3, 0, 15], [1, 15, 7, 0]
     source.fill(0, page * pool, 1)
     index = INDEX_FORMS[form]
-    world.here.write_pages(source.memory, target.handle, index(origins), index(places), page_bytes=page).result(10)
+    world.here.write_pages(source.memory, target.handle, index(origins), index(places), page_bytes=page).result(
+        PATIENCE_S
+    )
     placed = list(zip(origins, places, strict=True))
     world.there.call(Service.settle_pages, target.number, 0, page * pool, page, placed, 1)
 
@@ -124,7 +127,7 @@ def test_index_arrays_may_change_once_the_call_returned(world: World) -> None:
     written = world.here.write_pages(source.memory, target.handle, origins, places, page_bytes=page)
     origins[:] = 0
     places[:] = 1 << 40
-    assert written.result(10) == page * pool
+    assert written.result(PATIENCE_S) == page * pool
     world.there.call(Service.settle_pages, target.number, 0, page * pool, page, placed, 1)
 
 
@@ -196,7 +199,7 @@ def test_pages_outside_the_memory(world: World, target_kind: Kind, page: int) ->
             read(handle, source.memory, outside, inside, page_bytes=64),
         ):
             with pytest.raises(zh.AccessDenied, match="bounds") as caught:
-                refused.result(10)
+                refused.result(PATIENCE_S)
             assert caught.value.peer == world.there.identity.id
     target.expect_poison()
     source.expect_poison()

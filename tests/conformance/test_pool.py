@@ -14,7 +14,9 @@ from support.forking import in_child
 from support.lanes import eventually
 from support.native import engine_of
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.service import Service
+from support.streams import Stream
 from zerohop import _native
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 20
 PART = 1000
-LIMIT_S = 10.0
+LIMIT_S = PATIENCE_S
 DEVICES = ["host", "sim:0", pytest.param("cuda:0", marks=pytest.mark.cuda)]
 # A provider, and a kind of memory that the peer moves with it to and from memory of a pool on the device.
 PATHS = [
@@ -404,13 +406,16 @@ class TestLostPeers:
             handle, source = part.share("rw"), peer.alloc(CHUNK, "sim:0")
             source.fill(7)
             peer.write(source, handle).result(LIMIT_S)
-            engine_of(peer).sim_delay(0, 2_000_000_000, 0)
-            peer.write(source, handle)
+            stream = Stream(peer)
+            stream.stand_still()
+            peer.write(source, handle, stream=stream)
             peer.connections[0].close()
             part.close(timeout=0.05)
             with pytest.raises(zh.RegistrationFailed, match="no room"):
                 pool.alloc(CHUNK, timeout=0.05)
-            engine_of(peer).sim_delay(0, 0, 0)
+            stream.release()
+            stream.finish()
+            stream.native.close()
 
 
 def eventually_allocates(pool: zh.Pool) -> None:

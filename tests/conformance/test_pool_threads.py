@@ -12,6 +12,7 @@ import pytest
 import zerohop as zh
 from support.interleaving import Meanwhile, at_each_step
 from support.options import Options
+from support.patience import PATIENCE_S
 from zerohop import pool
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 20
 PART = 1000
-LIMIT_S = 10.0
+LIMIT_S = PATIENCE_S
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,12 +11,15 @@ import pytest
 
 import zerohop as zh
 from support.buffers import KINDS, Buffer, Kind
+from support.lanes import eventually
 from support.leaks import expect_given_back, holdings
 from support.native import engine_of
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.pattern import POISON, expect_poison, pattern
 from support.service import Service
 from support.sizes import MIB
+from support.streams import Stream
 from support.world import PROVIDERS, WORLDS, Target
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ def _under_way(world: World, owned: Buffer, loop: Callable[..., Refusal]) -> tup
     theirs = world.target("numpy", NBYTES)
     handle = owned.memory.share("rw")
     job = world.there.start(loop, bytes(handle), theirs.number, 77)
-    note = world.here.notification(10).result()
+    note = world.here.notification(PATIENCE_S).result()
     assert note.value == 77
     return job, handle
 
@@ -49,7 +51,7 @@ class TestWhileInUse:
     def test_revoked_while_being_read(self, world: World, kind: Kind) -> None:
         owned = world.buffer(kind, NBYTES)
         job, handle = _under_way(world, owned, Service.read_until_refused)
-        owned.memory.revoke(handle, timeout=5)
+        owned.memory.revoke(handle, timeout=PATIENCE_S)
         refusal = job.result()
         assert refusal.outcome.kind == "AccessDenied"
         assert refusal.outcome.says("revoked")
@@ -59,7 +61,7 @@ class TestWhileInUse:
         """Once `revoke` has returned, not one byte changes any more."""
         owned = world.buffer(kind, NBYTES)
         job, handle = _under_way(world, owned, Service.write_until_refused)
-        owned.memory.revoke(handle, timeout=5)
+        owned.memory.revoke(handle, timeout=PATIENCE_S)
         owned.poison(0, NBYTES)
         assert job.result().outcome.kind == "AccessDenied"
         owned.expect_poison()
@@ -69,7 +71,7 @@ class TestWhileInUse:
         owned = world.buffer(kind, 4096)
         doomed, kept = owned.memory.share("rw"), owned.memory.share("rw")
         assert world.there.call(Service.write, bytes(doomed), target.number, 0, 4096) == 4096
-        owned.memory.revoke(doomed, timeout=5)
+        owned.memory.revoke(doomed, timeout=PATIENCE_S)
         assert world.there.call(Service.try_write, bytes(doomed), target.number, 4096).kind == "AccessDenied"
         target.fill(0, 4096, 8)
         assert world.there.call(Service.write, bytes(kept), target.number, 0, 4096) == 4096
@@ -81,7 +83,7 @@ class TestWhileInUse:
         handles = [bytes(owned.memory.share(rights)) for rights in ("rw", "w", "rw")]
         for handle in handles:
             assert world.there.call(Service.write, handle, target.number, 0, 4096) == 4096
-        owned.memory.revoke(timeout=5)
+        owned.memory.revoke(timeout=PATIENCE_S)
         owned.poison(0, 4096)
         for handle in handles:
             assert world.there.call(Service.try_write, handle, target.number, 4096).kind == "AccessDenied"
@@ -96,9 +98,9 @@ class TestWhileInUse:
     def test_revoking_what_nobody_uses(self, world: World, kind: Kind) -> None:
         owned = world.buffer(kind, 4096)
         handle = owned.memory.share("rw")
-        owned.memory.revoke(handle, timeout=5)
+        owned.memory.revoke(handle, timeout=PATIENCE_S)
         with pytest.raises(ValueError, match="revoked"):
-            owned.memory.revoke(handle, timeout=5)
+            owned.memory.revoke(handle, timeout=PATIENCE_S)
         target = world.target(kind, 4096)
         assert world.there.call(Service.try_write, bytes(handle), target.number, 4096).kind == "AccessDenied"
         owned.expect_poison()
@@ -112,8 +114,8 @@ def test_a_handle_that_is_not_revocable(world: World, kind: Kind) -> None:
     target = world.target("numpy", 4096)
     handle = owned.memory.share("rw", revocable=False)
     with pytest.raises(ValueError, match="revocable"):
-        owned.memory.revoke(handle, timeout=5)
-    owned.memory.revoke(timeout=5)
+        owned.memory.revoke(handle, timeout=PATIENCE_S)
+    owned.memory.revoke(timeout=PATIENCE_S)
     target.fill(0, 4096, 3)
     assert world.there.call(Service.write, bytes(handle), target.number, 0, 4096) == 4096
     owned.expect(0, 4096, 3)
@@ -128,8 +130,8 @@ def test_handles_of_others(world: World) -> None:
     target = world.target("numpy", 64)
     for handle in (target.handle, other.memory.share("r")):
         with pytest.raises(ValueError, match="handle"):
-            mine.memory.revoke(handle, timeout=5)
-    world.here.write(pattern(1, 64), target.handle).result(10)
+            mine.memory.revoke(handle, timeout=PATIENCE_S)
+    world.here.write(pattern(1, 64), target.handle).result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -149,19 +151,21 @@ def test_closing_a_memory_that_a_device_still_writes_to(open_context: OpenContex
     options = Options(providers=(provider,))
     owner, other = open_context(options), open_context(options)
     with owner.alloc(NBYTES, device="sim:0") as warm:
-        other.write(pattern(1, NBYTES), warm.share("w")).result(10)
+        other.write(pattern(1, NBYTES), warm.share("w")).result(PATIENCE_S)
     before = holdings()
     # More than there are staging buffers for.
     memory = owner.alloc(32 * MIB, device="sim:0")
-    engine_of(owner).sim_delay(0, 30_000_000, 0)
+    # So long that they cannot all end before the memory is closed.
+    engine_of(owner).sim_delay(0, 1_000_000_000, 0)
     arrived = owner.statistics().engine["bytes_received"]
     write = other.write(pattern(2, 32 * MIB), memory.share("w"))
-    while owner.statistics().engine["bytes_received"] - arrived < MIB:
-        time.sleep(0.001)  # the first copies begin then; nothing tells that they have
+    # The first copies begin then; nothing tells that they have.
+    eventually(lambda: owner.statistics().engine["bytes_received"] - arrived >= MIB, "nothing arrives")
     memory.close()
     del memory
+    engine_of(owner).sim_delay(0, 0, 0)
     with pytest.raises(zh.AccessDenied):
-        write.result(10)
+        write.result(PATIENCE_S)
     expect_given_back(before, holdings, "this process")
 
 
@@ -177,9 +181,9 @@ def test_a_stopped_peer_cannot_hold_what_is_enforced(
     handle = memory.share("rw")
     theirs = peer.call(Service.new, "numpy", NBYTES, 0)
     job = peer.start(Service.write_until_refused, bytes(handle), theirs, 1)
-    assert context.notification(10).result().value == 1
+    assert context.notification(PATIENCE_S).result().value == 1
     peer.stop()
-    memory.revoke(handle, timeout=5)
+    memory.revoke(handle, timeout=PATIENCE_S)
     owned[:] = POISON
     peer.resume()
     assert job.result().outcome.kind == "AccessDenied"
@@ -195,7 +199,7 @@ def test_a_stopped_peer_holds_what_it_has_mapped(open_context: OpenContext, star
     handle = owned.memory.share("rw")
     theirs = peer.call(Service.new, "numpy", NBYTES, 0)
     job = peer.start(Service.write_until_refused, bytes(handle), theirs, 1)
-    assert context.notification(10).result().value == 1
+    assert context.notification(PATIENCE_S).result().value == 1
     peer.stop()
     with pytest.raises(zh.RevocationIncomplete) as caught:
         owned.memory.revoke(handle, timeout=0.2)
@@ -203,7 +207,7 @@ def test_a_stopped_peer_holds_what_it_has_mapped(open_context: OpenContext, star
     # Still allocated: it may be used by its owner, who will find the peer's late writes in it.
     owned.fill(0, NBYTES, 3)
     peer.resume()
-    owned.memory.revoke(handle, timeout=5)
+    owned.memory.revoke(handle, timeout=PATIENCE_S)
     owned.poison(0, NBYTES)
     assert job.result().outcome.kind == "AccessDenied"
     owned.expect_poison()
@@ -218,9 +222,9 @@ def test_a_dead_peer_holds_nothing(open_context: OpenContext, start_peer: StartP
     handle = owned.memory.share("rw")
     theirs = peer.call(Service.new, "numpy", NBYTES, 0)
     peer.start(Service.write_until_refused, bytes(handle), theirs, 1)
-    assert context.notification(10).result().value == 1
+    assert context.notification(PATIENCE_S).result().value == 1
     peer.kill()
-    owned.memory.revoke(handle, timeout=5)
+    owned.memory.revoke(handle, timeout=PATIENCE_S)
     owned.close()
 
 
@@ -231,14 +235,14 @@ def test_a_slice_of_a_revoked_handle_is_revoked(world: World, kind: Kind) -> Non
     target: Target = world.target(kind, 4096)
     before = target.handle[100:200]
     data = pattern(1, 100)
-    world.here.write(data, before).result(10)
+    world.here.write(data, before).result(PATIENCE_S)
     target.poison()
-    assert target.revoke(5).kind == "ok"
+    assert target.revoke(PATIENCE_S).kind == "ok"
     for handle in (before, target.handle[300:400]):
         with pytest.raises(zh.AccessDenied):
-            world.here.write(data, handle).result(10)
+            world.here.write(data, handle).result(PATIENCE_S)
         with pytest.raises(zh.AccessDenied):
-            world.here.read(handle, np.zeros(100, np.uint8)).result(10)
+            world.here.read(handle, np.zeros(100, np.uint8)).result(PATIENCE_S)
     target.expect_poison()
 
 
@@ -264,7 +268,7 @@ class TestLostPeers:
 
         def revoke() -> None:
             try:
-                memory.revoke(handle, timeout=10)
+                memory.revoke(handle, timeout=PATIENCE_S)
                 ended.append(None)
             except zh.ZerohopError as error:
                 ended.append(error)
@@ -300,7 +304,7 @@ class TestLostPeers:
         waiting.start()
         context.connections[0].close()
         context.close(timeout=0.5)
-        waiting.join(10)
+        waiting.join(PATIENCE_S)
         assert [type(error) for error in ended] in ([zh.RevocationIncomplete], [zh.Closed])
         peer.resume()
 
@@ -311,11 +315,14 @@ def test_a_lost_peer_with_a_copy_under_way(open_context: OpenContext, device: st
     owner, peer = (open_context(Options(providers=("p2p",))) for _ in range(2))
     memory = owner.alloc(NBYTES, device)
     handle, source = memory.share("rw"), peer.alloc(NBYTES, "sim:0")
-    peer.write(source, handle).result(10)
-    engine_of(peer).sim_delay(0, 2_000_000_000, 0)
-    peer.write(source, handle)
+    peer.write(source, handle).result(PATIENCE_S)
+    stream = Stream(peer)
+    stream.stand_still()
+    peer.write(source, handle, stream=stream)
     peer.connections[0].close()
     with pytest.raises(zh.RevocationIncomplete) as caught:
         memory.revoke(handle, timeout=0.05)
     assert list(caught.value.peers) == [peer.id]
-    engine_of(peer).sim_delay(0, 0, 0)
+    stream.release()
+    stream.finish()
+    stream.native.close()

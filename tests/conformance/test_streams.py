@@ -10,6 +10,7 @@ import pytest
 
 import zerohop as zh
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.service import Service
 from support.streams import Stream
 from support.world import Target, World
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from support.fixtures import OpenContext, StartPeer
 
 NBYTES = 100_001
-LIMIT_S = 10.0
+LIMIT_S = PATIENCE_S
 DEVICES = 16
 PROVIDERS = ("p2p", "tcp")
 
@@ -142,7 +143,8 @@ class TestAStreamThatWaits:
             operations.append(world.here.write(source.memory, target.handle, stream=stream))
             operations[-1].wait_on(stream)
         stream.finish()
-        assert all(operation.done() for operation in operations)
+        for operation in operations:
+            operation.result(LIMIT_S)
 
     def test_a_failure_lets_it_go(self, world: World, stream: Stream) -> None:
         source, target = world.buffer("sim", NBYTES), world.target("sim", NBYTES)
@@ -179,7 +181,8 @@ class TestAStreamThatWaits:
         for operation in operations:
             operation.wait_on(stream)
         stream.finish()
-        assert all(operation.done() for operation in operations)
+        for operation in operations:
+            operation.result(LIMIT_S)
         behind.release()
         late.result(LIMIT_S)
         behind.finish()

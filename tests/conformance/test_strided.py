@@ -11,6 +11,7 @@ import zerohop as zh
 from support.buffers import KINDS, ON_GPUS, Kind
 from support.matrix import every_pair
 from support.options import Options
+from support.patience import PATIENCE_S
 from zerohop.strided import as_pages
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 SOURCES: tuple[Kind, ...] = ("numpy", "alloc", "sim", *ON_GPUS)
 ROOM = 40_000
-LIMIT_S = 10.0
+LIMIT_S = PATIENCE_S
 
 
 class Block(NamedTuple):

@@ -11,6 +11,7 @@ import pytest
 
 from support.buffers import KINDS, Kind
 from support.matrix import each_way, every_target
+from support.patience import PATIENCE_S
 from support.pattern import expect_equal, pattern
 from support.service import Service
 from support.sizes import MIB
@@ -43,13 +44,13 @@ def _hammer(world: World, target: Target, number: int, until: float, failures: l
             if turn % 3 == 2 and nbytes >= 64:
                 page = nbytes // 16
                 order = generator.permutation(16)
-                here.write_pages(data, remote, np.arange(16), order, page_bytes=page).result(10)
-                here.read_pages(remote, into, order, np.arange(16), page_bytes=page).result(10)
+                here.write_pages(data, remote, np.arange(16), order, page_bytes=page).result(PATIENCE_S)
+                here.read_pages(remote, into, order, np.arange(16), page_bytes=page).result(PATIENCE_S)
                 nbytes = page * 16
             else:
                 write = here.write(data, remote)
-                write.result(10)
-                here.read(remote, into).result(10)
+                write.result(PATIENCE_S)
+                here.read(remote, into).result(PATIENCE_S)
             expect_equal(into[:nbytes], data[:nbytes], f"thread {number}, turn {turn}")
             turn += 1
     except BaseException as error:
@@ -87,21 +88,22 @@ class TestEightThreads:
 def test_waiting_threads_each_get_their_own(world: World) -> None:
     """Eight threads wait for messages on as many receives while one thread's writes go on: the poller changes hands,
     and nobody's completion is lost."""
-    connection = world.here.connect(world.there.identity.url).result(10)
+    connection = world.here.connect(world.there.identity.url).result(PATIENCE_S)
     target = world.target("numpy", 4096)
     target.fill(0, 4096, 1)
     rooms = [np.zeros(64, np.uint8) for _ in range(THREADS)]
     receives = [connection.recv(room) for room in rooms]
     received: list[int] = []
     threads = [
-        threading.Thread(target=lambda receive=receive: received.append(receive.result(15))) for receive in receives
+        threading.Thread(target=lambda receive=receive: received.append(receive.result(PATIENCE_S)))
+        for receive in receives
     ]
     for thread in threads:
         thread.start()
     data = pattern(2, 64)
     for number in range(THREADS):
         for _ in range(100):
-            world.here.write(data, target.handle[:64]).result(10)
+            world.here.write(data, target.handle[:64]).result(PATIENCE_S)
         target.fill(0, 64, 100 + number)
         world.there.call(Service.send, world.here.url, target.number, 0, 64)
     for thread in threads:

@@ -10,6 +10,7 @@ import pytest
 import zerohop as zh
 from support.buffers import KINDS, Kind
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.pattern import pattern
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ class TestReadOnly:
         memory, source = _memory(context, kind), context.alloc(128)
         source.write_bytes(0, pattern(1, 128).tobytes())
         handle = source.share("r")
-        assert context.read(handle[:64], memory[:64]).result(10) == 64
+        assert context.read(handle[:64], memory[:64]).result(PATIENCE_S) == 64
         for part in (memory.view(0, 64, readonly=True), memory.view(0, 128, readonly=True)[:64]):
             with pytest.raises(ValueError, match="read-only"):
                 context.read(handle[64:], part)
@@ -168,7 +169,7 @@ class TestReadOnly:
     def test_as_what_is_written(self, context: zh.Context, kind: Kind) -> None:
         memory, target = _memory(context, kind), context.alloc(64)
         memory.write_bytes(0, pattern(1, 64).tobytes())
-        assert context.write(memory.view(0, 64, readonly=True), target.share("rw")).result(10) == 64
+        assert context.write(memory.view(0, 64, readonly=True), target.share("rw")).result(PATIENCE_S) == 64
         assert target.read_bytes() == pattern(1, 64).tobytes()
         memory.close()
         target.close()
@@ -195,7 +196,7 @@ class TestKeys:
         assert (remote.nbytes, remote.rights, remote.device) == (NBYTES, "rw", memory.device)
         part = zh.RemoteBuffer.from_bytes(memory.view(100, 64).remote_key())
         assert part.nbytes == 64
-        assert context.write(data, part).result(10) == 64
+        assert context.write(data, part).result(PATIENCE_S) == 64
         assert memory.read_bytes(100, 64) == data.tobytes()
         memory.close()
         with pytest.raises(zh.Closed):
@@ -214,10 +215,10 @@ def test_a_key_that_was_revoked(context: zh.Context) -> None:
     before = zh.RemoteBuffer.from_bytes(memory.remote_key())
     memory.revoke()
     with pytest.raises(zh.AccessDenied):
-        context.write(source, before).result(10)
+        context.write(source, before).result(PATIENCE_S)
     after = zh.RemoteBuffer.from_bytes(memory.remote_key())
     assert after != before
-    assert context.write(source, after).result(10) == 8
+    assert context.write(source, after).result(PATIENCE_S) == 8
     assert memory.read_bytes() == bytes([1] * 8)
 
 
@@ -231,7 +232,7 @@ def test_of_what_may_only_be_written(context: zh.Context) -> None:
     for rights in ("r", "w", "rw"):
         with pytest.raises(ValueError, match="with nobody"):
             view.share(rights)
-    assert context.write(view, target.share("rw")).result(10) == 64
+    assert context.write(view, target.share("rw")).result(PATIENCE_S) == 64
 
 
 def test_registration_reused(context: zh.Context) -> None:

@@ -11,6 +11,7 @@ import zerohop as zh
 from support.buffers import OTHER_GPU
 from support.gpu_virtual_memory import GpuSegments
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.service import Service
 from zerohop import wire
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cuda
 OPTIONS = Options(sim_devices=0, providers=("p2p",), require="direct")
-LIMIT_S = 10
+LIMIT_S = PATIENCE_S
 
 
 def _random(nbytes: int) -> bytes:

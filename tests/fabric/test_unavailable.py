@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 import zerohop as zh
+from support.patience import ANSWER_S
 from zerohop import _native, fabric
 from zerohop._native import NativeError, Status
 from zerohop.fabric import context
@@ -162,7 +163,9 @@ OF_FABRIC = [path for path in sorted(EXAMPLES.glob("*.py")) if "import fabric" i
 def test_examples_without_a_device_say_what_to_do(example: Path) -> None:
     # So that there is none on this machine, whatever it has.
     environment = os.environ | {"ZEROHOP_NICS": "no_such_nic"}
-    run = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, env=environment, timeout=15)
+    run = subprocess.run(
+        [sys.executable, str(example)], capture_output=True, text=True, env=environment, timeout=ANSWER_S
+    )
     assert run.returncode == 1
     assert run.stderr.startswith("Error: ")
     assert "Fix: " in run.stderr

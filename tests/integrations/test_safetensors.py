@@ -103,7 +103,7 @@ def test_broken_lengths_are_refused(tmp_path: Path, content: bytes, complaint: s
     assert str(caught.value).startswith(f"{path} is not a safetensors file")
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
 @given(at=st.integers(0, 200), value=st.integers(0, 255))
 def test_mutated_header_is_read_or_refused(tmp_path: Path, at: int, value: int) -> None:
     header = {"a": entry("F32", [2], 0, 8), "b": entry("U8", [4], 8, 12), "__metadata__": {"k": "v"}}

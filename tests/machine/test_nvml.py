@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from support.doctor import healthy, look, process, read
+from support.patience import patience
 from zerohop.cli import info
 from zerohop.cli.console import make_console
 from zerohop.links import link_between
@@ -33,7 +34,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("nvml")
     compiler = os.environ.get("CXX", "c++")
     command = [compiler, "-std=c++20", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run([*command, "-o", str(folder / "libnvidia-ml.so.1"), str(SOURCE)], check=True, timeout=60)
+    subprocess.run([*command, "-o", str(folder / "libnvidia-ml.so.1"), str(SOURCE)], check=True, timeout=patience(60))
     return folder
 
 
@@ -41,7 +42,7 @@ def ask(library: Path, words: str, expression: str) -> Any:
     """What an expression is in a process that finds the library, which tells what the words say."""
     environment = {**os.environ, "LD_LIBRARY_PATH": str(library), "FAKE_NVML": words}
     command = [sys.executable, "-c", f"{ASK}{expression}))"]
-    done = subprocess.run(command, env=environment, check=True, timeout=60, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, check=True, timeout=patience(60), capture_output=True, text=True)
     return json.loads(done.stdout)
 
 

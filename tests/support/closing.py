@@ -9,6 +9,7 @@ import pytest
 
 import zerohop as zh
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.pattern import pattern
 from support.sizes import MIB
 from support.world import Target
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from support.peer import Peer
 
 TIMEOUT_S = 0.5
-# On a machine that is busy with something else.
-GRACE_S = 1.5
+# However late a busy machine lets anybody go on; what is in flight has a deadline far beyond it.
+GRACE_S = PATIENCE_S
 NBYTES = 2 * MIB
 
 Pending = list[zh.Operation[int]]
@@ -38,11 +39,11 @@ class Setting(NamedTuple):
 
 
 def connected(open_context: OpenContext, start_peer: StartPeer, provider: str) -> Setting:
-    options = Options(providers=(provider,), timeout=60)
+    options = Options(providers=(provider,), timeout=8 * PATIENCE_S)
     context, peer = open_context(options), start_peer(options)
     targets = [Target(peer, kind, NBYTES) for kind in ("numpy", "alloc", "sim")]
     for target in targets:
-        context.write(pattern(1, NBYTES), target.handle).result(10)
+        context.write(pattern(1, NBYTES), target.handle).result(PATIENCE_S)
     return Setting(context, peer, *targets)
 
 
@@ -59,7 +60,7 @@ def expect_closed(context: zh.Context, pending: Pending) -> None:
         assert operation.done()
         error = operation.exception(0)
         assert isinstance(error, zh.Closed | zh.PeerLost | zh.DeviceFailed | None), error
-    context.close(timeout=5)
+    context.close(timeout=PATIENCE_S)
     context.close()
     with pytest.raises(zh.Closed):
         context.alloc(64)

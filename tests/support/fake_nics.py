@@ -16,6 +16,8 @@ import pytest
 
 from support.lanes import eventually, tcp_pair
 from support.options import Options
+from support.patience import PATIENCE_S
+from zerohop import opening, setbacks
 from zerohop._native import NativeError, Reason, Status
 from zerohop.channel import Channel
 from zerohop.fabrics import Port
@@ -303,7 +305,7 @@ class Pair(NamedTuple):
 
     def connect(self) -> tuple[Connection, Connection]:
         """Both ends."""
-        return self.here.connect(self.there.url).result(5), other_end(self.there, self.here)
+        return self.here.connect(self.there.url).result(PATIENCE_S), other_end(self.there, self.here)
 
 
 class Heard(NamedTuple):
@@ -314,7 +316,11 @@ class Heard(NamedTuple):
 
 
 @pytest.fixture
-def nic_pair(open_context: OpenContext) -> Callable[..., Pair]:
+def nic_pair(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pair]:
+    # What did not work is not tried again, nor what works given up, because the test takes long.
+    monkeypatch.setattr(setbacks, "HOLD_OFF_S", 3600.0)
+    monkeypatch.setattr(opening, "_PROOF_NS", int(PATIENCE_S * 1e9))
+
     def open_pair(providers: tuple[str, ...] | None = ("tcp",), *, nics: int = 2, only: bool = False) -> Pair:
         here, there = open_context(Options(providers=providers)), open_context(Options(providers=providers))
         opened = Pair(here, there, with_nics(here, nics), with_nics(there, nics))
@@ -355,5 +361,5 @@ def numbers(connection: Connection) -> list[int]:
 def write_over(context: zh.Context, memory: zh.Memory, handle: zh.RemoteBuffer) -> str:
     """Which path it took."""
     write = context.write(memory, handle)
-    assert write.result(5) == NBYTES
+    assert write.result(PATIENCE_S) == NBYTES
     return write.explain()

@@ -10,10 +10,12 @@ import traceback
 import warnings
 from typing import TYPE_CHECKING
 
+from support.patience import patience
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CHILD_S = 10.0
+CHILD_S = patience(10.0)
 
 
 def in_child(work: Callable[[], str]) -> str:

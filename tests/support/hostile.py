@@ -12,7 +12,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from support.lanes import (
-    ANSWER_S,
     HEADER_BYTES,
     KIND_FETCH_ADD,
     KIND_NOTIFY,
@@ -34,6 +33,7 @@ from support.lanes import (
     deadline,
     linked,
 )
+from support.patience import PATIENCE_S
 from zerohop._native import NativeError
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def send_frames(seed: int, rounds: int) -> None:
     owner = Owner()
     for _ in range(rounds):
         lane = RawLane(owner.engine)
-        lane.socket.settimeout(ANSWER_S)
+        lane.socket.settimeout(PATIENCE_S)
         try:
             for _ in range(chance.choice((1, 5, 50))):
                 lane.socket.sendall(_random_frame(chance, owner))

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import zerohop as zh
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import CodeType, FrameType
 
-# That long the other thread has where it has to wait for a lock of ours; it goes on afterwards then.
-_HELD_UP_S: Final = 0.004
-_LIMIT_S: Final = 10.0
+# How often it is looked whether the other thread has to wait for a lock of ours; it goes on afterwards then.
+_LOOK_S: Final = 0.002
 _MANY: Final = 5000
 _PACKAGE: Final = str(Path(zh.__file__).parent)
 
@@ -34,7 +34,7 @@ class Meanwhile:
         # Whether there was such an instruction.
         self.happened = self._left < 0
         if self.happened:
-            self._thread.join(_LIMIT_S)
+            self._thread.join(PATIENCE_S)
             assert not self._thread.is_alive(), "it waits for ever"
 
     @contextmanager
@@ -88,7 +88,18 @@ class Meanwhile:
             self._left -= 1
             if self._left < 0:
                 self._thread.start()
-                self._thread.join(_HELD_UP_S)
+                self._let_run()
+
+    def _let_run(self) -> None:
+        """Until the other thread has ended, or sleeps: twice in a row, as one that has no processor does not."""
+        asleep = 0
+        while asleep < 2 and self._thread.is_alive():
+            self._thread.join(_LOOK_S)
+            try:
+                state = Path(f"/proc/self/task/{self._thread.native_id}/stat").read_text("ascii").rpartition(") ")[2][0]
+            except (FileNotFoundError, ProcessLookupError):
+                return
+            asleep = asleep + 1 if state == "S" else 0
 
 
 def at_each_step(attempt: Callable[[int], Meanwhile]) -> None:

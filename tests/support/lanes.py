@@ -7,17 +7,20 @@ itself, one frame at a time, to an engine at the other end of a socket.
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
 import struct
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from support.patience import PATIENCE_S
 from support.pattern import expect_poison, poison
 from zerohop._native import Engine
 
 if TYPE_CHECKING:
+    import weakref
     from collections.abc import Callable
 
     from support.pattern import Bytes
@@ -26,11 +29,10 @@ if TYPE_CHECKING:
 SPIN_NS = 50_000
 CAPABILITY = bytes(range(16))
 READ, WRITE = 1, 2
-ANSWER_S = 5.0
 HOST = -1
 
 
-def deadline(seconds: float = ANSWER_S) -> int:
+def deadline(seconds: float = PATIENCE_S) -> int:
     return time.monotonic_ns() + int(seconds * 1e9)
 
 
@@ -171,7 +173,7 @@ class RawLane:
         self.peer = engine.add_peer(-1, -1)
         self.endpoint = engine.endpoint("tcp", self.peer)
         self.socket, theirs = tcp_pair()
-        self.socket.settimeout(ANSWER_S)
+        self.socket.settimeout(PATIENCE_S)
         with theirs:
             self.endpoint.connect(b"", [theirs.fileno()])
 
@@ -182,7 +184,6 @@ class RawLane:
 
     def flood(self, raw: bytes, times: int) -> str:
         """Send it that often without reading anything; "hung up", "full" or "taken", whichever comes first."""
-        self.socket.settimeout(0.5)
         try:
             for _ in range(times):
                 self.socket.sendall(raw)
@@ -239,3 +240,13 @@ def eventually(condition: Callable[[], bool], otherwise: str) -> None:
     while not condition():
         assert time.monotonic_ns() < limit, otherwise
         time.sleep(0.001)
+
+
+def eventually_freed(what: weakref.ref[Any]) -> None:
+    """With its last reference, which another thread may be about to let go of."""
+
+    def freed() -> bool:
+        gc.collect()
+        return what() is None
+
+    eventually(freed, "it is held")

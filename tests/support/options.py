@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import zerohop as zh
+from support.patience import patience
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Options:
     verbs: zh.VerbsOptions | None = None
     sim_devices: int = 2
     sim_peermem: bool | None = None
-    timeout: float = 10.0
+    timeout: float = patience(10.0)
     listen: str = "127.0.0.1:0"
     secret: str | None = None
     spin_us: float = 50.0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import zerohop as zh
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +57,7 @@ def attempt(action: Callable[[], object]) -> Outcome:
 
 def when_taken(post: Callable[[], zh.Operation[int]]) -> zh.Operation[int]:
     """What a _nowait call gives once it is taken; AssertionError when it never is."""
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + PATIENCE_S
     while time.monotonic() < limit:
         try:
             return post()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 from support.messages import Command, Failure, Result
 from support.nursery import NURSERY
 from support.outcomes import Outcome, outcome_of
-from support.patience import ANSWER_S
+from support.patience import ANSWER_S, PATIENCE_S
 from support.service import Identity, Service
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class Peer(Remote):
             os.kill(self.pid, signal.SIGCONT)
             os.kill(self.pid, signal.SIGABRT)  # faulthandler prints every thread's stack
         try:
-            code = self._process.wait(5)
+            code = self._process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             code = self._process.wait()

@@ -8,6 +8,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
+from support.patience import PATIENCE_S
 from zerohop import address, auth, wire
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from zerohop.wire import Message
 
-ANSWER_S = 8.0
+ANSWER_S = PATIENCE_S
 _FD_SPACE = socket.CMSG_SPACE(wire.MAX_FDS * array.array("i").itemsize)
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from support.native import engine_of
+from support.patience import PATIENCE_S
 from zerohop import _native
 
 if TYPE_CHECKING:
     import zerohop as zh
 
-LIMIT_S = 10.0
 STANDS_S = 0.03  # how long a stream that must not go on is looked at
 
 
@@ -41,4 +41,4 @@ class Stream:
         return not self.native.synchronize(time.monotonic_ns() + int(STANDS_S * 1e9))
 
     def finish(self) -> None:
-        assert self.native.synchronize(time.monotonic_ns() + int(LIMIT_S * 1e9)), "the stream stands still"
+        assert self.native.synchronize(time.monotonic_ns() + int(PATIENCE_S * 1e9)), "the stream stands still"

@@ -8,7 +8,7 @@ import pytest
 
 from support.forms import FORMS
 from support.options import Options
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, patience
 from support.pattern import pattern
 from support.sizes import MIB
 from support.transports import Link, every_call
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NBYTES = 4 * MIB
 # So long that no deadline can be taken for an end.
-NEVER_S = 60.0
+NEVER_S = patience(60.0)
 
 
 class Pair(NamedTuple):

@@ -12,6 +12,7 @@ import pytest
 import zerohop as zh
 from support.buffers import KINDS, ON_GPUS, Buffer, Kind
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.peer import Neighbour, Peer, Remote
 from support.service import Service
 
@@ -141,9 +142,9 @@ class World:
             source = self.buffer(kind, _WARMING_BYTES)
             for other in _WARMING:
                 target = self.target(other, _WARMING_BYTES)
-                self.here.write(source.memory[:], target.handle, notify=1).result(10)
+                self.here.write(source.memory[:], target.handle, notify=1).result(PATIENCE_S)
                 self.expect_notification(1, _WARMING_BYTES)
-                self.here.read(target.handle, source.memory[:]).result(10)
+                self.here.read(target.handle, source.memory[:]).result(PATIENCE_S)
             handle = bytes(source.memory.share("rw"))
             for other in _WARMING:
                 number = self._targets[_WARMING.index(other)].number
@@ -153,22 +154,22 @@ class World:
         for device, nbytes in itertools.product((0, 1), _SIZES):
             self._warm_device(device, nbytes)
         # Where a NIC reaches device memory itself, only messages make the devices copy.
-        connection = self.here.connect(self._targets[0].handle.url).result(10)
+        connection = self.here.connect(self._targets[0].handle.url).result(PATIENCE_S)
         for device in (0, 1):
             memory, target = self.buffer("sim", 64, device=device).memory, self.target("sim", 64, device=device)
             receiving = self.there.start(Service.recv, self.here.url, target.number, 0, 64)
-            connection.send(memory).result(10)
+            connection.send(memory).result(PATIENCE_S)
             receiving.result()
             received = connection.recv(memory)
             self.there.call(Service.send, self.here.url, target.number, 0, 64)
-            received.result(10)
+            received.result(PATIENCE_S)
         self.close_buffers()
 
     def _warm_device(self, device: int, nbytes: int) -> None:
         target = self.target("sim", nbytes, device=device)
         for source in (self.buffer("sim", nbytes, device=device), self.buffer("alloc", nbytes)):
-            self.here.write(source.memory, target.handle).result(10)
-            self.here.read(target.handle, source.memory).result(10)
+            self.here.write(source.memory, target.handle).result(PATIENCE_S)
+            self.here.read(target.handle, source.memory).result(PATIENCE_S)
             handle = bytes(source.memory.share("rw"))
             self.there.call(Service.write, handle, target.number, 0, nbytes)
 
