@@ -304,6 +304,10 @@ class Routes:
             route.drop()
             connection._check_alive()
             return None
+        if explanation.no_kernels and explanation.no_kernels != self._kernels.why_not:
+            # They have come meanwhile, and those who were told then did not see this route either.
+            route.drop()
+            return self.make(connection, registration, remote, key, at_once=at_once)
         wait_s = math.inf if explanation.form in paths.IMPORTED else connection._try_again_in(registration, remote)
         if wait_s != math.inf:
             connection._context._control.call(_drop_later, route, wait_s)

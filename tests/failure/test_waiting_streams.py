@@ -22,6 +22,7 @@ import zerohop as zh
 from support.first_gpu import FirstGpu, Still
 from support.lanes import eventually
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.service import Service
 from support.software_gpus import IN_SOFTWARE
 from zerohop import kernels
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cuda
 MIB = 1 << 20
-LIMIT_S = 10.0
 ON_GPUS = Options(sim_devices=0, providers=("p2p",))
 
 
@@ -43,7 +43,7 @@ def expect_to_return(call: Callable[[], object]) -> None:
     """While the stream stands still: in time that nobody would take for a hang."""
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
-    thread.join(LIMIT_S)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
 
 
@@ -53,10 +53,10 @@ def expect_to_go_on(context: zh.Context, peer: Peer) -> None:
     handle, data = zh.RemoteBuffer.from_bytes(peer.call(Service.share, number)), np.random.default_rng().bytes(MIB)
     memory = context.alloc(MIB, "cuda:0")
     memory.write_bytes(0, data)
-    assert context.write(memory, handle).result(LIMIT_S) == MIB
+    assert context.write(memory, handle).result(PATIENCE_S) == MIB
     assert peer.call(Service.get, number, 0, MIB) == data
     memory.write_bytes(0, bytes(MIB))
-    assert context.read(handle, memory).result(LIMIT_S) == MIB
+    assert context.read(handle, memory).result(PATIENCE_S) == MIB
     assert memory.read_bytes() == data
 
 
@@ -79,15 +79,24 @@ def test_page_lists(open_context: OpenContext, start_peer: StartPeer, monkeypatc
 
         def page_by_page() -> bool:
             operation = context.write_pages(memory, handle, pages, pages[::-1], page_bytes=16384)
-            assert operation.result(LIMIT_S) == MIB
-            told = "page by page" in operation.explain()
-            assert told == ("has not loaded the copy kernels yet" in context.explain(memory, handle).details())
-            return told
+            assert operation.result(PATIENCE_S) == MIB
+            return "page by page" in operation.explain()
 
-        assert page_by_page()
+        def not_yet() -> bool:
+            return "has not loaded the copy kernels yet" in context.explain(memory, handle).details()
+
+        # Nothing can load them now, so each time the same is said.
+        for _ in range(2):
+            assert page_by_page()
+            assert not_yet()
     finally:
         still.close()
-    eventually(lambda: not page_by_page(), "the kernels are loaded")
+    # From here on they may come between any two looks; what has been seen to be so stays so.
+    eventually(lambda: not not_yet(), "the kernels are not loaded")
+    eventually(lambda: not page_by_page(), "its path is not made anew")
+    for _ in range(2):
+        assert not page_by_page()
+        assert not not_yet()
 
 
 def _with_a_tail(image: bytes | None, why_not: str) -> tuple[bytes | None, str]:
@@ -107,22 +116,24 @@ def test_a_context_is_closed(open_context: OpenContext, start_peer: StartPeer) -
         still.close()
 
 
+# Others' memory is free or not as they like.
+@pytest.mark.alone
 def test_memory_is_closed(open_context: OpenContext, start_peer: StartPeer) -> None:
     """It is freed when the stream has gone on."""
     context, peer = open_context(ON_GPUS), start_peer(ON_GPUS)
     expect_to_go_on(context, peer)
     gpu = FirstGpu()
     gc.collect()
-    before = gpu.free_bytes()
-    memory = context.alloc(64 * MIB, "cuda:0")
+    # What is freed late, of what came before, is far less than half of this.
+    memory, free = context.alloc(64 * MIB, "cuda:0"), gpu.free_bytes()
     still = Still(open_context(ON_GPUS))
     try:
         expect_to_return(memory.close)
         expect_to_go_on(context, peer)
-        assert gpu.free_bytes() <= before - 64 * MIB
+        assert gpu.free_bytes() < free + 32 * MIB
     finally:
         still.close()
-    eventually(lambda: gpu.free_bytes() > before - 64 * MIB, "the memory is freed")
+    eventually(lambda: gpu.free_bytes() >= free + 32 * MIB, "the memory is not freed")
 
 
 def test_the_peer_takes_memory_back(open_context: OpenContext, start_peer: StartPeer) -> None:
@@ -131,17 +142,23 @@ def test_the_peer_takes_memory_back(open_context: OpenContext, start_peer: Start
     number = peer.call(Service.new, "cuda", MIB, 1)
     handle = zh.RemoteBuffer.from_bytes(peer.call(Service.share, number))
     memory = context.alloc(MIB, "cuda:0")
-    context.write(memory, handle).result(LIMIT_S)
+    context.write(memory, handle).result(PATIENCE_S)
     still = Still(open_context(ON_GPUS))
     try:
         assert peer.call(Service.revoke, number, 0.2).kind == "RevocationIncomplete"
-        with pytest.raises(zh.DeadlineExceeded, match="a stream of a GPU here waits"):
-            context.write(memory, handle, timeout=0.2).result(LIMIT_S)
+
+        def says_why() -> bool:
+            with pytest.raises(zh.DeadlineExceeded) as caught:
+                context.write(memory, handle, timeout=0.2).result(PATIENCE_S)
+            return "a stream of a GPU here waits" in str(caught.value)
+
+        # It is said shortly before the deadline, which on a busy machine may have passed then.
+        eventually(says_why, "nobody says what it waits for")
         expect_to_go_on(context, peer)
     finally:
         still.close()
     with pytest.raises(zh.AccessDenied):
-        context.write(memory, handle).result(LIMIT_S)
+        context.write(memory, handle).result(PATIENCE_S)
 
 
 def test_host_memory_is_closed(open_context: OpenContext, start_peer: StartPeer) -> None:
@@ -162,7 +179,7 @@ def test_host_memory_is_closed(open_context: OpenContext, start_peer: StartPeer)
     mapped = mmap.mmap(fd, MIB)
     os.close(fd)
     memory = context.register(mapped)
-    context.write(memory, handle).result(LIMIT_S)
+    context.write(memory, handle).result(PATIENCE_S)
     still = Still(open_context(ON_GPUS))
     try:
         del mapped
@@ -173,4 +190,4 @@ def test_host_memory_is_closed(open_context: OpenContext, start_peer: StartPeer)
         assert is_mapped()
     finally:
         still.close()
-    eventually(lambda: gc.collect() >= 0 and not is_mapped(), "it is let go of")
+    eventually(lambda: gc.collect() >= 0 and not is_mapped(), "it is not let go of")
