@@ -21,9 +21,10 @@ bool Operation::finish(Outcome outcome, uint64_t bytes_done, uint64_t value) {
         if (told && std::exchange(awaited_, false)) {
             slab_->awaited_.fetch_sub(1, std::memory_order_relaxed);
         }
+        // Before the status: who sees that it is done does not count it as pending any more.
+        slab_->pending_.fetch_sub(1, std::memory_order_acq_rel);
         status_.store(outcome.status, std::memory_order_release);
     }
-    slab_->pending_.fetch_sub(1, std::memory_order_acq_rel);
     if (told) {
         tell(); // before the wake: a waiter may be waiting for the queue itself
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _READ_ONLY: Final = 1
 _READ_WRITE: Final = 3
 _SCRATCH_BYTES: Final = 8
+# How long a registration that another thread is closing is left alone before it is asked for again.
+_LEAVING_S: Final = 0.001
 
 
 class Context(Lifecycle, Strided, StaysInProcess):
@@ -161,11 +164,12 @@ class Context(Lifecycle, Strided, StaysInProcess):
             registration, owned = self._registry.register(source)
             offset = source.address - registration.address
             memory = Memory(self, registration, offset, source.nbytes, bits, source.keep, owned)
-            # Another thread may just have closed what nobody had.
             if not (registration.closed or registration.leaving):
                 if registration.made_for is None:
                     registration.made_for = weakref.ref(memory)
                 return memory
+            # Another thread is closing what nobody had, and needs the interpreter for it.
+            time.sleep(_LEAVING_S)
 
     def _register_all(self, many: list[Any], rights: Rights | None) -> list[Memory]:
         made: list[Memory] = []
