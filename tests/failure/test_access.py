@@ -9,6 +9,7 @@ import pytest
 
 import zerohop as zh
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.pattern import pattern
 from support.service import Service
 from support.world import PROVIDERS, WORLDS, WORLDS_AND_KINDS, Target
@@ -42,7 +43,7 @@ def _expect_refused(world: World, handle: zh.RemoteBuffer, *words: str) -> None:
     mine = pattern(7, NBYTES).copy()
     for name, call in CALLS.items():
         with pytest.raises(zh.AccessDenied) as caught:
-            call(world.here, mine, handle).result(10)
+            call(world.here, mine, handle).result(PATIENCE_S)
         error = caught.value
         assert error.peer == world.there.identity.id, name
         assert error.provider in ("", world.provider), name
@@ -58,15 +59,15 @@ def _expect_refused(world: World, handle: zh.RemoteBuffer, *words: str) -> None:
 class TestRefusedByTheTarget:
     def test_revoked(self, world: World, kind: Kind) -> None:
         target = world.target(kind, NBYTES)
-        CALLS["write"](world.here, pattern(1, NBYTES), target.handle).result(10)
+        CALLS["write"](world.here, pattern(1, NBYTES), target.handle).result(PATIENCE_S)
         target.poison()
-        assert target.revoke(5).kind == "ok"
+        assert target.revoke(PATIENCE_S).kind == "ok"
         _expect_refused(world, target.handle)
         target.expect_poison()
 
     def test_revoked_before_its_first_use(self, world: World, kind: Kind) -> None:
         target = world.target(kind, NBYTES)
-        assert target.revoke(5).kind == "ok"
+        assert target.revoke(PATIENCE_S).kind == "ok"
         _expect_refused(world, target.handle)
         target.expect_poison()
 
@@ -74,19 +75,19 @@ class TestRefusedByTheTarget:
         """The place of the old share in the owner's table is taken by a new one of the same memory."""
         target = world.target(kind, NBYTES)
         old = target.handle
-        CALLS["write"](world.here, pattern(1, NBYTES), old).result(10)
-        assert target.revoke(5).kind == "ok"
+        CALLS["write"](world.here, pattern(1, NBYTES), old).result(PATIENCE_S)
+        assert target.revoke(PATIENCE_S).kind == "ok"
         target.poison()
         fresh = [target.share() for _ in range(4)]
         _expect_refused(world, old)
         target.expect_poison()
         for seed, handle in enumerate(fresh):
-            world.here.write(pattern(seed, NBYTES), handle).result(10)
+            world.here.write(pattern(seed, NBYTES), handle).result(PATIENCE_S)
             target.settle(0, NBYTES, seed)
 
     def test_closed_by_its_owner(self, world: World, kind: Kind) -> None:
         target = world.target(kind, NBYTES)
-        CALLS["write"](world.here, pattern(1, NBYTES), target.handle).result(10)
+        CALLS["write"](world.here, pattern(1, NBYTES), target.handle).result(PATIENCE_S)
         world.there.call(Service.close_memory, target.number)
         _expect_refused(world, target.handle)
         neighbour = world.target(kind, NBYTES)
@@ -101,25 +102,25 @@ def test_memory_closed_here(world: World, kind: Kind) -> None:
     mine = world.buffer(kind, NBYTES)
     target = world.target("numpy", NBYTES)
     view = mine.memory[10:20]
-    world.here.write(mine.memory, target.handle).result(10)
+    world.here.write(mine.memory, target.handle).result(PATIENCE_S)
     target.poison()
     mine.memory.close()
     mine.memory.close()
     for name, call in CALLS.items():
         if "fetch" not in name and "swap" not in name:
             with pytest.raises(zh.Closed):
-                call(world.here, mine.memory, target.handle).result(10)
+                call(world.here, mine.memory, target.handle).result(PATIENCE_S)
     with pytest.raises(zh.Closed):
-        world.here.write(view, target.handle[:10]).result(10)
+        world.here.write(view, target.handle[:10]).result(PATIENCE_S)
     with pytest.raises(zh.Closed):
         mine.memory.share("r")
     with pytest.raises(zh.Closed):
         mine.memory.read_bytes(0, 1)
-    connection = world.here.connect(world.there.identity.url).result(10)
+    connection = world.here.connect(world.there.identity.url).result(PATIENCE_S)
     with pytest.raises(zh.Closed):
-        connection.send(view).result(10)
+        connection.send(view).result(PATIENCE_S)
     with pytest.raises(zh.Closed):
-        connection.recv(view).result(10)
+        connection.recv(view).result(PATIENCE_S)
     target.expect_poison()
 
 
@@ -131,23 +132,23 @@ def test_context_closed_here(open_context: OpenContext, provider: str) -> None:
     theirs = owner.register(owned)
     handle = theirs.share("rw")
     memory = context.alloc(NBYTES)
-    context.write(memory, handle).result(10)
-    connection = context.connect(owner.url).result(10)
+    context.write(memory, handle).result(PATIENCE_S)
+    connection = context.connect(owner.url).result(PATIENCE_S)
     context.close()
     for name, call in CALLS.items():
         for mine in (memory, pattern(1, NBYTES).copy()):
             with pytest.raises(zh.Closed) as caught:
-                call(context, mine, handle).result(10)
+                call(context, mine, handle).result(PATIENCE_S)
             assert caught.value.reason, name
     others: list[Callable[[], object]] = [
         lambda: context.alloc(NBYTES),
         lambda: context.register(pattern(1, NBYTES).copy()),
-        lambda: context.connect(owner.url).result(10),
+        lambda: context.connect(owner.url).result(PATIENCE_S),
         lambda: context.notification_nowait(),
-        lambda: context.notification(1).result(10),
-        lambda: context.flush().result(10),
-        lambda: connection.notify(1).result(10),
-        lambda: connection.send(memory).result(10),
+        lambda: context.notification(1).result(PATIENCE_S),
+        lambda: context.flush().result(PATIENCE_S),
+        lambda: connection.notify(1).result(PATIENCE_S),
+        lambda: connection.send(memory).result(PATIENCE_S),
         lambda: memory.share("r"),
     ]
     for other in others:
@@ -166,15 +167,15 @@ def test_context_closed_by_the_owner(open_context: OpenContext, provider: str) -
     owned = np.zeros(NBYTES, np.uint8)
     theirs = owner.register(owned)
     handle = theirs.share("rw")
-    context.write(np.zeros(NBYTES, np.uint8), handle).result(10)
-    connection = context.connect(owner.url).result(10)
+    context.write(np.zeros(NBYTES, np.uint8), handle).result(PATIENCE_S)
+    connection = context.connect(owner.url).result(PATIENCE_S)
     pending = connection.recv(np.zeros(8, np.uint8))
     owner.close()
     with pytest.raises(zh.PeerLost):
-        pending.result(10)
+        pending.result(PATIENCE_S)
     for call in CALLS.values():
         with pytest.raises(zh.PeerLost):
-            call(context, pattern(1, NBYTES).copy(), handle).result(10)
+            call(context, pattern(1, NBYTES).copy(), handle).result(PATIENCE_S)
     assert not owned.any()
 
 
@@ -184,16 +185,16 @@ def test_beside_the_range(world: World, kind: Kind) -> None:
     nbytes = 3 * NBYTES
     target: Target = world.target(kind, nbytes)
     middle = target.handle[NBYTES : 2 * NBYTES]
-    world.here.write(pattern(1, NBYTES), middle[-2 * NBYTES : 2 * NBYTES]).result(10)
+    world.here.write(pattern(1, NBYTES), middle[-2 * NBYTES : 2 * NBYTES]).result(PATIENCE_S)
     target.settle(NBYTES, NBYTES, 1)
     mine = np.zeros(NBYTES, np.uint8)
     for page in (4, -1, 1 << 52):
         with pytest.raises((zh.AccessDenied, ValueError)):
-            world.here.write_pages(pattern(2, NBYTES), middle, [0], [page], page_bytes=1024).result(10)
+            world.here.write_pages(pattern(2, NBYTES), middle, [0], [page], page_bytes=1024).result(PATIENCE_S)
         with pytest.raises((zh.AccessDenied, ValueError)):
-            world.here.read_pages(middle, mine, [page], [0], page_bytes=1024).result(10)
+            world.here.read_pages(middle, mine, [page], [0], page_bytes=1024).result(PATIENCE_S)
     for offset in (-8, NBYTES, NBYTES - 4, 1 << 60):
         with pytest.raises((zh.AccessDenied, ValueError)):
-            world.here.fetch_add(middle, 1, offset=offset).result(10)
+            world.here.fetch_add(middle, 1, offset=offset).result(PATIENCE_S)
     target.expect_poison()
     assert not mine.any()

@@ -16,6 +16,7 @@ from support.forms import FORMS, WAITING
 from support.loops import LOOPS, run
 from support.options import Options
 from support.outcomes import when_taken
+from support.patience import PATIENCE_S, patience
 from support.pattern import pattern
 from support.service import Service
 from support.sizes import MIB
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 NBYTES = MIB + 1
 # More than any lane may hold.
 MANY = 200_000
+DEADLINE_S = 0.1
+# So long that no deadline can be taken for room.
+NEVER_S = patience(60.0)
 
 
 def _full(context: zh.Context, target: Target, *, notified: bool) -> tuple[list[zh.Operation[int]], zh.WouldBlock]:
@@ -44,18 +48,18 @@ def _full(context: zh.Context, target: Target, *, notified: bool) -> tuple[list[
     raise AssertionError(f"{MANY} operations, and the lane is not full")
 
 
-def _notify_until(limit: float, notify: Callable[[int], zh.Operation[int]], posted: list[zh.Operation[int]]) -> None:
+def _notify_until_full(notify: Callable[[int], zh.Operation[int]], posted: list[zh.Operation[int]]) -> None:
     """Posts until the lane takes no more: what was staged at the target may have made room in the meantime."""
-    while time.monotonic() < limit:
+    for _ in range(MANY):
         posted.append(notify(6))
 
 
 def _pair(open_context: OpenContext, start_peer: StartPeer, form: str) -> tuple[zh.Context, Peer, Target]:
     provider, kind, _ = FORMS[form]
-    options = Options(providers=(provider,))
+    options = Options(providers=(provider,), timeout=NEVER_S)
     context, peer = open_context(options), start_peer(options)
     target = Target(peer, kind, NBYTES)
-    context.write(pattern(9, NBYTES), target.handle).result(10)
+    context.write(pattern(9, NBYTES), target.handle).result(PATIENCE_S)
     return context, peer, target
 
 
@@ -69,7 +73,7 @@ def test_nowait(open_context: OpenContext, start_peer: StartPeer, form: str) -> 
     assert error.provider == FORMS[form].provider
     assert error.peer == peer.identity.id
     assert error.reason
-    connection = context.connect(peer.identity.url).result(10)
+    connection = context.connect(peer.identity.url).result(PATIENCE_S)
     into = np.zeros(NBYTES, np.uint8)
     others: dict[str, Callable[[], object]] = {
         "read": lambda: context.read_nowait(target.handle, into),
@@ -84,9 +88,9 @@ def test_nowait(open_context: OpenContext, start_peer: StartPeer, form: str) -> 
             post()
         assert (refused.value.operation, refused.value.peer) == (kind, peer.identity.id)
     peer.resume()
-    assert zh.wait_all(posted).result(10) == [4096] * len(posted)
+    assert zh.wait_all(posted).result(PATIENCE_S) == [4096] * len(posted)
     target.expect(0, 4096, 1)
-    context.write_nowait(pattern(2, 8), target.handle[:8]).result(10)
+    context.write_nowait(pattern(2, 8), target.handle[:8]).result(PATIENCE_S)
     target.expect(0, 8, 2)
 
 
@@ -94,24 +98,20 @@ def test_nowait(open_context: OpenContext, start_peer: StartPeer, form: str) -> 
 def test_notifications_that_are_not_taken(open_context: OpenContext, start_peer: StartPeer, form: str) -> None:
     """The target polls but its application takes no notification: those fill up too, on every form."""
     context, peer, target = _pair(open_context, start_peer, form)
-    connection = context.connect(peer.identity.url).result(10)
-    limit = time.monotonic() + 10
+    connection = context.connect(peer.identity.url).result(PATIENCE_S)
     posted: list[zh.Operation[int]] = []
-    while time.monotonic() < limit:
-        accepted, _ = _full(context, target, notified=True)
+    while accepted := _full(context, target, notified=True)[0]:
         posted += accepted
-        if not accepted:
-            break
     assert posted
     for notify in (connection.notify_nowait, lambda value: context.notify_nowait(target.handle, value)):
         with pytest.raises(zh.WouldBlock):
-            _notify_until(limit, notify, posted)
+            _notify_until_full(notify, posted)
     # Others' needs are not those of notifications.
-    context.write(pattern(3, NBYTES), target.handle).result(10)
+    context.write(pattern(3, NBYTES), target.handle).result(PATIENCE_S)
     target.expect(0, NBYTES, 3)
     assert len(peer.call(Service.take_notifications, len(posted))) == len(posted)
-    zh.wait_all(posted).result(10)
-    connection.notify(5).result(10)
+    zh.wait_all(posted).result(PATIENCE_S)
+    connection.notify(5).result(PATIENCE_S)
     assert peer.call(Service.notification).value == 5
 
 
@@ -132,10 +132,10 @@ def test_calls_that_wait(open_context: OpenContext, start_peer: StartPeer, form:
     thread.start()
     assert not returned.wait(0.2)
     peer.resume()
-    assert returned.wait(10)
+    assert returned.wait(PATIENCE_S)
     thread.join()
-    zh.wait_all(posted + late).result(10)
-    context.write(pattern(5, NBYTES), target.handle).result(10)
+    zh.wait_all(posted + late).result(PATIENCE_S)
+    context.write(pattern(5, NBYTES), target.handle).result(PATIENCE_S)
     target.expect(0, NBYTES, 5)
 
 
@@ -146,10 +146,11 @@ def test_a_call_that_waits_has_a_deadline(open_context: OpenContext, start_peer:
     posted, _ = _full(context, target, notified=False)
     started = time.monotonic()
     with pytest.raises(zh.DeadlineExceeded):
-        context.write(pattern(4, 64), target.handle[:64], timeout=0.1).result()
-    assert 0.1 <= time.monotonic() - started < 2
+        context.write(pattern(4, 64), target.handle[:64], timeout=DEADLINE_S).result()
+    # However late a busy machine lets anybody go on, it is long before any other deadline.
+    assert DEADLINE_S <= time.monotonic() - started < PATIENCE_S
     peer.resume()
-    zh.wait_all(posted).result(10)
+    zh.wait_all(posted).result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -209,4 +210,4 @@ def test_nowait_before_there_is_a_connection(
     target.fill(0, 64, 5)
     operation = when_taken(lambda: POSTS[post](context, target.handle))
     expected = VALUES.get(post, 0 if post == "notify" else int.from_bytes(pattern(5, 64)[:8].tobytes(), sys.byteorder))
-    assert operation.result(10) == expected
+    assert operation.result(PATIENCE_S) == expected

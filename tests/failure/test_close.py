@@ -15,6 +15,7 @@ from support.closing import NBYTES, TIMEOUT_S, Pending, Setting, connected, expe
 from support.loops import LOOPS, run
 from support.native import engine_of
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.pattern import pattern
 from support.world import PROVIDERS
 
@@ -29,7 +30,7 @@ def _idle(_: Setting) -> Pending:
 
 
 def _receiving(setting: Setting) -> Pending:
-    connection = setting.context.connect(setting.peer.identity.url).result(10)
+    connection = setting.context.connect(setting.peer.identity.url).result(PATIENCE_S)
     return [connection.recv(np.zeros(64, np.uint8)) for _ in range(100)]
 
 
@@ -137,7 +138,7 @@ class TestInTime:
     ) -> None:
         """Threads in result(), in notification() and in a post that waits for room all come back with Closed."""
         setting = connected(open_context, start_peer, provider)
-        connection = setting.context.connect(setting.peer.identity.url).result(10)
+        connection = setting.context.connect(setting.peer.identity.url).result(PATIENCE_S)
         ended: list[BaseException | None] = []
 
         def attempt(action: Callable[[], object]) -> None:
@@ -165,7 +166,7 @@ class TestInTime:
             threads.append(late)
         expect_prompt(lambda: setting.context.close(timeout=TIMEOUT_S))
         for thread in threads:
-            thread.join(5)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive(), "a thread still waits for a closed Context"
         assert len(ended) == len(threads)
         for error in ended:
@@ -186,7 +187,7 @@ class TestInTime:
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_with_waiting_coroutines(open_context: OpenContext, start_peer: StartPeer, provider: str, loop: str) -> None:
     setting = connected(open_context, start_peer, provider)
-    connection = setting.context.connect(setting.peer.identity.url).result(10)
+    connection = setting.context.connect(setting.peer.identity.url).result(PATIENCE_S)
 
     async def receive() -> int:
         return await connection.recv(np.zeros(64, np.uint8))

@@ -16,6 +16,7 @@ import zerohop as zh
 from support.first_gpu import FirstGpu
 from support.leaks import expect_given_back, holdings
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.service import Service
 from support.software_gpus import IN_SOFTWARE
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cuda
 MIB = 1 << 20
-LIMIT_S = 10.0
 ON_GPUS = Options(sim_devices=0, providers=("p2p",))
 
 
@@ -47,7 +47,7 @@ class TestCloseInFlight:
         number, handle = new_target(peer, 64 * MIB)
         source = context.alloc(64 * MIB, "cuda:0")
         source.fill(5)
-        context.write(source, handle).result(LIMIT_S)
+        context.write(source, handle).result(PATIENCE_S)
         pages = np.arange(4096)
         posted = [context.write(source, handle) for _ in range(30)]
         posted += [context.write_pages(source, handle, pages, pages, page_bytes=16384) for _ in range(10)]
@@ -56,35 +56,35 @@ class TestCloseInFlight:
             context.write_pages(source, handle, pages, pages, page_bytes=16384, stream=still.number) for _ in range(10)
         ]
         context.close()
-        errors = [operation.exception(LIMIT_S) for operation in posted]
+        errors = [operation.exception(PATIENCE_S) for operation in posted]
         assert all(error is None or isinstance(error, zh.Closed) for error in errors)
         for operation in held:
-            assert isinstance(operation.exception(LIMIT_S), zh.Closed)
+            assert isinstance(operation.exception(PATIENCE_S), zh.Closed)
         still.release()
         again = open_context(ON_GPUS)
         data = random_bytes(MIB)
         fresh = again.alloc(MIB, "cuda:0")
         fresh.write_bytes(0, data)
-        again.write(fresh, handle[:MIB]).result(LIMIT_S)
+        again.write(fresh, handle[:MIB]).result(PATIENCE_S)
         assert peer.call(Service.get, number, 0, MIB) == data
 
     def test_of_the_owner(self, open_context: OpenContext, start_peer: StartPeer, still: Still) -> None:
         context, peer = open_context(ON_GPUS), start_peer(ON_GPUS)
         _, handle = new_target(peer, 64 * MIB)
         source = context.alloc(64 * MIB, "cuda:0")
-        context.write(source, handle).result(LIMIT_S)
+        context.write(source, handle).result(PATIENCE_S)
         posted = [context.write(source, handle) for _ in range(30)]
         held = [context.write(source, handle, stream=still.number) for _ in range(10)]
-        peer.call(Service.close, LIMIT_S)
+        peer.call(Service.close, PATIENCE_S)
         known = (zh.PeerLost, zh.AccessDenied)
-        errors = [operation.exception(LIMIT_S) for operation in posted]
+        errors = [operation.exception(PATIENCE_S) for operation in posted]
         assert all(error is None or isinstance(error, known) for error in errors)
         for operation in held:
-            assert isinstance(operation.exception(LIMIT_S), known)
+            assert isinstance(operation.exception(PATIENCE_S), known)
         still.release()
         other = start_peer(ON_GPUS)
         _, handle = new_target(other, MIB)
-        context.write(source[:MIB], handle).result(LIMIT_S)
+        context.write(source[:MIB], handle).result(PATIENCE_S)
 
 
 class TestTheSameAllocationTwice:
@@ -102,7 +102,7 @@ class TestTheSameAllocationTwice:
             peer.call(Service.put, number, 0, payload)
             assert peer.call(Service.write, handles[i], number, 0, MIB) == MIB
         assert memory.read_bytes() == b"".join(payloads)
-        memory.revoke(zh.RemoteBuffer.from_bytes(handles[0]), timeout=LIMIT_S)
+        memory.revoke(zh.RemoteBuffer.from_bytes(handles[0]), timeout=PATIENCE_S)
         assert peers[0].call(Service.try_write, handles[0], theirs[0], MIB).kind == "AccessDenied"
         for i in (1, 2, 3):
             peer, number = peers[i % 2], theirs[i % 2]
@@ -159,11 +159,11 @@ class TestOutOfMemory:
         with full(context):
             with pytest.raises(zh.RegistrationFailed):
                 context.alloc(64 * MIB, "cuda:0")
-            error = context.write(source, handle).exception(LIMIT_S)
+            error = context.write(source, handle).exception(PATIENCE_S)
             assert isinstance(error, zh.RegistrationFailed) or (error is None and not IN_SOFTWARE)
             assert error is None or "free memory of the device" in error.fix
         peer.call(Service.poison, number)
-        context.write(source, handle).result(LIMIT_S)
+        context.write(source, handle).result(PATIENCE_S)
         assert peer.call(Service.get, number, 0, MIB) == data
 
 
@@ -181,7 +181,7 @@ class TestManyRounds:
         for round_number in range(200):
             with zh.Context(providers=["p2p"], listen=None) as context:
                 source = context.register((kept.address, kept.nbytes, "cuda:0"))
-                context.write(source, handle).result(LIMIT_S)
+                context.write(source, handle).result(PATIENCE_S)
                 context.alloc(MIB, "cuda:0")
             if round_number == 20:  # what libraries keep for good is there by now
                 before = holdings(), peer.call(Service.holdings), free_bytes()
@@ -199,7 +199,7 @@ class TestManyRounds:
         before = None
         for round_number in range(200):
             number, handle = new_target(peer, 4 * MIB)
-            context.write(source, handle).result(LIMIT_S)
+            context.write(source, handle).result(PATIENCE_S)
             peer.call(Service.drop, number)
             if round_number == 20:
                 before = holdings(), peer.call(Service.holdings), free_bytes()

@@ -21,13 +21,14 @@ from hypothesis import strategies as st
 
 import zerohop as zh
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.pattern import pattern
 from support.raw_control import RawControl
 from support.sizes import MIB
-from zerohop import auth, wire
+from zerohop import auth, handshake, wire
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from support.fixtures import OpenContext
 
@@ -144,9 +145,19 @@ class TestFromBytes:
                     zh.RemoteBuffer.from_bytes(bytes(raw))
 
         many(5_000)
+        _expect_no_growth(lambda: many(50_000), 4 * MIB)
+
+
+def _expect_no_growth(many: Callable[[], None], most: int) -> None:
+    """What leaks grows every time; what the kernel or an allocator makes larger by itself, now and then."""
+    grown = []
+    for _ in range(4):
         before = _resident()
-        many(50_000)
-        assert _resident() - before < 4 * MIB
+        many()
+        grown.append(_resident() - before)
+        if grown[-1] < most:
+            return
+    raise AssertionError(f"it grows by {grown} bytes")
 
 
 def _resident() -> int:
@@ -164,7 +175,7 @@ class Listening(NamedTuple):
 
     def expect_alive(self) -> None:
         seed = int.from_bytes(os.urandom(2), "big")
-        self.friend.write(pattern(seed, 1000), self.handle).result(10)
+        self.friend.write(pattern(seed, 1000), self.handle).result(PATIENCE_S)
         assert self.target.tobytes() == pattern(seed, 1000).tobytes()
 
 
@@ -180,7 +191,7 @@ def listening(open_context: OpenContext) -> Iterator[Listening]:
     served.expect_alive()
     # A newcomer is let in, too.
     with Options(providers=("tcp",)).open() as newcomer:
-        assert newcomer.connect(context.url).result(10).peer == context.id
+        assert newcomer.connect(context.url).result(PATIENCE_S).peer == context.id
 
 
 def _shout(context: zh.Context, data: bytes, *, unix: bool) -> None:
@@ -262,7 +273,7 @@ class TestListeningPort:
         for number, client in enumerate(silent):
             client.socket.sendall(_valid_hello()[: number % 40])
         for client in silent:
-            client.socket.settimeout(12)
+            client.socket.settimeout(handshake.TIMEOUT_S + PATIENCE_S)
             assert client.hung_up()
             client.close()
 
@@ -293,9 +304,7 @@ class TestListeningPort:
                 _shout(listening.context, bytes(hello), unix=unix)
 
         many(200)
-        before = _resident()
-        many(1000)
-        assert _resident() - before < 8 * MIB
+        _expect_no_growth(lambda: many(1000), 8 * MIB)
 
 
 def test_descriptors_that_nobody_asked_for(listening: Listening) -> None:

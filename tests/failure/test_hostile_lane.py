@@ -15,6 +15,7 @@ import pytest
 from support.buffers import Buffer
 from support.lanes import Liar, Owner, linked
 from support.options import Options
+from support.patience import ANSWER_S, PATIENCE_S, patience
 from support.raw_control import RawControl
 from support.tamper import CAPABILITY, SHARE, fields
 from zerohop import wire
@@ -46,7 +47,7 @@ def _survives(what: str, seed: int, rounds: int, limit: float) -> None:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("what", ["ring", "frames"])
 def test_survives(what: str, seed: int) -> None:
-    _survives(what, seed, 10 if what == "ring" else 60, 15)
+    _survives(what, seed, 10 if what == "ring" else 60, ANSWER_S)
 
 
 @pytest.mark.slow
@@ -54,7 +55,7 @@ def test_survives(what: str, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(100, 104))
 @pytest.mark.parametrize("what", ["ring", "frames"])
 def test_survives_longer(what: str, seed: int) -> None:
-    _survives(what, seed, 200 if what == "ring" else 2000, 280)
+    _survives(what, seed, 200 if what == "ring" else 2000, patience(280))
 
 
 def test_a_ring_cannot_be_pulled_away() -> None:
@@ -143,7 +144,7 @@ def test_nothing_is_mapped_without_its_capability(open_context: OpenContext) -> 
             reply, fds = client.map(share, capability)
             assert reply.status != 0
             assert not fds
-        mappable.revoke(handle, timeout=5)
+        mappable.revoke(handle, timeout=PATIENCE_S)
         reply, fds = client.map(said[SHARE], said[CAPABILITY])
         assert reply.status != 0
         assert not fds

@@ -13,6 +13,7 @@ import pytest
 
 import zerohop as zh
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.raw_control import ANSWER_S, RawControl
 from zerohop import address, auth, wire
 
@@ -89,7 +90,7 @@ def service() -> Iterator[socket.socket]:
 
 def _refused(context: zh.Context, listener: _Listener, expected: type[zh.ZerohopError]) -> None:
     with contextlib.closing(listener), pytest.raises(expected):
-        context.connect(listener.url).result(5)
+        context.connect(listener.url).result(PATIENCE_S)
     assert not list(context.connections)
 
 

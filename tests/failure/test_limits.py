@@ -13,7 +13,7 @@ import pytest
 import zerohop as zh
 from support.leaks import expect_given_back, holdings
 from support.options import Options, fewest_devices
-from support.patience import ANSWER_S, times
+from support.patience import ANSWER_S, PATIENCE_S, times
 from support.pattern import pattern
 from support.service import Service
 from support.sizes import GIB, MIB
@@ -103,11 +103,11 @@ class TestOutOfDescriptors:
             client = open_context(options)
             target = Target(peer, "numpy", 1000)
             peer.call(Service.leave_descriptors, free)
-            error = client.connect(peer.identity.url).exception(12)
+            error = client.connect(peer.identity.url).exception(ANSWER_S)
             assert isinstance(error, zh.ZerohopError | None), error
             assert not isinstance(error, zh.DeadlineExceeded), "by nothing better than the end of the time"
             peer.call(Service.lift_limits)
-            client.write(pattern(6, 1000), target.handle).result(10)
+            client.write(pattern(6, 1000), target.handle).result(PATIENCE_S)
             target.expect(0, 1000, 6)
             client.close()
             peer.clear()

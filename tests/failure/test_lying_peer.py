@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import zerohop as zh
+from support.patience import PATIENCE_S
 from support.pattern import pattern
 from support.tamper import CAPABILITY, DEVICE, KEYS, LENGTH, NBYTES, OFFSET, RIGHTS, SHARE, fields, flip, forge
 from support.world import WORLDS_AND_KINDS
@@ -41,26 +42,26 @@ def _expect_refused(
     into = np.zeros(nbytes, np.uint8)
     if "w" in what:
         with pytest.raises(zh.AccessDenied):
-            world.here.write(pattern(1, nbytes), forged, notify=1).result(10)
+            world.here.write(pattern(1, nbytes), forged, notify=1).result(PATIENCE_S)
         with pytest.raises(zh.AccessDenied):
-            world.here.write(pattern(1, 8), forged[-8:]).result(10)
+            world.here.write(pattern(1, 8), forged[-8:]).result(PATIENCE_S)
         with pytest.raises(zh.AccessDenied):
-            world.here.write_pages(pattern(1, nbytes), forged, [0, 1], [last_page, 0], **pages).result(10)
+            world.here.write_pages(pattern(1, nbytes), forged, [0, 1], [last_page, 0], **pages).result(PATIENCE_S)
         if last_word + 8 > honest:
             with pytest.raises(zh.AccessDenied):
-                world.here.fetch_add(forged, 1, offset=last_word).result(10)
+                world.here.fetch_add(forged, 1, offset=last_word).result(PATIENCE_S)
     if "r" in what:
         with pytest.raises(zh.AccessDenied):
-            world.here.read(forged, into).result(10)
+            world.here.read(forged, into).result(PATIENCE_S)
         with pytest.raises(zh.AccessDenied):
-            world.here.read_pages(forged, into, [last_page, 0], [0, 1], **pages).result(10)
+            world.here.read_pages(forged, into, [last_page, 0], [0, 1], **pages).result(PATIENCE_S)
         assert not into.any()
     target.expect_poison()
     world.expect_no_notification()
 
 
 def _expect_honest(world: World, target: Target, handle: zh.RemoteBuffer) -> None:
-    world.here.write(pattern(5, handle.nbytes), handle).result(10)
+    world.here.write(pattern(5, handle.nbytes), handle).result(PATIENCE_S)
     target.settle(0, handle.nbytes, 5)
 
 
@@ -119,7 +120,7 @@ def test_whether_it_may_be_mapped(world: World, kind: Kind) -> None:
     keys = dict(fields(target.handle)[KEYS])
     forged = forge(target.handle, {KEYS: {} if keys.pop("shm", None) else {**keys, "shm": b"m"}})
     try:
-        world.here.write(pattern(3, ROOM), forged).result(10)
+        world.here.write(pattern(3, ROOM), forged).result(PATIENCE_S)
     except (zh.AccessDenied, zh.Unsupported, zh.RegistrationFailed):
         target.expect_poison()
     else:
@@ -132,7 +133,7 @@ def test_where_it_is(world: World, kind: Kind) -> None:
     target = world.target(kind, ROOM)
     forged = forge(target.handle, {DEVICE: "host" if kind == "sim" else "sim:0"})
     try:
-        world.here.write(pattern(3, ROOM), forged).result(10)
+        world.here.write(pattern(3, ROOM), forged).result(PATIENCE_S)
     except (zh.AccessDenied, zh.Unsupported):
         target.expect_poison()
     else:

@@ -6,6 +6,8 @@ and not by the end of a socket or of the process, which the kernel announces whe
 
 from __future__ import annotations
 
+import ipaddress
+import os
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -20,7 +22,7 @@ from support.leaks import expect_given_back, holdings
 from support.loops import LOOPS, run
 from support.options import Options
 from support.outcomes import when_taken
-from support.patience import LAB, PATIENCE_S
+from support.patience import LAB, PATIENCE_S, patience
 from support.pattern import pattern
 from support.service import Service
 from support.sizes import GIB, MIB
@@ -33,9 +35,11 @@ if TYPE_CHECKING:
     from support.peer import Peer
 
 # So long that no deadline can be taken for the peer's death.
-NEVER_S = 60.0
+NEVER_S = patience(60.0)
 # A virtual machine may have to ask its host for each page of the 4 GiB that a peer is to own.
 TOUCH_S = 90.0
+# Two such peers at once may be more than the machine has memory for.
+MUCH_MEMORY = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(2 * TOUCH_S)]
 NBYTES = 4 * MIB
 
 Posts = list[zh.Operation[int]]
@@ -77,7 +81,7 @@ def _post_everything(context: zh.Context, connection: zh.Connection, handle: zh.
     [
         *((form, 0) for form in FORMS),
         ("shm-ring", GIB),
-        *(pytest.param(form, 4 * GIB, marks=[pytest.mark.slow, pytest.mark.timeout(2 * TOUCH_S)]) for form in FORMS),
+        *(pytest.param(form, 4 * GIB, marks=MUCH_MEMORY) for form in FORMS),
     ],
 )
 def test_everything_pending_ends(
@@ -93,7 +97,7 @@ def test_everything_pending_ends(
     target = Target(peer, kind, NBYTES)
     connection = context.connect(peer.identity.url).result(PATIENCE_S)
     context.write(pattern(1, NBYTES), target.handle).result(PATIENCE_S)
-    peer.start(Service.touch, touched).result(TOUCH_S)
+    peer.start(Service.touch, touched).result(patience(TOUCH_S))
     peer.stop()
     posted = _post_everything(context, connection, target.handle)
     # Who sees sockets and processes end is held up meanwhile; but nobody else tells that a NIC's peer is gone, as long
@@ -274,9 +278,10 @@ def test_what_is_posted_later(open_context: OpenContext, start_peer: StartPeer, 
 def test_a_new_peer_at_the_same_address(open_context: OpenContext, start_peer: StartPeer, form: str) -> None:
     """The new one is reached, the old one's handles do not reach it."""
     provider, kind, _ = FORMS[form]
-    options = _options(provider)
-    context = open_context(options)
-    peer = start_peer(options)
+    context = open_context(_options(provider))
+    # This process's own: of one that all use, anybody may be given the port while nobody listens there.
+    own = str(ipaddress.ip_address("127.0.0.0") + os.getpid() % (1 << 22) + 256)
+    peer = start_peer(Options(providers=(provider,), timeout=NEVER_S, listen=f"{own}:0"))
     for turn in range(1 if LAB else 3):
         target = Target(peer, kind, NBYTES)
         context.write(pattern(turn, NBYTES), target.handle, notify=turn).result(PATIENCE_S)
@@ -285,7 +290,7 @@ def test_a_new_peer_at_the_same_address(open_context: OpenContext, start_peer: S
         port = _port(peer)
         peer.kill()
         peer.reap()
-        peer = start_peer(Options(providers=(provider,), timeout=NEVER_S, listen=f"127.0.0.1:{port}"))
+        peer = start_peer(Options(providers=(provider,), timeout=NEVER_S, listen=f"{own}:{port}"))
         assert _port(peer) == port
         fresh = Target(peer, kind, NBYTES)
         with pytest.raises((zh.PeerLost, zh.AccessDenied)):
@@ -325,7 +330,7 @@ def test_a_dead_initiator_leaves_nothing_behind(open_context: OpenContext, start
         peer = start_peer(_options(provider))
         theirs = peer.call(Service.new, "numpy", NBYTES, 0)
         peer.start(Service.write_until_refused, handle, theirs, turn)
-        assert context.notification(10).result().value == turn
+        assert context.notification(PATIENCE_S).result().value == turn
         peer.kill()
         peer.reap()
         expect_given_back(before, holdings, "the target")

@@ -11,6 +11,7 @@ import pytest
 
 import zerohop as zh
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.pattern import pattern
 from support.raw_control import RawControl
 from zerohop import auth, wire
@@ -52,10 +53,10 @@ def test_refused_and_logged_once(
         stranger = open_context(Options(providers=(provider,), secret=theirs))
         for _ in range(2):
             with pytest.raises(zh.AccessDenied, match="secret") as caught:
-                stranger.connect(url).result(10)
+                stranger.connect(url).result(PATIENCE_S)
             assert caught.value.fix
         with pytest.raises(zh.AccessDenied):
-            stranger.write(pattern(1, 64), handle).result(10)
+            stranger.write(pattern(1, 64), handle).result(PATIENCE_S)
         assert not list(stranger.connections)
         stranger.close()
     assert not target.any()
@@ -74,7 +75,7 @@ def test_a_peer_without_one_where_the_other_has_one(open_context: OpenContext, p
     careless = open_context(Options(providers=(provider,)))
     careful = open_context(Options(providers=(provider,), secret=SECRET))
     with pytest.raises(zh.AccessDenied, match="secret"):
-        careful.connect(careless.url).result(10)
+        careful.connect(careless.url).result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
@@ -85,8 +86,8 @@ def test_the_right_one(open_context: OpenContext, provider: str, by_hand: bool) 
     memory = owner.register(target)
     handle = memory.share("rw")
     if by_hand:
-        friend.connect(_tcp_only(owner.url)).result(10)
-    friend.write(pattern(1, 1000), handle).result(10)
+        friend.connect(_tcp_only(owner.url)).result(PATIENCE_S)
+    friend.write(pattern(1, 1000), handle).result(PATIENCE_S)
     assert target.tobytes() == pattern(1, 1000).tobytes()
     for text in (
         owner.url,
@@ -103,7 +104,7 @@ def test_text_and_bytes_are_the_same_secret(provider: str) -> None:
         zh.Context(providers=[provider], secret=SECRET) as text,
         zh.Context(providers=[provider], secret=SECRET.encode()) as raw,
     ):
-        assert text.connect(raw.url).result(10).peer == raw.id
+        assert text.connect(raw.url).result(PATIENCE_S).peer == raw.id
 
 
 def test_listening_to_other_hosts(open_context: OpenContext, provider: str) -> None:
@@ -114,7 +115,7 @@ def test_listening_to_other_hosts(open_context: OpenContext, provider: str) -> N
         assert context.url
     owner = open_context(Options(listen="0.0.0.0:0", providers=(provider,), secret=SECRET))
     friend = open_context(Options(providers=(provider,), secret=SECRET))
-    assert friend.connect(owner.url).result(10).peer == owner.id
+    assert friend.connect(owner.url).result(PATIENCE_S).peer == owner.id
 
 
 @pytest.mark.parametrize("unix", [False, True])

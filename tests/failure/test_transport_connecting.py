@@ -18,7 +18,7 @@ from support.leaks import SETTLE_S
 from support.loops import LOOPS, run
 from support.native import engine_of
 from support.options import Options
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, patience
 from support.pattern import pattern
 from support.service import Service
 from support.world import PROVIDERS, Target
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from support.fixtures import OpenContext, StartPeer
 
 DEADLINE_S = 0.1
-GRACE_S = 2.0
+# However late a busy machine lets anybody go on, it is long before any other deadline.
+GRACE_S = PATIENCE_S
+NEVER_S = patience(60.0)
 NAME = "0123456789abcdef" * 2
 SOME = f"zerohop://127.0.0.1:1/{NAME}"
 
@@ -232,14 +234,13 @@ class TestTaken:
     def test_while_it_connects(self, transport: zh.Transport) -> None:
         """To one that does not answer: another one has to wait until that is over."""
         with _silent() as url:
-            pending = transport.connect(url, timeout=DEADLINE_S)
+            pending = transport.connect(url, timeout=NEVER_S)
             with zh.Transport(context=transport.context) as other:
                 with pytest.raises(ValueError, match="about to be"):
                     transport.connect(other.bind())
                 with pytest.raises(zh.AccessDenied, match="about to be"):
                     other.connect(transport.bind()).result(PATIENCE_S)
-                with pytest.raises(zh.DeadlineExceeded):
-                    pending.result(PATIENCE_S)
+                assert pending.cancel()
                 other.connect(transport.bind()).result(PATIENCE_S)
                 _expect_use(transport, other)
 
@@ -281,16 +282,16 @@ class TestNoAnswer:
 
     def test_with_the_transports_own_limit(self, open_context: OpenContext) -> None:
         with (
-            zh.Transport(context=open_context(Options()), timeout=DEADLINE_S) as here,
+            zh.Transport(context=open_context(Options(timeout=NEVER_S)), timeout=DEADLINE_S) as here,
             _silent() as url,
             pytest.raises(zh.DeadlineExceeded),
         ):
-            here.connect(url).result(PATIENCE_S)
+            here.connect(url).result()
 
     @pytest.mark.parametrize("provider", PROVIDERS)
     def test_of_a_peer_that_stands_still(self, open_context: OpenContext, start_peer: StartPeer, provider: str) -> None:
         """Connected already or not. When it goes on it does not take for its peer who has given up."""
-        options = Options(providers=(provider,))
+        options = Options(providers=(provider,), timeout=NEVER_S)
         context, peer = open_context(options), start_peer(options)
         number, url = peer.call(Service.open_transport)
         for _ in range(2):
@@ -353,16 +354,16 @@ def test_ended_while_it_finishes(open_context: OpenContext, who: str) -> None:
     """Whoever ends in that moment, the other one hears of it, and waits for nothing more."""
     a, b = open_context(Options(providers=("shm",))), open_context(Options(providers=("shm",)))
     a.connect(b.url).result(PATIENCE_S)
-    joined = 0
     for round_number in range(600):
         asks, asked = zh.Transport(context=a), zh.Transport(context=b)
         ends, stays = (asked, asks) if who == "who was asked" else (asks, asked)
         connecting = asks.connect(asked.bind())
         # Over the time that it takes, and longer: there is no event in its middle.
         time.sleep((round_number % 100) * 5e-5)
+        if round_number % 100 == 99:
+            connecting.result(PATIENCE_S)  # however slow the machine is, some are joined before the end
         ends.abort()
         failed = connecting.exception(PATIENCE_S) is not None
-        joined += not failed
         if not failed or who == "who asks":
             deadline = time.monotonic() + PATIENCE_S
             while stays.connected():
@@ -372,7 +373,6 @@ def test_ended_while_it_finishes(open_context: OpenContext, who: str) -> None:
             with pytest.raises(zh.PeerLost):
                 stays.wait_for_write(PATIENCE_S).result()
         stays.close()
-    assert joined, "some are joined before the end"
 
 
 def test_ports_are_not_lost(open_context: OpenContext) -> None:

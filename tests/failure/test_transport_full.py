@@ -11,7 +11,7 @@ import pytest
 import zerohop as zh
 from support.forms import FORMS
 from support.options import Options
-from support.patience import PATIENCE_S
+from support.patience import PATIENCE_S, patience
 from support.pattern import pattern
 from support.transports import Link
 from support.world import Target
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # More than any lane has room for, of writes that announce themselves.
 MOST = 100_000
 # So long that no deadline can be taken for an end.
-NEVER_S = 60.0
+NEVER_S = patience(60.0)
 
 
 @pytest.mark.parametrize("what", ["write", "write_many"])

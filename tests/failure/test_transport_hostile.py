@@ -376,9 +376,8 @@ class TestAnswers:
                 pending = transport.connect(url, timeout=PATIENCE_S if answers else DEADLINE_S)
                 if answers:
                     pending.result(PATIENCE_S)
-                    other.write(pattern(1, 8), transport.register(np.zeros(8, np.uint8)).share("rw"), notify=3).result(
-                        8
-                    )
+                    into = transport.register(np.zeros(8, np.uint8))
+                    other.write(pattern(1, 8), into.share("rw"), notify=3).result(PATIENCE_S)
                     assert transport.wait_for_write(PATIENCE_S).result().value == 3
                 else:
                     with pytest.raises(zh.DeadlineExceeded):
