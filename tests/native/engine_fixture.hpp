@@ -1,11 +1,12 @@
 // Two engines in one process, connected by a lane, and the few verbs that the tests of the data plane are written in.
 //
-// No test asserts how long something takes: kSoon limits every wait only so that a failure is not a hanging run.
+// No test asserts how long something takes: soon() limits every wait only so that a failure is not a hanging run.
 #pragma once
 
 #include "bytes.hpp"
 #include "engine/engine.hpp"
 #include "memory/region.hpp"
+#include "patience.hpp"
 #include "sim_fixture.hpp"
 
 #include <doctest/doctest.h>
@@ -47,10 +48,10 @@ inline constexpr Capability kCapability{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 1
 inline constexpr uint8_t kReadWrite = kRightRead | kRightWrite;
 
 inline uint64_t soon() {
-    return now_ns() + 30 * kSecond;
+    return now_ns() + patience_ns(30 * kSecond);
 }
 
-// True when `condition` held before kSoon.
+// True when `condition` held before soon().
 inline bool eventually(const std::function<bool()>& condition) {
     for (const uint64_t limit = soon(); !condition();) {
         if (now_ns() > limit) {

@@ -5,6 +5,7 @@
 #include "accel/idle_calls.hpp"
 #include "engine/clock.hpp"
 #include "engine/sync.hpp"
+#include "patience.hpp"
 
 #include <doctest/doctest.h>
 
@@ -38,7 +39,7 @@ inline uint64_t at(const void* pointer) {
     return reinterpret_cast<uint64_t>(pointer);
 }
 
-inline bool ends(const Event& event, uint64_t within_ns = 10 * kSecond) {
+inline bool ends(const Event& event, uint64_t within_ns = patience_ns(10 * kSecond)) {
     const uint64_t limit = now_ns() + within_ns;
     while (event.query() == EventState::pending) {
         if (now_ns() > limit) {
@@ -63,7 +64,7 @@ inline Held held_by(const Event& event, uint64_t native_stream) {
 // Until what was freed, unregistered and dropped is gone.
 inline void settle() {
     accel::IdleCalls& calls = accel::IdleCalls::of_process();
-    REQUIRE(calls.done(calls.last(), 10 * kSecond));
+    REQUIRE(calls.done(calls.last(), patience_ns(10 * kSecond)));
 }
 
 struct Gpu {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 
 inline std::chrono::nanoseconds patience(std::chrono::nanoseconds limit) {
@@ -11,4 +12,9 @@ inline std::chrono::nanoseconds patience(std::chrono::nanoseconds limit) {
         return setting == nullptr ? 1.0 : std::strtod(setting, nullptr);
     }();
     return std::chrono::duration_cast<std::chrono::nanoseconds>(limit * scale);
+}
+
+// Of a limit as the engine has them, in nanoseconds.
+inline uint64_t patience_ns(uint64_t limit) {
+    return static_cast<uint64_t>(patience(std::chrono::nanoseconds(limit)).count());
 }

@@ -8,7 +8,10 @@
 
 namespace zerohop::test {
 
-inline constexpr uint64_t kLimit = 10 * kSecond; // past it a sleeper counts as never woken
+// Past it a sleeper counts as never woken.
+inline uint64_t longest_wait() {
+    return patience_ns(10 * kSecond);
+}
 
 // Counts what is published and what a poll has found of it.
 class Work final : public Pollable {
@@ -69,7 +72,7 @@ struct Polled {
         return wait([this, count] { return work.taken.load() >= count; }, spin_ns);
     }
     bool wait(const std::function<bool()>& condition, uint64_t spin_ns = 0) {
-        const uint64_t limit = now_ns() + kLimit;
+        const uint64_t limit = now_ns() + longest_wait();
         return poller.wait([&] { return condition() && now_ns() < limit; }, limit, spin_ns, true);
     }
     // As a peer does it: publish, then ring if the flag says so.

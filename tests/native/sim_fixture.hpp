@@ -5,6 +5,7 @@
 #pragma once
 
 #include "accel/sim/sim.hpp"
+#include "patience.hpp"
 
 #include <doctest/doctest.h>
 
@@ -37,7 +38,7 @@ inline uint64_t at(const void* pointer) {
 
 inline Outcome wait(const std::shared_ptr<Event>& event) {
     REQUIRE(event != nullptr);
-    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    const auto limit = std::chrono::steady_clock::now() + patience(std::chrono::seconds(20));
     while (event->query() == EventState::pending) {
         if (std::chrono::steady_clock::now() > limit) {
             return {Status::pending, Reason::none};
@@ -122,7 +123,7 @@ template <typename Body> int in_child(Body body) {
     if (child == 0) {
         // Sanitizers catch SIGSEGV to report it; here it is the expected end.
         ::signal(SIGSEGV, SIG_DFL);
-        ::alarm(20);
+        ::alarm(static_cast<unsigned>(patience(std::chrono::seconds(20)) / std::chrono::seconds(1)));
         body();
         ::_exit(0);
     }

@@ -180,8 +180,9 @@ TEST_CASE("copy queue: only who waited learns how long copies take") {
     Queue q;
     const auto expected = [&] {
         q.stream->events.clear();
-        q.post(kLarge, now_ns());
-        const uint64_t until = q.queue->expected_ns() - now_ns();
+        const uint64_t now = now_ns();
+        q.post(kLarge, now);
+        const uint64_t until = q.queue->expected_ns() - now;
         q.stream->events.back()->ended = true;
         (void)q.reap();
         return until;

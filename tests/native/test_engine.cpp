@@ -7,6 +7,22 @@
 using namespace zerohop;
 using namespace zerohop::test;
 
+namespace {
+
+void tick(const Side& side, uint64_t now) {
+    side.engine->poller().exclusive([&] { side.lane->tick(now); });
+}
+
+// One ticks, and the other one hears of it.
+void beat(const Side& from, const Side& to, uint64_t now) {
+    to.engine->poller().exclusive([&] {
+        tick(from, now);
+        REQUIRE(eventually([&] { return to.lane->poll(); }));
+    });
+}
+
+} // namespace
+
 TEST_CASE("engine: several threads take notifications, each is taken once") {
     for (const std::string provider : {"shm", "tcp"}) {
         CAPTURE(provider);
@@ -219,21 +235,30 @@ TEST_CASE("engine: a forked child that lets go of it leaves the parent's lanes a
 
 TEST_CASE("engine: a peer on another host that falls silent is lost by its heartbeat") {
     EngineOptions options;
-    options.heartbeat_ns = 500 * kMillisecond; // longer than a busy machine keeps a thread waiting
+    options.heartbeat_ns = 3600 * kSecond; // it passes by a clock of the test's own
     Side a(0, options);
     Side b(0, options);
     a.peer = a.engine->add_peer(-1, -1);
     b.peer = b.engine->add_peer(-1, -1);
     connect(a, b, "tcp");
+    uint64_t now = now_ns();
     // Longer than a heartbeat, kept alive by pings alone.
-    std::this_thread::sleep_for(std::chrono::nanoseconds(2 * options.heartbeat_ns)); // time is what it is about
-    REQUIRE(a.lane->state().ok());
-    a.engine->poller().exclusive([&] { a.lane->tick(1); }); // by a clock that was read long before
-    a.engine->poller().exclusive([&] { a.lane->tick(now_ns()); });
+    for (int i = 0; i < 6; ++i) {
+        now += options.heartbeat_ns / 2;
+        beat(a, b, now);
+        beat(b, a, now);
+        REQUIRE(a.lane->state().ok());
+        REQUIRE(b.lane->state().ok());
+    }
+    tick(a, 1); // by a clock that was read long before
+    tick(a, now);
     REQUIRE(a.lane->state().ok());
     {
         const Stopped stopped(b);
         const OpRef op = post(a, request(Kind::notify, 0, 0, 0, 1)).op;
+        tick(a, now + options.heartbeat_ns);
+        CHECK_FALSE(op->done());
+        tick(a, now + options.heartbeat_ns + 1);
         CHECK(a.wait(op) == Outcome{Status::peer_lost, Reason::heartbeat});
         CHECK(a.engine->events()->drain() == std::vector<uint64_t>{static_cast<uint64_t>(a.peer->id())});
     }

@@ -297,8 +297,8 @@ TEST_CASE("hostile: a stopped peer takes no staging buffers from the lanes of ot
         route.remote_nbytes = 3 << 20;
         route.rights = kReadWrite;
         const uint64_t id = side.engine->add_route(route);
-        CHECK(run(side, id, request(Kind::write, 0, 0, 3 << 20, -1, now_ns() + 5 * kSecond)) == kOk);
-        CHECK(run(side, id, request(Kind::read, 0, 0, 3 << 20, -1, now_ns() + 5 * kSecond)) == kOk);
+        CHECK(run(side, id, request(Kind::write, 0, 0, 3 << 20, -1, soon())) == kOk);
+        CHECK(run(side, id, request(Kind::read, 0, 0, 3 << 20, -1, soon())) == kOk);
         side.close();
         other.close();
         for (Posted& op : ops) {

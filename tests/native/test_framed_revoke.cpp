@@ -192,7 +192,7 @@ TEST_CASE("revoke: does not wait for a peer that stopped in the middle of a writ
                     REQUIRE(target.peer.send_bytes(&header, sizeof header));
                     REQUIRE(target.peer.send_bytes(part.data(), part.size()));
                 }
-                CHECK(target.side.engine->revoke(target.share, now_ns() + 5 * kSecond));
+                CHECK(target.side.engine->revoke(target.share, soon()));
                 target.side.put(*target.region, Bytes(target.region->nbytes(), 2));
                 // Then it goes on.
                 if (within_frame) {

@@ -42,7 +42,7 @@ TEST_CASE("idle: calls are made in order, and what they hold goes before they co
         last = calls.later([&made, held, i] { made.push_back(i); });
     }
     CHECK(calls.last() == last);
-    REQUIRE(calls.done(last, 10 * kSecond));
+    REQUIRE(calls.done(last, patience_ns(10 * kSecond)));
     CHECK(held.use_count() == 1);
     REQUIRE(made.size() == 100);
     for (int i = 0; i < 100; ++i) {
@@ -60,7 +60,7 @@ TEST_CASE("idle: one that takes long is not waited for longer than is asked, and
     CHECK_FALSE(calls.done(second, 0));
     go = true;
     go.notify_all();
-    CHECK(calls.done(second, 10 * kSecond));
+    CHECK(calls.done(second, patience_ns(10 * kSecond)));
     CHECK(calls.done(first, 0));
     CHECK(calls.done(0, 0));
 }
@@ -78,7 +78,7 @@ TEST_CASE("idle: none begins while something holds a stream, and what would hold
         CHECK_FALSE(calls.done(number, kMillisecond));
         CHECK_FALSE(made);
     }
-    CHECK(calls.done(number, 10 * kSecond));
+    CHECK(calls.done(number, patience_ns(10 * kSecond)));
     CHECK(made);
 
     std::atomic<bool> begun{false};
@@ -98,7 +98,7 @@ TEST_CASE("idle: none begins while something holds a stream, and what would hold
     go = true;
     go.notify_all();
     holder.join();
-    CHECK(calls.done(number, 10 * kSecond));
+    CHECK(calls.done(number, patience_ns(10 * kSecond)));
 }
 
 TEST_CASE("idle: while a stream waits memory is freed later, and can be had once it is") {

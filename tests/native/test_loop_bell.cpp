@@ -16,7 +16,7 @@ bool readable(const LoopBell& bell, int timeout_ms) {
 }
 
 constexpr int kAtOnce = 0;
-constexpr int kSoon = 30'000;
+const int kSoon = static_cast<int>(patience(std::chrono::seconds(30)) / std::chrono::milliseconds(1));
 
 struct Loop {
     explicit Loop(const Side& side)

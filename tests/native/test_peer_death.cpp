@@ -196,6 +196,7 @@ TEST_CASE("death: killed while operations fly, each of them ends, and the next p
                     CHECK((lost(outcome) || (!stopped_first && outcome == kOk)));
                 }
                 CHECK(lost(side.peer->state()));
+                side.sync(); // whoever found it dead has told of it
                 CHECK(side.engine->events()->drain() == std::vector<uint64_t>{static_cast<uint64_t>(side.peer->id())});
                 CHECK(lost(run(side, routes[0], request(Kind::write, 0, 0, 8))));
                 CHECK(eventually([&] { return local->pins() == 0 && device->pins() == 0; }));

@@ -139,7 +139,7 @@ TEST_CASE("poller: devices are watched when the last socket goes while a caller 
             }
         };
     });
-    REQUIRE(polled.wait_for(1, kSecond));
+    REQUIRE(polled.wait_for(1, longest_wait()));
     polled.poller.exclusive([&] {
         polled.work.on_poll = nullptr;
         polled.work.readable_fd = device.get();
@@ -261,7 +261,7 @@ TEST_CASE("poller: spinning only, nobody sleeps") {
     Polled polled;
     CHECK_FALSE(polled.poller.wait([] { return false; }, 0, 100 * kMicrosecond, false));
     polled.work.published.fetch_add(1);
-    CHECK(polled.poller.wait([&] { return polled.work.taken.load() == 1; }, 0, kLimit, false));
+    CHECK(polled.poller.wait([&] { return polled.work.taken.load() == 1; }, 0, longest_wait(), false));
 }
 
 TEST_CASE("poller: stopped twice, with a caller asleep") {

@@ -160,7 +160,7 @@ TEST_CASE("verbs events: no receive is lost with the lane that it came in on") {
         CHECK(fake::receives(fake::kRoce1) < before);
         lane->close(kLaneReset);
         pair.domains_b[0]->woken(); // the device says that it receives nothing more
-        for (const uint64_t until = now_ns() + kSecond; !lane->idle() && now_ns() < until;) {
+        for (const uint64_t until = soon(); !lane->idle() && now_ns() < until;) {
             pair.domains_b[0]->poll();
             lane->poll();
         }
