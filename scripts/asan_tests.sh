@@ -14,7 +14,8 @@ if [ ! -e "$root/venv/bin/python" ]; then
     .venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
         >"$(echo "$root"/venv/lib/python3*/site-packages)/borrowed.pth"
 fi
-.venv/bin/python -m pip --python "$root/venv/bin/python" install -qq --no-build-isolation --no-deps --force-reinstall \
+scripts/progress.sh "$root/build.log" "building with AddressSanitizer and UndefinedBehaviorSanitizer" \
+    .venv/bin/python -m pip --python "$root/venv/bin/python" install -v --no-build-isolation --no-deps --force-reinstall \
     --config-settings=build-dir="$root/build" --config-settings=install.strip=false \
     --config-settings=cmake.define.ZEROHOP_SANITIZE=address,undefined \
     --config-settings=cmake.define.ZEROHOP_WERROR="${ZEROHOP_WERROR:-ON}" \

@@ -10,9 +10,10 @@ shift
 dir=build/tests-$sanitize
 [ "$sanitize" = plain ] && sanitize=
 mkdir -p "$dir"
-{ cmake -S . -B "$dir" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DZEROHOP_MODULES=OFF -DZEROHOP_NATIVE_TESTS=ON \
-    -DZEROHOP_WERROR="${ZEROHOP_WERROR:-ON}" -DZEROHOP_SANITIZE="$sanitize" && cmake --build "$dir"; } \
-    >"$dir/build.log" 2>&1 || { grep -vE '^(\[|-- )' "$dir/build.log" | tail -60 >&2; exit 1; }
+scripts/progress.sh "$dir/configure.log" "configuring the native tests${sanitize:+ ($sanitize sanitizer)}" \
+    cmake -S . -B "$dir" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DZEROHOP_MODULES=OFF -DZEROHOP_NATIVE_TESTS=ON \
+    -DZEROHOP_WERROR="${ZEROHOP_WERROR:-ON}" -DZEROHOP_SANITIZE="$sanitize"
+scripts/progress.sh "$dir/build.log" "building the native tests" cmake --build "$dir"
 
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/tests/native/tsan.supp${TSAN_OPTIONS:+:$TSAN_OPTIONS}
 # The shadow memory of the sanitizers in older compilers collides with the widest address randomisation.
