@@ -39,7 +39,7 @@ beside_gpus = $(addprefix tests/conformance/test_,handles.py no_peer_link.py pat
 test: test-native test-python test-soft-gpu ## native and Python tests without the slow ones: a few minutes
 
 test-native: ## the native tests alone
-	@$(SETUP) test
+	@$(SETUP) --native-tests test
 	@scripts/native_tests.sh plain
 
 test-python: ## the Python tests alone, without the slow ones; T='tests/x.py -k name' narrows
@@ -55,7 +55,7 @@ test-python-slow: ## the slow Python tests that need no GPU alone; T='tests/x.py
 	@$(call pytest,900) -m "slow and not cuda" $(T)
 
 test-soft-gpu: ## the conformance tests over GPUs in software, below the driver's interface (tests/native/fake_cuda)
-	@$(SETUP) test
+	@$(SETUP) --native-tests test
 	@scripts/native_tests.sh plain --test-case=none >/dev/null
 	@$(in_software) $(call pytest,90) -m "cuda and not slow" \
 		tests/conformance tests/failure tests/compat tests/test_docs.py tests/test_examples.py \
@@ -63,7 +63,7 @@ test-soft-gpu: ## the conformance tests over GPUs in software, below the driver'
 
 # Of every offset with every kind of memory, what takes minutes, the sim driver's have to be enough.
 test-soft-gpu-slow: ## the slow ones of these: every kind of memory with every other, 200 rounds of connecting
-	@$(SETUP) test
+	@$(SETUP) --native-tests test
 	@scripts/native_tests.sh plain --test-case=none >/dev/null
 	@$(in_software) $(call pytest,300) -m "cuda and slow" -k "not at_every_offset" tests/conformance tests/failure $(T)
 	@$(in_software) $(call pytest,90) -m "not cuda and not slow" $(beside_gpus)
@@ -73,11 +73,11 @@ test-cuda: ## every test that needs an NVIDIA GPU, on real ones; some need torch
 	@$(call pytest,120) --jobs 1 -m cuda $(T)
 
 test-asan: ## native tests, and the failure tests in Python, under AddressSanitizer and UndefinedBehaviorSanitizer
-	@$(SETUP) test
+	@$(SETUP) --native-tests test
 	@scripts/asan_tests.sh $(T)
 
 test-tsan: ## native tests under ThreadSanitizer
-	@$(SETUP) test
+	@$(SETUP) --native-tests test
 	@ZEROHOP_TEST_AGAIN=0 scripts/native_tests.sh thread
 
 fuzz: ## coverage-guided fuzzing of everything that parses a peer's bytes; FUZZ_SECONDS=300
@@ -105,7 +105,7 @@ lab-shell: lab-setup ## start a guest that stays; lab/shell.sh run COMMAND… ru
 
 .PHONY: lint format stubs
 lint: ## every check of style, types and generated files; DEEP=1/1: with the analyzer at its full depth
-	@$(SETUP) lint
+	@$(SETUP) --native-tests lint
 	@scripts/lint.sh $(DEEP)
 
 format: ## rewrite the sources in the house's form

@@ -14,13 +14,15 @@ if [ ! -e "$root/venv/bin/python" ]; then
     .venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
         >"$(echo "$root"/venv/lib/python3*/site-packages)/borrowed.pth"
 fi
-.venv/bin/python -m pip --python "$root/venv/bin/python" install -qq --no-build-isolation --no-deps --force-reinstall \
+scripts/progress.sh "$root/build.log" "building with AddressSanitizer and UndefinedBehaviorSanitizer" \
+    .venv/bin/python -m pip --python "$root/venv/bin/python" install -v --no-build-isolation --no-deps --force-reinstall \
     --config-settings=build-dir="$root/build" --config-settings=install.strip=false \
     --config-settings=cmake.define.ZEROHOP_SANITIZE=address,undefined \
     --config-settings=cmake.define.ZEROHOP_WERROR="${ZEROHOP_WERROR:-ON}" \
     --config-settings=cmake.define.ZEROHOP_NATIVE_TESTS=ON .
 
-cmake --build "$root/build" --target zerohop_tests >"$root/tests.log" 2>&1 || { tail -60 "$root/tests.log" >&2; exit 1; }
+scripts/progress.sh "$root/tests.log" "building the native tests with them" \
+    cmake --build "$root/build" --target zerohop_tests
 
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1${UBSAN_OPTIONS:+:$UBSAN_OPTIONS}
 checks=strict_string_checks=1:halt_on_error=1${ASAN_OPTIONS:+:$ASAN_OPTIONS}

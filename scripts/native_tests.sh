@@ -17,8 +17,8 @@ else
         -DZEROHOP_WERROR="${ZEROHOP_WERROR:-ON}" -DZEROHOP_SANITIZE="$sanitize")
 fi
 mkdir -p "$dir"
-{ "${configure[@]}" -DZEROHOP_NATIVE_TESTS=ON && cmake --build "$dir" --target zerohop_tests; } >"$dir/tests.log" 2>&1 ||
-    { grep -vE '^(\[|-- )' "$dir/tests.log" | tail -60 >&2; exit 1; }
+scripts/progress.sh "$dir/configure.log" "configuring the native tests ($sanitize)" "${configure[@]}" -DZEROHOP_NATIVE_TESTS=ON
+scripts/progress.sh "$dir/tests.log" "building the native tests ($sanitize)" cmake --build "$dir" --target zerohop_tests
 
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/tests/native/tsan.supp${TSAN_OPTIONS:+:$TSAN_OPTIONS}
 # The shadow memory of the sanitizers in older compilers collides with the widest address randomisation.

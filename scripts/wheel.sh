@@ -5,7 +5,9 @@ cd "$(dirname "$0")/.."
 export PATH="$PWD/.venv/bin:$PATH"
 
 rm -rf dist
-python -m pip wheel -qq --no-build-isolation --no-deps --wheel-dir dist .
+mkdir -p build
+scripts/progress.sh build/wheel.log "building the wheel" \
+    python -m pip wheel -v --no-build-isolation --no-deps --wheel-dir dist .
 wheel=$(echo dist/*.whl)
 python - "$wheel" <<'CHECK'
 import pathlib

@@ -13,6 +13,8 @@
 #include <cstring>
 #include <tuple>
 #include <vector>
+#else
+#include "provider/unbuilt.hpp"
 #endif
 
 namespace zerohop::bind {
@@ -286,13 +288,25 @@ void register_fabric(nb::module_& m) {
 
 namespace {
 
+// Requests are plain values, which may be made also where nothing can post them.
+struct UnpostableRequest {};
+struct UnpostableReceive {};
+struct UnbuiltDevice {};
+
 [[noreturn]] void raise_unbuilt() {
-    throw NativeError(Status::unsupported, Reason::none, "this build was made without the headers of libibverbs");
+    throw NativeError(Status::unsupported, Reason::none, kNoVerbs);
+}
+
+template <class Work> void def_unpostable(nb::module_& m, const char* name) {
+    nb::class_<Work>(m, name).def("__init__", [](Work* self, const nb::kwargs& /*fields*/) { new (self) Work; });
 }
 
 } // namespace
 
 void register_fabric(nb::module_& m) {
+    def_unpostable<UnpostableRequest>(m, "FabricRequest");
+    def_unpostable<UnpostableReceive>(m, "FabricReceive");
+    nb::class_<UnbuiltDevice>(m, "FabricDevice").def_static("open", [](const nb::args& /*which*/) { raise_unbuilt(); });
     m.def("fabric_devices", &raise_unbuilt);
     m.def("fabric_why_not_direct", &raise_unbuilt);
 }

@@ -22,8 +22,8 @@ const std::vector<const Provider*>& providers() {
 #ifdef ZEROHOP_VERBS
     static const verbs::VerbsProvider verbs;
 #else
-    static const UnbuiltProvider verbs("verbs", "this build was made without the headers of libibverbs",
-                                       "apt-get install libibverbs-dev, and install zerohop from source again");
+    static const UnbuiltProvider verbs(
+        "verbs", kNoVerbs, "apt-get install -y libibverbs-dev, then in zerohop's sources: make clean build");
 #endif
     static const tcp::TcpProvider tcp;
     static const std::vector<const Provider*> all{&p2p, &shm, &verbs, &tcp};

@@ -6,6 +6,9 @@
 
 namespace zerohop {
 
+inline constexpr const char* kNoVerbs =
+    "this build of zerohop has no RDMA: it was made without the headers of libibverbs";
+
 class UnbuiltProvider final : public Provider {
 public:
     UnbuiltProvider(const char* name, const char* reason, const char* fix) : name_(name), reason_(reason), fix_(fix) {}

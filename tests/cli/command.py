@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -29,13 +30,20 @@ def zerohop(
 
 @contextmanager
 def zerohop_started(*arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """The same while it runs; it is killed where it still does at the end."""
+    """The same while it runs, and Ctrl-C ends it; it is killed where it still does at the end."""
     pipe = subprocess.PIPE
-    with subprocess.Popen(_command(arguments), stdout=pipe, stderr=pipe, text=True, env=_ENVIRONMENT) as process:
+    with subprocess.Popen(
+        _command(arguments), stdout=pipe, stderr=pipe, text=True, env=_ENVIRONMENT, preexec_fn=_hear_ctrl_c
+    ) as process:
         try:
             yield process
         finally:
             process.kill()
+
+
+def _hear_ctrl_c() -> None:
+    # A script's background jobs ignore it, and so does what they start.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _command(arguments: tuple[object, ...]) -> list[str]:

@@ -87,6 +87,26 @@ def test_direct_on_this_machine() -> None:
     assert caught.value.reason
 
 
+@pytest.mark.parametrize("backend", ["verbs", "direct"])
+def test_what_is_not_usable_says_what_to_do(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_native, "providers", lambda: [("verbs", False, UNUSABLE, "apt-get install -y libibverbs1")])
+    for asked in ("fabric_devices", "fabric_why_not_direct"):
+        monkeypatch.setattr(_native, asked, raise_unusable)
+    with pytest.raises(zh.Unsupported) as caught:
+        fabric.Context(backend)
+    assert UNUSABLE in caught.value.reason
+    assert caught.value.fix == "apt-get install -y libibverbs1"
+
+
+def test_verbs_on_this_machine() -> None:
+    """It works, or says why not and what to do, in whatever way zerohop was built."""
+    try:
+        fabric.Context().close()
+    except zh.Unsupported as error:
+        assert error.reason
+        assert "apt-get install" in error.fix
+
+
 @pytest.mark.parametrize("backend", ["", "ucx", None, 2])
 def test_no_such_backend(backend: Any) -> None:
     with pytest.raises(ValueError, match="backend"):

@@ -285,10 +285,13 @@ class TestWaiting:
 
     def test_ctrl_c(self, pair: Pair) -> None:
         timer = threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT))
+        # In the background of a script it is ignored.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
         timer.start()
         with pytest.raises(KeyboardInterrupt):
             pair.a.wait(timeout=TIMEOUT)
         timer.join()
+        signal.signal(signal.SIGINT, before)
         pair.b.post_recv()
         pair.a.post_send()
         assert one(pair.a).ok

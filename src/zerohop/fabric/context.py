@@ -63,7 +63,7 @@ class Context(Resource):
         if backend not in (VERBS, DIRECT):
             raise ValueError(f'a backend is "{VERBS}" or "{DIRECT}", not {backend!r}')
         if backend == DIRECT:
-            raise Unsupported(_why_not_direct(), fix=f'use backend="{VERBS}"', operation="open")
+            raise _no_direct()
         self.backend = backend
         super().__init__(None)
         try:
@@ -331,11 +331,14 @@ def _fix() -> str:
     return next((fix for name, _, _, fix in _native.providers() if name == VERBS), "")
 
 
-def _why_not_direct() -> str:
+def _no_direct() -> Unsupported:
+    fix = f'use backend="{VERBS}"'
     try:
-        return _native.fabric_why_not_direct()
+        why = _native.fabric_why_not_direct()
     except NativeError as error:
-        return translate(error, "open").reason
+        # Then the other backend is not usable either.
+        why, fix = translate(error, "open").reason, _fix()
+    return Unsupported(why, fix=fix, operation="open")
 
 
 def _filter(nics: str | None) -> NicFilter:

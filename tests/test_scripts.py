@@ -1,0 +1,89 @@
+"""Scripts that set up: what they ask for, and that they say what they do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+NO_DOCTEST = """#!/bin/sh
+! grep -q doctest
+"""
+
+
+def progress(log: Path, command: str) -> subprocess.CompletedProcess[str]:
+    """Of a shell's command, said twice a second."""
+    return subprocess.run(
+        [SCRIPTS / "progress.sh", log, "doing it", "bash", "-c", command],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PROGRESS_SECONDS": "0.5"},
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("says", "heard"),
+    [
+        ("[1/9] Building a\n  [57/131] Building b", "57 of 131 steps"),
+        ("Collecting numpy\n\n", "Collecting numpy"),
+        ("", ""),
+    ],
+)
+def test_progress_is_said_meanwhile(says: str, heard: str, tmp_path: Path) -> None:
+    run = progress(tmp_path / "log", f"printf %s '{says}'; sleep 1.2")
+    first, second, *_ = run.stderr.splitlines()
+    assert run.returncode == 0
+    assert first == "zerohop: doing it"
+    assert second.startswith("zerohop: doing it, for ")
+    assert second.endswith(f" s: {heard}")
+    assert run.stdout == ""
+
+
+def test_progress_shows_the_end_of_what_failed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    run = progress(log, "echo '[1/2] Building x'; seq 1000; echo error: no; exit 3")
+    assert run.returncode == 3
+    assert "Building" not in run.stderr
+    assert run.stderr.endswith("1000\nerror: no\n")
+    assert len(run.stderr.splitlines()) < 100
+    assert log.read_text().startswith("[1/2] Building x\n1\n2\n")
+
+
+def test_progress_leaves_nothing_that_holds_its_output(tmp_path: Path) -> None:
+    """Else whoever reads it to its end would wait on."""
+    command = [SCRIPTS / "progress.sh", tmp_path / "log", "doing it", "true"]
+    subprocess.run(command, capture_output=True, timeout=5, check=True)
+
+
+def setup(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """scripts/setup.sh for a user who is not root, where there is apt-get and no doctest."""
+    for folder in ("bin", "scripts"):
+        (tmp_path / folder).mkdir()
+    for script in ("setup.sh", "progress.sh"):
+        shutil.copy(SCRIPTS / script, tmp_path / "scripts")
+    for name, text in {"c++": NO_DOCTEST, "id": "#!/bin/sh\necho 1000\n", "apt-get": "#!/bin/sh\nexit 1\n"}.items():
+        program = tmp_path / "bin" / name
+        program.write_text(text)
+        program.chmod(0o755)
+    env = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"} | environment
+    return subprocess.run(
+        [tmp_path / "scripts" / "setup.sh", *arguments], capture_output=True, text=True, env=env, check=False
+    )
+
+
+def test_native_tests_need_doctest(tmp_path: Path) -> None:
+    run = setup(tmp_path, "--native-tests", "test")
+    assert run.returncode == 1
+    assert run.stderr.endswith("    sudo apt-get update && sudo apt-get install -y doctest-dev\n")
+
+
+def test_nothing_else_needs_doctest(tmp_path: Path) -> None:
+    """Without an interpreter it goes no further, and says all that it asks for."""
+    run = setup(tmp_path, "test", PYTHON="false")
+    assert run.returncode == 1
+    assert run.stderr.endswith("apt-get install -y python3 python3-venv python3-dev\n")
