@@ -10,7 +10,7 @@ shift
 dir=build/tests-$sanitize
 [ "$sanitize" = plain ] && sanitize=
 mkdir -p "$dir"
-scripts/progress.sh "$dir/configure.log" "configuring the native tests${sanitize:+ ($sanitize sanitizer)}" \
+scripts/progress.sh "$dir/configure.log" "configuring the native tests" \
     cmake -S . -B "$dir" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DZEROHOP_MODULES=OFF -DZEROHOP_NATIVE_TESTS=ON \
     -DZEROHOP_WERROR="${ZEROHOP_WERROR:-ON}" -DZEROHOP_SANITIZE="$sanitize"
 scripts/progress.sh "$dir/build.log" "building the native tests" cmake --build "$dir"
