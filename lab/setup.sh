@@ -55,18 +55,19 @@ if [ ${#missing[@]} -gt 0 ]; then
         give_up "missing ${missing[*]} (Debian's names), and there is no apt-get. Install them yourself"
     [ "$(id -u)" = 0 ] ||
         give_up "missing packages. Type: sudo apt-get update && sudo apt-get install -y ${missing[*]}"
-    say "apt-get install ${missing[*]}"
     export DEBIAN_FRONTEND=noninteractive
-    { apt-get update -q && apt-get install -y -q --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 </dev/null ||
+    # shellcheck disable=SC2016 # the inner shell expands it
+    scripts/progress.sh "$log" "apt-get install ${missing[*]}" \
+        bash -c 'apt-get update -q && apt-get install -y -q --no-install-recommends "$@"' apt-get "${missing[@]}" ||
         give_up "apt-get could not install ${missing[*]}: $(grep -E '^(E|Err)' "$log" | tail -n 1) (all of it: $log)"
 fi
 
 # --- virtme-ng -------------------------------------------------------------------------------------------------------
 if [ "$(cat "$lab/venv/.complete" 2>/dev/null)" != "$virtme" ]; then
-    say "installing $virtme into build/lab/venv"
     rm -rf "$lab/venv"
     { "${PYTHON:-python3}" -m venv "$lab/venv" &&
-        "$lab/venv/bin/python" -m pip install -q --disable-pip-version-check --no-input "$virtme"; } >"$log" 2>&1 ||
+        scripts/progress.sh "$log" "installing $virtme into build/lab/venv" \
+            "$lab/venv/bin/python" -m pip install --disable-pip-version-check --no-input "$virtme"; } ||
         give_up "pip could not install $virtme: $(grep ERROR "$log" | tail -n 1). Is PyPI reachable? (all of it: $log)"
     echo "$virtme" >"$lab/venv/.complete"
 fi
@@ -100,11 +101,13 @@ if [ ! -e "$lab/kernel/.complete" ]; then
     fi
     [ ${#packages[@]} -gt 0 ] ||
         give_up "apt knows no kernel by the name of $meta. Try 'apt-get update' as root, or LAB_KERNEL=PACKAGE"
-    say "downloading ${packages[*]}"
     rm -rf "$lab/kernel" "$lab/download"
     mkdir -p "$lab/download"
     # A list of packages that is some weeks old names versions that are gone.
-    download() { (cd "$lab/download" && apt-get download -q "${packages[@]}") >>"$log" 2>&1; }
+    download() {
+        scripts/progress.sh "$log" "downloading ${packages[*]}" \
+            env --chdir="$lab/download" apt-get download -q "${packages[@]}"
+    }
     download || { [ "$(id -u)" = 0 ] && apt-get update -q >>"$log" 2>&1 && download; } ||
         give_up "could not download ${packages[*]}: $(grep -E '^E' "$log" | tail -n 1). Is 'apt-get update' long ago?"
     mkdir "$lab/download/kernel"

@@ -57,9 +57,11 @@ warm() {
 # Each writes what it found where --json says. The native part is built out here.
 bench() { # PAIRS CONNECTIONS
     local program out="\$ZEROHOP_LAB_OUT" commands=
-    { cmake -S . -B build/lab/native -G Ninja -DCMAKE_BUILD_TYPE=Release -DZEROHOP_MODULES=OFF -DZEROHOP_LAB=ON \
-        -DZEROHOP_LTO=ON && cmake --build build/lab/native; } >build/lab/native.log 2>&1 ||
-        { tail -n 30 build/lab/native.log >&2; failed+=(bench); return; }
+    { scripts/progress.sh build/lab/configure.log "configuring the lab's programs" \
+        cmake -S . -B build/lab/native -G Ninja -DCMAKE_BUILD_TYPE=Release -DZEROHOP_MODULES=OFF -DZEROHOP_LAB=ON \
+        -DZEROHOP_LTO=ON &&
+        scripts/progress.sh build/lab/native.log "building the lab's programs" cmake --build build/lab/native; } ||
+        { failed+=(bench); return; }
     for program in perftest python_writes; do
         commands+="$python bench/lab/$program.py --pairs $1 --json $out/$program.json; "
     done

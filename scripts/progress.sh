@@ -9,7 +9,11 @@ shift 2
 how_far() { # the last step of ninja, or else what pip, cmake or apt-get said last
     local steps
     steps=$(grep -aoE '^ *\[[0-9]+/[0-9]+\]' "$log" | tail -1 | tr -d ' []')
-    if [ -n "$steps" ]; then echo "${steps%/*} of ${steps#*/} steps"; else grep -av '^ *$' "$log" | tail -1 | cut -c1-100; fi
+    if [ -n "$steps" ]; then
+        echo "${steps%/*} of ${steps#*/} steps"
+    else
+        grep -av '^ *$' "$log" | tail -1 | cut -c1-100
+    fi
 }
 tick() {
     # Waits without a child process, which would outlive this one and keep the caller's output and locks open.

@@ -13,9 +13,10 @@ import re
 import subprocess
 import sys
 import tempfile
+import xml.etree.ElementTree as ET
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
-from xml.etree import ElementTree
 
 from run_tests import append, run_again
 
@@ -44,13 +45,13 @@ class Part:
         if self.died:
             self.output += text[-4000:]
             return
-        for case in ElementTree.fromstring(text).iter("TestCase"):
+        for case in ET.fromstring(text).iter("TestCase"):
             result = case.find("OverallResultsAsserts")
             if result is not None:
                 self.seconds[case.attrib["name"]] = float(result.attrib["duration"])
                 if result.attrib["test_case_success"] != "true":
                     self.failed.append(case.attrib["name"])
-                    self.output += ElementTree.tostring(case, encoding="unicode")
+                    self.output += ET.tostring(case, encoding="unicode")
         # A sanitizer's finding may come after the last test.
         self.died = ran.returncode != 0 and not self.failed
 
@@ -69,7 +70,7 @@ def in_parts(binary: str) -> list[Part]:
     edges = [total * part // _PARTS for part in range(_PARTS + 1)]
     parts = []
     with ThreadPoolExecutor(min(_PARTS, os.cpu_count() or 1)) as pool:
-        ranges = [(f"--first={first + 1}", f"--last={last}") for first, last in zip(edges, edges[1:], strict=False)]
+        ranges = [(f"--first={first + 1}", f"--last={last}") for first, last in pairwise(edges)]
         for part in pool.map(lambda options: Part(binary, *options), ranges):
             parts.append(part)
             if part.died or part.failed:

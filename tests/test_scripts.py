@@ -56,8 +56,9 @@ def test_progress_shows_the_end_of_what_failed(tmp_path: Path) -> None:
 
 def test_progress_leaves_nothing_that_holds_its_output(tmp_path: Path) -> None:
     """Else whoever reads it to its end would wait on."""
-    command = [SCRIPTS / "progress.sh", tmp_path / "log", "doing it", "true"]
-    subprocess.run(command, capture_output=True, timeout=5, check=True)
+    subprocess.run(
+        [SCRIPTS / "progress.sh", tmp_path / "log", "doing it", "true"], capture_output=True, timeout=5, check=True
+    )
 
 
 def setup(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
+if TYPE_CHECKING:
+    import pytest
 
 # Environment variable that names the file; each run adds a line to it.
 FILE = "ZEROHOP_TEST_REPORT"
