@@ -37,7 +37,7 @@ from zerohop.compat.torchcomms import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 NBYTES = 8192
 
@@ -347,9 +347,8 @@ class TestCodes:
         assert transport.write(memory.to_view(), memory.to_remote_buffer()) == COMM_INTERNAL_ERROR
 
     def test_of_what_takes_too_long(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("ZEROHOP_TIMEOUT", "0.05")
         monkeypatch.setenv("ZEROHOP_PROVIDERS", "tcp")
-        with _standing_still() as (transport, remote):
+        with _standing_still(lambda: monkeypatch.setenv("ZEROHOP_TIMEOUT", "0.05")) as (transport, remote):
             memory = RdmaMemory(np.zeros(NBYTES, np.uint8))
             assert transport.write(memory.to_view(), remote) == COMM_TIMEOUT
 
@@ -439,13 +438,19 @@ print(a.write(m.to_view(), n.to_remote_buffer()))
 
 
 @contextlib.contextmanager
-def _standing_still() -> Iterator[tuple[RdmaTransport, RdmaRemoteBuffer]]:
-    """A transport whose peer has stopped, and its memory."""
+def _standing_still(
+    before_ours: Callable[[], object] = lambda: None,
+) -> Iterator[tuple[RdmaTransport, RdmaRemoteBuffer]]:
+    """A transport whose peer has stopped, and its memory.
+
+    What is done before ours is made does not concern the other process. That connects, in its own time.
+    """
     with other_process(NBYTES) as far:
+        before_ours()
         transport = RdmaTransport("cpu")
         far.tell((transport.bind(), None))
         url, remote = far.hear()
-        transport.connect(url)
         assert far.hear() == (COMM_SUCCESS, True)
+        assert transport.connect(url) == COMM_SUCCESS
         far.stop()
         yield transport, remote

@@ -146,6 +146,8 @@ def full(context: zh.Context) -> Iterator[None]:
         memory.close()
 
 
+# A neighbour's memory is on the same GPU.
+@pytest.mark.alone
 class TestOutOfMemory:
     @pytest.mark.parametrize("provider", ["p2p", "tcp"])
     def test_while_a_lane_is_set_up(self, open_context: OpenContext, start_peer: StartPeer, provider: str) -> None:
@@ -167,6 +169,8 @@ class TestOutOfMemory:
         assert peer.call(Service.get, number, 0, MIB) == data
 
 
+# A neighbour takes and frees memory of the same GPU.
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 class TestManyRounds:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import zerohop as zh
 from support.buffers import GPUS
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +52,7 @@ class Other:
 
     def kill(self) -> None:
         self._process.send_signal(signal.SIGKILL)
-        self._process.wait(10)
+        self._process.wait(PATIENCE_S)
 
     def __enter__(self) -> Self:
         return self
@@ -60,7 +61,7 @@ class Other:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(PATIENCE_S)
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()

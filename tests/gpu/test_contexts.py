@@ -10,6 +10,7 @@ import pytest
 from gpu.others import Other
 from support.options import Options
 from support.outcomes import attempt
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 torch: Any = pytest.importorskip("torch")
 MIB = 1 << 20
-LIMIT_S = 10.0
 # It is moved, or refused for what it is. A lost peer, a failed device or a deadline would be something else.
 EXPECTED = ("ok", "RegistrationFailed", "Unsupported")
 
@@ -46,7 +46,7 @@ def test_it_is_moved_or_refused(open_context: OpenContext, foreign: tuple[int, i
     """Either way in bounded time, by name; torch's context and other memory are as before."""
     context = open_context(Options(sim_devices=0))
     with Other(MIB) as other:
-        outcome = attempt(lambda: context.write(foreign, other.handle).result(LIMIT_S))
+        outcome = attempt(lambda: context.write(foreign, other.handle).result(PATIENCE_S))
         assert outcome.kind in EXPECTED, outcome
         if outcome.kind == "ok":
             other.expect(0, b"\x07" * MIB)
@@ -54,7 +54,7 @@ def test_it_is_moved_or_refused(open_context: OpenContext, foreign: tuple[int, i
             assert outcome.fix
         source = torch.full((MIB,), 9, dtype=torch.uint8, device="cuda:0")
         torch.cuda.synchronize()
-        context.write(source, other.handle).result(LIMIT_S)
+        context.write(source, other.handle).result(PATIENCE_S)
         other.expect(0, b"\x09" * MIB)
 
 
@@ -62,7 +62,7 @@ def test_a_peer_writes_to_it(open_context: OpenContext, foreign: tuple[int, int,
     owner, context = open_context(Options(sim_devices=0)), open_context(Options(sim_devices=0))
     source = torch.full((MIB,), 5, dtype=torch.uint8, device="cuda:0")
     torch.cuda.synchronize()
-    outcome = attempt(lambda: context.write(source, owner.register(foreign).share("rw")).result(LIMIT_S))
+    outcome = attempt(lambda: context.write(source, owner.register(foreign).share("rw")).result(PATIENCE_S))
     assert outcome.kind in EXPECTED, outcome
     if outcome.kind == "ok":
         assert owner.register(foreign).read_bytes() == b"\x05" * MIB

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from support.buffers import GPUS
+from support.patience import PATIENCE_S, patience
 
 torch: Any = pytest.importorskip("torch")
 RANK = Path(__file__).parent / "nccl.py"
-LIMIT_S = 90.0
+LIMIT_S = patience(90.0)
 
 
 @pytest.mark.timeout(120)
@@ -31,6 +32,6 @@ def test_both_at_once(tmp_path: Path) -> None:
     finally:
         for rank in ranks:
             rank.kill()
-            rank.wait(10)
+            rank.wait(PATIENCE_S)
     assert [each["failures"] for each in said] == [[], []]
     assert all(each["path"].startswith("p2p (nvlink)") or "direct" in each["path"] for each in said)

@@ -8,7 +8,9 @@ import pytest
 
 import zerohop as zh
 from gpu.others import Other
+from support.first_gpu import Still
 from support.options import Options
+from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,9 +19,6 @@ if TYPE_CHECKING:
 
 torch: Any = pytest.importorskip("torch")
 MIB = 1 << 20
-LIMIT_S = 10.0
-# Of a GPU's clock: half a second.
-LONG = 1_000_000_000
 pytestmark = pytest.mark.timeout(60)
 
 
@@ -45,30 +44,32 @@ def test_tensors_go_there_and_back(memory_pool: zh.Pool, context: zh.Context) ->
         tensors = [tensor_in(memory_pool, MIB).fill_(value) for value in range(16)]
         torch.cuda.synchronize()
         for i, tensor in enumerate(tensors):
-            context.write(tensor, other.handle[i * MIB : (i + 1) * MIB]).result(LIMIT_S)
+            context.write(tensor, other.handle[i * MIB : (i + 1) * MIB]).result(PATIENCE_S)
         other.expect(0, b"".join(bytes([value]) * MIB for value in range(16)))
         # The chunk's, and those of the sixteen parts, which no driver was asked for.
         assert context.statistics().registrations == 17
         back = tensor_in(memory_pool, 16 * MIB).view(torch.float32).view(1024, -1)
-        context.read(other.handle, back).result(LIMIT_S)
+        context.read(other.handle, back).result(PATIENCE_S)
         assert torch.equal(back.view(-1).view(torch.uint8), torch.cat(tensors))
 
 
-def test_a_kernel_still_reads_what_was_dropped(memory_pool: zh.Pool, context: zh.Context) -> None:
+def test_a_kernel_still_reads_what_was_dropped(
+    memory_pool: zh.Pool, context: zh.Context, open_context: OpenContext
+) -> None:
     with Other(64 * MIB) as other:
-        side = torch.cuda.Stream()
         other.ask("fill", 2)
         tensor = tensor_in(memory_pool, 64 * MIB).fill_(1)
         copy = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda:0")
         torch.cuda.synchronize()
-        with torch.cuda.stream(side):
-            torch.cuda._sleep(LONG)
+        still = Still(open_context(Options(sim_devices=0)))
+        with torch.cuda.stream(torch.cuda.ExternalStream(still.number)):
             copy.copy_(tensor)
         del tensor
         with pytest.raises(zh.RegistrationFailed, match="no room"):
             memory_pool.alloc(64 * MIB, timeout=0)
+        still.close()
         again = memory_pool.alloc(64 * MIB)
-        context.read(other.handle, again).result(LIMIT_S)
+        context.read(other.handle, again).result(PATIENCE_S)
         torch.cuda.synchronize()
         assert (copy != 1).sum().item() == 0
         assert again.read_bytes(5, 3) == b"\x02\x02\x02"

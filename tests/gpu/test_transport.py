@@ -14,14 +14,15 @@ import pytest
 import zerohop as zh
 from gpu.others import EXPANDABLE, Other
 from gpu.tensors import blank_tensor, bytes_of, options, random_tensor
+from support.first_gpu import Still
 from support.leaks import SETTLE_S
+from support.patience import PATIENCE_S
 from support.sizes import MIB
 
 if TYPE_CHECKING:
     from support.fixtures import OpenContext
 
 torch: Any = pytest.importorskip("torch")
-LIMIT_S = 10.0
 # Of a kernel that only waits: milliseconds on every GPU.
 CYCLES = 2_000_000
 pytestmark = pytest.mark.timeout(60)
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.timeout(60)
 def joined(context: zh.Context, other: Other, device: object = "cuda:0") -> zh.Transport:
     """A Transport here, connected to one of the other process."""
     transport = zh.Transport(device, context=context)
-    transport.connect(other.ask("bind")["url"]).result(LIMIT_S)
+    transport.connect(other.ask("bind")["url"]).result(PATIENCE_S)
     return transport
 
 
@@ -60,7 +61,7 @@ class TestDevices:
                     assert transport.device == ("cuda:0" if tensor.is_cuda else "host")
                     for data in (tensor, tensor.cpu(), tensor.cuda()):
                         torch.cuda.synchronize()
-                        assert transport.write(data, other.handle).result(LIMIT_S) == MIB
+                        assert transport.write(data, other.handle).result(PATIENCE_S) == MIB
                         other.expect(0, bytes_of(tensor))
                         other.ask("fill", 3)
 
@@ -72,12 +73,12 @@ class TestBetweenProcesses:
         with Other(70 * MIB, environment) as other, joined(context, other) as transport:
             source, back = random_tensor(70 * MIB), blank_tensor(70 * MIB)
             write = transport.write(source, other.handle, notify=5)
-            assert write.result(LIMIT_S) == 70 * MIB
+            assert write.result(PATIENCE_S) == 70 * MIB
             assert write.explain().startswith("p2p")
             assert "direct" in write.explain()
             assert other.ask("arrived") == {"value": 5, "nbytes": 70 * MIB}
             other.expect(0, bytes_of(source))
-            assert transport.read(back, other.handle).result(LIMIT_S) == 70 * MIB
+            assert transport.read(back, other.handle).result(PATIENCE_S) == 70 * MIB
             assert torch.equal(source, back)
 
     def test_from_the_other_side(self, open_context: OpenContext, environment: dict[str, str]) -> None:
@@ -88,7 +89,7 @@ class TestBetweenProcesses:
             handle = bytes(transport.register(into).share("rw")).hex()
             for value in range(1, 10):
                 other.ask("fill", value)
-                waiting = transport.wait_for_write(LIMIT_S)
+                waiting = transport.wait_for_write(PATIENCE_S)
                 assert other.ask("push", handle, value)["moved"] == 40 * MIB
                 assert waiting.result()[:2] == (value, 40 * MIB)
                 assert torch.all(into == value).item()
@@ -102,7 +103,8 @@ class TestBetweenProcesses:
             for offset, nbytes, to in ((0, 1, 0), (1, 63, 7), (4095, 4097, 4096), (3, 262_145, 65_537)):
                 other.ask("fill", 9)
                 assert (
-                    transport.write(memory.view(offset, nbytes), other.handle[to:], notify=to).result(LIMIT_S) == nbytes
+                    transport.write(memory.view(offset, nbytes), other.handle[to:], notify=to).result(PATIENCE_S)
+                    == nbytes
                 )
                 assert other.ask("arrived") == {"value": to, "nbytes": nbytes}
                 expected = np.full(MIB, 9, np.uint8)
@@ -124,7 +126,7 @@ class TestBetweenProcesses:
             for value in range(1, 4):
                 other.ask("fill", value)
                 write = transport.write_many(pairs[::-1], notify=value)
-                assert write.result(LIMIT_S) == sum(lengths)
+                assert write.result(PATIENCE_S) == sum(lengths)
                 assert other.ask("arrived") == {"value": value, "nbytes": sum(lengths)}
                 expected = np.full(16 * MIB, value, np.uint8)
                 expected[: edges[-1]] = source[: int(edges[-1])].cpu().numpy()
@@ -135,17 +137,17 @@ class TestBetweenProcesses:
         context = open_context(options())
         with Other(256 * MIB, environment) as other, joined(context, other) as transport:
             source = random_tensor(256 * MIB)
-            transport.write(source, other.handle).result(LIMIT_S)
+            transport.write(source, other.handle).result(PATIENCE_S)
             posted = [transport.write(source, other.handle, notify=1) for _ in range(200)]
             waiting = transport.wait_for_write()
             other.kill()
-            errors = [operation.exception(LIMIT_S) for operation in posted]
-            assert isinstance(waiting.exception(LIMIT_S), zh.PeerLost)
+            errors = [operation.exception(PATIENCE_S) for operation in posted]
+            assert isinstance(waiting.exception(PATIENCE_S), zh.PeerLost)
             assert all(error is None or isinstance(error, zh.PeerLost) for error in errors)
             with pytest.raises(zh.PeerLost):
                 transport.write(source, other.handle)
         with Other(MIB) as again, joined(context, again) as transport:
-            transport.write(source[:MIB], again.handle, notify=2).result(LIMIT_S)
+            transport.write(source[:MIB], again.handle, notify=2).result(PATIENCE_S)
             assert again.ask("arrived") == {"value": 2, "nbytes": MIB}
             again.expect(0, bytes_of(source[:MIB]))
 
@@ -157,13 +159,11 @@ class TestLifetime:
         context = open_context(options())
         with Other(256 * MIB) as other, joined(context, other) as transport:
             warm = random_tensor(MIB)
-            transport.write(warm, other.handle).result(LIMIT_S)
-            stream = torch.cuda.Stream()
+            transport.write(warm, other.handle).result(PATIENCE_S)
             source = blank_tensor(256 * MIB, 7)
             address, held = source.data_ptr(), torch.cuda.memory_allocated()
-            with torch.cuda.stream(stream):
-                torch.cuda._sleep(100 * CYCLES)
-            operation = transport.write(source, other.handle, stream=stream)
+            still = Still(open_context(options()))
+            operation = transport.write(source, other.handle, stream=still.number)
             assert not operation.done()
             del source
             gc.collect()
@@ -174,17 +174,18 @@ class TestLifetime:
             del next_one
             if how == "and the Transport too":
                 transport.abort()
-                assert isinstance(operation.exception(LIMIT_S), zh.Closed)
+                assert isinstance(operation.exception(PATIENCE_S), zh.Closed)
+                still.close()
             else:
-                assert operation.result(LIMIT_S) == 256 * MIB
+                still.close()
+                assert operation.result(PATIENCE_S) == 256 * MIB
                 other.expect(0, b"\7" * (256 * MIB))
             del operation
             deadline = time.monotonic() + SETTLE_S
             while torch.cuda.memory_allocated() > held - 256 * MIB:
                 assert time.monotonic() < deadline, "still kept"
-                context.flush().result(LIMIT_S)
+                context.flush().result(PATIENCE_S)
                 gc.collect()
-            stream.synchronize()
 
     def test_a_tensor_read_into_and_deleted(self, open_context: OpenContext) -> None:
         context = open_context(options())
@@ -192,7 +193,7 @@ class TestLifetime:
             reads = [transport.read(blank_tensor(64 * MIB), other.handle) for _ in range(10)]
             gc.collect()
             for read in reads:
-                assert read.result(LIMIT_S) == 64 * MIB
+                assert read.result(PATIENCE_S) == 64 * MIB
 
 
 class TestStreams:
@@ -201,7 +202,7 @@ class TestStreams:
         context = open_context(options())
         with Other(64 * MIB) as other, joined(context, other) as transport:
             source = blank_tensor(64 * MIB)
-            transport.write(source, other.handle).result(LIMIT_S)
+            transport.write(source, other.handle).result(PATIENCE_S)
             stream = torch.cuda.Stream()
             for value in range(1, 20):
                 with torch.cuda.stream(stream):
@@ -210,7 +211,7 @@ class TestStreams:
                 write = transport.write(source, other.handle, notify=value, stream=stream)
                 assert other.ask("arrived") == {"value": value, "nbytes": 64 * MIB}
                 other.expect(0, bytes([value]) * (64 * MIB))
-                write.result(LIMIT_S)
+                write.result(PATIENCE_S)
 
     def test_a_stream_waits(self, open_context: OpenContext) -> None:
         """For a read's bytes, and for the notification of a write from the other side."""
@@ -218,7 +219,7 @@ class TestStreams:
         with Other(64 * MIB) as other, joined(context, other) as transport:
             back = blank_tensor(64 * MIB)
             handle = bytes(transport.register(back).share("rw")).hex()
-            transport.read(back, other.handle).result(LIMIT_S)
+            transport.read(back, other.handle).result(PATIENCE_S)
             stream = torch.cuda.Stream()
             for value in range(1, 20, 2):
                 other.ask("fill", value)
@@ -227,9 +228,9 @@ class TestStreams:
                 with torch.cuda.stream(stream):
                     wrong = (back != value).sum()
                 assert wrong.item() == 0
-                read.result(LIMIT_S)
+                read.result(PATIENCE_S)
                 other.ask("fill", value + 1)
-                waiting = transport.wait_for_write(LIMIT_S)
+                waiting = transport.wait_for_write(PATIENCE_S)
                 waiting.wait_on(stream)
                 with torch.cuda.stream(stream):
                     wrong = (back != value + 1).sum()
@@ -241,13 +242,13 @@ class TestStreams:
         context = open_context(options())
         stream = torch.cuda.Stream()
         with Other(MIB) as other, joined(context, other) as transport:
-            transport.write(blank_tensor(MIB), other.handle).result(LIMIT_S)
+            transport.write(blank_tensor(MIB), other.handle).result(PATIENCE_S)
             waiting = transport.wait_for_write()
             waiting.wait_on(stream)
             assert not stream.query()
             transport.abort()
             stream.synchronize()
-            assert isinstance(waiting.exception(LIMIT_S), zh.Closed)
+            assert isinstance(waiting.exception(PATIENCE_S), zh.Closed)
 
 
 def test_awaited(open_context: OpenContext) -> None:

@@ -14,6 +14,7 @@ import pytest
 import zerohop as zh
 from support.lanes import eventually
 from support.options import Options
+from support.patience import PATIENCE_S
 from support.service import Service
 from support.sizes import GIB, MIB
 from support.wire import FAR, NEAR, cut
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 # (retry_count + 1) acknowledgements of 4.096 µs × 2^14 that do not come, up to four times each by the specification.
 BOUND_S = 7 * 4.096e-6 * 2**14 * 4
-# Of an emulated machine.
-GRACE_S = 5.0
+# Of an emulated machine, and far from any deadline.
+GRACE_S = PATIENCE_S
 # So that no deadline can be taken for the loss.
 NEVER_S = 100.0
 PIECE, PIECES = 8 * MIB, 64
