@@ -14,6 +14,7 @@ from support.fixtures import (
 )
 from support.nursery import NURSERY
 from support.patience import LAB
+from support.progress import pytest_runtest_protocol
 from support.software_gpus import IN_SOFTWARE, hide_bindings
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "pool",
     "pytest_collection_modifyitems",
     "pytest_runtest_makereport",
+    "pytest_runtest_protocol",
     "runtime_directory",
     "start_peer",
     "world",
