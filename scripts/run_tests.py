@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 # More than so many failures have one cause, which running them again does not find.
 _MOST_FAILURES = 10
+_SAID_EVERY_S = 20
 # What pytest returns: some failed; nothing was selected.
 _SOME_FAILED, _NONE_SELECTED = 1, 5
 
@@ -58,10 +60,20 @@ class Run:
             path = Path(folder) / "report"
             command = [sys.executable, "-m", "pytest", "-q", *arguments]
             environment = {**os.environ, "ZEROHOP_TEST_REPORT": str(path)}
-            self.status = subprocess.run(command, env=environment, check=False).returncode
+            self.status = self._wait(subprocess.Popen(command, env=environment))
             self.report = path.read_text(encoding="utf-8") if path.exists() else ""
         self.failed: list[str] = json.loads(self.report)["failed"] if self.report else []
         self.broken = self.status not in (0, _NONE_SELECTED) and not (self.status == _SOME_FAILED and self.failed)
+
+    @staticmethod
+    def _wait(process: subprocess.Popen[bytes]) -> int:
+        """Wait for the end, and say now and then that it goes on: pytest says nothing while a test takes long."""
+        began = time.monotonic()
+        while True:
+            try:
+                return process.wait(_SAID_EVERY_S)
+            except subprocess.TimeoutExpired:
+                print(f"\nzerohop: testing for {time.monotonic() - began:.0f} s", flush=True)
 
 
 def main() -> int:

@@ -26,14 +26,14 @@ def _run(command: list[str], home: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.timeout(300)
 def test_as_nobody() -> None:
     """Every test marked `unprivileged` passes as a user without any right to write, signal or raise limits."""
+    if os.geteuid() != 0:
+        pytest.skip("not root: the tests marked `unprivileged` run as such a user in this session itself")
     home = tempfile.mkdtemp(prefix="zh-nobody-")
     try:
-        prefix: list[str] = []
-        if os.geteuid() == 0:
-            os.chown(home, int(NOBODY), int(NOBODY))
-            prefix = as_nobody()
-            who = _run([*prefix, sys.executable, "-c", "import os; print(os.getuid(), os.access('/', os.W_OK))"], home)
-            assert who.stdout.split() == [NOBODY, "False"], who.stderr
+        os.chown(home, int(NOBODY), int(NOBODY))
+        prefix = as_nobody()
+        who = _run([*prefix, sys.executable, "-c", "import os; print(os.getuid(), os.access('/', os.W_OK))"], home)
+        assert who.stdout.split() == [NOBODY, "False"], who.stderr
         options = ["-q", "-p", "no:cacheprovider", "-m", "unprivileged and not slow", f"--basetemp={home}/t"]
         ran = _run([*prefix, sys.executable, "-m", "pytest", *options, str(ROOT / "tests" / "failure")], home)
         said = f"{ran.stdout[-6000:]}\n{ran.stderr[-2000:]}"
