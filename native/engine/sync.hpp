@@ -51,9 +51,13 @@ public:
     void unlock() { held_.store(false, kUnlock); }
 
 private:
+    static constexpr int kMostNaps = 64; // some milliseconds
+
     [[gnu::noinline]] void wait_and_lock() {
-        if (kInTurn && sleepers_.load(std::memory_order_relaxed) != 0) {
-            nap_shortly(); // and does not count as one itself: two would let each other go first for ever
+        // Who lets others go first does not count as one himself: two would let each other go first for ever. On a busy
+        // machine they do not get a processor within one nap, and would come by chance only.
+        for (int naps = 0; kInTurn && naps < kMostNaps && sleepers_.load(std::memory_order_relaxed) != 0; ++naps) {
+            nap_shortly();
         }
         bool counted = false;
         for (int spins = 0; !try_lock(); ++spins) {
