@@ -83,10 +83,11 @@ def test_pages_outside_are_refused(memory: int) -> None:
 def test_flag_goes_to_and_fro(memory: int, beside: Callable[..., Any]) -> None:
     flag = _floors.Flag(memory)
     flag.reset()
-    answered = beside(_floors.Flag(memory).pong, 2000, 9, 10.0)
-    times = flag.ping(2000, 9, 10.0)
+    # Each round may cost two turns of the scheduler where both have one processor.
+    answered = beside(_floors.Flag(memory).pong, 200, 9, 10.0)
+    times = flag.ping(200, 9, 10.0)
     answered.result()
-    assert len(times) == 2000
+    assert len(times) == 200
     assert min(times) > 0
 
 
