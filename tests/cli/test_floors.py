@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from support.patience import PATIENCE_S
 from zerohop import _floors
 from zerohop.cli.bench.arrived import placed
 from zerohop.cli.payload import random_bytes
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 RING_BYTES = 1 << 20
+# Few: on a processor that both sides share, each of them spins for as long as it may before the other goes on.
+ROUNDS = 100
 
 
 @pytest.fixture
@@ -83,18 +86,17 @@ def test_pages_outside_are_refused(memory: int) -> None:
 def test_flag_goes_to_and_fro(memory: int, beside: Callable[..., Any]) -> None:
     flag = _floors.Flag(memory)
     flag.reset()
-    # Each round may cost two turns of the scheduler where both have one processor.
-    answered = beside(_floors.Flag(memory).pong, 200, 9, 10.0)
-    times = flag.ping(200, 9, 10.0)
+    answered = beside(_floors.Flag(memory).pong, ROUNDS, 9, PATIENCE_S)
+    times = flag.ping(ROUNDS, 9, PATIENCE_S)
     answered.result()
-    assert len(times) == 200
+    assert len(times) == ROUNDS
     assert min(times) > 0
 
 
 def test_flag_checks_its_payload(memory: int, beside: Callable[..., Any]) -> None:
     flag = _floors.Flag(memory)
     flag.reset()
-    answered = beside(_floors.Flag(memory).pong, 1, 1, 10.0)
+    answered = beside(_floors.Flag(memory).pong, 1, 1, PATIENCE_S)
     with pytest.raises(RuntimeError):
         flag.ping(1, 2, 0.2)  # another seed: the answering side sees a wrong payload
     with pytest.raises(RuntimeError, match="wrong payload"):
@@ -106,8 +108,8 @@ def test_ring_delivers(memory: int, beside: Callable[..., Any], nbytes: int) -> 
     source, target = random_bytes(4, nbytes), np.zeros(nbytes, np.uint8)
     ring = _floors.Ring(memory, RING_BYTES)
     ring.reset()
-    placed_all = beside(_floors.Ring(memory, RING_BYTES).receive, target, 3 * nbytes, 10.0)
-    assert len(ring.write(source, 3, 10.0)) == 3
+    placed_all = beside(_floors.Ring(memory, RING_BYTES).receive, target, 3 * nbytes, PATIENCE_S)
+    assert len(ring.write(source, 3, PATIENCE_S)) == 3
     placed_all.result()
     assert np.array_equal(target, source)
 
@@ -118,8 +120,8 @@ def test_ring_delivers_pages(memory: int, beside: Callable[..., Any]) -> None:
     target = np.zeros_like(source)
     ring = _floors.Ring(memory, RING_BYTES)
     ring.reset()
-    placed_all = beside(_floors.Ring(memory, RING_BYTES).receive, target, source.size, 10.0)
-    ring.write_pages(source, here, there, 1000, 256, 16, 10.0)
+    placed_all = beside(_floors.Ring(memory, RING_BYTES).receive, target, source.size, PATIENCE_S)
+    ring.write_pages(source, here, there, 1000, 256, 16, PATIENCE_S)
     placed_all.result()
     assert np.array_equal(target, placed(source, here, there, 1000))
 
@@ -141,12 +143,12 @@ def test_sockets(beside: Callable[..., Any]) -> None:
     here, there = socket.socketpair()
     with here, there:
         messages = random_bytes(6, 64 * 8)
-        echoed = beside(_floors.socket_pong, there.fileno(), 8, 200, 10.0)
-        assert len(_floors.socket_ping(here.fileno(), messages, 8, 200, 10.0)) == 200
+        echoed = beside(_floors.socket_pong, there.fileno(), 8, 200, PATIENCE_S)
+        assert len(_floors.socket_ping(here.fileno(), messages, 8, 200, PATIENCE_S)) == 200
         echoed.result()
         source, target = random_bytes(7, 3_000_001), np.zeros(3_000_001, np.uint8)
-        received = beside(_floors.socket_receive, there.fileno(), target, 2, 10.0)
-        _floors.socket_send(here.fileno(), source, 2, 10.0)
+        received = beside(_floors.socket_receive, there.fileno(), target, 2, PATIENCE_S)
+        _floors.socket_send(here.fileno(), source, 2, PATIENCE_S)
         received.result()
         assert np.array_equal(target, source)
 

@@ -13,6 +13,7 @@ import pytest
 import zerohop as zh
 from support.closing import NBYTES, TIMEOUT_S, Pending, Setting, connected, expect_closed, expect_prompt
 from support.loops import LOOPS, run
+from support.matrix import each_once
 from support.native import engine_of
 from support.options import Options
 from support.patience import PATIENCE_S
@@ -118,8 +119,7 @@ STATES: dict[str, Callable[[Setting], Pending]] = {
 }
 
 
-@pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize(("provider", "state"), each_once(PROVIDERS, STATES))
 class TestInTime:
     def test_close(self, open_context: OpenContext, start_peer: StartPeer, provider: str, state: str) -> None:
         setting = connected(open_context, start_peer, provider)
@@ -183,8 +183,7 @@ class TestInTime:
         setting.context.close()
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize(("provider", "loop"), each_once(PROVIDERS, LOOPS))
 def test_with_waiting_coroutines(open_context: OpenContext, start_peer: StartPeer, provider: str, loop: str) -> None:
     setting = connected(open_context, start_peer, provider)
     connection = setting.context.connect(setting.peer.identity.url).result(PATIENCE_S)

@@ -20,6 +20,7 @@ import zerohop as zh
 from support.forms import FORMS
 from support.leaks import expect_given_back, holdings
 from support.loops import LOOPS, run
+from support.matrix import each_once
 from support.options import Options
 from support.outcomes import when_taken
 from support.patience import LAB, PATIENCE_S, patience
@@ -224,8 +225,7 @@ def test_a_call_that_waits_for_room(open_context: OpenContext, start_peer: Start
     assert [type(error) for error in ended] == [zh.PeerLost] * 2
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("form", "loop"), each_once(FORMS, LOOPS))
 def test_awaited(open_context: OpenContext, start_peer: StartPeer, form: str, loop: str) -> None:
     provider, kind, _ = FORMS[form]
     context, peer = open_context(_options(provider)), start_peer(_options(provider))

@@ -16,6 +16,7 @@ import zerohop as zh
 from support.forms import FORMS, WAITING
 from support.lanes import eventually
 from support.loops import LOOPS, run
+from support.matrix import each_once
 from support.options import Options
 from support.patience import PATIENCE_S, patience
 from support.pattern import POISON, expect_poison, pattern
@@ -134,8 +135,7 @@ def test_notifications_that_nobody_takes(open_context: OpenContext, start_peer: 
     assert peer.call(Service.notification).value in {last - 1, expired}
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("form", WAITING)
+@pytest.mark.parametrize(("form", "loop"), each_once(WAITING, LOOPS))
 def test_deadlines_of_what_is_awaited(open_context: OpenContext, start_peer: StartPeer, form: str, loop: str) -> None:
     """And the loop turns meanwhile."""
     context, peer, target, _ = _pair(open_context, start_peer, form)
@@ -192,8 +192,7 @@ LATE: dict[str, Callable[[zh.Context, zh.Connection, zh.RemoteBuffer, Bytes], zh
 }
 
 
-@pytest.mark.parametrize("late", LATE)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("form", "late"), each_once(FORMS, LATE))
 def test_late_completions_touch_nothing_freed(
     open_context: OpenContext, start_peer: StartPeer, form: str, late: str
 ) -> None:

@@ -15,6 +15,7 @@ import zerohop as zh
 from support.forms import FORMS, WAITING
 from support.leaks import SETTLE_S
 from support.loops import LOOPS, run
+from support.matrix import each_once
 from support.options import Options
 from support.patience import PATIENCE_S
 from support.pattern import pattern
@@ -51,8 +52,7 @@ def _post_everything(pair: Pair) -> list[zh.Operation[Any]]:
     return [post() for post in posts]
 
 
-@pytest.mark.parametrize("how", ["close", "abort", "the Context closes"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("form", "how"), each_once(FORMS, ["close", "abort", "the Context closes"]))
 def test_everything_pending_ends(open_context: OpenContext, start_peer: StartPeer, form: str, how: str) -> None:
     pair = joined_pair(open_context, start_peer, form)
     pair.peer.stop()
@@ -111,8 +111,9 @@ def test_the_peer_is_killed(open_context: OpenContext, start_peer: StartPeer, fo
         assert None not in errors
 
 
-@pytest.mark.parametrize("how", ["its Transport closes", "its Transport is aborted", "its Context closes"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("form", "how"), each_once(FORMS, ["its Transport closes", "its Transport is aborted", "its Context closes"])
+)
 def test_the_peer_closes(open_context: OpenContext, start_peer: StartPeer, form: str, how: str) -> None:
     """A wait that is under way ends, and what comes later says so; a write that was announced before is not lost."""
     pair = joined_pair(open_context, start_peer, form)
@@ -134,8 +135,7 @@ def test_the_peer_closes(open_context: OpenContext, start_peer: StartPeer, form:
     into.close()
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("form", WAITING)
+@pytest.mark.parametrize(("form", "loop"), each_once(WAITING, LOOPS))
 def test_awaited(open_context: OpenContext, start_peer: StartPeer, form: str, loop: str) -> None:
     pair = joined_pair(open_context, start_peer, form)
 
@@ -271,8 +271,7 @@ def test_a_peer_that_vanished(open_context: OpenContext, start_peer: StartPeer, 
     assert here.write(data, handle).result(PATIENCE_S) == NBYTES
 
 
-@pytest.mark.parametrize("how", ["the array is deleted", "and the Transport too"])
-@pytest.mark.parametrize("form", WAITING)
+@pytest.mark.parametrize(("form", "how"), each_once(WAITING, ["the array is deleted", "and the Transport too"]))
 def test_an_array_deleted_while_its_write_flies(
     open_context: OpenContext, start_peer: StartPeer, form: str, how: str
 ) -> None:

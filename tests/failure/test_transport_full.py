@@ -10,6 +10,7 @@ import pytest
 
 import zerohop as zh
 from support.forms import FORMS
+from support.matrix import each_once
 from support.options import Options
 from support.patience import PATIENCE_S, patience
 from support.pattern import pattern
@@ -27,9 +28,9 @@ MOST = 100_000
 NEVER_S = patience(60.0)
 
 
-@pytest.mark.parametrize("what", ["write", "write_many"])
-@pytest.mark.parametrize("how", ["abort", "close", "the Context closes"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("form", "how", "what"), each_once(FORMS, ["abort", "close", "the Context closes"], ["write", "write_many"])
+)
 def test_a_caller_that_waits_for_room(
     open_context: OpenContext, start_peer: StartPeer, form: str, how: str, what: str
 ) -> None:

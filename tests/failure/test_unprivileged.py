@@ -23,6 +23,7 @@ def _run(command: list[str], home: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_as_nobody() -> None:
     """Every test marked `unprivileged` passes as a user without any right to write, signal or raise limits."""

@@ -3,6 +3,7 @@ through all of them."""
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,7 @@ from support.buffers import KINDS
 from support.world import WORLDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from _pytest.mark import ParameterSet
 
@@ -62,6 +63,18 @@ def each_way() -> list[ParameterSet]:
     """Parameters (world, target_kind) of the fast suite alone: for tests that take long and look for races, which are
     those of a way and not of a kind of host memory."""
     return [parameters for parameters in every_target(KINDS) if not parameters.marks]
+
+
+def each_once(*values: Iterable[object]) -> list[ParameterSet]:
+    """Return the product of the values as parameters, of which the fast suite takes each value at least once.
+
+    It is for tests that cost much and whose parameters have little to do with each other.
+    """
+    lists = [list(each) for each in values]
+    fast = {tuple(each[i % len(each)] for each in lists) for i in range(max(map(len, lists)))}
+    return [
+        pytest.param(*chosen, marks=() if chosen in fast else pytest.mark.slow) for chosen in itertools.product(*lists)
+    ]
 
 
 # Of real GPUs: what goes by their own links and copy engines, and what is staged.
