@@ -46,7 +46,7 @@ test-python: ## the Python tests alone, without the slow ones; T='tests/x.py -k 
 	@$(SETUP) test
 	@$(call pytest,90) -m "not slow and not cuda" $(T)
 
-test-plain-user: ## tests as a user who is not root, without RDMA's headers, Ctrl-C ignored; for root; T=... picks others
+test-plain-user: ## tests as another user than root, without RDMA's headers, Ctrl-C ignored; T='tests/x.py' narrows
 	@$(SETUP) test
 	@scripts/plain_user.sh $(T)
 

@@ -71,4 +71,4 @@ exec setpriv --reuid="$user" --regid="$group" --clear-groups env -i PATH="$path"
         python -m venv --without-pip .venv
         echo "$0" >"$(echo .venv/lib/python3*/site-packages)/borrowed.pth"
         touch .venv/.complete
-        exec make test-python T="$*"' "$site" "$@"
+        exec make test-python T="$(printf "%q " "$@")"' "$site" "$@"
