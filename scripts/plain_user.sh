@@ -10,9 +10,9 @@ if [ "$(id -u)" != 0 ]; then
     echo "Only root can become another user. Type: sudo make test-plain-user; or as yourself: make test-python" >&2
     exit 1
 fi
-# What such a user, or such a build, may find different, as far as two minutes go: rows of benchmarks are not.
-[ $# -gt 0 ] || set -- tests/cli --ignore=tests/cli/test_bench_transport.py tests/fabric tests/machine tests/test_*.py \
-    tests/failure/test_{access,limits,secret}.py tests/conformance/test_operations.py
+# What such a user, or such a build, may find different: commands, devices, limits, rights, and a little of everything.
+[ $# -gt 0 ] || set -- tests/cli/test_{command_line,demo,doctor,info,peer,topology}.py tests/fabric tests/machine \
+    tests/test_*.py tests/failure/test_{access,hostile_lane,limits,lying_*,secret}.py tests/conformance/test_operations.py
 if [ -z "${ZEROHOP_IN_NAMESPACE:-}" ]; then
     home=$(mktemp -d /tmp/zh-plain-XXXXXX)
     trap 'rm -rf --one-file-system "$home"' EXIT
