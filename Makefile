@@ -6,8 +6,7 @@ MAKEFLAGS += --no-print-directory
 
 SETUP := scripts/setup.sh
 BIN := .venv/bin
-# Seconds after which a test that hangs in native code ends its process; the setting multiplies every limit.
-pytest = $(BIN)/python scripts/run_tests.py --hang $(1)
+pytest = $(BIN)/python scripts/run_tests.py
 FUZZ_SECONDS ?= 300
 # Without compiled files each of the many processes that tests start compiles the library anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -44,7 +43,7 @@ test-native: ## the native tests alone
 
 test-python: ## the Python tests alone, without the slow ones; T='tests/x.py -k name' narrows
 	@$(SETUP) test
-	@$(call pytest,90) -m "not slow and not cuda" $(T)
+	@$(pytest) -m "not slow and not cuda" $(T)
 
 test-plain-user: ## tests as another user than root, without RDMA's headers, Ctrl-C ignored; T='tests/x.py' narrows
 	@$(SETUP) test
@@ -56,12 +55,12 @@ test-slow: test-python-slow test-soft-gpu-slow ## the slow Python tests, over GP
 
 test-python-slow: ## the slow Python tests that need no GPU alone; T='tests/x.py -k name' narrows
 	@$(SETUP) test
-	@$(call pytest,900) -m "slow and not cuda" $(T)
+	@$(pytest) --hang 1300 -m "slow and not cuda" $(T)
 
 test-soft-gpu: ## the conformance tests over GPUs in software, below the driver's interface (tests/native/fake_cuda)
 	@$(SETUP) --native-tests test
 	@scripts/native_tests.sh plain --test-case=none >/dev/null
-	@$(in_software) $(call pytest,90) -m "cuda and not slow" \
+	@$(in_software) $(pytest) -m "cuda and not slow" \
 		tests/conformance tests/failure tests/compat tests/test_docs.py tests/test_examples.py \
 		tests/cli/test_bench_gpu.py $(T)
 
@@ -69,12 +68,12 @@ test-soft-gpu: ## the conformance tests over GPUs in software, below the driver'
 test-soft-gpu-slow: ## the slow ones of these: every kind of memory with every other, 200 rounds of connecting
 	@$(SETUP) --native-tests test
 	@scripts/native_tests.sh plain --test-case=none >/dev/null
-	@$(in_software) $(call pytest,300) -m "cuda and slow" -k "not at_every_offset" tests/conformance tests/failure $(T)
-	@$(in_software) $(call pytest,90) -m "not cuda and not slow" $(beside_gpus)
+	@$(in_software) $(pytest) -m "cuda and slow" -k "not at_every_offset" tests/conformance tests/failure $(T)
+	@$(in_software) $(pytest) -m "not cuda and not slow" $(beside_gpus)
 
 test-cuda: ## every test that needs an NVIDIA GPU, on real ones; some need torch; skipped where there is none
 	@$(SETUP) test
-	@$(call pytest,120) --jobs 1 -m cuda $(T)
+	@$(pytest) --jobs 1 -m cuda $(T)
 
 test-asan: ## native tests, and the failure tests in Python, under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(SETUP) --native-tests test

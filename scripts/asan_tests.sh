@@ -44,4 +44,4 @@ fi
 libraries=$(for library in libasan.so libubsan.so libstdc++.so.6; do "${CXX:-g++}" -print-file-name=$library; done | tr '\n' ' ')
 # Python itself keeps memory until the process ends; the native tests look for leaks.
 ASAN_OPTIONS=detect_leaks=0:$checks LD_PRELOAD=$libraries \
-    "${run[@]}" "$root/venv/bin/python" scripts/run_tests.py --hang 100 -m "not slow and not cuda" "$@"
+    "${run[@]}" "$root/venv/bin/python" scripts/run_tests.py -m "not slow and not cuda" "$@"

@@ -2,7 +2,8 @@
 
 Usage: run_tests.py [--jobs N] [--hang SECONDS] -m EXPRESSION [PYTEST ARGUMENT…]
 
-Tests marked `alone` run after the others, one at a time. With ZEROHOP_TEST_AGAIN=N in the environment each test that
+A test that hangs in native code, where pytest-timeout does not reach it, ends its process after SECONDS, which are more
+than any test's own limit. Tests marked `alone` run after the others, one at a time. With ZEROHOP_TEST_AGAIN=N in the environment each test that
 failed is run again by itself, N times at most. A test that passes then is flaky: it does not fail the run, and its name
 is added to the file that ZEROHOP_TEST_FLAKY names. Many failures are no chance, and none of them is run again.
 ZEROHOP_TEST_REPORT names a file to which a line of JSON for each run is added (tests/support/report.py).
@@ -79,7 +80,7 @@ class Run:
 def main() -> int:
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--jobs", type=int, default=min(8, (os.cpu_count() or 1) + 1))
-    parser.add_argument("--hang", type=float, default=90)
+    parser.add_argument("--hang", type=float, default=320)
     parser.add_argument("-m", dest="expression", required=True)
     options, arguments = parser.parse_known_args()
     # A test past its own limit fails; one that hangs in native code, where no limit reaches it, ends its process with
