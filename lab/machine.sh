@@ -13,7 +13,7 @@ set_up_machine() {
     export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin PYTHONUNBUFFERED=1
     # Nothing can be written beside the sources. What takes a second outside takes ten here.
     export PYTHONDONTWRITEBYTECODE=1 HYPOTHESIS_STORAGE_DIRECTORY=/run/lab/tmp/hypothesis
-    export PYTEST_ADDOPTS="-p no:cacheprovider -o timeout=120 -o faulthandler_timeout=600 ${PYTEST_ADDOPTS-}"
+    export PYTEST_ADDOPTS="-p no:cacheprovider -o timeout=120 ${PYTEST_ADDOPTS-}"
 }
 
 # The root that the kernel gave us asks the host at every look at a file, and reads every library anew for every
