@@ -13,7 +13,7 @@ export ZEROHOP_TEST_PROVIDERS=${ZEROHOP_TEST_PROVIDERS:-verbs}
 failed=()
 # In a guest the tests say what they did, and which were flaky, in the folder that comes back.
 ours=${ZEROHOP_TEST_REPORT-} flaky=${ZEROHOP_TEST_FLAKY-}
-export ZEROHOP_TEST_REPORT= ZEROHOP_TEST_FLAKY=
+unset ZEROHOP_TEST_REPORT ZEROHOP_TEST_FLAKY
 collect_report() { # NAME
     local out=build/lab/out/$1
     [ -z "$ours" ] || cat "$out/report" >>"$ours" 2>/dev/null || true

@@ -47,5 +47,5 @@ def register(config: pytest.Config) -> None:
     """Report on this run where the environment names a file, but not from each worker of pytest-xdist."""
     # Taken out of the environment: a test may start pytest itself.
     path = os.environ.pop(FILE, None)
-    if path is not None and not hasattr(config, "workerinput"):
+    if path and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Report(Path(path)))
