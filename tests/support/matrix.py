@@ -71,6 +71,8 @@ def each_once(*values: Iterable[object]) -> list[ParameterSet]:
     It is for tests that cost much and whose parameters have little to do with each other.
     """
     lists = [list(each) for each in values]
+    if not all(lists):
+        return []
     fast = {tuple(each[i % len(each)] for each in lists) for i in range(max(map(len, lists)))}
     return [
         pytest.param(*chosen, marks=() if chosen in fast else pytest.mark.slow) for chosen in itertools.product(*lists)
