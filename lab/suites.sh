@@ -16,8 +16,8 @@ ours=${ZEROHOP_TEST_REPORT-} flaky=${ZEROHOP_TEST_FLAKY-}
 unset ZEROHOP_TEST_REPORT ZEROHOP_TEST_FLAKY
 collect_report() { # NAME
     local out=build/lab/out/$1
-    [ -z "$ours" ] || cat "$out/report" >>"$ours" 2>/dev/null || true
-    [ -z "$flaky" ] || cat "$out/flaky" >>"$flaky" 2>/dev/null || true
+    [ -z "$ours" ] || [ ! -e "$out/report" ] || cat "$out/report" >>"$ours"
+    [ -z "$flaky" ] || [ ! -e "$out/flaky" ] || cat "$out/flaky" >>"$flaky"
 }
 report() { # NAME RC SECONDS LOG: what pytest and the benchmarks end with is their summary
     if [ "$2" = 0 ]; then
