@@ -91,7 +91,7 @@ class Meanwhile:
                 self._let_run()
 
     def _let_run(self) -> None:
-        """Until the other thread has ended, or sleeps: twice in a row, as one that has no processor does not."""
+        """Wait until the other thread has ended, or is seen asleep twice in a row: one without a processor is not."""
         asleep = 0
         while asleep < 2 and self._thread.is_alive():
             self._thread.join(_LOOK_S)
