@@ -120,6 +120,10 @@ class Service(Loads, Limits, Transports):
         """Id of the Context at the URL."""
         return self.context.connect(url).result(PATIENCE_S).peer
 
+    def connections(self) -> int:
+        """Return how many peers it is connected to."""
+        return len(self.context.connections)
+
     def try_connect(self, url: str) -> Outcome:
         return outcome_of(self.context.connect(url).exception(PATIENCE_S))
 
