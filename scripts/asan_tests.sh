@@ -26,7 +26,7 @@ scripts/progress.sh "$root/tests.log" "building the native tests with them" \
 
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1${UBSAN_OPTIONS:+:$UBSAN_OPTIONS}
 checks=strict_string_checks=1:halt_on_error=1${ASAN_OPTIONS:+:$ASAN_OPTIONS}
-# What is checked at every step is slower; and what a sanitizer finds seldom is found, not a test that failed by chance.
+# Sanitizers make every step slower. A finding of theirs may be rare, and fails the run even so.
 export ZEROHOP_TEST_PATIENCE=10 ZEROHOP_TEST_AGAIN=0
 # The shadow memory of the sanitizers in older compilers collides with the widest address randomisation.
 run=()

@@ -10,7 +10,7 @@ if [ "$(id -u)" != 0 ]; then
     echo "Only root can become another user. Type: sudo make test-plain-user; or as yourself: make test-python" >&2
     exit 1
 fi
-# What such a user, or such a build, may find different: commands, devices, limits, rights, and a little of everything.
+# These tests may differ for such a user or build: commands, devices, limits, rights, and a little of everything.
 [ $# -gt 0 ] || set -- tests/cli/test_{command_line,demo,doctor,info,peer,topology}.py tests/fabric tests/machine \
     tests/test_*.py tests/failure/test_{access,hostile_lane,limits,lying_*,secret}.py tests/conformance/test_operations.py
 if [ -z "${ZEROHOP_IN_NAMESPACE:-}" ]; then
@@ -33,8 +33,8 @@ group=$(id -g nobody)
 site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 needed=("$(.venv/bin/python -c 'import sys; print(sys.base_prefix)')" "$PWD/.venv")
 
-# What the user is to read may lie in a folder that is root's alone, such as /root. One that holds just this is put in
-# its place.
+# Python or .venv may lie in a folder that only root may enter, such as /root. A folder that holds just them is mounted
+# in its place.
 for i in "${!needed[@]}"; do
     mkdir "$home/way/$i"
     mount --bind "${needed[i]}" "$home/way/$i"

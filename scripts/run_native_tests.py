@@ -36,7 +36,7 @@ class Part:
             told = ["--no-intro=true", "--reporters=xml", "--duration=true", f"--out={xml}"]
             command = ["timeout", str(_LIMIT_S), binary, *told, *options]
             ran = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-            # What a test compared may be bytes that XML does not allow.
+            # A test may have compared bytes that XML does not allow.
             text = re.sub("[^\t\n -\ufffd]", "?", xml.read_text(errors="replace")) if xml.exists() else ""
         self.output = ran.stdout + ran.stderr
         self.seconds: dict[str, float] = {}

@@ -25,6 +25,10 @@ def test_once():
     mark.touch()
     assert called
 """
+# The second time that it is called it is skipped.
+THEN_SKIPPED = ONCE.replace("    mark.touch()", "    if called:\n        pytest.skip('')\n    mark.touch()").replace(
+    "import pathlib", "import pathlib\nimport pytest"
+)
 ALWAYS = "def test_always():\n    raise AssertionError\n"
 RIGHT = "def test_right():\n    pass\n"
 # It fails where another test runs in the same process.
@@ -89,6 +93,11 @@ def test_what_fails_each_time(run: Callable[..., Ran]) -> None:
     ran = run(ONCE + ALWAYS, "--jobs", "1")
     assert (ran.status, ran.flaky) == (1, ["test_it.py::test_once"]), ran.output
     assert ran.output.count("1 failed") == 3 - 1  # both fail together at first
+
+
+def test_what_is_skipped_alone_has_not_passed(run: Callable[..., Ran]) -> None:
+    ran = run(THEN_SKIPPED, "--jobs", "1")
+    assert (ran.status, ran.flaky) == (1, []), ran.output
 
 
 def test_nothing_runs_again_unless_asked_for(run: Callable[..., Ran]) -> None:

@@ -140,7 +140,7 @@ class AsCompleted(Generic[T]):
                 watch.stop()
 
     def _tokens(self, queues: dict[Context, CompletionQueue]) -> list[tuple[Context, int]]:
-        """What has ended, at least one; DeadlineExceeded when the time is up and nothing has."""
+        """Wait for tokens of ended operations; DeadlineExceeded when the time is up and none has ended."""
         spin_ns = max(context._spin_ns for context in queues)
         while True:
             now = time.monotonic_ns()

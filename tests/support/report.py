@@ -1,4 +1,4 @@
-"""What one run of pytest found, as one line of JSON, for the tools that run tests again and count them."""
+"""Writes the findings of a run of pytest as a line of JSON, for the tools that count tests and run them again."""
 
 from __future__ import annotations
 
