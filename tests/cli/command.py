@@ -30,7 +30,7 @@ def zerohop(
 
 @contextmanager
 def zerohop_started(*arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """Run it as run() does, for as long as the block lasts; Ctrl-C ends it. What still runs then is killed."""
+    """Run it as zerohop() does, for as long as the block lasts; Ctrl-C ends it. What still runs then is killed."""
     pipe = subprocess.PIPE
     with subprocess.Popen(
         _command(arguments), stdout=pipe, stderr=pipe, text=True, env=_ENVIRONMENT, preexec_fn=_hear_ctrl_c
