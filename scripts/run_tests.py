@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +65,7 @@ class Run:
             environment = {**os.environ, "ZEROHOP_TEST_REPORT": str(path)}
             self.status = self._wait(subprocess.Popen(command, env=environment))
             self.report = path.read_text(encoding="utf-8") if path.exists() else ""
-        found = json.loads(self.report) if self.report else {"passed": 0, "failed": []}
+        found: dict[str, Any] = json.loads(self.report or '{"passed": 0, "failed": []}')
         self.failed: list[str] = found["failed"]
         # A test that is skipped when it runs alone has not passed.
         self.passed = self.status == 0 and found["passed"] > 0

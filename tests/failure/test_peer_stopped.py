@@ -373,8 +373,8 @@ class TestFirstUse:
             with pytest.raises(zh.DeadlineExceeded):
                 context.connect(other.url, timeout=0.4).result()
             assert 0.4 <= time.monotonic() - started < 0.4 + GRACE_S
-            for each in (context._peers, other._peers):
-                eventually(lambda each=each: not each._dials and not each._young, "a half-made Connection")  # type: ignore[misc]
+            both = (context._peers, other._peers)
+            eventually(lambda: not any(each._dials or each._young for each in both), "a half-made Connection")
         impatient.undo()
         assert context.connect(other.url).result(PATIENCE_S).peer == other.id
 
