@@ -73,7 +73,7 @@ test-soft-gpu-slow: ## the slow ones of these: every kind of memory with every o
 
 test-cuda: ## every test that needs an NVIDIA GPU, on real ones; some need torch; skipped where there is none
 	@$(SETUP) test
-	@$(pytest) --jobs 1 -m cuda $(T)
+	@$(pytest) -m cuda $(T)
 
 test-asan: ## native tests, and the failure tests in Python, under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(SETUP) --native-tests test

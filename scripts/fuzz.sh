@@ -18,7 +18,7 @@ for target in "${targets[@]}"; do
         tail -40 ".cache/fuzz/$name.log"
         failed=$((failed + 1))
     else
-        grep -E 'number_of_executed_units|peak_rss_mb' ".cache/fuzz/$name.log" || true
+        grep -aE 'number_of_executed_units|peak_rss_mb' ".cache/fuzz/$name.log" || true
     fi
 done
 echo "$((${#targets[@]} - failed)) passed, $failed failed"

@@ -11,6 +11,7 @@ from support.fixtures import (
     pool,
     pytest_runtest_makereport,
     runtime_directory,
+    same_gpu_context,
     start_peer,
     world,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "pytest_collection_modifyitems",
     "pytest_runtest_makereport",
     "runtime_directory",
+    "same_gpu_context",
     "start_peer",
     "world",
 ]

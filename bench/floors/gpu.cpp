@@ -22,7 +22,8 @@ struct Driver {
     int (*device_get)(int*, int);
     int (*context_retain)(void**, int);
     int (*context_release)(int);
-    int (*context_set)(void*);
+    int (*context_push)(void*);
+    int (*context_pop)(void**);
     int (*enable_peer)(void*, unsigned);
     int (*alloc)(Address*, size_t);
     int (*free)(Address);
@@ -59,7 +60,8 @@ const Driver& driver() {
         find(library, found.device_get, "cuDeviceGet");
         find(library, found.context_retain, "cuDevicePrimaryCtxRetain");
         find(library, found.context_release, "cuDevicePrimaryCtxRelease_v2");
-        find(library, found.context_set, "cuCtxSetCurrent");
+        find(library, found.context_push, "cuCtxPushCurrent_v2");
+        find(library, found.context_pop, "cuCtxPopCurrent_v2");
         find(library, found.enable_peer, "cuCtxEnablePeerAccess");
         find(library, found.alloc, "cuMemAlloc_v2");
         find(library, found.free, "cuMemFree_v2");
@@ -85,28 +87,43 @@ void check(int result, const char* what) {
         throw std::runtime_error(std::string(what) + " fails: error " + std::to_string(result) + " of the driver");
 }
 
+// Makes a context the calling thread's for as long as this lives; the caller's own, which torch takes for the current
+// device, is current again afterwards.
+class Current {
+public:
+    explicit Current(void* context) { check(driver().context_push(context), "cuCtxPushCurrent"); }
+    ~Current() {
+        void* popped = nullptr;
+        driver().context_pop(&popped);
+    }
+    Current(const Current&) = delete;
+    Current& operator=(const Current&) = delete;
+};
+
 // The primary context of a device, a stream on it, and memory.
 class Gpu {
 public:
     Gpu(int number, size_t nbytes) {
         check(driver().device_get(&device_, number), "cuDeviceGet");
         check(driver().context_retain(&context_, device_), "cuDevicePrimaryCtxRetain");
-        enter();
+        const Current current = enter();
         check(driver().stream_create(&stream_, kNonBlocking), "cuStreamCreate");
         check(driver().alloc(&memory_, nbytes), "cuMemAlloc");
     }
     ~Gpu() {
-        api_.context_set(context_);
-        api_.stream_destroy(stream_);
-        api_.free(memory_);
+        {
+            const Current current = enter();
+            api_.stream_destroy(stream_);
+            api_.free(memory_);
+        }
         api_.context_release(device_);
     }
     Gpu(const Gpu&) = delete;
     Gpu& operator=(const Gpu&) = delete;
 
-    void enter() const { check(driver().context_set(context_), "cuCtxSetCurrent"); }
+    [[nodiscard]] Current enter() const { return Current(context_); }
     void reach(const Gpu& other) const {
-        enter();
+        const Current current = enter();
         const int result = driver().enable_peer(other.context_, 0);
         if (result != kAlreadyEnabled)
             check(result, "cuCtxEnablePeerAccess");
@@ -169,7 +186,7 @@ public:
 
     void take(const Bytes& target) const {
         require_fits(target.size());
-        to_.enter();
+        const Current current = to_.enter();
         to_.copy(reinterpret_cast<Address>(target.data()), to_.memory(), target.size());
         to_.synchronize();
     }
@@ -186,7 +203,7 @@ public:
     // The host spins on a word that the stream writes after the copy.
     Samples copy_word(size_t nbytes, size_t rounds) const {
         require_fits(nbytes);
-        from_.enter();
+        const Current current = from_.enter();
         void* page = nullptr;
         check(driver().host_alloc(&page, sizeof(uint32_t), 1), "cuMemHostAlloc");
         std::atomic_ref<uint32_t> word(*static_cast<uint32_t*>(page));
@@ -210,7 +227,7 @@ public:
             page_bytes % 16 != 0)
             throw nb::value_error("two page lists of one length, one batch or more, and pages of 16-byte words");
         const Gpu& mover = pull ? to_ : from_;
-        mover.enter();
+        const Current current = mover.enter();
         void* module = nullptr;
         void* kernel = nullptr;
         check(driver().module_load(&module, image.c_str()), "cuModuleLoadData");
@@ -236,7 +253,6 @@ public:
                   "cuLaunchKernel");
             mover.synchronize();
         });
-        mover.enter();
         driver().free(lists);
         return samples;
     }
@@ -248,7 +264,7 @@ private:
     }
 
     static void put(const Gpu& gpu, const void* source, size_t nbytes) {
-        gpu.enter();
+        const Current current = gpu.enter();
         gpu.copy(gpu.memory(), reinterpret_cast<Address>(source), nbytes);
         gpu.synchronize();
     }
@@ -256,7 +272,7 @@ private:
     template <typename Once>
     static Samples timed(size_t rounds, const Gpu& mover, Once once) {
         Samples samples(rounds);
-        mover.enter();
+        const Current current = mover.enter();
         const nb::gil_scoped_release released;
         for (size_t round = 0; round < rounds; ++round) {
             const int64_t start = now_ns();
@@ -291,7 +307,7 @@ Samples copy_all_pairs(int gpus, size_t nbytes, size_t rounds) {
     for (int64_t& sample : samples) {
         const int64_t start = now_ns();
         for (const Move& move : moves) {
-            move.from->enter();
+            const Current current = move.from->enter();
             move.from->copy(move.to->memory(), move.from->memory(), nbytes);
         }
         for (const Move& move : moves)

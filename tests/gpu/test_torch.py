@@ -223,8 +223,7 @@ class TestStreams:
                 operation = context.read(other.handle, back, stream=stream)
                 operation.wait_on(stream)
                 with torch.cuda.stream(stream):
-                    wrong = (back != value).sum()
-                assert wrong.item() == 0
+                    assert (back != value).sum().item() == 0
                 operation.result(PATIENCE_S)
 
     def test_the_default_stream(self, open_context: OpenContext) -> None:

@@ -15,6 +15,14 @@ if TYPE_CHECKING:
 NON_BLOCKING = 1
 
 
+def current_context() -> int | None:
+    """Returns the calling thread's current context, whose GPU torch takes for the current device; None: it has none."""
+    context = ctypes.c_void_p()
+    # Before the driver is initialised it fails, and there is none.
+    ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(context))
+    return context.value
+
+
 class FirstGpu:
     """The first GPU's primary context, held, so that it stays while Contexts come and go."""
 

@@ -13,6 +13,7 @@ from multiprocessing import resource_tracker
 import pytest
 
 import zerohop as zh
+from support.first_gpu import current_context
 from support.leaks import SESSION, expect_given_back, holdings
 from support.loops import LOOPS
 from support.nursery import NURSERY
@@ -101,6 +102,18 @@ def no_leaks(request: pytest.FixtureRequest, pool: Pool) -> Iterator[None]:
     if peer is not None and there is not None:
         pooled = peer
         expect_given_back(there, lambda: pooled.call(Service.holdings), "the peer process")
+
+
+@pytest.fixture(autouse=True)
+def same_gpu_context(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After a test on GPUs the thread's current context, and so torch's current device, is the one before it."""
+    if request.node.get_closest_marker("cuda") is None:
+        yield
+        return
+    before = current_context()
+    yield
+    # A program that has none gets one with torch's first call; no torch is for GPUs in software.
+    assert before == current_context() or (before is None and not IN_SOFTWARE)
 
 
 @pytest.fixture

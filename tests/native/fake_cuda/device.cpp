@@ -203,11 +203,8 @@ FAKE_CUDA cuCtxPushCurrent_v2(void* context) {
     return kSuccess;
 }
 
-FAKE_CUDA cuCtxSetCurrent(void* context) {
-    if (!stack.empty()) {
-        stack.pop_back();
-    }
-    stack.push_back(static_cast<Context*>(context));
+FAKE_CUDA cuCtxGetCurrent(void** context) {
+    *context = current();
     return kSuccess;
 }
 

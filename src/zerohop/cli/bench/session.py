@@ -168,9 +168,13 @@ def set_expandable(*, on: bool) -> None:
 
 
 def _expandable_tensor(nbytes: int, device: str) -> object:
+    """Returns a tensor of zeros, which are there, in an expandable segment."""
     torch = import_torch()
     set_expandable(on=True)
-    return torch.zeros(nbytes, dtype=torch.uint8, device=device)
+    tensor = torch.zeros(nbytes, dtype=torch.uint8, device=device)
+    # torch has only queued the zeros, and copies that name no stream overtake them.
+    torch.cuda.synchronize(device)
+    return tensor
 
 
 def memory_kind(place: str, mode: str | None, *, alloc: bool = False) -> str:
