@@ -7,7 +7,7 @@ than any test's own limit. Tests marked `alone` run after the others, one at a t
 
 With ZEROHOP_TEST_AGAIN=N in the environment each test that failed is run again by itself, N times at most. A test that
 passes then is flaky: it does not fail the run, and its name is added to the file that ZEROHOP_TEST_FLAKY names. Many
-failures are no chance, and none of them is run again. ZEROHOP_TEST_REPORT names a file to which a line of JSON for each
+failures are no chance, and none of them is run again; nor is any where a test ended its process, by a crash or a hang. ZEROHOP_TEST_REPORT names a file to which a line of JSON for each
 run is added (tests/support/report.py).
 """
 
@@ -65,8 +65,9 @@ class Run:
             environment = {**os.environ, "ZEROHOP_TEST_REPORT": str(path)}
             self.status = self._wait(subprocess.Popen(command, env=environment))
             self.report = path.read_text(encoding="utf-8") if path.exists() else ""
-        found: dict[str, Any] = json.loads(self.report or '{"passed": 0, "failed": []}')
+        found: dict[str, Any] = json.loads(self.report or '{"passed": 0, "failed": [], "died": []}')
         self.failed: list[str] = found["failed"]
+        self.died: list[str] = found["died"]
         # A test that is skipped when it runs alone has not passed.
         self.passed = self.status == 0 and found["passed"] > 0
         self.broken = self.status not in (0, _NONE_SELECTED) and not (self.status == _SOME_FAILED and self.failed)
@@ -107,6 +108,10 @@ def main() -> int:
     broken = [run.status for run in runs if run.broken]
     if broken:
         return broken[0]
+    died = [name for run in runs for name in run.died]
+    if died:
+        print(f"--- these ended their process, and nothing is run again: {', '.join(died)}", flush=True)
+        return _SOME_FAILED
     failed = [name for run in runs for name in run.failed]
     return 0 if run_again(failed, lambda name: Run([*always, name]).passed) else _SOME_FAILED
 

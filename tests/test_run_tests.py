@@ -29,6 +29,10 @@ def test_once():
 THEN_SKIPPED = ONCE.replace("    mark.touch()", "    if called:\n        pytest.skip('')\n    mark.touch()").replace(
     "import pathlib", "import pathlib\nimport pytest"
 )
+# The second time that it is called it passes; the first time its process dies.
+DIES_ONCE = ONCE.replace("    assert called", "    if not called:\n        os.abort()").replace(
+    "import pathlib", "import os\nimport pathlib"
+)
 ALWAYS = "def test_always():\n    raise AssertionError\n"
 RIGHT = "def test_right():\n    pass\n"
 # It fails where another test runs in the same process.
@@ -98,6 +102,13 @@ def test_what_fails_each_time(run: Callable[..., Ran]) -> None:
 def test_what_is_skipped_alone_has_not_passed(run: Callable[..., Ran]) -> None:
     ran = run(THEN_SKIPPED, "--jobs", "1")
     assert (ran.status, ran.flaky) == (1, []), ran.output
+
+
+def test_what_ends_its_process_is_no_chance(run: Callable[..., Ran]) -> None:
+    ran = run(DIES_ONCE + RIGHT, "--jobs", "2")
+    assert (ran.status, ran.flaky) == (1, []), ran.output
+    assert ran.reports[0]["died"] == ["test_it.py::test_once"]
+    assert "ended their process" in ran.output
 
 
 def test_nothing_runs_again_unless_asked_for(run: Callable[..., Ran]) -> None:

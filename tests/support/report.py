@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 # Environment variable that names the file; each run adds a line to it.
 FILE = "ZEROHOP_TEST_REPORT"
 _SLOWEST = 5
+# What pytest-xdist calls the phase of a test whose process has died.
+_DIED = "???"
 
 
 class Report:
@@ -23,20 +25,28 @@ class Report:
         self._seconds: dict[str, float] = {}
         self._passed: set[str] = set()
         self._failed: set[str] = set()
+        self._died: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
         if report.failed:
             self._failed.add(report.nodeid)
+            if report.when == _DIED:
+                self._died.add(report.nodeid)
         elif report.when == "call" and report.passed:
             self._passed.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        """Write the line: tests that passed, names of those that failed, and the slowest with their seconds."""
+        """Write the line.
+
+        It has the number of tests that passed, the names of those that failed, of these the ones whose process died,
+        and the slowest with their seconds.
+        """
         slowest = sorted(self._seconds.items(), key=lambda item: -item[1])[:_SLOWEST]
         line: dict[str, Any] = {
             "passed": len(self._passed - self._failed),
             "failed": sorted(self._failed),
+            "died": sorted(self._died),
             "slowest": [[round(seconds, 2), name] for name, seconds in slowest],
         }
         with self._path.open("a", encoding="utf-8") as file:
