@@ -7,8 +7,8 @@ than any test's own limit. Tests marked `alone` run after the others, one at a t
 
 With ZEROHOP_TEST_AGAIN=N in the environment each test that failed is run again by itself, N times at most. A test that
 passes then is flaky: it does not fail the run, and its name is added to the file that ZEROHOP_TEST_FLAKY names. Many
-failures are no chance, and none of them is run again; nor is any where a test ended its process, by a crash or a hang. ZEROHOP_TEST_REPORT names a file to which a line of JSON for each
-run is added (tests/support/report.py).
+failures are no chance, and none of them is run again; nor is any where a test ended its process, by a crash or a hang.
+ZEROHOP_TEST_REPORT names a file to which a line of JSON for each run is added (tests/support/report.py).
 """
 
 from __future__ import annotations
