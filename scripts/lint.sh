@@ -58,6 +58,8 @@ syntax() {
 check ruff ruff check .
 check ruff-format ruff format --check .
 check mypy mypy "${typed[@]}"
+check imports env PYTHONPATH=src lint-imports --no-cache
+check native-order scripts/native_order.py
 check clang-format clang-format --dry-run -Werror "${cpp[@]}"
 check clang-tidy tidy
 check generated scripts/stubs.sh check

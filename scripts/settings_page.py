@@ -1,4 +1,4 @@
-"""Write docs/settings.md from the table in zerohop/settings.py, or check that it is what the table gives.
+"""Write docs/settings.md from the table in zerohop/config/settings.py, or check that it is what the table gives.
 
 settings_page.py write|check
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from zerohop import log
-from zerohop.settings import SETTINGS, Setting
+from zerohop.config.settings import SETTINGS, Setting
+from zerohop.core.base import log
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 
@@ -46,7 +46,7 @@ def main() -> int:
         return 0
     if PAGE.read_text(encoding="utf-8") == page():
         return 0
-    print("docs/settings.md differs from zerohop/settings.py: make stubs", file=sys.stderr)
+    print("docs/settings.md differs from zerohop/config/settings.py: make stubs", file=sys.stderr)
     return 1
 
 

@@ -88,3 +88,23 @@ def test_nothing_else_needs_doctest(tmp_path: Path) -> None:
     run = setup(tmp_path, "test", PYTHON="false")
     assert run.returncode == 1
     assert run.stderr.endswith("apt-get install -y python3 python3-venv python3-dev\n")
+
+
+@pytest.mark.parametrize(
+    ("file", "included", "allowed"),
+    [
+        ("engine/engine.hpp", "base/clock.hpp", True),
+        ("base/clock.hpp", "engine/engine.hpp", False),
+        ("provider/shm/ring.hpp", "provider/tcp/stream.hpp", False),
+        ("group/rank.hpp", "engine/engine.hpp", True),
+        ("group/rank.hpp", "provider/shm/ring.hpp", False),
+        ("providers.cpp", "provider/shm/ring.hpp", True),
+    ],
+)
+def test_rooms_of_native_code_have_an_order(file: str, included: str, allowed: bool, tmp_path: Path) -> None:
+    for name, text in ((included, ""), (file, f'#include "{included}"\n')):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    run = subprocess.run([SCRIPTS / "native_order.py", tmp_path], capture_output=True, text=True, check=False)
+    assert run.returncode == (0 if allowed else 1), run.stderr
+    assert (f"native/{file} may not include {included}: " in run.stdout) != allowed

@@ -8,7 +8,7 @@
 //
 // Prints one number: microseconds (median), MB/s, microseconds (median), or nothing.
 #include "accel/sim/sim.hpp"
-#include "engine/clock.hpp"
+#include "base/clock.hpp"
 #include "engine/engine.hpp"
 
 #include <algorithm>

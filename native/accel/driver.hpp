@@ -5,8 +5,8 @@
 // asynchronous: a Stream runs its commands in the order they were queued, and different streams run at the same time.
 #pragma once
 
-#include "engine/status.hpp"
-#include "memory/descriptor.hpp"
+#include "base/descriptor.hpp"
+#include "base/status.hpp"
 
 #include <cstddef>
 #include <cstdint>

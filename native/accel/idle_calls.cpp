@@ -1,7 +1,7 @@
 #include "accel/idle_calls.hpp"
 
-#include "engine/clock.hpp"
-#include "engine/signals_blocked.hpp"
+#include "base/clock.hpp"
+#include "base/signals_blocked.hpp"
 
 #include <atomic>
 #include <chrono>

@@ -117,7 +117,7 @@ void register_in_flight(nb::module_& m) {
         {nullptr, nullptr, 0, nullptr},
     };
     static PyType_Slot slots[] = {
-        {Py_tp_doc, const_cast<char*>("What an Operation in flight is made of; see in_flight.py.")},
+        {Py_tp_doc, const_cast<char*>("What an Operation in flight is made of; see core/runtime/native_operation.py.")},
         {Py_tp_new, reinterpret_cast<void*>(&create)},
         {Py_tp_dealloc, reinterpret_cast<void*>(&destroy)},
         {Py_tp_traverse, reinterpret_cast<void*>(&traverse)},

@@ -8,7 +8,7 @@
 
 namespace zerohop::bind {
 
-// Its fields are attributes; what they mean is said in in_flight.py.
+// Its fields are attributes; what they mean is said in core/runtime/native_operation.py.
 struct InFlight {
     PyObject_HEAD PyObject* context;
     PyObject* kind;

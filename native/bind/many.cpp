@@ -1,7 +1,7 @@
 #include "bind/many.hpp"
 
+#include "base/page_list.hpp"
 #include "bind/slots.hpp"
-#include "memory/page_list.hpp"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
+#include "base/sync.hpp"
 #include "bind/common.hpp"
-#include "engine/sync.hpp"
 #include "memory/region.hpp"
 
 #include <nanobind/stl/pair.h>

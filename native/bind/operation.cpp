@@ -1,4 +1,4 @@
-#include "engine/operation.hpp"
+#include "operation/operation.hpp"
 
 #include "bind/common.hpp"
 

@@ -2,8 +2,8 @@
 #include "provider/p2p/peer_memory.hpp"
 
 #include "accel/idle_calls.hpp"
+#include "base/clock.hpp"
 #include "bind/common.hpp"
-#include "engine/clock.hpp"
 
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>

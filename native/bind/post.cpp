@@ -1,6 +1,6 @@
 #include "bind/post.hpp"
 
-#include "engine/clock.hpp"
+#include "base/clock.hpp"
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>

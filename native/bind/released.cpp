@@ -1,7 +1,7 @@
 #include "bind/released.hpp"
 
 #include "accel/idle_calls.hpp"
-#include "engine/clock.hpp"
+#include "base/clock.hpp"
 
 #include <atomic>
 #include <chrono>

@@ -2,12 +2,12 @@
 #pragma once
 
 #include "engine/notifications.hpp"
-#include "engine/operation.hpp"
-#include "engine/peer.hpp"
 #include "engine/poller.hpp"
 #include "memory/device_atomics.hpp"
 #include "memory/share.hpp"
 #include "memory/staging.hpp"
+#include "operation/operation.hpp"
+#include "operation/peer.hpp"
 #include "provider/provider.hpp"
 
 #include <atomic>

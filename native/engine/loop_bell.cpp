@@ -1,7 +1,7 @@
 #include "engine/loop_bell.hpp"
 
+#include "base/status.hpp"
 #include "engine/poller.hpp"
-#include "engine/status.hpp"
 
 #include <cerrno>
 #include <cstring>

@@ -7,8 +7,8 @@
 // polls when the loop does not come.
 #pragma once
 
-#include "engine/completion_queue.hpp"
-#include "memory/descriptor.hpp"
+#include "base/descriptor.hpp"
+#include "operation/completion_queue.hpp"
 
 #include <atomic>
 #include <cstdint>

@@ -1,8 +1,8 @@
 // Notifications that have arrived and nobody has taken yet. Bounded by the credits that each peer holds.
 #pragma once
 
-#include "engine/completion_queue.hpp"
-#include "engine/sync.hpp"
+#include "base/sync.hpp"
+#include "operation/completion_queue.hpp"
 #include "provider/provider.hpp"
 
 #include <atomic>

@@ -1,7 +1,7 @@
 #include "engine/poller.hpp"
 
+#include "base/status.hpp"
 #include "engine/sleep.hpp"
-#include "engine/status.hpp"
 
 #include <algorithm>
 #include <cerrno>

@@ -5,11 +5,11 @@
 // cores a second spinning thread costs a factor of thousands, so nobody ever spins beside another.
 #pragma once
 
-#include "engine/clock.hpp"
-#include "engine/pollable.hpp"
-#include "engine/presence.hpp"
-#include "engine/sync.hpp"
-#include "memory/descriptor.hpp"
+#include "base/clock.hpp"
+#include "base/descriptor.hpp"
+#include "base/pollable.hpp"
+#include "base/sync.hpp"
+#include "operation/presence.hpp"
 
 #include <atomic>
 #include <cstdint>

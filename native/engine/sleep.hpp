@@ -1,7 +1,7 @@
 // Sleeping until a descriptor is readable, for a time in nanoseconds.
 #pragma once
 
-#include "engine/clock.hpp"
+#include "base/clock.hpp"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,7 +1,7 @@
 #include "fabric/endpoint.hpp"
 
-#include "engine/clock.hpp"
-#include "engine/status.hpp"
+#include "base/clock.hpp"
+#include "base/status.hpp"
 
 #include <algorithm>
 #include <arpa/inet.h>

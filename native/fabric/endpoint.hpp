@@ -6,8 +6,8 @@
 // their completions are kept from the user.
 #pragma once
 
+#include "base/descriptor.hpp"
 #include "fabric/request.hpp"
-#include "memory/descriptor.hpp"
 #include "provider/verbs/device.hpp"
 #include "provider/verbs/options.hpp"
 #include "provider/verbs/queue_pair.hpp"

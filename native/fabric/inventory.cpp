@@ -1,6 +1,6 @@
 #include "fabric/inventory.hpp"
 
-#include "engine/status.hpp"
+#include "base/status.hpp"
 #include "provider/verbs/device.hpp"
 #include "shim/mlx5.hpp"
 

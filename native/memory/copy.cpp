@@ -1,6 +1,6 @@
 #include "memory/copy.hpp"
 
-#include "memory/payload.hpp"
+#include "base/payload.hpp"
 
 #include <algorithm>
 

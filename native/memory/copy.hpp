@@ -1,7 +1,7 @@
 // Copies between host addresses, with non-temporal stores where the destination would only wash the cache out.
 #pragma once
 
-#include "memory/extents.hpp"
+#include "base/extents.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -2,7 +2,7 @@
 // so that all staged atomics of a Context are atomic towards each other. Driven by the poller.
 #pragma once
 
-#include "engine/status.hpp"
+#include "base/status.hpp"
 #include "memory/share.hpp"
 #include "memory/staging.hpp"
 

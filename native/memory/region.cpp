@@ -1,8 +1,8 @@
 #include "memory/region.hpp"
 
 #include "accel/idle_calls.hpp"
-#include "engine/clock.hpp"
-#include "engine/status.hpp"
+#include "base/clock.hpp"
+#include "base/status.hpp"
 #include "memory/accelerators.hpp"
 
 #include <cerrno>

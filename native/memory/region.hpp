@@ -2,8 +2,8 @@
 #pragma once
 
 #include "accel/driver.hpp"
-#include "memory/descriptor.hpp"
-#include "memory/pinned.hpp"
+#include "base/descriptor.hpp"
+#include "base/pinned.hpp"
 #include "memory/registration.hpp"
 
 #include <atomic>

@@ -1,8 +1,8 @@
 // The shares of this process's memory: what a peer may reach, checked at the target before any byte moves.
 #pragma once
 
-#include "engine/status.hpp"
-#include "engine/sync.hpp"
+#include "base/status.hpp"
+#include "base/sync.hpp"
 #include "memory/region.hpp"
 
 #include <array>

@@ -1,7 +1,7 @@
 // Host buffers that device memory passes through where no fabric reaches it, and the streams that fill and drain them.
 #pragma once
 
-#include "engine/sync.hpp"
+#include "base/sync.hpp"
 #include "memory/accelerators.hpp"
 #include "memory/copy.hpp"
 

@@ -1,14 +1,14 @@
 // The contract of a provider: a kind of fabric. Providers start no threads; the engine's poller calls poll().
 #pragma once
 
-#include "engine/clock.hpp"
-#include "engine/operation.hpp"
-#include "engine/pollable.hpp"
-#include "memory/extents.hpp"
-#include "memory/page_list.hpp"
+#include "base/clock.hpp"
+#include "base/extents.hpp"
+#include "base/page_list.hpp"
+#include "base/pollable.hpp"
 #include "memory/region.hpp"
 #include "memory/registration.hpp"
 #include "memory/share.hpp"
+#include "operation/operation.hpp"
 #include "provider/notify.hpp"
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // A provider that this build was made without: known by name, and never usable.
 #pragma once
 
-#include "engine/status.hpp"
+#include "base/status.hpp"
 #include "provider/provider.hpp"
 
 namespace zerohop {

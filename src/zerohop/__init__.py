@@ -1,8 +1,17 @@
 """Moves bytes between GPU memory, host memory and storage of any two processes, with no needless hop."""
 
-from .connection import Connection
-from .context import Context
-from .errors import (
+from zerohop.config.verbs_options import VerbsOptions
+from zerohop.core.context import Context, Statistics
+from zerohop.core.lanes.paths import Explanation
+from zerohop.core.memory.memory import Memory, View
+from zerohop.core.memory.pool import Pool
+from zerohop.core.memory.remote_buffer import RemoteBuffer
+from zerohop.core.runtime.devices import Device
+from zerohop.core.runtime.operation import Operation
+from zerohop.core.runtime.wait import as_completed, wait_all
+from zerohop.core.transfers.connection import Connection
+from zerohop.core.transfers.notification import Notification
+from zerohop.errors import (
     AccessDenied,
     Closed,
     DeadlineExceeded,
@@ -16,16 +25,7 @@ from .errors import (
     WouldBlock,
     ZerohopError,
 )
-from .facts import Device, Statistics
-from .memory import Memory, View
-from .notification import Notification
-from .operation import Operation
-from .paths import Explanation
-from .pool import Pool
-from .remote_buffer import RemoteBuffer
-from .transport import Transport
-from .verbs_options import VerbsOptions
-from .waiting import as_completed, wait_all
+from zerohop.transport.transport import Transport
 
 __version__ = "0.1.0"
 
@@ -59,3 +59,8 @@ __all__ = [
     "as_completed",
     "wait_all",
 ]
+
+# Pickles of these name this module, so that they can be read whatever file the classes lie in.
+for _value in (Device, Explanation, Notification, RemoteBuffer, RemoteBuffer.from_bytes, Statistics, VerbsOptions):
+    _value.__module__ = __name__
+del _value

@@ -140,7 +140,7 @@ class _Words(NamedTuple):
     fix: str = ""
 
 
-# By the number of `Status` in native/engine/status.hpp. CANCELLED has no error here: it becomes CancelledError.
+# By the number of `Status` in native/base/status.hpp. CANCELLED has no error here: it becomes CancelledError.
 _KINDS: dict[int, type[ZerohopError]] = {
     2: Closed,
     3: PeerLost,

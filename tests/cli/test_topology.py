@@ -12,8 +12,8 @@ from rich.console import Console
 from cli.command import zerohop
 from support.sysfs import Port, Sysfs, dual_port_roce, hgx_h100, infiniband_port, soft_roce
 from zerohop.cli.topology import show
+from zerohop.config.nic_filter import parse_nic_filter
 from zerohop.machine.layout import read_layout
-from zerohop.machine.nic_filter import parse_nic_filter
 
 if TYPE_CHECKING:
     from pathlib import Path

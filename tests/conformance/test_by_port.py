@@ -13,7 +13,7 @@ from support.options import Options
 from support.patience import PATIENCE_S, times
 from support.pattern import expect_equal, pattern
 from support.world import PROVIDERS
-from zerohop import address
+from zerohop.core.control import address
 
 if TYPE_CHECKING:
     import zerohop as zh

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-import zerohop as zh
 from support.buffers import OTHER_GPU
 from support.options import Options
 from support.patience import PATIENCE_S
-from zerohop import kernels
+from zerohop.core import kernels
 
 if TYPE_CHECKING:
+    import zerohop as zh
     from support.fixtures import OpenContext
 
 pytestmark = pytest.mark.cuda

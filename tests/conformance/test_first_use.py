@@ -13,7 +13,7 @@ from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from support.fixtures import OpenContext
-    from zerohop.routes import Route
+    from zerohop.core.lanes.routes import Route
 
 NBYTES = 4096
 

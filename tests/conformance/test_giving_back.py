@@ -16,7 +16,7 @@ from support.lanes import eventually
 from support.options import Options
 from support.patience import PATIENCE_S
 from support.streams import Stream
-from zerohop.imports import Imports
+from zerohop.core.peers.import_client import Imports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

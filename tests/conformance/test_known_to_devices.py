@@ -17,7 +17,7 @@ from support.lanes import eventually
 from support.options import Options
 from support.patience import PATIENCE_S
 from support.service import Service
-from zerohop import inputs, keeping
+from zerohop.core.memory import retention, sources
 
 if TYPE_CHECKING:
     from support.fixtures import OpenContext, StartPeer
@@ -41,7 +41,7 @@ def address_of(array: np.ndarray) -> int:
 def test_an_array_that_comes_back_is_not_pinned_again(
     open_context: OpenContext, start_peer: StartPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "_LINGER_S", 1000.0)
+    monkeypatch.setattr(retention, "_LINGER_S", 1000.0)
     context, peer, gpu = open_context(ON_GPUS), start_peer(ON_GPUS), FirstGpu()
     _, handle = on_gpu_of(peer)
     array = np.zeros(NBYTES, np.uint8)
@@ -56,7 +56,7 @@ def test_an_array_that_comes_back_is_not_pinned_again(
 
 def test_it_is_forgotten(open_context: OpenContext, start_peer: StartPeer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some time after its last use, though the array still lives; and it can be used again."""
-    monkeypatch.setattr(keeping, "_LINGER_S", 0.1)
+    monkeypatch.setattr(retention, "_LINGER_S", 0.1)
     context, peer, gpu = open_context(ON_GPUS), start_peer(ON_GPUS), FirstGpu()
     number, handle = on_gpu_of(peer)
     for _ in range(2):
@@ -71,7 +71,7 @@ def test_it_is_forgotten(open_context: OpenContext, start_peer: StartPeer, monke
 def test_memory_that_is_open_stays_known(
     open_context: OpenContext, start_peer: StartPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "_LINGER_S", 0.0)
+    monkeypatch.setattr(retention, "_LINGER_S", 0.0)
     context, peer, gpu = open_context(ON_GPUS), start_peer(ON_GPUS), FirstGpu()
     _, handle = on_gpu_of(peer)
     array = np.zeros(NBYTES, np.uint8)
@@ -89,7 +89,7 @@ def test_threads_that_come_and_go(
     open_context: OpenContext, start_peer: StartPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While devices are made to forget it at every moment, whoever uses it finds it."""
-    monkeypatch.setattr(keeping, "_LINGER_S", 0.0)
+    monkeypatch.setattr(retention, "_LINGER_S", 0.0)
     context, peer = open_context(ON_GPUS), start_peer(ON_GPUS)
     number, handle = on_gpu_of(peer)
     array = np.random.default_rng().integers(0, 256, NBYTES, np.uint8)
@@ -120,7 +120,7 @@ def test_coming_back_at_each_step_of_forgetting(
     open_context: OpenContext, start_peer: StartPeer, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
     """One thread has devices forget the array, the other registers it, at each step of either."""
-    monkeypatch.setattr(keeping, "_LINGER_S", 1000.0)
+    monkeypatch.setattr(retention, "_LINGER_S", 1000.0)
     context, peer = open_context(ON_GPUS), start_peer(ON_GPUS)
     number, handle = on_gpu_of(peer)
     array = np.random.default_rng().integers(0, 256, NBYTES, np.uint8)
@@ -153,8 +153,8 @@ def test_windows_of_one_array(
     open_context: OpenContext, start_peer: StartPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver knows none that overlaps another; one that is known for a while only makes room for the next."""
-    monkeypatch.setattr(keeping, "_LINGER_S", 1000.0)
-    monkeypatch.setattr(inputs, "has_its_own_memory", lambda _: True)  # as of a tensor made from part of an array
+    monkeypatch.setattr(retention, "_LINGER_S", 1000.0)
+    monkeypatch.setattr(sources, "has_its_own_memory", lambda _: True)  # as of a tensor made from part of an array
     context, peer = open_context(ON_GPUS), start_peer(ON_GPUS)
     _, handle = on_gpu_of(peer)
     array = np.zeros(2 * NBYTES, np.uint8)
@@ -169,7 +169,7 @@ def test_a_child_that_drops_them(
     open_context: OpenContext, start_peer: StartPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Asks the driver nothing, which could wait for ever there, and takes nothing from the parent."""
-    monkeypatch.setattr(keeping, "_LINGER_S", 1000.0)
+    monkeypatch.setattr(retention, "_LINGER_S", 1000.0)
     context, peer, gpu = open_context(ON_GPUS), start_peer(ON_GPUS), FirstGpu()
     _, handle = on_gpu_of(peer)
     arrays = [np.zeros(NBYTES, np.uint8) for _ in range(3)]

@@ -21,14 +21,14 @@ from support.pattern import pattern
 from support.service import Service
 from support.world import PROVIDERS, WORLDS
 from zerohop._native import CompletionQueue
-from zerohop.deferred import defer
+from zerohop.core.runtime.deferred import defer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from support.fixtures import OpenContext, StartPeer
     from support.world import World
-    from zerohop.waiting import AsCompleted
+    from zerohop.core.runtime.wait import AsCompleted
 
 
 def _connection(world: World) -> zh.Connection:

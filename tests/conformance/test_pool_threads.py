@@ -13,7 +13,7 @@ import zerohop as zh
 from support.interleaving import Meanwhile, at_each_step
 from support.options import Options
 from support.patience import PATIENCE_S
-from zerohop import pool
+from zerohop.core.memory import pool
 
 if TYPE_CHECKING:
     from support.fixtures import OpenContext

@@ -280,7 +280,7 @@ class OnDevice:
     """Memory of a simulated device that another library has allocated, as far as our register can tell."""
 
     def __init__(self, context: zh.Context, nbytes: int) -> None:
-        self._region = engine_of(context).alloc(nbytes, context._registry.device_index("sim:0"))
+        self._region = engine_of(context).alloc(nbytes, context._devices.index_of("sim:0"))
         self.address = self._region.address
         self.__cuda_array_interface__: dict[str, Any] = {
             "data": (self.address, False),

@@ -12,7 +12,7 @@ from support.buffers import KINDS, ON_GPUS, Kind
 from support.matrix import every_pair
 from support.options import Options
 from support.patience import PATIENCE_S
-from zerohop.strided import as_pages
+from zerohop.core.transfers.strided import as_pages
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,7 +13,7 @@ from support.gpu_virtual_memory import GpuSegments
 from support.options import Options
 from support.patience import PATIENCE_S
 from support.service import Service
-from zerohop import wire
+from zerohop.core.control import wire
 
 if TYPE_CHECKING:
     from support.buffers import Kind

@@ -12,7 +12,7 @@ import pytest
 
 import zerohop as zh
 from support.patience import ANSWER_S
-from zerohop import _native, fabric
+from zerohop import fabric
 from zerohop._native import NativeError, Status
 from zerohop.fabric import context
 
@@ -56,14 +56,14 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Sets what verbs finds; sysfs shows nothing."""
 
     def found(*facts: dict[str, Any]) -> None:
-        monkeypatch.setattr(_native, "fabric_devices", lambda: list(facts))
+        monkeypatch.setattr(context, "fabric_devices", lambda: list(facts))
         monkeypatch.setattr(context, "read_rdma_devices", lambda: ())
 
     return found
 
 
 def test_no_libibverbs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_native, "fabric_devices", raise_unusable)
+    monkeypatch.setattr(context, "fabric_devices", raise_unusable)
     with pytest.raises(zh.Unsupported) as caught:
         fabric.Context()
     assert UNUSABLE in caught.value.reason
@@ -71,11 +71,11 @@ def test_no_libibverbs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_direct_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
     for reason in ("libmlx5 is not usable: no such file", "no RDMA device here is driven by mlx5; there is rxe0"):
-        monkeypatch.setattr(_native, "fabric_why_not_direct", lambda reason=reason: reason)
+        monkeypatch.setattr(context, "fabric_why_not_direct", lambda reason=reason: reason)
         with pytest.raises(zh.Unsupported, match="verbs") as caught:
             fabric.Context("direct")
         assert caught.value.reason == reason
-    monkeypatch.setattr(_native, "fabric_why_not_direct", raise_unusable)
+    monkeypatch.setattr(context, "fabric_why_not_direct", raise_unusable)
     with pytest.raises(zh.Unsupported) as caught:
         fabric.Context("direct")
     assert UNUSABLE in caught.value.reason
@@ -89,9 +89,9 @@ def test_direct_on_this_machine() -> None:
 
 @pytest.mark.parametrize("backend", ["verbs", "direct"])
 def test_what_is_not_usable_says_what_to_do(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_native, "providers", lambda: [("verbs", False, UNUSABLE, "apt-get install -y libibverbs1")])
+    monkeypatch.setattr(context, "providers", lambda: [("verbs", False, UNUSABLE, "apt-get install -y libibverbs1")])
     for asked in ("fabric_devices", "fabric_why_not_direct"):
-        monkeypatch.setattr(_native, asked, raise_unusable)
+        monkeypatch.setattr(context, asked, raise_unusable)
     with pytest.raises(zh.Unsupported) as caught:
         fabric.Context(backend)
     assert UNUSABLE in caught.value.reason

@@ -25,7 +25,7 @@ from support.patience import PATIENCE_S
 from support.pattern import pattern
 from support.raw_control import RawControl
 from support.sizes import MIB
-from zerohop import auth, handshake, wire
+from zerohop.core.control import auth, handshake, wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,9 +16,9 @@ from support.options import Options
 from support.patience import PATIENCE_S
 from support.pattern import pattern
 from support.raw_control import RawControl
-from zerohop import dialling, wire
 from zerohop._native import Reason, Status
-from zerohop.session import Session
+from zerohop.core.control import dial, wire
+from zerohop.core.peers.session import Session
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,7 +101,7 @@ def test_a_socket_that_nobody_accepts_at(
     open_context: OpenContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its backlog is full and stays full: a peer that was never reached, after the time that a TCP address has."""
-    monkeypatch.setattr(dialling, "_CONNECT_S", 0.2)
+    monkeypatch.setattr(dial, "_CONNECT_S", 0.2)
     context = open_context(Options())
     with contextlib.ExitStack() as stack:
         listening = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))

@@ -18,8 +18,8 @@ from support.options import Options
 from support.patience import ANSWER_S, PATIENCE_S, patience
 from support.raw_control import RawControl
 from support.tamper import CAPABILITY, SHARE, fields
-from zerohop import wire
 from zerohop._native import Engine
+from zerohop.core.control import wire
 
 if TYPE_CHECKING:
     from support.buffers import Kind

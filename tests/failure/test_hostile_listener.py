@@ -15,7 +15,7 @@ import zerohop as zh
 from support.options import Options
 from support.patience import PATIENCE_S
 from support.raw_control import ANSWER_S, RawControl
-from zerohop import address, auth, wire
+from zerohop.core.control import address, auth, wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

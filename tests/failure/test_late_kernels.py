@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from support.options import Options
 from support.patience import PATIENCE_S
 from support.sizes import MIB
-from zerohop.kernels.loading import CopyKernels
-from zerohop.routes import Routes
+from zerohop.core.kernels.loading import CopyKernels
+from zerohop.core.lanes.routes import Routes
 
 if TYPE_CHECKING:
     import pytest
 
     from support.fixtures import OpenContext
-    from zerohop.routes import Route
+    from zerohop.core.lanes.routes import Route
 
 
 def test_just_before_the_path_is_known(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,9 @@ from support.pattern import POISON, expect_poison, pattern
 from support.service import Service
 from support.sizes import MIB
 from support.world import Target
-from zerohop import deferred, handshake, peers, session
+from zerohop.core.control import handshake
+from zerohop.core.peers import peers, session
+from zerohop.core.runtime import deferred
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from support.fixtures import OpenContext, StartPeer
     from support.pattern import Bytes
     from support.peer import Peer
-    from zerohop import wire
+    from zerohop.core.control import wire
 
 NBYTES = 4 * MIB
 DEADLINE_S = 0.1

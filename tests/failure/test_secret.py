@@ -14,7 +14,7 @@ from support.options import Options
 from support.patience import PATIENCE_S
 from support.pattern import pattern
 from support.raw_control import RawControl
-from zerohop import auth, wire
+from zerohop.core.control import auth, wire
 
 if TYPE_CHECKING:
     from support.fixtures import OpenContext

@@ -18,10 +18,11 @@ from support.options import Options
 from support.patience import PATIENCE_S
 from support.pattern import pattern
 from support.raw_control import RawControl
-from zerohop import joining, wire
 from zerohop._native import Reason, Status
-from zerohop.scope import QUEUE_SHIFT
-from zerohop.services import Refusal
+from zerohop.core.control import wire
+from zerohop.core.peers.services import Refusal
+from zerohop.core.transfers.op_group import QUEUE_SHIFT
+from zerohop.transport import pairing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,7 +95,7 @@ def answer_to(client: RawControl, number: int) -> wire.Answer | None:
 
 
 def said(what: str, to: bytes, me: bytes, **more: object) -> bytes:
-    """As joining.py says it, with any values."""
+    """As pairing.py says it, with any values."""
     return msgspec.msgpack.encode({"type": what, "to": to, "me": me, **more})
 
 
@@ -225,7 +226,7 @@ class TestStrangers:
         """With an honest Connection, over which it says that it is the other one."""
         third = open_context(Options(providers=pair.there.context._providers))
         connection = third.connect(pair.there.context.url).result(PATIENCE_S)
-        third._control.call(joining.tell, connection, pair.there._joining.id, pair.here._joining.id)
+        third._control.call(pairing.tell, connection, pair.there._joining.id, pair.here._joining.id)
         # Answered in order: after this the other has been heard.
         with zh.Transport(context=third) as stranger, pytest.raises(zh.AccessDenied, match="connected to another"):
             stranger.connect(pair.there.bind()).result(PATIENCE_S)

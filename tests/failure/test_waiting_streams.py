@@ -25,8 +25,8 @@ from support.options import Options
 from support.patience import PATIENCE_S
 from support.service import Service
 from support.software_gpus import IN_SOFTWARE
-from zerohop import kernels
-from zerohop.kernels import loading
+from zerohop.core import kernels
+from zerohop.core.kernels import loading
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import zerohop as zh
 from support.fuzzing import fuzz
-from zerohop import address, wire
+from zerohop.core.control import address, wire
 
 URL, HELLO, MESSAGE = range(3)
 

@@ -12,7 +12,7 @@ import msgspec
 import zerohop as zh
 from support.fuzzing import fuzz
 from support.raw_control import RawControl
-from zerohop import auth, wire
+from zerohop.core.control import auth, wire
 
 CONTEXT = zh.Context(providers=["tcp"])
 FRIEND = zh.Context(providers=["tcp"])

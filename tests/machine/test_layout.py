@@ -6,9 +6,9 @@ import json
 from typing import TYPE_CHECKING
 
 from support.sysfs import Sysfs, dual_port_roce, hgx_h100, soft_roce
+from zerohop.config.nic_filter import NicFilter
 from zerohop.machine.accelerators import read_accelerators
 from zerohop.machine.layout import read_layout
-from zerohop.machine.nic_filter import NicFilter
 from zerohop.machine.pci import Distance
 
 if TYPE_CHECKING:

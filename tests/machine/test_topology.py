@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.sysfs import HGX_GPUS, Port, Sysfs, dual_port_roce, hgx_h100, infiniband_port, roce_port, soft_roce
-from zerohop.machine.nic_filter import parse_nic_filter
+from zerohop.config.nic_filter import parse_nic_filter
 from zerohop.machine.nics import read_rdma_devices
 from zerohop.machine.pci import Distance
 from zerohop.machine.topology import NicSelection, choose_nics, process_numa_node

@@ -3,8 +3,8 @@
 
 #include "accel/gpu/gpu_driver.hpp"
 #include "accel/idle_calls.hpp"
-#include "engine/clock.hpp"
-#include "engine/sync.hpp"
+#include "base/clock.hpp"
+#include "base/sync.hpp"
 #include "patience.hpp"
 
 #include <doctest/doctest.h>

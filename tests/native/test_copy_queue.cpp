@@ -1,5 +1,5 @@
 // Copies of a p2p lane that are held and issued together: when, and in what pieces.
-#include "engine/clock.hpp"
+#include "base/clock.hpp"
 #include "provider/p2p/copy_queue.hpp"
 
 #include <doctest/doctest.h>

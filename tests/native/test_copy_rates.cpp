@@ -1,5 +1,5 @@
 // How long copies are expected to take, by those whose end was seen and those that were slept through.
-#include "engine/clock.hpp"
+#include "base/clock.hpp"
 #include "provider/p2p/copy_rates.hpp"
 
 #include <doctest/doctest.h>

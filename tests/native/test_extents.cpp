@@ -1,5 +1,5 @@
 // Walks over contiguous and paged memory, against a model that lists every byte's address.
-#include "memory/extents.hpp"
+#include "base/extents.hpp"
 
 #include <doctest/doctest.h>
 

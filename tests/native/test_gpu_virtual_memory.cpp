@@ -1,10 +1,10 @@
 // Virtual memory of GPUs (fake_cuda): a range that consists of several allocations, as PyTorch's expandable segments
 // do, is described, exported and imported as a whole.
+#include "base/descriptor.hpp"
 #include "bytes.hpp"
 #include "gpu_fixture.hpp"
 #include "gpu_segments.hpp"
 #include "memory/accelerators.hpp"
-#include "memory/descriptor.hpp"
 
 #include <doctest/doctest.h>
 

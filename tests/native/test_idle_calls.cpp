@@ -1,6 +1,6 @@
 // Calls of drivers that wait for streams: on a thread of their own, in order, and none while a stream waits for us.
 #include "accel/idle_calls.hpp"
-#include "engine/clock.hpp"
+#include "base/clock.hpp"
 #include "gpu_fixture.hpp"
 #include "gpu_user_stream.hpp"
 

@@ -1,6 +1,6 @@
 // Operation slots: ended once, by whoever comes first; asked for, armed and dropped at any moment.
-#include "engine/operation.hpp"
 #include "engine_fixture.hpp"
+#include "operation/operation.hpp"
 
 #include <barrier>
 #include <poll.h>

@@ -1,5 +1,5 @@
 // Lists of pages in the order of the remote ones.
-#include "memory/page_list.hpp"
+#include "base/page_list.hpp"
 
 #include <doctest/doctest.h>
 

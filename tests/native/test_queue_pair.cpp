@@ -1,7 +1,7 @@
 // What a device is told of a connection, on Ethernet and on InfiniBand.
 #ifdef ZEROHOP_VERBS
 
-#include "engine/status.hpp"
+#include "base/status.hpp"
 #include "fake_ibverbs/control.hpp"
 #include "provider/verbs/queue_pair.hpp"
 

@@ -1,5 +1,5 @@
 // The lock of the data plane: what it does to others while it is waited for.
-#include "engine/sync.hpp"
+#include "base/sync.hpp"
 #include "engine_fixture.hpp"
 
 #include <fstream>

@@ -2,7 +2,7 @@
 // those of a kernel.
 #ifdef ZEROHOP_VERBS
 
-#include "engine/status.hpp"
+#include "base/status.hpp"
 #include "provider/verbs/completion.hpp"
 #include "provider/verbs/options.hpp"
 #include "provider/verbs/queue_pair.hpp"

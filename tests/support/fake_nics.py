@@ -17,11 +17,12 @@ import pytest
 from support.lanes import eventually, tcp_pair
 from support.options import Options
 from support.patience import PATIENCE_S
-from zerohop import opening, setbacks
 from zerohop._native import NativeError, Reason, Status
-from zerohop.channel import Channel
-from zerohop.fabrics import Port
-from zerohop.session import Session
+from zerohop.core.base import backoff
+from zerohop.core.control.channel import Channel
+from zerohop.core.lanes import lane_setup
+from zerohop.core.lanes.nic_ports import Port
+from zerohop.core.peers.session import Session
 
 if TYPE_CHECKING:
     import socket
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
 
     import zerohop as zh
     from support.fixtures import OpenContext
-    from zerohop import wire
     from zerohop._native import Endpoint, Engine, Mapping, Region, RemoteKeys
-    from zerohop.connection import Connection
-    from zerohop.lane import Lane
+    from zerohop.core.control import wire
+    from zerohop.core.lanes.lane import Lane
+    from zerohop.core.transfers.connection import Connection
 
 NBYTES = 4096
 LANE_DOWN, PORT_CHANGED = 1 << 62, 1 << 61
@@ -318,8 +319,8 @@ class Heard(NamedTuple):
 @pytest.fixture
 def nic_pair(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pair]:
     # What did not work is not tried again, nor what works given up, because the test takes long.
-    monkeypatch.setattr(setbacks, "HOLD_OFF_S", 3600.0)
-    monkeypatch.setattr(opening, "_PROOF_NS", int(PATIENCE_S * 1e9))
+    monkeypatch.setattr(backoff, "HOLD_OFF_S", 3600.0)
+    monkeypatch.setattr(lane_setup, "_PROOF_NS", int(PATIENCE_S * 1e9))
 
     def open_pair(providers: tuple[str, ...] | None = ("tcp",), *, nics: int = 2, only: bool = False) -> Pair:
         here, there = open_context(Options(providers=providers)), open_context(Options(providers=providers))

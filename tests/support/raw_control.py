@@ -9,12 +9,12 @@ import socket
 from typing import TYPE_CHECKING
 
 from support.patience import PATIENCE_S
-from zerohop import address, auth, wire
+from zerohop.core.control import address, auth, wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from zerohop.wire import Message
+    from zerohop.core.control.wire import Message
 
 ANSWER_S = PATIENCE_S
 _FD_SPACE = socket.CMSG_SPACE(wire.MAX_FDS * array.array("i").itemsize)

@@ -10,7 +10,7 @@ import zerohop as zh
 
 # Magic and version, before the msgpack array.
 _HEAD = 5
-# Places in the array; see zerohop.remote_buffer._Wire.
+# Places in the array; see zerohop.core.memory.remote_buffer._Wire.
 URL, OWNER, SHARE, CAPABILITY, NBYTES, DEVICE, RIGHTS, REVOCABLE, KEYS, OFFSET, LENGTH = range(11)
 
 

@@ -1,4 +1,4 @@
-// The library's own copy kernels, src/zerohop/kernels/copy.cu, on one device.
+// The library's own copy kernels, src/zerohop/core/kernels/copy.cu, on one device.
 #pragma once
 
 #include "accel/gpu/gpu_device.hpp"

@@ -2,7 +2,7 @@
 
 #include "accel/gpu/gpu_stream.hpp"
 #include "accel/idle_calls.hpp"
-#include "engine/clock.hpp"
+#include "base/clock.hpp"
 
 #include <new>
 

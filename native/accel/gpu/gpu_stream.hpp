@@ -3,7 +3,7 @@
 #pragma once
 
 #include "accel/gpu/gpu_device.hpp"
-#include "engine/sync.hpp"
+#include "base/sync.hpp"
 
 #include <atomic>
 #include <memory>

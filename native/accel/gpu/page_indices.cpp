@@ -1,6 +1,6 @@
 #include "accel/gpu/page_indices.hpp"
 
-#include "memory/page_list.hpp"
+#include "base/page_list.hpp"
 
 #include <algorithm>
 #include <bit>

@@ -1,7 +1,7 @@
 #include "accel/sim/sim_stream.hpp"
 
 #include "accel/sim/sim_stream_core.hpp"
-#include "engine/signals_blocked.hpp"
+#include "base/signals_blocked.hpp"
 
 #include <memory>
 #include <mutex>

@@ -1,6 +1,6 @@
 #include "accel/sim/sim_stream_core.hpp"
 
-#include "memory/payload.hpp"
+#include "base/payload.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -1,7 +1,7 @@
 // What a fabric must be for the framed protocol to run over it: bytes, in order, reliable, never blocking.
 #pragma once
 
-#include "engine/status.hpp"
+#include "base/status.hpp"
 
 #include <cstddef>
 #include <span>

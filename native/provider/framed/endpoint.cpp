@@ -1,7 +1,7 @@
 // The life of a framed lane: polling, closing, credits, heartbeats.
 #include "provider/framed/endpoint.hpp"
 
-#include "memory/payload.hpp"
+#include "base/payload.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -1,8 +1,8 @@
 // What the receiving half of a framed lane keeps: the frame that is coming in, and what waits for devices.
 #pragma once
 
-#include "engine/operation.hpp"
 #include "memory/share.hpp"
+#include "operation/operation.hpp"
 #include "provider/framed/frame.hpp"
 #include "provider/framed/sink.hpp"
 

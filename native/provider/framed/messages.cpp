@@ -1,6 +1,6 @@
 // send and recv: a message goes to the receiver's oldest recv. Small ones travel at once and wait at the receiver;
 // large ones wait at the sender until the receiver has a buffer.
-#include "memory/payload.hpp"
+#include "base/payload.hpp"
 #include "provider/framed/endpoint.hpp"
 
 #include <algorithm>

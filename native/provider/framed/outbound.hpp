@@ -2,7 +2,7 @@
 // never waits for the whole of a large one. Guarded by the lane's lock.
 #pragma once
 
-#include "engine/operation.hpp"
+#include "operation/operation.hpp"
 #include "provider/framed/byte_stream.hpp"
 #include "provider/framed/frame.hpp"
 #include "provider/framed/source.hpp"

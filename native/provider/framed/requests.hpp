@@ -1,9 +1,9 @@
 // The table of requests that a lane has sent and that wait for their answer.
 #pragma once
 
-#include "engine/operation.hpp"
-#include "memory/extents.hpp"
+#include "base/extents.hpp"
 #include "memory/region.hpp"
+#include "operation/operation.hpp"
 #include "provider/framed/frame.hpp"
 #include "provider/framed/sink.hpp"
 #include "provider/provider.hpp"

@@ -4,9 +4,9 @@
 // the other's index: a value that cannot be is the end of the lane, not of the process.
 #pragma once
 
-#include "engine/presence.hpp"
-#include "engine/status.hpp"
-#include "memory/descriptor.hpp"
+#include "base/descriptor.hpp"
+#include "base/status.hpp"
+#include "operation/presence.hpp"
 
 #include <atomic>
 #include <cstddef>

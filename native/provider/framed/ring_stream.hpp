@@ -1,7 +1,7 @@
 // The byte stream between two processes of one host: a ring each way.
 #pragma once
 
-#include "engine/peer.hpp"
+#include "operation/peer.hpp"
 #include "provider/framed/byte_stream.hpp"
 #include "provider/framed/ring.hpp"
 

@@ -1,8 +1,8 @@
 // Where outgoing payload comes from: host memory itself, or device memory through staging buffers.
 #pragma once
 
-#include "engine/status.hpp"
-#include "memory/extents.hpp"
+#include "base/extents.hpp"
+#include "base/status.hpp"
 #include "memory/region.hpp"
 
 #include <cstdint>

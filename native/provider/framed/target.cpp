@@ -1,6 +1,6 @@
 // What the peer asks of this end: every request is checked against the share that it names before a byte moves.
+#include "base/payload.hpp"
 #include "memory/copy.hpp"
-#include "memory/payload.hpp"
 #include "provider/framed/endpoint.hpp"
 
 #include <atomic>

@@ -1,6 +1,6 @@
 #include "provider/p2p/copy_queue.hpp"
 
-#include "engine/clock.hpp"
+#include "base/clock.hpp"
 
 #include <algorithm>
 #include <new>

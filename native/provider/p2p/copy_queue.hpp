@@ -5,11 +5,11 @@
 #pragma once
 
 #include "accel/driver.hpp"
-#include "engine/clock.hpp"
-#include "engine/operation.hpp"
-#include "engine/sync.hpp"
-#include "memory/page_list.hpp"
+#include "base/clock.hpp"
+#include "base/page_list.hpp"
+#include "base/sync.hpp"
 #include "memory/region.hpp"
+#include "operation/operation.hpp"
 #include "provider/p2p/copy_rates.hpp"
 #include "provider/p2p/notify_rings.hpp"
 #include "provider/p2p/peer_memory.hpp"

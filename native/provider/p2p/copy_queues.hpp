@@ -1,7 +1,7 @@
 // The queues of a lane: by device and by kind of copy, so that none waits for what has nothing to do with it.
 #pragma once
 
-#include "engine/clock.hpp"
+#include "base/clock.hpp"
 #include "memory/accelerators.hpp"
 #include "provider/p2p/copy_queue.hpp"
 #include "provider/provider.hpp"

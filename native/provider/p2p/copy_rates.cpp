@@ -1,6 +1,6 @@
 #include "provider/p2p/copy_rates.hpp"
 
-#include "engine/clock.hpp"
+#include "base/clock.hpp"
 #include "provider/provider.hpp"
 
 #include <algorithm>

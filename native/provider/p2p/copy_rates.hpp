@@ -2,8 +2,8 @@
 // those who sleep meanwhile.
 #pragma once
 
-#include "engine/clock.hpp"
-#include "memory/page_list.hpp"
+#include "base/clock.hpp"
+#include "base/page_list.hpp"
 
 #include <array>
 #include <atomic>

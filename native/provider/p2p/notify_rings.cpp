@@ -1,6 +1,6 @@
 #include "provider/p2p/notify_rings.hpp"
 
-#include "engine/status.hpp"
+#include "base/status.hpp"
 #include "memory/region.hpp"
 
 #include <algorithm>

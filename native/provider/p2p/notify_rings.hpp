@@ -4,8 +4,8 @@
 #pragma once
 
 #include "accel/driver.hpp"
+#include "base/descriptor.hpp"
 #include "memory/accelerators.hpp"
-#include "memory/descriptor.hpp"
 #include "provider/notify.hpp"
 
 #include <atomic>

@@ -1,9 +1,9 @@
 // A copy between host memory of ours and a peer's that is mapped here, done in slices by whoever polls.
 #pragma once
 
-#include "engine/operation.hpp"
-#include "memory/extents.hpp"
+#include "base/extents.hpp"
 #include "memory/region.hpp"
+#include "operation/operation.hpp"
 #include "provider/provider.hpp"
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 #include "provider/tcp/socket_stream.hpp"
 
-#include "memory/payload.hpp"
+#include "base/payload.hpp"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,8 +1,8 @@
 // A connected TCP socket as a byte stream: never blocks, and receives large payloads straight into their place.
 #pragma once
 
+#include "base/descriptor.hpp"
 #include "engine/poller.hpp"
-#include "memory/descriptor.hpp"
 #include "provider/framed/byte_stream.hpp"
 
 #include <atomic>

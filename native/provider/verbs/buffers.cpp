@@ -1,6 +1,6 @@
 #include "provider/verbs/buffers.hpp"
 
-#include "engine/status.hpp"
+#include "base/status.hpp"
 #include "provider/verbs/memory_region.hpp"
 
 #include <cerrno>

@@ -1,7 +1,7 @@
 // Registered host buffers of one size: where segments are received, and where they are built for sending.
 #pragma once
 
-#include "engine/sync.hpp"
+#include "base/sync.hpp"
 #include "memory/registration.hpp"
 #include "provider/verbs/device.hpp"
 

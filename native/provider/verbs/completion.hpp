@@ -1,7 +1,7 @@
 // What a completion says: whose it is, and what its status means for the operation that it ends.
 #pragma once
 
-#include "engine/status.hpp"
+#include "base/status.hpp"
 
 #include <cstdint>
 #include <infiniband/verbs.h>

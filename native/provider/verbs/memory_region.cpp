@@ -1,6 +1,6 @@
 #include "provider/verbs/memory_region.hpp"
 
-#include "engine/status.hpp"
+#include "base/status.hpp"
 
 #include <cerrno>
 #include <cstring>

@@ -1,6 +1,6 @@
 #include "provider/verbs/options.hpp"
 
-#include "engine/status.hpp"
+#include "base/status.hpp"
 
 #include <climits>
 

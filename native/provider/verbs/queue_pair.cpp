@@ -1,6 +1,6 @@
 #include "provider/verbs/queue_pair.hpp"
 
-#include "engine/status.hpp"
+#include "base/status.hpp"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,7 +1,7 @@
 // What the library or a device means by an errno.
 #pragma once
 
-#include "engine/status.hpp"
+#include "base/status.hpp"
 
 #include <string>
 

@@ -1,6 +1,6 @@
 #include "provider/verbs/stream.hpp"
 
-#include "memory/payload.hpp"
+#include "base/payload.hpp"
 #include "provider/verbs/endpoint.hpp"
 
 #include <algorithm>

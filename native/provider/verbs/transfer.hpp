@@ -1,10 +1,10 @@
 // One-sided operations that the NIC itself carries out, and the work requests that they are made of.
 #pragma once
 
-#include "engine/operation.hpp"
-#include "memory/extents.hpp"
-#include "memory/page_list.hpp"
+#include "base/extents.hpp"
+#include "base/page_list.hpp"
 #include "memory/region.hpp"
+#include "operation/operation.hpp"
 #include "provider/provider.hpp"
 
 #include <array>

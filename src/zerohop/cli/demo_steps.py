@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 import zerohop
-from zerohop import address
 from zerohop.cli.console import human_bytes, human_time
+from zerohop.core.control import address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

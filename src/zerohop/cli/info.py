@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
+import zerohop
 from zerohop.cli.console import human_bytes, make_console, print_table
+from zerohop.config.settings import resolve
 from zerohop.errors import ZerohopError
 from zerohop.machine import inspect
 from zerohop.machine.gids import choose_gid
@@ -26,7 +28,7 @@ _NOT = "[yellow]not usable[/]"
 def run(*, as_json: bool, sim_devices: int | None) -> int:
     """Prints the facts; returns the exit code, which is 0 whenever the machine could be looked at."""
     try:
-        machine = inspect(sim_devices=sim_devices)
+        machine = inspect(sim_devices=_opened(sim_devices))
     except (ZerohopError, ValueError) as error:
         make_console(stderr=True).print(f"[red]error:[/] {escape(str(error))}")
         return 1
@@ -35,6 +37,15 @@ def run(*, as_json: bool, sim_devices: int | None) -> int:
     else:
         show(machine, make_console())
     return 0
+
+
+def _opened(sim_devices: int | None) -> list[str]:
+    """Opens so many simulated devices, or as many as ZEROHOP_SIM_DEVICES says, and returns their names."""
+    wanted = resolve({}).sim_devices if sim_devices is None else sim_devices
+    if not wanted:
+        return []
+    with zerohop.Context(listen=None, sim_devices=wanted) as context:
+        return [device.name for device in context.devices]
 
 
 def show(machine: Machine, console: Console) -> None:

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.tree import Tree
 
 from zerohop.cli.console import make_console, print_table
+from zerohop.config.nic_filter import parse_nic_filter
 from zerohop.machine.layout import read_layout
-from zerohop.machine.nic_filter import parse_nic_filter
 
 if TYPE_CHECKING:
     from rich.console import Console

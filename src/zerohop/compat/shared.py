@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
-from zerohop.context import Context
+from zerohop.core.context import Context
 
 
 class _Process:

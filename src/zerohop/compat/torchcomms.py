@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop.compat.shared import shared_context
+from zerohop.core.memory.remote_buffer import RemoteBuffer
 from zerohop.errors import Closed, DeadlineExceeded, ZerohopError
-from zerohop.remote_buffer import RemoteBuffer
-from zerohop.transport import Transport
+from zerohop.transport.transport import Transport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zerohop.memory import Memory, View
-    from zerohop.operation import Operation
+    from zerohop.core.memory.memory import Memory, View
+    from zerohop.core.runtime.operation import Operation
 
 # Numbers of torchcomms' commResult_t.
 COMM_SUCCESS: Final = 0

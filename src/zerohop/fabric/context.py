@@ -5,25 +5,25 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from zerohop import _native, inputs
-from zerohop._native import NativeError
+from zerohop._native import FabricDevice, NativeError, fabric_devices, fabric_why_not_direct, providers
+from zerohop.config.nic_filter import NicFilter
+from zerohop.config.providers import VERBS
+from zerohop.core.memory import sources
+from zerohop.core.memory.memory import RIGHTS, Memory, View
+from zerohop.core.memory.registration import Export
+from zerohop.core.runtime.devices import DEVICE_BY_ADDRESS, HOST
 from zerohop.errors import Closed, RegistrationFailed, Unsupported
 from zerohop.fabric.config import EndpointConfig, check, native_options
 from zerohop.fabric.devices import Device, Port, from_facts
 from zerohop.fabric.endpoint import Endpoint, translate
 from zerohop.fabric.memory import REMOTE, WRITES, Access, MemoryRegion
 from zerohop.fabric.resource import Resource
-from zerohop.inputs import DEVICE_BY_ADDRESS, HOST
 from zerohop.machine import choose_gid, choose_nics, has_gid, parse_nic_filter, process_numa_node, read_rdma_devices
-from zerohop.machine.nic_filter import NicFilter
-from zerohop.memory import RIGHTS, Memory, View
-from zerohop.registration import Export
 
 if TYPE_CHECKING:
-    from zerohop._native import Engine, FabricDevice
+    from zerohop._native import Engine
     from zerohop.machine import RdmaPort
 
-VERBS: Final = "verbs"
 DIRECT: Final = "direct"
 _CANNOT_OPEN: Final = "apt-get install ibverbs-providers, and see to the rights of /dev/infiniband"
 # What peers may do with a zerohop Memory at most, by its rights' bits, in the words of this API.
@@ -135,7 +135,7 @@ class Context(Resource):
         if not 1 <= port <= len(found.ports):
             raise Unsupported(f"{name} has no port {port}; it has {len(found.ports)}", provider=VERBS)
         try:
-            native = _native.FabricDevice.open(name, port)
+            native = FabricDevice.open(name, port)
         except NativeError as error:
             raise translate(error, "open") from None
         return DeviceContext(self, native, found, port)
@@ -242,7 +242,7 @@ class DeviceContext(Resource):
             keep: object = Export(keeping, x._registration, (x, keeping.kept_for(home)))
             engine = x._context._engine if device != HOST else None
         else:
-            source = inputs.read(x)
+            source = sources.read(x)
             address, nbytes, device, readonly = source.address, source.nbytes, source.device, source.readonly
             possible, keep = RIGHTS["rw"], source.keep
             if device != HOST:
@@ -318,7 +318,7 @@ class DeviceContext(Resource):
 
 def _devices() -> tuple[Device, ...]:
     try:
-        return tuple(map(from_facts, _native.fabric_devices()))
+        return tuple(map(from_facts, fabric_devices()))
     except NativeError as error:
         failed = translate(error, "open")
         if isinstance(failed, Unsupported):
@@ -328,13 +328,13 @@ def _devices() -> tuple[Device, ...]:
 
 def _fix() -> str:
     """What would make verbs usable, as its provider says."""
-    return next((fix for name, _, _, fix in _native.providers() if name == VERBS), "")
+    return next((fix for name, _, _, fix in providers() if name == VERBS), "")
 
 
 def _no_direct() -> Unsupported:
     fix = f'use backend="{VERBS}"'
     try:
-        why = _native.fabric_why_not_direct()
+        why = fabric_why_not_direct()
     except NativeError as error:
         # Then the other backend is not usable either.
         why, fix = translate(error, "open").reason, _fix()

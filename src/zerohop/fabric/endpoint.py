@@ -8,12 +8,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from zerohop._native import NativeError, Status
+from zerohop.core.base.deadlines import deadline_after
 from zerohop.errors import DeadlineExceeded, WouldBlock, from_native
 from zerohop.fabric.completions import Completion, from_entry
 from zerohop.fabric.handle import LINK_CODES, LINK_LAYERS, MTU_CODES, MTUS, EndpointHandle
 from zerohop.fabric.requests import CompareSwap, FetchAdd, Read, Receive, Send, SendRequest, Write
 from zerohop.fabric.resource import Resource
-from zerohop.timeouts import deadline_after
 
 if TYPE_CHECKING:
     from zerohop._native import FabricEndpoint

@@ -6,10 +6,10 @@ import enum
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
+from zerohop.core.base.resource import StaysInProcess
+from zerohop.core.memory.remote_buffer import byte_range
 from zerohop.errors import ProtocolError
 from zerohop.fabric.resource import Resource
-from zerohop.remote_buffer import byte_range
-from zerohop.stays import StaysInProcess
 
 if TYPE_CHECKING:
     from zerohop._native import FabricRegion

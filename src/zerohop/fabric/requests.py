@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from zerohop import _native
+from zerohop._native import FabricReceive, FabricRequest
+from zerohop.core.runtime.devices import HOST
 from zerohop.fabric.memory import Access, LocalRange, RemoteMemory
-from zerohop.inputs import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +76,7 @@ class SendRequest:
                 )
         self._regions: tuple[MemoryRegion, ...] = tuple(piece.region for piece in pieces)
         self._sge = len(pieces)
-        self._native = _native.FabricRequest(
+        self._native = FabricRequest(
             id=wr_id,
             opcode=opcode,
             flags=_FENCE * fence | _SIGNALED * signalled | _INLINE * inline,
@@ -249,7 +249,7 @@ class Receive:
         _check_length(self.nbytes)
         self._regions: tuple[MemoryRegion, ...] = tuple(piece.region for piece in pieces)
         self._sge = len(pieces)
-        self._native = _native.FabricReceive(id=wr_id, pieces=_native_pieces(pieces))
+        self._native = FabricReceive(id=wr_id, pieces=_native_pieces(pieces))
 
     def __repr__(self) -> str:
         return f"Receive({self.nbytes} bytes, wr_id {self.wr_id})"

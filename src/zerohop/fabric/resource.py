@@ -6,9 +6,9 @@ import os
 import weakref
 from typing import ClassVar
 
-from zerohop.closes import ClosesItself
+from zerohop.core.base.closes import ClosesItself
+from zerohop.core.base.resource import StaysInProcess
 from zerohop.errors import Closed
-from zerohop.stays import StaysInProcess
 
 # For a forked child to find them; holds nothing alive.
 _roots: weakref.WeakSet[Resource] = weakref.WeakSet()

@@ -14,7 +14,7 @@ from zerohop.machine import files
 from zerohop.machine.pci import numa_node
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 # PCI vendor -> (driver of this library, name, kernel modules that serve it)
@@ -54,7 +54,7 @@ class Accelerator:
     numa_node: int | None = None
 
 
-def simulated(names: tuple[str, ...]) -> tuple[Accelerator, ...]:
+def simulated(names: Sequence[str]) -> tuple[Accelerator, ...]:
     """Describes the simulated devices that a Context has opened."""
     model = "simulated in host memory; not a GPU"
     return tuple(Accelerator(name, "sim", model, usable=True, why="", fix="", verified=False) for name in names)
@@ -74,9 +74,9 @@ def read_accelerators(root: Path, drivers: Mapping[str, str] | None = None) -> t
         drivers: kinds of GPUs that the library has a driver for, and why it cannot be used; None: asks the library.
     """
     if drivers is None:
-        from zerohop import _native
+        from zerohop._native import gpu_drivers
 
-        drivers = _native.gpu_drivers()
+        drivers = gpu_drivers()
     found = []
     for folder in files.entries(root / "sys/bus/pci/devices"):
         vendor = files.number(folder / "vendor")

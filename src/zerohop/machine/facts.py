@@ -6,7 +6,7 @@ import os
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zerohop.machine.accelerators import Accelerator, read_accelerators, read_open_modules, simulated
 from zerohop.machine.host import Cpu, Kernel, read_cpu, read_kernel
@@ -15,6 +15,9 @@ from zerohop.machine.memory import Limits, MemorySizes, read_limits, read_memory
 from zerohop.machine.nics import Nic, RdmaDevice, read_nics, read_rdma_devices
 from zerohop.machine.nvml import Nvidia, read_nvidia
 from zerohop.machine.providers import ProviderFacts, read_providers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +51,19 @@ def package_version() -> str:
         return "unknown"
 
 
-def inspect(*, sim_devices: int | None = None, root: Path = Path("/")) -> Machine:
+def inspect(*, sim_devices: Sequence[str] = (), root: Path = Path("/")) -> Machine:
     """Looks at this machine.
 
     Args:
-        sim_devices: simulated devices to open; None takes ZEROHOP_SIM_DEVICES.
+        sim_devices: names of the simulated devices to show beside the real ones.
         root: where /proc, /sys and /etc are looked for.
 
     Raises:
-        ZerohopError: the Context that opens the simulated devices could not be made.
         ValueError: a setting of the environment cannot be understood.
     """
-    import zerohop
-    from zerohop.settings import resolve
+    from zerohop.config.settings import resolve
 
     settings = resolve({})
-    wanted = settings.sim_devices if sim_devices is None else sim_devices
-    names: tuple[str, ...] = ()
-    if wanted:
-        with zerohop.Context(listen=None, sim_devices=wanted) as context:
-            names = tuple(device.name for device in context.devices)
     found = read_accelerators(root)
     return Machine(
         zerohop=package_version(),
@@ -75,7 +71,7 @@ def inspect(*, sim_devices: int | None = None, root: Path = Path("/")) -> Machin
         kernel=read_kernel(root),
         memory=read_memory(root),
         limits=read_limits(),
-        accelerators=simulated(names) + found,
+        accelerators=simulated(sim_devices) + found,
         nvidia=read_nvidia() if any(each.kind == "cuda" for each in found) else None,
         cuda_visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
         nvidia_open_modules=read_open_modules(root),

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zerohop.config.nic_filter import NicFilter
 from zerohop.machine.accelerators import Accelerator, read_accelerators
-from zerohop.machine.nic_filter import NicFilter
 from zerohop.machine.nics import RdmaDevice, read_rdma_devices
 from zerohop.machine.pci import Distance, PciPlace, distance, numa_nodes, read_place
 from zerohop.machine.topology import NicSelection, choose_nics

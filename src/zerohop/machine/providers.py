@@ -36,9 +36,9 @@ class ProviderFacts:
 
 def read_providers() -> tuple[ProviderFacts, ...]:
     """Asks the native module."""
-    from zerohop import _native
+    from zerohop._native import providers
 
-    return describe(_native.providers(), platform.machine())
+    return describe(providers(), platform.machine())
 
 
 def describe(probed: list[tuple[str, bool, str, str]], architecture: str) -> tuple[ProviderFacts, ...]:

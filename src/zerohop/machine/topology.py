@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zerohop.config.nic_filter import matches
 from zerohop.machine import files
 from zerohop.machine.gids import choose_gid
-from zerohop.machine.nic_filter import matches
 from zerohop.machine.nics import by_number
 from zerohop.machine.pci import Distance, distance, numa_nodes, read_place
 

@@ -2,7 +2,7 @@
 // that everything above that interface runs and is tested where there is no GPU.
 //
 // FAKE_CUDA_DEVICES of them (2), seen through CUDA_VISIBLE_DEVICES as real ones are. Memory is a sim device's, which
-// the processor cannot touch; streams are threads. Kernels are those of src/zerohop/kernels by their names.
+// the processor cannot touch; streams are threads. Kernels are those of src/zerohop/core/kernels by their names.
 #pragma once
 
 #include "accel/sim/sim.hpp"

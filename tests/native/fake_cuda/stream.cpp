@@ -1,5 +1,5 @@
 // Streams and events.
-#include "engine/sync.hpp"
+#include "base/sync.hpp"
 #include "fake_cuda/state.hpp"
 #include "shim/gpu_api.hpp"
 

@@ -10,7 +10,7 @@ import time
 import numpy as np
 
 import zerohop
-from zerohop import _floors
+from zerohop._floors import Flag, Ring, socket_pong, socket_receive
 from zerohop.cli.bench import asyncio_floor, notify
 from zerohop.cli.bench.session import TIMEOUT, LocalMemory
 from zerohop.cli.payload import Octets, digest, random_bytes
@@ -155,15 +155,15 @@ class FloorPeer:
     def floor_ring(self, target_bytes: int, nbytes: int) -> None:
         """Receives from the ring."""
         target = self._room(target_bytes)
-        _floors.Ring(self._fds["ring"], self._ring_bytes).receive(target, nbytes, TIMEOUT)
+        Ring(self._fds["ring"], self._ring_bytes).receive(target, nbytes, TIMEOUT)
 
     def floor_flag(self, rounds: int, seed: int) -> None:
         """Answers the flag."""
-        _floors.Flag(self._fds["flag"]).pong(rounds, seed, TIMEOUT)
+        Flag(self._fds["flag"]).pong(rounds, seed, TIMEOUT)
 
     def floor_pong(self, which: str, nbytes: int, rounds: int) -> None:
         """Echoes over a socket."""
-        _floors.socket_pong(self._fds[which], nbytes, rounds, TIMEOUT)
+        socket_pong(self._fds[which], nbytes, rounds, TIMEOUT)
 
     def floor_pong_asyncio(self, which: str, nbytes: int, rounds: int, pause: float) -> Answer:
         """Answers over a socket from an event loop."""
@@ -171,7 +171,7 @@ class FloorPeer:
 
     def floor_receive(self, nbytes: int, rounds: int) -> None:
         """Receives a stream over TCP."""
-        _floors.socket_receive(self._fds["tcp"], self._room(nbytes), rounds, TIMEOUT)
+        socket_receive(self._fds["tcp"], self._room(nbytes), rounds, TIMEOUT)
 
 
 def main() -> None:

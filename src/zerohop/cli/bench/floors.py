@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from zerohop import _floors
+from zerohop._floors import FLAG_BYTES, Flag, Ring, SharedCopy, socket_ping, socket_send
 from zerohop.cli.bench import asyncio_floor
 from zerohop.cli.bench.arrived import FloorBroken, placed
 from zerohop.cli.bench.gpu_floors import GpuFloors
@@ -40,7 +40,7 @@ class FloorDescriptors:
         self.ring = os.memfd_create("zerohop-floor-ring")
         self.flag = os.memfd_create("zerohop-floor-flag")
         os.ftruncate(self.ring, _RING_BYTES)
-        os.ftruncate(self.flag, _floors.FLAG_BYTES)
+        os.ftruncate(self.flag, FLAG_BYTES)
         with socket.create_server(("127.0.0.1", 0)) as server:
             self.tcp = socket.create_connection(server.getsockname())
             self.tcp_there, _ = server.accept()
@@ -70,15 +70,15 @@ class Floors:
         """Takes the second process, which has inherited `descriptors`."""
         self._peer = peer
         self._fds = descriptors
-        self._copy: tuple[int, _floors.SharedCopy] | None = None
+        self._copy: tuple[int, SharedCopy] | None = None
         peer.call("floor_open", descriptors=descriptors.for_peer(), ring_bytes=_RING_BYTES)
 
-    def _shared_copy(self, nbytes: int) -> _floors.SharedCopy:
+    def _shared_copy(self, nbytes: int) -> SharedCopy:
         """Maps `nbytes`; the mapping of the last size is kept, so that rounds do not pay for page faults."""
         if self._copy is None or self._copy[0] != nbytes:
             self._copy = None
             os.ftruncate(self._fds.shared, max(nbytes, mmap.PAGESIZE))
-            self._copy = (nbytes, _floors.SharedCopy(self._fds.shared, nbytes))
+            self._copy = (nbytes, SharedCopy(self._fds.shared, nbytes))
         return self._copy[1]
 
     def copy_in(self, source: Octets, rounds: int) -> list[int]:
@@ -121,7 +121,7 @@ class Floors:
 
     def ring(self, source: Octets, rounds: int) -> list[int]:
         """A single-producer single-consumer ring, both processes spinning; done when the other one placed the bytes."""
-        ring = _floors.Ring(self._fds.ring, _RING_BYTES)
+        ring = Ring(self._fds.ring, _RING_BYTES)
         ring.reset()
         self._peer.begin("floor_ring", target_bytes=source.size, nbytes=source.size * rounds)
         times = ring.write(source, rounds, _TIMEOUT)
@@ -132,7 +132,7 @@ class Floors:
         self, source: Octets, here: Pages, there: Pages, page_bytes: int, batch: int, rounds: int
     ) -> list[int]:
         """The same ring, one record per page."""
-        ring = _floors.Ring(self._fds.ring, _RING_BYTES)
+        ring = Ring(self._fds.ring, _RING_BYTES)
         ring.reset()
         self._peer.begin("floor_ring", target_bytes=source.size, nbytes=page_bytes * batch * rounds)
         times = ring.write_pages(source, here, there, page_bytes, batch, rounds, _TIMEOUT)
@@ -141,7 +141,7 @@ class Floors:
 
     def flag(self, rounds: int) -> list[int]:
         """A flag with 8 bytes of payload in shared memory: half round trips."""
-        flag = _floors.Flag(self._fds.flag)
+        flag = Flag(self._fds.flag)
         flag.reset()
         self._peer.begin("floor_flag", rounds=rounds, seed=rounds)
         times = flag.ping(rounds, rounds, _TIMEOUT)
@@ -159,9 +159,9 @@ class Floors:
             times = []
             for _ in range(rounds):
                 time.sleep(pause)
-                times += _floors.socket_ping(end.fileno(), source, nbytes, 1, _TIMEOUT)
+                times += socket_ping(end.fileno(), source, nbytes, 1, _TIMEOUT)
         else:
-            times = _floors.socket_ping(end.fileno(), source, nbytes, rounds, _TIMEOUT)
+            times = socket_ping(end.fileno(), source, nbytes, rounds, _TIMEOUT)
         self._peer.finish()
         return times
 
@@ -175,7 +175,7 @@ class Floors:
     def tcp_stream(self, source: Octets, rounds: int) -> list[int]:
         """`source` over a blocking TCP socket, until one byte of answer says that all of it has come."""
         self._peer.begin("floor_receive", nbytes=source.size, rounds=rounds)
-        times = _floors.socket_send(self._fds.tcp.fileno(), source, rounds, _TIMEOUT)
+        times = socket_send(self._fds.tcp.fileno(), source, rounds, _TIMEOUT)
         self._check("floor_target_digest", source, finish=True, nbytes=source.size)
         return times
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from zerohop import _floors, kernels
+from zerohop._floors import PAGES_KERNEL, GpuCopies
 from zerohop.cli.bench.arrived import FloorBroken, placed
+from zerohop.core import kernels
 
 if TYPE_CHECKING:
     from zerohop.cli.bench.arrived import Pages
@@ -26,7 +27,7 @@ class GpuFloors:
         assert case.src is not None
         assert case.dst is not None
         here, there = (int(place.partition(":")[2] or 0) for place in (case.src, case.dst))
-        self._copies = _floors.GpuCopies(here, there, nbytes)
+        self._copies = GpuCopies(here, there, nbytes)
         # Who reads has the copy run on its own GPU.
         self._pull = case.reads
         self._blocks = 0
@@ -71,4 +72,4 @@ class GpuFloors:
 
 def page_kernel(capability: int) -> tuple[bytes | None, str]:
     """The floor's kernel, compiled for a device of that compute capability; or None, and why not."""
-    return kernels.compiled(_floors.PAGES_KERNEL, capability)
+    return kernels.compiled(PAGES_KERNEL, capability)

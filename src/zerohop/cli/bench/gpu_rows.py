@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 import zerohop
-from zerohop import _floors
+from zerohop._floors import copy_all_pairs
 from zerohop.cli.bench.gpu_plan import TENSOR_BYTES
 from zerohop.cli.bench.rows import Row, Samples
 from zerohop.cli.bench.session import TIMEOUT, import_torch, set_expandable
@@ -118,7 +118,7 @@ def measure_all_pairs(session: Session, case: Case) -> Row:
             memory.write_bytes(0, payloads[name].tobytes())
         rounds = session.effort.repetitions(0.001e9, 10)
         explanation = session.context.explain(sources[pairs[0][0]], targets[0])
-        samples.floor_ns += _floors.copy_all_pairs(len(names), case.bytes, rounds)
+        samples.floor_ns += copy_all_pairs(len(names), case.bytes, rounds)
         for _ in range(3 + rounds):
             start, cpu = time.perf_counter_ns(), time.process_time_ns()
             operations = [

@@ -47,7 +47,7 @@ class Report:
     @classmethod
     def of_this_machine(cls, rows: Sequence[Row], seconds: float, other_processors: float | None) -> Report:
         """Makes the report of a run that has just ended."""
-        machine = inspect(sim_devices=0).to_json()
+        machine = inspect().to_json()
         return cls(
             zerohop=machine["zerohop"],
             measured=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),

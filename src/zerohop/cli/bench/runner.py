@@ -139,7 +139,7 @@ def require_gpus(cases: list[Case]) -> None:
     if named:
         with zerohop.Context(listen=None) as context:
             for place in sorted(filter(None, named)):
-                context._registry.device_index(place)
+                context._devices.index_of(place)
 
 
 def require_memory(cases: list[Case]) -> None:

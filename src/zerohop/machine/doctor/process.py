@@ -86,7 +86,7 @@ class Process:
 
 def read_process() -> Process:
     """Looks at this process, on this machine."""
-    from zerohop import _native
+    from zerohop._native import gpu_drivers, providers
     from zerohop.machine.doctor.ethernet import fastest
 
     proc = Path("/proc/self")
@@ -98,10 +98,10 @@ def read_process() -> Process:
         address_space=_limit(resource.RLIMIT_AS),
         environment={name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)},
         ibverbs=load_library(_LIBRARIES),
-        providers=tuple(_native.providers()),
+        providers=tuple(providers()),
         verbs=_verbs_devices(),
         fastest={name: speed for name, speed in speeds.items() if speed is not None},
-        gpu_drivers=_native.gpu_drivers(),
+        gpu_drivers=gpu_drivers(),
         compiler=find_compiler(),
         nvidia=read_nvidia(),
     )
@@ -172,9 +172,9 @@ def _limit(which: int) -> Limit:
 
 
 def _verbs_devices() -> tuple[Mapping[str, Any], ...] | None:
-    from zerohop import _native
+    from zerohop._native import NativeError, fabric_devices
 
     try:
-        return tuple(_native.fabric_devices())
-    except _native.NativeError:
+        return tuple(fabric_devices())
+    except NativeError:
         return None

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zerohop.config.nic_filter import NicFilter, matches, parse_nic_filter
+from zerohop.config.verbs_options import VerbsOptions, parse_verbs_options
 from zerohop.machine import files
 from zerohop.machine.accelerators import read_open_modules
 from zerohop.machine.doctor import surroundings
@@ -17,9 +19,7 @@ from zerohop.machine.facts import package_version
 from zerohop.machine.host import Kernel, read_kernel
 from zerohop.machine.layout import Layout, read_layout
 from zerohop.machine.memory import MemorySizes, read_memory
-from zerohop.machine.nic_filter import NicFilter, matches, parse_nic_filter
 from zerohop.machine.nics import RdmaPort, read_nics, read_rdma_devices
-from zerohop.verbs_options import VerbsOptions, parse_verbs_options
 
 if TYPE_CHECKING:
     import ipaddress

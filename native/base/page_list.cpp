@@ -1,0 +1,138 @@
+#include "base/page_list.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#if defined(__x86_64__)
+#define ZEROHOP_WIDE [[gnu::target("avx2")]]
+#else
+#define ZEROHOP_WIDE
+#endif
+
+namespace zerohop {
+
+namespace {
+
+// Each loop twice, for processors with and without wide registers: lists have thousands of numbers, and are gone
+// through while a device could have begun.
+struct Numbers {
+    static bool copy(const int64_t* from, uint64_t* to, size_t count, int64_t& most) {
+        int64_t all = 0;
+        int64_t largest = 0;
+        for (size_t i = 0; i < count; ++i) {
+            to[i] = static_cast<uint64_t>(from[i]);
+            all |= from[i];
+            largest = std::max(largest, from[i]);
+        }
+        most = largest;
+        return all >= 0;
+    }
+    ZEROHOP_WIDE static bool copy_wide(const int64_t* from, uint64_t* to, size_t count, int64_t& most) {
+        int64_t all = 0;
+        int64_t largest = 0;
+        for (size_t i = 0; i < count; ++i) {
+            to[i] = static_cast<uint64_t>(from[i]);
+            all |= from[i];
+            largest = from[i] > largest ? from[i] : largest;
+        }
+        most = largest;
+        return all >= 0;
+    }
+    static bool narrow(const uint64_t* from, uint32_t* to, size_t count) {
+        uint64_t all = 0;
+        for (size_t i = 0; i < count; ++i) {
+            all |= from[i];
+            to[i] = static_cast<uint32_t>(from[i]);
+        }
+        return all <= UINT32_MAX;
+    }
+    ZEROHOP_WIDE static bool narrow_wide(const uint64_t* from, uint32_t* to, size_t count) {
+        uint64_t all = 0;
+        for (size_t i = 0; i < count; ++i) {
+            all |= from[i];
+            to[i] = static_cast<uint32_t>(from[i]);
+        }
+        return all <= UINT32_MAX;
+    }
+    static uint64_t largest(const uint64_t* from, size_t count) {
+        uint64_t most = 0;
+        for (size_t i = 0; i < count; ++i) {
+            most = std::max(most, from[i]);
+        }
+        return most;
+    }
+    ZEROHOP_WIDE static uint64_t largest_wide(const uint64_t* from, size_t count) {
+        uint64_t most = 0;
+        for (size_t i = 0; i < count; ++i) {
+            most = from[i] > most ? from[i] : most;
+        }
+        return most;
+    }
+};
+
+bool wide() {
+#if defined(__x86_64__)
+    static const bool has = __builtin_cpu_supports("avx2") != 0;
+    return has;
+#else
+    return false;
+#endif
+}
+
+} // namespace
+
+bool copy_numbers(std::span<const int64_t> from, uint64_t* to, uint64_t& most) {
+    int64_t largest = 0;
+    const auto copy = wide() ? &Numbers::copy_wide : &Numbers::copy;
+    const bool good = copy(from.data(), to, from.size(), largest);
+    most = static_cast<uint64_t>(largest);
+    return good;
+}
+
+bool narrow_numbers(std::span<const uint64_t> from, uint32_t* to) {
+    const auto narrow = wide() ? &Numbers::narrow_wide : &Numbers::narrow;
+    return narrow(from.data(), to, from.size());
+}
+
+uint64_t largest_number(std::span<const uint64_t> numbers) {
+    const auto largest = wide() ? &Numbers::largest_wide : &Numbers::largest;
+    return largest(numbers.data(), numbers.size());
+}
+
+std::shared_ptr<const PageList> in_remote_order(std::shared_ptr<const PageList> pages) {
+    const PageNumbers& remote = pages->remote;
+    if (pages->ranges() || remote.size() < 2 || std::is_sorted(remote.begin(), remote.end())) {
+        return pages;
+    }
+    const auto [least, most] = std::minmax_element(remote.begin(), remote.end());
+    const uint64_t first = *least;
+    const uint64_t span = *most - first; // one less than the places: it may be as long as numbers go
+    if (span >= 2 * remote.size()) {
+        return pages;
+    }
+    // Which entry of the list each place gets; the largest number where it gets none.
+    const size_t none = remote.size();
+    std::vector<size_t> entries(span + 1, none);
+    for (size_t i = 0; i < remote.size(); ++i) {
+        size_t& entry = entries[remote[i] - first];
+        if (entry != none) {
+            return pages;
+        }
+        entry = i;
+    }
+    auto ordered = std::make_shared<PageList>();
+    ordered->page_bytes = pages->page_bytes;
+    ordered->remote_end = pages->remote_end;
+    ordered->local.reserve(remote.size());
+    ordered->remote.reserve(remote.size());
+    for (size_t place = 0; place < entries.size(); ++place) {
+        if (entries[place] != none) {
+            ordered->local.push_back(pages->local[entries[place]]);
+            ordered->remote.push_back(first + place);
+        }
+    }
+    return ordered;
+}
+
+} // namespace zerohop

@@ -1,0 +1,121 @@
+#include "operation/presence.hpp"
+
+#include "base/status.hpp"
+#include "memory/region.hpp"
+
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <string>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace zerohop {
+
+namespace {
+
+constexpr uint32_t kMagic = 0x7a68'7001; // "zhp", version 1
+
+// The kernel walks this list when the thread exits. One entry; `futex_offset` leads from it to the word.
+struct RobustList {
+    robust_list_head head{};
+    robust_list entry{};
+};
+thread_local RobustList robust;
+
+} // namespace
+
+Presence::Presence() : fd_(make_memfd("zerohop-presence", page_bytes(), F_SEAL_SHRINK | F_SEAL_GROW)) {
+    doorbell_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!doorbell_) {
+        throw NativeError(Status::no_memory, Reason::out_of_descriptors,
+                          std::string("cannot make a doorbell: ") + std::strerror(errno));
+    }
+    void* base = mmap(nullptr, page_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+    if (base == MAP_FAILED) {
+        throw NativeError(Status::no_memory, Reason::out_of_shared_memory,
+                          std::string("cannot map the presence page: ") + std::strerror(errno));
+    }
+    page_ = static_cast<PresencePage*>(base);
+    page_->magic.store(kMagic);
+    // Ours is the last writable mapping; a kernel before 5.1 lacks this seal, and a peer there is trusted as its user.
+    fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL);
+}
+
+Presence::~Presence() {
+    munmap(page_, page_bytes());
+}
+
+void Presence::hold() {
+    robust.head.list.next = &robust.entry;
+    robust.entry.next = &robust.head.list;
+    robust.head.futex_offset = reinterpret_cast<char*>(&page_->owner) - reinterpret_cast<char*>(&robust.entry);
+    robust.head.list_op_pending = nullptr;
+    page_->owner.store(static_cast<uint32_t>(gettid()), std::memory_order_seq_cst);
+    syscall(SYS_set_robust_list, &robust.head, sizeof robust.head);
+}
+
+void Presence::release() {
+    page_->owner.store(0, std::memory_order_seq_cst);
+    robust.head.list.next = &robust.head.list;
+}
+
+void Presence::ring() const {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = write(doorbell_.get(), &one, sizeof one);
+}
+
+void Presence::drain() const {
+    uint64_t count = 0;
+    [[maybe_unused]] const ssize_t got = read(doorbell_.get(), &count, sizeof count);
+}
+
+PeerPresence::PeerPresence(int page_fd, int doorbell_fd, Presence* own)
+    : doorbell_(Descriptor::duplicate(doorbell_fd)), own_(own) {
+    struct stat info{};
+    const int seals = fcntl(page_fd, F_GET_SEALS);
+    // Without the seal the peer could shrink the file and our next look would be a bus error.
+    if (fstat(page_fd, &info) != 0 || static_cast<size_t>(info.st_size) < page_bytes() || seals < 0 ||
+        (seals & F_SEAL_SHRINK) == 0) {
+        throw NativeError(Status::protocol, Reason::malformed, "the peer's presence page is too small or not sealed");
+    }
+    void* base = mmap(nullptr, page_bytes(), PROT_READ, MAP_SHARED, page_fd, 0);
+    if (base == MAP_FAILED) {
+        throw NativeError(Status::no_memory, Reason::out_of_shared_memory,
+                          std::string("cannot map the peer's presence page: ") + std::strerror(errno));
+    }
+    page_ = static_cast<const PresencePage*>(base);
+    if (page_->magic.load() != kMagic) {
+        munmap(base, page_bytes());
+        throw NativeError(Status::protocol, Reason::malformed, "the peer's presence page has another version");
+    }
+    // A doorbell that blocks would let a peer stop our poller.
+    fcntl(doorbell_.get(), F_SETFL, fcntl(doorbell_.get(), F_GETFL) | O_NONBLOCK);
+}
+
+PeerPresence::~PeerPresence() {
+    munmap(const_cast<PresencePage*>(page_), page_bytes());
+}
+
+PeerPresence::Life PeerPresence::life() const {
+    const uint32_t word = page_->owner.load(std::memory_order_seq_cst);
+    if ((word & FUTEX_OWNER_DIED) != 0) {
+        return Life::dead;
+    }
+    return word == 0 ? Life::closed : Life::alive;
+}
+
+void PeerPresence::ring() const {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = write(doorbell_.get(), &one, sizeof one);
+    if (own_ != nullptr) {
+        own_->woke_peer_.store(true, std::memory_order_relaxed);
+    }
+}
+
+} // namespace zerohop

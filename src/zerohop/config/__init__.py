@@ -1,0 +1,1 @@
+"""Settings, options of verbs, the filter of NICs and the names of providers."""

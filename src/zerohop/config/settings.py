@@ -1,0 +1,241 @@
+"""Defaults of a Context: each argument's value comes from the call, else from ``ZEROHOP_<NAME>``, else from here."""
+
+from __future__ import annotations
+
+import enum
+import os
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from zerohop.config.providers import PROVIDERS
+from zerohop.config.verbs_options import VerbsOptions, parse_verbs_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from zerohop.config.nic_filter import NicFilter
+
+# In the order in which a Connection prefers them for its messages.
+_MAX_SECONDS: Final = 10.0**9
+
+
+class Unset(enum.Enum):
+    """The type of ``UNSET``: an argument that was not given, where None means something."""
+
+    UNSET = "from the environment"
+
+
+UNSET: Final = Unset.UNSET
+
+
+class Settings(NamedTuple):
+    """The arguments of a Context after defaults and environment; seconds and microseconds as in the arguments."""
+
+    listen: str | None
+    secret: bytes | None
+    insecure: bool
+    providers: tuple[str, ...] | None
+    require: Literal["direct"] | None
+    nics: NicFilter | None
+    verbs: VerbsOptions
+    sim_devices: int
+    sim_peermem: bool
+    timeout: float
+    spin_us: float
+    heartbeat: float
+    name: str
+
+
+class Setting(NamedTuple):
+    """One row of the table: how a value is read from the environment, and what it means."""
+
+    name: str
+    default: Any
+    parse: Callable[[str], Any]
+    help: str
+
+    @property
+    def variable(self) -> str:
+        """Name of the environment variable."""
+        return f"ZEROHOP_{self.name.upper()}"
+
+
+def _text_or_none(text: str) -> str | None:
+    text = text.strip()
+    return None if text.lower() in ("", "none") else text
+
+
+def _secret(text: str) -> str | None:
+    # As it is: "none", or a space, may be the secret, as they may where it is an argument.
+    return text or None
+
+
+def _flag(text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered in ("1", "true", "yes", "on"):
+        return True
+    if lowered in ("", "0", "false", "no", "off"):
+        return False
+    raise ValueError("expected 1 or 0")
+
+
+def _names(text: str) -> tuple[str, ...] | None:
+    return tuple(part.strip() for part in text.split(",") if part.strip()) or None
+
+
+SETTINGS: Final[tuple[Setting, ...]] = (
+    Setting("listen", "127.0.0.1:0", _text_or_none, "host:port to listen on; port 0 takes a free one; none: no TCP"),
+    Setting("secret", None, _secret, "what peers must know to connect, taken as it is; needed to listen off loopback"),
+    Setting("insecure", False, _flag, "1: listen off loopback without a secret"),
+    Setting("providers", None, _names, "names with commas; only these are used; none: all that work here"),
+    Setting("require", None, _text_or_none, "direct: a path through host buffers is an error"),
+    Setting("nics", None, _text_or_none, "RDMA ports to use, such as mlx5_0,mlx5_1:1, or ^mlx5_2 for all but that one"),
+    Setting("verbs", VerbsOptions(), parse_verbs_options, "options of RDMA lanes, as in traffic_class=106,gid_index=3"),
+    Setting("sim_devices", 0, int, "number of simulated accelerators"),
+    Setting("sim_peermem", True, _flag, "0: NICs cannot register the memory of simulated accelerators"),
+    Setting("timeout", 30.0, float, "seconds until an operation ends with DeadlineExceeded; 0: never"),
+    Setting("spin_us", 50.0, float, "microseconds of polling before a wait sleeps"),
+    Setting("heartbeat", 10.0, float, "seconds of silence until a peer on another host is lost; 0: never"),
+    Setting("name", None, _text_or_none, "what peers and logs call this Context; none: the process id"),
+)
+
+
+def resolve(given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
+    """Settings from the given arguments (UNSET where not given) and the environment.
+
+    Raises:
+        ValueError: a value that makes no sense, with the variable's name if it came from there.
+        TypeError: a value of the wrong type.
+    """
+    environment = os.environ if environment is None else environment
+    values: dict[str, Any] = {}
+    for setting in SETTINGS:
+        value = given.get(setting.name, UNSET)
+        if value is not UNSET:
+            values[setting.name] = _checked(setting.name, value, setting.name)
+        elif (text := environment.get(setting.variable)) is not None:
+            try:
+                value = setting.parse(text)
+            except ValueError as error:
+                raise ValueError(f"{setting.variable}={text!r} is not understood: {error}") from None
+            values[setting.name] = _checked(setting.name, value, setting.variable)
+        else:
+            values[setting.name] = setting.default
+    if values["name"] is None:
+        values["name"] = str(os.getpid())
+    return Settings(**values)
+
+
+def _checked(name: str, value: Any, source: str) -> Any:
+    """The value in its final type."""
+    return _CHECKS[name](value, source)
+
+
+def _check_text(value: Any, source: str) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{source} must be a string or None, not {type(value).__name__}")
+    if value is not None:
+        _check_encodable(value, source)
+    return value
+
+
+def _check_encodable(value: str, source: str) -> None:
+    """It will be sent as UTF-8; what os.environ makes of other bytes cannot be."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{source} must be text that UTF-8 can encode, which {value!a} is not") from None
+
+
+def _check_secret(value: Any, source: str) -> bytes | None:
+    if isinstance(value, str):
+        _check_encodable(value, source)
+        value = value.encode()
+    if value is not None and not isinstance(value, bytes):
+        raise TypeError(f"{source} must be str, bytes or None, not {type(value).__name__}")
+    if value is not None and not value:
+        raise ValueError(f"{source} must not be empty")
+    return value
+
+
+def _check_providers(value: Any, source: str) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        raise TypeError(f'{source} must be a sequence of names, such as ["{value}"]')
+    names = tuple(value)
+    for entry in names:
+        if entry not in PROVIDERS:
+            raise ValueError(f"{source}: no provider is called {entry!r}; there are {', '.join(PROVIDERS)}")
+    if not names:
+        raise ValueError(f"{source} names no provider; None means all that work here")
+    return names
+
+
+def _check_require(value: Any, source: str) -> str | None:
+    if value not in (None, "direct"):
+        raise ValueError(f'{source} must be "direct" or None, not {value!r}')
+    return "direct" if value else None
+
+
+def _check_nics(value: Any, source: str) -> NicFilter | None:
+    if value is None:
+        return None
+    # Not above: that package needs this module.
+    from zerohop.config.nic_filter import NicFilter, parse_nic_filter
+
+    if isinstance(value, NicFilter):
+        return value
+    if not isinstance(value, str):
+        if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) for each in value):
+            raise TypeError(f"{source} must be a string or a list of names, not {type(value).__name__}")
+        value = ",".join(value)
+    try:
+        return parse_nic_filter(value)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from None
+
+
+def _check_verbs(value: Any, source: str) -> VerbsOptions:
+    if not isinstance(value, VerbsOptions):
+        raise TypeError(f"{source} must be a VerbsOptions, not {type(value).__name__}")
+    return value
+
+
+def _check_flag(value: Any, source: str) -> bool:
+    # Not bool(value), by which the text "false" would be yes.
+    if not isinstance(value, bool):
+        raise TypeError(f"{source} must be True or False, not {value!r}")
+    return value
+
+
+def _check_count(value: Any, source: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{source} must be an int, not {type(value).__name__}")
+    if not 0 <= value <= 64:
+        raise ValueError(f"{source} must be from 0 to 64, not {value}")
+    return value
+
+
+def _check_seconds(value: Any, source: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{source} must be a number, not {type(value).__name__}")
+    if not 0 <= value <= _MAX_SECONDS:
+        raise ValueError(f"{source} must be from 0 to {_MAX_SECONDS:g}, not {value}")
+    return float(value)
+
+
+_CHECKS: Final[dict[str, Callable[[Any, str], Any]]] = {
+    "listen": _check_text,
+    "secret": _check_secret,
+    "insecure": _check_flag,
+    "providers": _check_providers,
+    "require": _check_require,
+    "nics": _check_nics,
+    "verbs": _check_verbs,
+    "sim_devices": _check_count,
+    "sim_peermem": _check_flag,
+    "timeout": _check_seconds,
+    "spin_us": _check_seconds,
+    "heartbeat": _check_seconds,
+    "name": _check_text,
+}

@@ -1,0 +1,44 @@
+"""What stands where native objects stood, once a Context is closed or was left behind by fork().
+
+It lets go of everything native at once, however long the user keeps the Context, a Memory or an Operation; and whoever
+comes late gets the native error for a closed engine, as if it had lost a race.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+
+from zerohop._native import NativeError, Reason, Status
+
+if TYPE_CHECKING:
+    from zerohop._native import Engine, Region
+
+
+def refuse(*_: object) -> NoReturn:
+    """Any call."""
+    raise NativeError(Status.CLOSED.value, Reason.CONTEXT_CLOSED.value, "")
+
+
+class _Engine:
+    def __getattr__(self, name: str) -> Any:
+        return refuse
+
+
+class _Region:
+    """Nothing uses it, and it can be closed again."""
+
+    fd = -1
+    pins = 0
+    known_to_devices = False
+    shareable = False
+    read = write = staticmethod(refuse)
+
+    def close(self, _wait: bool = False) -> bool:
+        return True
+
+    def deregister(self, _wait: bool = False) -> bool:
+        return True
+
+
+ENGINE: Final = cast("Engine", _Engine())
+REGION: Final = cast("Region", _Region())

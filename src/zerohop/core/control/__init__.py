@@ -1,0 +1,1 @@
+"""Reaches a peer and exchanges typed messages with it."""

@@ -1,0 +1,66 @@
+"""Proof of a shared secret without sending it: an HMAC-SHA256 challenge in both directions.
+
+Each proof covers both nonces, both Context ids, the purpose of the socket and the side that proves, so that it can be
+neither replayed, nor reflected, nor moved to another connection. Without a secret on either side the key is empty and
+the exchange proves nothing; that is allowed on loopback and Unix sockets only (see listener.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from typing import Final, Literal, NamedTuple
+
+NONCE_BYTES: Final = 32
+CAPABILITY_BYTES: Final = 16
+_LABEL: Final = b"zerohop proof 1"
+
+
+class Transcript(NamedTuple):
+    """What both sides of a handshake have seen: the two nonces and ids, and what the socket is for."""
+
+    client: str
+    server: str
+    client_nonce: bytes
+    server_nonce: bytes
+    purpose: str
+    token: bytes
+
+    def proof(self, secret: bytes | None, side: Literal["client", "server"]) -> bytes:
+        """The proof that ``side`` knows the secret."""
+        # Hashed first: HMAC itself pads a short key with zeros, and would take "x" and "x\0" for the same.
+        key = b"" if secret is None else hashlib.sha256(secret).digest()
+        code = hmac.new(key, _LABEL, hashlib.sha256)
+        for part in (
+            side.encode(),
+            self.client.encode(),
+            self.server.encode(),
+            self.client_nonce,
+            self.server_nonce,
+            self.purpose.encode(),
+            self.token,
+        ):
+            # With its length, so that no two transcripts give the same bytes.
+            code.update(len(part).to_bytes(4, "big"))
+            code.update(part)
+        return code.digest()
+
+    def verify(self, secret: bytes | None, side: Literal["client", "server"], proof: bytes) -> bool:
+        """Whether ``proof`` is the one of ``side``; takes the same time wherever they differ."""
+        return hmac.compare_digest(self.proof(secret, side), proof)
+
+
+def new_nonce() -> bytes:
+    """Fresh random bytes for a handshake."""
+    return os.urandom(NONCE_BYTES)
+
+
+def new_capability() -> bytes:
+    """The 128 bits without which a share cannot be reached."""
+    return os.urandom(CAPABILITY_BYTES)
+
+
+def same(left: bytes, right: bytes) -> bool:
+    """Equality in time that does not depend on the content."""
+    return hmac.compare_digest(left, right)

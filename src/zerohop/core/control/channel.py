@@ -1,0 +1,288 @@
+"""A stream socket that carries the control plane's messages, and on Unix sockets descriptors beside them.
+
+It reads not one byte more than the message that it was asked for, because a lane's socket goes to the data plane right
+after its handshake. What cannot be sent at once waits in a bounded queue; a peer that lets that overflow is lost.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import collections
+import os
+import select
+import socket
+from typing import TYPE_CHECKING, Final
+
+from zerohop.core.base.peer_process import ghost_of
+from zerohop.core.control import wire
+from zerohop.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zerohop.core.base.peer_process import Ghost
+    from zerohop.core.control.wire import Hello, Message
+
+_FD_SPACE: Final = socket.CMSG_LEN(wire.MAX_FDS * array.array("i").itemsize)
+# Batches of descriptors that may wait for the message that they belong to; one would do if peers never pipelined.
+_MAX_BATCHES: Final = 16
+_MAX_QUEUED: Final = 2 << 20
+_PIECE: Final = 64 << 10
+# Of a silent host, before it counts as gone; and what kernels take.
+_QUESTIONS: Final = 3
+_LONGEST_PAUSE_S: Final = 32767
+# Of the event loop, for what has arrived to be read. It takes three, unless the peer sends on and on.
+_MOST_TURNS: Final = 100
+
+
+class ChannelEnded(Exception):
+    """The other side has closed the stream, it broke, or this side has closed it; the text says which."""
+
+
+class Channel:
+    """For the control thread only."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._loop = asyncio.get_running_loop()
+        self.unix = sock.family == socket.AF_UNIX
+        if not self.unix:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # Raised once the peer is known.
+        self.limit = wire.MAX_FRAME_UNAUTHENTICATED
+        self._batches: collections.deque[list[int] | None] = collections.deque()
+        self._outgoing: collections.deque[tuple[memoryview, list[int]]] = collections.deque()
+        self._queued = 0
+        self._ended = ""
+        self._readable: asyncio.Future[None] | None = None
+        self._flushed: asyncio.Future[None] | None = None
+
+    def end_when_silent(self, seconds: float) -> None:
+        """Have the kernel end it when the other host has not answered for about that long; 0: never.
+
+        Not the other process: its kernel answers for it. Without this, nobody would ever learn that a host has lost its
+        power when there is nothing to be sent to it. Kernels count whole seconds, so that it takes three at least.
+        """
+        if self.unix or not seconds:
+            return
+        # The first question after a third of the time, then two more.
+        pause = min(max(1, int(seconds / _QUESTIONS)), _LONGEST_PAUSE_S)
+        options = {
+            socket.TCP_KEEPIDLE: pause,
+            socket.TCP_KEEPINTVL: pause,
+            socket.TCP_KEEPCNT: _QUESTIONS - 1,
+            # The same for what was sent and is not acknowledged.
+            socket.TCP_USER_TIMEOUT: min(int(seconds * 1000), _LONGEST_PAUSE_S * 1000),
+        }
+        for option, value in options.items():
+            self._sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def unread(self) -> bool:
+        """Whether something has come in that nobody has taken yet, its end included."""
+        if self._ended:
+            return False
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def ghost(self) -> Ghost | None:
+        """The process at the other end; None when it has ended."""
+        return ghost_of(self._sock)
+
+    async def receive(self) -> tuple[Message, list[int]]:
+        """The next message and its descriptors, which the caller closes.
+
+        They are missing, though announced, when this process had no numbers left for them.
+
+        Raises:
+            ChannelEnded: there is none.
+            ProtocolError: what came is none.
+        """
+        message = wire.decode(await self._body())
+        expected: int = getattr(message, "nfds", 0)
+        if not expected:
+            return message, []
+        batch = self._batches.popleft() if self._batches else []
+        if batch is None:
+            return message, []
+        if len(batch) != expected:
+            _close_all(batch)
+            raise ProtocolError(f"malformed: {len(batch)} descriptors where {expected} were announced")
+        return message, batch
+
+    async def receive_hello(self) -> Hello:
+        """The first message of a side that connects; errors as for receive."""
+        return wire.decode_hello(await self._body())
+
+    def post(self, message: Message, fds: Sequence[int] = ()) -> None:
+        """Send it as soon as the peer takes it; the descriptors, borrowed, go with it. Never waits.
+
+        Nothing happens when the channel has ended; whoever receives on it learns that.
+
+        Raises:
+            OSError: out of descriptors; nothing is sent.
+        """
+        if self._ended:
+            return
+        frame = memoryview(wire.encode(message))
+        # Copies, because the message may have to wait longer than the caller keeps them.
+        self._outgoing.append((frame, copies_of(fds)))
+        self._queued += len(frame)
+        if self._queued > _MAX_QUEUED:
+            self._end("the peer takes no more messages")
+        elif len(self._outgoing) == 1:
+            self._pump()
+
+    async def flush(self) -> None:
+        """Until everything posted is with the kernel, or the channel has ended."""
+        while self._outgoing and not self._ended:
+            self._flushed = self._loop.create_future()
+            await self._flushed
+
+    async def until_read(self) -> None:
+        """Until whoever receives has had all that the peer had sent by now, or the channel has ended."""
+        for _ in range(_MOST_TURNS):
+            if not self.unread():
+                return
+            await asyncio.sleep(0)
+
+    def detach(self) -> socket.socket:
+        """The socket, for the data plane; the channel is of no more use. To be called after flush()."""
+        self._forget_socket()
+        self._ended = "given to the data plane"
+        return self._sock
+
+    def close(self) -> None:
+        """End it at once; what was not flushed is lost."""
+        self._end("closed on this side")
+        self._sock.close()
+
+    async def _body(self) -> bytes:
+        header = await self._read(wire.HEADER.size)
+        return await self._read(wire.body_length(header, self.limit))
+
+    async def _read(self, nbytes: int) -> bytes:
+        data = bytearray()
+        while len(data) < nbytes:
+            if self._ended:
+                raise ChannelEnded(self._ended)
+            try:
+                piece = self._receive_some(min(nbytes - len(data), _PIECE))
+            except (BlockingIOError, InterruptedError):
+                await self._until_readable()
+                continue
+            except OSError as error:
+                self._end(f"the connection broke: {error.strerror}")
+                continue
+            if not piece:
+                self._end("the peer closed the connection" if not data else "the connection ended within a message")
+            data += piece
+        return bytes(data)
+
+    def _receive_some(self, nbytes: int) -> bytes:
+        if not self.unix:
+            return self._sock.recv(nbytes)
+        data, ancillary, flags, _ = self._sock.recvmsg(nbytes, _FD_SPACE, socket.MSG_CMSG_CLOEXEC)
+        batch: list[int] = []
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds = array.array("i")
+                fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+                batch += fds
+        if flags & socket.MSG_CTRUNC:
+            # The kernel drops what it has no number for; the message that they belong to must fail by itself.
+            _close_all(batch)
+            self._batches.append(None)
+        elif batch:
+            self._batches.append(batch)
+        if len(self._batches) > _MAX_BATCHES:
+            raise ProtocolError("malformed: descriptors that no message announces")
+        return data
+
+    async def _until_readable(self) -> None:
+        ready = self._readable = self._loop.create_future()
+        self._loop.add_reader(self._sock.fileno(), _wake, ready)
+        try:
+            await ready
+        finally:
+            self._readable = None
+            if not self._ended:
+                self._loop.remove_reader(self._sock.fileno())
+
+    def _pump(self) -> None:
+        """Send what the kernel takes."""
+        while self._outgoing:
+            frame, fds = self._outgoing[0]
+            try:
+                if fds:
+                    rights = array.array("i", fds)
+                    sent = self._sock.sendmsg([frame], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+                else:
+                    sent = self._sock.send(frame)
+            except (BlockingIOError, InterruptedError):
+                self._loop.add_writer(self._sock.fileno(), self._pump)
+                return
+            except (BrokenPipeError, ConnectionResetError):
+                # What the other side had said before it left is still to be read; whoever reads learns of the end.
+                self._forget_outgoing()
+                break
+            except OSError as error:
+                self._end(f"the connection broke: {error.strerror}")
+                return
+            self._queued -= sent
+            _close_all(fds)
+            self._outgoing.popleft()
+            if sent < len(frame):
+                # The descriptors went with the first byte.
+                self._outgoing.appendleft((frame[sent:], []))
+        self._loop.remove_writer(self._sock.fileno())
+        _wake(self._flushed)
+
+    def _end(self, why: str) -> None:
+        if self._ended:
+            return
+        self._ended = why
+        self._forget_socket()
+        self._forget_outgoing()
+        for batch in self._batches:
+            _close_all(batch or [])
+        self._batches.clear()
+        _wake(self._readable)
+        _wake(self._flushed)
+
+    def _forget_outgoing(self) -> None:
+        for _, fds in self._outgoing:
+            _close_all(fds)
+        self._outgoing.clear()
+        self._queued = 0
+
+    def _forget_socket(self) -> None:
+        if self._sock.fileno() >= 0 and not self._loop.is_closed():
+            self._loop.remove_reader(self._sock.fileno())
+            self._loop.remove_writer(self._sock.fileno())
+
+
+def copies_of(fds: Sequence[int]) -> list[int]:
+    """A copy of each descriptor; OSError, and none is left open, when there are not enough numbers."""
+    copies: list[int] = []
+    try:
+        for fd in fds:
+            copies.append(os.dup(fd))  # noqa: PERF401 - a comprehension would forget them when one fails
+    except OSError:
+        _close_all(copies)
+        raise
+    return copies
+
+
+def _wake(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)
+
+
+def _close_all(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+    fds.clear()

@@ -1,0 +1,114 @@
+"""Sockets to where a peer listens: its Unix socket where that is on this host and works, else TCP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from typing import TYPE_CHECKING, Final
+
+from zerohop.core.base.deadlines import within
+from zerohop.core.control import address
+from zerohop.core.control.channel import Channel
+from zerohop.core.runtime.control_thread import resolve
+from zerohop.errors import OUT_OF_DESCRIPTORS, PEER_LOST, AccessDenied, PeerLost, from_native, out_of_descriptors
+
+if TYPE_CHECKING:
+    from zerohop.core.context import Context
+    from zerohop.core.control.address import Address
+
+_CONNECT_S: Final = 5.0
+_BACKLOG_PAUSE_S: Final = 0.005
+
+
+async def open_channel(context: Context, where: Address) -> Channel:
+    """A channel to whoever is there, by the Unix socket where that works.
+
+    Raises:
+        PeerLost: nobody answers, or this process is out of descriptors.
+    """
+    why_not = ""
+    if where.socket_path and where.host_id in ("", address.host_id()):
+        try:
+            return await _open_unix(context, where.socket_path)
+        except (OSError, AccessDenied) as error:
+            _check_descriptors(error, where)
+            why_not = f"nobody answers at {where.socket_path} ({error})"
+    if where.listens:
+        return await open_tcp(context, where)
+    raise PeerLost(
+        why_not or "the peer is on another host and does not listen on TCP",
+        fix="is the peer still running?",
+        peer=where.context,
+        operation="connect",
+    )
+
+
+async def _open_unix(context: Context, path: str) -> Channel:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    context._control.sockets.add(sock)
+    try:
+        sock.setblocking(False)
+        deadline = time.monotonic() + _CONNECT_S
+        while True:
+            try:
+                sock.connect(path)
+                break
+            except BlockingIOError:
+                # Its backlog is full; nothing wakes us when it no longer is.
+                if time.monotonic() > deadline:
+                    raise TimeoutError("its backlog stays full") from None
+                await asyncio.sleep(_BACKLOG_PAUSE_S)
+        _check_user(sock)
+        return Channel(sock)
+    except BaseException:
+        sock.close()
+        raise
+
+
+async def open_tcp(context: Context, where: Address) -> Channel:
+    """The same by TCP, whatever its Unix socket is."""
+    failure: OSError | None = None
+    try:
+        found = await resolve(where.host, where.port)
+    except OSError as error:
+        found, failure = [], error
+    for family, kind, protocol, _, target in found:
+        sock = None
+        try:
+            sock = socket.socket(family, kind, protocol)
+            context._control.sockets.add(sock)
+            sock.setblocking(False)
+            await within(asyncio.get_running_loop().sock_connect(sock, target), _CONNECT_S)
+            return Channel(sock)
+        except TimeoutError:
+            failure = TimeoutError("no answer")
+        except OSError as error:
+            _check_descriptors(error, where)
+            failure = error
+        except BaseException:
+            if sock is not None:
+                sock.close()
+            raise
+        if sock is not None:
+            sock.close()
+    why = (failure.strerror or str(failure)) if failure is not None else "no address"
+    raise PeerLost(
+        f"nobody answers at {where.host}:{where.port}: {why}",
+        fix="is the peer still running, and does it listen there?",
+        peer=where.context,
+        operation="connect",
+    )
+
+
+def _check_descriptors(error: Exception, where: Address) -> None:
+    """What is missing here is not the peer's doing, and no other way to it would help."""
+    if isinstance(error, OSError) and out_of_descriptors(error):
+        raise from_native(PEER_LOST, OUT_OF_DESCRIPTORS, operation="connect", peer=where.context) from None
+
+
+def _check_user(sock: socket.socket) -> None:
+    """A path may have been taken over by somebody else's socket."""
+    if address.peer_uid(sock) != os.getuid():
+        raise AccessDenied("the Unix socket belongs to another user")

@@ -1,0 +1,224 @@
+"""Where peers come in: a TCP listener, a Unix socket, and the door between them and the rest of the Context."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import socket
+from typing import TYPE_CHECKING, Final
+
+from zerohop.core.base.deadlines import within
+from zerohop.core.control import address, auth, handshake
+from zerohop.core.control.channel import Channel, ChannelEnded
+from zerohop.core.control.handshake import CLOSED, LANE, LOCATE, TOKEN, Refused
+from zerohop.errors import NO_MEMORY, OUT_OF_DESCRIPTORS, ProtocolError, Unsupported, from_native, out_of_descriptors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from zerohop.config.settings import Settings
+    from zerohop.core.control.handshake import Identity
+    from zerohop.core.control.wire import Hello
+    from zerohop.core.runtime.control_thread import ControlThread
+
+# Peers that have not proved yet who they are; more of them wait in the kernel's backlog.
+_MAX_UNAUTHENTICATED: Final = 64
+_BACKLOG: Final = 1024
+_LONG_OF_DESCRIPTORS_S: Final = 0.1
+
+
+class Listeners:
+    """The listening sockets of a Context. Bound by the constructor, accepting after start().
+
+    Raises:
+        ValueError: an address off loopback without a secret, unless ``insecure``.
+        Unsupported: the address cannot be had.
+        RegistrationFailed: out of descriptors.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.host, self.port = "", 0
+        self.socket_path = ""
+        self._closed = False
+        self._accepting = False
+        self._sockets: list[socket.socket] = []
+        self._directory: Path | None = None
+        # Its descriptor is for turning peers away when there is no other.
+        self._reserve: socket.socket | None = None
+        # Lanes that peers were invited to open, by token.
+        self._invited: dict[bytes, asyncio.Future[socket.socket]] = {}
+        try:
+            if settings.listen is not None:
+                self._bind_tcp(settings.listen, settings.secret is not None or settings.insecure)
+            self._bind_unix()
+            self._reserve = _new_reserve()
+        except OSError as error:
+            self.close()
+            if out_of_descriptors(error):
+                raise from_native(NO_MEMORY, OUT_OF_DESCRIPTORS, operation="listen") from None
+            raise Unsupported(
+                f"cannot listen on {settings.listen}: {error.strerror or error}",
+                fix="choose another address; port 0 takes a free port",
+                operation="listen",
+            ) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def start(
+        self,
+        control: ControlThread,
+        me: Identity,
+        admit: Callable[[Hello], None],
+        enter: Callable[[Channel, Hello], None],
+    ) -> None:
+        """Accept from now on. On the control thread ``admit`` may raise Refused; ``enter`` takes over who came in."""
+        self._control = control
+        self._me = me
+        self._admit = admit
+        self._enter = enter
+        self._accepting = True
+        slots = asyncio.Semaphore(_MAX_UNAUTHENTICATED)
+        if self._reserve is not None:
+            control.sockets.add(self._reserve)
+        for sock in self._sockets:
+            control.sockets.add(sock)
+            control.start(self._accept, sock, slots)
+
+    def invite(self) -> tuple[bytes, asyncio.Future[socket.socket]]:
+        """A token that works once, and the socket of the peer that brings it."""
+        token = auth.new_capability()
+        future = self._control.loop.create_future()
+        self._invited[token] = future
+        future.add_done_callback(lambda _: self._invited.pop(token, None))
+        return token, future
+
+    def close(self) -> None:
+        """Stop listening and remove the Unix socket; on the control thread once started. Idempotent."""
+        self._closed = True
+        while self._sockets:
+            sock = self._sockets.pop()
+            if self._accepting:
+                # Or the loop takes the next socket that gets this descriptor for one that it knows.
+                self._control.loop.remove_reader(sock)
+            sock.close()
+        if self._reserve is not None:
+            self._reserve.close()
+        if self._directory is not None:
+            address.remove_directory(self._directory)
+
+    def _bind_tcp(self, listen: str, allowed: bool) -> None:
+        host, port = address.split_listen(listen)
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        if not allowed and not ipaddress.ip_address(where[0]).is_loopback:
+            raise ValueError(
+                f"listen={listen!r} can be reached from other hosts, and there is no secret to keep them out. "
+                f"Fix: pass secret=, or insecure=True on a network that you trust"
+            )
+        sock = socket.socket(family, kind, protocol)
+        self._sockets.append(sock)
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(where)
+        sock.listen(_BACKLOG)
+        bound = sock.getsockname()
+        self.host, self.port = address.advertised_host(bound[0]), bound[1]
+
+    def _bind_unix(self) -> None:
+        self._directory = address.make_directory()
+        path = self._directory / address.SOCKET_NAME
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._sockets.append(sock)
+        sock.setblocking(False)
+        sock.bind(str(path))
+        sock.listen(_BACKLOG)
+        self.socket_path = str(path)
+
+    async def _accept(self, listening: socket.socket, slots: asyncio.Semaphore) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await slots.acquire()
+            try:
+                sock, where = await loop.sock_accept(listening)
+            except OSError as error:
+                slots.release()
+                if self._closed:
+                    return
+                self._control.say_once("", "accept", "cannot accept peers: %s. Fix: raise the limit: ulimit -n", error)
+                if out_of_descriptors(error):
+                    self._turn_away(listening)
+                await asyncio.sleep(_LONG_OF_DESCRIPTORS_S)
+                continue
+            self._control.sockets.add(sock)
+            self._control.start(self._receive, sock, str(where[0]) if where else "this host", slots)
+
+    def _turn_away(self, listening: socket.socket) -> None:
+        """Whoever cannot be let in is to know that at once, and not by a timeout."""
+        if self._reserve is not None:
+            self._reserve.close()
+        try:
+            while True:
+                listening.accept()[0].close()
+        except OSError:
+            # Nobody else is there, or another thread took the descriptor.
+            pass
+        self._reserve = _new_reserve()
+
+    async def _receive(self, sock: socket.socket, who: str, slots: asyncio.Semaphore) -> None:
+        """The handshake with one that came in."""
+        channel = None
+        try:
+            channel = Channel(sock)
+            if channel.unix and address.peer_uid(sock) != os.getuid():
+                self._control.say_once(who, "uid", "refused a process of user %s", address.peer_uid(sock))
+                return
+            lanes: list[asyncio.Future[socket.socket]] = []
+            hello = await within(
+                handshake.answer(channel, self._me, lambda hello: self._check(hello, lanes)), handshake.TIMEOUT_S
+            )
+            if hello.purpose == LOCATE:
+                await within(channel.flush(), handshake.TIMEOUT_S)
+            elif lanes:
+                await within(channel.flush(), handshake.TIMEOUT_S)
+                if not lanes[0].done():
+                    lanes[0].set_result(channel.detach())
+                    channel = None
+            else:
+                self._enter(channel, hello)
+                channel = None
+        except Refused as refusal:
+            if refusal.code in (handshake.SECRET, handshake.VERSION, TOKEN):
+                self._control.say_once(who, refusal.code, "refused a peer at %s: %s", who, refusal.text)
+        except TimeoutError:
+            self._control.say_once(who, "timeout", "a peer at %s did not finish its handshake; disconnected", who)
+        except ProtocolError as error:
+            self._control.say_once(who, "protocol", "disconnected somebody at %s: %s", who, error.reason)
+        except (ChannelEnded, OSError):
+            # Somebody looked whether we are there, or left again.
+            pass
+        finally:
+            slots.release()
+            if channel is not None:
+                channel.close()
+
+    def _check(self, hello: Hello, lanes: list[asyncio.Future[socket.socket]]) -> None:
+        if self._closed:
+            raise Refused(CLOSED, "this Context is closing")
+        if hello.purpose == LANE:
+            future = self._invited.pop(hello.token, None)
+            if future is None or future.done():
+                raise Refused(TOKEN, "nobody invited this lane")
+            lanes.append(future)
+        else:
+            self._admit(hello)
+
+
+def _new_reserve() -> socket.socket | None:
+    try:
+        return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError:
+        return None

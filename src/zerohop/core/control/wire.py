@@ -1,0 +1,398 @@
+"""What two Contexts say to each other: typed messages, framed by a length, decoded without executing anything.
+
+A frame is a 4-byte big-endian length and a msgpack map with the message's type. Decoding is strict: an unknown type, a
+wrong field type, a value out of range or trailing bytes give ProtocolError. Descriptors travel beside a frame on Unix
+sockets; ``nfds`` says how many belong to it.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, Final, Literal, TypeVar, Union
+
+import msgspec
+
+from zerohop.errors import ProtocolError
+
+# Raised with every change of a message; different versions refuse each other.
+VERSION: Final = 5
+MAX_FRAME: Final = 1 << 20
+# Before the peer has proved who it is.
+MAX_FRAME_UNAUTHENTICATED: Final = 64 << 10
+MAX_FDS: Final = 128
+# NIC ports that one side may offer, and rails that a lane may have.
+MAX_NICS: Final = 16
+HEADER: Final = struct.Struct(">I")
+
+ShortText = Annotated[str, msgspec.Meta(max_length=256)]
+MAX_LONG_TEXT: Final = 2048
+LongText = Annotated[str, msgspec.Meta(max_length=MAX_LONG_TEXT)]
+ContextId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$")]
+HostId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$")]
+Bytes16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+Bytes32 = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+SocketPath = Annotated[bytes, msgspec.Meta(max_length=107)]
+LaneAddress = Annotated[bytes, msgspec.Meta(max_length=4096)]
+Body = Annotated[bytes, msgspec.Meta(max_length=64 << 10)]
+U63 = Annotated[int, msgspec.Meta(ge=0)]
+# msgpack itself bounds it from above.
+U64 = Annotated[int, msgspec.Meta(ge=0)]
+FdCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_FDS)]
+Names = Annotated[list[ShortText], msgspec.Meta(max_length=16)]
+U32 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
+# Of a lane, in one Connection: even ones are opened by the side that dialled, odd ones by the other.
+LaneNumber = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
+# Of a NIC in the list that its side has sent in Setup.
+NicIndex = Annotated[int, msgspec.Meta(ge=0, lt=MAX_NICS)]
+NicIndices = Annotated[list[NicIndex], msgspec.Meta(max_length=MAX_NICS)]
+Code = Annotated[int, msgspec.Meta(ge=0, le=255)]
+RightsBits = Annotated[int, msgspec.Meta(ge=0, le=3)]
+Pieces = Annotated[list[tuple[U63, Annotated[bytes, msgspec.Meta(max_length=256)]]], msgspec.Meta(max_length=MAX_FDS)]
+
+
+class Hello(msgspec.Struct, tag="hello"):
+    """First of the side that connects. Its first three fields are the same in every version."""
+
+    version: int
+    magic: Literal["zerohop"]
+    context: ContextId
+    host: HostId
+    pid: U63
+    name: ShortText
+    purpose: Literal["control", "lane", "locate"]
+    nonce: Bytes32
+    has_secret: bool
+    token: Annotated[bytes, msgspec.Meta(max_length=16)] = b""
+
+
+class Challenge(msgspec.Struct, tag="challenge"):
+    """Answer to Hello."""
+
+    context: ContextId
+    host: HostId
+    nonce: Bytes32
+
+
+class Prove(msgspec.Struct, tag="prove"):
+    """The connecting side knows the secret."""
+
+    proof: Bytes32
+
+
+class Accept(msgspec.Struct, tag="accept"):
+    """The listening side does too. After it, a lane's socket belongs to the data plane."""
+
+    proof: Bytes32
+
+
+class Location(msgspec.Struct, tag="location"):
+    """In place of Accept to who wants to know no more than where this side is: its Unix socket, if on the same host."""
+
+    proof: Bytes32
+    socket_path: SocketPath = b""
+
+
+class Refuse(msgspec.Struct, tag="refuse"):
+    """The listening side will not go on. The same in every version."""
+
+    version: int
+    code: ShortText
+    text: LongText
+
+
+class Nic(msgspec.Struct, frozen=True):
+    """One NIC port of a side: what the other needs to know to pair it with one of its own."""
+
+    name: ShortText
+    port: Annotated[int, msgspec.Meta(ge=1, le=255)]
+    # "Ethernet" or "InfiniBand"; empty while the port cannot be used. It is listed all the same, so that the places
+    # of the others mean the same whenever one asks.
+    link: ShortText = ""
+    # GB/s, as everywhere here.
+    gbps: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
+    # What its address begins with, in words; empty where that is not known.
+    subnet: ShortText = ""
+
+
+class Setup(msgspec.Struct, tag="setup"):
+    """First of both sides after the handshake; with presence page and doorbell on one host."""
+
+    providers: Names
+    url: LongText
+    name: ShortText
+    nics: Annotated[list[Nic], msgspec.Meta(max_length=MAX_NICS)] = []
+    nfds: FdCount = 0
+
+
+class Lane(msgspec.Struct, tag="lane"):
+    """This side's end of a lane, for the other to connect to. The side that opens it says it first, the other answers.
+
+    ``messages``: it is to be the lane of messages and notifications. ``rails``: of the side that opens, the pairs of
+    NICs that the lane is to use, first the sender's, then the receiver's.
+    """
+
+    number: LaneNumber
+    provider: ShortText
+    address: LaneAddress
+    messages: bool = False
+    rails: Annotated[list[tuple[NicIndex, NicIndex]], msgspec.Meta(max_length=MAX_NICS)] = []
+    nfds: FdCount = 0
+
+
+class LaneInvite(msgspec.Struct, tag="lane_invite"):
+    """Please give this lane its socket: connect to my listener with this token, which works once."""
+
+    number: LaneNumber
+    token: Bytes16
+
+
+class LaneReady(msgspec.Struct, tag="lane_ready"):
+    """This side has connected its end; the other may use the lane."""
+
+    number: LaneNumber
+
+
+class LaneFailed(msgspec.Struct, tag="lane_failed"):
+    """This side could not make its end of a lane that was not up yet. ``down``: its NICs that are to blame."""
+
+    number: LaneNumber
+    text: LongText
+    down: NicIndices = []
+
+
+class LaneDown(msgspec.Struct, tag="lane_down"):
+    """A lane that was up is down, and nothing of it is left on this side that could send or receive."""
+
+    number: LaneNumber
+    text: LongText
+
+
+class LaneQuiet(msgspec.Struct, tag="lane_quiet"):
+    """A port under this lane is down, and the sender has nothing under way on it: have you?
+
+    Answered with the same where that is so, and not at all otherwise.
+    """
+
+    number: LaneNumber
+    answer: bool = False
+
+
+class LaneWanted(msgspec.Struct, tag="lane_wanted"):
+    """Please open a lane for messages: this side, which did not dial, has something to send and has none.
+
+    ``number`` counts up.
+    """
+
+    text: LongText
+    number: U63 = 0
+
+
+class LaneMissing(msgspec.Struct, tag="lane_missing"):
+    """The side that dialled cannot open a lane for messages now; the Connection goes on without.
+
+    ``wanted``: the last LaneWanted that had come when it began to try.
+    """
+
+    text: LongText
+    wanted: U63 = 0
+
+
+class ImportRequest(msgspec.Struct, tag="import"):
+    """May I reach the memory behind this share myself?
+
+    Mapped (shm), from devices (p2p), or by its keys on these NICs of yours (verbs).
+    """
+
+    request: U63
+    provider: ShortText
+    share: U64
+    capability: Bytes16
+    rails: NicIndices = []
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """How another process maps a range of device memory; native/accel/driver.hpp says what each field is.
+
+    A piece is its length and a handle; an empty one stands for the next descriptor.
+    """
+
+    form: ShortText
+    device: ShortText
+    process: U64
+    address: U64
+    offset: U63
+    pieces: Pieces
+
+
+class ImportPart(msgspec.Struct, tag="part"):
+    """More pieces of the memory that an ImportReply has begun to describe; ``more``: and not the last ones."""
+
+    request: U63
+    pieces: Pieces
+    more: bool = False
+    nfds: FdCount = 0
+
+
+class ImportReply(msgspec.Struct, tag="imported"):
+    """When ``status`` is OK with one descriptor, or with one key per rail that was asked for and in words what for.
+
+    Of a device's memory with what it is exported as; ``more``: the rest of its pieces follows. Else the status and
+    reason of native/base/status.hpp, and in words what was tried.
+    """
+
+    request: U63
+    status: Code
+    reason: Code
+    text: LongText = ""
+    offset: U63 = 0
+    nbytes: U63 = 0
+    rights: RightsBits = 0
+    address: U64 = 0
+    keys: Annotated[list[U32], msgspec.Meta(max_length=MAX_NICS)] = []
+    atomics: bool = False
+    exported: Exported | None = None
+    more: bool = False
+    nfds: FdCount = 0
+
+
+class Release(msgspec.Struct, tag="release"):
+    """Please give back what you imported of this share; it is revoked."""
+
+    provider: ShortText
+    share: U64
+
+
+class Released(msgspec.Struct, tag="released"):
+    """Given back, asked or not."""
+
+    provider: ShortText
+    share: U64
+
+
+class Call(msgspec.Struct, tag="call"):
+    """To what the two sides have built on their Contexts, by its name; what is said is theirs to read."""
+
+    number: U63
+    service: ShortText
+    body: Body
+
+
+class Answer(msgspec.Struct, tag="answer"):
+    """What came of a Call. Unless ``status`` is OK: the status and reason of native/base/status.hpp, and words."""
+
+    number: U63
+    status: Code
+    reason: Code = 0
+    text: LongText = ""
+    body: Body = b""
+
+
+class Bye(msgspec.Struct, tag="bye"):
+    """This side closes the Connection, in words."""
+
+    text: LongText
+
+
+Message = Union[  # noqa: UP007 - evaluated by msgspec at run time, on Python 3.10 too
+    Hello,
+    Challenge,
+    Prove,
+    Accept,
+    Location,
+    Refuse,
+    Setup,
+    Lane,
+    LaneInvite,
+    LaneReady,
+    LaneFailed,
+    LaneDown,
+    LaneQuiet,
+    LaneWanted,
+    LaneMissing,
+    ImportRequest,
+    ImportReply,
+    ImportPart,
+    Release,
+    Released,
+    Call,
+    Answer,
+    Bye,
+]
+
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class _Greeting(msgspec.Struct, tag="hello"):
+    """What every version's Hello begins with."""
+
+    version: int
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+_greeting = msgspec.msgpack.Decoder(_Greeting)
+
+
+def encode(message: Message) -> bytes:
+    """The frame of a message, length included."""
+    body = _encoder.encode(message)
+    if len(body) > MAX_FRAME:
+        raise ProtocolError(f"a {type(message).__name__} of {len(body)} bytes is longer than a frame may be")
+    return HEADER.pack(len(body)) + body
+
+
+def body_length(header: bytes, limit: int) -> int:
+    """Length of the body that follows the header.
+
+    Raises:
+        ProtocolError: more than ``limit`` bytes, as any other protocol's first bytes would announce.
+    """
+    length: int = HEADER.unpack(header)[0]
+    if length > limit:
+        raise ProtocolError(
+            f"malformed: not the zerohop protocol, or a frame of {length} bytes where {limit} is the limit"
+        )
+    return length
+
+
+def decode(body: bytes) -> Message:
+    """The message of a frame's body.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    try:
+        return _decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+        raise ProtocolError(f"malformed message: {error}", fix="use the same version on both sides") from None
+
+
+def decode_hello(body: bytes) -> Hello:
+    """The first message of a side that connects, with its version checked before anything else is looked at.
+
+    Raises:
+        OtherVersion: both versions are named.
+        ProtocolError: no Hello.
+    """
+    try:
+        version = _greeting.decode(body).version
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError):
+        raise ProtocolError("malformed: what arrived first is not the zerohop protocol") from None
+    check_version(version)
+    message = decode(body)
+    assert isinstance(message, Hello)  # the tag was
+    return message
+
+
+class OtherVersion(ProtocolError):
+    """The peer speaks another version of the protocol."""
+
+
+def check_version(version: int) -> None:
+    """Raise OtherVersion, naming both, when the peer's protocol version is not ours."""
+    if version != VERSION:
+        raise OtherVersion(
+            f"the peer speaks version {version} of the zerohop protocol, this side version {VERSION}",
+            fix="install the same version of zerohop on both sides",
+        )

@@ -1,0 +1,115 @@
+"""When a Context's GPUs get their copy kernels."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from zerohop.core.base import closed_engine
+from zerohop.core.base.log import logger
+from zerohop.core.kernels import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zerohop._native import Engine
+
+# More than compiling them takes.
+_PATIENCE_S: Final = 2.0
+_NOT_YET: Final = (
+    "the driver has not loaded the copy kernels yet, which it does only when nothing is queued on any stream of the GPU"
+)
+
+
+class CopyKernels:
+    """Of each GPU they are loaded once, when memory on it is first registered, by a thread of their own.
+
+    The driver loads them only when nothing is queued on any stream of the GPU. A stream may be waiting for what takes
+    this very process to bring about; so nobody waits for them for long, and page lists go without until they are there.
+    """
+
+    def __init__(self, engine: Engine, late: Callable[[], None]) -> None:
+        """``late`` is called, by any thread, when some have come after `wait` had given up."""
+        self._engine = engine
+        self._late = late
+        self._lock = threading.Lock()
+        self._devices: dict[int, _Loading] = {}
+
+    @property
+    def why_not(self) -> str:
+        """Why a GPU copies page by page; empty where none does, or nobody has asked for kernels."""
+        told = [each for each in list(self._devices.values()) if each.given_up or each.ended.is_set()]
+        return next((each.why_not for each in told if each.why_not), "")
+
+    def begin(self, index: int) -> None:
+        """Have those of a device loaded, unless that has begun. Returns at once."""
+        if index not in self._devices:
+            self._begun(index)
+
+    def wait(self, index: int) -> None:
+        """For those of a device, as long as compiling them takes; says in the log where there are none."""
+        loading = self._begun(index)
+        if not loading.given_up:
+            loading.ended.wait(_PATIENCE_S)
+        with self._lock:
+            loading.given_up = loading.given_up or not loading.ended.is_set()
+            say, loading.said = bool(loading.why_not) and not loading.said, True
+        if say:
+            logger.warning("page lists on %s are copied page by page: %s", loading.device["name"], loading.why_not)
+
+    def join(self, timeout: float) -> None:
+        """Wait for what is being loaded, ``timeout`` seconds at most."""
+        deadline = time.monotonic() + timeout
+        for loading in list(self._devices.values()):
+            loading.ended.wait(max(0.0, deadline - time.monotonic()))
+
+    def close(self) -> None:
+        """Let go of the engine."""
+        self._engine = closed_engine.ENGINE
+
+    def _begun(self, index: int) -> _Loading:
+        with self._lock:
+            loading = self._devices.get(index)
+            if loading is not None:
+                return loading
+            loading = _Loading(self._engine.devices()[index])
+            if loading.device["kind"] == "sim":
+                loading.end("")  # needs none
+            else:
+                work = threading.Thread(target=self._load, args=(loading,), name="zerohop-kernels", daemon=True)
+                try:
+                    work.start()
+                except RuntimeError as error:
+                    loading.end(f"they cannot be loaded: {error}")
+            self._devices[index] = loading
+            return loading
+
+    def _load(self, loading: _Loading) -> None:
+        try:
+            why_not = load(self._engine, loading.device)
+        except Exception as error:  # noqa: BLE001 - whatever it is, page lists go without
+            why_not = f"they cannot be loaded: {error}"
+        with self._lock:
+            loading.end(why_not)
+            late = loading.given_up
+        if late:
+            self._late()
+
+
+class _Loading:
+    """What is known of one device's."""
+
+    __slots__ = ("device", "ended", "given_up", "said", "why_not")
+
+    def __init__(self, device: dict[str, Any]) -> None:
+        self.device = device
+        self.why_not = _NOT_YET
+        self.ended = threading.Event()
+        # Whether somebody waited for them in vain, and whether it was said that there are none.
+        self.given_up = False
+        self.said = False
+
+    def end(self, why_not: str) -> None:
+        self.why_not = why_not
+        self.ended.set()

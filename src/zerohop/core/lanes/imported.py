@@ -1,0 +1,78 @@
+"""A peer's shared memory, as this side can reach it."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from zerohop._native import PeerMemory, RemoteKeys
+
+if TYPE_CHECKING:
+    from zerohop._native import Mapping
+    from zerohop.core.lanes.lane import Lane
+    from zerohop.core.lanes.routes import Route
+    from zerohop.core.memory.registration import Registration
+
+
+class Import:
+    """A peer's shared memory, as the peer described it when it gave it out.
+
+    Mapped here, within reach of devices, or what its NICs let us do. ``rails`` are the peer's NICs that the keys are
+    for, and ``how`` in words what they know it by; none of memory that is mapped or that devices reach. ``links`` are
+    those by which devices here reach it, by their numbers, from when they were tried.
+    """
+
+    __slots__ = (
+        "access",
+        "capability",
+        "closed",
+        "device",
+        "how",
+        "links",
+        "nbytes",
+        "rails",
+        "ready",
+        "rights",
+        "routes",
+    )
+
+    def __init__(
+        self,
+        access: Mapping | RemoteKeys | PeerMemory,
+        capability: bytes,
+        nbytes: int,
+        rights: int,
+        rails: tuple[int, ...],
+        how: str = "",
+        device: str = "",
+    ) -> None:
+        self.access = access
+        self.capability = capability
+        self.nbytes = nbytes
+        self.rights = rights
+        self.rails = rails
+        self.how = how
+        # Identity of the peer's device that it is on; empty: host memory.
+        self.device = device
+        self.links: dict[int, str] = {}
+        # The memory here that devices can copy to and from it.
+        self.ready: weakref.WeakSet[Registration] = weakref.WeakSet()
+        self.routes: weakref.WeakSet[Route] = weakref.WeakSet()
+        self.closed = False
+
+    def close(self) -> bool:
+        """Let no new operation use it and let go of it; False while one still does. Call again then."""
+        self.closed = True
+        for route in list(self.routes):
+            route.drop()
+        return self.access.close()
+
+    def access_over(self, registration: Registration, lane: Lane) -> dict[str, Any]:
+        """What a route needs to reach it: the mapping, the memory itself, or the keys of both memories."""
+        access = self.access
+        if isinstance(access, RemoteKeys):
+            local_keys = [registration.local_keys[domain.number] for domain in lane.domains]
+            return {"mapping": None, "keys": access, "local_keys": local_keys}
+        if isinstance(access, PeerMemory):
+            return {"mapping": None, "peer_memory": access}
+        return {"mapping": access}

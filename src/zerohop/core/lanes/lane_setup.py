@@ -1,0 +1,326 @@
+"""How one lane comes about: both ends, what they tell each other, and the socket of a tcp lane. On the control thread.
+
+The side that opens a lane says Lane, with its end's address; the other makes its own end, connects it, and answers with
+a Lane of the same number. The first connects its end and says LaneReady; the other counts the lane as up then, and says
+LaneReady too. For tcp the addresses are empty: whichever side listens invites the other to open a second, authenticated
+socket, which both hand to the data plane. Whoever cannot go on says LaneFailed.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from zerohop._native import NativeError, Reason, Status
+from zerohop.config.providers import TCP, VERBS
+from zerohop.core.control import address, wire
+from zerohop.core.control.handshake import Refused
+from zerohop.core.lanes import nic_ports
+from zerohop.core.lanes.lane import Lane, State
+from zerohop.core.runtime.deferred import defer_post
+from zerohop.core.runtime.native_operation import NBYTES
+from zerohop.errors import PeerLost, ProtocolError, ZerohopError, from_native, out_of_descriptors
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+    from collections.abc import Callable, Coroutine
+
+    from zerohop._native import Domain, Endpoint
+    from zerohop.core.context import Context
+    from zerohop.core.control.address import Address
+    from zerohop.core.control.channel import Channel
+    from zerohop.core.lanes.lanes import Lanes
+    from zerohop.core.transfers.connection import Connection
+
+# For the first bytes over a lane of NICs. Its ends connect without a word over the wire, so that a switch that drops
+# everything is found out only by them.
+_PROOF_NS: Final = 3_000_000_000
+
+
+class Opening:
+    """The part of a conversation that makes lanes."""
+
+    def __init__(
+        self, context: Context, connection: Connection, channel: Channel, lanes: Lanes, dialled: Address | None
+    ) -> None:
+        """``dialled`` is the address that reached the peer, None where the peer has dialled."""
+        self._context = context
+        self._connection = connection
+        self._channel = channel
+        self._lanes = lanes
+        self._dialled = dialled
+        self._initiator = dialled is not None
+        lanes.begin = self.begin
+
+    def begin(self, provider: str, messages: bool, without: set[int]) -> Lane:
+        """Announce a lane; it fails, or comes up, later. ``without``: NICs of the peer that are of no use now."""
+        peer = self._connection.peer
+        places, rails = self._rails(without) if provider == VERBS else ((), ())
+        endpoint = None
+        try:
+            domains = tuple(self._context._fabric.domains(places))
+            endpoint = self._endpoint(provider, domains)
+            number, self._lanes.next_mine = self._lanes.next_mine, self._lanes.next_mine + 2
+            lane = Lane(number, provider, endpoint, messages=messages, mine=True, domains=domains, rails=tuple(rails))
+            data, fds = endpoint.address() if provider != TCP else (b"", [])
+            pairs = list(zip(places, rails, strict=True))
+            message = wire.Lane(
+                number=number, provider=provider, address=data, messages=messages, rails=pairs, nfds=len(fds)
+            )
+            self._channel.post(message, fds)
+        except (NativeError, OSError) as error:
+            if endpoint is not None:
+                endpoint.close()
+            raise _error(error, peer) from None
+        self._lanes.all[number] = lane
+        if provider == TCP:
+            self._arrange_socket(lane)
+        return lane
+
+    def lane(self, message: wire.Lane, fds: list[int]) -> None:
+        """The other end: of a lane that the peer opens, or of one of ours."""
+        if message.number % 2 == (0 if self._initiator else 1):
+            self._answered(message, fds)
+        else:
+            self._check_new(message)
+            self._lanes.last_theirs = message.number
+            self._answer(message, fds)
+
+    def invited(self, message: wire.LaneInvite) -> None:
+        """The peer listens, and this side is to bring the socket."""
+        lane = self._lanes.find(message.number)
+        if lane is None or lane.state is not State.OPENING:
+            return
+        if lane.provider != TCP or lane.inviting or lane.task is not None:
+            raise ProtocolError("malformed: an invitation to a lane that was not agreed on")
+        self._beside(lane, self._bring_socket, message.token)
+
+    def ready(self, message: wire.LaneReady) -> None:
+        """The peer's end is connected."""
+        lane = self._lanes.find(message.number)
+        if lane is None or lane.state is State.DOWN:
+            return
+        if lane.state is State.UP or (lane.mine and not lane.said_ready):
+            raise ProtocolError("malformed: LaneReady out of turn")
+        if lane.mine:
+            self._lanes.came_up(lane)
+        else:
+            lane.answered = True
+            self._go_on(lane)
+
+    def failed(self, message: wire.LaneFailed) -> None:
+        """The peer cannot make its end."""
+        lane = self._lanes.find(message.number)
+        if lane is None:
+            return
+        if lane.state is State.UP:
+            raise ProtocolError("malformed: LaneFailed of a lane that is up")
+        lane.blamed = tuple(message.down)
+        error = PeerLost(
+            f"the peer could not open its end of the lane: {message.text}",
+            peer=self._connection.peer,
+            provider=lane.provider,
+        )
+        self._lanes.fail(lane, error, tell=False)
+
+    def _rails(self, without: set[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The places of the NICs here and there that a new lane is to use, in the same order."""
+        fabric = self._context._fabric
+        down: dict[int, str] = {}
+        while True:
+            # Asked anew each time: ports come and go.
+            pairs = nic_ports.pair(fabric.nics(), self._lanes.their_nics, down, without)
+            more = {place: why for place, _ in pairs if (why := fabric.port_down(place))}
+            if not more:
+                break
+            down |= more
+        if not pairs:
+            why, fix = fabric.why_not() or "; ".join(down.values()), fabric.fix()
+            if not why:
+                why, fix = "the NIC ports at the peer's end are down", "bring one of them up there"
+            raise PeerLost(why, fix=fix, provider=VERBS, peer=self._connection.peer)
+        here, there = zip(*pairs, strict=True)
+        return tuple(here), tuple(there)
+
+    def _endpoint(self, provider: str, domains: tuple[Domain, ...]) -> Endpoint:
+        engine, peer = self._context._engine, self._connection._native_id
+        return engine.endpoint(provider, peer, list(domains)) if domains else engine.endpoint(provider, peer)
+
+    def _check_new(self, message: wire.Lane) -> None:
+        """A peer may open one lane of each provider that both sides have, and one for messages if it has dialled."""
+        if message.number <= self._lanes.last_theirs or message.provider not in self._connection._possible:
+            raise ProtocolError("malformed: a lane that was not agreed on")
+        if message.messages and self._initiator:
+            raise ProtocolError("malformed: the side that dialled opens the lane for messages")
+        places = {place for _, place in message.rails}
+        if (message.provider == VERBS) != bool(places) or len(places) != len(message.rails):
+            raise ProtocolError("malformed: a lane of NICs has rails, each over one of its own, and no other lane has")
+        if any(place >= len(self._lanes.their_nics) for place, _ in message.rails):
+            raise ProtocolError("malformed: a lane over a NIC that the peer has not named")
+        for lane in self._lanes.all.values():
+            again = not lane.mine and lane.messages == message.messages
+            if lane.provider == message.provider and (again or lane.state is State.DOWN):
+                raise ProtocolError("malformed: a second lane of the same provider")
+
+    def _answer(self, message: wire.Lane, fds: list[int]) -> None:
+        provider, fabric = message.provider, self._context._fabric
+        if self._initiator and any(
+            lane.provider == provider and lane.mine and lane.state is State.OPENING for lane in self._lanes.all.values()
+        ):
+            self._refuse(message.number, "the other side opens one at this moment")
+            return
+        down = {place: why for _, place in message.rails if (why := fabric.port_down(place))}
+        if down:
+            self._refuse(message.number, "; ".join(down.values()), sorted({p for p in down if p < wire.MAX_NICS}))
+            return
+        endpoint = None
+        try:
+            domains = tuple(fabric.domains([place for _, place in message.rails]))
+            endpoint = self._endpoint(provider, domains)
+            lane = Lane(
+                message.number,
+                provider,
+                endpoint,
+                messages=message.messages,
+                mine=False,
+                domains=domains,
+                rails=tuple(place for place, _ in message.rails),
+            )
+            data, own = endpoint.address() if provider != TCP else (b"", [])
+            if provider != TCP:
+                endpoint.connect(message.address, fds)
+                lane.connected = True
+            self._channel.post(
+                wire.Lane(number=lane.number, provider=provider, address=data, messages=lane.messages, nfds=len(own)),
+                own,
+            )
+        except BaseException as error:
+            if endpoint is not None:
+                endpoint.close()
+            if not isinstance(error, NativeError | OSError):
+                raise
+            self._refuse(message.number, _error(error, self._connection.peer).reason)
+            if isinstance(error, NativeError) and error.args[1] == Reason.MALFORMED.value:
+                raise
+            return
+        self._lanes.all[lane.number] = lane
+        if provider == TCP:
+            self._arrange_socket(lane)
+
+    def _answered(self, message: wire.Lane, fds: list[int]) -> None:
+        lane = self._lanes.find(message.number)
+        if lane is None or lane.state is not State.OPENING:
+            return
+        if lane.answered or message.provider != lane.provider or message.messages != lane.messages:
+            raise ProtocolError("malformed: a lane that was not agreed on")
+        lane.answered = True
+        if lane.provider != TCP:
+            try:
+                lane.endpoint.connect(message.address, fds)
+            except NativeError as error:
+                self._lanes.fail(lane, _error(error, self._connection.peer), tell=True)
+                return
+            lane.connected = True
+        self._go_on(lane)
+
+    def _refuse(self, number: int, text: str, down: list[int] | None = None) -> None:
+        self._channel.post(wire.LaneFailed(number=number, text=text[:2000], down=down or []))
+
+    def _go_on(self, lane: Lane) -> None:
+        """As far as both ends are."""
+        if not (lane.connected and lane.answered) or lane.said_ready:
+            return
+        if not lane.mine:
+            # Only now, so that the side that opens finds this one complete once it counts the lane as up.
+            self._say_ready(lane)
+            self._lanes.came_up(lane)
+        elif lane.provider == VERBS:
+            self._beside(lane, self._prove, None)
+        else:
+            self._say_ready(lane)
+
+    def _say_ready(self, lane: Lane) -> None:
+        lane.said_ready = True
+        self._channel.post(wire.LaneReady(number=lane.number))
+
+    async def _prove(self, lane: Lane, _: None) -> None:
+        """Once to the peer's end and back, before anybody relies on it."""
+        engine, deadline = self._context._engine, time.monotonic_ns() + _PROOF_NS
+        try:
+            await defer_post(self._context, lambda _: engine.post_flush(lane.endpoint, deadline), deadline, 0, NBYTES)
+        except (ZerohopError, NativeError) as error:
+            why = error.reason if isinstance(error, ZerohopError) else from_native(*error.args).reason
+            ports = ", ".join(f"{domain.device} port {domain.port}" for domain in lane.domains)
+            raise PeerLost(
+                f"nothing comes through between {ports} and the peer's NIC: {why}",
+                fix="check addresses, cables and switches on the way; zerohop doctor",
+                provider=VERBS,
+                peer=self._connection.peer,
+            ) from None
+        self._say_ready(lane)
+
+    def _arrange_socket(self, lane: Lane) -> None:
+        """The side that was dialled listens if it can, so that the other need not be reachable."""
+        own, peer = address.parse(self._context.url), address.parse(self._connection.url)
+        dialled_listens = peer.listens if self._initiator else own.listens
+        lane.inviting = not dialled_listens if self._initiator else dialled_listens
+        if lane.inviting:
+            token, future = self._context._listeners.invite()
+            self._channel.post(wire.LaneInvite(number=lane.number, token=token))
+            self._beside(lane, self._take_socket, future)
+            assert lane.task is not None
+            lane.task.add_done_callback(lambda _: _withdraw(future))
+
+    async def _take_socket(self, lane: Lane, future: asyncio.Future[socket.socket]) -> None:
+        self._use_socket(lane, await future)
+
+    async def _bring_socket(self, lane: Lane, token: bytes) -> None:
+        where = self._dialled
+        if where is None or not where.listens:
+            where = address.parse(self._connection.url)
+        self._use_socket(lane, await self._context._peers.open_lane(where, self._connection.peer, token))
+
+    def _use_socket(self, lane: Lane, sock: socket.socket) -> None:
+        with sock:
+            if lane.state is State.OPENING:
+                lane.endpoint.connect(b"", [sock.fileno()])
+                lane.connected = True
+                self._go_on(lane)
+
+    def _beside(self, lane: Lane, work: Callable[[Lane, Any], Coroutine[Any, Any, None]], argument: Any) -> None:
+        """Beside the conversation, until that ends: the peer may take as long as whoever waits for the lane."""
+        lane.task = self._context._control.start(self._guarded, lane, work, argument)
+
+    async def _guarded(self, lane: Lane, work: Callable[[Lane, Any], Coroutine[Any, Any, None]], argument: Any) -> None:
+        peer = self._connection.peer
+        failure: ZerohopError
+        try:
+            await work(lane, argument)
+        except ZerohopError as error:
+            failure = error
+        except NativeError as error:
+            failure = from_native(*error.args, peer=peer)
+        except Refused as refusal:
+            failure = refusal.error(peer)
+        except OSError as error:
+            failure = PeerLost(f"the lane could not be opened: {error}", peer=peer)
+        else:
+            return
+        # This task is what would be cancelled.
+        lane.task = None
+        self._lanes.fail(lane, failure, tell=True)
+
+
+def _error(error: NativeError | OSError, peer: str) -> ZerohopError:
+    """What making an end came to."""
+    if isinstance(error, NativeError):
+        return from_native(*error.args, peer=peer)
+    reason = Reason.OUT_OF_DESCRIPTORS if out_of_descriptors(error) else Reason.STREAM_CLOSED
+    return from_native(Status.PEER_LOST.value, reason.value, peer=peer)
+
+
+def _withdraw(invitation: asyncio.Future[socket.socket]) -> None:
+    """Nobody waits for it any longer; a socket that came all the same is closed. The data plane has its own."""
+    if not invitation.cancel() and not invitation.cancelled():
+        invitation.result().close()

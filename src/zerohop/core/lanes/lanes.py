@@ -1,0 +1,436 @@
+"""The lanes of one Connection: which there are, which is for messages, and how one that goes down is replaced.
+
+A Connection has one lane for messages: it carries send, recv, notify and what is flushed. Others are opened when a
+transfer wants their provider. A lane that goes down takes with it what was in flight on it, and nothing else: both
+sides destroy their ends and say so, and only then is another one of its provider opened, so that nothing late reaches
+memory that the new one carries traffic for. On the control thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from zerohop._native import NativeError, Status
+from zerohop.config.providers import PROVIDERS, VERBS
+from zerohop.core.base.deadlines import within
+from zerohop.core.base.log import logger
+from zerohop.core.control import address, wire
+from zerohop.core.lanes import nic_ports, paths
+from zerohop.core.lanes.lane import Lane, State, retrieve
+from zerohop.core.lanes.port_watch import LanePorts
+from zerohop.core.runtime.deferred import patience, settled
+from zerohop.errors import PeerLost, ProtocolError, Unsupported, ZerohopError, again, from_native, silent_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    from zerohop.core.context import Context
+    from zerohop.core.control.channel import Channel
+    from zerohop.core.control.wire import Nic
+    from zerohop.core.lanes.paths import Cost
+    from zerohop.core.transfers.connection import Connection
+
+# Between looks at an end that is being destroyed.
+_GONE_PAUSE_S: Final = 0.001
+# Lanes that break at once, one after the other, until that is said.
+_MAX_BREAKS: Final = 4
+_MESSAGES: Final = "messages"
+
+
+class Lanes:
+    """All of one Connection. How a single one comes about is in lane_setup.py."""
+
+    def __init__(
+        self,
+        context: Context,
+        connection: Connection,
+        channel: Channel,
+        *,
+        initiator: bool,
+        first_up: Callable[[], None],
+    ) -> None:
+        """``first_up()`` is called once, when there is a lane for messages."""
+        self._context = context
+        self._connection = connection
+        self._channel = channel
+        self._initiator = initiator
+        self._first_up: Callable[[], None] | None = first_up
+        # By number, from their opening to their burial; the number of the next one that this side opens, and of the
+        # last one that the peer has.
+        self.all: dict[int, Lane] = {}
+        self.next_mine = 0 if initiator else 1
+        self.last_theirs = -1
+        self.their_nics: tuple[Nic, ...] = ()
+        # Makes this side's end and announces it: provider, whether for messages, NICs of the peer to do without.
+        self.begin: Callable[[str, bool, set[int]], Lane]
+        # What is being opened, by provider, or for messages; for all who wait for it.
+        self._tasks: dict[str, asyncio.Task[Any]] = {}
+        self._burying: set[asyncio.Task[None]] = set()
+        # What those wait for here who asked the peer for a lane for messages.
+        self._wanted: asyncio.Future[None] | None = None
+        # How often the side that did not dial has asked, as far as this side knows.
+        self._asked = 0
+        self.ports = LanePorts(context, connection, channel, self)
+
+    def agree(self, setup: wire.Setup) -> None:
+        """Find out which providers both sides have; Unsupported when there is none."""
+        connection = self._connection
+        self.their_nics = tuple(setup.nics)
+        missing: dict[str, str] = {}
+        possible: dict[str, Cost | None] = {}
+        for provider in PROVIDERS:
+            why = self._why_not(provider, setup)
+            if why:
+                missing[provider] = why
+            else:
+                possible[provider] = self._usual(provider)
+        connection._missing, connection._possible = missing, possible
+        if not possible:
+            reasons = "; ".join(f"{name}: {why}" for name, why in missing.items())
+            self._channel.post(wire.Bye(text=f"no provider in common: {reasons}"[:2000]))
+            raise Unsupported(
+                f"no provider in common: {reasons}",
+                fix=self._fix(setup),
+                peer=connection.peer,
+            )
+
+    async def begin_messages(self) -> None:
+        """Open the first lane for messages; this side has dialled."""
+        await self._shared(_MESSAGES, self._open_for_messages, limit=None)
+
+    async def open(self, provider: str) -> None:
+        """Until there is a lane of this provider; one opening for all who wait.
+
+        Raises:
+            ZerohopError: it could not be opened, and counts as missing for a while where there are others.
+            DeadlineExceeded: the peer does not answer before the operation's deadline; the opening goes on.
+        """
+        if self._connection._lane_of(provider) is None:
+            await self._shared(provider, lambda: self._open(provider, messages=False), limit=patience())
+
+    async def for_messages(self) -> None:
+        """Until there is a lane for messages.
+
+        Raises:
+            PeerLost: there was one, and none can be had now. The next call tries again.
+            DeadlineExceeded: the peer does not answer before the operation's deadline.
+        """
+        if self._connection._message_lane is not None:
+            return
+        limit = patience()
+        if self._initiator:
+            await self._shared(_MESSAGES, self._replace, limit=limit)
+            return
+        if self._wanted is None:
+            self._wanted = asyncio.get_running_loop().create_future()
+            self._wanted.add_done_callback(retrieve)
+            if self._first_up is None:
+                self._asked += 1
+                self._channel.post(wire.LaneWanted(text="there is something to send", number=self._asked))
+        await settled(self._wanted, self._connection, limit)
+
+    async def buried(self) -> None:
+        """Until of the lanes that are down nothing is left at either side."""
+        for lane in list(self.all.values()):
+            if lane.state is State.DOWN:
+                try:
+                    await within(lane.buried.wait(), patience())
+                except TimeoutError:
+                    raise silent_error(self._connection.peer, "the peer does not answer") from None
+
+    @property
+    def any_down(self) -> bool:
+        """Whether of some lane that is down there may be something left; any thread may ask."""
+        return bool(self._burying) or any(lane.state is State.DOWN for lane in list(self.all.values()))
+
+    def find(self, number: int) -> Lane | None:
+        """The lane of that number; None when it is no more. ProtocolError when there never was one."""
+        theirs = number % 2 == (1 if self._initiator else 0)
+        if number > self.last_theirs if theirs else number >= self.next_mine:
+            raise ProtocolError(f"malformed: lane {number}, which nobody has opened")
+        return self.all.get(number)
+
+    def look(self) -> None:
+        """Find out which lanes are down; the data plane knows it first, and tells of it once."""
+        try:
+            if self._context._engine.peer_status(self._connection._native_id)[0] != Status.OK:
+                return
+        except NativeError:
+            return
+        for lane in list(self.all.values()):
+            # One that the peer may already count as up must come up here too, before it can go down.
+            pending = lane.state is State.OPENING and lane.said_ready
+            if lane.connected and lane.state is not State.DOWN and not pending and not lane.endpoint.alive:
+                status, reason = lane.endpoint.cause
+                error = from_native(status.value, reason.value, peer=self._connection.peer, provider=lane.provider)
+                if lane.state is State.UP:
+                    self.go_down(lane, error.reason)
+                else:
+                    self.fail(lane, error, tell=True)
+
+    def came_up(self, lane: Lane) -> None:
+        """Both ends are connected."""
+        connection = self._connection
+        lane.state = State.UP
+        lane.cost = paths.lane_cost(lane.endpoint.limits)
+        connection._lanes = {**connection._lanes, lane.number: lane}
+        connection._failed.forget(lane.provider)
+        if lane.messages:
+            old, connection._message_lane = connection._message_lane, lane
+            connection._provider = lane.provider
+            if old is not None:
+                # The peer knows before this side that it is down.
+                self.go_down(old, "the peer has replaced it")
+            if self._wanted is not None and not self._wanted.done():
+                self._wanted.set_result(None)
+            self._wanted = None
+        if lane.provider == VERBS:
+            connection._reconsider()
+        lane.up.set_result(None)
+        logger.info("a lane over %s to %s is up", lane.provider, connection.peer[:12])
+        first_up, self._first_up = self._first_up, None if lane.messages else self._first_up
+        if lane.messages and first_up is not None:
+            first_up()
+        self.look()
+
+    def fail(self, lane: Lane, error: ZerohopError, *, tell: bool) -> None:
+        """It will never be up; ``tell`` the peer."""
+        if lane.state is not State.OPENING:
+            return
+        lane.state = State.DOWN
+        self.all.pop(lane.number, None)
+        if tell:
+            self._channel.post(wire.LaneFailed(number=lane.number, text=error.reason[:2000]))
+        self._let_go(lane)
+        if not lane.up.done():
+            lane.up.set_exception(again(error))
+        lane.buried.set()
+
+    def down(self, message: wire.LaneDown) -> None:
+        """The peer says that nothing is left of a lane there."""
+        lane = self.find(message.number)
+        if lane is None:
+            return
+        if lane.state is State.OPENING or lane.heard:
+            raise ProtocolError("malformed: LaneDown of a lane that is not up")
+        lane.heard = True
+        if lane.state is State.UP:
+            self.go_down(lane, f"the peer says: {message.text}" if message.text else "the peer has closed it")
+        elif lane.said:
+            self._bury(lane)
+
+    def wanted(self, message: wire.LaneWanted) -> None:
+        """The peer has something to send, and no lane for it."""
+        if not self._initiator:
+            raise ProtocolError("malformed: LaneWanted of the side that opens it")
+        self._asked = message.number
+        self.retry()
+
+    def retry(self) -> None:
+        """Something may have changed: if there is no lane for messages, and this side opens it, try again."""
+        if self._initiator and self._first_up is None and self._connection._message_lane is None:
+            self._start_shared(_MESSAGES, self._replace)
+
+    def missing(self, message: wire.LaneMissing) -> None:
+        """The peer, which opens the lane for messages, cannot."""
+        if self._initiator:
+            raise ProtocolError("malformed: LaneMissing of the side that does not open it")
+        if message.wanted != self._asked:
+            # Of an attempt that had begun before this side asked; another one follows.
+            return
+        wanted, self._wanted = self._wanted, None
+        if wanted is not None and not wanted.done():
+            wanted.set_exception(self._none_for_messages(f"the peer says: {message.text}"))
+
+    def end(self, error: ZerohopError) -> None:
+        """The Connection is lost. The data plane has closed all ends."""
+        self.ports.end()
+        for lane in list(self.all.values()):
+            if lane.state is State.OPENING:
+                self.fail(lane, error, tell=False)
+            lane.state = State.DOWN
+            lane.buried.set()
+        self.all.clear()
+        for task in [*self._tasks.values(), *self._burying]:
+            task.cancel()
+        if self._wanted is not None and not self._wanted.done():
+            self._wanted.set_exception(again(error))
+
+    def _why_not(self, provider: str, setup: wire.Setup) -> str:
+        """Why there can be no lane of a provider; empty when there can."""
+        context = self._context
+        if provider not in context._providers:
+            return context._unusable.get(provider, "this Context does not use it")
+        if provider not in setup.providers:
+            return "the peer does not use it"
+        if provider == "shm":
+            return "" if self._channel.unix else "the peer is not on this host, or its Unix socket cannot be reached"
+        if provider == "p2p":
+            return "" if self._channel.unix else "the peer is not on this host, or its Unix socket cannot be reached"
+        if provider == "tcp":
+            listens = address.parse(context.url).listens or address.parse(setup.url).listens
+            return "" if listens else "neither side listens on TCP; give one of them listen="
+        mine = context._fabric.nics()
+        if not any(nic.link for nic in mine):
+            return context._fabric.why_not()
+        if not any(nic.link for nic in setup.nics):
+            return "the peer has no NIC port that can be used"
+        return "" if nic_ports.pair(mine, setup.nics) else "no two NIC ports of the two sides have the same link layer"
+
+    def _fix(self, setup: wire.Setup) -> str:
+        """What would give both sides a provider in common."""
+        both = {*self._context._providers} & {*setup.providers}
+        if not both:
+            return "allow the same providers= on both sides"
+        if VERBS in both and not any(nic.link for nic in self._context._fabric.nics()):
+            return self._context._fabric.fix()
+        return "allow more providers= on both sides"
+
+    def _usual(self, provider: str) -> Cost | None:
+        if provider != VERBS:
+            return None
+        mine = self._context._fabric.nics()
+        return paths.rdma_cost(nic_ports.rate(mine, self.their_nics, nic_ports.pair(mine, self.their_nics)))
+
+    def _start_shared(self, key: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
+        task = self._tasks.get(key)
+        if task is None or task.done():
+            task = self._tasks[key] = asyncio.get_running_loop().create_task(work())
+            task.add_done_callback(retrieve)
+        return task
+
+    async def _shared(self, key: str, work: Callable[[], Coroutine[Any, Any, Any]], *, limit: float | None) -> None:
+        await settled(self._start_shared(key, work), self._connection, limit)
+
+    async def _open_for_messages(self) -> None:
+        """By the rule: shm where both sides have it, else the others in their order until one comes up."""
+        possible = self._connection._possible
+        failures: dict[str, ZerohopError] = {}
+        for provider in ("shm",) if "shm" in possible else possible:
+            try:
+                await self._open(provider, messages=True)
+            except ZerohopError as error:
+                failures[provider] = error
+            else:
+                return
+        *others, last = failures.values()
+        if others:
+            reason = "; ".join(f"{provider}: {error.reason}" for provider, error in failures.items())
+            raise type(last)(**{**last._fields(), "reason": reason})
+        raise last
+
+    async def _replace(self) -> None:
+        while True:
+            asked = self._asked
+            try:
+                await self._open_for_messages()
+            except ZerohopError as error:
+                if asked != self._asked and self._connection._lost is None:
+                    # Asked for meanwhile: what was in the way may be gone.
+                    continue
+                self._channel.post(wire.LaneMissing(text=error.reason[:2000], wanted=asked))
+                raise self._none_for_messages(error.reason) from None
+            return
+
+    def _none_for_messages(self, why: str) -> PeerLost:
+        return PeerLost(
+            f"the lane for messages is down, and none can be opened in its place: {why}",
+            fix="post it again once the NIC's port is up, or allow tcp beside verbs",
+            peer=self._connection.peer,
+        )
+
+    async def _open(self, provider: str, *, messages: bool) -> None:
+        without: set[int] = set()
+        breaks = 0
+        try:
+            while True:
+                await self._until_buried(provider)
+                if not messages and await self._another(provider):
+                    return
+                lane = self.begin(provider, messages, without)
+                try:
+                    await asyncio.shield(lane.up)
+                except ZerohopError:
+                    if not messages and await self._another(provider):
+                        return
+                    blamed = set(lane.blamed) - without
+                    if not blamed:
+                        raise
+                    without |= blamed
+                    continue
+                if lane.state is State.UP:
+                    return
+                # It broke before this task was told that it is up, and nobody else replaces it.
+                breaks += 1
+                if breaks == _MAX_BREAKS:
+                    raise PeerLost("lanes break as soon as they are up", provider=provider, peer=self._connection.peer)
+        except ZerohopError as error:
+            if self._connection._lost is None:
+                self._connection._failed.note(provider, error.reason)
+            raise
+
+    async def _until_buried(self, provider: str) -> None:
+        for lane in list(self.all.values()):
+            if lane.provider == provider and lane.state is State.DOWN:
+                await lane.buried.wait()
+
+    async def _another(self, provider: str) -> bool:
+        """Whether another lane of this provider comes up, for messages, or because the peer has begun to open it."""
+        replacing = self._tasks.get(_MESSAGES)
+        if replacing is not None:
+            await asyncio.wait([replacing])
+        for lane in list(self.all.values()):
+            if lane.provider == provider and lane.state is not State.DOWN:
+                try:
+                    await asyncio.shield(lane.up)
+                except ZerohopError:
+                    continue
+                return True
+        return False
+
+    def go_down(self, lane: Lane, why: str) -> None:
+        """It carries nothing any more."""
+        connection = self._connection
+        lane.state = State.DOWN
+        connection._lanes = {number: each for number, each in connection._lanes.items() if each is not lane}
+        current = connection._message_lane is lane
+        if current:
+            connection._message_lane = None
+        for route in list(connection._routes):
+            if route.lane == lane.number:
+                route.drop()
+        self._let_go(lane)
+        self._context._control.say_once(
+            connection.peer, "lane", "a lane over %s to %s went down: %s", lane.provider, connection.peer[:12], why
+        )
+        task = asyncio.get_running_loop().create_task(self._say_down(lane, why))
+        self._burying.add(task)
+        task.add_done_callback(self._burying.discard)
+        task.add_done_callback(retrieve)
+        if current and self._initiator:
+            self._start_shared(_MESSAGES, self._replace)
+
+    async def _say_down(self, lane: Lane, why: str) -> None:
+        # It takes as long as the NIC needs, and nothing tells when it is over.
+        while not lane.endpoint.gone:  # noqa: ASYNC110
+            await asyncio.sleep(_GONE_PAUSE_S)
+        lane.said = True
+        self._channel.post(wire.LaneDown(number=lane.number, text=why[:2000]))
+        if lane.heard:
+            self._bury(lane)
+
+    def _bury(self, lane: Lane) -> None:
+        self.all.pop(lane.number, None)
+        lane.buried.set()
+
+    @staticmethod
+    def _let_go(lane: Lane) -> None:
+        if lane.task is not None:
+            lane.task.cancel()
+        try:
+            lane.endpoint.close(reset=True)
+        except NativeError:
+            # The engine is closed, and the lane with it.
+            pass

@@ -1,0 +1,70 @@
+"""Which NIC ports a Context's RDMA lanes use: the machine's, ordered by docs/nics.md and narrowed by settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from zerohop.config.nic_filter import NicFilter
+from zerohop.core.lanes.nic_ports import Port
+from zerohop.errors import Unsupported
+from zerohop.machine.nics import read_rdma_devices
+from zerohop.machine.topology import choose_nics, process_numa_node
+
+if TYPE_CHECKING:
+    from zerohop.config.settings import Settings
+    from zerohop.config.verbs_options import VerbsOptions
+    from zerohop.machine.topology import NicChoice
+
+_ROOT: Final = Path("/")
+# GIDs begin with the prefix of their subnet. That of an IPv4 address ends with the address: its network is not known.
+_SUBNET_GROUPS: Final = 4
+
+
+def choose(settings: Settings, near: str | None = None, root: Path = _ROOT) -> list[Port]:
+    """The ports that may serve one lane together, the best first: those as near and as fast as the best one.
+
+    Args:
+        settings: the Context's; ``nics`` leaves ports out, ``verbs`` says how many may serve one lane.
+        near: PCI address of the accelerator whose memory is moved; None: the host's.
+        root: where /sys is looked for.
+
+    Raises:
+        Unsupported: there is none that can be used; with the reason and the fix.
+    """
+    allowed = settings.nics or NicFilter()
+    found = choose_nics(
+        read_rdma_devices(root),
+        near,
+        process_numa_node(root) if near is None else None,
+        allowed.include,
+        allowed.exclude,
+        gid_index=settings.verbs.gid_index,
+        root=root,
+    )
+    if not found.chosen:
+        rejected = "; ".join(f"{each.name}: {each.why}" for each in found.rejected)
+        fixes = "; ".join(dict.fromkeys(each.fix for each in found.rejected if each.fix))
+        raise Unsupported(
+            found.why + (f" ({rejected})" if rejected and rejected not in found.why else ""), fix=found.fix or fixes
+        )
+    best = found.chosen[0]
+    alike = [each for each in found.chosen if _tier(each) == _tier(best)]
+    return [_port(each, settings.verbs) for each in alike[: settings.verbs.rails]]
+
+
+def _tier(choice: NicChoice) -> tuple[object, ...]:
+    return choice.distance, choice.gbps, choice.numa_node
+
+
+def _port(choice: NicChoice, options: VerbsOptions) -> Port:
+    groups = choice.gid.text.split(":")
+    link = "Ethernet" if choice.gid.type.startswith(("RoCE", "IB/RoCE")) else ""
+    return Port(
+        choice.device,
+        choice.port,
+        options.native(choice.gid.index),
+        link=link,
+        gbps=(choice.gbps or 0.0) / 8,
+        subnet=":".join(groups[:_SUBNET_GROUPS]),
+    )

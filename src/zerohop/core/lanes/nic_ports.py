@@ -1,0 +1,196 @@
+"""The NIC ports of a Context, opened when they are first needed, and how they are paired with those of a peer.
+
+On the control thread. A port whose device or link is down counts as not there, and is there again when it has come
+back; its place in the list stays its own, because peers name ports by their places. A device that has failed for good
+is opened anew when its port is next needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from zerohop._native import NativeError
+from zerohop.config.providers import VERBS
+from zerohop.core.base import closed_engine
+from zerohop.core.control import wire
+from zerohop.errors import Unsupported, again, from_native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from zerohop._native import Domain, Engine
+    from zerohop.core.control.wire import Nic
+    from zerohop.errors import ZerohopError
+
+    Pairs = list[tuple[int, int]]
+
+
+class Port(NamedTuple):
+    """A NIC port that a Context is to use. What is not said of it is asked of the opened port."""
+
+    device: str
+    port: int
+    # Of its domain, as the provider names them.
+    options: Mapping[str, int]
+    # "Ethernet" or "InfiniBand"; and GB/s.
+    link: str = ""
+    gbps: float = 0.0
+    # What its address begins with; empty where that is not known.
+    subnet: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.device} port {self.port}"
+
+
+class Fabrics:
+    """The NIC ports of a Context."""
+
+    def __init__(
+        self, engine: Engine, choose: Callable[[], Sequence[Port]], keys_lost: Callable[[], None] = lambda: None
+    ) -> None:
+        """``choose()`` names the ports, the best first, or raises Unsupported to say why none, and is asked again.
+
+        ``keys_lost()`` is called where a port is to be opened anew: what peers have keys of has to be given out again.
+        """
+        self._engine = engine
+        self._choose = choose
+        self._keys_lost = keys_lost
+        self._ports: tuple[Port, ...] | None = None
+        # Why there is none.
+        self._none: ZerohopError = Unsupported("no port of a NIC was found that can be used")
+        # By place, once they are open; and what the last attempt to open one came to.
+        self._domains: dict[int, Domain] = {}
+        self._failures: dict[int, ZerohopError] = {}
+        # Of domains by their numbers: whether they were alive, and lost.
+        self._states: dict[int, tuple[bool, bool]] = {}
+
+    def nics(self) -> list[Nic]:
+        """What a peer is told of them; those that cannot be used now have no link layer."""
+        return [self._nic(place, port) for place, port in enumerate(self._all())]
+
+    def why_not(self) -> str:
+        """Why no NIC can be used; empty when one can."""
+        reasons = [self.port_down(place) for place in range(len(self._all()))]
+        if not reasons:
+            return self._none.reason + (f" (fix: {self._none.fix})" if self._none.fix else "")
+        return "" if "" in reasons else "; ".join(reasons)
+
+    def fix(self) -> str:
+        """What would make a NIC usable of which ``why_not`` or ``port_down`` says that it is not."""
+        failures = self._failures.values() if self._ports else [self._none]
+        return "; ".join(dict.fromkeys(each.fix for each in failures if each.fix)) or "bring a port of a NIC up"
+
+    def port_down(self, place: int) -> str:
+        """Why the port at that place cannot be used; empty when it can. Opens it where that was not done before."""
+        ports = self._all()
+        if not 0 <= place < len(ports):
+            return f"there is no NIC number {place}"
+        domain = self._domains.get(place)
+        if domain is not None and domain.lost:
+            # What was registered with it is good for nothing, and goes with the memory; its lanes have ended.
+            del self._domains[place]
+            domain.close()
+            domain = None
+            self._keys_lost()
+        domain = domain or self._open(place, ports[place])
+        if domain is None:
+            return f"{ports[place]}: {self._failures[place].reason}"
+        return "" if domain.alive else f"{ports[place]}: the port or its device is down"
+
+    def domains(self, places: Sequence[int]) -> list[Domain]:
+        """The opened ports at those places, of which ``port_down`` said nothing."""
+        return [self._domains[place] for place in places]
+
+    def domain(self, number: int) -> Domain | None:
+        """The one with that native number."""
+        return next((domain for domain in self._domains.values() if domain.number == number), None)
+
+    def noticed(self, domain: Domain) -> bool:
+        """Whether its state is another than when this was last asked."""
+        before, now = self._states.get(domain.number), (domain.alive, domain.lost)
+        self._states[domain.number] = now
+        return now != before
+
+    def choose_again(self) -> Sequence[Port]:
+        """The ports that would be chosen now, none where there is none. Reads many files; any thread may."""
+        try:
+            return self._choose()
+        except Unsupported:
+            # What is open stays as it is.
+            return ()
+
+    def use(self, ports: Sequence[Port]) -> None:
+        """Give the lanes that are made from now on the addresses that these have, of the ports that are open."""
+        found = {(port.device, port.port): port for port in ports}
+        for place, domain in self._domains.items():
+            old = (self._ports or ())[place]
+            new = found.get((old.device, old.port), old)
+            if new.options == old.options or domain.lost:
+                continue
+            try:
+                domain.retune(dict(new.options))
+            except NativeError:
+                # An address that cannot be used. Lanes are made with the old one, and say so if that is gone.
+                continue
+            self._ports = tuple(new if port is old else port for port in self._ports or ())
+
+    def close(self) -> None:
+        """Close all; their lanes and registrations are gone."""
+        domains, self._domains = list(self._domains.values()), {}
+        self._ports, self._choose, self._keys_lost = (), tuple, lambda: None
+        self._engine = closed_engine.ENGINE
+        for domain in domains:
+            domain.close()
+
+    def _all(self) -> tuple[Port, ...]:
+        if self._ports is None:
+            try:
+                self._ports = tuple(self._choose())[: wire.MAX_NICS]
+            except Unsupported as error:
+                # A port may come up later.
+                self._none = again(error)
+                return ()
+        return self._ports
+
+    def _open(self, place: int, port: Port) -> Domain | None:
+        try:
+            domain = self._engine.open_domain(VERBS, port.device, port.port, dict(port.options))
+        except NativeError as error:
+            self._failures[place] = from_native(*error.args)
+            return None
+        self._failures.pop(place, None)
+        self._domains[place] = domain
+        return domain
+
+    def _nic(self, place: int, port: Port) -> Nic:
+        link, gbps = port.link, port.gbps
+        if not link or place in self._domains:
+            if self.port_down(place):
+                link = ""
+            else:
+                facts = self._domains[place].facts()
+                link, gbps = str(facts["link_layer"]), float(facts["gbps"])
+        return wire.Nic(name=port.device, port=port.port, link=link, gbps=gbps, subnet=port.subnet)
+
+
+def pair(
+    mine: Sequence[Nic], theirs: Sequence[Nic], without: Collection[int] = (), without_theirs: Collection[int] = ()
+) -> Pairs:
+    """The rails between two sides: NICs of the same place and link layer, as racks are cabled.
+
+    Where no such pair is left, one of the same link layer, of the same subnet if there is such a one. The places of
+    ports that cannot be used now are passed as ``without``.
+    """
+    here = [(place, nic) for place, nic in enumerate(mine) if nic.link and place not in without]
+    there = {place: nic for place, nic in enumerate(theirs) if nic.link and place not in without_theirs}
+    rails = [(place, place) for place, nic in here if place in there and there[place].link == nic.link]
+    if rails:
+        return rails
+    crossed = [(a, b, nic) for a, nic in here for b, other in there.items() if nic.link == other.link]
+    near = [(a, b) for a, b, nic in crossed if nic.subnet and nic.subnet == there[b].subnet]
+    return near[:1] or [(a, b) for a, b, _ in crossed[:1]]
+
+
+def rate(mine: Sequence[Nic], theirs: Sequence[Nic], rails: Pairs) -> float:
+    """GB/s of all rails together, by what both ends say of themselves."""
+    return sum(min(mine[a].gbps, theirs[b].gbps) for a, b in rails)

@@ -1,0 +1,263 @@
+"""Which path a pair of memories takes: one table of candidates, one choice, and the words that explain it.
+
+A path is a provider and the form in which it is used. Among those that reach both memories the cheapest is taken,
+direct ones before staged ones. Direct means that the fabric reads and writes the memory itself; staged, that the bytes
+pass through host buffers on their way: to or from a device, or those that a NIC knows in place of memory that it does
+not.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from zerohop.core.runtime.devices import HOST
+from zerohop.errors import StagedPathWarning, Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MAPPED: Final = "mapped"
+RING: Final = "ring"
+STREAM: Final = "stream"
+RDMA: Final = "rdma"
+PEER: Final = "peer"
+# Forms for which the peer is asked for its memory first.
+IMPORTED: Final = (MAPPED, RDMA, PEER)
+# The size at which candidates are compared; one choice serves all sizes of a pair.
+_TYPICAL_BYTES: Final = 1 << 20
+_SIM: Final = "sim:"
+
+
+class Cost(NamedTuple):
+    """Time of a transfer: a fixed part in microseconds, and a rate in GB/s."""
+
+    fixed_us: float
+    gbps: float
+
+    def microseconds(self, nbytes: int) -> float:
+        """For one transfer of that size."""
+        return self.fixed_us + nbytes / (self.gbps * 1e3)
+
+
+# Where no lane says better. Only their order matters here.
+_USUAL: Final = {
+    ("shm", MAPPED): Cost(0.3, 18.0),
+    ("shm", RING): Cost(2.0, 14.0),
+    ("p2p", PEER): Cost(7.0, 300.0),
+    ("p2p", RING): Cost(2.5, 13.0),
+    ("verbs", RDMA): Cost(3.0, 12.0),
+    ("verbs", STREAM): Cost(15.0, 3.0),
+    ("tcp", STREAM): Cost(30.0, 4.0),
+}
+# What a lane says of itself is what it costs in this form.
+_SAID: Final = {"shm": RING, "p2p": PEER, "verbs": RDMA, "tcp": STREAM}
+_NOTHING: Final[Mapping[str, Cost | None]] = {}
+
+
+class Situation(NamedTuple):
+    """All that the choice depends on."""
+
+    local_device: str
+    remote_device: str
+    # Lanes that both sides hold, with what they say about themselves.
+    lanes: Mapping[str, Cost | None]
+    # Providers without a lane, and why there is none.
+    missing: Mapping[str, str]
+    # Why the peer's memory cannot be mapped; empty when it can.
+    not_mappable: str
+    require: str | None = None
+    # Providers that both sides have and of which a lane can be opened, with what is known of its cost.
+    possible: Mapping[str, Cost | None] = _NOTHING
+    # Why NICs cannot reach one of the memories themselves; empty when they can, or nobody has tried.
+    not_reachable: str = ""
+    # What NICs know the memories by: "here" or "there", and the words; as far as that is known.
+    registered: tuple[tuple[str, str], ...] = ()
+    # Of the lane of NICs that there is: which port here is connected to which there.
+    rails: tuple[tuple[str, str], ...] = ()
+    # Why no device here reaches both memories itself; empty when one does, or nobody has tried.
+    no_peer_link: str = ""
+    # By which link it does, as far as that is known.
+    link: str = ""
+    # Why devices here have no kernels to copy page lists with; empty where they do, or nobody has tried.
+    no_kernels: str = ""
+
+
+class Candidate(NamedTuple):
+    """One row of the table: a path that works (``why_not`` is empty), or one that does not."""
+
+    provider: str
+    form: str
+    direct: bool
+    cost: Cost
+    why_not: str = ""
+
+    @property
+    def name(self) -> str:
+        """``shm (ring)``."""
+        return f"{self.provider} ({self.form})" if self.form else self.provider
+
+
+class Explanation(NamedTuple):
+    """Why a transfer takes the path that it takes.
+
+    Attributes:
+        provider: name of the provider that was chosen, such as ``"shm"``.
+        form: how it is used: ``"mapped"``, ``"ring"``, ``"peer"``, ``"rdma"`` or ``"stream"``.
+        direct: whether the fabric reads and writes both memories itself; otherwise the bytes are staged in host
+            buffers.
+        local_device: where this side's memory is.
+        remote_device: where the peer's memory is.
+        rejected: each other path and why it was not taken.
+        registered: of a path over NICs, what they know the memories by, once they do: ``"here"`` or ``"there"``, and
+            the way of registration with those that had failed before it.
+        rails: of a path over NICs, once there is a lane: the NIC port here and the one there that it is connected to,
+            such as ``("mlx5_0 port 1", "mlx5_0 port 1")``, for each pair of ports that shares the lane.
+        link: of a path between devices, once it is known: ``"nvlink"``, ``"pcie"``, ``"same device"``, ``"sim"``.
+        no_kernels: of a path between devices, why each page of a list is a copy of its own, which takes ten times as
+            long and more; empty where one kernel copies them all.
+    """
+
+    provider: str
+    form: str
+    direct: bool
+    local_device: str
+    remote_device: str
+    rejected: tuple[tuple[str, str], ...]
+    registered: tuple[tuple[str, str], ...] = ()
+    rails: tuple[tuple[str, str], ...] = ()
+    link: str = ""
+    no_kernels: str = ""
+
+    def __str__(self) -> str:
+        how = "direct" if self.direct else "staged"
+        return f"{self.provider} ({self.link or self.form}) {self.local_device}→{self.remote_device} {how}"
+
+    def details(self) -> str:
+        """Several lines: the choice, with what is known of how it works, and for every other path why not."""
+        over = [f"  over {here} here and {there} there" for here, there in self.rails]
+        known = [f"  the memory {where} is registered by {how}" for where, how in self.registered]
+        slowly = [f"  each page of a list is copied by itself: {self.no_kernels}"] if self.no_kernels else []
+        return "\n".join([str(self), *over, *known, *slowly, *(f"  not {name}: {why}" for name, why in self.rejected)])
+
+
+def candidates(situation: Situation) -> list[Candidate]:
+    """Every path there is or could be, with why the impossible ones are that."""
+    on_host = situation.local_device == HOST and situation.remote_device == HOST
+    return [
+        _lane_row(situation, "shm", MAPPED, direct=on_host),
+        _lane_row(situation, "shm", RING, direct=on_host),
+        _lane_row(situation, "p2p", PEER, direct=True),
+        _lane_row(situation, "p2p", RING, direct=on_host),
+        _lane_row(situation, "verbs", RDMA, direct=True),
+        # Whatever the memory is: the bytes pass through buffers that the NICs know.
+        _lane_row(situation, "verbs", STREAM, direct=False),
+        _lane_row(situation, "tcp", STREAM, direct=on_host),
+    ]
+
+
+def choose(situation: Situation) -> Explanation:
+    """The cheapest path that reaches both memories, direct before staged.
+
+    Raises:
+        Unsupported: there is none, or with ``require="direct"`` no direct one.
+    """
+    rows = candidates(situation)
+    usable = sorted(
+        (row for row in rows if not row.why_not),
+        key=lambda row: (not row.direct, row.cost.microseconds(_TYPICAL_BYTES)),
+    )
+    pair = f"{situation.local_device}→{situation.remote_device}"
+    reasons = "; ".join(f"{row.name}: {row.why_not}" for row in rows if row.why_not)
+    if not usable:
+        raise Unsupported(f"no path {pair}: {reasons}", fix="allow more providers, or a path through another memory")
+    best = usable[0]
+    if situation.require == "direct" and not best.direct:
+        raise Unsupported(
+            f'no direct path {pair}, and require="direct" forbids staging through host memory: {best.name} would be '
+            f"staged; {reasons}",
+            fix="drop require, or move both memories to the host",
+            provider=best.provider,
+        )
+    rejected = [(row.name, row.why_not or _costlier(row, best)) for row in rows if row is not best]
+    return Explanation(
+        best.provider,
+        best.form,
+        best.direct,
+        situation.local_device,
+        situation.remote_device,
+        tuple(rejected),
+        situation.registered if best.form == RDMA else (),
+        situation.rails if best.provider == "verbs" else (),
+        situation.link if best.form == PEER else "",
+        situation.no_kernels if best.form == PEER else "",
+    )
+
+
+def warn_if_staged(explanation: Explanation, warned: set[tuple[str, str, str]]) -> None:
+    """Give StagedPathWarning, once per provider and kinds of device.
+
+    Silent when a simulated device is at either end: there staging is all that this machine could do, and whoever asked
+    for such devices knows it. Silent, too, where no device is at either end.
+    """
+    devices = (explanation.local_device, explanation.remote_device)
+    if explanation.direct or devices == (HOST, HOST) or any(device.startswith(_SIM) for device in devices):
+        return
+    kind = (explanation.provider, devices[0].partition(":")[0], devices[1].partition(":")[0])
+    if kind not in warned:
+        warned.add(kind)
+        warnings.warn(
+            f"{explanation} passes through host buffers. {explanation.details()}\n"
+            'Context(require="direct") makes this an error.',
+            StagedPathWarning,
+            stacklevel=2,
+        )
+
+
+def lane_cost(limits: Mapping[str, float]) -> Cost | None:
+    """What a lane says that it costs; None where it says nothing."""
+    gbps = limits.get("gbps", 0)
+    return Cost(limits.get("fixed_us", 0), gbps) if gbps > 0 else None
+
+
+def rdma_cost(gbps: float) -> Cost:
+    """What a lane of NICs of that rate, in GB/s, usually costs."""
+    usual = _USUAL["verbs", RDMA]
+    return usual._replace(gbps=gbps) if gbps > 0 else usual
+
+
+def _lane_row(situation: Situation, provider: str, form: str, *, direct: bool) -> Candidate:
+    why_not = situation.missing.get(provider, "")
+    if not why_not and provider not in situation.lanes and provider not in situation.possible:
+        why_not = "no lane to this peer"
+    if not why_not and form == MAPPED:
+        # The device first: of its memory, what may be said of files and mappings is beside the point.
+        why_not = situation.not_mappable if direct else "a device's memory cannot be copied to or from a peer's mapping"
+    if not why_not and form == PEER:
+        no_device = situation.local_device == situation.remote_device == HOST
+        why_not = "no device is at either end" if no_device else situation.no_peer_link
+    if not why_not and (provider, form) == ("p2p", RING) and {"shm"} & {*situation.lanes, *situation.possible}:
+        why_not = "shm has the same ring"
+    if not why_not and provider == "verbs":
+        if "shm" in situation.lanes and situation.local_device == situation.remote_device == HOST:
+            why_not = "between host memories of one machine shm needs no NIC"
+        elif form == RDMA:
+            why_not = situation.not_reachable
+    cost = _USUAL[provider, form]
+    if form == _SAID[provider]:
+        cost = situation.lanes.get(provider) or situation.possible.get(provider) or cost
+    if form == RDMA:
+        # What tcp says of itself was learned on one host. Between hosts it goes through NICs, too, and no faster.
+        tcp = situation.lanes.get("tcp") or _USUAL["tcp", STREAM]
+        cost = cost._replace(gbps=max(cost.gbps, tcp.gbps))
+    return Candidate(provider, form, direct, cost, why_not)
+
+
+def _costlier(row: Candidate, best: Candidate) -> str:
+    if best.direct and not row.direct:
+        return "it would be staged"
+    times: Sequence[str] = [f"{each.cost.microseconds(_TYPICAL_BYTES):.0f} µs" for each in (row, best)]
+    return (
+        f"slower by the estimates by which a path is chosen, which are no measurements: {times[0]} against "
+        f"{times[1]} for 1 MiB"
+    )

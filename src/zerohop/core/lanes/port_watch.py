@@ -1,0 +1,108 @@
+"""Lanes over NICs whose ports go down: which are given up at once, and which when their NICs have had time to do it.
+
+On the control thread, for one Connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from zerohop.config.providers import VERBS
+from zerohop.core.control import wire
+from zerohop.core.lanes import nic_ports
+from zerohop.core.lanes.lane import Lane, State
+from zerohop.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from zerohop._native import Domain
+    from zerohop.config.verbs_options import VerbsOptions
+    from zerohop.core.context import Context
+    from zerohop.core.control.channel import Channel
+    from zerohop.core.lanes.lanes import Lanes
+    from zerohop.core.transfers.connection import Connection
+
+
+class LanePorts:
+    """The ports under the lanes of a Connection."""
+
+    def __init__(self, context: Context, connection: Connection, channel: Channel, lanes: Lanes) -> None:
+        self._context = context
+        self._connection = connection
+        self._channel = channel
+        self._lanes = lanes
+        # By the number of a lane that a port is down under: when its NICs have had their time, again and again.
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+
+    def down(self, domain: Domain) -> None:
+        """A port here is down: lanes over it that carry nothing are given up, where there is another way.
+
+        What is on its way may outlast a short interruption, and is left to, for as long as its NIC takes to give it up
+        by itself. What the peer has on its way only it knows, so it is asked; an answer that comes when the port is
+        back, or the lane in use again, changes nothing.
+        """
+        for lane in list(self._lanes.all.values()):
+            if lane.state is not State.UP or all(each.number != domain.number for each in lane.domains):
+                continue
+            if self._another_way(lane) and lane.endpoint.quiet:
+                self._channel.post(wire.LaneQuiet(number=lane.number))
+            if lane.number not in self._timers:
+                self._watch(lane)
+
+    def back(self) -> None:
+        """A port here is up again."""
+        for number in list(self._timers):
+            lane = self._lanes.all.get(number)
+            if lane is None or not _down_under(lane):
+                self._timers.pop(number).cancel()
+
+    def quiet(self, message: wire.LaneQuiet) -> None:
+        """The peer asks whether a lane is used, or says that it is not."""
+        lane = self._lanes.find(message.number)
+        if lane is None or lane.state is not State.UP:
+            return
+        if lane.provider != VERBS:
+            raise ProtocolError("malformed: LaneQuiet of a lane without ports")
+        if not message.answer:
+            if lane.endpoint.quiet:
+                self._channel.post(wire.LaneQuiet(number=lane.number, answer=True))
+            return
+        if (down := _down_under(lane)) and lane.endpoint.quiet:
+            self._lanes.go_down(lane, f"{down}: the port or its device is down")
+
+    def end(self) -> None:
+        """The Connection is lost."""
+        while self._timers:
+            self._timers.popitem()[1].cancel()
+
+    def _watch(self, lane: Lane) -> None:
+        seconds = no_answer_s(self._context._settings.verbs)
+        self._timers[lane.number] = asyncio.get_running_loop().call_later(seconds, self._no_answer, lane)
+
+    def _no_answer(self, lane: Lane) -> None:
+        """A NIC gives up by itself what nobody answers; Soft-RoCE was seen once not to."""
+        self._timers.pop(lane.number, None)
+        down = _down_under(lane)
+        if lane.state is not State.UP or not down:
+            return
+        if lane.endpoint.in_device:
+            self._lanes.go_down(lane, f"{down}: the port or its device is down, and the NIC does not give up")
+        else:
+            self._watch(lane)  # it may be given something yet
+
+    def _another_way(self, lane: Lane) -> bool:
+        """Whether anything else could carry what a lane of NICs does, as far as this side knows."""
+        anything = self._context._settings.require != "direct"
+        if anything and any(provider != lane.provider for provider in self._connection._possible):
+            return True
+        return bool(nic_ports.pair(self._context._fabric.nics(), self._lanes.their_nics))
+
+
+def no_answer_s(options: VerbsOptions) -> float:
+    """How long a NIC may take to give up what nobody answers: by the specification, four times its timeouts."""
+    return 4 * (options.retry_count + 1) * 4.096e-6 * (1 << options.timeout)
+
+
+def _down_under(lane: Lane) -> str:
+    """The ports of a lane that are down; empty where all are up."""
+    return ", ".join(f"{domain.device} port {domain.port}" for domain in lane.domains if not domain.alive)

@@ -1,0 +1,306 @@
+"""Routes: what is chosen once for a pair (memory, remote memory), so that an operation is one native call."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from typing import TYPE_CHECKING, Final
+
+from zerohop._native import NativeError, PeerMemory, Reason, Status
+from zerohop.core.base import closed_engine
+from zerohop.core.base.backoff import lasts
+from zerohop.core.control import auth
+from zerohop.core.lanes import paths
+from zerohop.core.lanes.link import lane_error
+from zerohop.core.runtime.deferred import lane_was_reset
+from zerohop.errors import Unsupported, from_native
+from zerohop.machine.gpu_links import link_between
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from zerohop._native import Domain, Engine
+    from zerohop.core.kernels.loading import CopyKernels
+    from zerohop.core.lanes.imported import Import
+    from zerohop.core.lanes.lane import Lane
+    from zerohop.core.lanes.paths import Explanation
+    from zerohop.core.memory.registration import Registration
+    from zerohop.core.memory.remote_buffer import Share
+    from zerohop.core.memory.retention import Keeping
+    from zerohop.core.transfers.connection import Connection
+
+# Beyond this many the oldest go, and come back when they are needed again.
+_MAX_ROUTES: Final = 16384
+# Memory no longer than this is registered with a NIC by the call that first uses it: pinning its pages takes some tens
+# of microseconds, no more than the control thread would take to hear of it.
+_PINNED_AT_ONCE: Final = 1 << 20
+
+
+class Route:
+    """A native route, and what Python must know of it. Stale once its lane or mapping is gone: then it is replaced."""
+
+    __slots__ = ("__weakref__", "_engine", "_key", "_registration", "connection", "explanation", "id", "lane", "stale")
+
+    def __init__(
+        self,
+        engine: Engine,
+        native_id: int,
+        connection: Connection,
+        lane: int,
+        explanation: Explanation,
+        registration: Registration,
+        key: bytes,
+    ) -> None:
+        self.id = native_id
+        self.connection = connection
+        # Its number. Not itself: operations keep their routes, and a lane keeps the engine.
+        self.lane = lane
+        self.explanation = explanation
+        self.stale = False
+        self._engine = engine
+        self._key = key
+        self._registration = weakref.ref(registration)
+
+    def drop(self) -> None:
+        """Give the native route back; operations under way are not disturbed. Idempotent, and takes no lock."""
+        if self.stale:
+            return
+        self.stale = True
+        registration = self._registration()
+        if registration is not None and registration.routes.get(self._key) is self:
+            registration.routes.pop(self._key, None)
+        self.connection._routes.pop(self, None)
+        engine, self._engine = self._engine, closed_engine.ENGINE
+        try:
+            engine.drop_route(self.id)
+        except NativeError:
+            # The engine is closed or abandoned, and its routes with it.
+            pass
+
+
+class Routes:
+    """Makes routes over the connections that exist."""
+
+    def __init__(self, engine: Engine, require: str | None, kernels: CopyKernels, keeping: Keeping) -> None:
+        self._engine = engine
+        self._require = require
+        self._kernels = kernels
+        self._keeping = keeping
+        self._warned: set[tuple[str, str, str]] = set()
+        # In the order in which they were made.
+        self._all: dict[weakref.ref[Route], None] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def make_ready(self, imported: Import, registration: Registration) -> None:
+        """Have a device reach the peer's memory and that here; takes milliseconds the first time. Any thread may.
+
+        Raises:
+            NativeError: none can.
+        """
+        assert isinstance(imported.access, PeerMemory)
+        device = self._reach(registration, imported.access)
+        self._kernels.wait(device)
+        index = registration.region.device
+        if index not in imported.links:
+            on_host = index < 0
+            identity = self._engine.devices()[device]["identity"]
+            imported.links[index] = link_between(identity, "" if on_host else imported.device)
+        imported.ready.add(registration)
+
+    def _reach(self, registration: Registration, memory: PeerMemory) -> int:
+        try:
+            try:
+                return self._engine.reach_peer(registration.region, memory)[0]
+            except NativeError as error:
+                if error.args[1] != Reason.HOST_REGISTERED.value:
+                    raise
+            # Perhaps what it overlaps is known only in case that somebody comes back.
+            self._keeping.hurry()
+            return self._engine.reach_peer(registration.region, memory)[0]
+        finally:
+            self._keeping.now_known(registration)
+
+    def explain(self, connection: Connection, registration: Registration, remote: Share) -> Explanation:
+        """The path that a pair of memories takes over this connection; Unsupported when there is none.
+
+        A provider of which no lane could be opened just now is passed over as long as there is another path.
+        """
+        missing, possible = connection._missing, connection._possible
+        lanes = {lane.provider: lane.cost for lane in connection._lanes.values()}
+        situation = paths.Situation(
+            local_device=registration.device,
+            remote_device=remote.device,
+            lanes=lanes,
+            missing=missing,
+            not_mappable=connection._why_not_mapped(remote),
+            require=self._require,
+            possible={provider: cost for provider, cost in possible.items() if provider not in lanes},
+            not_reachable=connection._why_not_reached(registration, remote),
+            registered=connection._how_registered(registration, remote),
+            rails=connection._rails(),
+            no_peer_link=connection._why_no_peer_link(registration, remote),
+            link=connection._link(registration, remote),
+            no_kernels=connection._context._kernels.why_not,
+        )
+        failed = connection._failed.now()
+        if failed:
+            try:
+                return paths.choose(situation._replace(missing={**failed, **missing}))
+            except Unsupported:
+                pass
+        return paths.choose(situation)
+
+    def forget_no_kernels(self) -> None:
+        """The copy kernels have come: routes that say that there are none are made anew. Any thread may."""
+        for reference in list(self._all):
+            route = reference()
+            if route is not None and route.explanation.no_kernels:
+                route.drop()
+
+    def make(
+        self, connection: Connection, registration: Registration, remote: Share, key: bytes, *, at_once: bool = False
+    ) -> Route | None:
+        """The route, or None when first a lane must be opened, the memory registered, or the peer asked for its own.
+
+        ``at_once``: memory is registered here however long it is. A call that does not wait may come each time with
+        other memory, and would never be taken.
+        """
+        from zerohop.core.lanes.lane import State
+
+        explanation = self.explain(connection, registration, remote)
+        provider = explanation.provider
+        lane = connection._lane_of(provider)
+        if lane is None:
+            return None
+        imported = None
+        access: dict[str, Any] = {"mapping": None}
+        nbytes, rights = remote.nbytes, remote.rights
+        if explanation.form in paths.IMPORTED:
+            imported = connection._imports.get((provider, remote.share_id))
+            if imported is None or imported.rails != lane.rails:
+                return None
+            if explanation.form == paths.PEER and registration not in imported.ready:
+                # What a device here has reached before, it reaches at once; this memory may have to be pinned.
+                index = registration.region.device
+                if index not in imported.links or not (at_once or registration.nbytes <= _PINNED_AT_ONCE):
+                    return None
+                try:
+                    self.make_ready(imported, registration)
+                except NativeError as error:
+                    if error.args[0] == Status.CLOSED.value:
+                        raise lane_error(connection, error, "", provider) from None
+                    connection._note_no_peer_link(registration, remote, error)
+                    return self.make(connection, registration, remote, key, at_once=at_once)
+            if not registered(registration, lane):
+                if not (at_once or registration.nbytes <= _PINNED_AT_ONCE):
+                    return None
+                try:
+                    done = all(register(self._engine, registration, domain) for domain in lane.domains)
+                except NativeError as error:
+                    raise lane_error(connection, error, "", provider) from None
+                if not done:  # the next best path
+                    return self.make(connection, registration, remote, key, at_once=at_once)
+            # Nobody at the target checks what reaches the memory by itself, so a handle must not get more than the
+            # owner gave.
+            nbytes, rights = imported.nbytes, imported.rights
+            if not auth.same(imported.capability, remote.capability):
+                raise from_native(
+                    Status.ACCESS_DENIED.value, Reason.CAPABILITY.value, peer=connection.peer, provider=provider
+                )
+            access = imported.access_over(registration, lane)
+        try:
+            native_id = self._engine.route(
+                lane.endpoint,
+                registration.region,
+                remote.share_id,
+                remote.capability,
+                nbytes,
+                rights,
+                **access,
+            )
+        except NativeError as error:
+            if lane_was_reset(error):
+                return None
+            raise lane_error(connection, error, "", provider) from None
+        route = Route(self._engine, native_id, connection, lane.number, explanation, registration, key)
+        connection._routes[route] = None
+        other = registration.routes.setdefault(key, route)
+        if other is not route:
+            # Another thread made one meanwhile. Whatever is in no dictionary would never be dropped.
+            if not other.stale and other.connection is connection:
+                route.drop()
+                return other
+            other.drop()
+            registration.routes[key] = route
+        self._remember(route)
+        if imported is not None:
+            imported.routes.add(route)
+        # All of it may have gone while this was under way, and would not have seen this route.
+        gone = connection._lost is not None or lane.state is not State.UP or registration.closed
+        if gone or (imported is not None and imported.closed):
+            route.drop()
+            connection._check_alive()
+            return None
+        if explanation.no_kernels and explanation.no_kernels != self._kernels.why_not:
+            # They have come meanwhile, and those who were told then did not see this route either.
+            route.drop()
+            return self.make(connection, registration, remote, key, at_once=at_once)
+        wait_s = math.inf if explanation.form in paths.IMPORTED else connection._try_again_in(registration, remote)
+        if wait_s != math.inf:
+            connection._context._control.call(_drop_later, route, wait_s)
+        paths.warn_if_staged(explanation, self._warned)
+        # Not with the package: it brings in logging.
+        from zerohop.core.base.log import logger
+
+        logger.debug("path: %s", explanation)
+        return route
+
+    def close(self) -> None:
+        """Let go of the engine."""
+        self._engine = closed_engine.ENGINE
+
+    def _remember(self, route: Route) -> None:
+        self._all[weakref.ref(route, self._forget)] = None
+        while len(self._all) > _MAX_ROUTES:
+            oldest = next(iter(self._all))()
+            self._all.pop(next(iter(self._all)), None)
+            if oldest is not None:
+                oldest.drop()
+
+    def _forget(self, reference: weakref.ref[Route]) -> None:
+        self._all.pop(reference, None)
+
+
+def _drop_later(route: Route, seconds: float) -> None:
+    """On the control thread: what made another path of it may have passed by then."""
+    import asyncio
+
+    asyncio.get_running_loop().call_later(seconds, route.drop)
+
+
+def registered(registration: Registration, lane: Lane) -> bool:
+    """Whether the NICs of a lane know the memory here; true of a lane that has none."""
+    return all(domain.number in registration.local_keys for domain in lane.domains)
+
+
+def register(engine: Engine, registration: Registration, domain: Domain) -> bool:
+    """Make memory known to a NIC; False where it cannot be, which is noted for `explain`. Any thread may.
+
+    Raises:
+        NativeError: the memory or the engine is closed.
+    """
+    if domain.number in registration.local_keys:
+        return True
+    try:
+        key, registration.how[domain.number] = engine.register_local(registration.region, domain)
+        registration.local_keys[domain.number] = key
+        registration.unregistrable.forget(domain.number)
+    except NativeError as error:
+        if error.args[0] == Status.CLOSED.value:
+            raise
+        status, reason, _ = error.args
+        registration.unregistrable.note(domain.number, from_native(*error.args).reason, for_good=lasts(status, reason))
+        return False
+    return True

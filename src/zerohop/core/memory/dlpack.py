@@ -1,0 +1,135 @@
+"""Reads address, size and layout out of a DLPack capsule, whatever its element type; numpy refuses bfloat16 and others.
+
+The capsule stays unconsumed: whoever keeps it keeps the memory, and it gives the memory back when it is dropped.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import Any, Final, NamedTuple
+
+from zerohop.errors import Unsupported
+
+_CPU: Final = 1
+# Pinned host memory of CUDA and ROCm is host memory.
+_HOST_DEVICES: Final = frozenset({_CPU, 3, 11})
+_GPUS: Final = frozenset({2, 10})
+_MANAGED: Final = 13
+_DEVICE_NAMES: Final = {14: "oneapi", 8: "metal", 7: "vulkan"}
+# No stream of the caller's needs to wait for what the exporter has queued.
+_NO_SYNCHRONISATION: Final = -1
+_READ_ONLY: Final = 1
+_MAX_DIMENSIONS: Final = 64
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("type_code", ctypes.c_uint8),
+        ("type_bits", ctypes.c_uint8),
+        ("type_lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Versioned(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    )
+
+
+class Tensor(NamedTuple):
+    """What a capsule says, and the capsule."""
+
+    address: int
+    nbytes: int
+    readonly: bool
+    contiguous: bool
+    capsule: object
+    on_device: bool
+
+
+def read(exporter: Any) -> Tensor:
+    """The tensor behind an object with ``__dlpack__`` and ``__dlpack_device__``.
+
+    Raises:
+        Unsupported: it lives on a device that there is no driver for, or is managed memory.
+        ValueError, BufferError: the object refuses to export itself.
+    """
+    device_type = int(exporter.__dlpack_device__()[0])
+    if device_type == _MANAGED:
+        raise Unsupported(
+            "managed memory is refused: its pages move, so that no peer can be told where they are",
+            fix="copy it to memory of cudaMalloc, or to host memory",
+        )
+    on_device = device_type in _GPUS
+    if not on_device and device_type not in _HOST_DEVICES:
+        name = _DEVICE_NAMES.get(device_type, f"DLPack device type {device_type}")
+        raise Unsupported(
+            f"memory of {name} devices: this build has no driver for them",
+            fix="copy it to host memory first",
+        )
+    stream = {"stream": _NO_SYNCHRONISATION} if on_device else {}
+    try:
+        capsule = exporter.__dlpack__(**stream, max_version=(1, 0))
+    except TypeError:
+        # From before version 1: says nothing about being read-only.
+        capsule = exporter.__dlpack__(**stream)
+    readonly = False
+    if _is_valid(capsule, b"dltensor_versioned"):
+        versioned = ctypes.cast(_pointer(capsule, b"dltensor_versioned"), ctypes.POINTER(_Versioned)).contents
+        if versioned.major != 1:
+            raise Unsupported(f"DLPack version {versioned.major}", fix="export version 1")
+        readonly = bool(versioned.flags & _READ_ONLY)
+        tensor = versioned.tensor
+    else:
+        tensor = ctypes.cast(_pointer(capsule, b"dltensor"), ctypes.POINTER(_Tensor)).contents
+    if not 0 <= tensor.ndim <= _MAX_DIMENSIONS:
+        raise ValueError(f"a DLPack tensor of {tensor.ndim} dimensions")
+    shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
+    strides = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else None
+    nbytes = (math.prod(shape) * tensor.type_bits * tensor.type_lanes + 7) // 8
+    address = (tensor.data or 0) + tensor.byte_offset
+    return Tensor(address, nbytes, readonly, strides is None or is_contiguous(shape, strides, 1), capsule, on_device)
+
+
+def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], unit: int) -> bool:
+    """Whether the elements fill their range without gaps, rows or columns first; ``unit`` is the innermost stride."""
+    if 0 in shape:
+        return True
+    for order in (range(len(shape) - 1, -1, -1), range(len(shape))):
+        expected = unit
+        for axis in order:
+            if shape[axis] != 1:
+                if strides[axis] != expected:
+                    break
+                expected *= shape[axis]
+        else:
+            return True
+    return False
+
+
+def _is_valid(capsule: object, name: bytes) -> bool:
+    check = ctypes.pythonapi.PyCapsule_IsValid
+    check.argtypes = (ctypes.py_object, ctypes.c_char_p)
+    check.restype = ctypes.c_int
+    return bool(check(capsule, name))
+
+
+def _pointer(capsule: object, name: bytes) -> int:
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.argtypes = (ctypes.py_object, ctypes.c_char_p)
+    get.restype = ctypes.c_void_p
+    address: int = get(capsule, name)
+    return address

@@ -1,0 +1,454 @@
+"""Memory and View: registered ranges of this process's memory."""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+import threading
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from zerohop._native import NativeError
+from zerohop.core.base.closes import ClosesItself
+from zerohop.core.base.deadlines import seconds_of
+from zerohop.core.base.resource import StaysInProcess
+from zerohop.core.memory import arrays
+from zerohop.core.memory.remote_buffer import RemoteBuffer, byte_range
+from zerohop.core.runtime.devices import HOST
+from zerohop.errors import Closed, from_native
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from typing_extensions import CapsuleType
+
+    from zerohop.core.context import Context
+    from zerohop.core.lanes.routes import Route
+    from zerohop.core.memory.registration import Registration
+    from zerohop.core.memory.shares import LocalShare
+
+Rights = Literal["r", "w", "rw"]
+RIGHTS: Final[dict[str, int]] = {"r": 1, "w": 2, "rw": 3}
+_NAMES: Final[dict[int, Rights | Literal[""]]] = {0: "", 1: "r", 2: "w", 3: "rw"}
+_NONE: Final[Mapping[Rights, RemoteBuffer]] = MappingProxyType({})
+_keys: Final = threading.Lock()
+
+
+def rights_bits(rights: str) -> int:
+    """The bits of "r", "w" or "rw"; anything else is a ValueError."""
+    bits = RIGHTS.get(rights)
+    if bits is None:
+        raise ValueError(f'rights are "r", "w" or "rw", not {rights!r}')
+    return bits
+
+
+def length_of(nbytes: int) -> int:
+    """The length of memory to be made, as a plain int; TypeError and ValueError for what is none."""
+    if isinstance(nbytes, bool) or not hasattr(nbytes, "__index__"):
+        raise TypeError(f"nbytes must be an int, not {type(nbytes).__name__}")
+    nbytes = operator.index(nbytes)
+    if not 0 < nbytes < 1 << 63:
+        raise ValueError(f"cannot allocate {nbytes} bytes")
+    return nbytes
+
+
+class _Range(StaysInProcess):
+    """What Memory and View have in common: a range of bytes that transfers start from or end in."""
+
+    # _routes and _offset are what a transfer needs; they lie here so that the hot path finds them without a call.
+    __slots__ = ("_context", "_offset", "_registration", "_routes", "nbytes")
+
+    _context: Context
+    _registration: Registration
+    _routes: dict[bytes, Route]
+    _offset: int
+    nbytes: int
+
+    def _home(self) -> Memory:
+        raise NotImplementedError
+
+    @property
+    def device(self) -> str:
+        """Where the memory is: ``"host"``, ``"sim:0"``, ..."""
+        return self._registration.device
+
+    @property
+    def address(self) -> int:
+        """Of the first byte; for a device's memory an address that the CPU must not touch."""
+        return self._registration.address + self._offset
+
+    @property
+    def rights(self) -> Rights | Literal[""]:
+        """What peers may be allowed at most; empty of a read-only View of memory that they may only write to."""
+        return _NAMES[self._bits]
+
+    @property
+    def readonly(self) -> bool:
+        """Whether transfers may only read it, because it cannot be written to or is a View that was made so."""
+        return self._registration.readonly
+
+    @property
+    def local_key(self) -> int:
+        """A number that stands for the registration in this process: Memories that share one have the same."""
+        return self._registration.number
+
+    def remote_key(self) -> bytes:
+        """``bytes`` of a handle of this range, with all rights that it may have; the same each time.
+
+        The handle is the Memory's, and lives until that is closed or revokes it. Errors as for `share`.
+        """
+        memory, rights = self._home(), self.rights
+        memory._check_open()
+        if not rights:
+            raise ValueError("a read-only View of memory that peers may only write to: there is no handle of it")
+        with _keys:
+            if rights not in memory._whole:
+                memory._whole = {**memory._whole, rights: memory.share(rights)}
+        start = self._offset - memory._offset
+        return bytes(memory._whole[rights][start : start + self.nbytes])
+
+    def contains(self, address: int, nbytes: int = 0) -> bool:
+        """Whether all of that range of addresses lies within this one; an empty one may lie at its end."""
+        start, nbytes = operator.index(address) - self.address, operator.index(nbytes)
+        return 0 <= start <= self.nbytes and 0 <= nbytes <= self.nbytes - start
+
+    def view(self, offset: int = 0, nbytes: int | None = None, *, readonly: bool = False) -> View:
+        """The View of ``nbytes`` bytes from ``offset`` on; None: of the rest. Unlike a slice it is never cut short.
+
+        Args:
+            offset: of its first byte; an empty View may begin at the end.
+            nbytes: its length.
+            readonly: have transfers refuse to read into it.
+
+        Raises:
+            TypeError: ``offset`` or ``nbytes`` is no integer.
+            ValueError: it does not lie within this range.
+        """
+        offset = operator.index(offset)
+        nbytes = self.nbytes - offset if nbytes is None else operator.index(nbytes)
+        if not 0 <= offset <= self.nbytes or not 0 <= nbytes <= self.nbytes - offset:
+            raise ValueError(f"bytes {offset} to {offset + nbytes} do not lie within {self.nbytes}")
+        return View(self._home(), self._offset + offset, nbytes, self.readonly or readonly)
+
+    def view_at(self, address: int, nbytes: int | None = None, *, readonly: bool = False) -> View:
+        """The same by the address of its first byte, as a pointer into the memory."""
+        return self.view(operator.index(address) - self.address, nbytes, readonly=readonly)
+
+    @property
+    def _bits(self) -> int:
+        """Of `rights`."""
+        return self._home()._rights
+
+    def __len__(self) -> int:
+        return self.nbytes
+
+    def __getitem__(self, key: slice) -> View:
+        start, stop = byte_range(key, self.nbytes)
+        return View(self._home(), self._offset + start, stop - start, self.readonly)
+
+    def share(self, rights: Rights = "r", *, revocable: bool = True) -> RemoteBuffer:
+        """A handle with which other Contexts reach this range.
+
+        It works until it is revoked, or the Memory or its Context is closed. Until then the Context keeps the Memory,
+        whether or not you do. A write right does not imply a read right.
+
+        Args:
+            rights: ``"r"``, ``"w"`` or ``"rw"``; no more than the Memory has.
+            revocable: whether ``revoke`` may take it back while the Memory lives.
+
+        Raises:
+            ValueError: rights that the memory does not have.
+            Closed: the Memory or its Context is closed.
+        """
+        memory = self._home()
+        bits = rights_bits(rights)
+        if bits & ~self._bits:
+            most = f'with "{self.rights}" at most' if self.rights else "with nobody: it is a read-only View"
+            raise ValueError(f'this memory can be shared {most}, not with "{rights}"')
+        memory._check_open()
+        try:
+            share = self._context._shares.add(self._registration, self._offset, self.nbytes, bits, revocable=revocable)
+        except (TypeError, ValueError):
+            # Its region was closed meanwhile.
+            memory._check_open()
+            raise
+        self._context._shares.belongs(share, memory)
+        return share.handle
+
+    def numpy(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        """The bytes as an array, without a copy. The pages stay as long as the array, also after ``close()``.
+
+        Raises:
+            Unsupported: the memory is a device's, which the CPU cannot touch.
+            Closed: the Memory is closed.
+        """
+        memory = self._home()
+        memory._check_open()
+        return arrays.numpy_of(self, memory)
+
+    def read_bytes(self, offset: int = 0, nbytes: int | None = None) -> bytes:
+        """A copy of part of the range; from a device by its driver, after the copies that are queued there.
+
+        Raises:
+            TypeError: ``offset`` or ``nbytes`` is no integer.
+            ValueError: not within the range.
+            DeviceFailed: the driver could not copy.
+            Closed: the Memory is closed.
+        """
+        offset, nbytes = self._part(offset, nbytes)
+        if self.device == HOST:
+            return ctypes.string_at(self.address + offset, nbytes) if nbytes else b""
+        try:
+            return self._registration.region.read(self._offset + offset, nbytes)
+        except NativeError as error:
+            raise from_native(*error.args, operation="read_bytes") from None
+
+    def write_bytes(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Overwrite part of the range; on a device by its driver. On return the bytes are there.
+
+        Raises:
+            TypeError: ``offset`` is no integer; ``data`` is not bytes, nor another object with the buffer protocol.
+            ValueError: not within the range, or the memory is read-only.
+            DeviceFailed: the driver could not copy.
+            Closed: the Memory is closed.
+        """
+        # Not bytes(data), which makes zeros of a number.
+        raw = data if type(data) is bytes else memoryview(data).tobytes()
+        offset, _ = self._part(offset, len(raw))
+        if self.readonly:
+            raise ValueError("this memory is read-only")
+        if self.device == HOST:
+            ctypes.memmove(self.address + offset, raw, len(raw))
+            return
+        try:
+            self._registration.region.write(self._offset + offset, raw)
+        except NativeError as error:
+            raise from_native(*error.args, operation="write_bytes") from None
+
+    def fill(self, value: int = 0) -> None:
+        """Set every byte of the range to ``value``; errors as for write_bytes."""
+        self.write_bytes(0, bytes([value]) * self.nbytes)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Device memory as an array of bytes, for libraries that know this protocol; host memory has none of it."""
+        if self.device == HOST:
+            raise AttributeError("host memory has no __cuda_array_interface__; use numpy()")
+        return {
+            "data": (self.address, self.readonly),
+            "shape": (self.nbytes,),
+            "typestr": "|u1",
+            "strides": None,
+            "version": 3,
+        }
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> CapsuleType:
+        """The bytes as a one-dimensional DLPack tensor of uint8, without a copy, for ``torch.from_dlpack(memory)``.
+
+        The tensor keeps the memory: it stays as long as the tensor, and unless you close it, so does the Memory. Give
+        it its type and shape with ``tensor.view(dtype).view(shape)``.
+
+        Arguments as DLPack has them.
+
+        Raises:
+            BufferError: a simulated device's memory; read-only memory for who knows no read-only tensors.
+            Closed: the Memory is closed.
+        """
+        memory = self._home()
+        memory._check_open()
+        return arrays.dlpack_of(self, memory, max_version, dl_device=dl_device, copy=copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Type and number of the device, as DLPack counts them; BufferError for a simulated one."""
+        return arrays.dlpack_device(self.device)
+
+    def _part(self, offset: int, nbytes: int | None) -> tuple[int, int]:
+        """Offset and length of a part, as plain ints; ValueError when it does not lie within the range."""
+        self._home()._check_open()
+        # What ctypes and native calls are given: they do not take numpy's integers.
+        offset = operator.index(offset)
+        nbytes = self.nbytes - offset if nbytes is None else operator.index(nbytes)
+        if not 0 <= offset <= self.nbytes or not 0 <= nbytes <= self.nbytes - offset:
+            raise ValueError(f"bytes {offset} to {offset + nbytes} do not lie within {self.nbytes}")
+        return offset, nbytes
+
+    def __repr__(self) -> str:
+        closed = self._home()._closed or self._context._closed
+        state = ", closed" if closed else ""
+        return f"{type(self).__name__}({self.nbytes} bytes of {self.device}{state})"
+
+
+class View(_Range):
+    """Part of a Memory, made by slicing: ``memory[a:b]``, in bytes. Keeps the Memory alive.
+
+    Attributes:
+        memory: what it is part of.
+        nbytes: length in bytes.
+    """
+
+    __slots__ = ("_readonly", "memory")
+
+    _stays = "a View stays in its process, and is not copied; slice it anew, or send view.share()"
+
+    def __init__(self, memory: Memory, offset: int, nbytes: int, readonly: bool) -> None:
+        self.memory = memory
+        self._readonly = readonly
+        self._context = memory._context
+        self._registration = memory._registration
+        self._routes = memory._routes
+        self._offset = offset
+        self.nbytes = nbytes
+
+    @property
+    def readonly(self) -> bool:
+        """As Memory has it, or as it was made."""
+        return self._readonly
+
+    def _home(self) -> Memory:
+        return self.memory
+
+    @property
+    def _bits(self) -> int:
+        return self.memory._rights & (RIGHTS["r"] if self._readonly else RIGHTS["rw"])
+
+
+class Memory(ClosesItself, _Range):
+    """A registered range, made by ``Context.register`` or ``Context.alloc``.
+
+    Keeps the tensor or buffer that it came from alive until it is closed, which revokes its handles; or until it is
+    dropped while it has none. What is in flight then still ends safely: the source stays alive, unseen, until nothing
+    can touch it any more.
+    A context manager that closes itself.
+
+    Attributes:
+        nbytes: length in bytes.
+    """
+
+    __slots__ = ("__weakref__", "_closed", "_owned", "_rights", "_shares", "_whole")
+
+    _stays = "a Memory stays in its process, and is not copied; send memory.share() instead"
+
+    def __init__(
+        self,
+        context: Context,
+        registration: Registration,
+        offset: int,
+        nbytes: int,
+        rights: int,
+        keep: object,
+        owned: bool = False,
+    ) -> None:
+        # Tensors are registered by the ten thousand: no call is made here that is not needed.
+        self._context = context
+        self._registration = registration
+        # Its own, so that it can be emptied when this Memory alone is closed.
+        self._routes = {}
+        self._offset = offset
+        self.nbytes = nbytes
+        self._rights = rights
+        context._keeping.keep(self, registration, keep)
+        self._owned = owned
+        # Changed under the lock of Shares alone. A list from the first one on: ten thousand Memories that are not
+        # shared have ten thousand objects less.
+        self._shares: list[LocalShare] | tuple[()] = ()
+        # What remote_key() has given out, by rights.
+        self._whole: Mapping[Rights, RemoteBuffer] = _NONE
+        self._closed = False
+
+    @property
+    def reused_registration(self) -> bool:
+        """Whether the memory was registered already, so that this has cost nothing."""
+        made_for = self._registration.made_for
+        return made_for is not None and made_for() is not self
+
+    def _home(self) -> Memory:
+        return self
+
+    def revoke(self, handle: RemoteBuffer | None = None, timeout: float | None = None) -> None:
+        """Take back one handle, or all; blocks until no peer can reach the memory through it any more.
+
+        Over tcp and the shm ring that is enforced here: from now on such operations end with AccessDenied at the
+        peer, and those under way end or are cut short before this returns. Over NICs too: peers that have a key are
+        asked to stop, and after half a second, or half of ``timeout``, it is invalid. Peers on this host that have
+        mapped the memory are asked to give it back; one that was lost has done so when its process has ended.
+
+        Args:
+            handle: which one, or any slice of it; None for all of this Memory.
+            timeout: seconds; None for the Context's.
+
+        Raises:
+            RevocationIncomplete: ``peers`` have not given it back in time. They may still write; the memory stays
+                allocated until they do or are gone.
+            TypeError: ``handle`` is no RemoteBuffer.
+            ValueError: the handle is not of this Memory, or was shared with ``revocable=False``.
+            Closed: the Memory is closed.
+        """
+        self._check_open()
+        if handle is not None and not isinstance(handle, RemoteBuffer):
+            raise TypeError(f"what is revoked is a RemoteBuffer that share() gave, not {type(handle).__name__}")
+        if handle is None:
+            chosen = [share for share in self._shares if share.revocable]
+        else:
+            chosen = [share for share in self._shares if share.handle._key == handle._key]
+            if not chosen:
+                raise ValueError("the handle is not of this Memory, or has been revoked before")
+            if not chosen[0].revocable:
+                raise ValueError("the handle was shared with revocable=False")
+        revoked = {share.handle._key for share in chosen}
+        with _keys:  # remote_key() gives out another one from now on
+            self._whole = {rights: whole for rights, whole in self._whole.items() if whole._key not in revoked}
+        self._context._shares.revoke(chosen, self._context._deadline(timeout))
+        self._context._shares.belong_no_more(chosen, self)
+
+    def close(self, timeout: float = 1.0) -> None:
+        """Revoke all handles and give the registration back; idempotent. Views of it raise Closed from now on.
+
+        A raw pointer to host memory that GPUs have copied may be freed afterwards, so that this waits for them: see
+        docs/gpus.md on streams that wait.
+
+        Args:
+            timeout: seconds to wait, at most, for peers on this host to unmap the memory. What a peer has not unmapped
+                by then stays allocated until it has.
+
+        Raises:
+            ValueError, TypeError: ``timeout`` is negative, NaN or no number; the Memory stays open.
+        """
+        if not self._closed:
+            self._close(seconds_of(timeout), by_user=True)
+
+    def _close(self, unmap_s: float, *, by_user: bool = False) -> None:
+        self._closed = True
+        self._routes.clear()
+        context = self._context
+        if context._forked:
+            # It is the parent's. A lock may be held for ever, by a thread that is not in this process.
+            context._keeping.forget(self)
+            return
+        shares, parting = context._shares.of_closing(self)
+        if parting is None:
+            # Another thread closes it, or the Context was closed.
+            return
+        if shares:
+            # While the Context is being closed, that sees to the peers.
+            context._shares.withdraw(shares, 0 if context._closed else unmap_s)
+        # They keep it too.
+        del shares
+        context._keeping.release_of(parting, owned=self._owned, closed=by_user)
+
+    def _check_open(self) -> None:
+        self._context._check_open()
+        if self._closed:
+            raise Closed("this Memory was closed", fix="register the memory again")
+
+    def __del__(self) -> None:
+        # __init__ may not have come far. Like close(), but it waits for nobody.
+        if not getattr(self, "_closed", True):
+            self._close(0)

@@ -1,0 +1,312 @@
+"""Pool: memory of one device that is registered once and handed out in parts."""
+
+from __future__ import annotations
+
+import collections
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from zerohop._native import NativeError, Status
+from zerohop.core.base.closes import ClosesItself
+from zerohop.core.base.deadlines import seconds_of
+from zerohop.core.base.resource import StaysInProcess
+from zerohop.core.memory.free_ranges import FreeRanges
+from zerohop.core.memory.memory import RIGHTS, Memory, length_of
+from zerohop.core.runtime.devices import HOST
+from zerohop.errors import Closed, RegistrationFailed, from_native
+
+if TYPE_CHECKING:
+    from zerohop._native import Engine
+    from zerohop.core.context import Context
+    from zerohop.core.memory.registration import Registration
+    from zerohop.core.memory.retention import Keeping
+
+# What torch gives its own tensors, and more than any kernel asks for.
+ALIGNMENT: Final = 512
+# Between two looks for room; devices and peers tell nobody that they have done with it.
+_FIRST_PAUSE_S: Final = 0.0002
+_LONGEST_PAUSE_S: Final = 0.01
+_NS: Final = 1e9
+
+
+class Pool(ClosesItself, StaysInProcess):
+    """Memory of one device, registered once and handed out in parts; made by ``Context.pool``.
+
+    ``alloc`` asks neither the driver nor a NIC for anything while there is room, and what it gives is a Memory like any
+    other: it is shared, transferred, made a tensor of (``torch.from_dlpack(memory)``) and closed by itself. A part
+    comes back when its Memory is closed or dropped, no tensor shows it any more, no transfer uses it and peers that had
+    imported it have let go; on a GPU it is used again only once everything has ended that was queued there by then, on
+    any stream. The pool grows by chunks.
+
+    Thread-safe. A context manager that closes itself.
+
+    Attributes:
+        device: where the memory is.
+        chunk_bytes: by how much it grows, at least.
+        max_bytes: what it never exceeds; None: what the device has.
+    """
+
+    _stays = "a Pool stays in its process, and is not copied; send memory.share() of what it gave"
+
+    def __init__(self, context: Context, device: str, chunk_bytes: int, max_bytes: int | None) -> None:
+        self.device = device
+        self.chunk_bytes = chunk_bytes
+        self.max_bytes = max_bytes
+        self._context = context
+        self._index = context._devices.index_of(device)
+        self._lock = threading.Lock()
+        self._chunks: list[_Chunk] = []
+        self._closed = False
+        # What the device said when it gave no more.
+        self._refused = ""
+        # What nobody has any more, put there by destructors; what the device may still use; and until when.
+        self._freed: collections.deque[_Range] = collections.deque()
+        self._unmarked: list[_Range] = []
+        self._marked: list[tuple[Engine.DeviceMark, list[_Range]]] = []
+
+    @property
+    def nbytes(self) -> int:
+        """What it holds of the device."""
+        return sum(chunk.ranges.nbytes for chunk in list(self._chunks))
+
+    @property
+    def free_bytes(self) -> int:
+        """What of that can be given out now, in however many ranges."""
+        self._context._check_process()
+        with self._lock:
+            self._collect()
+            return sum(chunk.ranges.free for chunk in self._chunks)
+
+    def alloc(self, nbytes: int, *, timeout: float | None = None) -> Memory:
+        """New memory, at a multiple of 512 bytes; its contents are undefined.
+
+        Where neither the pool nor the device has room, it waits for what the device or a transfer still uses of memory
+        that was given back before.
+
+        Memory that was given back can be used again only after a look at all streams of the GPU, which ends a capture
+        into a CUDA graph that is under way on one of them: allocate before a capture, or during one only what the pool
+        has never given out.
+
+        Args:
+            nbytes: length, at least 1.
+            timeout: seconds to wait at most; None: the Context's; 0: not at all.
+
+        Raises:
+            TypeError: ``nbytes`` is no integer.
+            ValueError: no such length.
+            RegistrationFailed: no room.
+            DeviceFailed: the device is lost.
+            Closed: the pool or its Context is closed.
+        """
+        self._context._check_process()
+        nbytes = length_of(nbytes)
+        size = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        limit_s = self._context._timeout_ns / _NS if timeout is None else seconds_of(timeout)
+        deadline = time.monotonic() + limit_s
+        pause = _FIRST_PAUSE_S
+        while True:
+            with self._lock:
+                self._check_open()
+                taken = self._take(size) or self._reuse(size) or self._grow(size) or self._exchange(size)
+                # Here, so that close() leaves the chunk alone.
+                block = _Block(taken, self._freed) if taken is not None else None
+                coming = taken is None and self._coming()
+            if taken is not None:
+                return self._memory(taken, block, nbytes)
+            if not coming or (time.monotonic() >= deadline and (limit_s or timeout is not None)):
+                raise self._full(nbytes)
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def trim(self) -> int:
+        """Give the device back what nothing is in use of, in whole chunks; the number of bytes.
+
+        Raises:
+            DeviceFailed: the device is lost.
+            Closed: the Context is closed.
+        """
+        self._context._check_open()
+        with self._lock:
+            self._collect()
+            self._settle()
+            idle = [chunk for chunk in self._chunks if chunk.ranges.free == chunk.ranges.nbytes]
+            self._chunks = [chunk for chunk in self._chunks if chunk not in idle]
+        for chunk in idle:
+            chunk.give_up()
+        return sum(chunk.ranges.nbytes for chunk in idle)
+
+    def close(self) -> None:
+        """Give out nothing more; idempotent. The device gets each chunk back when the last Memory in it is closed."""
+        if self._context._forked:
+            return  # it is the parent's
+        with self._lock:
+            self._closed = True
+            chunks, self._chunks = self._chunks, []
+            self._unmarked.clear()
+            self._marked.clear()
+        for chunk in chunks:
+            chunk.give_up()
+        self._freed.clear()
+
+    def _take(self, size: int) -> _Range | None:
+        for chunk in self._chunks:
+            start = chunk.ranges.take(size)
+            if start is not None:
+                return chunk, start, size
+        return None
+
+    def _reuse(self, size: int) -> _Range | None:
+        """With what has been given back, as far as nothing can touch it any more."""
+        self._collect()
+        self._settle()
+        return self._take(size)
+
+    def _collect(self) -> None:
+        self._context._shares.sweep()
+        self._context._keeping.drain()
+        while self._freed:
+            self._unmarked.append(self._freed.popleft())
+        if self.device == HOST:
+            # Only transfers and arrays use it, and they are over.
+            self._give(self._unmarked)
+            self._unmarked.clear()
+
+    def _settle(self) -> None:
+        if self._unmarked:
+            try:
+                mark = self._context._engine.mark_device(self._index)
+            except NativeError as error:
+                # A stream is being captured: later.
+                if error.args[0] != Status.UNSUPPORTED.value:
+                    raise from_native(*error.args, operation="alloc") from None
+            else:
+                self._marked.append((mark, self._unmarked))
+                self._unmarked = []
+        for mark, ranges in [each for each in self._marked if not each[0].pending]:
+            self._marked.remove((mark, ranges))
+            self._give(ranges)
+
+    def _give(self, ranges: list[_Range]) -> None:
+        for chunk, start, size in ranges:
+            chunk.ranges.give(start, size)
+
+    def _exchange(self, size: int) -> _Range | None:
+        """With another chunk in place of those of which nothing is in use, where they are too small."""
+        idle = [chunk for chunk in self._chunks if chunk.ranges.free == chunk.ranges.nbytes]
+        in_use = self.nbytes - sum(chunk.ranges.nbytes for chunk in idle)
+        if not idle or (self.max_bytes is not None and in_use + size > self.max_bytes):
+            return None
+        self._chunks = [chunk for chunk in self._chunks if chunk not in idle]
+        for chunk in idle:
+            chunk.give_up()
+        return self._grow(size)
+
+    def _coming(self) -> bool:
+        """Whether a device, a transfer or a peer still uses what was given back. All else may stay in use for ever."""
+        keeping = self._context._keeping
+        kept = [*self._context._shares.kept(), *keeping.kept()]
+        # In this order: what leaves one of these places is in the next by then.
+        return bool(
+            any(type(keep) is _Block and keep.goes_to(self._freed) for keep in kept)
+            or keeping.examining
+            or self._freed
+            or self._unmarked
+            or self._marked
+        )
+
+    def _grow(self, size: int) -> _Range | None:
+        wanted = max(self.chunk_bytes, size)
+        if self.max_bytes is not None:
+            wanted = min(wanted, (self.max_bytes - self.nbytes) // ALIGNMENT * ALIGNMENT)
+        for nbytes in dict.fromkeys((wanted, size)):
+            if size <= nbytes <= wanted:
+                try:
+                    registration = self._context._registry.allocate(nbytes, self.device, whole=False)
+                except RegistrationFailed as error:
+                    self._refused = error.reason
+                    continue
+                self._chunks.append(_Chunk(self._context._keeping, registration))
+                return self._take(size)
+        return None
+
+    def _memory(self, taken: _Range, block: _Block | None, nbytes: int) -> Memory:
+        chunk, start, _ = taken
+        part = self._context._registry.part(chunk.registration, start, nbytes)
+        return Memory(self._context, part, 0, nbytes, RIGHTS["rw"], block, True)
+
+    def _full(self, nbytes: int) -> RegistrationFailed:
+        free, largest = self.free_bytes, max((chunk.ranges.largest for chunk in self._chunks), default=0)
+        held = f"it holds {self.nbytes} bytes, of which {free} are free, {largest} in one piece"
+        if self.max_bytes is None:
+            why, fix = self._refused, "close what is not needed, here or in other programs"
+        else:
+            why = f"it may have {self.max_bytes}"
+            fix = "close Memories and drop tensors of it, or make it with a larger max_bytes="
+        return RegistrationFailed(f"the pool has no room for {nbytes} bytes: {held}; {why}", fix=fix, operation="alloc")
+
+    def _check_open(self) -> None:
+        self._context._check_open()
+        if self._closed:
+            raise Closed("this Pool was closed", fix="make another with ctx.pool()")
+
+    def __repr__(self) -> str:
+        closed = ", closed" if self._closed or self._context._closed else ""
+        return f"Pool({self.nbytes} bytes of {self.device}{closed})"
+
+
+class _Chunk:
+    """One allocation of a Pool."""
+
+    __slots__ = ("_given_up", "_keeping", "blocks", "ranges", "registration", "wanted")
+
+    def __init__(self, keeping: Keeping, registration: Registration) -> None:
+        self._keeping = keeping
+        self.registration = registration
+        self.ranges = FreeRanges(registration.nbytes)
+        # Those that somebody has, by their ids.
+        self.blocks: dict[int, None] = {}
+        self._given_up: list[Registration] = []
+        # Whether parts of it will be used again.
+        self.wanted = True
+
+    def give_up(self) -> None:
+        """The device gets it back, now or with the last block."""
+        self.wanted = False
+        self._given_up.append(self.registration)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Called by destructors: no lock, no wait."""
+        if not self.blocks:
+            try:
+                registration = self._given_up.pop()
+            except IndexError:
+                return
+            self._keeping.release(registration)
+
+
+# Of a chunk: where it begins there, and its length.
+_Range = tuple[_Chunk, int, int]
+
+
+class _Block:
+    """What keeps a part from being used again: a Memory has it, then whatever still uses the memory."""
+
+    __slots__ = ("_freed", "_range")
+
+    def __init__(self, taken: _Range, freed: collections.deque[_Range]) -> None:
+        self._range = taken
+        self._freed = freed
+        taken[0].blocks[id(self)] = None
+
+    def goes_to(self, freed: object) -> bool:
+        """Whether that is where it is put in the end."""
+        return self._freed is freed
+
+    def __del__(self) -> None:
+        chunk = self._range[0]
+        if chunk.wanted:
+            self._freed.append(self._range)
+        chunk.blocks.pop(id(self), None)
+        chunk.let_go()

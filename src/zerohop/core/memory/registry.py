@@ -1,0 +1,337 @@
+"""The registered memory of one Context: the cache, and the allocations.
+
+Host memory has no id that is never used twice, so a registration is cached by the object that owns the allocation and
+dropped with it; a hit counts only if address and size are still the same. Raw pointers, and owners that cannot be
+referenced weakly, are never cached.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Final
+
+from zerohop._native import NativeError
+from zerohop.core.base import closed_engine
+from zerohop.core.memory import sources
+from zerohop.core.memory.registration import Registration
+from zerohop.core.runtime.devices import DEVICE_BY_ADDRESS, GPUS
+from zerohop.errors import Closed, RegistrationFailed, Unsupported, ZerohopError, from_native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zerohop._native import Engine
+    from zerohop.core.memory.retention import Keeping
+    from zerohop.core.memory.sources import Source
+    from zerohop.core.runtime.devices import Devices
+
+_STALE_STARTS: Final = 64
+# Nothing tells when devices know memory no more, with a limit: how often that is asked.
+_LOOK_S: Final = 0.001
+# Each allocation of a GPU that is registered has as many others looked at, whether they are still there.
+_LOOKED_AT: Final = 16
+# Statuses that keep their own meaning when memory could not be had; all others are RegistrationFailed.
+_KEPT: Final = (Closed, Unsupported)
+
+
+# What the copies of a device that did not end in the time that close() had may still touch.
+_touched_for_ever: list[object] = []
+
+
+class Registry:
+    """All Registrations of a Context. Thread-safe; nothing that a destructor calls takes a lock."""
+
+    def __init__(self, engine: Engine, devices: Devices, keeping: Keeping, on_device: Callable[[int], None]) -> None:
+        """``on_device`` is told each device, by its index, that memory is registered on; mostly again and again."""
+        self._engine = engine
+        self._devices = devices
+        self._keeping = keeping
+        self._on_device_used = on_device
+        self._lock = threading.Lock()
+        self._cache: dict[int, Registration] = {}
+        self._live: weakref.WeakSet[Registration] = weakref.WeakSet()
+        # Start addresses of ctx.alloc memory, ascending, and what lies there.
+        self._starts: list[int] = []
+        self._allocated: weakref.WeakValueDictionary[int, Registration] = weakref.WeakValueDictionary()
+        # Memory of GPUs by where it begins and how long it is, and the id that it had.
+        self._on_device: dict[tuple[int, int], tuple[Registration, int]] = {}
+        # Those of one allocation by its id, which is quickly asked for.
+        self._by_id: dict[int, Registration] = {}
+        self._looked_at = 0
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def register(self, source: Source) -> tuple[Registration, bool]:
+        """The registration of the source's allocation, and whether it is the caller's alone, to be closed with it.
+
+        It comes from the cache only where that is sure to be right.
+        """
+        owner = source.cached_by
+        if owner is not None:
+            cached = self._cache.get(id(owner))
+            if cached is not None and not cached.closed and cached.owner is not None and cached.owner() is owner:
+                if (cached.address, cached.nbytes, cached.readonly) == (source.base, source.extent, source.readonly):
+                    return cached, False
+                self._cache.pop(id(owner), None)
+                self._keeping.retire(cached, owner)
+        self._keeping.drain()
+        known = self._of_address(source.base, source.extent)
+        if known is not None:
+            if source.device not in (known.device, DEVICE_BY_ADDRESS):
+                self._devices.index_of(source.device)
+                raise ValueError(f"the memory at {source.address:#x} is on {known.device}, not on {source.device}")
+            return known, False
+        if source.device == DEVICE_BY_ADDRESS or source.device.partition(":")[0] in GPUS:
+            return self._register_on_device(source), False
+        registration = self._new(source)
+        return registration, owner is None or not self._remember(owner, registration)
+
+    def known_on_device(self, address: int, nbytes: int) -> Registration | None:
+        """The registration of a GPU's memory, if there is one and the memory is still the same. Raises nothing."""
+        try:
+            known_by_id = self._by_id.get(self._engine.allocation_id(address))
+            if known_by_id is not None and not known_by_id.closed:
+                start = known_by_id.address
+                if start <= address and address + nbytes <= start + known_by_id.nbytes:
+                    return known_by_id
+            found = self._engine.describe(address, nbytes)
+        except NativeError:
+            # The engine is closed.
+            return None
+        if found is not None:
+            known = self._on_device.get(found[1:3])
+            if known is not None and known[1] == found[3] and not known[0].closed:
+                return known[0]
+        return self._of_address(address, nbytes)
+
+    def allocate(self, nbytes: int, device: str, *, whole: bool = True) -> Registration:
+        """Fresh memory of our own; unless it is ``whole``, its parts are what is registered when it comes back."""
+        index = self._devices.index_of(device)
+        self._keeping.drain()
+        try:
+            region = self._engine.alloc(nbytes, index)
+        except NativeError as error:
+            raise _failed(error, "alloc", f"{nbytes} bytes on {device}") from None
+        if index >= 0:
+            self._on_device_used(index)
+        registration = Registration(region, device, 0, readonly=False, ours=True)
+        with self._lock:
+            self._live.add(registration)
+        if whole:
+            self._remember_address(registration)
+        return registration
+
+    def part(self, whole: Registration, offset: int, nbytes: int) -> Registration:
+        """Part of memory of our own, used and closed by itself; NICs know it as what the whole is registered as."""
+        try:
+            region = self._engine.part(whole.region, offset, nbytes)
+        except NativeError as error:
+            raise _failed(error, "alloc", f"{nbytes} bytes on {whole.device}") from None
+        registration = Registration(region, whole.device, whole.fd_offset + offset, readonly=whole.readonly, ours=True)
+        registration.local_keys, registration.how = whole.local_keys, whole.how
+        registration.unregistrable = whole.unregistrable
+        with self._lock:
+            self._live.add(registration)
+        self._remember_address(registration)
+        return registration
+
+    def close(self, deadline: float) -> None:
+        """Close all regions. The engine has been closed before, so that nothing is in flight but slow device copies.
+
+        ``deadline``: of the monotonic clock; until then devices are waited for that know memory which may go next.
+        """
+        with self._lock:
+            live = list(self._live)
+            self._cache.clear()
+            self._on_device.clear()
+            self._by_id.clear()
+        kept = self._keeping.hand_over(live)
+        known = []
+        for registration in live:
+            # Alive for as long as devices know its memory.
+            kept.append((registration, registration.owner() if registration.owner is not None else None))
+            registration.owner = None
+            gone = self._keeping.end(registration)
+            if registration.exports and not registration.region.pins:
+                # It stays for the arrays that show it, but devices need know it no more.
+                gone = registration.region.deregister()
+            if not gone and not registration.region.pins:
+                known.append(registration)
+        _touched_for_ever.extend(keep for registration, keep in kept if keep is not None and registration.region.pins)
+        stay = set(known)
+        self._outlast_devices(known, [entry for entry in kept if entry[0] in stay], deadline)
+        for registration in live:
+            # Where arrays still show its bytes, they hold it; nothing else does.
+            registration.region = closed_engine.REGION
+        self._keeping.close()
+        self._engine = closed_engine.ENGINE
+
+    def _outlast_devices(
+        self, known: list[Registration], kept: list[tuple[Registration, object]], deadline: float
+    ) -> None:
+        """Keep what devices still know of until they do not; what only the user keeps, by waiting for that."""
+        regions = [registration.region for registration in known]
+        by_us = {registration for registration, keep in kept if keep is not None}
+        for registration in known:
+            while registration not in by_us and not registration.region.deregister() and time.monotonic() < deadline:
+                time.sleep(_LOOK_S)
+        last: list[object] = [*kept, *known]
+        known.clear()
+        kept.clear()
+
+        def outlast() -> None:
+            for region in regions:
+                region.deregister(True)
+            last.clear()
+
+        if regions:
+            threading.Thread(target=outlast, name="zerohop-drop", daemon=True).start()
+
+    def _register_on_device(self, source: Source) -> Registration:
+        """The registration of a GPU's allocation, or of those that the range spans.
+
+        The driver never gives an id to two allocations, so that a registration of what was freed is recognised.
+        """
+        found = self._engine.describe(source.address, source.nbytes)
+        if found is None:
+            raise Unsupported(
+                f"the memory at {source.address:#x} is not all allocated on one GPU of this process, or it is managed "
+                f"memory, whose pages move",
+                fix="register what cudaMalloc, a memory pool or virtual memory gave; zerohop doctor shows the GPUs",
+            )
+        index, base, size, number = found
+        known = self._on_device.get((base, size))
+        if known is not None:
+            if known[1] == number and not known[0].closed:
+                return known[0]
+            self._forget_on_device((base, size), known)
+        self._forget_what_was_freed()
+        if source.device != DEVICE_BY_ADDRESS and self._devices.index_of(source.device) != index:
+            raise ValueError(f"the memory at {source.address:#x} is not on {source.device}")
+        name = self._devices.name_of(index)
+        registration = self._new(source._replace(base=base, extent=size, device=name))
+        made = registration, number
+        # What lies in several allocations has an id of its own.
+        alone = self._engine.allocation_id(base) == number
+        with self._lock:
+            known = self._on_device.get((base, size))
+            first = known is None or known[1] != number or known[0].closed
+            if first:
+                self._on_device[base, size] = made
+                if alone:
+                    self._by_id[number] = registration
+        if known is not None:
+            # By another thread meanwhile.
+            self._keeping.release((known if first else made)[0])
+        return registration if first or known is None else known[0]
+
+    def _forget_on_device(self, key: tuple[int, int], known: tuple[Registration, int]) -> None:
+        """It was freed; another thread may have seen that first."""
+        with self._lock:
+            if self._on_device.get(key) is not known:
+                return
+            del self._on_device[key]
+            if self._by_id.get(known[1]) is known[0]:
+                del self._by_id[known[1]]
+        self._keeping.release(known[0])
+
+    def _forget_what_was_freed(self) -> None:
+        """Look at some of the registrations on devices, at others each time; nobody tells when memory is freed."""
+        with self._lock:
+            entries = list(self._on_device.items())
+        if not entries:
+            return
+        start = self._looked_at % len(entries)
+        self._looked_at = start + _LOOKED_AT
+        freed = []
+        for key, known in (entries[start:] + entries[:start])[:_LOOKED_AT]:
+            found = self._engine.describe(*key)
+            if found is None or found[3] != known[1]:
+                freed.append((key, known))
+        if not freed:
+            return
+        # Memories that are open keep what they have.
+        for key, known in freed:
+            if not known[0].users:
+                self._forget_on_device(key, known)
+
+    def _new(self, source: Source) -> Registration:
+        index = self._devices.index_of(source.device)
+        backing = sources.find_backing(source)
+        try:
+            if backing is None:
+                region = self._engine.register(source.base, source.extent, index, -1, 0, source.readonly)
+            else:
+                region = self._engine.register(
+                    source.base, source.extent, index, backing.fd, backing.offset, source.readonly
+                )
+        except NativeError as error:
+            raise _failed(error, "register", f"{source.extent} bytes at {source.base:#x}") from None
+        finally:
+            if backing is not None:
+                os.close(backing.fd)
+        if index >= 0:
+            self._on_device_used(index)
+        offset = backing.offset if backing is not None else 0
+        registration = Registration(region, source.device, offset, readonly=source.readonly)
+        with self._lock:
+            self._live.add(registration)
+        return registration
+
+    def _remember_address(self, registration: Registration) -> None:
+        with self._lock:
+            bisect.insort(self._starts, registration.address)
+            self._allocated[registration.address] = registration
+            # Those that are gone stay in the list for a while.
+            if len(self._starts) > 2 * len(self._allocated) + _STALE_STARTS:
+                self._starts = sorted(self._allocated)
+
+    def _of_address(self, address: int, nbytes: int) -> Registration | None:
+        """The allocation of this Context that the range lies in."""
+        with self._lock:
+            position = bisect.bisect_right(self._starts, address) - 1
+            while position >= 0 and self._starts[position] not in self._allocated:
+                del self._starts[position]
+                position -= 1
+            found = self._allocated.get(self._starts[position]) if position >= 0 else None
+        if found is None or found.closed or address + nbytes > found.address + found.nbytes:
+            return None
+        return found
+
+    def _remember(self, owner: object, registration: Registration) -> bool:
+        """Cache it for as long as the owner lives; False where that cannot be known."""
+        key = id(owner)
+        registry, its_registration = weakref.ref(self), weakref.ref(registration)
+
+        def gone(_: object) -> None:
+            living, registered = registry(), its_registration()
+            if living is not None and registered is not None:
+                living._expire(key, registered)
+
+        try:
+            registration.owner = weakref.ref(owner, gone)
+        except TypeError:
+            return False
+        # Who exports a buffer cannot give its memory up while the export is there.
+        registration.lingers = sources.has_its_own_memory(owner)
+        self._cache[key] = registration
+        return True
+
+    def _expire(self, key: int, registration: Registration) -> None:
+        """The owner is gone. Called by a weak reference: no lock; devices do not know the memory any more."""
+        if self._cache.get(key) is registration:
+            self._cache.pop(key, None)
+        self._keeping.release(registration, now=True)
+
+
+def _failed(error: NativeError, operation: str, what: str) -> ZerohopError:
+    status, reason, text = error.args
+    known = from_native(status, reason, text, operation=operation)
+    if isinstance(known, _KEPT):
+        return known
+    return RegistrationFailed(f"{known.reason} ({what})", fix=known.fix, operation=operation)

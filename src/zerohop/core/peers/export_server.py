@@ -1,0 +1,226 @@
+"""What the peer of a Connection asks for of our memory: given out where it may have it, and asked back.
+
+On the control thread. In which forms memory goes to a peer is said in import_client.py, the asking side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Final
+
+from zerohop._native import NativeError, Reason, Status
+from zerohop.config.providers import P2P, SHM, VERBS
+from zerohop.core.base.deadlines import within
+from zerohop.core.control import wire
+from zerohop.core.peers.import_client import LAST_COPIES_S
+from zerohop.core.runtime.devices import HOST
+from zerohop.errors import ProtocolError, from_native
+
+if TYPE_CHECKING:
+    from zerohop.core.context import Context
+    from zerohop.core.control.channel import Channel
+    from zerohop.core.memory.shares import LocalShare
+    from zerohop.core.transfers.connection import Connection
+
+_MAX_REQUESTS: Final = 1 << 16
+
+# What Engine.export_share returns.
+_Exported = tuple[str, str, int, int, int, int, list[tuple[int, bytes]], list[int]]
+
+
+def _close_exported(exported: _Exported) -> None:
+    for fd in exported[-1]:
+        os.close(fd)
+
+
+class Exports:
+    """The part of a conversation that is about our memory."""
+
+    def __init__(self, context: Context, connection: Connection, channel: Channel) -> None:
+        self._context = context
+        self._connection = connection
+        self._channel = channel
+        # Requests that drivers and NICs are being asked about, one after the other.
+        self._reaching: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()
+        self._returned = asyncio.Event()
+
+    def answer(self, request: wire.ImportRequest) -> None:
+        """Answer a peer that wants to import."""
+        connection = self._connection
+        if connection._closing is not None:
+            # What was given out is being asked back just now.
+            self._refuse(request, Status.UNSUPPORTED, Reason.LANE_CLOSED)
+        elif request.provider == SHM and SHM in connection._possible:
+            self._give_descriptor(request)
+        elif request.provider in (VERBS, P2P) and request.provider in connection._possible:
+            if len(self._reaching) >= _MAX_REQUESTS:
+                raise ProtocolError("malformed: the peer asks for more than anybody needs at once")
+            # Registering takes as long as it takes to pin the pages; drivers take their time to export.
+            give = self._give_keys if request.provider == VERBS else self._give_memory
+            task = asyncio.get_running_loop().create_task(give(request))
+            self._reaching.add(task)
+            task.add_done_callback(self._reaching.discard)
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        else:
+            # Nothing could be given to it, and as an importer it would hold up whoever takes the memory back.
+            why = "memory is given to peers on this host that use shm or p2p, and to NICs of peers that use verbs"
+            self._refuse(request, Status.UNSUPPORTED, Reason.NONE, why)
+
+    def returned(self, message: wire.Released) -> None:
+        """The peer has let go of memory of ours."""
+        self._context._shares.given_back(self._connection, message.provider, message.share)
+        self._returned.set()
+
+    def ask_back(self, provider: str, share_id: int) -> None:
+        """The peer is to give back what it imported of our share."""
+        self._channel.post(wire.Release(provider=provider, share=share_id))
+
+    async def ask_all_back(self) -> None:
+        """Before this side leaves: what the peer has mapped of ours, as far as it answers soon."""
+        loop, shares = asyncio.get_running_loop(), self._context._shares
+        limit = loop.time() + LAST_COPIES_S
+        for provider, share_id in shares.mapped_by(self._connection):
+            self.ask_back(provider, share_id)
+        try:
+            while self._connection._lost is None and shares.mapped_by(self._connection):
+                self._returned.clear()
+                await within(self._returned.wait(), limit - loop.time())
+        except TimeoutError:
+            pass
+
+    def end(self) -> None:
+        """The Connection is lost."""
+        for task in self._reaching:
+            task.cancel()
+        self._returned.set()  # nobody will any more
+
+    def _give_descriptor(self, request: wire.ImportRequest) -> None:
+        grant = self._context._shares.grant(self._connection, request.provider, request.share, request.capability)
+        reply = wire.ImportReply(
+            request=request.request,
+            status=grant.status.value,
+            reason=grant.reason.value,
+            offset=grant.offset,
+            nbytes=grant.nbytes,
+            rights=grant.rights,
+            nfds=int(grant.fd >= 0),
+        )
+        try:
+            self._channel.post(reply, [grant.fd] if grant.fd >= 0 else [])
+        finally:
+            if grant.fd >= 0:
+                os.close(grant.fd)
+
+    async def _give_memory(self, request: wire.ImportRequest) -> None:
+        """To a peer whose devices reach it themselves: as the driver exports it, or host memory by its descriptor."""
+        shares = self._context._shares
+        async with self._turn:
+            share = shares.admit(self._connection, P2P, request.share, request.capability)
+            if isinstance(share, tuple):
+                self._refuse(request, *share)
+                return
+            if share.registration.device == HOST:
+                self._give_descriptor(request)
+                return
+            try:
+                export = self._context._engine.export_share
+                exported = await self._context._control.aside(export, share.share_id, discard=_close_exported)
+            except NativeError as error:
+                self._failed(request, error)
+                return
+            try:
+                if self._still_wanted(request):
+                    self._post_memory(request, share, exported)
+            finally:
+                _close_exported(exported)
+
+    def _post_memory(self, request: wire.ImportRequest, share: LocalShare, exported: _Exported) -> None:
+        form, device, process, address, offset, nbytes, pieces, fds = exported
+        left = list(fds)
+        for start in range(0, len(pieces), wire.MAX_FDS):
+            some = pieces[start : start + wire.MAX_FDS]
+            theirs, left = left[: (count := sum(not handle for _, handle in some))], left[count:]
+            more = start + wire.MAX_FDS < len(pieces)
+            if start:
+                part = wire.ImportPart(request=request.request, pieces=some, more=more, nfds=len(theirs))
+                self._channel.post(part, theirs)
+                continue
+            reply = wire.ImportReply(
+                request=request.request,
+                status=Status.OK.value,
+                reason=Reason.NONE.value,
+                nbytes=nbytes,
+                rights=share.handle._share.rights,
+                exported=wire.Exported(form, device, process, address, offset, some),
+                more=more,
+                nfds=len(theirs),
+            )
+            self._channel.post(reply, theirs)
+
+    async def _give_keys(self, request: wire.ImportRequest) -> None:
+        """Register with each NIC that the peer's lane ends at, as far as that was not done before."""
+        shares = self._context._shares
+        async with self._turn:
+            share = shares.admit(self._connection, VERBS, request.share, request.capability)
+            if isinstance(share, tuple):
+                self._refuse(request, *share)
+                return
+            fabric = self._context._fabric
+            if why := "; ".join(filter(None, map(fabric.port_down, request.rails))):
+                self._take_back(request, Status.UNSUPPORTED, Reason.PORT_DOWN, why)
+                return
+            try:
+                reply = await self._reach(request, share)
+            except NativeError as error:
+                self._failed(request, error)
+                return
+            if self._still_wanted(request):
+                self._channel.post(reply)
+
+    async def _reach(self, request: wire.ImportRequest, share: LocalShare) -> wire.ImportReply:
+        engine, fabric = self._context._engine, self._context._fabric
+        domains = fabric.domains(request.rails)
+        found = [
+            await self._context._control.aside(engine.reach, share.share_id, domain, share.revocable)
+            for domain in domains
+        ]
+        if len({address for address, _, _ in found}) != 1:
+            raise NativeError(Status.UNSUPPORTED.value, Reason.NONE.value, "its NICs do not know it by one address")
+        described = share.handle._share
+        return wire.ImportReply(
+            request=request.request,
+            status=Status.OK.value,
+            reason=Reason.NONE.value,
+            nbytes=described.nbytes,
+            rights=described.rights,
+            address=found[0][0],
+            text=", ".join(dict.fromkeys(how for _, _, how in found))[: wire.MAX_LONG_TEXT],
+            keys=[key for _, key, _ in found],
+            atomics=all(bool(domain.facts().get("atomics")) for domain in domains),
+        )
+
+    def _still_wanted(self, request: wire.ImportRequest) -> bool:
+        """Whether the peer is still there, and nobody has taken the share back meanwhile."""
+        if self._connection._lost is not None:
+            return False
+        # Who is asked to give it back must have got it.
+        if not self._context._shares.has(request.share):
+            self._take_back(request, Status.ACCESS_DENIED, Reason.REVOKED)
+            return False
+        return True
+
+    def _failed(self, request: wire.ImportRequest, error: NativeError) -> None:
+        status, reason, text = error.args
+        self._take_back(request, Status(status), Reason(reason), from_native(status, reason, text).reason)
+
+    def _take_back(self, request: wire.ImportRequest, status: Status, reason: Reason, text: str = "") -> None:
+        """Refuse a peer that counted as an importer already."""
+        self._context._shares.given_back(self._connection, request.provider, request.share)
+        self._refuse(request, status, reason, text)
+
+    def _refuse(self, request: wire.ImportRequest, status: Status, reason: Reason, text: str = "") -> None:
+        self._channel.post(
+            wire.ImportReply(request=request.request, status=status.value, reason=reason.value, text=text[:2000])
+        )

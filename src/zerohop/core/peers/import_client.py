@@ -1,0 +1,330 @@
+"""What this side of a Connection has of the other's memory: asked for at first use, given back when asked.
+
+On the control thread. Memory on this host is mapped (shm): its owner sends a descriptor. Memory of a device on this
+host (p2p) is mapped for devices here: its owner sends what its driver exports it as. Memory that NICs reach (verbs) has
+one key for each rail of the lane, by which the owner's NIC knows what it may touch. None of these travels with a
+handle: the owner is asked, so it knows who holds what, and registers with a NIC only what somebody wants to reach
+through it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from zerohop._native import NativeError, Reason, RemoteKeys, Status
+from zerohop.config.providers import P2P, SHM, VERBS
+from zerohop.core.base.backoff import lasts
+from zerohop.core.control import wire
+from zerohop.core.control.channel import copies_of
+from zerohop.core.lanes.imported import Import
+from zerohop.core.runtime.deferred import patience, settled
+from zerohop.errors import ProtocolError, ZerohopError, again, from_native, silent_error
+
+if TYPE_CHECKING:
+    from zerohop._native import Mapping, PeerMemory
+    from zerohop.core.context import Context
+    from zerohop.core.control.channel import Channel
+    from zerohop.core.memory.registration import Registration
+    from zerohop.core.memory.remote_buffer import Share
+    from zerohop.core.transfers.connection import Connection
+
+_WRITE: Final = 2
+_LEAVING: Final = (
+    "what this process had of that memory is still mapped, because a copy is under way or a stream of a GPU here waits"
+)
+# How long a side that leaves waits for what is still being copied.
+LAST_COPIES_S: Final = 0.5
+# What an owner that cannot give memory out in one way says; there may be another.
+_CANNOT: Final = (Status.UNSUPPORTED.value, Status.NO_MEMORY.value, Status.DEVICE_ERROR.value)
+
+# Of one memory; of 2 MiB each, and mostly larger.
+_MAX_PIECES: Final = 1 << 17
+
+_Share = tuple[str, int]
+_Reply = tuple[wire.ImportReply, list[int]]
+_Key = tuple[str, int, tuple[int, ...]]
+
+
+class Imports:
+    """The part of a conversation that is about the peer's memory."""
+
+    def __init__(self, context: Context, connection: Connection, channel: Channel) -> None:
+        self._context = context
+        self._connection = connection
+        self._channel = channel
+        self._requests = 0
+        self._replies: dict[int, asyncio.Future[_Reply]] = {}
+        # Answers of which more is to come.
+        self._unfinished: dict[int, _Reply] = {}
+        self._importing: dict[_Key, asyncio.Task[None]] = {}
+        # Of the peer's memory, by provider and share: requests that have not been answered, what is being given back,
+        # and what the peer is to be told of once neither is left. So one answer is about all that was imported.
+        self._asking: Counter[_Share] = Counter()
+        self._leaving: dict[_Share, asyncio.Task[None]] = {}
+        self._owed: set[_Share] = set()
+
+    async def ask(self, share: Share, provider: str, rails: tuple[int, ...]) -> None:
+        """Import the memory behind the peer's share, or note why that is impossible. ``rails``: NICs of the peer.
+
+        Raises:
+            AccessDenied: the owner does not allow it.
+            PeerLost: it is gone.
+            DeadlineExceeded: it does not answer before the operation's deadline, or what was had of it is still being
+                let go of; the request stays under way.
+            Closed: this side is leaving.
+        """
+        if self._connection._closing is not None:
+            raise again(self._connection._closing)
+        key = (provider, share.share_id, rails)
+        task = self._importing.get(key)
+        if task is None:
+            task = self._importing[key] = asyncio.get_running_loop().create_task(self._import(share, provider, rails))
+            task.add_done_callback(lambda _: self._importing.pop(key, None))
+            # Whoever waited may be gone by the time it fails.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        leaving, limit = self._leaving.get((provider, share.share_id)), patience()
+        if leaving is not None and limit is not None:
+            # Not until the operation's deadline, so that there is time to say what it was.
+            await asyncio.wait([task, leaving], timeout=0.9 * limit, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done() and not leaving.done():
+                raise silent_error(self._connection.peer, _LEAVING)
+        await settled(task, self._connection, patience())
+
+    def replied(self, reply: wire.ImportReply, fds: list[int]) -> None:
+        """The owner's answer; the descriptors are the caller's."""
+        future = self._replies.get(reply.request)
+        if future is None or future.done():
+            return
+        if reply.request in self._unfinished or (reply.more and reply.exported is None):
+            raise ProtocolError("malformed: an answer begun twice, or without pieces")
+        if reply.more:
+            self._unfinished[reply.request] = reply, copies_of(fds)
+        else:
+            future.set_result((reply, copies_of(fds)))
+
+    def went_on(self, part: wire.ImportPart, fds: list[int]) -> None:
+        """More of an answer that has begun; the descriptors are the caller's."""
+        begun = self._unfinished.get(part.request)
+        if begun is None:
+            return  # nobody waits for it any more
+        reply, gathered = begun
+        assert reply.exported is not None  # or it would not be there
+        pieces = reply.exported.pieces
+        pieces.extend(part.pieces)
+        if len(pieces) > _MAX_PIECES:
+            raise ProtocolError("malformed: more pieces than any memory has")
+        gathered.extend(copies_of(fds))
+        if not part.more:
+            del self._unfinished[part.request]
+            self._replies[part.request].set_result((reply, gathered))
+
+    async def make_ready(self, imported: Import, share: Share, registration: Registration) -> None:
+        """Have a device here reach the memory behind the peer's share and that here, or note why none can."""
+        context = self._context
+        try:
+            await context._control.aside(context._routes.make_ready, imported, registration)
+        except NativeError as error:
+            if imported.closed:
+                return  # given back meanwhile; whoever still wants it asks anew
+            if error.args[0] == Status.CLOSED.value:
+                raise
+            self._connection._note_no_peer_link(registration, share, error)
+
+    def take_back(self, message: wire.Release) -> None:
+        """The owner wants it back."""
+        key = message.provider, message.share
+        self._owed.add(key)
+        imported = self._connection._imports.pop(key, None)
+        if imported is not None:
+            self._let_go(key, imported)
+        self._settle(key)
+
+    def release(self, provider: str, share_id: int, imported: Import) -> None:
+        """Let go of it, and tell the owner when that is done."""
+        self._owed.add((provider, share_id))
+        self._let_go((provider, share_id), imported)
+
+    async def give_all_back(self) -> None:
+        """Before this side leaves, and asks for no more: what nothing uses any more, or soon."""
+        loop, imports = asyncio.get_running_loop(), self._connection._imports
+        limit = loop.time() + LAST_COPIES_S
+        while True:
+            for provider, share_id in list(imports):
+                self.release(provider, share_id, imports.pop((provider, share_id)))
+            under_way = {*self._leaving.values(), *self._importing.values()}
+            left_s = limit - loop.time()
+            if not under_way or left_s <= 0:
+                return
+            await asyncio.wait(under_way, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+
+    def end(self, error: ZerohopError) -> None:
+        """The Connection is lost."""
+        for future in self._replies.values():
+            if not future.done():
+                future.set_exception(again(error))
+        for task in self._importing.values():
+            task.cancel()
+
+    async def _import(self, share: Share, provider: str, rails: tuple[int, ...]) -> None:
+        key = provider, share.share_id
+        old = self._connection._imports.pop(key, None)
+        if old is not None and provider == VERBS:
+            # Over NICs that the lane does not use any more. To its owner the new one is the same.
+            self._context._peers.unmap(old)
+        elif old is not None:
+            self.release(provider, share.share_id, old)
+        # Its end is told the owner by the name of the share alone: that must not be taken for the end of a new one.
+        while (leaving := self._leaving.get(key)) is not None:
+            await asyncio.wait([leaving])
+        self._asking[key] += 1
+        try:
+            await self._ask_owner(share, provider, rails)
+        finally:
+            self._asking[key] -= 1
+            if not self._asking[key]:
+                del self._asking[key]
+            self._settle(key)
+
+    async def _ask_owner(self, share: Share, provider: str, rails: tuple[int, ...]) -> None:
+        connection = self._connection
+        self._requests += 1
+        number = self._requests
+        future = self._replies[number] = asyncio.get_running_loop().create_future()
+        try:
+            request = wire.ImportRequest(
+                request=number,
+                provider=provider,
+                share=share.share_id,
+                capability=share.capability,
+                rails=list(rails),
+            )
+            self._channel.post(request)
+            # As long as the Connection lasts: a late answer still serves whoever asks next.
+            reply, fds = await future
+        except BaseException:
+            # The answer may have come just before: then nobody else closes what came with it.
+            if future.done() and not future.cancelled() and future.exception() is None:
+                for fd in future.result()[1]:
+                    os.close(fd)
+            raise
+        finally:
+            self._replies.pop(number, None)
+            for fd in self._unfinished.pop(number, (None, ()))[1]:
+                os.close(fd)
+        try:
+            if reply.status == Status.UNSUPPORTED.value or (provider != SHM and reply.status in _CANNOT):
+                why = reply.text or "its owner cannot give it out"
+                connection._unreachable.note(
+                    (provider, share.share_id, rails), why, for_good=lasts(reply.status, reply.reason)
+                )
+            elif reply.status != Status.OK.value:
+                raise from_native(
+                    reply.status, reply.reason, "said by the peer", peer=connection.peer, provider=provider
+                )
+            else:
+                await self._accept(share, provider, rails, reply, fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    async def _accept(
+        self, share: Share, provider: str, rails: tuple[int, ...], reply: wire.ImportReply, fds: list[int]
+    ) -> None:
+        connection = self._connection
+        access: Mapping | RemoteKeys | PeerMemory
+        try:
+            if provider == SHM:
+                access = self._map(reply, fds)
+            elif provider == P2P:
+                # Of its own: whoever waits here may leave, and close those.
+                copies = copies_of(fds)
+                access = await self._context._control.aside(self._take_memory, reply, copies)
+            elif len(reply.keys) == len(rails):
+                access = RemoteKeys(reply.address, reply.nbytes, reply.rights, reply.keys, reply.atomics)
+            else:
+                raise ProtocolError("malformed: not one key for each rail", peer=connection.peer)
+        except NativeError as error:
+            why = f"it could not be mapped here: {error.args[2]}"
+            connection._unreachable.note((provider, share.share_id, rails), why, for_good=lasts(*error.args[:2]))
+            self._owed.add((provider, share.share_id))
+            return
+        except ZerohopError:
+            self._owed.add((provider, share.share_id))
+            raise
+        # By the owner's word, and not by that of the handle, which somebody may have changed.
+        device = reply.exported.device if reply.exported is not None else ""
+        imported = Import(access, share.capability, reply.nbytes, reply.rights, rails, reply.text, device)
+        key = provider, share.share_id
+        if key in self._owed:
+            # The owner has asked it back meanwhile.
+            self._let_go(key, imported)
+            return
+        other = connection._imports.pop(key, None)
+        if other is not None:
+            # Asked for over other NICs at the same time.
+            self._context._peers.unmap(other)
+        connection._imports[key] = imported
+        connection._unreachable.forget((provider, share.share_id, rails))
+        connection._drop_old_imports()
+
+    def _take_memory(self, reply: wire.ImportReply, fds: list[int]) -> PeerMemory:
+        """On a thread of its own; closes the descriptors."""
+        engine, exported, writable = self._context._engine, reply.exported, bool(reply.rights & _WRITE)
+        try:
+            if exported is None:
+                self._check_file(reply, fds)
+                return engine.import_host(fds[0], reply.offset, reply.nbytes, writable)
+            if sum(not handle for _, handle in exported.pieces) != len(fds):
+                raise from_native(Status.NO_MEMORY.value, Reason.OUT_OF_DESCRIPTORS.value, peer=self._connection.peer)
+            return engine.import_memory(
+                exported.form,
+                exported.device,
+                exported.process,
+                exported.address,
+                exported.offset,
+                reply.nbytes,
+                exported.pieces,
+                fds,
+                writable,
+            )
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _check_file(self, reply: wire.ImportReply, fds: list[int]) -> None:
+        peer = self._connection.peer
+        if not fds:
+            raise from_native(Status.NO_MEMORY.value, Reason.OUT_OF_DESCRIPTORS.value, peer=peer)
+        # Beyond the end of the file a copy would crash the process.
+        if os.fstat(fds[0]).st_size < reply.offset + reply.nbytes:
+            raise ProtocolError("malformed: the peer's file is shorter than what it shared", peer=peer)
+
+    def _map(self, reply: wire.ImportReply, fds: list[int]) -> Mapping:
+        self._check_file(reply, fds)
+        return self._context._engine.map(fds[0], reply.offset, reply.nbytes, bool(reply.rights & _WRITE))
+
+    def _let_go(self, key: _Share, imported: Import) -> None:
+        task = self._leaving[key] = self._context._control.start(self._drain, imported, self._leaving.get(key))
+        # Also where it is cancelled before it has begun.
+        task.add_done_callback(lambda done: self._let_gone(key, done))
+
+    async def _drain(self, imported: Import, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        await self._context._peers.drained(imported)
+
+    def _let_gone(self, key: _Share, task: asyncio.Task[None]) -> None:
+        if self._leaving.get(key) is task:
+            del self._leaving[key]
+        if not task.cancelled():
+            self._settle(key)
+
+    def _settle(self, key: _Share) -> None:
+        """Tell the owner what it is owed, once nothing of it is left here or under way."""
+        if key in self._owed and key not in self._leaving and key not in self._asking:
+            self._owed.remove(key)
+            provider, share_id = key
+            self._channel.post(wire.Released(provider=provider, share=share_id))

@@ -1,0 +1,101 @@
+"""Calls to what the peer has built on its Context, and theirs to what is built on this one. On the control thread.
+
+A face that needs a word with its counterpart, a Transport that wants to join another for example, adds a service to its
+Context. What is said is bytes to whoever carries it; the service parses them, and nothing is executed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from zerohop._native import Reason, Status
+from zerohop.core.control import wire
+from zerohop.core.peers.services import Refusal
+from zerohop.core.runtime.deferred import patience, settled
+from zerohop.errors import ProtocolError, from_native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zerohop.core.context import Context
+    from zerohop.core.control.channel import Channel
+    from zerohop.core.transfers.connection import Connection
+
+# How a call may be refused.
+_REFUSALS: Final = (Status.PEER_LOST.value, Status.ACCESS_DENIED.value, Status.UNSUPPORTED.value)
+# Calls of one peer that wait for their answer; a face has one or two.
+_MOST: Final = 4096
+
+
+class Calls:
+    """Those of one Connection."""
+
+    def __init__(self, context: Context, connection: Connection, channel: Channel) -> None:
+        self._context = context
+        self._connection = connection
+        self._channel = channel
+        self._number = 0
+        self._pending: dict[int, tuple[asyncio.Future[bytes], Callable[[bytes], object] | None]] = {}
+
+    async def ask(self, service: str, body: bytes, then: Callable[[bytes], object] | None = None) -> bytes:
+        """What the peer's service answers; ``then`` is called with it before anything else that the peer says is heard.
+
+        Raises:
+            ZerohopError: what it refused with; Unsupported where the peer has no such service.
+            PeerLost: the peer is gone.
+            DeadlineExceeded: it does not answer before the operation's deadline.
+        """
+        if len(self._pending) >= _MOST:
+            raise from_native(Status.WOULD_BLOCK.value, Reason.WINDOW_FULL.value, peer=self._connection.peer)
+        number, self._number = self._number, self._number + 1
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(lambda _: self._pending.pop(number, None))
+        # Whoever asked may be gone by then.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._pending[number] = future, then
+        try:
+            self._channel.post(wire.Call(number=number, service=service, body=body))
+            await settled(future, self._connection, patience())
+        except BaseException:
+            future.cancel()
+            raise
+        return future.result()
+
+    def tell(self, service: str, body: bytes) -> None:
+        """The same where nobody waits for what comes of it."""
+        number, self._number = self._number, self._number + 1
+        self._channel.post(wire.Call(number=number, service=service, body=body))
+
+    def called(self, call: wire.Call) -> None:
+        """By the peer."""
+        service = self._context._services.get(call.service, _nobody)
+        answer = wire.Answer(number=call.number, status=Status.OK.value)
+        try:
+            answer.body = service(self._context, self._connection, call.body)
+        except Refusal as refusal:
+            answer.status, answer.reason, answer.text = refusal.status.value, refusal.reason.value, refusal.text
+        self._channel.post(answer)
+
+    def answered(self, answer: wire.Answer) -> None:
+        """By the peer; what nobody waits for is dropped."""
+        future, then = self._pending.get(answer.number, (None, None))
+        if future is None or future.done():
+            return
+        if answer.status == Status.OK.value:
+            if then is not None:
+                then(answer.body)
+            future.set_result(answer.body)
+            return
+        if answer.status not in _REFUSALS:
+            raise ProtocolError(f"malformed: an answer of status {answer.status}")
+        future.set_exception(from_native(answer.status, answer.reason, answer.text, peer=self._connection.peer))
+
+    def end(self) -> None:
+        """The Connection is lost."""
+        for future, _ in list(self._pending.values()):
+            future.cancel()
+
+
+def _nobody(_context: Context, _connection: Connection, _body: bytes) -> bytes:
+    raise Refusal(Status.UNSUPPORTED, "the peer's Context has nothing of that kind")

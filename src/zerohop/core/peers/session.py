@@ -1,0 +1,263 @@
+"""The control conversation of one Connection: presence, lanes, memory, goodbye. On the control thread.
+
+Both sides say Setup first. Then the side that has dialled opens the lane for messages, by a rule: shm where both are on
+one host and have it, else verbs where a NIC of each can be paired, else tcp. More lanes follow as transfers want them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from typing import TYPE_CHECKING, Final
+
+from zerohop._native import NativeError, Reason, Status
+from zerohop.config.providers import VERBS
+from zerohop.core.base.deadlines import within
+from zerohop.core.control import address, wire
+from zerohop.core.control.channel import ChannelEnded
+from zerohop.core.lanes.lane_setup import Opening
+from zerohop.core.lanes.lanes import Lanes
+from zerohop.core.lanes.paths import IMPORTED, PEER
+from zerohop.core.lanes.routes import register, registered
+from zerohop.core.peers.export_server import Exports
+from zerohop.core.peers.import_client import Imports
+from zerohop.core.peers.rpc import Calls
+from zerohop.errors import (
+    DeadlineExceeded,
+    PeerLost,
+    ProtocolError,
+    ZerohopError,
+    again,
+    from_native,
+    out_of_descriptors,
+)
+
+if TYPE_CHECKING:
+    from zerohop.core.base.peer_process import Ghost
+    from zerohop.core.context import Context
+    from zerohop.core.control.address import Address
+    from zerohop.core.control.channel import Channel
+    from zerohop.core.lanes.lane import Lane
+    from zerohop.core.memory.registration import Registration
+    from zerohop.core.memory.remote_buffer import Share
+    from zerohop.core.transfers.connection import Connection
+
+# Seconds until a peer that came in must have agreed on a lane; whoever dials waits as long as its operations do.
+SETUP_S: Final = 10.0
+_GOODBYE_S: Final = 0.2
+
+
+class Session:
+    """What this side knows of the conversation."""
+
+    def __init__(
+        self,
+        context: Context,
+        connection: Connection,
+        channel: Channel,
+        *,
+        initiator: bool,
+        dialled: Address | None,
+    ) -> None:
+        """``dialled`` is the address that reached the peer, which may differ from the one it knows of itself."""
+        self._context = context
+        self._connection = connection
+        self._channel = channel
+        self.initiator = initiator
+        self.lanes = Lanes(context, connection, channel, initiator=initiator, first_up=self._established)
+        self.imports = Imports(context, connection, channel)
+        self.exports = Exports(context, connection, channel)
+        self.calls = Calls(context, connection, channel)
+        self._opening = Opening(context, connection, channel, self.lanes, dialled)
+        # Done when there is a lane for messages; an error when there never will be.
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ready.add_done_callback(lambda future: future.cancelled() or future.exception())
+        connection._session = self
+
+    async def run(self) -> None:
+        """Until the conversation ends."""
+        try:
+            self._channel.end_when_silent(self._context._settings.heartbeat)
+            fds = (self._context._engine.presence_fd, self._context._engine.doorbell_fd) if self._channel.unix else ()
+            self._channel.post(
+                wire.Setup(
+                    providers=list(self._context._providers),
+                    url=self._context.url,
+                    name=self._context.name[:256],
+                    nics=self._context._fabric.nics() if VERBS in self._context._providers else [],
+                    nfds=len(fds),
+                ),
+                fds,
+            )
+            while True:
+                message, received = await self._channel.receive()
+                try:
+                    self._handle(message, received)
+                finally:
+                    for fd in received:
+                        os.close(fd)
+        except ChannelEnded as ended:
+            self._fail(PeerLost(f"the peer is gone: {ended}", peer=self._connection.peer), Reason.STREAM_CLOSED)
+        except NativeError as error:
+            self._fail(from_native(*error.args, peer=self._connection.peer), Reason.LANE_CLOSED)
+        except (ProtocolError, ValueError, TypeError) as error:
+            # Values that no peer of ours sends are caught here or by the native side's own checks.
+            self._context._control.say_once(self._connection.peer, "protocol", "disconnected a peer: %s", error)
+            self._fail(ProtocolError(f"malformed: {error}", peer=self._connection.peer), Reason.MALFORMED)
+        except ZerohopError as error:
+            self._fail(error, Reason.LANE_CLOSED)
+        except OSError as error:
+            reason = Reason.OUT_OF_DESCRIPTORS if out_of_descriptors(error) else Reason.STREAM_CLOSED
+            self._fail(from_native(Status.PEER_LOST.value, reason.value, peer=self._connection.peer), reason)
+        finally:
+            # Whatever happened: without its conversation a Connection would wait for ever.
+            self._fail(PeerLost("the conversation with the peer broke off", peer=self._connection.peer), Reason.NONE)
+
+    async def say_goodbye(self, text: str) -> None:
+        """Tell the peer that this side ends the Connection."""
+        self._channel.post(wire.Bye(text=text))
+        try:
+            await within(self._channel.flush(), _GOODBYE_S)
+        except TimeoutError:
+            pass
+
+    def unread(self) -> bool:
+        """Whether the peer has said something that is not handled yet."""
+        return self._channel.unread()
+
+    async def caught_up(self) -> None:
+        """Until what the peer has sent by now is handled, or the conversation has ended; soon, whatever comes in."""
+        await self._channel.until_read()
+
+    def ghost(self) -> Ghost | None:
+        """What of the peer may still touch memory of ours that it had mapped; None: nothing."""
+        return self._channel.ghost()
+
+    def end(self, error: ZerohopError) -> None:
+        """The Connection is lost: nobody waits any longer."""
+        if not self.ready.done():
+            self.ready.set_exception(again(error))
+        self.lanes.end(error)
+        self.imports.end(error)
+        self.exports.end()
+        self.calls.end()
+        self._channel.close()
+
+    async def prepare(self, registration: Registration, share: Share) -> None:
+        """One step towards the path of a pair of memories: open its lane, register the one, import the other.
+
+        Raises:
+            AccessDenied: the owner does not allow it.
+            Unsupported: there is no path.
+            PeerLost: the peer is gone, or the only lane that could be had broke.
+            DeadlineExceeded: the peer does not answer before the operation's deadline; the step stays under way.
+        """
+        routes, connection = self._context._routes, self._connection
+        explanation = routes.explain(connection, registration, share)
+        lane = connection._lane_of(explanation.provider)
+        if lane is None:
+            try:
+                await self.lanes.open(explanation.provider)
+            except DeadlineExceeded:
+                raise
+            except ZerohopError as error:
+                if connection._lost is not None:
+                    raise
+                # There may be another path; if there is not, this is why.
+                if routes.explain(connection, registration, share).provider == explanation.provider:
+                    raise again(error) from None
+        elif explanation.form in IMPORTED:
+            imported = connection._imports.get((explanation.provider, share.share_id))
+            if not registered(registration, lane):
+                await self._register(registration, lane)
+            elif explanation.form == PEER and imported is not None and registration not in imported.ready:
+                await self.imports.make_ready(imported, share, registration)
+            else:
+                await self.imports.ask(share, explanation.provider, lane.rails)
+
+    async def _register(self, registration: Registration, lane: Lane) -> None:
+        """With each NIC of the lane, or note why that is impossible."""
+        engine = self._context._engine
+        for domain in lane.domains:
+            # Pinning the pages of a large range takes its time.
+            if not await self._context._control.aside(register, engine, registration, domain):
+                return
+
+    def _handle(self, message: wire.Message, fds: list[int]) -> None:
+        if getattr(message, "nfds", 0) and not fds and not isinstance(message, (wire.ImportReply, wire.ImportPart)):
+            raise OSError(errno.EMFILE, "no number left for a descriptor that the peer sent")
+        if isinstance(message, wire.Setup):
+            self._set_up(message, fds)
+        elif isinstance(message, wire.Bye):
+            self._fail(PeerLost(f"the peer left: {message.text}", peer=self._connection.peer), Reason.CONTEXT_CLOSED)
+        elif self._connection._native_id < 0:
+            raise ProtocolError(f"malformed: {type(message).__name__} before Setup")
+        else:
+            self._handle_later(message, fds)
+
+    def _handle_later(self, message: wire.Message, fds: list[int]) -> None:
+        """What may come once both sides have introduced themselves."""
+        if isinstance(message, wire.Lane):
+            self._opening.lane(message, fds)
+        elif isinstance(message, wire.LaneInvite):
+            self._opening.invited(message)
+        elif isinstance(message, wire.LaneReady):
+            self._opening.ready(message)
+        elif isinstance(message, wire.LaneFailed):
+            self._opening.failed(message)
+        elif isinstance(message, wire.LaneDown):
+            self.lanes.down(message)
+        elif isinstance(message, wire.LaneQuiet):
+            self.lanes.ports.quiet(message)
+        elif isinstance(message, wire.LaneWanted):
+            self.lanes.wanted(message)
+        elif isinstance(message, wire.LaneMissing):
+            self.lanes.missing(message)
+        elif isinstance(message, wire.ImportRequest):
+            self.exports.answer(message)
+        elif isinstance(message, wire.ImportReply):
+            self.imports.replied(message, fds)
+        elif isinstance(message, wire.ImportPart):
+            self.imports.went_on(message, fds)
+        elif isinstance(message, wire.Release):
+            self.imports.take_back(message)
+        elif isinstance(message, wire.Released):
+            self.exports.returned(message)
+        elif isinstance(message, wire.Call):
+            self.calls.called(message)
+        elif isinstance(message, wire.Answer):
+            self.calls.answered(message)
+        else:
+            raise ProtocolError(f"malformed: an unexpected {type(message).__name__}")
+
+    def _set_up(self, setup: wire.Setup, fds: list[int]) -> None:
+        connection, engine = self._connection, self._context._engine
+        if connection._native_id >= 0 or len(fds) not in (0, 2):
+            raise ProtocolError("malformed: Setup twice, or with too few descriptors")
+        connection.name = setup.name
+        connection.url = setup.url
+        try:
+            address.parse(setup.url)
+        except ValueError as error:
+            raise ProtocolError(f"malformed: {error}") from None
+        connection._native_id = engine.add_peer(*(fds or (-1, -1)))
+        self._context._peers.introduce(connection)
+        self.lanes.agree(setup)
+        if self.initiator:
+            self._context._control.start(self._begin_messages)
+
+    async def _begin_messages(self) -> None:
+        try:
+            await self.lanes.begin_messages()
+        except ZerohopError as error:
+            self._fail(error, Reason.LANE_CLOSED)
+
+    def _established(self) -> None:
+        """There is a lane for messages."""
+        self._connection._ready = True
+        self._context._peers.established(self._connection)
+        self.ready.set_result(None)
+
+    def _fail(self, error: ZerohopError, reason: Reason) -> None:
+        self._connection._lose(error, Status.PEER_LOST, reason)

@@ -1,0 +1,1 @@
+"""Runs a Context: its control thread, event loops and devices, and the Operations that users wait for."""

@@ -1,0 +1,190 @@
+"""The bridge between the engine and event loops: one native completion queue per (Context, loop).
+
+Its event descriptor becomes readable when an armed operation ends; the loop then wakes whoever waits for it. Any loop
+with ``add_reader`` will do, asyncio's own and uvloop. Several Contexts may share a loop, and several loops a Context.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from zerohop._native import CompletionQueue, LoopBell
+from zerohop.core.base import closed_engine
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from zerohop._native import Engine
+
+    # Asks for a token in a queue when something happens; False when it has happened already.
+    Arm = Callable[[CompletionQueue, int], bool]
+    # Takes that back.
+    Disarm = Callable[[CompletionQueue, int], object]
+
+
+class LoopQueue:
+    """What one loop waits for in one engine. Its methods are for the loop's own thread.
+
+    The loop alone keeps it alive, through the reader that it adds. So a loop that is closed and forgotten takes its
+    queue along, whatever was waiting.
+    """
+
+    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+        self._queue = CompletionQueue(engine)
+        self._bell = LoopBell(self._queue)
+        self._loop = weakref.ref(loop)
+        self._waiting: dict[int, Callable[[], None]] = {}
+        self._tokens = 0
+        self.closed = False
+        # The one thing that a loop tells of its end: it closes the asynchronous generators that were begun on it.
+        end = None
+        if not getattr(loop, "_asyncgens_shutdown_called", False):
+            end = _until_the_end(self)
+            _step(end.__anext__())
+        loop.add_reader(self._bell.fd, self._drain, end)
+
+    def arm(self, arm: Arm, callback: Callable[[], None]) -> int:
+        """Call back once when it happens; 0, and no call, when it has happened already."""
+        token = self._tokens = self._tokens + 1
+        self._waiting[token] = callback
+        if arm(self._queue, token):
+            self._bell.listen()
+            return token
+        del self._waiting[token]
+        return 0
+
+    def disarm(self, disarm: Disarm, token: int) -> None:
+        """Do not call back any more. To be said also after a call: it may have been asked for in several places."""
+        self._waiting.pop(token, None)
+        disarm(self._queue, token)
+
+    async def wait(self, arm: Arm, disarm: Disarm) -> None:
+        """Until it happens."""
+        future = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        token = self.arm(arm, wake)
+        if token:
+            try:
+                await future
+            finally:
+                self.disarm(disarm, token)
+
+    def close(self) -> None:
+        """Wake everyone who waits, and leave the loop. From any thread, once the engine ends no more operations."""
+        loop = self._loop()
+        if loop is not None and loop.is_running():
+            try:
+                loop.call_soon_threadsafe(self.leave)
+            except RuntimeError:  # closed in between
+                pass
+            else:
+                return
+        self.leave()
+
+    def leave(self) -> None:
+        """The same, on the loop's thread, or when the loop does not run."""
+        waiting, self._waiting = self._waiting, {}
+        loop = self._loop()
+        if loop is not None and loop.is_closed():
+            # Whoever waited on it will never run again.
+            loop = None
+        if loop is not None:
+            for callback in waiting.values():
+                callback()
+        if self.closed:
+            return
+        self.closed = True
+        if loop is not None:
+            # Before the descriptor is closed, or the loop would mistake the next one of that number for it.
+            loop.remove_reader(self._bell.fd)
+        self._bell.close()
+
+    def _drain(self, _: object) -> None:
+        tokens = self._bell.drain()
+        for token in tokens:
+            callback = self._waiting.pop(token, None)
+            if callback is not None:
+                callback()
+        if tokens and self._waiting:
+            self._bell.listen()
+
+
+class Loops:
+    """The queues of all loops that have waited for something of one Context."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[LoopQueue]]
+        self._queues = weakref.WeakKeyDictionary()
+        self._closed = False
+
+    def running(self) -> LoopQueue:
+        """The queue of the running loop, made on first use.
+
+        Raises:
+            RuntimeError: no loop is running on this thread.
+        """
+        loop = asyncio.get_running_loop()
+        reference = self._queues.get(loop)
+        queue = None if reference is None else reference()
+        if queue is None or queue.closed:
+            with self._lock:
+                if self._closed:
+                    closed_engine.refuse()
+                self._sweep()
+                queue = LoopQueue(self._engine, loop)
+                self._queues[loop] = weakref.ref(queue)
+        return queue
+
+    def close(self) -> None:
+        """Close all; see LoopQueue.close."""
+        with self._lock:
+            self._closed = True
+            queues = [reference() for reference in self._queues.values()]
+            self._queues.clear()
+        for queue in queues:
+            if queue is not None:
+                queue.close()
+        self._engine = closed_engine.ENGINE
+
+    def _sweep(self) -> None:
+        """Close the queues of loops that were closed without saying so."""
+        for loop, reference in list(self._queues.items()):
+            queue = reference()
+            if loop.is_closed() and queue is not None:
+                queue.close()
+
+
+async def _until_the_end(queue: LoopQueue) -> AsyncGenerator[None, None]:
+    """Of the loop on which it is begun; then, or when the queue has left before, it ends."""
+    reference = weakref.ref(queue)
+    del queue
+    try:
+        yield
+    finally:
+        found = reference()
+        if found is not None:
+            found.leave()
+
+
+def _step(awaitable: Awaitable[Any]) -> None:
+    """Run what awaits nothing to its end."""
+    try:
+        awaitable.__await__().send(None)
+    except (StopIteration, StopAsyncIteration):
+        pass
+
+
+def on_event_loop() -> bool:
+    """Whether this thread runs an event loop, which must not be held up."""
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None

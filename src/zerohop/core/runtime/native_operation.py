@@ -1,0 +1,244 @@
+"""An Operation that the engine carries."""
+
+# ruff: noqa: D102 - what these methods do is said where Operation declares them
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from zerohop._native import InFlight as NativeInFlight
+from zerohop._native import Status
+from zerohop.core.base.deadlines import deadline_after
+from zerohop.core.base.units import transfer_text
+from zerohop.core.runtime.operation import Operation, begin_turn, turn_is_over
+from zerohop.errors import DeadlineExceeded, from_native
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from zerohop._native import CompletionQueue, Endpoint, Op
+    from zerohop.core.context import Context
+    from zerohop.core.runtime.operation import Path
+
+T = TypeVar("T")
+
+# A wait returns to Python this often, so that Ctrl-C is heard.
+SLICE_NS: Final = 200_000_000
+# Where the value of an operation that ended well comes from.
+NBYTES, NATIVE_VALUE, BYTES_DONE = range(3)
+
+
+class InFlight(NativeInFlight, Operation[T]):
+    """One that the engine carries, and whose value is what it moves. What it comes to is known once it has ended.
+
+    Most are made by the native call that posts them (native/bind/transfers.cpp).
+    """
+
+    __slots__ = ("_cancelled", "_elapsed_ns", "_error", "_value")
+
+    # None once the outcome has been taken over.
+    _native: Op | None
+    # The memory, which must not be closed by being dropped while the user still waits for this.
+    _keep: object
+    _value: T
+    _error: BaseException | None
+    _cancelled: bool
+    nbytes: int
+
+    if TYPE_CHECKING:  # native, and with no call of anything here where it has ended well; else as _outcome
+
+        def result(self, timeout: float | None = None) -> T: ...
+
+    def _begin(self, context: Context, kind: str, path: Path | None, nbytes: int, native: Op, keep: object) -> None:
+        self._context = context
+        self._kind = kind
+        self._path = path
+        self.nbytes = nbytes
+        self._native = native
+        self._keep = keep
+
+    def done(self) -> bool:
+        native = self._native
+        return native is None or self._context._forked or native.done()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._join(timeout)
+        if self._cancelled:
+            raise cancelled_error()
+        return self._error
+
+    def cancel(self) -> bool:
+        native = self._native
+        return native is not None and not self._context._forked and native.cancel()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        native = self._native
+        if native is not None:
+            context = self._context
+            context._check_process()
+            try:
+                if turn_is_over(context):
+                    yield
+                if not native.spin(context._spin_ns):
+                    yield from context._loops.running().wait(native.arm, native.disarm).__await__()
+                    begin_turn(context)
+            except BaseException:
+                self.cancel()
+                raise
+            context._check_process()
+            self._finish(native)
+        if self._cancelled:
+            import asyncio
+
+            raise asyncio.CancelledError
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def _outcome(self, timeout: float | None = None) -> T:
+        self._join(timeout)
+        if self._cancelled:
+            raise cancelled_error()
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def _join(self, timeout: float | None) -> None:
+        native = self._native
+        if native is not None:
+            self._settle(native, timeout)
+
+    def _hold(self, device: int, number: int) -> None:
+        native = self._native
+        if native is not None:
+            self._context._engine.hold_stream(native, lane_of(self._path), device, number)
+
+    def _spin(self) -> bool:
+        native = self._native
+        return native is None or self._context._forked or native.spin(self._context._spin_ns)
+
+    def _settle(self, native: Op, timeout: float | None) -> None:
+        context = self._context
+        context._check_process()
+        spin_ns = context._spin_ns
+        now = time.monotonic_ns()
+        deadline = 0 if timeout is None else deadline_after(timeout)
+        while True:
+            until = now + SLICE_NS
+            if native.wait(until if not deadline or until < deadline else deadline, spin_ns):
+                break
+            context._check_process()
+            now = time.monotonic_ns()
+            if deadline and now >= deadline:
+                raise DeadlineExceeded(
+                    f"still in flight after {timeout} s",
+                    fix="wait again, or cancel() it",
+                    operation=self._kind,
+                    **self._where(),
+                )
+            spin_ns = 0
+        self._finish(native)
+
+    def _finish(self, native: Op) -> None:
+        """Take the outcome over and let the slot go. Twice, from two threads, does no harm."""
+        status = native.status
+        self._elapsed_ns = native.finished_ns - native.started_ns
+        self._cancelled = status == Status.CANCELLED
+        self._error = None
+        if status == Status.OK:
+            self._value = self._value_of(native)
+        elif not self._cancelled:
+            self._error = self._error_of(native)
+        # Last: from here on other threads do not look at the native operation any more.
+        self._native = None
+        self._keep = None
+
+    def _value_of(self, native: Op) -> T:  # noqa: ARG002 - others have their value from it
+        value: Any = self.nbytes
+        return value  # type: ignore[no-any-return]
+
+    def _error_of(self, native: Op) -> BaseException:
+        return from_native(
+            native.status.value,
+            native.reason.value,
+            operation=self._kind,
+            bytes_done=native.bytes_done,
+            **self._where(),
+        )
+
+    def _where(self) -> dict[str, Any]:
+        return where(self._path)
+
+    def _progress(self) -> str:
+        native = self._native
+        if native is not None:
+            self._context._check_process()
+            if not native.done():
+                return "in flight"
+            self._settle(native, 0)
+        if self._cancelled:
+            return "cancelled"
+        if self._error is not None:
+            return f"failed: {self._error}"
+        return transfer_text(self.nbytes, self._elapsed_ns)
+
+    def _arm(self, queue: CompletionQueue, token: int) -> bool:
+        native = self._native
+        return native is not None and native.arm(queue, token)
+
+    def _disarm(self, queue: CompletionQueue, token: int) -> None:
+        native = self._native
+        if native is not None:
+            native.disarm(queue, token)
+
+
+class WithValue(InFlight[T]):
+    """One whose value is told by its end: what an atomic found, or how long a message was."""
+
+    __slots__ = ("_value_from",)
+
+    _value_from: int
+
+    def result(self, timeout: float | None = None) -> T:
+        return self._outcome(timeout)
+
+    def _value_of(self, native: Op) -> T:
+        value: Any = native.value
+        if self._value_from == BYTES_DONE:
+            value = self.nbytes = native.bytes_done
+        return value  # type: ignore[no-any-return]
+
+
+def in_flight(
+    context: Context, kind: str, path: Path | None, nbytes: int, native: Op, keep: object, value_from: int
+) -> Operation[int]:
+    """The Operation that the engine carries as ``native``."""
+    operation: InFlight[int]
+    if value_from == NBYTES:
+        operation = InFlight()
+    else:
+        operation = WithValue()
+        operation._value_from = value_from
+    operation._begin(context, kind, path, nbytes, native, keep)
+    return operation
+
+
+def cancelled_error() -> BaseException:
+    """What whoever waits for one that was cancelled is told outside asyncio."""
+    # Only here: it brings in logging and more, which no other path needs.
+    from concurrent.futures import CancelledError
+
+    return CancelledError("the operation was cancelled")
+
+
+def lane_of(path: Path | None) -> Endpoint | None:
+    """This side's end of the lane that it is in flight on, where a route tells."""
+    number = getattr(path, "lane", None)
+    lane = None if path is None or number is None else path.connection._lanes.get(number)
+    return None if lane is None else lane.endpoint
+
+
+def where(path: Path | None) -> dict[str, Any]:
+    """The fields of an error that say where it happened."""
+    return {} if path is None else {"peer": path.connection.peer, "provider": path.explanation.provider}

@@ -1,0 +1,84 @@
+"""Streams of the user's: what of an object is the number that the driver knows, and of which device it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from zerohop._native import NativeError
+from zerohop.core.runtime.devices import GPUS, HOST
+from zerohop.errors import from_native
+
+if TYPE_CHECKING:
+    from zerohop.core.context import Context
+
+# A torch, CuPy or cuda-core stream, anything with ``__cuda_stream__``, or the number that the driver has for one.
+Stream: TypeAlias = Any
+
+# Where older versions of libraries keep that number: torch, CuPy, cuda-core.
+_NUMBERS: Final = ("cuda_stream", "ptr", "handle")
+# What these call the device's number.
+_DEVICES: Final = ("device_index", "device_id")
+
+
+class Place(NamedTuple):
+    """A stream as the engine wants it: index of its device in this Context, and the driver's number."""
+
+    device: int
+    number: int
+
+
+def place_of(context: Context, stream: Stream, near: str = HOST) -> Place:
+    """Where a stream is. ``near``: the device of the memory that goes with it, for a stream that does not say its own.
+
+    Raises:
+        TypeError: not a stream.
+        ValueError: this Context has no GPU, or not the one that the stream is on.
+        Unsupported: the stream is being captured into a graph.
+    """
+    number = _number(stream)
+    place = Place(_device(context, stream, near), number)
+    try:
+        context._engine.check_stream(*place)
+    except NativeError as error:
+        context._check_open()
+        raise from_native(*error.args, operation="stream") from None
+    return place
+
+
+def _number(stream: Stream) -> int:
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        return stream
+    if hasattr(stream, "__cuda_stream__"):
+        protocol = stream.__cuda_stream__
+        # A method; in the first drafts of the protocol an attribute.
+        version, number = protocol() if callable(protocol) else protocol
+        if version != 0:
+            raise TypeError(f"version {version} of the stream protocol is not known here")
+        return int(number)
+    for name in _NUMBERS:
+        number = getattr(stream, name, None)
+        if isinstance(number, int):
+            return number
+    raise TypeError(
+        f"a stream is a torch, CuPy or cuda-core one, anything with __cuda_stream__, or the driver's number of one; "
+        f"{type(stream).__name__} is none of these"
+    )
+
+
+def _device(context: Context, stream: Stream, near: str) -> int:
+    devices = context._devices
+    own = getattr(stream, "zerohop_device", None)
+    if own is not None:
+        return devices.index_of(own)
+    for name in _DEVICES:
+        index = getattr(stream, name, None)
+        if isinstance(index, int) and not isinstance(index, bool) and index >= 0:
+            for kind in GPUS:
+                if f"{kind}:{index}" in devices.by_name:
+                    return devices.by_name[f"{kind}:{index}"]
+    if near != HOST:
+        return devices.index_of(near)
+    for device, index in devices.by_name.items():
+        if device != HOST:
+            return index
+    raise ValueError("this Context has no GPU that the stream could be on")

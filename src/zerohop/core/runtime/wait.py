@@ -1,0 +1,243 @@
+"""Waiting for many Operations: all of them, or each as it ends."""
+
+from __future__ import annotations
+
+import select
+import time
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from zerohop._native import CompletionQueue
+from zerohop.core.base.deadlines import deadline_after, within
+from zerohop.core.runtime.operation import Operation
+from zerohop.errors import DeadlineExceeded
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import AsyncIterator, Generator, Iterable, Iterator
+
+    from zerohop.core.context import Context
+
+T = TypeVar("T")
+# A wait returns to Python this often, so that Ctrl-C is heard.
+_SLICE_NS: Final = 200_000_000
+
+
+class All(Generic[T]):
+    """Many Operations waited for as one. Made by ``wait_all``; awaitable, or ``result(timeout)``."""
+
+    __slots__ = ("operations",)
+
+    def __init__(self, operations: Iterable[Operation[T]]) -> None:
+        self.operations = _checked(operations)
+
+    def done(self) -> bool:
+        """Whether all have ended."""
+        return all(operation.done() for operation in self.operations)
+
+    def result(self, timeout: float | None = None) -> list[T]:
+        """Their values, in the order in which they were given, once all have ended.
+
+        Raises:
+            ValueError, TypeError: ``timeout`` is negative, NaN or no number; ``math.inf`` is no limit, as None is.
+            DeadlineExceeded: ``timeout`` seconds have passed; those that have not ended are still in flight.
+            ZerohopError: the first, in their order, of those that failed; all have ended.
+        """
+        deadline = 0 if timeout is None else deadline_after(timeout)
+        values, failed = [], None
+        for operation in self.operations:
+            left = max(0, deadline - time.monotonic_ns()) / 1e9 if deadline else None
+            try:
+                values.append(operation.result(left))
+            except Exception:
+                # Its own failure, or that of the wait: then the others are not waited for.
+                if not operation.done():
+                    raise
+                failed = failed or operation
+        if failed is not None:
+            failed.result(0)
+            # It ended well just when the wait for it was given up.
+            return [operation.result(0) for operation in self.operations]
+        return values
+
+    def cancel(self) -> bool:
+        """Cancel those that are in flight; False when there were none."""
+        return any([operation.cancel() for operation in self.operations])  # noqa: C419 - all of them, not up to the first
+
+    def __await__(self) -> Generator[Any, None, list[T]]:
+        try:
+            pending = [operation for operation in self.operations if not operation.done()]
+            if pending:
+                # For the first only: a loop must not be held up once per operation.
+                pending[0]._spin()
+            for operation in pending:
+                yield from ended(operation).__await__()
+        except BaseException:
+            self.cancel()
+            raise
+        values = []
+        for operation in self.operations:
+            values.append((yield from operation.__await__()))  # noqa: PERF401 - no comprehension can do this
+        return values
+
+
+class AsCompleted(Generic[T]):
+    """Operations in the order in which they end. Made by ``as_completed``; for use with ``for`` and ``async for``."""
+
+    __slots__ = ("_deadline", "_operations")
+
+    def __init__(self, operations: Iterable[Operation[T]], timeout: float | None) -> None:
+        self._operations = _checked(operations)
+        # 0: none.
+        self._deadline = 0 if timeout is None else deadline_after(timeout)
+
+    def __iter__(self) -> Iterator[Operation[T]]:
+        pending, ready = _split(self._operations)
+        yield from ready
+        queues: dict[Context, CompletionQueue] = {}
+        try:
+            armed: dict[int, Operation[T]] = {}
+            for token, operation in enumerate(pending):
+                context = operation._context
+                if context not in queues:
+                    context._check_process()
+                    queues[context] = CompletionQueue(context._engine)
+                if operation._arm(queues[context], token):
+                    armed[token] = operation
+                else:
+                    yield operation
+            while armed:
+                for context, token in self._tokens(queues):
+                    if token not in armed:
+                        # Told of twice: a notification's arrival and its deadline are asked for apart.
+                        continue
+                    operation = armed[token]
+                    operation._disarm(queues[context], token)
+                    # A notification may have been taken by somebody else.
+                    if operation.done() or not operation._arm(queues[context], token):
+                        del armed[token]
+                        yield operation
+        finally:
+            for queue in queues.values():
+                queue.close()
+
+    async def __aiter__(self) -> AsyncIterator[Operation[T]]:
+        import asyncio
+
+        pending, ready = _split(self._operations)
+        for operation in ready:
+            yield operation
+        ended: asyncio.Queue[Operation[T]] = asyncio.Queue()
+        watches = [_Watch(operation, ended) for operation in pending]
+        try:
+            for _ in pending:
+                left = (self._deadline - time.monotonic_ns()) / 1e9 if self._deadline else None
+                try:
+                    yield await within(ended.get(), left)
+                except TimeoutError:
+                    raise _too_late() from None
+        finally:
+            for watch in watches:
+                watch.stop()
+
+    def _tokens(self, queues: dict[Context, CompletionQueue]) -> list[tuple[Context, int]]:
+        """Wait for tokens of ended operations; DeadlineExceeded when the time is up and none has ended."""
+        spin_ns = max(context._spin_ns for context in queues)
+        while True:
+            now = time.monotonic_ns()
+            late = 0 < self._deadline <= now
+            until = min(self._deadline, now + _SLICE_NS) if self._deadline else now + _SLICE_NS
+            if len(queues) == 1:
+                [(context, queue)] = queues.items()
+                found = [(context, token) for token in queue.wait(until, spin_ns)]
+            else:
+                # No thread can poll for several engines; their own threads do.
+                poll = select.poll()
+                for queue in queues.values():
+                    poll.register(queue.fd, select.POLLIN)
+                poll.poll(max(0, until - now) / 1e6)
+                found = [(context, token) for context, queue in queues.items() for token in queue.drain()]
+            for context in queues:
+                context._check_process()
+            if found:
+                return found
+            # Only now: whoever was held up until after the deadline gets what had ended before it.
+            if late:
+                raise _too_late()
+            spin_ns = 0
+
+
+def wait_all(operations: Iterable[Operation[T]]) -> All[T]:
+    """Wait for all: ``await zh.wait_all(ops)``, or ``zh.wait_all(ops).result(timeout)``.
+
+    The values come in the order of ``operations``. If some fail, the wait still lasts until all have ended, and then
+    raises the first error in that order. Cancelling the wait cancels all of them.
+
+    Raises:
+        TypeError: not Operations.
+    """
+    return All(operations)
+
+
+def as_completed(operations: Iterable[Operation[T]], timeout: float | None = None) -> AsCompleted[T]:
+    """Each Operation as it ends, well or not, with ``for`` or ``async for``.
+
+    Raises:
+        ValueError, TypeError: ``timeout`` is negative, NaN or no number; ``math.inf`` is no limit, as None is.
+        TypeError: not Operations.
+        DeadlineExceeded: from the loop, when ``timeout`` seconds after this call some have not ended.
+    """
+    return AsCompleted(operations, timeout)
+
+
+def _checked(operations: Iterable[Operation[T]]) -> list[Operation[T]]:
+    """Them as a list; TypeError where one is none."""
+    found = list(operations)
+    for each in found:
+        if not isinstance(each, Operation):
+            raise TypeError(f"what is waited for are Operations, not {type(each).__name__}")
+    return found
+
+
+def _split(operations: list[Operation[T]]) -> tuple[list[Operation[T]], list[Operation[T]]]:
+    """Those that pend, and those that have ended."""
+    pending: list[Operation[T]] = []
+    ready: list[Operation[T]] = []
+    for operation in operations:
+        (ready if operation.done() else pending).append(operation)
+    return pending, ready
+
+
+async def ended(operation: Operation[Any]) -> None:
+    """Until it has ended, whichever way."""
+    while not operation.done():
+        await operation._context._loops.running().wait(operation._arm, operation._disarm)
+
+
+class _Watch(Generic[T]):
+    """Puts an Operation into an asyncio queue once it has ended."""
+
+    __slots__ = ("_ended", "_loop", "_operation", "_token")
+
+    def __init__(self, operation: Operation[T], ended: asyncio.Queue[Operation[T]]) -> None:
+        self._operation = operation
+        self._ended = ended
+        self._loop = operation._context._loops.running()
+        self._token = 0
+        self._look()
+
+    def _look(self) -> None:
+        self.stop()
+        operation = self._operation
+        self._token = 0 if operation.done() else self._loop.arm(operation._arm, self._look)
+        if not self._token:
+            self._ended.put_nowait(operation)
+
+    def stop(self) -> None:
+        """Nobody takes anything from the queue any more."""
+        token, self._token = self._token, 0
+        if token:
+            self._loop.disarm(self._operation._disarm, token)
+
+
+def _too_late() -> DeadlineExceeded:
+    return DeadlineExceeded("some operations are still in flight", fix="wait again, or cancel() them")

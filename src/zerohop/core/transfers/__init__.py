@@ -1,0 +1,1 @@
+"""Moves bytes: writes, reads, page lists, atomics and notifications."""

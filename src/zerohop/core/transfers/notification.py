@@ -1,0 +1,296 @@
+"""Notifications: what the target of ``write(..., notify=N)`` and of ``notify`` receives."""
+
+# ruff: noqa: D102 - what these methods do is said where Operation declares them
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from zerohop._native import NativeError
+from zerohop.core.base.deadlines import deadline_after
+from zerohop.core.runtime.native_operation import SLICE_NS, cancelled_error
+from zerohop.core.runtime.operation import Operation, begin_turn, turn_is_over
+from zerohop.errors import Closed, DeadlineExceeded, WouldBlock, ZerohopError, again, from_native
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Generator
+
+    from zerohop._native import CompletionQueue, Op
+    from zerohop.core.context import Context
+    from zerohop.core.transfers.connection import Connection
+    from zerohop.core.transfers.op_group import Scope
+
+_DO_NOT_WAIT: Final = -1
+_new_tuple: Final = tuple.__new__
+
+
+class Notification(NamedTuple):
+    """Arrived from a peer, and never before the data that it announces is visible here.
+
+    Attributes:
+        value: the 32-bit number that the peer chose.
+        nbytes: bytes of the write that it came with; 0 when it came alone.
+        peer: the Connection that it came over.
+    """
+
+    value: int
+    nbytes: int
+    peer: Connection
+
+
+class _Ends:
+    """Ends an operation that a stream waits for, when it is told."""
+
+    __slots__ = ("_waits",)
+
+    def __init__(self, waits: Op) -> None:
+        self._waits = waits
+
+    def push(self, _token: int) -> None:
+        self._waits.cancel()
+
+
+class NotificationWait(Operation[Notification]):
+    """The next notification that nobody else takes. One thread or task at a time may wait for it."""
+
+    __slots__ = (
+        "_armed",
+        "_cancelled",
+        "_context",
+        "_deadline_ns",
+        "_error",
+        "_guard",
+        "_kind",
+        "_note",
+        "_number",
+        "_path",
+        "_scope",
+        "_timer",
+        "nbytes",
+    )
+
+    def __init__(self, context: Context, deadline_ns: int, scope: Scope | None = None) -> None:
+        """``scope``: for a notification in that one's queue; None: in the Context's own."""
+        self._context = context
+        self._scope = scope
+        self._number = 0 if scope is None else scope.number
+        self._kind = "notification"
+        self._path = None
+        self.nbytes = 0
+        self._deadline_ns = deadline_ns
+        self._note: Notification | None = None
+        self._error: BaseException | None = None
+        self._cancelled = False
+        # Who wants to be told when it ends; and what tells them of the deadline.
+        self._armed: list[tuple[CompletionQueue | _Ends, int]] = []
+        self._timer: Op | None = None
+        # Two waiters would take two notifications, and one of them would be lost.
+        self._guard = threading.Lock()
+
+    def done(self) -> bool:
+        if self._ended():
+            return True
+        if not self._guard.acquire(blocking=False):
+            return False
+        try:
+            return self._take(_DO_NOT_WAIT, 0) or self._expired()
+        finally:
+            self._guard.release()
+
+    def result(self, timeout: float | None = None) -> Notification:
+        self._join(timeout)
+        if self._note is None:
+            raise self._failure()
+        return self._note
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._join(timeout)
+        if self._cancelled:
+            raise cancelled_error()
+        return self._error
+
+    def cancel(self) -> bool:
+        if self._ended():
+            return False
+        self._cancelled = True
+        self._tell()
+        return True
+
+    def __await__(self) -> Generator[Any, None, Notification]:
+        if not self._ended():
+            self._enter()
+            try:
+                if turn_is_over(self._context):
+                    yield
+                spin_ns = self._context._spin_ns
+                if not self._take(_DO_NOT_WAIT, 0) and not self._take(time.monotonic_ns() + spin_ns, spin_ns):
+                    yield from self._suspend().__await__()
+                    begin_turn(self._context)
+            except BaseException:
+                self.cancel()
+                raise
+            finally:
+                self._guard.release()
+        if self._note is None:
+            if self._cancelled:
+                import asyncio
+
+                raise asyncio.CancelledError
+            raise self._failure()
+        return self._note
+
+    def _hold(self, device: int, number: int) -> None:
+        if self._ended():
+            return
+        engine = self._context._engine
+        waits = engine.new_op(self._deadline_ns)
+        # First, so that a cancellation on another thread finds it, or is found here.
+        self._armed.append((_Ends(waits), 0))
+        engine.hold_stream_for_notification(waits, device, number, self._number)
+        if self._ended():
+            waits.cancel()
+
+    def _join(self, timeout: float | None) -> None:
+        if self._ended():
+            return
+        self._enter()
+        try:
+            self._wait(timeout)
+        finally:
+            self._guard.release()
+
+    def _wait(self, timeout: float | None) -> None:
+        now = time.monotonic_ns()
+        spin_ns = self._context._spin_ns
+        give_up = 0 if timeout is None else deadline_after(timeout)
+        while True:
+            until = now + SLICE_NS
+            if give_up and give_up < until:
+                until = give_up
+            if self._deadline_ns and self._deadline_ns < until:
+                until = self._deadline_ns
+            if self._take(until, spin_ns) or self._expired():
+                return
+            now = time.monotonic_ns()
+            if give_up and now >= give_up:
+                raise DeadlineExceeded(f"no notification within {timeout} s", operation=self._kind, fix="wait again")
+            spin_ns = 0
+
+    async def _suspend(self) -> None:
+        """Until one is here or the deadline has passed."""
+        queue = self._context._loops.running()
+        while not self._take(_DO_NOT_WAIT, 0) and not self._expired():
+            await queue.wait(self._arm, self._disarm)
+
+    def _take(self, deadline_ns: int, spin_ns: int) -> bool:
+        """Take one if it comes before the deadline; whether this has ended."""
+        context = self._context
+        if self._cancelled:
+            return True
+        context._check_process()
+        try:
+            popped = context._engine.pop_notification(deadline_ns, spin_ns, self._number)
+        except NativeError as error:
+            self._error = self._why_not(error)
+            return True
+        if popped is None:
+            return False
+        # As make_notification, without the call: this lies between the arrival and the caller's next step.
+        peer, value, nbytes = popped
+        connection = context._peers.introduced.get(peer) or context._connection_of(peer)
+        self._note = _new_tuple(Notification, (value, nbytes, connection))
+        if self._armed or self._timer is not None:
+            self._tell()
+        return True
+
+    def _why_not(self, error: NativeError) -> ZerohopError:
+        scope, context = self._scope, self._context
+        if scope is not None and scope.ended is not None:
+            return again(scope.ended)
+        return context._closed_error() if context._closed else from_native(*error.args, operation=self._kind)
+
+    def _expired(self) -> bool:
+        if not self._deadline_ns or time.monotonic_ns() < self._deadline_ns:
+            return False
+        self._error = DeadlineExceeded("no notification came", operation=self._kind, fix="allow more with timeout=")
+        return True
+
+    def _tell(self) -> None:
+        """It has ended: whoever else waits for it must look."""
+        self._timer = None
+        for queue, token in self._armed.copy():
+            queue.push(token)
+
+    def _ended(self) -> bool:
+        return self._note is not None or self._error is not None or self._cancelled
+
+    def _failure(self) -> BaseException:
+        return self._error if self._error is not None and not self._cancelled else cancelled_error()
+
+    def _enter(self) -> None:
+        if not self._guard.acquire(blocking=False):
+            raise RuntimeError("another thread or task is waiting for this notification; ask for one each")
+
+    def _spin(self) -> bool:
+        return self.done()
+
+    def _arm(self, queue: CompletionQueue, token: int) -> bool:
+        engine = self._context._engine
+        # First, so that a cancellation on another thread finds it, or is found here.
+        self._armed.append((queue, token))
+        try:
+            if not self._ended() and engine.arm_notification(queue, token, self._number):
+                if not self._deadline_ns:
+                    return True
+                self._timer = self._timer or engine.new_op(self._deadline_ns)
+                if self._timer.arm(queue, token):
+                    return True
+        except NativeError:
+            # The Context is being closed, or the queue; done() will say so.
+            pass
+        self._disarm(queue, token)
+        return False
+
+    def _disarm(self, queue: CompletionQueue, token: int) -> None:
+        if (queue, token) in self._armed:
+            self._armed.remove((queue, token))
+        if self._timer is not None:
+            self._timer.disarm(queue, token)
+        if not self._context._closed:
+            self._context._engine.disarm_notification(queue, token, self._number)
+
+    def _progress(self) -> str:
+        if self._note is not None:
+            return "received"
+        if self._cancelled:
+            return "cancelled"
+        return "waiting" if self._error is None else f"failed: {self._error}"
+
+
+def make_notification(context: Context, popped: tuple[int, int, int]) -> Notification:
+    """From what the engine gives: peer, value, bytes."""
+    peer, value, nbytes = popped
+    return Notification(value, nbytes, context._connection_of(peer))
+
+
+def take_now(context: Context) -> Notification:
+    """One that is here already, else WouldBlock."""
+    try:
+        popped = context._engine.pop_notification(_DO_NOT_WAIT, 0)
+    except NativeError as error:
+        raise from_native(*error.args, operation="notification") from None
+    if popped is None:
+        raise WouldBlock("no notification has arrived", operation="notification", fix="wait with notification()")
+    return make_notification(context, popped)
+
+
+async def iterate(context: Context) -> AsyncIterator[Notification]:
+    """One after the other, until the Context is closed."""
+    while not context._closed:
+        try:
+            note = await NotificationWait(context, 0)
+        except Closed:
+            return
+        yield note

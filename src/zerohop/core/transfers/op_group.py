@@ -1,0 +1,124 @@
+"""What one owner posts through a Context that it shares with others: a Transport, for example."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from zerohop._native import Group, NativeError, Reason, Status
+from zerohop.core.runtime.deferred import Deferred
+from zerohop.errors import RegistrationFailed, ZerohopError, again, from_native
+
+if TYPE_CHECKING:
+    from zerohop.core.context import Context
+    from zerohop.core.memory.remote_buffer import RemoteBuffer
+    from zerohop.core.runtime.operation import Operation
+    from zerohop.core.transfers.connection import Connection
+
+QUEUE_SHIFT: Final = 32
+
+
+class Scope:
+    """Operations with one peer that end together, and a queue of notifications of its own.
+
+    Attributes:
+        group: what the engine knows its operations by.
+        number: of the queue of this Context that the peer notifies.
+    """
+
+    def __init__(self, context: Context) -> None:
+        """Raises RegistrationFailed where too many queues are open, Closed where the Context is."""
+        self.context = context
+        try:
+            self.group = Group()
+            self.number: int = context._engine.open_queue()
+        except NativeError as error:
+            context._check_open()
+            if error.args[1] == Reason.WINDOW_FULL.value:
+                raise RegistrationFailed(error.args[2], fix="close some Transports, or use another Context") from None
+            raise from_native(*error.args) from None
+        self._ended: ZerohopError | None = None
+        # Of the peer, once there is one.
+        self._connection: Connection | None = None
+        self._peer_queue = 0
+        # What the control thread has still to post, in the order in which it waits. Under the lock.
+        self._deferred: weakref.WeakKeyDictionary[Deferred[Any], None] = weakref.WeakKeyDictionary()
+        self._lock = threading.RLock()
+
+    @property
+    def connection(self) -> Connection | None:
+        """To the peer; None while there is none."""
+        return self._connection
+
+    @property
+    def ended(self) -> ZerohopError | None:
+        """Why nothing is posted any more; None: it is."""
+        return self._ended
+
+    def meet(self, connection: Connection, queue: int) -> None:
+        """This is the peer, and which of its queues writes notify."""
+        self._connection, self._peer_queue = connection, queue
+        self.expect(connection)
+
+    def expect(self, connection: Connection) -> None:
+        """What that peer notifies is taken from now on, and nobody else's: a queue's number is easy to guess."""
+        # A Context that talks to itself says it at one end and hears it at the other.
+        end = connection._partner or connection
+        self._of_queue("take_from", end._native_id)
+
+    def check(self) -> None:
+        """Raise why nothing can be posted any more."""
+        if self._ended is not None:
+            raise again(self._ended)
+
+    def check_owner(self, remote: RemoteBuffer) -> None:
+        """ValueError unless the handle is the peer's."""
+        connection = self._connection
+        if connection is not None and remote.owner != connection.peer:
+            raise ValueError(f"the handle is of Context {remote.owner[:12]}, not of the peer {connection.peer[:12]}")
+
+    def announce(self, value: int) -> int:
+        """What the engine is told that the peer is to be told."""
+        return value | self._peer_queue << QUEUE_SHIFT
+
+    def note(self, operation: Operation[Any]) -> None:
+        """It has just begun, and ends with the others."""
+        if isinstance(operation, Deferred):
+            with self._lock:
+                self._deferred[operation] = None
+            if self._ended is not None:
+                operation.fail(again(self._ended))
+
+    def end(self, error: ZerohopError, status: Status, reason: Reason) -> None:
+        """All that is under way ends, and all that begins from now on. Any thread; the first call counts.
+
+        Notifications that have come can still be taken, until `close`.
+        """
+        if self._ended is None:
+            self._ended = error
+            try:
+                self.context._engine.end_group(self.group, status, reason)
+            except NativeError:
+                # The Context is closed, and its engine has ended everything.
+                pass
+            self._of_queue("end_queue")
+            with self._lock:
+                deferred = list(self._deferred)
+            for operation in deferred:
+                operation.fail(again(error))
+
+    def abandon(self, error: ZerohopError) -> None:
+        """In a forked child: the same for whoever looks. Of what is native, a thread of the parent may hold a lock."""
+        self._ended = self._ended or error
+
+    def close(self) -> None:
+        """After the end: no notification can be taken any more."""
+        self._of_queue("close_queue")
+
+    def _of_queue(self, what: str, *more: int) -> None:
+        try:
+            getattr(self.context._engine, what)(self.number, *more)
+        except NativeError:
+            # The Context is closed, and its engine with all queues.
+            pass

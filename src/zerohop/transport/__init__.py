@@ -1,0 +1,1 @@
+"""Gives a user two ends that write into and read from each other: `zerohop.Transport`."""

@@ -1,0 +1,124 @@
+"""Where a Context's defaults come from: argument before variable before table; nonsense is named with its source."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from zerohop.config.nic_filter import NicFilter
+from zerohop.config.settings import SETTINGS, UNSET, Settings, resolve
+from zerohop.config.verbs_options import VerbsOptions
+
+
+def test_the_table_covers_every_argument() -> None:
+    assert tuple(setting.name for setting in SETTINGS) == Settings._fields
+    assert all(setting.help for setting in SETTINGS)
+
+
+def test_defaults() -> None:
+    settings = resolve({}, {})
+    assert settings.listen == "127.0.0.1:0"
+    assert settings.secret is None
+    assert settings.providers is None
+    assert (settings.timeout, settings.spin_us, settings.heartbeat) == (30.0, 50.0, 10.0)
+    assert settings.sim_devices == 0
+    assert settings.name.isdigit()
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "name", "value"),
+    [
+        ("ZEROHOP_LISTEN", "none", "listen", None),
+        ("ZEROHOP_LISTEN", "[::1]:80", "listen", "[::1]:80"),
+        ("ZEROHOP_SECRET", "sesame", "secret", b"sesame"),
+        ("ZEROHOP_SECRET", "none", "secret", b"none"),
+        ("ZEROHOP_SECRET", " two words ", "secret", b" two words "),
+        ("ZEROHOP_SECRET", " ", "secret", b" "),
+        ("ZEROHOP_SECRET", "", "secret", None),
+        ("ZEROHOP_LISTEN", " None ", "listen", None),
+        ("ZEROHOP_INSECURE", " 1 ", "insecure", True),
+        ("ZEROHOP_INSECURE", "1", "insecure", True),
+        ("ZEROHOP_INSECURE", "off", "insecure", False),
+        ("ZEROHOP_PROVIDERS", "shm, tcp", "providers", ("shm", "tcp")),
+        ("ZEROHOP_PROVIDERS", "", "providers", None),
+        ("ZEROHOP_REQUIRE", "direct", "require", "direct"),
+        ("ZEROHOP_SIM_DEVICES", " 2 ", "sim_devices", 2),
+        ("ZEROHOP_SIM_PEERMEM", "0", "sim_peermem", False),
+        ("ZEROHOP_NICS", "none", "nics", None),
+        ("ZEROHOP_NICS", "^mlx5_2", "nics", NicFilter(exclude=("mlx5_2",))),
+        ("ZEROHOP_VERBS", "gid_index=3", "verbs", VerbsOptions(gid_index=3)),
+        ("ZEROHOP_TIMEOUT", "1.5", "timeout", 1.5),
+        ("ZEROHOP_SPIN_US", "0", "spin_us", 0.0),
+        ("ZEROHOP_NAME", "trainer", "name", "trainer"),
+    ],
+)
+def test_from_the_environment(variable: str, text: str, name: str, value: object) -> None:
+    assert getattr(resolve({}, {variable: text}), name) == value
+
+
+def test_an_argument_wins() -> None:
+    environment = {"ZEROHOP_TIMEOUT": "7", "ZEROHOP_LISTEN": "127.0.0.1:9"}
+    assert resolve({"timeout": 1, "listen": None}, environment)[:1] == (None,)
+    assert resolve({"timeout": 1}, environment).timeout == 1.0
+    assert resolve({"timeout": UNSET}, environment).timeout == 7.0
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("ZEROHOP_SIM_DEVICES", "two"),
+        ("ZEROHOP_SIM_DEVICES", "-1"),
+        ("ZEROHOP_TIMEOUT", "soon"),
+        ("ZEROHOP_TIMEOUT", "-1"),
+        ("ZEROHOP_TIMEOUT", "nan"),
+        ("ZEROHOP_INSECURE", "maybe"),
+        ("ZEROHOP_PROVIDERS", "smh"),
+        ("ZEROHOP_NICS", "mlx5_0,,mlx5_1"),
+        ("ZEROHOP_VERBS", "queue_pairs=0"),
+        ("ZEROHOP_REQUIRE", "fast"),
+        # What os.environ makes of bytes that are not UTF-8.
+        ("ZEROHOP_NAME", "trainer\udcff"),
+        ("ZEROHOP_LISTEN", "\udcff:0"),
+        ("ZEROHOP_SECRET", "\udcff"),
+    ],
+)
+def test_nonsense_in_the_environment_names_the_variable(variable: str, text: str) -> None:
+    with pytest.raises(ValueError, match=variable):
+        resolve({}, {variable: text})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("listen", 80, TypeError),
+        ("secret", 5, TypeError),
+        ("secret", "", ValueError),
+        ("insecure", "false", TypeError),
+        ("insecure", "1", TypeError),
+        ("insecure", 1, TypeError),
+        ("insecure", None, TypeError),
+        ("providers", "shm", TypeError),
+        ("providers", [], ValueError),
+        ("providers", ["carrier pigeon"], ValueError),
+        ("require", "staged", ValueError),
+        ("nics", 5, TypeError),
+        ("nics", ["mlx5_0", 1], TypeError),
+        ("nics", "mlx5 0", ValueError),
+        ("verbs", {"gid_index": 3}, TypeError),
+        ("sim_peermem", 1, TypeError),
+        ("sim_devices", True, TypeError),
+        ("sim_devices", 1.0, TypeError),
+        ("sim_devices", 65, ValueError),
+        ("timeout", "1", TypeError),
+        ("timeout", -0.1, ValueError),
+        ("timeout", float("nan"), ValueError),
+        ("name", 5, TypeError),
+        ("name", "\udcff", ValueError),
+        ("listen", "\udcff:0", ValueError),
+        ("secret", "\udcff", ValueError),
+    ],
+)
+def test_arguments_that_make_no_sense(name: str, value: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=name):
+        resolve({name: value}, {})

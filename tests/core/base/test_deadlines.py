@@ -1,0 +1,94 @@
+"""What waits for something for so long: the times of users, and the waits of coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+
+from support.loops import LOOPS, run
+from zerohop.core.base.deadlines import deadline_after, nanoseconds_of, seconds_of, within
+
+loops = pytest.mark.parametrize("loop", LOOPS)
+
+
+def test_seconds() -> None:
+    assert seconds_of(0) == 0.0
+    assert seconds_of(math.inf) == 1e9
+    assert nanoseconds_of(1e-12) == 1
+    assert nanoseconds_of(math.inf) == deadline_after(math.inf) == 0
+    for wrong in (-1, -1e-9, math.nan, -math.inf):
+        with pytest.raises(ValueError, match="negative"):
+            seconds_of(wrong)
+    for no_number in (None, "1", [1]):
+        with pytest.raises(TypeError, match="number of seconds"):
+            seconds_of(no_number)  # type: ignore[arg-type]
+
+
+@loops
+class TestWithin:
+    def test_what_it_returns_and_raises(self, loop: str) -> None:
+        async def fail() -> None:
+            raise KeyError("x")
+
+        async def main() -> None:
+            assert await within(asyncio.sleep(0, "done"), 10) == "done"
+            assert await within(asyncio.sleep(0, "done"), None) == "done"
+            with pytest.raises(KeyError):
+                await within(fail(), 10)
+
+        run(loop, main())
+
+    def test_too_late(self, loop: str) -> None:
+        """What was waited for has ended by then, its own ending included."""
+        ended = []
+
+        async def slow() -> None:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await asyncio.sleep(0)
+                ended.append(True)
+
+        async def main() -> None:
+            for seconds in (0.01, 0, -1):
+                with pytest.raises(TimeoutError):
+                    await within(slow(), seconds)
+                await asyncio.sleep(0)
+
+        run(loop, main())
+        assert ended[:1] == [True]
+
+    @pytest.mark.parametrize("error", [None, KeyError("x")])
+    def test_cancelled_while_it_ends(self, loop: str, error: Exception | None) -> None:
+        """In the same turn of the loop: whoever cancels is not to wait for what it was about to do next."""
+
+        async def main() -> None:
+            future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            task = asyncio.ensure_future(within(future, 10))
+            await asyncio.sleep(0.01)
+            if error is None:
+                future.set_result(1)
+            else:
+                future.set_exception(error)
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        run(loop, main())
+
+    def test_cancelled(self, loop: str) -> None:
+        """What was waited for is, too, and has ended."""
+
+        async def main() -> None:
+            future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            task = asyncio.ensure_future(within(future, None))
+            await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert future.cancelled()
+
+        run(loop, main())

@@ -1,0 +1,157 @@
+"""Channel: whatever goes wrong, no copy of a descriptor is left open; what has arrived can be waited for to be read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.lanes import eventually
+from support.leaks import holdings
+from support.options import Options
+from support.patience import PATIENCE_S
+from zerohop.core.control import wire
+from zerohop.core.control.channel import Channel, ChannelEnded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from support.fixtures import OpenContext
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    reader, writer = os.pipe()
+    yield reader, writer
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.mark.usefixtures("runtime_directory")
+def test_the_second_of_two_copies_fails(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        here, there = socket.socketpair()
+        with there:
+            channel = Channel(here)
+            duplicate, copies = os.dup, [0]
+
+            def few(fd: int) -> int:
+                copies[0] += 1
+                if copies[0] > 1:
+                    raise OSError(errno.EMFILE, "too many open files")
+                return duplicate(fd)
+
+            before = holdings().descriptors
+            with monkeypatch.context() as patched:
+                patched.setattr(os, "dup", few)
+                with pytest.raises(OSError, match="too many"):
+                    channel.post(wire.Setup(providers=[], url="", name="", nfds=2), pipe)
+            assert copies[0] == 2
+            assert holdings().descriptors == before
+            channel.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "idle", "user_timeout"), [(10.0, 3, 10_000), (0.5, 1, 500), (1e9, 32767, 32_767_000)]
+)
+def test_a_silent_host_is_noticed(seconds: float, idle: int, user_timeout: int) -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as here:
+            channel = Channel(here)
+            channel.end_when_silent(0)
+            assert here.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0
+            channel.end_when_silent(seconds)
+            assert here.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            for option, value in {
+                socket.TCP_KEEPIDLE: idle,
+                socket.TCP_KEEPINTVL: idle,
+                socket.TCP_KEEPCNT: 2,
+                socket.TCP_USER_TIMEOUT: user_timeout,
+            }.items():
+                assert here.getsockopt(socket.IPPROTO_TCP, option) == value
+
+    asyncio.run(main())
+
+
+def test_both_ends_of_a_conversation_notice(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    silent = Channel.end_when_silent
+
+    def ask(self: Channel, seconds: float) -> None:
+        asked.append(seconds)
+        silent(self, seconds)
+
+    monkeypatch.setattr(Channel, "end_when_silent", ask)
+    here = open_context(Options(providers=("tcp",), heartbeat=7.0))
+    there = open_context(Options(providers=("tcp",), heartbeat=9.0))
+    here.connect(there.url).result(PATIENCE_S)
+    eventually(lambda: sorted(asked) == [7.0, 9.0], f"asked for {asked}")
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["goes on", "has ended"])
+def test_what_has_arrived_is_read_first(ends: bool) -> None:
+    """Ten messages wait, and nobody has looked yet. Nothing more is waited for than these."""
+
+    async def main() -> None:
+        here, there = socket.socketpair()
+        sender, receiver = Channel(there), Channel(here)
+        for number in range(10):
+            sender.post(wire.Bye(text=str(number)))
+        if ends:
+            sender.close()
+        heard: list[wire.Message] = []
+
+        async def listen() -> None:
+            with contextlib.suppress(ChannelEnded):
+                while True:
+                    heard.append((await receiver.receive())[0])
+
+        listening = asyncio.create_task(listen())
+        await receiver.until_read()
+        assert heard == [wire.Bye(text=str(number)) for number in range(10)]
+        receiver.close()
+        await receiver.until_read()
+        await listening
+        sender.close()
+
+    asyncio.run(main())
+
+
+def test_nobody_who_reads_is_not_waited_for() -> None:
+    async def main() -> None:
+        here, there = socket.socketpair()
+        sender, receiver = Channel(there), Channel(here)
+        sender.post(wire.Bye(text="never read"))
+        await receiver.until_read()
+        for channel in (sender, receiver):
+            channel.close()
+
+    asyncio.run(main())
+
+
+def test_the_last_words_of_one_that_left_are_heard_by_who_talks_to_it() -> None:
+    """To write to it fails, and that must not hide what it had said."""
+
+    async def main() -> None:
+        here, there = socket.socketpair()
+        leaver, stayer = Channel(there), Channel(here)
+        leaver.post(wire.Released(provider="shm", share=7))
+        leaver.post(wire.Bye(text="leaving"))
+        leaver.close()
+        stayer.post(wire.Release(provider="shm", share=7))
+        stayer.post(wire.Release(provider="shm", share=8))
+        await stayer.flush()
+        heard = [(await stayer.receive())[0] for _ in range(2)]
+        assert heard == [wire.Released(provider="shm", share=7), wire.Bye(text="leaving")]
+        with pytest.raises(ChannelEnded):
+            await stayer.receive()
+        stayer.close()
+
+    asyncio.run(main())

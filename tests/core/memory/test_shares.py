@@ -1,0 +1,157 @@
+"""What memory is kept for peers that have imported it, when one of several is lost and the Memory is closed."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.patience import PATIENCE_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from zerohop.core.memory.shares import LocalShare, Shares
+
+SHM = "shm"
+
+
+class Importer:
+    """A peer, as far as shares ask."""
+
+    _session = None
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+
+    def admit(self, shares: Shares, share: LocalShare) -> None:
+        connection: Any = self
+        assert shares.admit(connection, SHM, share.share_id, share.handle._share.capability) is share
+
+    def give_back(self, shares: Shares, share: LocalShare) -> None:
+        connection: Any = self
+        shares.given_back(connection, SHM, share.share_id)
+
+    def be_lost(self, shares: Shares, ghost: Any) -> None:
+        connection: Any = self
+        shares.lost(connection, lambda: ghost)
+
+
+class Ghost:
+    """The process of a lost peer, which ends when the test says so."""
+
+    ended = False
+
+    def gone(self) -> bool:
+        return self.ended
+
+    def watch(self, _: object) -> None:
+        pass
+
+
+@pytest.fixture
+def context() -> Iterator[zh.Context]:
+    with zh.Context(providers=[SHM]) as context:
+        yield context
+
+
+def shared(context: zh.Context, array: object) -> tuple[zh.Memory, LocalShare]:
+    memory = context.register(array)
+    memory.share("rw")
+    share = next(iter(memory._shares))
+    return memory, share
+
+
+def lost_and_kept(shares: Shares, share: LocalShare) -> tuple[Ghost, Importer]:
+    """Of two that have imported it: the process of one that is lost, and the other."""
+    ghost, first, second = Ghost(), Importer("first"), Importer("second")
+    first.admit(shares, share)
+    second.admit(shares, share)
+    first.be_lost(shares, ghost)
+    return ghost, second
+
+
+@pytest.mark.parametrize("swept", ["while open", "while being closed", "when closed"])
+def test_a_lost_peer_and_one_that_still_has_it(
+    context: zh.Context, monkeypatch: pytest.MonkeyPatch, swept: str
+) -> None:
+    """The end of the one's process, whenever that is seen, takes nothing from the other."""
+    shares, array = context._shares, np.zeros(64, np.uint8)
+    alive = weakref.ref(array)
+    memory, share = shared(context, array)
+    ghost, second = lost_and_kept(shares, share)
+
+    def process_ends(when: str) -> None:
+        if when == swept:
+            ghost.ended = True
+            shares.sweep()
+
+    withdraw = shares.withdraw
+
+    def while_being_closed(some: Sequence[LocalShare], timeout: float) -> None:
+        process_ends("while being closed")
+        withdraw(some, timeout)
+
+    monkeypatch.setattr(shares, "withdraw", while_being_closed)
+    process_ends("while open")
+    memory.close(timeout=0)
+    process_ends("when closed")
+    del memory, array
+    gc.collect()
+    assert alive() is not None
+    second.give_back(shares, share)
+    assert alive() is None
+
+
+def test_one_that_gives_back_before_the_lost_one_has_ended(context: zh.Context) -> None:
+    shares, array = context._shares, np.zeros(64, np.uint8)
+    alive = weakref.ref(array)
+    memory, share = shared(context, array)
+    ghost, second = lost_and_kept(shares, share)
+    memory.close(timeout=0)
+    second.give_back(shares, share)
+    del memory, array
+    gc.collect()
+    assert alive() is not None
+    ghost.ended = True
+    shares.sweep()
+    assert alive() is None
+
+
+def test_a_destructor_may_ask_for_what_another_thread_holds(context: zh.Context) -> None:
+    """Whoever lets go of the memory holds no lock: the user's destructors may wait for threads that use the Context."""
+    shares, array = context._shares, np.zeros(64, np.uint8)
+    told: list[int] = []
+
+    def destructor() -> None:
+        thread = threading.Thread(target=lambda: told.append(len(shares.holders(SHM))), daemon=True)
+        thread.start()
+        thread.join(PATIENCE_S)
+
+    weakref.finalize(array, destructor)
+    memory, share = shared(context, array)
+    importer = Importer("peer")
+    importer.admit(shares, share)
+    memory.close(timeout=0)
+    del memory, array
+    gc.collect()
+    assert told == []
+    importer.give_back(shares, share)
+    assert told == [0]
+
+
+def test_what_nobody_has_imported_keeps_nothing(context: zh.Context) -> None:
+    """Who still refers to a share that was taken back does not keep the memory by it."""
+    array = np.zeros(64, np.uint8)
+    alive = weakref.ref(array)
+    memory, share = shared(context, array)
+    memory.close()
+    del memory, array
+    gc.collect()
+    assert alive() is None
+    assert share.keep is None
