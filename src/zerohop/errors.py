@@ -244,7 +244,7 @@ def from_native(status: int, reason: int, text: str = "", **fields: Any) -> Zero
     return _KINDS.get(status, ZerohopError)(said, **fields)
 
 
-def again(error: ZerohopError) -> ZerohopError:
+def copy_of(error: ZerohopError) -> ZerohopError:
     """A copy of an error, so that raising it to several callers does not grow one traceback."""
     return type(error)(**error._fields())
 

@@ -129,7 +129,7 @@ def test_coming_back_at_each_step_of_forgetting(
     def come_back() -> None:
         memories.append(context.register(array))
 
-    both = come_back, context._keeping.hurry
+    both = come_back, context._retention.stop_lingering
     action, other = both if first == "who comes back" else both[::-1]
 
     def attempt(step: int) -> Meanwhile:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from support.fixtures import OpenContext
-    from zerohop.core.memory.registration import Parting
+    from zerohop.core.memory.registration import RetainedBuffer
     from zerohop.core.memory.shares import LocalShare
 
 NBYTES = 64
@@ -81,18 +81,18 @@ def test_sharing_while_another_handle_is_revoked(context: zh.Context) -> None:
 def test_two_that_close(context: zh.Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of them takes back the handles and then what the Memory kept alive, which stays until peers have let go."""
     happened: list[object] = []
-    withdraw, release_of = context._shares.withdraw, context._keeping.release_of
+    withdraw, release_detached = context._shares.withdraw, context._retention.release_detached
 
     def withdrawn(shares: Sequence[LocalShare], timeout: float) -> None:
         happened.append(shares[0].keep)
         withdraw(shares, timeout)
 
-    def released(parting: Parting, *, owned: bool, closed: bool) -> None:
-        happened.append(parting.keep)
-        release_of(parting, owned=owned, closed=closed)
+    def released(buffer: RetainedBuffer, *, owned: bool, closed: bool) -> None:
+        happened.append(buffer.keep)
+        release_detached(buffer, owned=owned, closed=closed)
 
     monkeypatch.setattr(context._shares, "withdraw", withdrawn)
-    monkeypatch.setattr(context._keeping, "release_of", released)
+    monkeypatch.setattr(context._retention, "release_detached", released)
     array = np.zeros(NBYTES, np.uint8)
 
     def attempt(step: int) -> Meanwhile:

@@ -18,7 +18,7 @@ class Parent(Resource):
     __slots__ = ()
 
     _kind = "Parent"
-    _stays = "a Parent stays"
+    _copy_refusal = "a Parent stays"
 
 
 class NativeRegion:

@@ -22,7 +22,7 @@ class Part(Resource):
     __slots__ = ("name", "said")
 
     _kind = "Part"
-    _stays = "a Part stays"
+    _copy_refusal = "a Part stays"
 
     def __init__(self, parent: Resource | None, name: str, said: list[str]) -> None:
         self.name = name

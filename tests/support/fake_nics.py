@@ -249,10 +249,10 @@ def with_nics(context: zh.Context, nics: int = 2) -> FakeEngine:
     """Have a fresh Context believe that it has NICs."""
     fake = FakeEngine(context._engine, nics)
     engine = cast("Engine", fake)
-    for part in (context, context._routes, context._fabric):
+    for part in (context, context._routes, context._nic_ports):
         part._engine = engine
     context._stop_posting()  # every write asks the fake
-    context._fabric._choose = lambda: fake.ports
+    context._nic_ports._choose = lambda: fake.ports
     providers = context._settings.providers or ("shm", "tcp")
     context._providers = tuple(name for name in ("shm", "verbs", "tcp") if name in (*providers, "verbs"))
     return fake

@@ -94,7 +94,7 @@ class Nursery:
             wish = pickle.dumps({**os.environ, "XDG_RUNTIME_DIR": str(runtime)})
             assert len(wish) < MOST_BYTES
             # Its parent ends at once, and what is orphaned then becomes our child. For this moment only: whatever else
-            # is orphaned would wait for us to bury it.
+            # is orphaned would wait for us to drain it.
             _adopt(True)
             try:
                 socket.send_fds(self._requests, [wish], [pipe, errors])

@@ -7,7 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, overload
 
 from zerohop.config.settings import UNSET, Unset, resolve
-from zerohop.core.base.resource import StaysInProcess
+from zerohop.core.base.resource import NotCopyable
 from zerohop.core.control import address
 from zerohop.core.lifecycle import Lifecycle
 from zerohop.core.memory import sources
@@ -60,7 +60,7 @@ class Statistics(NamedTuple):
     engine: Mapping[str, int]
 
 
-class Context(Lifecycle, Strided, StaysInProcess):
+class Context(Lifecycle, Strided, NotCopyable):
     """The accelerators, links and registered memory of this process, its listening address and its engine.
 
     There is no global state: two Contexts in one process work, and may talk to each other. All methods may be called
@@ -92,7 +92,7 @@ class Context(Lifecycle, Strided, StaysInProcess):
         RegistrationFailed: out of descriptors or memory.
     """
 
-    _stays = "a Context stays in its process, and is not copied; make one in each process, and send context.url"
+    _copy_refusal = "a Context stays in its process, and is not copied; make one in each process, and send context.url"
 
     def __init__(
         self,
@@ -484,12 +484,12 @@ class Context(Lifecycle, Strided, StaysInProcess):
     def statistics(self) -> Statistics:
         """Counters, as they are now."""
         self._check_open()
-        self._keeping.drain()
+        self._retention.drain()
         connections = list(self._peers.connected.values())
         return Statistics(
             connections=len(connections),
             registrations=len(self._registry),
-            pinned=self._keeping.pinned,
+            pinned=self._retention.pinned,
             shares=len(self._shares),
             mapped=sum(len(connection._imports) for connection in connections),
             routes=len(self._routes),

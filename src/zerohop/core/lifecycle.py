@@ -22,13 +22,13 @@ from zerohop._native import (
 )
 from zerohop.config.providers import VERBS
 from zerohop.core.base import closed_engine
-from zerohop.core.base.closes import ClosesItself
 from zerohop.core.base.deadlines import deadline_after, seconds_of
+from zerohop.core.base.resource import Closeable
 from zerohop.core.control import address
-from zerohop.core.lanes.nic_ports import Fabrics
+from zerohop.core.lanes.nic_ports import NicPorts
 from zerohop.core.lanes.routes import Routes
 from zerohop.core.memory.registry import Registry
-from zerohop.core.memory.retention import Keeping
+from zerohop.core.memory.retention import Retention
 from zerohop.core.memory.shares import Shares
 from zerohop.core.runtime.devices import Devices
 from zerohop.errors import (
@@ -66,7 +66,7 @@ _LEAVE_NS: Final = 200_000_000
 _contexts: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
 
 
-class Poster(ClosesItself, Transfers):
+class Poster(Closeable, Transfers):
     """Who has native write(), write_many() and read(), and an end that `with` brings about."""
 
     if TYPE_CHECKING:  # native: what these post with, and from when on they post nothing themselves
@@ -178,12 +178,12 @@ class Lifecycle(Poster):
                 raise from_native(*error.args, operation="open") from None
             raise
         self._kernels = CopyKernels(self._engine, self._kernels_came_late)
-        self._keeping = Keeping(self._drain_soon)
+        self._retention = Retention(self._drain_soon)
         self._devices = Devices(self._engine)
-        self._registry = Registry(self._engine, self._devices, self._keeping, self._kernels.begin)
+        self._registry = Registry(self._engine, self._devices, self._retention, self._kernels.begin)
         self._shares = Shares(self._engine, self.id, self.url, self._ask_back)
-        self._routes = Routes(self._engine, settings.require, self._kernels, self._keeping)
-        self._fabric = Fabrics(self._engine, self._ports, self._keys_lost)
+        self._routes = Routes(self._engine, settings.require, self._kernels, self._retention)
+        self._nic_ports = NicPorts(self._engine, self._ports, self._keys_lost)
         self._loops = Loops(self._engine)
         self._peers = Peers(cast("Context", self))
         control = None
@@ -252,10 +252,10 @@ class Lifecycle(Poster):
 
     def _let_go_of_engine(self, deadline: float) -> None:
         """What it holds goes now, and not when the garbage is collected."""
-        self._shares.close(self._keeping.kept_by)
+        self._shares.close(self._retention.get_kept)
         self._routes.close()
         self._registry.close(deadline)
-        for part in (self._fabric, self._kernels, self._devices):
+        for part in (self._nic_ports, self._kernels, self._devices):
             part.close()
         self._deferred.clear()
         self._preparing.clear()
@@ -333,7 +333,7 @@ class Lifecycle(Poster):
     def _drain(self) -> None:
         self._draining = False
         if not self._closed:
-            self._keeping.drain()
+            self._retention.drain()
 
     def _complete(self, native: Op, status: Status, reason: Reason, nbytes: int) -> None:
         """End an operation of ours; one that its deadline or a cancellation has ended stays as it is."""
@@ -351,7 +351,7 @@ class Lifecycle(Poster):
             poster._stop_posting()
         self._engine.abandon()
         self._control.abandon()
-        self._keeping.abandon()
+        self._retention.abandon()
 
 
 def _usable(settings: Settings) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ class Context(Resource):
     __slots__ = ("backend",)
 
     _kind = "fabric Context"
-    _stays = "a fabric Context stays in its process, and is not copied; make another one"
+    _copy_refusal = "a fabric Context stays in its process, and is not copied; make another one"
 
     def __init__(self, backend: str = VERBS) -> None:
         if backend not in (VERBS, DIRECT):
@@ -163,7 +163,7 @@ class DeviceContext(Resource):
     __slots__ = ("_context", "_described", "_native", "device", "port")
 
     _kind = "DeviceContext"
-    _stays = "a DeviceContext stays in its process, and is not copied; open the device again"
+    _copy_refusal = "a DeviceContext stays in its process, and is not copied; open the device again"
 
     def __init__(self, context: Context, native: FabricDevice, device: Device, port: int) -> None:
         self._native = native
@@ -237,9 +237,9 @@ class DeviceContext(Resource):
             home._check_open()
             possible = home._rights
             address, nbytes, device, readonly = x.address, x.nbytes, x.device, x.readonly
-            keeping = x._context._keeping
+            retention = x._context._retention
             # As an array made of the Memory does: it then closes like any other, and its pages stay until we are done.
-            keep: object = Export(keeping, x._registration, (x, keeping.kept_for(home)))
+            keep: object = Export(retention, x._registration, (x, retention.kept_for(home)))
             engine = x._context._engine if device != HOST else None
         else:
             source = sources.read(x)

@@ -66,7 +66,7 @@ class Endpoint(Resource):
     )
 
     _kind = "Endpoint"
-    _stays = "an Endpoint stays in its process, and is not copied; send endpoint.handle instead"
+    _copy_refusal = "an Endpoint stays in its process, and is not copied; send endpoint.handle instead"
 
     def __init__(
         self, device_context: DeviceContext, native: FabricEndpoint, config: EndpointConfig, max_message: int

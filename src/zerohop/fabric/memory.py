@@ -6,7 +6,7 @@ import enum
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
-from zerohop.core.base.resource import StaysInProcess
+from zerohop.core.base.resource import NotCopyable
 from zerohop.core.memory.remote_buffer import byte_range
 from zerohop.errors import ProtocolError
 from zerohop.fabric.resource import Resource
@@ -185,7 +185,7 @@ class LocalRange:
         return RegionSlice(self.region, self.addr + start, stop - start)
 
 
-class RegionSlice(LocalRange, StaysInProcess):
+class RegionSlice(LocalRange, NotCopyable):
     """Part of a memory region, made by slicing: ``region[a:b]``, in bytes. Keeps the region alive.
 
     Attributes:
@@ -195,7 +195,7 @@ class RegionSlice(LocalRange, StaysInProcess):
 
     __slots__ = ("_region", "addr", "length")
 
-    _stays = "a RegionSlice stays in its process, and is not copied; slice it anew, or send slice.remote()"
+    _copy_refusal = "a RegionSlice stays in its process, and is not copied; slice it anew, or send slice.remote()"
 
     def __init__(self, region: MemoryRegion, addr: int, length: int) -> None:
         self._region = region
@@ -226,7 +226,7 @@ class MemoryRegion(LocalRange, Resource):
     __slots__ = ("_access", "_device", "_device_context", "_keep", "_lkey", "_native", "_rkey", "addr", "how", "length")
 
     _kind = "MemoryRegion"
-    _stays = "a MemoryRegion stays in its process, and is not copied; send region.remote() instead"
+    _copy_refusal = "a MemoryRegion stays in its process, and is not copied; send region.remote() instead"
 
     def __init__(
         self,

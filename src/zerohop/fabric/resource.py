@@ -6,15 +6,14 @@ import os
 import weakref
 from typing import ClassVar
 
-from zerohop.core.base.closes import ClosesItself
-from zerohop.core.base.resource import StaysInProcess
+from zerohop.core.base.resource import Closeable, NotCopyable
 from zerohop.errors import Closed
 
 # For a forked child to find them; holds nothing alive.
 _roots: weakref.WeakSet[Resource] = weakref.WeakSet()
 
 
-class Resource(ClosesItself, StaysInProcess):
+class Resource(Closeable, NotCopyable):
     """Something that must be closed; a context manager that does."""
 
     __slots__ = ("__weakref__", "_children", "_closed", "_forked")

@@ -20,7 +20,7 @@ from zerohop.core.runtime.operation import Finished, Operation
 from zerohop.core.transfers import transfer, write_many
 from zerohop.core.transfers.notification import NotificationWait
 from zerohop.core.transfers.op_group import Scope
-from zerohop.errors import Closed, DeadlineExceeded, PeerLost, ZerohopError, again
+from zerohop.errors import Closed, DeadlineExceeded, PeerLost, ZerohopError, copy_of
 from zerohop.transport import pairing
 from zerohop.transport.setup import device_name, open_context, why_unsupported
 
@@ -235,7 +235,7 @@ class Transport(Owner):
         if self._scope.ended is not None and wait.done():
             error = wait.exception()
             if isinstance(error, DeadlineExceeded):  # there is nothing to take, and the queue is about to end
-                raise again(self._scope.ended)
+                raise copy_of(self._scope.ended)
             if error is not None:
                 raise error
         return wait
@@ -377,7 +377,7 @@ class Transport(Owner):
         """The Connection is lost, and all that had come over it is there."""
         closed = isinstance(error, Closed)
         status = Status.CLOSED if closed else Status.PEER_LOST
-        self._break(again(error), status, Reason.OWNER_CLOSED if closed else Reason.PEER_CLOSED)
+        self._break(copy_of(error), status, Reason.OWNER_CLOSED if closed else Reason.PEER_CLOSED)
 
     def _catch_up(self, connection: Connection) -> None:
         """What the peer has announced may be under way still, on a lane that is read when somebody looks."""

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from support.loops import LOOPS, run
-from zerohop.core.base.deadlines import deadline_after, nanoseconds_of, seconds_of, within
+from zerohop.core.base.deadlines import deadline_after, nanoseconds_of, seconds_of, wait_with_timeout
 
 loops = pytest.mark.parametrize("loop", LOOPS)
 
@@ -33,10 +33,10 @@ class TestWithin:
             raise KeyError("x")
 
         async def main() -> None:
-            assert await within(asyncio.sleep(0, "done"), 10) == "done"
-            assert await within(asyncio.sleep(0, "done"), None) == "done"
+            assert await wait_with_timeout(asyncio.sleep(0, "done"), 10) == "done"
+            assert await wait_with_timeout(asyncio.sleep(0, "done"), None) == "done"
             with pytest.raises(KeyError):
-                await within(fail(), 10)
+                await wait_with_timeout(fail(), 10)
 
         run(loop, main())
 
@@ -54,7 +54,7 @@ class TestWithin:
         async def main() -> None:
             for seconds in (0.01, 0, -1):
                 with pytest.raises(TimeoutError):
-                    await within(slow(), seconds)
+                    await wait_with_timeout(slow(), seconds)
                 await asyncio.sleep(0)
 
         run(loop, main())
@@ -66,7 +66,7 @@ class TestWithin:
 
         async def main() -> None:
             future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            task = asyncio.ensure_future(within(future, 10))
+            task = asyncio.ensure_future(wait_with_timeout(future, 10))
             await asyncio.sleep(0.01)
             if error is None:
                 future.set_result(1)
@@ -84,7 +84,7 @@ class TestWithin:
 
         async def main() -> None:
             future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            task = asyncio.ensure_future(within(future, None))
+            task = asyncio.ensure_future(wait_with_timeout(future, None))
             await asyncio.sleep(0.01)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -115,9 +115,9 @@ class TestOpening:
     ) -> None:
         both = nic_pair()
         # Opened, and gone since the peer was told of it.
-        both.there._fabric.nics()
-        setup_of = both.there._fabric.nics()
-        both.there._fabric.nics = lambda: setup_of  # type: ignore[method-assign]
+        both.there._nic_ports.nics()
+        setup_of = both.there._nic_ports.nics()
+        both.there._nic_ports.nics = lambda: setup_of  # type: ignore[method-assign]
         both.their_nics.domains["fake0"].alive = False
         connection, other = both.connect()
         assert connection.provider == "verbs"
@@ -337,7 +337,7 @@ class TestReplacing:
         assert "fake0 port 1: the port or its device is down" in taken._path.explanation.details()  # type: ignore[union-attr]
         eventually(lambda: connection.provider == other.provider == "tcp", "messages have no lane")
         change_ports(both.nics, "fake0", "fake1", alive=True)
-        eventually(lambda: not connection._failed.now(), "nobody was told that the ports are back")
+        eventually(lambda: not connection._failed.failing(), "nobody was told that the ports are back")
         assert write_over(both.here, source, handle).startswith("verbs (rdma)")
 
     @pytest.mark.parametrize("side", ["the one that dialled", "the other"])
@@ -403,13 +403,13 @@ class TestReplacing:
         self, nic_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The side that opens it hears of that between its own LaneReady and the peer's: it is up, then down."""
-        from zerohop.core.lanes.lane_setup import Opening
+        from zerohop.core.lanes.lane_setup import LaneSetup
 
         both = nic_pair()
-        ready = Opening.ready
+        ready = LaneSetup.ready
         broken: list[Lane] = []
 
-        def breaking(self: Opening, message: wire.LaneReady) -> None:
+        def breaking(self: LaneSetup, message: wire.LaneReady) -> None:
             lane = self._lanes.all.get(message.number)
             if lane is not None and lane.mine and not broken:
                 broken.append(lane)
@@ -418,7 +418,7 @@ class TestReplacing:
                 assert lane.state is State.OPENING
             ready(self, message)
 
-        monkeypatch.setattr(Opening, "ready", breaking)
+        monkeypatch.setattr(LaneSetup, "ready", breaking)
         connection, other = both.connect()
         eventually(lambda: numbers(connection) == numbers(other) == [2], "the lane is not replaced")
         assert connection.notify(3).result(PATIENCE_S) == 0

@@ -10,7 +10,7 @@ import zerohop as zh
 from support.fake_nics import FakeEngine
 from zerohop.core.control import wire
 from zerohop.core.lanes import nic_ports
-from zerohop.core.lanes.nic_ports import Fabrics, Port
+from zerohop.core.lanes.nic_ports import NicPorts, Port
 
 if TYPE_CHECKING:
     from zerohop._native import Engine
@@ -48,8 +48,8 @@ class TestPairing:
 
 class TestPorts:
     @staticmethod
-    def of(fake: FakeEngine) -> Fabrics:
-        return Fabrics(cast("Engine", fake), lambda: fake.ports)
+    def of(fake: FakeEngine) -> NicPorts:
+        return NicPorts(cast("Engine", fake), lambda: fake.ports)
 
     @staticmethod
     def fake(nics: int = 2) -> FakeEngine:
@@ -100,7 +100,7 @@ class TestPorts:
     def test_one_whose_device_has_failed_for_good_is_opened_anew_in_its_place(self) -> None:
         fake = self.fake()
         told: list[int] = []
-        ports = Fabrics(cast("Engine", fake), lambda: fake.ports, lambda: told.append(len(fake.domains)))
+        ports = NicPorts(cast("Engine", fake), lambda: fake.ports, lambda: told.append(len(fake.domains)))
         ports.nics()
         old, other = fake.domains["fake0"], fake.domains["fake1"]
         old.alive, old.lost = False, True
@@ -121,7 +121,7 @@ class TestPorts:
         def none() -> list[Port]:
             raise zh.Unsupported("all ports are down", fix="ip link set up")
 
-        ports = Fabrics(cast("Engine", self.fake()), none)
+        ports = NicPorts(cast("Engine", self.fake()), none)
         assert ports.nics() == []
         assert ports.why_not() == "all ports are down (fix: ip link set up)"
         assert self.of(self.fake(0)).why_not()

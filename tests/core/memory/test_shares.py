@@ -37,12 +37,12 @@ class Importer:
         connection: Any = self
         shares.given_back(connection, SHM, share.share_id)
 
-    def be_lost(self, shares: Shares, ghost: Any) -> None:
+    def be_lost(self, shares: Shares, process: Any) -> None:
         connection: Any = self
-        shares.lost(connection, lambda: ghost)
+        shares.lost(connection, lambda: process)
 
 
-class Ghost:
+class PeerProcess:
     """The process of a lost peer, which ends when the test says so."""
 
     ended = False
@@ -67,13 +67,13 @@ def shared(context: zh.Context, array: object) -> tuple[zh.Memory, LocalShare]:
     return memory, share
 
 
-def lost_and_kept(shares: Shares, share: LocalShare) -> tuple[Ghost, Importer]:
+def lost_and_kept(shares: Shares, share: LocalShare) -> tuple[PeerProcess, Importer]:
     """Of two that have imported it: the process of one that is lost, and the other."""
-    ghost, first, second = Ghost(), Importer("first"), Importer("second")
+    process, first, second = PeerProcess(), Importer("first"), Importer("second")
     first.admit(shares, share)
     second.admit(shares, share)
-    first.be_lost(shares, ghost)
-    return ghost, second
+    first.be_lost(shares, process)
+    return process, second
 
 
 @pytest.mark.parametrize("swept", ["while open", "while being closed", "when closed"])
@@ -84,11 +84,11 @@ def test_a_lost_peer_and_one_that_still_has_it(
     shares, array = context._shares, np.zeros(64, np.uint8)
     alive = weakref.ref(array)
     memory, share = shared(context, array)
-    ghost, second = lost_and_kept(shares, share)
+    process, second = lost_and_kept(shares, share)
 
     def process_ends(when: str) -> None:
         if when == swept:
-            ghost.ended = True
+            process.ended = True
             shares.sweep()
 
     withdraw = shares.withdraw
@@ -112,13 +112,13 @@ def test_one_that_gives_back_before_the_lost_one_has_ended(context: zh.Context) 
     shares, array = context._shares, np.zeros(64, np.uint8)
     alive = weakref.ref(array)
     memory, share = shared(context, array)
-    ghost, second = lost_and_kept(shares, share)
+    process, second = lost_and_kept(shares, share)
     memory.close(timeout=0)
     second.give_back(shares, share)
     del memory, array
     gc.collect()
     assert alive() is not None
-    ghost.ended = True
+    process.ended = True
     shares.sweep()
     assert alive() is None
 

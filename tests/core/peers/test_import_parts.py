@@ -16,7 +16,7 @@ import pytest
 import zerohop as zh
 from zerohop._native import Status
 from zerohop.config.providers import P2P
-from zerohop.core.base.backoff import Setbacks
+from zerohop.core.base.backoff import Backoff
 from zerohop.core.control import wire
 from zerohop.core.peers import import_client as module
 from zerohop.core.peers.import_client import Imports
@@ -53,12 +53,12 @@ class Owner:
         self.engine = _Engine()
         self.posted = asyncio.Event()
 
-        async def aside(function: Callable[..., object], *arguments: object) -> object:
+        async def run_in_thread(function: Callable[..., object], *arguments: object) -> object:
             return function(*arguments)
 
-        context: Any = SimpleNamespace(_engine=self.engine, _control=SimpleNamespace(aside=aside))
+        context: Any = SimpleNamespace(_engine=self.engine, _control=SimpleNamespace(run_in_thread=run_in_thread))
         connection: Any = SimpleNamespace(
-            peer="owner", _imports={}, _unreachable=Setbacks(), _drop_old_imports=lambda: None
+            peer="owner", _imports={}, _unreachable=Backoff(), _drop_old_imports=lambda: None
         )
         self.connection = connection
         channel: Any = SimpleNamespace(post=lambda message: self.posted.set())

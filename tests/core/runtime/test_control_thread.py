@@ -24,7 +24,7 @@ def test_what_nobody_waits_for_any_more_is_given_back() -> None:
         discarded.set()
 
     async def ask_and_leave() -> None:
-        asking = asyncio.ensure_future(control.aside(work, discard=discard))
+        asking = asyncio.ensure_future(control.run_in_thread(work, discard=discard))
         while not opened.is_set():  # noqa: ASYNC110 - set by another thread
             await asyncio.sleep(0.001)
         asking.cancel()

@@ -1,4 +1,4 @@
-"""What did not work, kept so that not every operation runs into it again: for a while, or for good."""
+"""Backoff: remembers what failed, so that not every operation tries it again."""
 
 from __future__ import annotations
 
@@ -13,61 +13,60 @@ if TYPE_CHECKING:
 
 K = TypeVar("K", bound="Hashable")
 
-# What failed for a reason that may pass is left alone for so long, where there is another way; each time in a row that
-# it fails again, for twice as long as before.
+# Seconds for which a thing that failed is not tried again. Each failure in a row doubles them, up to the longest.
 HOLD_OFF_S: Final = 3.0
 _LONGEST_S: Final = 96.0
 
 
-class _Setback(NamedTuple):
+class _Failure(NamedTuple):
     until: float
     held_s: float
     why: str
 
 
-class Setbacks(Generic[K]):
-    """Why each of some things did not work when it was last tried. Any thread may ask."""
+class Backoff(Generic[K]):
+    """Remembers failures by key, each for a while or for good. Any thread may ask."""
 
-    __slots__ = ("_all",)
+    __slots__ = ("_failures",)
 
     def __init__(self) -> None:
-        self._all: dict[K, _Setback] = {}
+        self._failures: dict[K, _Failure] = {}
 
-    def note(self, key: K, why: str, *, for_good: bool = False) -> None:
-        """It did not work, and is not to be tried again soon, or ever."""
+    def record_failure(self, key: K, why: str, *, is_permanent: bool = False) -> None:
+        """Remember that this failed; a failure that ``is_permanent`` is never tried again."""
         now, held_s = monotonic(), HOLD_OFF_S
-        before = self._all.get(key)
-        if for_good:
+        before = self._failures.get(key)
+        if is_permanent:
             held_s = math.inf
         elif before is not None and now < before.until + before.held_s:
             held_s = min(2 * before.held_s, _LONGEST_S)
-        self._all[key] = _Setback(now + held_s, held_s, why)
+        self._failures[key] = _Failure(now + held_s, held_s, why)
 
     def why_not(self, key: K) -> str:
-        """Why it is not to be tried now; empty when it may be."""
-        setback = self._all.get(key)
-        return setback.why if setback is not None and setback.until > monotonic() else ""
+        """Return why this is not to be tried now; empty when it may be."""
+        failure = self._failures.get(key)
+        return failure.why if failure is not None and failure.until > monotonic() else ""
 
-    def now(self) -> dict[K, str]:
-        """All that are not to be tried now, and why."""
+    def failing(self) -> dict[K, str]:
+        """Return each key that is not to be tried now, with the reason."""
         now = monotonic()
-        return {key: setback.why for key, setback in self._all.copy().items() if setback.until > now}
+        return {key: failure.why for key, failure in self._failures.copy().items() if failure.until > now}
 
-    def wait_s(self, key: K) -> float:
-        """How long it is not to be tried; infinite where that is for good, or nothing speaks against it."""
-        setback = self._all.get(key)
-        left = setback.until - monotonic() if setback is not None else 0.0
+    def seconds_left(self, key: K) -> float:
+        """Return the seconds until this may be tried again; infinite if it never may, or may be tried now."""
+        failure = self._failures.get(key)
+        left = failure.until - monotonic() if failure is not None else 0.0
         return left if left > 0 else math.inf
 
-    def forget(self, key: K) -> None:
-        """It works."""
-        self._all.pop(key, None)
+    def record_success(self, key: K) -> None:
+        """Forget that this failed."""
+        self._failures.pop(key, None)
 
-    def forget_passing(self) -> None:
-        """Something has changed: all may be tried again that did not fail for good."""
-        self._all = {key: setback for key, setback in self._all.copy().items() if setback.until == math.inf}
+    def retry_all(self) -> None:
+        """Let everything be tried again that did not fail for good, because something has changed."""
+        self._failures = {key: failure for key, failure in self._failures.copy().items() if failure.until == math.inf}
 
 
-def lasts(status: int, reason: int) -> bool:
-    """Whether a native failure will be the same whenever it is tried again: the thing itself is not supported."""
+def is_permanent(status: int, reason: int) -> bool:
+    """Tell whether a native failure comes again at every attempt, because the thing itself is not supported."""
     return status == Status.UNSUPPORTED.value and reason in (Reason.NONE.value, Reason.NO_PEER_LINK.value)

@@ -47,7 +47,7 @@ def deadline_after(timeout: float) -> int:
     return time.monotonic_ns() + nanoseconds if nanoseconds else 0
 
 
-async def within(work: Awaitable[_T], seconds: float | None) -> _T:
+async def wait_with_timeout(work: Awaitable[_T], seconds: float | None) -> _T:
     """What it returns or raises, if it ends in that time; None: whenever it does.
 
     As ``asyncio.wait_for``, which before Python 3.12 forgets to be cancelled while what it waits for is just ending.

@@ -1,8 +1,7 @@
-"""Peers that are lost and may still write: their processes, watched until they are gone.
+"""Watches the processes of lost peers until they exit: until then a peer may still write to memory that it has mapped.
 
-A connection may end while the peer's copies into memory that it has mapped go on, as when it was stopped, or when this
-side closed the connection. The kernel tells of the end of a process after it has given all of it back, and with it what
-its GPUs still did.
+A connection may end while the peer's copies go on: the peer was stopped, or this side closed the connection. The kernel
+reports the end of a process only after it has taken back everything, including what the process's GPUs still did.
 """
 
 from __future__ import annotations
@@ -16,87 +15,87 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# As in Linux's headers; from 6.5 on. Before that a process is found by its number.
+# From Linux's headers, since 6.5. An older kernel finds a process by its number only.
 _SO_PEERPIDFD: Final = 77
 _CREDENTIALS: Final = struct.Struct("3i")
 _UNKNOWN: Final = -1
-# What a Context that was closed had shared, and the peers that may still write to it.
-_outliving: dict[object, tuple[list[Ghost], object]] = {}
+# Objects that must outlive their closed Context, each with the peers that may still write to it.
+_outliving: dict[object, tuple[list[PeerProcess], object]] = {}
 
 
-class Ghost:
-    """One such process."""
+class PeerProcess:
+    """The process of a lost peer."""
 
     __slots__ = ("_pidfd",)
 
     def __init__(self, pidfd: int) -> None:
-        """The descriptor is its own from now on; -1 where nobody can tell when the process ends."""
+        """Take over a pidfd; -1 stands for a process whose end cannot be observed."""
         self._pidfd = pidfd
 
-    def gone(self) -> bool:
-        """Whether it has ended, and can touch nothing any more."""
+    def has_exited(self) -> bool:
+        """Tell whether the process has ended, and can write to nothing any more."""
         if self._pidfd == _UNKNOWN:
             return False
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         return bool(poll.poll(0))
 
-    def watch(self, ended: Callable[[], None]) -> None:
-        """Have ``ended`` called on this thread's event loop once it has."""
+    def watch(self, exited: Callable[[], None]) -> None:
+        """Have this thread's event loop call ``exited`` when the process has ended."""
         if self._pidfd == _UNKNOWN:
             return
-        # Not at the top: this module is read by whoever only imports.
+        # Imported here because `import zerohop` alone needs no asyncio.
         import asyncio
 
         loop = asyncio.get_running_loop()
 
         def readable() -> None:
-            # Until then the loop keeps this object, and with it the descriptor that it looks at.
+            # Until now the loop has kept this object alive, and with it the descriptor that it watches.
             loop.remove_reader(self._pidfd)
-            ended()
+            exited()
 
         loop.add_reader(self._pidfd, readable)
 
     def __del__(self, _close: Callable[[int], None] = os.close) -> None:
-        # At the end of the interpreter, when this module may have nothing any more.
+        # A default argument, because at the end of the interpreter this module's globals may be gone.
         if self._pidfd >= 0:
             _close(self._pidfd)
 
 
-def keep_from(ghosts: list[Ghost], keep: object) -> None:
-    """``keep`` stays alive until they are gone: in the process, as its Context is closed."""
-    _outliving[object()] = ghosts, keep
+def keep_until_exit(processes: list[PeerProcess], keep: object) -> None:
+    """Keep an object alive until all these processes have ended, although its Context is being closed."""
+    _outliving[object()] = processes, keep
 
 
-def let_go() -> None:
-    """Of what they cannot touch any more. Any thread may call it, now and then: nobody is told of their end."""
+def release_kept() -> None:
+    """Release the objects whose processes have all ended. Any thread may call this, now and then."""
     for key in list(_outliving):
-        ghosts, _ = _outliving.get(key, ([], None))
-        if all(ghost.gone() for ghost in ghosts):
+        processes, _ = _outliving.get(key, ([], None))
+        if all(process.has_exited() for process in processes):
             _outliving.pop(key, None)
 
 
-def unknown() -> Ghost:
-    """One of which nobody can tell when it is gone."""
-    return Ghost(_UNKNOWN)
+def unknown_process() -> PeerProcess:
+    """Return a process whose end cannot be observed."""
+    return PeerProcess(_UNKNOWN)
 
 
-def ghost_of(sock: socket.socket) -> Ghost | None:
-    """The process at the other end of a Unix socket; None when it has ended, and can touch nothing any more."""
+def process_at(sock: socket.socket) -> PeerProcess | None:
+    """Return the process at the other end of a Unix socket; None if it has ended already."""
     if sock.family != socket.AF_UNIX or sock.fileno() < 0:
-        return Ghost(_UNKNOWN)
+        return unknown_process()
     pid, _, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     if pid == os.getpid():
-        # Another Context of this process: its end will be ours.
-        return Ghost(_UNKNOWN)
+        # The peer is another Context of this process, and ends when this process ends.
+        return unknown_process()
     try:
-        return Ghost(sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD))
+        return PeerProcess(sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD))
     except OSError:
         pass
     try:
-        # 0: of another PID namespace.
-        return Ghost(os.pidfd_open(pid) if pid > 0 else _UNKNOWN)
+        # The number is 0 for a process of another PID namespace.
+        return PeerProcess(os.pidfd_open(pid) if pid > 0 else _UNKNOWN)
     except ProcessLookupError:
         return None
     except OSError:
-        return Ghost(_UNKNOWN)
+        return unknown_process()

@@ -1,23 +1,46 @@
-"""What cannot leave its process, nor be there twice."""
+"""Mix-ins for objects that own something of this process."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
 
 
-class StaysInProcess:
-    """Can be neither copied nor pickled: the copy would be a second owner of what there is one of."""
+class Closeable:
+    """Makes a context manager of a class that has ``close``."""
 
     __slots__ = ()
 
-    # The error's words: what it is, and what to pass on in its place.
-    _stays: ClassVar[str]
+    def close(self) -> None:
+        """Release everything; each class says how long it waits, and for what."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class NotCopyable:
+    """Refuses copy and pickle: a copy would be a second owner of the same thing."""
+
+    __slots__ = ()
+
+    # The text of the TypeError: it names the object, and says what to pass on instead.
+    _copy_refusal: ClassVar[str]
 
     def __copy__(self) -> Any:
-        raise TypeError(self._stays)
+        raise TypeError(self._copy_refusal)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        raise TypeError(self._stays)
+        raise TypeError(self._copy_refusal)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        raise TypeError(self._stays)
+        raise TypeError(self._copy_refusal)

@@ -14,14 +14,14 @@ import select
 import socket
 from typing import TYPE_CHECKING, Final
 
-from zerohop.core.base.peer_process import ghost_of
+from zerohop.core.base.peer_process import process_at
 from zerohop.core.control import wire
 from zerohop.errors import ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zerohop.core.base.peer_process import Ghost
+    from zerohop.core.base.peer_process import PeerProcess
     from zerohop.core.control.wire import Hello, Message
 
 _FD_SPACE: Final = socket.CMSG_LEN(wire.MAX_FDS * array.array("i").itemsize)
@@ -88,9 +88,9 @@ class Channel:
         poll.register(self._sock, select.POLLIN)
         return bool(poll.poll(0))
 
-    def ghost(self) -> Ghost | None:
+    def process(self) -> PeerProcess | None:
         """The process at the other end; None when it has ended."""
-        return ghost_of(self._sock)
+        return process_at(self._sock)
 
     async def receive(self) -> tuple[Message, list[int]]:
         """The next message and its descriptors, which the caller closes.

@@ -8,7 +8,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Final
 
-from zerohop.core.base.deadlines import within
+from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.control import address
 from zerohop.core.control.channel import Channel
 from zerohop.core.runtime.control_thread import resolve
@@ -80,7 +80,7 @@ async def open_tcp(context: Context, where: Address) -> Channel:
             sock = socket.socket(family, kind, protocol)
             context._control.sockets.add(sock)
             sock.setblocking(False)
-            await within(asyncio.get_running_loop().sock_connect(sock, target), _CONNECT_S)
+            await wait_with_timeout(asyncio.get_running_loop().sock_connect(sock, target), _CONNECT_S)
             return Channel(sock)
         except TimeoutError:
             failure = TimeoutError("no answer")

@@ -8,7 +8,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Final
 
-from zerohop.core.base.deadlines import within
+from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.control import address, auth, handshake
 from zerohop.core.control.channel import Channel, ChannelEnded
 from zerohop.core.control.handshake import CLOSED, LANE, LOCATE, TOKEN, Refused
@@ -148,7 +148,7 @@ class Listeners:
                 slots.release()
                 if self._closed:
                     return
-                self._control.say_once("", "accept", "cannot accept peers: %s. Fix: raise the limit: ulimit -n", error)
+                self._control.warn_once("", "accept", "cannot accept peers: %s. Fix: raise the limit: ulimit -n", error)
                 if out_of_descriptors(error):
                     self._turn_away(listening)
                 await asyncio.sleep(_LONG_OF_DESCRIPTORS_S)
@@ -174,16 +174,16 @@ class Listeners:
         try:
             channel = Channel(sock)
             if channel.unix and address.peer_uid(sock) != os.getuid():
-                self._control.say_once(who, "uid", "refused a process of user %s", address.peer_uid(sock))
+                self._control.warn_once(who, "uid", "refused a process of user %s", address.peer_uid(sock))
                 return
             lanes: list[asyncio.Future[socket.socket]] = []
-            hello = await within(
+            hello = await wait_with_timeout(
                 handshake.answer(channel, self._me, lambda hello: self._check(hello, lanes)), handshake.TIMEOUT_S
             )
             if hello.purpose == LOCATE:
-                await within(channel.flush(), handshake.TIMEOUT_S)
+                await wait_with_timeout(channel.flush(), handshake.TIMEOUT_S)
             elif lanes:
-                await within(channel.flush(), handshake.TIMEOUT_S)
+                await wait_with_timeout(channel.flush(), handshake.TIMEOUT_S)
                 if not lanes[0].done():
                     lanes[0].set_result(channel.detach())
                     channel = None
@@ -192,11 +192,11 @@ class Listeners:
                 channel = None
         except Refused as refusal:
             if refusal.code in (handshake.SECRET, handshake.VERSION, TOKEN):
-                self._control.say_once(who, refusal.code, "refused a peer at %s: %s", who, refusal.text)
+                self._control.warn_once(who, refusal.code, "refused a peer at %s: %s", who, refusal.text)
         except TimeoutError:
-            self._control.say_once(who, "timeout", "a peer at %s did not finish its handshake; disconnected", who)
+            self._control.warn_once(who, "timeout", "a peer at %s did not finish its handshake; disconnected", who)
         except ProtocolError as error:
-            self._control.say_once(who, "protocol", "disconnected somebody at %s: %s", who, error.reason)
+            self._control.warn_once(who, "protocol", "disconnected somebody at %s: %s", who, error.reason)
         except (ChannelEnded, OSError):
             # Somebody looked whether we are there, or left again.
             pass

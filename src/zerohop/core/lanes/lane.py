@@ -1,4 +1,4 @@
-"""One lane of a Connection, at this side. On the control thread."""
+"""One lane of a Connection: this side's end of it. Used on the control thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class State(enum.Enum):
-    """Of a lane, at this side."""
+    """How far this side's end of a lane has got."""
 
     OPENING = "being opened"
     UP = "up"
@@ -22,15 +22,15 @@ class State(enum.Enum):
 
 
 class Lane:
-    """One provider's live link inside a Connection; this side's end of it.
+    """This side's end of one provider's link inside a Connection.
 
     Attributes:
-        number: its name in this Connection, the same at both sides.
-        messages: whether messages and notifications take it.
+        number: name of the lane in this Connection, the same at both sides.
+        messages: whether messages and notifications take this lane.
         mine: whether this side opened it.
-        domains: the NIC ports that it uses, the first for all that is small; none where the provider has no devices.
-        rails: the places of the peer's NICs at their other ends, in its list.
-        cost: what it says that it costs, once it is up.
+        domains: the NIC ports that it uses, the first one for small transfers; empty if the provider has no NICs.
+        rails: for each of these ports, the place in the peer's list of the peer's NIC at the other end.
+        cost: the cost that the endpoint states, once the lane is up.
     """
 
     def __init__(
@@ -53,25 +53,25 @@ class Lane:
         self.rails = rails
         self.cost: Cost | None = None
         self.state = State.OPENING
-        # While it is being opened: whether this end is connected to the other; whether the other is made, and where the
-        # peer has opened the lane, also connected; and whether this side has said that it is ready.
+        # While the lane is being opened: `connected`, this end is connected to the other; `answered`, the other end
+        # exists, and is connected too if the peer opened the lane; `said_ready`, this side has sent LaneReady.
         self.connected = self.answered = self.said_ready = False
-        # Who this side has invited to bring the socket, or what opens it.
+        # Whether the peer is to bring the socket; and the task that opens the lane.
         self.inviting = False
         self.task: asyncio.Task[None] | None = None
-        # Done when it is up, an error when it never will be; and the peer's NICs that are to blame.
+        # Done when the lane is up; an error if it never will be. `blamed` are the peer's NICs that caused the error.
         self.up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.up.add_done_callback(retrieve)
         self.blamed: tuple[int, ...] = ()
-        # Once it is down: which sides have said that nothing of it is left, and whether both have.
-        self.said = self.heard = False
-        self.buried = asyncio.Event()
+        # Once the lane is down: whether this side, the peer, and both have placed all that arrived over it.
+        self.local_done = self.peer_done = False
+        self.drained = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"<Lane {self.number} over {self.provider}, {self.state.value}>"
 
 
 def retrieve(future: asyncio.Future[Any]) -> None:
-    """Whoever waited may be gone by the time it fails."""
+    """Fetch the exception of a future that nobody may wait for any more, so that asyncio does not warn of it."""
     if not future.cancelled():
         future.exception()

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _PROOF_NS: Final = 3_000_000_000
 
 
-class Opening:
+class LaneSetup:
     """The part of a conversation that makes lanes."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Opening:
         places, rails = self._rails(without) if provider == VERBS else ((), ())
         endpoint = None
         try:
-            domains = tuple(self._context._fabric.domains(places))
+            domains = tuple(self._context._nic_ports.domains(places))
             endpoint = self._endpoint(provider, domains)
             number, self._lanes.next_mine = self._lanes.next_mine, self._lanes.next_mine + 2
             lane = Lane(number, provider, endpoint, messages=messages, mine=True, domains=domains, rails=tuple(rails))
@@ -126,7 +126,7 @@ class Opening:
 
     def _rails(self, without: set[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The places of the NICs here and there that a new lane is to use, in the same order."""
-        fabric = self._context._fabric
+        fabric = self._context._nic_ports
         down: dict[int, str] = {}
         while True:
             # Asked anew each time: ports come and go.
@@ -164,7 +164,7 @@ class Opening:
                 raise ProtocolError("malformed: a second lane of the same provider")
 
     def _answer(self, message: wire.Lane, fds: list[int]) -> None:
-        provider, fabric = message.provider, self._context._fabric
+        provider, fabric = message.provider, self._context._nic_ports
         if self._initiator and any(
             lane.provider == provider and lane.mine and lane.state is State.OPENING for lane in self._lanes.all.values()
         ):

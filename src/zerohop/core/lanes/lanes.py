@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError, Status
 from zerohop.config.providers import PROVIDERS, VERBS
-from zerohop.core.base.deadlines import within
+from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.base.log import logger
 from zerohop.core.control import address, wire
 from zerohop.core.lanes import nic_ports, paths
 from zerohop.core.lanes.lane import Lane, State, retrieve
 from zerohop.core.lanes.port_watch import LanePorts
-from zerohop.core.runtime.deferred import patience, settled
-from zerohop.errors import PeerLost, ProtocolError, Unsupported, ZerohopError, again, from_native, silent_error
+from zerohop.core.runtime.deferred import seconds_left, wait_shared
+from zerohop.errors import PeerLost, ProtocolError, Unsupported, ZerohopError, copy_of, from_native, silent_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -67,7 +67,7 @@ class Lanes:
         self.begin: Callable[[str, bool, set[int]], Lane]
         # What is being opened, by provider, or for messages; for all who wait for it.
         self._tasks: dict[str, asyncio.Task[Any]] = {}
-        self._burying: set[asyncio.Task[None]] = set()
+        self._draining: set[asyncio.Task[None]] = set()
         # What those wait for here who asked the peer for a lane for messages.
         self._wanted: asyncio.Future[None] | None = None
         # How often the side that did not dial has asked, as far as this side knows.
@@ -108,7 +108,7 @@ class Lanes:
             DeadlineExceeded: the peer does not answer before the operation's deadline; the opening goes on.
         """
         if self._connection._lane_of(provider) is None:
-            await self._shared(provider, lambda: self._open(provider, messages=False), limit=patience())
+            await self._shared(provider, lambda: self._open(provider, messages=False), limit=seconds_left())
 
     async def for_messages(self) -> None:
         """Until there is a lane for messages.
@@ -119,7 +119,7 @@ class Lanes:
         """
         if self._connection._message_lane is not None:
             return
-        limit = patience()
+        limit = seconds_left()
         if self._initiator:
             await self._shared(_MESSAGES, self._replace, limit=limit)
             return
@@ -129,21 +129,21 @@ class Lanes:
             if self._first_up is None:
                 self._asked += 1
                 self._channel.post(wire.LaneWanted(text="there is something to send", number=self._asked))
-        await settled(self._wanted, self._connection, limit)
+        await wait_shared(self._wanted, self._connection, limit)
 
-    async def buried(self) -> None:
+    async def drained(self) -> None:
         """Until of the lanes that are down nothing is left at either side."""
         for lane in list(self.all.values()):
             if lane.state is State.DOWN:
                 try:
-                    await within(lane.buried.wait(), patience())
+                    await wait_with_timeout(lane.drained.wait(), seconds_left())
                 except TimeoutError:
                     raise silent_error(self._connection.peer, "the peer does not answer") from None
 
     @property
     def any_down(self) -> bool:
         """Whether of some lane that is down there may be something left; any thread may ask."""
-        return bool(self._burying) or any(lane.state is State.DOWN for lane in list(self.all.values()))
+        return bool(self._draining) or any(lane.state is State.DOWN for lane in list(self.all.values()))
 
     def find(self, number: int) -> Lane | None:
         """The lane of that number; None when it is no more. ProtocolError when there never was one."""
@@ -176,7 +176,7 @@ class Lanes:
         lane.state = State.UP
         lane.cost = paths.lane_cost(lane.endpoint.limits)
         connection._lanes = {**connection._lanes, lane.number: lane}
-        connection._failed.forget(lane.provider)
+        connection._failed.record_success(lane.provider)
         if lane.messages:
             old, connection._message_lane = connection._message_lane, lane
             connection._provider = lane.provider
@@ -205,21 +205,21 @@ class Lanes:
             self._channel.post(wire.LaneFailed(number=lane.number, text=error.reason[:2000]))
         self._let_go(lane)
         if not lane.up.done():
-            lane.up.set_exception(again(error))
-        lane.buried.set()
+            lane.up.set_exception(copy_of(error))
+        lane.drained.set()
 
     def down(self, message: wire.LaneDown) -> None:
         """The peer says that nothing is left of a lane there."""
         lane = self.find(message.number)
         if lane is None:
             return
-        if lane.state is State.OPENING or lane.heard:
+        if lane.state is State.OPENING or lane.peer_done:
             raise ProtocolError("malformed: LaneDown of a lane that is not up")
-        lane.heard = True
+        lane.peer_done = True
         if lane.state is State.UP:
             self.go_down(lane, f"the peer says: {message.text}" if message.text else "the peer has closed it")
-        elif lane.said:
-            self._bury(lane)
+        elif lane.local_done:
+            self._drain(lane)
 
     def wanted(self, message: wire.LaneWanted) -> None:
         """The peer has something to send, and no lane for it."""
@@ -251,12 +251,12 @@ class Lanes:
             if lane.state is State.OPENING:
                 self.fail(lane, error, tell=False)
             lane.state = State.DOWN
-            lane.buried.set()
+            lane.drained.set()
         self.all.clear()
-        for task in [*self._tasks.values(), *self._burying]:
+        for task in [*self._tasks.values(), *self._draining]:
             task.cancel()
         if self._wanted is not None and not self._wanted.done():
-            self._wanted.set_exception(again(error))
+            self._wanted.set_exception(copy_of(error))
 
     def _why_not(self, provider: str, setup: wire.Setup) -> str:
         """Why there can be no lane of a provider; empty when there can."""
@@ -272,9 +272,9 @@ class Lanes:
         if provider == "tcp":
             listens = address.parse(context.url).listens or address.parse(setup.url).listens
             return "" if listens else "neither side listens on TCP; give one of them listen="
-        mine = context._fabric.nics()
+        mine = context._nic_ports.nics()
         if not any(nic.link for nic in mine):
-            return context._fabric.why_not()
+            return context._nic_ports.why_not()
         if not any(nic.link for nic in setup.nics):
             return "the peer has no NIC port that can be used"
         return "" if nic_ports.pair(mine, setup.nics) else "no two NIC ports of the two sides have the same link layer"
@@ -284,14 +284,14 @@ class Lanes:
         both = {*self._context._providers} & {*setup.providers}
         if not both:
             return "allow the same providers= on both sides"
-        if VERBS in both and not any(nic.link for nic in self._context._fabric.nics()):
-            return self._context._fabric.fix()
+        if VERBS in both and not any(nic.link for nic in self._context._nic_ports.nics()):
+            return self._context._nic_ports.fix()
         return "allow more providers= on both sides"
 
     def _usual(self, provider: str) -> Cost | None:
         if provider != VERBS:
             return None
-        mine = self._context._fabric.nics()
+        mine = self._context._nic_ports.nics()
         return paths.rdma_cost(nic_ports.rate(mine, self.their_nics, nic_ports.pair(mine, self.their_nics)))
 
     def _start_shared(self, key: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
@@ -302,7 +302,7 @@ class Lanes:
         return task
 
     async def _shared(self, key: str, work: Callable[[], Coroutine[Any, Any, Any]], *, limit: float | None) -> None:
-        await settled(self._start_shared(key, work), self._connection, limit)
+        await wait_shared(self._start_shared(key, work), self._connection, limit)
 
     async def _open_for_messages(self) -> None:
         """By the rule: shm where both sides have it, else the others in their order until one comes up."""
@@ -346,7 +346,7 @@ class Lanes:
         breaks = 0
         try:
             while True:
-                await self._until_buried(provider)
+                await self._until_drained(provider)
                 if not messages and await self._another(provider):
                     return
                 lane = self.begin(provider, messages, without)
@@ -368,13 +368,13 @@ class Lanes:
                     raise PeerLost("lanes break as soon as they are up", provider=provider, peer=self._connection.peer)
         except ZerohopError as error:
             if self._connection._lost is None:
-                self._connection._failed.note(provider, error.reason)
+                self._connection._failed.record_failure(provider, error.reason)
             raise
 
-    async def _until_buried(self, provider: str) -> None:
+    async def _until_drained(self, provider: str) -> None:
         for lane in list(self.all.values()):
             if lane.provider == provider and lane.state is State.DOWN:
-                await lane.buried.wait()
+                await lane.drained.wait()
 
     async def _another(self, provider: str) -> bool:
         """Whether another lane of this provider comes up, for messages, or because the peer has begun to open it."""
@@ -402,12 +402,12 @@ class Lanes:
             if route.lane == lane.number:
                 route.drop()
         self._let_go(lane)
-        self._context._control.say_once(
+        self._context._control.warn_once(
             connection.peer, "lane", "a lane over %s to %s went down: %s", lane.provider, connection.peer[:12], why
         )
         task = asyncio.get_running_loop().create_task(self._say_down(lane, why))
-        self._burying.add(task)
-        task.add_done_callback(self._burying.discard)
+        self._draining.add(task)
+        task.add_done_callback(self._draining.discard)
         task.add_done_callback(retrieve)
         if current and self._initiator:
             self._start_shared(_MESSAGES, self._replace)
@@ -416,14 +416,14 @@ class Lanes:
         # It takes as long as the NIC needs, and nothing tells when it is over.
         while not lane.endpoint.gone:  # noqa: ASYNC110
             await asyncio.sleep(_GONE_PAUSE_S)
-        lane.said = True
+        lane.local_done = True
         self._channel.post(wire.LaneDown(number=lane.number, text=why[:2000]))
-        if lane.heard:
-            self._bury(lane)
+        if lane.peer_done:
+            self._drain(lane)
 
-    def _bury(self, lane: Lane) -> None:
+    def _drain(self, lane: Lane) -> None:
         self.all.pop(lane.number, None)
-        lane.buried.set()
+        lane.drained.set()
 
     @staticmethod
     def _let_go(lane: Lane) -> None:

@@ -13,7 +13,7 @@ from zerohop._native import NativeError
 from zerohop.config.providers import VERBS
 from zerohop.core.base import closed_engine
 from zerohop.core.control import wire
-from zerohop.errors import Unsupported, again, from_native
+from zerohop.errors import Unsupported, copy_of, from_native
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -42,7 +42,7 @@ class Port(NamedTuple):
         return f"{self.device} port {self.port}"
 
 
-class Fabrics:
+class NicPorts:
     """The NIC ports of a Context."""
 
     def __init__(
@@ -148,7 +148,7 @@ class Fabrics:
                 self._ports = tuple(self._choose())[: wire.MAX_NICS]
             except Unsupported as error:
                 # A port may come up later.
-                self._none = again(error)
+                self._none = copy_of(error)
                 return ()
         return self._ports
 

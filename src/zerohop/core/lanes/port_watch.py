@@ -95,7 +95,7 @@ class LanePorts:
         anything = self._context._settings.require != "direct"
         if anything and any(provider != lane.provider for provider in self._connection._possible):
             return True
-        return bool(nic_ports.pair(self._context._fabric.nics(), self._lanes.their_nics))
+        return bool(nic_ports.pair(self._context._nic_ports.nics(), self._lanes.their_nics))
 
 
 def no_answer_s(options: VerbsOptions) -> float:

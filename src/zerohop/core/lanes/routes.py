@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError, PeerMemory, Reason, Status
 from zerohop.core.base import closed_engine
-from zerohop.core.base.backoff import lasts
+from zerohop.core.base.backoff import is_permanent
 from zerohop.core.control import auth
 from zerohop.core.lanes import paths
 from zerohop.core.lanes.link import lane_error
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from zerohop.core.lanes.paths import Explanation
     from zerohop.core.memory.registration import Registration
     from zerohop.core.memory.remote_buffer import Share
-    from zerohop.core.memory.retention import Keeping
+    from zerohop.core.memory.retention import Retention
     from zerohop.core.transfers.connection import Connection
 
 # Beyond this many the oldest go, and come back when they are needed again.
@@ -81,11 +81,11 @@ class Route:
 class Routes:
     """Makes routes over the connections that exist."""
 
-    def __init__(self, engine: Engine, require: str | None, kernels: CopyKernels, keeping: Keeping) -> None:
+    def __init__(self, engine: Engine, require: str | None, kernels: CopyKernels, retention: Retention) -> None:
         self._engine = engine
         self._require = require
         self._kernels = kernels
-        self._keeping = keeping
+        self._retention = retention
         self._warned: set[tuple[str, str, str]] = set()
         # In the order in which they were made.
         self._all: dict[weakref.ref[Route], None] = {}
@@ -117,10 +117,10 @@ class Routes:
                 if error.args[1] != Reason.HOST_REGISTERED.value:
                     raise
             # Perhaps what it overlaps is known only in case that somebody comes back.
-            self._keeping.hurry()
+            self._retention.stop_lingering()
             return self._engine.reach_peer(registration.region, memory)[0]
         finally:
-            self._keeping.now_known(registration)
+            self._retention.known_to_devices(registration)
 
     def explain(self, connection: Connection, registration: Registration, remote: Share) -> Explanation:
         """The path that a pair of memories takes over this connection; Unsupported when there is none.
@@ -144,7 +144,7 @@ class Routes:
             link=connection._link(registration, remote),
             no_kernels=connection._context._kernels.why_not,
         )
-        failed = connection._failed.now()
+        failed = connection._failed.failing()
         if failed:
             try:
                 return paths.choose(situation._replace(missing={**failed, **missing}))
@@ -296,11 +296,13 @@ def register(engine: Engine, registration: Registration, domain: Domain) -> bool
     try:
         key, registration.how[domain.number] = engine.register_local(registration.region, domain)
         registration.local_keys[domain.number] = key
-        registration.unregistrable.forget(domain.number)
+        registration.unregistrable.record_success(domain.number)
     except NativeError as error:
         if error.args[0] == Status.CLOSED.value:
             raise
         status, reason, _ = error.args
-        registration.unregistrable.note(domain.number, from_native(*error.args).reason, for_good=lasts(status, reason))
+        registration.unregistrable.record_failure(
+            domain.number, from_native(*error.args).reason, is_permanent=is_permanent(status, reason)
+        )
         return False
     return True

@@ -62,5 +62,5 @@ def dlpack_of(view: _Range, memory: Memory, max_version: tuple[int, int] | None,
 
 
 def _export(memory: Memory) -> Export:
-    keeping = memory._context._keeping
-    return Export(keeping, memory._registration, keeping.kept_for(memory))
+    retention = memory._context._retention
+    return Export(retention, memory._registration, retention.kept_for(memory))

@@ -9,9 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from zerohop._native import NativeError
-from zerohop.core.base.closes import ClosesItself
 from zerohop.core.base.deadlines import seconds_of
-from zerohop.core.base.resource import StaysInProcess
+from zerohop.core.base.resource import Closeable, NotCopyable
 from zerohop.core.memory import arrays
 from zerohop.core.memory.remote_buffer import RemoteBuffer, byte_range
 from zerohop.core.runtime.devices import HOST
@@ -53,7 +52,7 @@ def length_of(nbytes: int) -> int:
     return nbytes
 
 
-class _Range(StaysInProcess):
+class _Range(NotCopyable):
     """What Memory and View have in common: a range of bytes that transfers start from or end in."""
 
     # _routes and _offset are what a transfer needs; they lie here so that the hot path finds them without a call.
@@ -296,7 +295,7 @@ class View(_Range):
 
     __slots__ = ("_readonly", "memory")
 
-    _stays = "a View stays in its process, and is not copied; slice it anew, or send view.share()"
+    _copy_refusal = "a View stays in its process, and is not copied; slice it anew, or send view.share()"
 
     def __init__(self, memory: Memory, offset: int, nbytes: int, readonly: bool) -> None:
         self.memory = memory
@@ -320,7 +319,7 @@ class View(_Range):
         return self.memory._rights & (RIGHTS["r"] if self._readonly else RIGHTS["rw"])
 
 
-class Memory(ClosesItself, _Range):
+class Memory(Closeable, _Range):
     """A registered range, made by ``Context.register`` or ``Context.alloc``.
 
     Keeps the tensor or buffer that it came from alive until it is closed, which revokes its handles; or until it is
@@ -334,7 +333,7 @@ class Memory(ClosesItself, _Range):
 
     __slots__ = ("__weakref__", "_closed", "_owned", "_rights", "_shares", "_whole")
 
-    _stays = "a Memory stays in its process, and is not copied; send memory.share() instead"
+    _copy_refusal = "a Memory stays in its process, and is not copied; send memory.share() instead"
 
     def __init__(
         self,
@@ -354,7 +353,7 @@ class Memory(ClosesItself, _Range):
         self._offset = offset
         self.nbytes = nbytes
         self._rights = rights
-        context._keeping.keep(self, registration, keep)
+        context._retention.keep(self, registration, keep)
         self._owned = owned
         # Changed under the lock of Shares alone. A list from the first one on: ten thousand Memories that are not
         # shared have ten thousand objects less.
@@ -430,10 +429,10 @@ class Memory(ClosesItself, _Range):
         context = self._context
         if context._forked:
             # It is the parent's. A lock may be held for ever, by a thread that is not in this process.
-            context._keeping.forget(self)
+            context._retention.forget(self)
             return
-        shares, parting = context._shares.of_closing(self)
-        if parting is None:
+        shares, buffer = context._shares.of_closing(self)
+        if buffer is None:
             # Another thread closes it, or the Context was closed.
             return
         if shares:
@@ -441,7 +440,7 @@ class Memory(ClosesItself, _Range):
             context._shares.withdraw(shares, 0 if context._closed else unmap_s)
         # They keep it too.
         del shares
-        context._keeping.release_of(parting, owned=self._owned, closed=by_user)
+        context._retention.release_detached(buffer, owned=self._owned, closed=by_user)
 
     def _check_open(self) -> None:
         self._context._check_open()

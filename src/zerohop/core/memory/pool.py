@@ -8,9 +8,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError, Status
-from zerohop.core.base.closes import ClosesItself
 from zerohop.core.base.deadlines import seconds_of
-from zerohop.core.base.resource import StaysInProcess
+from zerohop.core.base.resource import Closeable, NotCopyable
 from zerohop.core.memory.free_ranges import FreeRanges
 from zerohop.core.memory.memory import RIGHTS, Memory, length_of
 from zerohop.core.runtime.devices import HOST
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from zerohop._native import Engine
     from zerohop.core.context import Context
     from zerohop.core.memory.registration import Registration
-    from zerohop.core.memory.retention import Keeping
+    from zerohop.core.memory.retention import Retention
 
 # What torch gives its own tensors, and more than any kernel asks for.
 ALIGNMENT: Final = 512
@@ -30,7 +29,7 @@ _LONGEST_PAUSE_S: Final = 0.01
 _NS: Final = 1e9
 
 
-class Pool(ClosesItself, StaysInProcess):
+class Pool(Closeable, NotCopyable):
     """Memory of one device, registered once and handed out in parts; made by ``Context.pool``.
 
     ``alloc`` asks neither the driver nor a NIC for anything while there is room, and what it gives is a Memory like any
@@ -47,7 +46,7 @@ class Pool(ClosesItself, StaysInProcess):
         max_bytes: what it never exceeds; None: what the device has.
     """
 
-    _stays = "a Pool stays in its process, and is not copied; send memory.share() of what it gave"
+    _copy_refusal = "a Pool stays in its process, and is not copied; send memory.share() of what it gave"
 
     def __init__(self, context: Context, device: str, chunk_bytes: int, max_bytes: int | None) -> None:
         self.device = device
@@ -164,7 +163,7 @@ class Pool(ClosesItself, StaysInProcess):
 
     def _collect(self) -> None:
         self._context._shares.sweep()
-        self._context._keeping.drain()
+        self._context._retention.drain()
         while self._freed:
             self._unmarked.append(self._freed.popleft())
         if self.device == HOST:
@@ -204,12 +203,12 @@ class Pool(ClosesItself, StaysInProcess):
 
     def _coming(self) -> bool:
         """Whether a device, a transfer or a peer still uses what was given back. All else may stay in use for ever."""
-        keeping = self._context._keeping
-        kept = [*self._context._shares.kept(), *keeping.kept()]
+        retention = self._context._retention
+        kept = [*self._context._shares.kept(), *retention.kept()]
         # In this order: what leaves one of these places is in the next by then.
         return bool(
             any(type(keep) is _Block and keep.goes_to(self._freed) for keep in kept)
-            or keeping.examining
+            or retention.releasing
             or self._freed
             or self._unmarked
             or self._marked
@@ -226,7 +225,7 @@ class Pool(ClosesItself, StaysInProcess):
                 except RegistrationFailed as error:
                     self._refused = error.reason
                     continue
-                self._chunks.append(_Chunk(self._context._keeping, registration))
+                self._chunks.append(_Chunk(self._context._retention, registration))
                 return self._take(size)
         return None
 
@@ -258,10 +257,10 @@ class Pool(ClosesItself, StaysInProcess):
 class _Chunk:
     """One allocation of a Pool."""
 
-    __slots__ = ("_given_up", "_keeping", "blocks", "ranges", "registration", "wanted")
+    __slots__ = ("_given_up", "_retention", "blocks", "ranges", "registration", "wanted")
 
-    def __init__(self, keeping: Keeping, registration: Registration) -> None:
-        self._keeping = keeping
+    def __init__(self, retention: Retention, registration: Registration) -> None:
+        self._retention = retention
         self.registration = registration
         self.ranges = FreeRanges(registration.nbytes)
         # Those that somebody has, by their ids.
@@ -283,7 +282,7 @@ class _Chunk:
                 registration = self._given_up.pop()
             except IndexError:
                 return
-            self._keeping.release(registration)
+            self._retention.release(registration)
 
 
 # Of a chunk: where it begins there, and its length.

@@ -1,4 +1,4 @@
-"""A registered allocation, what belongs to it, and what holds on to it."""
+"""A registered allocation, and the objects that keep it in use."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import itertools
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from zerohop.core.base.backoff import Setbacks
+from zerohop.core.base.backoff import Backoff
 
 if TYPE_CHECKING:
     from zerohop._native import Region
     from zerohop.core.lanes.routes import Route
     from zerohop.core.memory.memory import Memory
-    from zerohop.core.memory.retention import Keeping
+    from zerohop.core.memory.retention import Retention
 
 
 class Registration:
-    """One native region and what belongs to it. Memories of the same allocation share it."""
+    """One registered allocation: its native region, the keys of NICs, the routes. Its Memories share it."""
 
     __slots__ = (
         "__weakref__",
@@ -46,9 +46,9 @@ class Registration:
     _numbers: Final = itertools.count(1)
 
     def __init__(self, region: Region, device: str, fd_offset: int, *, readonly: bool, ours: bool = False) -> None:
-        # In this process.
+        # Unique in this process.
         self.number = next(self._numbers)
-        # The first Memory of it.
+        # The first Memory that was made of it.
         self.made_for: weakref.ref[Memory] | None = None
         self.region = region
         self.address = region.address
@@ -56,57 +56,56 @@ class Registration:
         self.device = device
         self.fd_offset = fd_offset
         self.readonly = readonly
-        # Allocated by this Context, so that nobody else is given it once it is closed.
+        # Whether this Context allocated the memory. Nobody else is given the pages before the registration is closed.
         self.ours = ours
         self.closed = False
-        # Arrays that show its bytes; memory of ours stays mapped until they are gone.
+        # Arrays that show its bytes; memory of ours stays mapped until they are freed.
         self.exports: set[weakref.ref[Export]] = set()
-        # Open Memories of it, by their ids; and who is about to close it, if there are none.
+        # The ids of its open Memories; and a token for each thread that is about to close it because there are none.
         self.users: set[int] = set()
         self.leaving: set[object] = set()
-        # Nobody finds it any more: it is closed with the last Memory of it.
+        # Whether it has left the cache, and closes with its last Memory.
         self.retired = False
-        # Whether devices may know it for a while after that.
+        # Whether devices may know its memory for a while after its last Memory is closed.
         self.lingers = False
-        # That of the last of its Partings.
+        # The turn of the last RetainedBuffer that was made of it.
         self.last_turn = 0
-        # By whose life it is cached.
+        # The object whose lifetime bounds the cache entry.
         self.owner: weakref.ref[Any] | None = None
-        # By number of a NIC's domain: the key by which the NIC knows the memory, how it was registered, or why it could
-        # not be.
+        # By number of a NIC's domain: the local key, the way of registration, and why registration failed.
         self.local_keys: dict[int, int] = {}
         self.how: dict[int, str] = {}
-        self.unregistrable: Setbacks[int] = Setbacks()
-        # By RemoteBuffer key. A route that has gone stale is recognised by the call that uses it.
+        self.unregistrable: Backoff[int] = Backoff()
+        # By RemoteBuffer key. The call that uses a stale route notices that it is stale.
         self.routes: dict[bytes, Route] = {}
 
     @property
     def shareable(self) -> bool:
-        """Whether peers on this host can map it."""
+        """Whether peers on this host can map the memory."""
         return self.region.shareable
 
 
 class Export:
-    """What an array that was made of a Memory holds on to."""
+    """Keeps a Memory's region mapped while an array that was made of the Memory lives."""
 
     __slots__ = ("__weakref__", "_keep", "_region")
 
-    def __init__(self, keeping: Keeping, registration: Registration, keep: object) -> None:
+    def __init__(self, retention: Retention, registration: Registration, keep: object) -> None:
         self._region = registration.region
         self._keep = keep
 
         def gone(reference: weakref.ref[Export]) -> None:
             registration.exports.discard(reference)
-            # The region may have waited for this only.
-            keeping.drain()
+            # This array may have been the last thing that kept the region.
+            retention.drain()
 
         registration.exports.add(weakref.ref(self, gone))
 
 
-class Parting:
-    """What a Memory kept alive that is being closed, and of which registration it is.
+class RetainedBuffer:
+    """The object that a closed Memory kept alive, with the registration of its memory.
 
-    Who clears ``keep`` lets go of the former; but for peers' shares, nothing else of ours refers to it.
+    Setting ``keep`` to None releases the object; apart from shares, nothing else in this library refers to it.
     """
 
     __slots__ = ("keep", "registration", "turn", "until")
@@ -114,7 +113,7 @@ class Parting:
     def __init__(self, registration: Registration, keep: object) -> None:
         self.registration = registration
         self.keep = keep
-        # Which of the registration's it is: the last one has devices forget memory that is cached.
+        # Counts the buffers: the last one of a registration makes devices forget its memory.
         self.turn = 0
-        # Not before then, of the monotonic clock: somebody may come back.
+        # By the monotonic clock: devices keep the memory until then, in case that it is registered again.
         self.until = 0.0

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zerohop._native import Engine
-    from zerohop.core.memory.retention import Keeping
+    from zerohop.core.memory.retention import Retention
     from zerohop.core.memory.sources import Source
     from zerohop.core.runtime.devices import Devices
 
@@ -45,11 +45,13 @@ _touched_for_ever: list[object] = []
 class Registry:
     """All Registrations of a Context. Thread-safe; nothing that a destructor calls takes a lock."""
 
-    def __init__(self, engine: Engine, devices: Devices, keeping: Keeping, on_device: Callable[[int], None]) -> None:
+    def __init__(
+        self, engine: Engine, devices: Devices, retention: Retention, on_device: Callable[[int], None]
+    ) -> None:
         """``on_device`` is told each device, by its index, that memory is registered on; mostly again and again."""
         self._engine = engine
         self._devices = devices
-        self._keeping = keeping
+        self._retention = retention
         self._on_device_used = on_device
         self._lock = threading.Lock()
         self._cache: dict[int, Registration] = {}
@@ -78,8 +80,8 @@ class Registry:
                 if (cached.address, cached.nbytes, cached.readonly) == (source.base, source.extent, source.readonly):
                     return cached, False
                 self._cache.pop(id(owner), None)
-                self._keeping.retire(cached, owner)
-        self._keeping.drain()
+                self._retention.retire(cached, owner)
+        self._retention.drain()
         known = self._of_address(source.base, source.extent)
         if known is not None:
             if source.device not in (known.device, DEVICE_BY_ADDRESS):
@@ -112,7 +114,7 @@ class Registry:
     def allocate(self, nbytes: int, device: str, *, whole: bool = True) -> Registration:
         """Fresh memory of our own; unless it is ``whole``, its parts are what is registered when it comes back."""
         index = self._devices.index_of(device)
-        self._keeping.drain()
+        self._retention.drain()
         try:
             region = self._engine.alloc(nbytes, index)
         except NativeError as error:
@@ -150,13 +152,13 @@ class Registry:
             self._cache.clear()
             self._on_device.clear()
             self._by_id.clear()
-        kept = self._keeping.hand_over(live)
+        kept = self._retention.hand_over(live)
         known = []
         for registration in live:
             # Alive for as long as devices know its memory.
             kept.append((registration, registration.owner() if registration.owner is not None else None))
             registration.owner = None
-            gone = self._keeping.end(registration)
+            gone = self._retention.end(registration)
             if registration.exports and not registration.region.pins:
                 # It stays for the arrays that show it, but devices need know it no more.
                 gone = registration.region.deregister()
@@ -168,7 +170,7 @@ class Registry:
         for registration in live:
             # Where arrays still show its bytes, they hold it; nothing else does.
             registration.region = closed_engine.REGION
-        self._keeping.close()
+        self._retention.close()
         self._engine = closed_engine.ENGINE
 
     def _outlast_devices(
@@ -227,7 +229,7 @@ class Registry:
                     self._by_id[number] = registration
         if known is not None:
             # By another thread meanwhile.
-            self._keeping.release((known if first else made)[0])
+            self._retention.release((known if first else made)[0])
         return registration if first or known is None else known[0]
 
     def _forget_on_device(self, key: tuple[int, int], known: tuple[Registration, int]) -> None:
@@ -238,7 +240,7 @@ class Registry:
             del self._on_device[key]
             if self._by_id.get(known[1]) is known[0]:
                 del self._by_id[known[1]]
-        self._keeping.release(known[0])
+        self._retention.release(known[0])
 
     def _forget_what_was_freed(self) -> None:
         """Look at some of the registrations on devices, at others each time; nobody tells when memory is freed."""
@@ -326,7 +328,7 @@ class Registry:
         """The owner is gone. Called by a weak reference: no lock; devices do not know the memory any more."""
         if self._cache.get(key) is registration:
             self._cache.pop(key, None)
-        self._keeping.release(registration, now=True)
+        self._retention.release(registration, now=True)
 
 
 def _failed(error: NativeError, operation: str, what: str) -> ZerohopError:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from zerohop._native import Engine
-    from zerohop.core.base.peer_process import Ghost
+    from zerohop.core.base.peer_process import PeerProcess
     from zerohop.core.memory.memory import Memory
-    from zerohop.core.memory.registration import Parting, Registration
+    from zerohop.core.memory.registration import Registration, RetainedBuffer
     from zerohop.core.transfers.connection import Connection
 
     # Who has imported a share, and over which provider: a peer may have it twice.
@@ -43,7 +43,7 @@ _MAX_GRACE_S = 0.5
 class LocalShare:
     """One share of our memory."""
 
-    __slots__ = ("ghosts", "handle", "importers", "keep", "memory", "offset", "registration", "revocable")
+    __slots__ = ("handle", "importers", "keep", "lingering", "memory", "offset", "registration", "revocable")
 
     def __init__(self, registration: Registration, offset: int, handle: RemoteBuffer, *, revocable: bool) -> None:
         # Kept alive by its handles: a peer cannot know that the last name for it went away here.
@@ -51,7 +51,7 @@ class LocalShare:
         # Once that is closed: what stays until all who imported the share have let go.
         self.keep: object = None
         # Peers that are lost, had mapped it, and may still write: their ids, and their processes.
-        self.ghosts: list[tuple[str, Ghost]] = []
+        self.lingering: list[tuple[str, PeerProcess]] = []
         self.registration = registration
         self.offset = offset
         self.handle = handle
@@ -99,7 +99,7 @@ class Shares:
         # Withdrawn or not, and not yet safe from peers that were lost.
         self._haunted: dict[int, LocalShare] = {}
         self._closed = False
-        peer_process.let_go()
+        peer_process.release_kept()
 
     def __len__(self) -> int:
         return len(self._shares)
@@ -140,19 +140,19 @@ class Shares:
         with self._lock:
             memory._shares = [each for each in memory._shares if each not in revoked] or ()
 
-    def of_closing(self, memory: Memory) -> tuple[Sequence[LocalShare], Parting | None]:
+    def of_closing(self, memory: Memory) -> tuple[Sequence[LocalShare], RetainedBuffer | None]:
         """What a Memory has shared and what it kept alive, the caller's now; None for all threads but the first.
 
         Together, so that the shares keep what peers may still touch.
         """
         with self._lock:
-            parting = memory._context._keeping.let_go_of(memory)
-            if parting is None:
+            buffer = memory._context._retention.detach(memory)
+            if buffer is None:
                 return (), None
             shares, memory._shares = memory._shares, ()
             for share in shares:
-                share.keep, share.memory = parting.keep, None
-            return shares, parting
+                share.keep, share.memory = buffer.keep, None
+            return shares, buffer
 
     def has(self, share_id: int) -> bool:
         """Whether it can be used: it has not been withdrawn."""
@@ -219,35 +219,35 @@ class Shares:
                 if importer is connection and provider != VERBS
             ]
 
-    def lost(self, connection: Connection, ghost_of_peer: Callable[[], Ghost | None] | None) -> None:
+    def lost(self, connection: Connection, process_of_peer: Callable[[], PeerProcess | None] | None) -> None:
         """A peer is gone, and with it whatever it had imported; what it had mapped, its process may still write to."""
-        peer_process.let_go()
-        ghost: Ghost | None = None
+        peer_process.release_kept()
+        process: PeerProcess | None = None
         gone: list[LocalShare] = []
         with self._lock:
-            asked = ghost_of_peer is None
+            asked = process_of_peer is None
             for share in [*self._shares.values(), *self._leaving.values()]:
                 importers = [importer for importer in share.importers if importer[0] is connection]
                 if any(provider != VERBS for _, provider in importers):
-                    if not asked and ghost_of_peer is not None:
-                        ghost, asked = ghost_of_peer(), True
-                    if ghost is not None:
-                        share.ghosts.append((connection.peer, ghost))
+                    if not asked and process_of_peer is not None:
+                        process, asked = process_of_peer(), True
+                    if process is not None:
+                        share.lingering.append((connection.peer, process))
                         self._haunted[share.share_id] = share
                 for importer in importers:
                     self._forget(share, importer, gone)
         self._let_go(gone)
-        if ghost is not None:
-            ghost.watch(self.sweep)
+        if process is not None:
+            process.watch(self.sweep)
 
     def sweep(self) -> None:
         """Let go of what only peers could touch whose processes have ended since."""
-        peer_process.let_go()
+        peer_process.release_kept()
         gone: list[LocalShare] = []
         with self._lock:
             for share_id, share in list(self._haunted.items()):
-                share.ghosts = [each for each in share.ghosts if not each[1].gone()]
-                if not share.ghosts:
+                share.lingering = [each for each in share.lingering if not each[1].has_exited()]
+                if not share.lingering:
                     del self._haunted[share_id]
                     gone.append(share)
                     self._given_back.notify_all()
@@ -290,17 +290,17 @@ class Shares:
         with self._lock:
             return [share.keep for share in self._leaving.values()]
 
-    def close(self, kept_by: Callable[[Memory], object]) -> None:
+    def close(self, get_kept: Callable[[Memory], object]) -> None:
         """Forget all; the engine is closed, and nobody can reach anything but what is mapped: that stays.
 
-        ``kept_by(memory)``: what that keeps alive.
+        ``get_kept(memory)``: what that keeps alive.
         """
-        peer_process.let_go()
+        peer_process.release_kept()
         with self._lock:
             self._closed = True
             for share in {**self._shares, **self._leaving, **self._haunted}.values():
                 if not share.registration.ours and (left := _left_by(share)):
-                    peer_process.keep_from(left, share.keep if share.memory is None else kept_by(share.memory))
+                    peer_process.keep_until_exit(left, share.keep if share.memory is None else get_kept(share.memory))
             self._shares.clear()
             self._leaving.clear()
             self._haunted.clear()
@@ -350,7 +350,7 @@ class Shares:
         def silent() -> dict[str, None]:
             peers = [connection.peer for share in shares for connection, _ in share.importers]
             if lost_too:
-                peers += [peer for share in shares for peer, ghost in share.ghosts if not ghost.gone()]
+                peers += [peer for share in shares for peer, process in share.lingering if not process.has_exited()]
             return dict.fromkeys(peers)
 
         with self._given_back:
@@ -378,15 +378,15 @@ def _importers(share: LocalShare, provider: str) -> list[Importer]:
     return [importer for importer in share.importers if importer[1] == provider]
 
 
-def _left_by(share: LocalShare) -> list[Ghost]:
+def _left_by(share: LocalShare) -> list[PeerProcess]:
     """Of a Context that is closed: who may still write to it, as has been seen, or where there was no time to look."""
-    left = [ghost for _, ghost in share.ghosts]
+    left = [process for _, process in share.lingering]
     for connection, provider in share.importers:
         if provider != VERBS:
             session = connection._session
-            ghost = session.ghost() if session is not None else peer_process.unknown()
-            if ghost is not None:
-                left.append(ghost)
+            process = session.process() if session is not None else peer_process.unknown_process()
+            if process is not None:
+                left.append(process)
     return left
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError, Reason, Status
 from zerohop.config.providers import P2P, SHM, VERBS
-from zerohop.core.base.deadlines import within
+from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.control import wire
 from zerohop.core.peers.import_client import LAST_COPIES_S
 from zerohop.core.runtime.devices import HOST
@@ -86,7 +86,7 @@ class Exports:
         try:
             while self._connection._lost is None and shares.mapped_by(self._connection):
                 self._returned.clear()
-                await within(self._returned.wait(), limit - loop.time())
+                await wait_with_timeout(self._returned.wait(), limit - loop.time())
         except TimeoutError:
             pass
 
@@ -126,7 +126,7 @@ class Exports:
                 return
             try:
                 export = self._context._engine.export_share
-                exported = await self._context._control.aside(export, share.share_id, discard=_close_exported)
+                exported = await self._context._control.run_in_thread(export, share.share_id, discard=_close_exported)
             except NativeError as error:
                 self._failed(request, error)
                 return
@@ -167,7 +167,7 @@ class Exports:
             if isinstance(share, tuple):
                 self._refuse(request, *share)
                 return
-            fabric = self._context._fabric
+            fabric = self._context._nic_ports
             if why := "; ".join(filter(None, map(fabric.port_down, request.rails))):
                 self._take_back(request, Status.UNSUPPORTED, Reason.PORT_DOWN, why)
                 return
@@ -180,10 +180,10 @@ class Exports:
                 self._channel.post(reply)
 
     async def _reach(self, request: wire.ImportRequest, share: LocalShare) -> wire.ImportReply:
-        engine, fabric = self._context._engine, self._context._fabric
+        engine, fabric = self._context._engine, self._context._nic_ports
         domains = fabric.domains(request.rails)
         found = [
-            await self._context._control.aside(engine.reach, share.share_id, domain, share.revocable)
+            await self._context._control.run_in_thread(engine.reach, share.share_id, domain, share.revocable)
             for domain in domains
         ]
         if len({address for address, _, _ in found}) != 1:

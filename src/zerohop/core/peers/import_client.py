@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError, Reason, RemoteKeys, Status
 from zerohop.config.providers import P2P, SHM, VERBS
-from zerohop.core.base.backoff import lasts
+from zerohop.core.base.backoff import is_permanent
 from zerohop.core.control import wire
 from zerohop.core.control.channel import copies_of
 from zerohop.core.lanes.imported import Import
-from zerohop.core.runtime.deferred import patience, settled
-from zerohop.errors import ProtocolError, ZerohopError, again, from_native, silent_error
+from zerohop.core.runtime.deferred import seconds_left, wait_shared
+from zerohop.errors import ProtocolError, ZerohopError, copy_of, from_native, silent_error
 
 if TYPE_CHECKING:
     from zerohop._native import Mapping, PeerMemory
@@ -77,7 +77,7 @@ class Imports:
             Closed: this side is leaving.
         """
         if self._connection._closing is not None:
-            raise again(self._connection._closing)
+            raise copy_of(self._connection._closing)
         key = (provider, share.share_id, rails)
         task = self._importing.get(key)
         if task is None:
@@ -85,13 +85,13 @@ class Imports:
             task.add_done_callback(lambda _: self._importing.pop(key, None))
             # Whoever waited may be gone by the time it fails.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        leaving, limit = self._leaving.get((provider, share.share_id)), patience()
+        leaving, limit = self._leaving.get((provider, share.share_id)), seconds_left()
         if leaving is not None and limit is not None:
             # Not until the operation's deadline, so that there is time to say what it was.
             await asyncio.wait([task, leaving], timeout=0.9 * limit, return_when=asyncio.FIRST_COMPLETED)
             if not task.done() and not leaving.done():
                 raise silent_error(self._connection.peer, _LEAVING)
-        await settled(task, self._connection, patience())
+        await wait_shared(task, self._connection, seconds_left())
 
     def replied(self, reply: wire.ImportReply, fds: list[int]) -> None:
         """The owner's answer; the descriptors are the caller's."""
@@ -125,7 +125,7 @@ class Imports:
         """Have a device here reach the memory behind the peer's share and that here, or note why none can."""
         context = self._context
         try:
-            await context._control.aside(context._routes.make_ready, imported, registration)
+            await context._control.run_in_thread(context._routes.make_ready, imported, registration)
         except NativeError as error:
             if imported.closed:
                 return  # given back meanwhile; whoever still wants it asks anew
@@ -164,7 +164,7 @@ class Imports:
         """The Connection is lost."""
         for future in self._replies.values():
             if not future.done():
-                future.set_exception(again(error))
+                future.set_exception(copy_of(error))
         for task in self._importing.values():
             task.cancel()
 
@@ -217,8 +217,8 @@ class Imports:
         try:
             if reply.status == Status.UNSUPPORTED.value or (provider != SHM and reply.status in _CANNOT):
                 why = reply.text or "its owner cannot give it out"
-                connection._unreachable.note(
-                    (provider, share.share_id, rails), why, for_good=lasts(reply.status, reply.reason)
+                connection._unreachable.record_failure(
+                    (provider, share.share_id, rails), why, is_permanent=is_permanent(reply.status, reply.reason)
                 )
             elif reply.status != Status.OK.value:
                 raise from_native(
@@ -241,14 +241,16 @@ class Imports:
             elif provider == P2P:
                 # Of its own: whoever waits here may leave, and close those.
                 copies = copies_of(fds)
-                access = await self._context._control.aside(self._take_memory, reply, copies)
+                access = await self._context._control.run_in_thread(self._take_memory, reply, copies)
             elif len(reply.keys) == len(rails):
                 access = RemoteKeys(reply.address, reply.nbytes, reply.rights, reply.keys, reply.atomics)
             else:
                 raise ProtocolError("malformed: not one key for each rail", peer=connection.peer)
         except NativeError as error:
             why = f"it could not be mapped here: {error.args[2]}"
-            connection._unreachable.note((provider, share.share_id, rails), why, for_good=lasts(*error.args[:2]))
+            connection._unreachable.record_failure(
+                (provider, share.share_id, rails), why, is_permanent=is_permanent(*error.args[:2])
+            )
             self._owed.add((provider, share.share_id))
             return
         except ZerohopError:
@@ -267,7 +269,7 @@ class Imports:
             # Asked for over other NICs at the same time.
             self._context._peers.unmap(other)
         connection._imports[key] = imported
-        connection._unreachable.forget((provider, share.share_id, rails))
+        connection._unreachable.record_success((provider, share.share_id, rails))
         connection._drop_old_imports()
 
     def _take_memory(self, reply: wire.ImportReply, fds: list[int]) -> PeerMemory:

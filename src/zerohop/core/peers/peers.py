@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from zerohop._native import Reason, Status
-from zerohop.core.base.deadlines import within
+from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.base.log import logger
 from zerohop.core.control import address, handshake
 from zerohop.core.control.channel import Channel, ChannelEnded
@@ -19,9 +19,9 @@ from zerohop.core.control.dial import open_channel, open_tcp
 from zerohop.core.control.handshake import CLOSED, CONTROL, DUPLICATE, LANE, Refused
 from zerohop.core.lanes.link import lost_error
 from zerohop.core.peers.session import SETUP_S, Session
-from zerohop.core.runtime.deferred import patience
+from zerohop.core.runtime.deferred import seconds_left
 from zerohop.core.transfers.connection import Connection
-from zerohop.errors import DeadlineExceeded, PeerLost, ProtocolError, ZerohopError, again, silent_error
+from zerohop.errors import DeadlineExceeded, PeerLost, ProtocolError, ZerohopError, copy_of, silent_error
 
 if TYPE_CHECKING:
     import socket
@@ -134,7 +134,7 @@ class Peers:
             if existing is not None:
                 return existing
             dial = self._dial_to(where)
-            left = patience(handshake.TIMEOUT_S)
+            left = seconds_left(handshake.TIMEOUT_S)
             dial.allow(left)
             # Others may be waiting for the same one.
             await asyncio.wait([dial.task], timeout=left)
@@ -144,10 +144,10 @@ class Peers:
                 return dial.task.result()
             except DeadlineExceeded as error:
                 # Silence is the end of a dial, but of no operation that has time left.
-                if patience(0.0) == 0.0:
-                    raise again(error) from None
+                if seconds_left(0.0) == 0.0:
+                    raise copy_of(error) from None
             except ZerohopError as error:
-                raise again(error) from None
+                raise copy_of(error) from None
 
     def _existing(self, where: Address) -> Connection | None:
         existing = self.connected.get(where.context)
@@ -249,7 +249,7 @@ class Peers:
         if partner is not None and partner._lost is None:
             error = connection._lost
             assert error is not None
-            partner._lose(again(error), Status.PEER_LOST, Reason.LANE_CLOSED)
+            partner._lose(copy_of(error), Status.PEER_LOST, Reason.LANE_CLOSED)
 
     def of_native(self, native_id: int) -> Connection:
         """The Connection that a native id stands for; an unnamed, lost one when it is long gone."""
@@ -330,7 +330,7 @@ class Peers:
         A device that is lost may be there again: to be opened anew. And a port whose state is as it was has other
         addresses.
         """
-        fabric = self._context._fabric
+        fabric = self._context._nic_ports
         domain = fabric.domain(number)
         if domain is None:
             return
@@ -352,8 +352,8 @@ class Peers:
         """To find out a port's addresses is to read hundreds of files; and they tend to change several at once."""
         await asyncio.sleep(_SETTLING_S)
         self._looking_again = False
-        fabric = self._context._fabric
-        ports = await self._context._control.aside(fabric.choose_again)
+        fabric = self._context._nic_ports
+        ports = await self._context._control.run_in_thread(fabric.choose_again)
         fabric.use(ports)
 
     def _dialled(self, key: str, task: asyncio.Task[Connection]) -> None:
@@ -438,12 +438,14 @@ class Peers:
 
     async def _receive(self, connection: Connection, session: Session) -> None:
         try:
-            await within(self._set_up(connection, session), SETUP_S)
+            await wait_with_timeout(self._set_up(connection, session), SETUP_S)
         except (PeerLost, TimeoutError):
             # It left again; if it wanted anything it will come back.
             return
         except ZerohopError as error:
-            self._context._control.say_once(connection.peer, "setup", "a peer did not get through its setup: %s", error)
+            self._context._control.warn_once(
+                connection.peer, "setup", "a peer did not get through its setup: %s", error
+            )
 
     async def _set_up(self, connection: Connection, session: Session) -> None:
         """Until the lane is up; to be cancelled by whoever waits no longer."""
@@ -463,7 +465,7 @@ class Peers:
         deadline = loop.time() + _CROSSING_S
         while peer not in self.connected and loop.time() < deadline and self._arrivals is not None:
             try:
-                await within(self._arrivals.wait(), deadline - loop.time())
+                await wait_with_timeout(self._arrivals.wait(), deadline - loop.time())
             except TimeoutError:
                 break
         return self.connected.get(peer)

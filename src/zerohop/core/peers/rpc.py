@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from zerohop._native import Reason, Status
 from zerohop.core.control import wire
 from zerohop.core.peers.services import Refusal
-from zerohop.core.runtime.deferred import patience, settled
+from zerohop.core.runtime.deferred import seconds_left, wait_shared
 from zerohop.errors import ProtocolError, from_native
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Calls:
         self._pending[number] = future, then
         try:
             self._channel.post(wire.Call(number=number, service=service, body=body))
-            await settled(future, self._connection, patience())
+            await wait_shared(future, self._connection, seconds_left())
         except BaseException:
             future.cancel()
             raise

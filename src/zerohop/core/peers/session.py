@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError, Reason, Status
 from zerohop.config.providers import VERBS
-from zerohop.core.base.deadlines import within
+from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.control import address, wire
 from zerohop.core.control.channel import ChannelEnded
-from zerohop.core.lanes.lane_setup import Opening
+from zerohop.core.lanes.lane_setup import LaneSetup
 from zerohop.core.lanes.lanes import Lanes
 from zerohop.core.lanes.paths import IMPORTED, PEER
 from zerohop.core.lanes.routes import register, registered
@@ -28,13 +28,13 @@ from zerohop.errors import (
     PeerLost,
     ProtocolError,
     ZerohopError,
-    again,
+    copy_of,
     from_native,
     out_of_descriptors,
 )
 
 if TYPE_CHECKING:
-    from zerohop.core.base.peer_process import Ghost
+    from zerohop.core.base.peer_process import PeerProcess
     from zerohop.core.context import Context
     from zerohop.core.control.address import Address
     from zerohop.core.control.channel import Channel
@@ -69,7 +69,7 @@ class Session:
         self.imports = Imports(context, connection, channel)
         self.exports = Exports(context, connection, channel)
         self.calls = Calls(context, connection, channel)
-        self._opening = Opening(context, connection, channel, self.lanes, dialled)
+        self._setup = LaneSetup(context, connection, channel, self.lanes, dialled)
         # Done when there is a lane for messages; an error when there never will be.
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ready.add_done_callback(lambda future: future.cancelled() or future.exception())
@@ -85,7 +85,7 @@ class Session:
                     providers=list(self._context._providers),
                     url=self._context.url,
                     name=self._context.name[:256],
-                    nics=self._context._fabric.nics() if VERBS in self._context._providers else [],
+                    nics=self._context._nic_ports.nics() if VERBS in self._context._providers else [],
                     nfds=len(fds),
                 ),
                 fds,
@@ -103,7 +103,7 @@ class Session:
             self._fail(from_native(*error.args, peer=self._connection.peer), Reason.LANE_CLOSED)
         except (ProtocolError, ValueError, TypeError) as error:
             # Values that no peer of ours sends are caught here or by the native side's own checks.
-            self._context._control.say_once(self._connection.peer, "protocol", "disconnected a peer: %s", error)
+            self._context._control.warn_once(self._connection.peer, "protocol", "disconnected a peer: %s", error)
             self._fail(ProtocolError(f"malformed: {error}", peer=self._connection.peer), Reason.MALFORMED)
         except ZerohopError as error:
             self._fail(error, Reason.LANE_CLOSED)
@@ -118,7 +118,7 @@ class Session:
         """Tell the peer that this side ends the Connection."""
         self._channel.post(wire.Bye(text=text))
         try:
-            await within(self._channel.flush(), _GOODBYE_S)
+            await wait_with_timeout(self._channel.flush(), _GOODBYE_S)
         except TimeoutError:
             pass
 
@@ -130,14 +130,14 @@ class Session:
         """Until what the peer has sent by now is handled, or the conversation has ended; soon, whatever comes in."""
         await self._channel.until_read()
 
-    def ghost(self) -> Ghost | None:
+    def process(self) -> PeerProcess | None:
         """What of the peer may still touch memory of ours that it had mapped; None: nothing."""
-        return self._channel.ghost()
+        return self._channel.process()
 
     def end(self, error: ZerohopError) -> None:
         """The Connection is lost: nobody waits any longer."""
         if not self.ready.done():
-            self.ready.set_exception(again(error))
+            self.ready.set_exception(copy_of(error))
         self.lanes.end(error)
         self.imports.end(error)
         self.exports.end()
@@ -166,7 +166,7 @@ class Session:
                     raise
                 # There may be another path; if there is not, this is why.
                 if routes.explain(connection, registration, share).provider == explanation.provider:
-                    raise again(error) from None
+                    raise copy_of(error) from None
         elif explanation.form in IMPORTED:
             imported = connection._imports.get((explanation.provider, share.share_id))
             if not registered(registration, lane):
@@ -181,7 +181,7 @@ class Session:
         engine = self._context._engine
         for domain in lane.domains:
             # Pinning the pages of a large range takes its time.
-            if not await self._context._control.aside(register, engine, registration, domain):
+            if not await self._context._control.run_in_thread(register, engine, registration, domain):
                 return
 
     def _handle(self, message: wire.Message, fds: list[int]) -> None:
@@ -199,13 +199,13 @@ class Session:
     def _handle_later(self, message: wire.Message, fds: list[int]) -> None:
         """What may come once both sides have introduced themselves."""
         if isinstance(message, wire.Lane):
-            self._opening.lane(message, fds)
+            self._setup.lane(message, fds)
         elif isinstance(message, wire.LaneInvite):
-            self._opening.invited(message)
+            self._setup.invited(message)
         elif isinstance(message, wire.LaneReady):
-            self._opening.ready(message)
+            self._setup.ready(message)
         elif isinstance(message, wire.LaneFailed):
-            self._opening.failed(message)
+            self._setup.failed(message)
         elif isinstance(message, wire.LaneDown):
             self.lanes.down(message)
         elif isinstance(message, wire.LaneQuiet):

@@ -84,7 +84,7 @@ class ControlThread:
         """Run it, from another thread; raises what it raises, and TimeoutError when it takes longer."""
         asyncio.run_coroutine_threadsafe(work(*args), self.loop).result(timeout)
 
-    async def aside(self, call: Callable[..., T], *args: Any, discard: Callable[[T], None] | None = None) -> T:
+    async def run_in_thread(self, call: Callable[..., T], *args: Any, discard: Callable[[T], None] | None = None) -> T:
         """On the loop: what ``call(*args)`` returns or raises, on a thread of its own, as it may take long.
 
         Not on the loop's executor, for which the interpreter would wait at exit. Whoever waits may leave; what nobody
@@ -116,7 +116,7 @@ class ControlThread:
         threading.Thread(target=work, name="zerohop-aside", daemon=True).start()
         return await answer
 
-    def say_once(self, key: str, topic: str, text: str, *args: object) -> None:
+    def warn_once(self, key: str, topic: str, text: str, *args: object) -> None:
         """Log a warning, once per key and topic, so that nobody outside can fill a log."""
         if (key, topic) not in self._said and len(self._said) < _ONCE:
             self._said.add((key, topic))

@@ -16,7 +16,7 @@ from zerohop._native import NativeError, Reason, Status
 from zerohop.core.runtime.native_operation import BYTES_DONE, NATIVE_VALUE, NBYTES, InFlight
 from zerohop.core.runtime.operation import Failed, Operation, complete_fields
 from zerohop.core.runtime.wait import ended
-from zerohop.errors import LANE_RESET, WouldBlock, ZerohopError, again, from_native, silent_error
+from zerohop.errors import LANE_RESET, WouldBlock, ZerohopError, copy_of, from_native, silent_error
 
 if TYPE_CHECKING:
     import asyncio
@@ -149,7 +149,7 @@ def defer(
     return operation
 
 
-def patience(otherwise: float | None = None) -> float | None:
+def seconds_left(otherwise: float | None = None) -> float | None:
     """On the control thread: seconds that are left to the operation that the running task works for.
 
     None: it has no deadline. ``otherwise``, or else what any request may take: the task works for no operation.
@@ -160,7 +160,7 @@ def patience(otherwise: float | None = None) -> float | None:
     return max(0.0, (deadline_ns - time.monotonic_ns()) / _NS) if deadline_ns else None
 
 
-async def settled(future: asyncio.Future[Any], connection: Connection, limit: float | None) -> None:
+async def wait_shared(future: asyncio.Future[Any], connection: Connection, limit: float | None) -> None:
     """On the control thread: until it is done, for ``limit`` seconds; others may wait for it too, each in its own time.
 
     Raises:
@@ -173,11 +173,11 @@ async def settled(future: asyncio.Future[Any], connection: Connection, limit: fl
     if not future.done():
         raise silent_error(connection.peer, "the peer does not answer")
     if future.cancelled() and connection._lost is not None:
-        raise again(connection._lost)
+        raise copy_of(connection._lost)
     try:
         future.result()
     except ZerohopError as error:
-        raise again(error) from None
+        raise copy_of(error) from None
 
 
 def _start(
@@ -331,7 +331,7 @@ async def _prepare(
     try:
         await prepare()
     except ZerohopError as error:
-        failure = again(error)
+        failure = copy_of(error)
     except NativeError as error:
         failure = from_native(*error.args)
     except Exception as error:  # noqa: BLE001 - whatever it is, a warning too: the next call must not wait for ever

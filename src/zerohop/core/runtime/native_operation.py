@@ -11,7 +11,7 @@ from zerohop._native import InFlight as NativeInFlight
 from zerohop._native import Status
 from zerohop.core.base.deadlines import deadline_after
 from zerohop.core.base.units import transfer_text
-from zerohop.core.runtime.operation import Operation, begin_turn, turn_is_over
+from zerohop.core.runtime.operation import Operation, begin_turn, must_yield
 from zerohop.errors import DeadlineExceeded, from_native
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class InFlight(NativeInFlight, Operation[T]):
             context = self._context
             context._check_process()
             try:
-                if turn_is_over(context):
+                if must_yield(context):
                     yield
                 if not native.spin(context._spin_ns):
                     yield from context._loops.running().wait(native.arm, native.disarm).__await__()

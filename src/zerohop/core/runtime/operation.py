@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from zerohop._native import NativeError
-from zerohop.core.base.resource import StaysInProcess
+from zerohop.core.base.resource import NotCopyable
 from zerohop.core.base.units import transfer_text
 from zerohop.errors import from_native
 
@@ -41,7 +41,7 @@ class Path(Protocol):
 _TURN_NS: Final = 1_000_000
 
 
-class Operation(StaysInProcess, Generic[T]):
+class Operation(NotCopyable, Generic[T]):
     """One transfer, from the call that started it to its end.
 
     Wait for it with ``await``, from any event loop, or with ``result()``, from any thread; both any number of times.
@@ -56,7 +56,7 @@ class Operation(StaysInProcess, Generic[T]):
 
     __slots__ = ()
 
-    _stays = "an Operation stays in its process, and is not copied; pass on what its result() gives"
+    _copy_refusal = "an Operation stays in its process, and is not copied; pass on what its result() gives"
 
     _context: Context
     _kind: str
@@ -190,7 +190,7 @@ class Finished(Operation[T]):
         return False
 
     def __await__(self) -> Generator[Any, None, T]:
-        if turn_is_over(self._context):
+        if must_yield(self._context):
             yield
         return self._value
 
@@ -223,7 +223,7 @@ class Failed(Operation[T]):
         return False
 
     def __await__(self) -> Generator[Any, None, T]:
-        if turn_is_over(self._context):
+        if must_yield(self._context):
             yield
         raise self._error
 
@@ -231,7 +231,7 @@ class Failed(Operation[T]):
         return f"failed: {self._error}"
 
 
-def turn_is_over(context: Context) -> bool:
+def must_yield(context: Context) -> bool:
     """Whether an await must let the loop turn to its other tasks first, even if nothing needs to be waited for.
 
     Otherwise a coroutine whose operations all end in place would keep the loop to itself. Asked before anything is

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from zerohop._native import CompletionQueue
-from zerohop.core.base.deadlines import deadline_after, within
+from zerohop.core.base.deadlines import deadline_after, wait_with_timeout
 from zerohop.core.runtime.operation import Operation
 from zerohop.errors import DeadlineExceeded
 
@@ -132,7 +132,7 @@ class AsCompleted(Generic[T]):
             for _ in pending:
                 left = (self._deadline - time.monotonic_ns()) / 1e9 if self._deadline else None
                 try:
-                    yield await within(ended.get(), left)
+                    yield await wait_with_timeout(ended.get(), left)
                 except TimeoutError:
                     raise _too_late() from None
         finally:

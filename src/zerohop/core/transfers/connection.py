@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop._native import NativeError, Reason, Status
-from zerohop.core.base.backoff import Setbacks, lasts
-from zerohop.core.base.closes import ClosesItself
+from zerohop.core.base.backoff import Backoff, is_permanent
 from zerohop.core.base.deadlines import seconds_of
-from zerohop.core.base.resource import StaysInProcess
+from zerohop.core.base.resource import Closeable, NotCopyable
 from zerohop.core.lanes import paths
 from zerohop.core.lanes.link import LanePath, lost_error
 from zerohop.core.lanes.paths import Explanation
@@ -16,7 +15,7 @@ from zerohop.core.runtime.deferred import all_ended, defer, defer_post, deferred
 from zerohop.core.runtime.devices import HOST
 from zerohop.core.runtime.native_operation import BYTES_DONE, NBYTES
 from zerohop.core.transfers.message_lane import NOTIFIED, ORDERED, RECEIVED, SENT, notify_value, post_message
-from zerohop.errors import LANE_RESET, Closed, ZerohopError, again, from_native
+from zerohop.errors import LANE_RESET, Closed, ZerohopError, copy_of, from_native
 
 if TYPE_CHECKING:
     import asyncio
@@ -38,7 +37,7 @@ _MAX_IMPORTS: Final = 1024
 _PEER: Final = "peer"
 
 
-class Connection(ClosesItself, StaysInProcess):
+class Connection(Closeable, NotCopyable):
     """To one peer Context; made by ``Context.connect``, by the first use of a RemoteBuffer, or by the peer.
 
     There is one per peer and Context, whoever asked for it first. When the peer dies, every operation to it ends with
@@ -81,7 +80,7 @@ class Connection(ClosesItself, StaysInProcess):
         "url",
     )
 
-    _stays = "a Connection stays in its process, and is not copied; send its url, and connect() to that there"
+    _copy_refusal = "a Connection stays in its process, and is not copied; send its url, and connect() to that there"
 
     def __init__(self, context: Context, peer: str) -> None:
         self.peer = peer
@@ -103,11 +102,11 @@ class Connection(ClosesItself, StaysInProcess):
         # those of which none could be opened just now.
         self._possible: dict[str, Cost | None] = {}
         self._missing: dict[str, str] = {}
-        self._failed: Setbacks[str] = Setbacks()
+        self._failed: Backoff[str] = Backoff()
         # By provider and share. Why a share cannot be imported, also by the peer's NICs that it was asked for.
         self._imports: dict[tuple[str, int], Import] = {}
         self._parting: asyncio.Task[None] | None = None
-        self._unreachable: Setbacks[tuple[str, int, tuple[int, ...]]] = Setbacks()
+        self._unreachable: Backoff[tuple[str, int, tuple[int, ...]]] = Backoff()
         self._routes: dict[Route, None] = {}
         self._lost: ZerohopError | None = None
         # Why it will be lost, once this side has begun to close it.
@@ -270,7 +269,7 @@ class Connection(ClosesItself, StaysInProcess):
         """Raise how the peer was lost; the data plane knows it before the control thread does."""
         lost = self._lost or self._closing
         if lost is not None:
-            raise again(lost)
+            raise copy_of(lost)
         if self._native_id < 0:
             return
         try:
@@ -322,7 +321,7 @@ class Connection(ClosesItself, StaysInProcess):
         self._check_alive()
         if self._session is not None:
             self._session.lanes.look()
-            await self._session.lanes.buried()
+            await self._session.lanes.drained()
 
     def _path(self, device: str) -> LanePath:
         """The way of messages and notifications: the lane itself. What the peer does with them only the peer knows."""
@@ -365,7 +364,9 @@ class Connection(ClosesItself, StaysInProcess):
     def _note_no_peer_link(self, registration: Registration, remote: Share, error: NativeError) -> None:
         """Devices here have tried, and do not reach both memories."""
         key = "p2p", remote.share_id, (registration.region.device,)
-        self._unreachable.note(key, from_native(*error.args).reason, for_good=lasts(*error.args[:2]))
+        self._unreachable.record_failure(
+            key, from_native(*error.args).reason, is_permanent=is_permanent(*error.args[:2])
+        )
 
     def _link(self, registration: Registration, remote: Share) -> str:
         """By which link a device here reaches both memories; empty where nobody has tried."""
@@ -375,13 +376,13 @@ class Connection(ClosesItself, StaysInProcess):
     def _try_again_in(self, registration: Registration, remote: Share) -> float:
         """Seconds until one of the memories may be tried again that could not be reached; infinite where none was."""
         waits = [
-            self._unreachable.wait_s((provider, remote.share_id, device))
+            self._unreachable.seconds_left((provider, remote.share_id, device))
             for provider, device in (("shm", ()), ("p2p", ()), ("p2p", (registration.region.device,)))
         ]
         lane = self._lane_of("verbs")
         if lane is not None:
-            waits += [registration.unregistrable.wait_s(domain.number) for domain in lane.domains]
-            waits.append(self._unreachable.wait_s(("verbs", remote.share_id, lane.rails)))
+            waits += [registration.unregistrable.seconds_left(domain.number) for domain in lane.domains]
+            waits.append(self._unreachable.seconds_left(("verbs", remote.share_id, lane.rails)))
         return min(waits)
 
     def _how_registered(self, registration: Registration, remote: Share) -> tuple[tuple[str, str], ...]:
@@ -407,8 +408,8 @@ class Connection(ClosesItself, StaysInProcess):
 
     def _reconsider(self) -> None:
         """A better way may be there now: transfers choose again that nobody's memory was imported for."""
-        self._failed.forget_passing()
-        self._unreachable.forget_passing()
+        self._failed.retry_all()
+        self._unreachable.retry_all()
         for route in list(self._routes):
             if route.explanation.form not in paths.IMPORTED:
                 route.drop()
@@ -448,7 +449,7 @@ class Connection(ClosesItself, StaysInProcess):
             return
         error = self._closing or error
         # A copy: the traceback would keep everything alive that its frames know.
-        self._lost = again(error)
+        self._lost = copy_of(error)
         context = self._context
         self._drop_peer(status, reason)
         for route in list(self._routes):
@@ -456,7 +457,7 @@ class Connection(ClosesItself, StaysInProcess):
         imports, self._imports = list(self._imports.values()), {}
         for imported in imports:
             context._peers.unmap(imported)
-        context._shares.lost(self, self._session.ghost if self._session is not None else None)
+        context._shares.lost(self, self._session.process if self._session is not None else None)
         context._peers.forget(self)
         for owner in context._owners_now():
             owner._connection_lost(self, error)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zerohop._native import NativeError
 from zerohop.core.base.deadlines import deadline_after
 from zerohop.core.runtime.native_operation import SLICE_NS, cancelled_error
-from zerohop.core.runtime.operation import Operation, begin_turn, turn_is_over
-from zerohop.errors import Closed, DeadlineExceeded, WouldBlock, ZerohopError, again, from_native
+from zerohop.core.runtime.operation import Operation, begin_turn, must_yield
+from zerohop.errors import Closed, DeadlineExceeded, WouldBlock, ZerohopError, copy_of, from_native
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator
@@ -122,7 +122,7 @@ class NotificationWait(Operation[Notification]):
         if not self._ended():
             self._enter()
             try:
-                if turn_is_over(self._context):
+                if must_yield(self._context):
                     yield
                 spin_ns = self._context._spin_ns
                 if not self._take(_DO_NOT_WAIT, 0) and not self._take(time.monotonic_ns() + spin_ns, spin_ns):
@@ -208,7 +208,7 @@ class NotificationWait(Operation[Notification]):
     def _why_not(self, error: NativeError) -> ZerohopError:
         scope, context = self._scope, self._context
         if scope is not None and scope.ended is not None:
-            return again(scope.ended)
+            return copy_of(scope.ended)
         return context._closed_error() if context._closed else from_native(*error.args, operation=self._kind)
 
     def _expired(self) -> bool:

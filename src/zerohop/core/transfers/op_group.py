@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from zerohop._native import Group, NativeError, Reason, Status
 from zerohop.core.runtime.deferred import Deferred
-from zerohop.errors import RegistrationFailed, ZerohopError, again, from_native
+from zerohop.errors import RegistrationFailed, ZerohopError, copy_of, from_native
 
 if TYPE_CHECKING:
     from zerohop.core.context import Context
@@ -70,7 +70,7 @@ class Scope:
     def check(self) -> None:
         """Raise why nothing can be posted any more."""
         if self._ended is not None:
-            raise again(self._ended)
+            raise copy_of(self._ended)
 
     def check_owner(self, remote: RemoteBuffer) -> None:
         """ValueError unless the handle is the peer's."""
@@ -88,7 +88,7 @@ class Scope:
             with self._lock:
                 self._deferred[operation] = None
             if self._ended is not None:
-                operation.fail(again(self._ended))
+                operation.fail(copy_of(self._ended))
 
     def end(self, error: ZerohopError, status: Status, reason: Reason) -> None:
         """All that is under way ends, and all that begins from now on. Any thread; the first call counts.
@@ -106,7 +106,7 @@ class Scope:
             with self._lock:
                 deferred = list(self._deferred)
             for operation in deferred:
-                operation.fail(again(error))
+                operation.fail(copy_of(error))
 
     def abandon(self, error: ZerohopError) -> None:
         """In a forked child: the same for whoever looks. Of what is native, a thread of the parent may hold a lock."""

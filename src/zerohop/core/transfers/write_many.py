@@ -15,7 +15,7 @@ from zerohop.core.runtime.operation import Finished, Operation
 from zerohop.core.transfers.message_lane import NOTIFIED, PLAIN, notify_value
 from zerohop.core.transfers.posting import launch
 from zerohop.core.transfers.transfer import announced, check_remote
-from zerohop.errors import PeerLost, ZerohopError, again, from_native
+from zerohop.errors import PeerLost, ZerohopError, copy_of, from_native
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -134,7 +134,7 @@ def _post_all(
         for operation in operations:
             error = operation.exception()
             if error is not None:
-                raise again(error) if isinstance(error, ZerohopError) else error
+                raise copy_of(error) if isinstance(error, ZerohopError) else error
         if notify is not None:
             connection = context._peers.connected.get(owner)
             if connection is None:
