@@ -1,4 +1,4 @@
-"""Backoff: remembers what failed, so that not every operation tries it again."""
+"""Remembers what failed, so that not every operation tries it again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What stands where native objects stood, once a Context is closed or was left behind by fork().
+"""Stands in for the native engine and for regions once a Context is closed or was left behind by fork().
 
-It lets go of everything native at once, however long the user keeps the Context, a Memory or an Operation; and whoever
-comes late gets the native error for a closed engine, as if it had lost a race.
+So everything native is released at once, however long the user keeps the Context, a Memory or an Operation. A late call
+raises the native error of a closed engine, as if it had lost a race.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def refuse(*_: object) -> NoReturn:
-    """Any call."""
+    """Raise the error of a closed engine, whatever is called."""
     raise NativeError(Status.CLOSED.value, Reason.CONTEXT_CLOSED.value, "")
 
 
@@ -25,7 +25,7 @@ class _Engine:
 
 
 class _Region:
-    """Nothing uses it, and it can be closed again."""
+    """Stands for a region that nothing uses; it can be closed again."""
 
     fd = -1
     pins = 0

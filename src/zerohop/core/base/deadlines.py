@@ -1,4 +1,4 @@
-"""Seconds as users give them, and the nanoseconds that the engine counts in."""
+"""Converts seconds, which users give, into the nanoseconds in which the engine counts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LONGEST_S: Final = 10.0**9
 
 
 def seconds_of(timeout: float) -> float:
-    """A timeout that clocks and locks can take: checked, and capped where it is longer than anybody waits.
+    """Check a timeout, and cap it at thirty years, so that no clock or lock overflows.
 
     Raises:
         ValueError: negative or NaN.
@@ -32,13 +32,17 @@ def seconds_of(timeout: float) -> float:
 
 
 def nanoseconds_of(timeout: float) -> int:
-    """At least one; 0, which means no timeout, for ``math.inf``. Errors as for ``seconds_of``."""
+    """Convert a timeout to nanoseconds, 1 at least; ``math.inf`` gives 0, which means none.
+
+    Raises:
+        ValueError, TypeError: as for ``seconds_of``.
+    """
     seconds = seconds_of(timeout)
     return 0 if timeout == math.inf else max(1, int(seconds * _NS))
 
 
 def deadline_after(timeout: float) -> int:
-    """That many seconds from now, absolute, in native nanoseconds; 0, which means none, for ``math.inf``.
+    """Return the monotonic time, in nanoseconds, that many seconds from now; 0, which means none, for ``math.inf``.
 
     Raises:
         ValueError, TypeError: as for ``seconds_of``.
@@ -48,12 +52,12 @@ def deadline_after(timeout: float) -> int:
 
 
 async def wait_with_timeout(work: Awaitable[_T], seconds: float | None) -> _T:
-    """What it returns or raises, if it ends in that time; None: whenever it does.
+    """Await work for so many seconds, or without limit for None; return or raise what it returns or raises.
 
-    As ``asyncio.wait_for``, which before Python 3.12 forgets to be cancelled while what it waits for is just ending.
+    Unlike ``asyncio.wait_for`` before Python 3.12 it does not lose a cancellation that comes while the work ends.
 
     Raises:
-        TimeoutError: it was cancelled, and has ended.
+        TimeoutError: the time has passed; the work was cancelled, and has ended.
     """
     import asyncio
 

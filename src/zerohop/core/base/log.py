@@ -1,7 +1,7 @@
-"""What zerohop says of itself: to Python's logger "zerohop", and to stderr where ``ZEROHOP_LOG`` names a level.
+"""Logs to Python's logger "zerohop", and to stderr if ``ZEROHOP_LOG`` names a level.
 
-``warning``: what costs speed or is to be mended; ``info``: also peers and lanes that come and go; ``debug``: also the
-path of each pair of memories.
+``warning``: problems that cost speed or need a repair; ``info``: also peers and lanes that come and go; ``debug``: also
+the path of each pair of memories.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ logger: Final = logging.getLogger("zerohop")
 
 
 def begin() -> None:
-    """As the environment says; where it says nothing, a program's own logging decides. Idempotent.
+    """Log to stderr if the environment names a level; otherwise the program's own logging decides. Idempotent.
 
     Raises:
-        ValueError: no such level.
+        ValueError: the environment names no level that exists.
     """
     level = os.environ.get(VARIABLE, "").strip().lower()
     if not level:

@@ -24,7 +24,7 @@ _outliving: dict[object, tuple[list[PeerProcess], object]] = {}
 
 
 class PeerProcess:
-    """The process of a lost peer."""
+    """Observes the end of a lost peer's process."""
 
     __slots__ = ("_pidfd",)
 

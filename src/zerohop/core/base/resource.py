@@ -1,4 +1,4 @@
-"""Mix-ins for objects that own something of this process."""
+"""Holds the mix-ins of objects that own something of this process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The control thread: one private event loop per Context, on which everything that talks about transfers happens.
+"""Runs the control thread: one private event loop per Context.
 
-Bytes never pass through it. It connects, agrees on lanes, maps, revokes and notices what dies; user code never runs on
-it, so that nothing a user does can hold it up.
+The control thread connects, agrees on lanes, maps memory, revokes handles and notices lost peers. No payload passes
+through it, and no user code runs on it, so that a user cannot hold it up.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _ENDING_S: Final = 1.0
 
 
 class ControlThread:
-    """A daemon thread with an event loop of asyncio's own kind, whatever the application's policy is."""
+    """Runs asyncio's own event loop on a daemon thread, whatever event loop policy the application has."""
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop = _new_loop()
-        # Every socket of the control plane, so that a forked child can let go of its copies.
+        # Every socket of the control plane, so that a forked child can close its copies.
         self.sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._tasks: set[asyncio.Task[None]] = set()
         self._said: set[tuple[str, str]] = set()
@@ -44,7 +44,10 @@ class ControlThread:
             raise
 
     def call(self, callback: Callable[..., object], *args: Any) -> bool:
-        """Run it on the loop, soon. From any thread, destructors included; nothing happens after stop(): False then."""
+        """Run a callback on the loop soon; return False, and run nothing, after ``stop``.
+
+        Any thread may call this, and so may destructors.
+        """
         if not self._stopped:
             try:
                 self.loop.call_soon_threadsafe(callback, *args)
@@ -59,14 +62,17 @@ class ControlThread:
         self.call(self.start, work, *args)
 
     def start(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> asyncio.Task[None]:
-        """The same, on the loop itself."""
+        """Run a coroutine function on the loop; called on the loop."""
         task = self.loop.create_task(work(*args))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
     def wait(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any, timeout: float) -> bool:
-        """Run it, from another thread, and wait for its end; False when that takes longer."""
+        """Run a coroutine function on the loop and wait for its end from another thread.
+
+        Returns False if that takes longer than ``timeout`` seconds.
+        """
         if self._stopped:
             return False
         done = threading.Event()
@@ -81,14 +87,18 @@ class ControlThread:
         return done.wait(timeout)
 
     def run(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any, timeout: float) -> None:
-        """Run it, from another thread; raises what it raises, and TimeoutError when it takes longer."""
+        """Run a coroutine function on the loop from another thread, and raise what it raises.
+
+        Raises:
+            TimeoutError: it takes longer than ``timeout`` seconds.
+        """
         asyncio.run_coroutine_threadsafe(work(*args), self.loop).result(timeout)
 
     async def run_in_thread(self, call: Callable[..., T], *args: Any, discard: Callable[[T], None] | None = None) -> T:
-        """On the loop: what ``call(*args)`` returns or raises, on a thread of its own, as it may take long.
+        """Call a blocking function on a new thread; return or raise what it returns or raises. Awaited on the loop.
 
-        Not on the loop's executor, for which the interpreter would wait at exit. Whoever waits may leave; what nobody
-        waits for any more is given to ``discard``.
+        The loop's executor does not serve here, because the interpreter would wait for it at exit. If the awaiting task
+        was cancelled meanwhile, the result goes to ``discard``.
         """
         answer: asyncio.Future[T] = self.loop.create_future()
 
@@ -108,7 +118,7 @@ class ControlThread:
             value, failure = None, None
             try:
                 value = call(*args)
-            except Exception as error:  # noqa: BLE001 - whoever waits gets it
+            except Exception as error:  # noqa: BLE001 - it is raised by the await
                 failure = error
             if not self.call(settle, value, failure):
                 drop(value, failure)
@@ -120,14 +130,14 @@ class ControlThread:
         """Log a warning, once per key and topic, so that nobody outside can fill a log."""
         if (key, topic) not in self._said and len(self._said) < _ONCE:
             self._said.add((key, topic))
-            # As text: whoever keeps log records would keep an error's traceback, and with it half the Context.
+            # As text: a kept log record would keep an error's traceback alive, and with it half of the Context.
             logger.warning(text, *map(str, args))
 
     def stop(self, timeout: float) -> bool:
-        """Cancel what runs, end the loop and the thread; False when that took longer than ``timeout`` seconds."""
+        """Cancel all tasks, end the loop and the thread; return False if that takes more than ``timeout`` seconds."""
         if not self._stopped:
-            # A turn later, so that whatever was begun before gets as far as it goes without waiting: a coroutine that
-            # is cancelled before it has begun does nothing at all, and leaves open what it was to close.
+            # One turn of the loop later, so that tasks made just before have begun: a coroutine that is cancelled
+            # before it has begun does nothing at all, and leaves open what it was to close.
             self.call(self.loop.call_soon, self._cancel_all)
             self._stopped = True
         if self._thread is not threading.current_thread():
@@ -135,9 +145,9 @@ class ControlThread:
         return not self._thread.is_alive()
 
     def abandon(self) -> None:
-        """In a forked child, where the thread is not: close the child's copies, touch nothing that is shared.
+        """Close a forked child's copies of the sockets; the child has no control thread.
 
-        The loop is neither closed nor freed: both would reach into the epoll instance that the parent still uses.
+        The loop is neither closed nor freed: both would change the epoll instance that the parent still uses.
         """
         self._stopped = True
         for sock in list(self.sockets):
@@ -169,10 +179,10 @@ class ControlThread:
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    """OSError when there are not enough descriptors for one."""
+    """Make an event loop; raise OSError if there are too few descriptors for one."""
     selector = selectors.DefaultSelector()
     try:
-        # What the loop will ask for: one whose constructor fails half way keeps its selector, and complains.
+        # The loop's constructor needs a socket pair. If that fails it leaks the selector, so the pair is tried before.
         for sock in socket.socketpair():
             sock.close()
         return asyncio.SelectorEventLoop(selector)
@@ -182,9 +192,9 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 async def resolve(host: str, port: int) -> list[tuple[Any, ...]]:
-    """getaddrinfo, for stream sockets; a name that needs asking is asked for on a thread of its own.
+    """Resolve a host name for stream sockets; a name that needs a name server is resolved on a new thread.
 
-    Not on the loop's executor: the interpreter would wait at exit for a name server that does not answer.
+    The loop's executor does not serve here: at exit the interpreter would wait for a name server that does not answer.
     """
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)

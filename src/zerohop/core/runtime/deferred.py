@@ -1,10 +1,11 @@
-"""Operations that cannot be posted yet: the control thread prepares what they need, then posts and ends them.
+"""Runs operations that cannot be posted yet: the control thread prepares for them, then posts and ends them.
 
-First use of a peer connects, and first use of its shared memory maps it; neither may hold up the caller. The user gets
-an Operation at once. Its deadline and its cancellation work from that moment, whatever the control thread is doing.
+The first use of a peer connects, and the first use of its shared memory maps it; neither may hold up the caller. The
+user gets an Operation at once. Its deadline and its cancellation work from that moment on, whatever the control thread
+is doing.
 """
 
-# ruff: noqa: D102 - what these methods do is said where Operation declares them
+# ruff: noqa: D102 - Operation documents these methods
 
 from __future__ import annotations
 
@@ -27,28 +28,28 @@ if TYPE_CHECKING:
     from zerohop.core.runtime.operation import Path
     from zerohop.core.transfers.connection import Connection
 
-    # Makes the native call: nowait.
+    # Makes the native call; the argument is `nowait`.
     Post = Callable[[bool], int | Op | tuple[int, int]]
 
 T = TypeVar("T")
-# How long what is no operation waits for the answer to a request.
+# Seconds that a request waits for its answer where no operation, and so no deadline, stands behind it.
 REPLY_S: Final = 10.0
-# Between attempts at a full lane.
+# Seconds between attempts to post on a full lane.
 _RETRY_S: Final = 0.0005
 _MAX_RETRY_S: Final = 0.01
 _NS: Final = 1e9
-# Lanes that break one after the other while one operation waits to be posted; then it is told.
+# Number of lanes that may break, one after the other, while an operation waits to be posted; after that it fails.
 _MAX_RESETS: Final = 8
-# Between looks at whether a first use has got as far as it needs.
+# Nanoseconds between looks whether a first use has found its path.
 _FIRST_USE_NS: Final = 1_000_000
-# Failures of first uses that wait to be told.
+# Number of failed first uses that are remembered until the next call reports them.
 _MAX_UNTOLD: Final = 4096
-# Of the operation that a task of the control thread works for; 0: it has none. Unset in what works for no operation.
+# Deadline of the operation that a task of the control thread serves; 0: none. Unset in tasks that serve no operation.
 _deadline_ns: ContextVar[int] = ContextVar("zerohop_deadline_ns")
 
 
 class Deferred(InFlight[T]):
-    """Its native slot is ended by the control thread, after the native operation that does the work."""
+    """An Operation whose native slot the control thread ends, after the native operation that does the work."""
 
     __slots__ = ("__weakref__", "_failure", "_payload", "_peer", "_task", "ways")
 
@@ -60,7 +61,7 @@ class Deferred(InFlight[T]):
         self._failure: BaseException | None = None
         self._payload: Any = None
         self._task: asyncio.Task[None] | None = None
-        # Of one that is made of others, once they have ended: their paths.
+        # The paths of the operations that this one was made of, once they have ended.
         self.ways: tuple[str, ...] = ()
 
     def result(self, timeout: float | None = None) -> T:
@@ -73,7 +74,7 @@ class Deferred(InFlight[T]):
         return cancelled
 
     def fail(self, error: ZerohopError) -> None:
-        """End it so, unless it has ended; what it has under way is given up. Any thread."""
+        """End the operation with an error unless it has ended, and cancel its work. Any thread may call this."""
         native = self._native
         if native is not None:
             self._failure = self._failure or error
@@ -85,7 +86,7 @@ class Deferred(InFlight[T]):
             self._task.cancel()
 
     def _hold(self, device: int, number: int) -> None:
-        # A first use needs calls of the driver that may wait for all its streams: it comes before one that waits here.
+        # A first use makes driver calls that may wait for all streams, so it has to end before a stream waits for it.
         while self._path is None and not self.done():
             native = self._native
             if native is not None:
@@ -103,7 +104,7 @@ class Deferred(InFlight[T]):
         return {"peer": self._peer, **super()._where()}
 
     def _error_of(self, native: Op) -> BaseException:
-        # The slot may have ended by its deadline before the control thread had anything to say.
+        # The deadline may have ended the slot before the control thread had a result.
         if self._failure is not None and native.reason == Reason.USER:
             return self._failure
         if native.status == Status.CLOSED and self._context._closed:
@@ -112,7 +113,7 @@ class Deferred(InFlight[T]):
 
 
 def lane_was_reset(error: Exception) -> bool:
-    """Whether a native call was refused because its lane is down, or is being replaced: nothing was posted."""
+    """Tell whether a native call posted nothing because its lane is down or is being replaced."""
     return isinstance(error, NativeError) and error.args[1] == LANE_RESET
 
 
@@ -129,10 +130,19 @@ def defer(
     wants_operation: bool = False,
     at_end: Callable[[], object] | None = None,
 ) -> Operation[T]:
-    """An Operation that ``work``, a coroutine function for the control thread, gives its value or its error.
+    """Return an Operation that takes its value or its error from a coroutine on the control thread.
 
-    ``peer`` is whom it moves something to or from, for a flush to wait for it and for errors to name it; ``path`` the
-    way, where that is known. ``at_end`` is called on the control thread once ``work`` has ended or been given up.
+    Args:
+        context: the Context.
+        kind: name of the operation.
+        nbytes: bytes that it moves.
+        deadline_ns: native deadline; 0: none.
+        work: coroutine function for the control thread.
+        keep: object that stays alive until the operation has ended.
+        peer: id of the peer, which errors name and for which a flush waits.
+        path: the path, if it is known.
+        wants_operation: ``work`` takes the Operation as its argument.
+        at_end: called on the control thread when ``work`` has ended or was cancelled.
     """
     try:
         native = context._engine.new_op(deadline_ns)
@@ -150,9 +160,9 @@ def defer(
 
 
 def seconds_left(otherwise: float | None = None) -> float | None:
-    """On the control thread: seconds that are left to the operation that the running task works for.
+    """Return the seconds left to the operation that the running task serves; None if it has no deadline.
 
-    None: it has no deadline. ``otherwise``, or else what any request may take: the task works for no operation.
+    A task that serves no operation gets ``otherwise``, or else the time that any request may take.
     """
     deadline_ns = _deadline_ns.get(None)
     if deadline_ns is None:
@@ -161,11 +171,11 @@ def seconds_left(otherwise: float | None = None) -> float | None:
 
 
 async def wait_shared(future: asyncio.Future[Any], connection: Connection, limit: float | None) -> None:
-    """On the control thread: until it is done, for ``limit`` seconds; others may wait for it too, each in its own time.
+    """Wait for a future, ``limit`` seconds at most, on the control thread. Several tasks may wait for the same future.
 
     Raises:
-        DeadlineExceeded: it is not done, which waits for the peer; it stays under way.
-        ZerohopError: how it failed; or how the Connection was lost, if that is why it was given up.
+        DeadlineExceeded: the future is not done, because the peer does not answer; it goes on.
+        ZerohopError: the future's error; or the loss of the Connection, if the future was cancelled for that.
     """
     import asyncio
 
@@ -201,7 +211,7 @@ async def _run(
     work: Callable[[], Coroutine[Any, Any, T]],
     deadline_ns: int,
 ) -> None:
-    # `native` is passed apart, because the Operation lets go of it when its deadline passes.
+    # `native` is an argument of its own, because the Operation drops it when its deadline passes.
     import asyncio
 
     _deadline_ns.set(deadline_ns)
@@ -214,7 +224,7 @@ async def _run(
         raise
     except NativeError as error:
         operation._failure = from_native(*error.args, operation=operation._kind, **operation._where())
-    except Exception as error:  # noqa: BLE001 - whatever it is, whoever waits must get it
+    except Exception as error:  # noqa: BLE001 - whatever it is, the waiting caller must get it
         operation._failure = error
     if operation._failure is None:
         context._complete(native, Status.OK, Reason.NONE, nbytes)
@@ -237,11 +247,17 @@ async def defer_post(
     line: asyncio.Lock | None = None,
     lane: Callable[[], Coroutine[Any, Any, None]] | None = None,
 ) -> int:
-    """On the control thread: post as soon as the lane takes it, wait for the end, give the value.
+    """Post on the control thread as soon as the lane has room, wait for the end, and return the value.
 
-    ``post(nowait)`` makes the native call. ``line`` is where those stand that wait for the same kind of room: the first
-    of them alone asks for it, and they are posted in the order in which they were deferred. ``lane()`` returns once
-    there is a lane, and is asked again where it breaks before anything was posted; without it, that is an error.
+    Args:
+        context: the Context.
+        post: makes the native call; its argument is ``nowait``.
+        deadline_ns: native deadline; 0: none.
+        nbytes: bytes that the operation moves.
+        value_from: NBYTES, NATIVE_VALUE or BYTES_DONE.
+        line: lock of the operations that wait for the same kind of room; they are posted in the order of their calls.
+        lane: returns when there is a lane; called again if the lane breaks before anything was posted. Without it, a
+            broken lane is an error.
     """
     import asyncio
 
@@ -276,7 +292,7 @@ async def _post_when_room(
     while True:
         if lane is not None:
             await lane()
-        # Before the first attempt too: connecting may have taken longer than the user allowed.
+        # Checked before the first attempt, too: connecting may have taken longer than the user allowed.
         if deadline_ns and time.monotonic_ns() > deadline_ns:
             raise NativeError(Status.DEADLINE.value, Reason.NONE.value, "nothing was posted")
         try:
@@ -291,12 +307,12 @@ async def _post_when_room(
 
 
 def deferred_to(context: Context, peer: str) -> list[Deferred[Any]]:
-    """What has not been posted to a peer yet, or has not ended since; of all peers when that is empty."""
+    """Return the deferred operations to one peer, or to all peers if ``peer`` is empty, that have not ended."""
     return [operation for operation, to in context._deferred.copy().items() if peer in ("", to)]
 
 
 async def all_ended(operations: list[Deferred[Any]]) -> None:
-    """Until they have, well or not."""
+    """Wait until all operations have ended, well or not."""
     for operation in operations:
         await ended(operation)
 
@@ -309,9 +325,9 @@ def attach(operation: Deferred[Any], path: Path) -> None:
 def first_use(
     context: Context, kind: str, nbytes: int, key: object, prepare: Callable[[], Coroutine[Any, Any, object]]
 ) -> Operation[int]:
-    """What a _nowait call comes to that needs what is not there yet: WouldBlock while ``prepare`` is at it.
+    """Begin ``prepare`` for a nowait call whose connection or mapping is not there yet, and raise WouldBlock.
 
-    A preparation that failed is told by the next call, once; the call after it tries again.
+    If a preparation failed, the next call returns the failure, once; the call after that tries again.
     """
     preparing = context._preparing
     failure = preparing.get(key)
@@ -334,11 +350,11 @@ async def _prepare(
         failure = copy_of(error)
     except NativeError as error:
         failure = from_native(*error.args)
-    except Exception as error:  # noqa: BLE001 - whatever it is, a warning too: the next call must not wait for ever
+    except Exception as error:  # noqa: BLE001 - whatever it is: the next call must not wait for ever
         failure = error
     preparing.pop(key, None)
     if failure is not None:
         preparing[key] = failure
-        # Of handles that nobody asks about again, the oldest.
+        # The oldest failure goes, in case that no caller ever asks about its handle again.
         if len(preparing) > _MAX_UNTOLD:
             preparing.pop(next(iter(preparing)), None)

@@ -1,4 +1,4 @@
-"""The accelerators of a Context: their names, and the numbers that the engine has for them."""
+"""Finds the accelerators of a Context by name and by the engine's index."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Devices:
 
     @property
     def by_name(self) -> Mapping[str, int]:
-        """Native index of each device, the host's included. The first use opens the drivers."""
+        """Return the native index of each device, the host included. The first use opens the drivers."""
         if self._by_name is None:
             self._by_name = {HOST: _HOST_INDEX, **{each["name"]: each["index"] for each in self._engine.devices()}}
         return self._by_name

@@ -1,7 +1,8 @@
-"""The bridge between the engine and event loops: one native completion queue per (Context, loop).
+"""Connects the engine to event loops by one native completion queue per (Context, loop).
 
-Its event descriptor becomes readable when an armed operation ends; the loop then wakes whoever waits for it. Any loop
-with ``add_reader`` will do, asyncio's own and uvloop. Several Contexts may share a loop, and several loops a Context.
+The queue's event descriptor becomes readable when an armed operation ends; the loop then wakes the tasks that wait for
+it. Any loop with ``add_reader`` works, asyncio's own and uvloop among them. Several Contexts may share a loop, and
+several loops a Context.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ if TYPE_CHECKING:
 
     from zerohop._native import Engine
 
-    # Asks for a token in a queue when something happens; False when it has happened already.
+    # Arms an event: a token goes into the queue when it happens. False if it has happened already.
     Arm = Callable[[CompletionQueue, int], bool]
-    # Takes that back.
+    # Disarms the event.
     Disarm = Callable[[CompletionQueue, int], object]
 
 
 class LoopQueue:
-    """What one loop waits for in one engine. Its methods are for the loop's own thread.
+    """The completion queue of one loop and one engine. Its methods are for the loop's own thread.
 
-    The loop alone keeps it alive, through the reader that it adds. So a loop that is closed and forgotten takes its
-    queue along, whatever was waiting.
+    Only the loop keeps it alive, by the reader that the queue adds. So the queue of a loop that is closed and forgotten
+    goes with the loop, whatever was waiting.
     """
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
@@ -40,7 +41,7 @@ class LoopQueue:
         self._waiting: dict[int, Callable[[], None]] = {}
         self._tokens = 0
         self.closed = False
-        # The one thing that a loop tells of its end: it closes the asynchronous generators that were begun on it.
+        # A loop has one way to report its end: it closes the asynchronous generators that were begun on it.
         end = None
         if not getattr(loop, "_asyncgens_shutdown_called", False):
             end = _until_the_end(self)
@@ -48,7 +49,7 @@ class LoopQueue:
         loop.add_reader(self._bell.fd, self._drain, end)
 
     def arm(self, arm: Arm, callback: Callable[[], None]) -> int:
-        """Call back once when it happens; 0, and no call, when it has happened already."""
+        """Arm an event, and call back once when it happens. Returns a token; 0 if it has happened already."""
         token = self._tokens = self._tokens + 1
         self._waiting[token] = callback
         if arm(self._queue, token):
@@ -58,12 +59,12 @@ class LoopQueue:
         return 0
 
     def disarm(self, disarm: Disarm, token: int) -> None:
-        """Do not call back any more. To be said also after a call: it may have been asked for in several places."""
+        """Disarm an event. Needed after a callback, too, because an event may be armed in several places."""
         self._waiting.pop(token, None)
         disarm(self._queue, token)
 
     async def wait(self, arm: Arm, disarm: Disarm) -> None:
-        """Until it happens."""
+        """Wait for the armed event."""
         future = asyncio.get_running_loop().create_future()
 
         def wake() -> None:
@@ -78,7 +79,7 @@ class LoopQueue:
                 self.disarm(disarm, token)
 
     def close(self) -> None:
-        """Wake everyone who waits, and leave the loop. From any thread, once the engine ends no more operations."""
+        """Wake all waiting tasks and leave the loop. Any thread may call it once the engine ends no more operations."""
         loop = self._loop()
         if loop is not None and loop.is_running():
             try:
@@ -90,11 +91,11 @@ class LoopQueue:
         self.leave()
 
     def leave(self) -> None:
-        """The same, on the loop's thread, or when the loop does not run."""
+        """Do what ``close`` does, on the loop's thread, or while the loop does not run."""
         waiting, self._waiting = self._waiting, {}
         loop = self._loop()
         if loop is not None and loop.is_closed():
-            # Whoever waited on it will never run again.
+            # The tasks that waited on it never run again.
             loop = None
         if loop is not None:
             for callback in waiting.values():
@@ -103,7 +104,7 @@ class LoopQueue:
             return
         self.closed = True
         if loop is not None:
-            # Before the descriptor is closed, or the loop would mistake the next one of that number for it.
+            # First of all: a closed descriptor's number may be given to another file, which the loop would then watch.
             loop.remove_reader(self._bell.fd)
         self._bell.close()
 
@@ -118,7 +119,7 @@ class LoopQueue:
 
 
 class Loops:
-    """The queues of all loops that have waited for something of one Context."""
+    """Has the LoopQueue of each event loop that has waited for an operation of one Context."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -128,7 +129,7 @@ class Loops:
         self._closed = False
 
     def running(self) -> LoopQueue:
-        """The queue of the running loop, made on first use.
+        """Return the queue of the running loop, made on first use.
 
         Raises:
             RuntimeError: no loop is running on this thread.
@@ -146,7 +147,7 @@ class Loops:
         return queue
 
     def close(self) -> None:
-        """Close all; see LoopQueue.close."""
+        """Close all queues, as LoopQueue.close says."""
         with self._lock:
             self._closed = True
             queues = [reference() for reference in self._queues.values()]
@@ -157,7 +158,7 @@ class Loops:
         self._engine = closed_engine.ENGINE
 
     def _sweep(self) -> None:
-        """Close the queues of loops that were closed without saying so."""
+        """Close the queues of loops that were closed without closing their asynchronous generators."""
         for loop, reference in list(self._queues.items()):
             queue = reference()
             if loop.is_closed() and queue is not None:
@@ -165,7 +166,7 @@ class Loops:
 
 
 async def _until_the_end(queue: LoopQueue) -> AsyncGenerator[None, None]:
-    """Of the loop on which it is begun; then, or when the queue has left before, it ends."""
+    """Make the queue leave its loop when the loop closes its asynchronous generators."""
     reference = weakref.ref(queue)
     del queue
     try:
@@ -177,7 +178,7 @@ async def _until_the_end(queue: LoopQueue) -> AsyncGenerator[None, None]:
 
 
 def _step(awaitable: Awaitable[Any]) -> None:
-    """Run what awaits nothing to its end."""
+    """Run a coroutine that awaits nothing to its end."""
     try:
         awaitable.__await__().send(None)
     except (StopIteration, StopAsyncIteration):
@@ -185,6 +186,6 @@ def _step(awaitable: Awaitable[Any]) -> None:
 
 
 def on_event_loop() -> bool:
-    """Whether this thread runs an event loop, which must not be held up."""
+    """Tell whether this thread runs an event loop, which must not be held up."""
     asyncio = sys.modules.get("asyncio")
     return asyncio is not None and asyncio._get_running_loop() is not None

@@ -1,6 +1,6 @@
-"""An Operation that the engine carries."""
+"""Operations that the engine carries out."""
 
-# ruff: noqa: D102 - what these methods do is said where Operation declares them
+# ruff: noqa: D102 - Operation documents these methods
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ T = TypeVar("T")
 
 # A wait returns to Python this often, so that Ctrl-C is heard.
 SLICE_NS: Final = 200_000_000
-# Where the value of an operation that ended well comes from.
+# Sources of the value of an operation that ended well.
 NBYTES, NATIVE_VALUE, BYTES_DONE = range(3)
 
 
 class InFlight(NativeInFlight, Operation[T]):
-    """One that the engine carries, and whose value is what it moves. What it comes to is known once it has ended.
+    """An Operation that the engine carries out; its value is the number of bytes that it moves.
 
-    Most are made by the native call that posts them (native/bind/transfers.cpp).
+    The native call that posts a transfer makes most of them (native/bind/transfers.cpp).
     """
 
     __slots__ = ("_cancelled", "_elapsed_ns", "_error", "_value")
 
     # None once the outcome has been taken over.
     _native: Op | None
-    # The memory, which must not be closed by being dropped while the user still waits for this.
+    # The memory: dropping the last reference would close it while the user still waits for this operation.
     _keep: object
     _value: T
     _error: BaseException | None
     _cancelled: bool
     nbytes: int
 
-    if TYPE_CHECKING:  # native, and with no call of anything here where it has ended well; else as _outcome
+    if TYPE_CHECKING:  # native: if it has ended well it calls nothing in this file, and otherwise _outcome
 
         def result(self, timeout: float | None = None) -> T: ...
 
@@ -141,7 +141,7 @@ class InFlight(NativeInFlight, Operation[T]):
         self._finish(native)
 
     def _finish(self, native: Op) -> None:
-        """Take the outcome over and let the slot go. Twice, from two threads, does no harm."""
+        """Take over the outcome and release the native slot. Two threads may do this at once."""
         status = native.status
         self._elapsed_ns = native.finished_ns - native.started_ns
         self._cancelled = status == Status.CANCELLED
@@ -150,11 +150,11 @@ class InFlight(NativeInFlight, Operation[T]):
             self._value = self._value_of(native)
         elif not self._cancelled:
             self._error = self._error_of(native)
-        # Last: from here on other threads do not look at the native operation any more.
+        # Set last: other threads stop looking at the native operation from here on.
         self._native = None
         self._keep = None
 
-    def _value_of(self, native: Op) -> T:  # noqa: ARG002 - others have their value from it
+    def _value_of(self, native: Op) -> T:  # noqa: ARG002 - subclasses take their value from it
         value: Any = self.nbytes
         return value  # type: ignore[no-any-return]
 
@@ -194,7 +194,7 @@ class InFlight(NativeInFlight, Operation[T]):
 
 
 class WithValue(InFlight[T]):
-    """One whose value is told by its end: what an atomic found, or how long a message was."""
+    """An operation whose end tells its value: what an atomic found, or how long a message was."""
 
     __slots__ = ("_value_from",)
 
@@ -213,7 +213,7 @@ class WithValue(InFlight[T]):
 def in_flight(
     context: Context, kind: str, path: Path | None, nbytes: int, native: Op, keep: object, value_from: int
 ) -> Operation[int]:
-    """The Operation that the engine carries as ``native``."""
+    """Return the Operation that wraps a native one."""
     operation: InFlight[int]
     if value_from == NBYTES:
         operation = InFlight()
@@ -225,20 +225,20 @@ def in_flight(
 
 
 def cancelled_error() -> BaseException:
-    """What whoever waits for one that was cancelled is told outside asyncio."""
-    # Only here: it brings in logging and more, which no other path needs.
+    """Return the error that a cancelled operation raises outside asyncio."""
+    # Imported here because it imports logging and more, which nothing else needs.
     from concurrent.futures import CancelledError
 
     return CancelledError("the operation was cancelled")
 
 
 def lane_of(path: Path | None) -> Endpoint | None:
-    """This side's end of the lane that it is in flight on, where a route tells."""
+    """Return this side's end of the lane of a path; None if the path is no route."""
     number = getattr(path, "lane", None)
     lane = None if path is None or number is None else path.connection._lanes.get(number)
     return None if lane is None else lane.endpoint
 
 
 def where(path: Path | None) -> dict[str, Any]:
-    """The fields of an error that say where it happened."""
+    """Return the fields of an error that say where it happened."""
     return {} if path is None else {"peer": path.connection.peer, "provider": path.explanation.provider}

@@ -1,6 +1,6 @@
-"""Operation: one transfer in flight, awaitable, and usable without asyncio; and those that were over at once."""
+"""Declares Operation, a transfer in flight, and the operations that end within the call that starts them."""
 
-# ruff: noqa: D102 - what these methods do is said where Operation declares them
+# ruff: noqa: D102 - Operation documents the methods of its subclasses
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ T = TypeVar("T")
 
 
 class Path(Protocol):
-    """What an Operation knows of the way that it takes."""
+    """Describes the path of an Operation."""
 
     @property
     def connection(self) -> Connection:
-        """Over which it goes."""
+        """Return the Connection that it goes over."""
 
     @property
     def explanation(self) -> Explanation:
-        """Why it takes this way."""
+        """Return why it takes this path."""
 
 
-# How long awaiting may go on without giving the event loop's other tasks a turn.
+# Nanoseconds for which a task may await one operation after the other before the loop's other tasks get a turn.
 _TURN_NS: Final = 1_000_000
 
 
 class Operation(NotCopyable, Generic[T]):
-    """One transfer, from the call that started it to its end.
+    """Follows one transfer from the call that started it to its end.
 
     Wait for it with ``await``, from any event loop, or with ``result()``, from any thread; both any number of times.
-    Dropping it does not stop it: the transfer goes on, and its memory stays safe until it has ended. What *done*
-    means, and when the data is visible at the target, depends on the call that started it and is said there.
+    Dropping it does not stop the transfer, whose memory stays safe until it has ended. The call that started the
+    transfer documents what *done* means, and when the data is visible at the target.
 
     Cancelling a task that awaits an Operation cancels the Operation.
 
     Attributes:
-        nbytes: bytes that it moves when all goes well; 0 where that is not known before.
+        nbytes: bytes that it moves when all goes well; 0 if that is not known before.
     """
 
     __slots__ = ()
@@ -64,26 +64,26 @@ class Operation(NotCopyable, Generic[T]):
     nbytes: int
 
     def done(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Tell whether the transfer has ended, well or not."""
         raise NotImplementedError
 
     def result(self, timeout: float | None = None) -> T:
-        """Its value, once it has ended.
+        """Wait for the end, and return the value.
 
         Args:
-            timeout: seconds to wait; None or ``math.inf``: until it ends, which its own deadline bounds.
+            timeout: seconds to wait; None or ``math.inf``: until the end, which the operation's own deadline bounds.
 
         Raises:
             ValueError, TypeError: it is in flight, and ``timeout`` is negative, NaN or no number.
             DeadlineExceeded: ``timeout`` has passed, and the operation is still in flight; or the operation's own
                 deadline has, and it is over.
-            PeerLost, AccessDenied, Closed, ...: how it failed.
+            PeerLost, AccessDenied, Closed, ...: the operation failed.
             concurrent.futures.CancelledError: it was cancelled.
         """
         raise NotImplementedError
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """How it failed, once it has ended; None when it did not.
+        """Wait for the end, and return the error; None if the operation ended well.
 
         Raises:
             ValueError, TypeError: as for ``result``.
@@ -93,9 +93,9 @@ class Operation(NotCopyable, Generic[T]):
         raise NotImplementedError
 
     def cancel(self) -> bool:
-        """End it now. False when it had ended before.
+        """End the operation now; return False if it had ended before.
 
-        Bytes may have been moved, and until the hardware is done with them the buffers stay pinned.
+        Some bytes may have been moved. The buffers stay pinned until the hardware is done with them.
         """
         raise NotImplementedError
 
@@ -103,14 +103,14 @@ class Operation(NotCopyable, Generic[T]):
         raise NotImplementedError
 
     def wait_on(self, stream: Stream) -> None:
-        """Have a stream of a GPU wait for the end of this, without waiting here.
+        """Make a stream of a GPU wait for the end of this operation, without waiting here.
 
-        What is queued on the stream from now on runs after that. Where this fails, is cancelled, or its deadline
-        passes, the stream goes on too: this Operation then has the failure, and what it moved is undefined.
+        Work that is queued on the stream from now on runs after the end. If the operation fails, is cancelled or passes
+        its deadline, the stream goes on too: this Operation then has the error, and the data is undefined.
 
-        A first use, of a peer or of its memory, is waited for until the way is found. While a stream waits for what no
-        GPU does, a notification or a transfer that is staged, calls of the driver that wait for all streams, such as
-        one that pins memory, wait for that too.
+        On a first use, of a peer or of its memory, the call waits until the path is known. While a stream waits for
+        something that no GPU does, such as a notification or a staged transfer, driver calls that wait for all streams,
+        such as one that pins memory, wait for it too.
 
         Args:
             stream: a torch, CuPy or cuda-core stream, or the driver's number of one.
@@ -132,10 +132,10 @@ class Operation(NotCopyable, Generic[T]):
             raise from_native(*error.args, operation="wait_on") from None
 
     def _hold(self, device: int, number: int) -> None:
-        """Nothing to wait for: it has ended."""
+        """Make a stream wait for the end. Does nothing here, where the operation has ended."""
 
     def explain(self) -> str:
-        """The path that it took, and its time: ``shm (mapped) host→host direct, 64.0 MiB in 3.4 ms, 19.7 GB/s``."""
+        """Return path and time as text: ``shm (mapped) host→host direct, 64.0 MiB in 3.4 ms, 19.7 GB/s``."""
         path = self._path
         by_page = path is not None and path.explanation.no_kernels and self._kind.endswith("_pages")
         return f"{self._way()}{' page by page' if by_page else ''}, {self._progress()}"
@@ -147,25 +147,25 @@ class Operation(NotCopyable, Generic[T]):
         raise NotImplementedError
 
     def _join(self, timeout: float | None) -> None:
-        """Wait until it has ended, whichever way; DeadlineExceeded when the timeout passes first."""
+        """Wait for the end, well or not; raise DeadlineExceeded if the timeout passes first."""
 
     def _spin(self) -> bool:
-        """Wait in place for as long as the Context allows that; whether it has ended."""
+        """Poll for the end for as long as the Context's ``spin_us``; tell whether the operation has ended."""
         return True
 
     def _arm(self, queue: CompletionQueue, token: int) -> bool:  # noqa: ARG002
-        """Ask for a token when it ends; False when it has."""
+        """Ask for a token in a queue at the end; return False if the operation has ended."""
         return False
 
     def _disarm(self, queue: CompletionQueue, token: int) -> None:
-        """Take that back."""
+        """Ask for no token any more."""
 
     def __repr__(self) -> str:
         return f"<Operation {self._kind} of {self.nbytes} bytes, {'done' if self.done() else 'in flight'}>"
 
 
 class Finished(Operation[T]):
-    """One that ended well within the call that started it."""
+    """An operation that ended well within the call that started it."""
 
     __slots__ = ("_context", "_elapsed_ns", "_kind", "_path", "_value", "nbytes")
 
@@ -199,7 +199,7 @@ class Finished(Operation[T]):
 
 
 class Failed(Operation[T]):
-    """One that failed within the call that started it."""
+    """An operation that failed within the call that started it."""
 
     __slots__ = ("_context", "_error", "_kind", "_path", "nbytes")
 
@@ -232,10 +232,10 @@ class Failed(Operation[T]):
 
 
 def must_yield(context: Context) -> bool:
-    """Whether an await must let the loop turn to its other tasks first, even if nothing needs to be waited for.
+    """Tell whether an await must give the loop's other tasks a turn first, even if nothing needs to be waited for.
 
-    Otherwise a coroutine whose operations all end in place would keep the loop to itself. Asked before anything is
-    taken or waited for, so that a task that is cancelled there has lost nothing.
+    Otherwise a coroutine whose operations all end at once would keep the loop to itself. Callers ask before they take
+    anything, so that a task that is cancelled at this point loses nothing.
     """
     now = time.monotonic_ns()
     if now < context._turn_ends_ns:
@@ -245,12 +245,12 @@ def must_yield(context: Context) -> bool:
 
 
 def begin_turn(context: Context) -> None:
-    """The loop has just turned to this task."""
+    """Note that the loop has just resumed this task."""
     context._turn_ends_ns = time.monotonic_ns() + _TURN_NS
 
 
 def complete_fields(error: ZerohopError, kind: str, path: Path | None) -> None:
-    """Say where an error happened, as far as whoever raised it did not know."""
+    """Fill in the fields of an error that say where it happened, if they are empty."""
     error.operation = error.operation or kind
     if path is not None:
         error.peer = error.peer or path.connection.peer

@@ -1,4 +1,4 @@
-"""Streams of the user's: what of an object is the number that the driver knows, and of which device it is."""
+"""Finds a user's stream: the driver's number of it, and its device."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ if TYPE_CHECKING:
 # A torch, CuPy or cuda-core stream, anything with ``__cuda_stream__``, or the number that the driver has for one.
 Stream: TypeAlias = Any
 
-# Where older versions of libraries keep that number: torch, CuPy, cuda-core.
+# Attributes in which older versions of torch, CuPy and cuda-core keep the driver's number.
 _NUMBERS: Final = ("cuda_stream", "ptr", "handle")
-# What these call the device's number.
+# Attributes in which these libraries keep the number of the device.
 _DEVICES: Final = ("device_index", "device_id")
 
 
 class Place(NamedTuple):
-    """A stream as the engine wants it: index of its device in this Context, and the driver's number."""
+    """Names a stream for the engine: index of its device in this Context, and the driver's number."""
 
     device: int
     number: int
 
 
 def place_of(context: Context, stream: Stream, near: str = HOST) -> Place:
-    """Where a stream is. ``near``: the device of the memory that goes with it, for a stream that does not say its own.
+    """Find a stream's device and number.
+
+    A stream that does not know its device is taken to be on ``near``, the device of the memory that goes with it.
 
     Raises:
         TypeError: not a stream.

@@ -1,4 +1,4 @@
-"""Waiting for many Operations: all of them, or each as it ends."""
+"""Waits for many Operations: for all of them, or for each as it ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SLICE_NS: Final = 200_000_000
 
 
 class All(Generic[T]):
-    """Many Operations waited for as one. Made by ``wait_all``; awaitable, or ``result(timeout)``."""
+    """Waits for many Operations as one. Made by ``wait_all``; awaitable, or ``result(timeout)``."""
 
     __slots__ = ("operations",)
 
@@ -31,16 +31,16 @@ class All(Generic[T]):
         self.operations = _checked(operations)
 
     def done(self) -> bool:
-        """Whether all have ended."""
+        """Tell whether all have ended."""
         return all(operation.done() for operation in self.operations)
 
     def result(self, timeout: float | None = None) -> list[T]:
-        """Their values, in the order in which they were given, once all have ended.
+        """Wait until all have ended, and return their values in the order of the operations.
 
         Raises:
             ValueError, TypeError: ``timeout`` is negative, NaN or no number; ``math.inf`` is no limit, as None is.
-            DeadlineExceeded: ``timeout`` seconds have passed; those that have not ended are still in flight.
-            ZerohopError: the first, in their order, of those that failed; all have ended.
+            DeadlineExceeded: ``timeout`` seconds have passed; the operations that have not ended are still in flight.
+            ZerohopError: the first error in the order of the operations; all have ended.
         """
         deadline = 0 if timeout is None else deadline_after(timeout)
         values, failed = [], None
@@ -49,25 +49,25 @@ class All(Generic[T]):
             try:
                 values.append(operation.result(left))
             except Exception:
-                # Its own failure, or that of the wait: then the others are not waited for.
+                # If the operation has not ended, the wait itself failed, and the others are not waited for.
                 if not operation.done():
                     raise
                 failed = failed or operation
         if failed is not None:
             failed.result(0)
-            # It ended well just when the wait for it was given up.
+            # It ended well just when the wait for it timed out.
             return [operation.result(0) for operation in self.operations]
         return values
 
     def cancel(self) -> bool:
-        """Cancel those that are in flight; False when there were none."""
+        """Cancel the operations that are in flight; return False if there are none."""
         return any([operation.cancel() for operation in self.operations])  # noqa: C419 - all of them, not up to the first
 
     def __await__(self) -> Generator[Any, None, list[T]]:
         try:
             pending = [operation for operation in self.operations if not operation.done()]
             if pending:
-                # For the first only: a loop must not be held up once per operation.
+                # Only the first is polled for: a loop must not be held up once per operation.
                 pending[0]._spin()
             for operation in pending:
                 yield from ended(operation).__await__()
@@ -81,7 +81,7 @@ class All(Generic[T]):
 
 
 class AsCompleted(Generic[T]):
-    """Operations in the order in which they end. Made by ``as_completed``; for use with ``for`` and ``async for``."""
+    """Yields Operations in the order in which they end. Made by ``as_completed``; for ``for`` and ``async for``."""
 
     __slots__ = ("_deadline", "_operations")
 
@@ -108,11 +108,11 @@ class AsCompleted(Generic[T]):
             while armed:
                 for context, token in self._tokens(queues):
                     if token not in armed:
-                        # Told of twice: a notification's arrival and its deadline are asked for apart.
+                        # A notification gives two tokens, one for its arrival and one for its deadline.
                         continue
                     operation = armed[token]
                     operation._disarm(queues[context], token)
-                    # A notification may have been taken by somebody else.
+                    # Another caller may have taken the notification; then this one waits on.
                     if operation.done() or not operation._arm(queues[context], token):
                         del armed[token]
                         yield operation
@@ -140,7 +140,7 @@ class AsCompleted(Generic[T]):
                 watch.stop()
 
     def _tokens(self, queues: dict[Context, CompletionQueue]) -> list[tuple[Context, int]]:
-        """Wait for tokens of ended operations; DeadlineExceeded when the time is up and none has ended."""
+        """Wait for tokens of ended operations; raise DeadlineExceeded if none has ended when the time is up."""
         spin_ns = max(context._spin_ns for context in queues)
         while True:
             now = time.monotonic_ns()
@@ -160,7 +160,7 @@ class AsCompleted(Generic[T]):
                 context._check_process()
             if found:
                 return found
-            # Only now: whoever was held up until after the deadline gets what had ended before it.
+            # Only now: a caller that was held up until after the deadline gets the operations that ended before it.
             if late:
                 raise _too_late()
             spin_ns = 0
@@ -179,18 +179,18 @@ def wait_all(operations: Iterable[Operation[T]]) -> All[T]:
 
 
 def as_completed(operations: Iterable[Operation[T]], timeout: float | None = None) -> AsCompleted[T]:
-    """Each Operation as it ends, well or not, with ``for`` or ``async for``.
+    """Yield each Operation as it ends, well or not, with ``for`` or ``async for``.
 
     Raises:
         ValueError, TypeError: ``timeout`` is negative, NaN or no number; ``math.inf`` is no limit, as None is.
         TypeError: not Operations.
-        DeadlineExceeded: from the loop, when ``timeout`` seconds after this call some have not ended.
+        DeadlineExceeded: raised in the loop if some have not ended ``timeout`` seconds after this call.
     """
     return AsCompleted(operations, timeout)
 
 
 def _checked(operations: Iterable[Operation[T]]) -> list[Operation[T]]:
-    """Them as a list; TypeError where one is none."""
+    """Return the operations as a list; raise TypeError if one of them is no Operation."""
     found = list(operations)
     for each in found:
         if not isinstance(each, Operation):
@@ -199,7 +199,7 @@ def _checked(operations: Iterable[Operation[T]]) -> list[Operation[T]]:
 
 
 def _split(operations: list[Operation[T]]) -> tuple[list[Operation[T]], list[Operation[T]]]:
-    """Those that pend, and those that have ended."""
+    """Split operations into those in flight and those that have ended."""
     pending: list[Operation[T]] = []
     ready: list[Operation[T]] = []
     for operation in operations:
@@ -208,7 +208,7 @@ def _split(operations: list[Operation[T]]) -> tuple[list[Operation[T]], list[Ope
 
 
 async def ended(operation: Operation[Any]) -> None:
-    """Until it has ended, whichever way."""
+    """Wait until an operation has ended, well or not."""
     while not operation.done():
         await operation._context._loops.running().wait(operation._arm, operation._disarm)
 
@@ -233,7 +233,7 @@ class _Watch(Generic[T]):
             self._ended.put_nowait(operation)
 
     def stop(self) -> None:
-        """Nobody takes anything from the queue any more."""
+        """Disarm: nobody reads the queue any more."""
         token, self._token = self._token, 0
         if token:
             self._loop.disarm(self._operation._disarm, token)
