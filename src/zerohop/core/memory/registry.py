@@ -1,8 +1,8 @@
-"""The registered memory of one Context: the cache, and the allocations.
+"""Registers memory of one Context: the cache of registrations, and the allocations.
 
-Host memory has no id that is never used twice, so a registration is cached by the object that owns the allocation and
-dropped with it; a hit counts only if address and size are still the same. Raw pointers, and owners that cannot be
-referenced weakly, are never cached.
+Host memory has no id that is never used twice. So a registration is cached by the object that owns the allocation, and
+dropped with that object; a hit counts only if address and size are still the same. Raw pointers, and owners that cannot
+be referenced weakly, are never cached.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
     from zerohop.core.runtime.devices import Devices
 
 _STALE_STARTS: Final = 64
-# Nothing tells when devices know memory no more, with a limit: how often that is asked.
+# Seconds between looks whether devices have forgotten memory: no event tells that within a time limit.
 _LOOK_S: Final = 0.001
-# Each allocation of a GPU that is registered has as many others looked at, whether they are still there.
+# Each new registration of a GPU's allocation checks so many others, whether their memory was freed.
 _LOOKED_AT: Final = 16
-# Statuses that keep their own meaning when memory could not be had; all others are RegistrationFailed.
+# Errors that keep their class when memory could not be registered; all others become RegistrationFailed.
 _KEPT: Final = (Closed, Unsupported)
 
 
-# What the copies of a device that did not end in the time that close() had may still touch.
+# Objects that a device's copies may still touch, because the copies did not end in the time that close() had.
 _touched_for_ever: list[object] = []
 
 
 class Registry:
-    """All Registrations of a Context. Thread-safe; nothing that a destructor calls takes a lock."""
+    """Holds all Registrations of a Context. Thread-safe; no method that a destructor calls takes a lock."""
 
     def __init__(
         self, engine: Engine, devices: Devices, retention: Retention, on_device: Callable[[int], None]
     ) -> None:
-        """``on_device`` is told each device, by its index, that memory is registered on; mostly again and again."""
+        """Make an empty registry; ``on_device(index)`` is called for each registration of a device's memory."""
         self._engine = engine
         self._devices = devices
         self._retention = retention
@@ -56,12 +56,12 @@ class Registry:
         self._lock = threading.Lock()
         self._cache: dict[int, Registration] = {}
         self._live: weakref.WeakSet[Registration] = weakref.WeakSet()
-        # Start addresses of ctx.alloc memory, ascending, and what lies there.
+        # Start addresses of memory from ctx.alloc, ascending, and the registration at each.
         self._starts: list[int] = []
         self._allocated: weakref.WeakValueDictionary[int, Registration] = weakref.WeakValueDictionary()
-        # Memory of GPUs by where it begins and how long it is, and the id that it had.
+        # Registrations of GPU memory by address and length, each with the driver's id of the allocation.
         self._on_device: dict[tuple[int, int], tuple[Registration, int]] = {}
-        # Those of one allocation by its id, which is quickly asked for.
+        # Registrations of single allocations by the driver's id, which is fast to ask for.
         self._by_id: dict[int, Registration] = {}
         self._looked_at = 0
 
@@ -69,9 +69,10 @@ class Registry:
         return len(self._live)
 
     def register(self, source: Source) -> tuple[Registration, bool]:
-        """The registration of the source's allocation, and whether it is the caller's alone, to be closed with it.
+        """Return the registration of a source's allocation, and whether it belongs to the caller alone.
 
-        It comes from the cache only where that is sure to be right.
+        A registration that belongs to the caller alone closes with the caller's Memory. The cache is used only where it
+        is certain to be right.
         """
         owner = source.cached_by
         if owner is not None:
@@ -94,7 +95,7 @@ class Registry:
         return registration, owner is None or not self._remember(owner, registration)
 
     def known_on_device(self, address: int, nbytes: int) -> Registration | None:
-        """The registration of a GPU's memory, if there is one and the memory is still the same. Raises nothing."""
+        """Return the registration of a GPU's memory, if there is one and the memory is still the same. Never raises."""
         try:
             known_by_id = self._by_id.get(self._engine.allocation_id(address))
             if known_by_id is not None and not known_by_id.closed:
@@ -103,7 +104,7 @@ class Registry:
                     return known_by_id
             found = self._engine.describe(address, nbytes)
         except NativeError:
-            # The engine is closed.
+            # The engine was closed meanwhile.
             return None
         if found is not None:
             known = self._on_device.get(found[1:3])
@@ -112,7 +113,7 @@ class Registry:
         return self._of_address(address, nbytes)
 
     def allocate(self, nbytes: int, device: str, *, whole: bool = True) -> Registration:
-        """Fresh memory of our own; unless it is ``whole``, its parts are what is registered when it comes back."""
+        """Allocate memory. Unless it is ``whole``, only its parts are found by address later."""
         index = self._devices.index_of(device)
         self._retention.drain()
         try:
@@ -129,7 +130,7 @@ class Registry:
         return registration
 
     def part(self, whole: Registration, offset: int, nbytes: int) -> Registration:
-        """Part of memory of our own, used and closed by itself; NICs know it as what the whole is registered as."""
+        """Register a part of allocated memory, which is used and closed by itself. NICs use the keys of the whole."""
         try:
             region = self._engine.part(whole.region, offset, nbytes)
         except NativeError as error:
@@ -143,9 +144,9 @@ class Registry:
         return registration
 
     def close(self, deadline: float) -> None:
-        """Close all regions. The engine has been closed before, so that nothing is in flight but slow device copies.
+        """Close all regions. The engine was closed before, so that only slow device copies may still be in flight.
 
-        ``deadline``: of the monotonic clock; until then devices are waited for that know memory which may go next.
+        Until ``deadline``, of the monotonic clock, this waits for devices to forget memory that may be freed next.
         """
         with self._lock:
             live = list(self._live)
@@ -155,12 +156,12 @@ class Registry:
         kept = self._retention.hand_over(live)
         known = []
         for registration in live:
-            # Alive for as long as devices know its memory.
+            # The owner stays alive for as long as devices know its memory.
             kept.append((registration, registration.owner() if registration.owner is not None else None))
             registration.owner = None
             gone = self._retention.end(registration)
             if registration.exports and not registration.region.pins:
-                # It stays for the arrays that show it, but devices need know it no more.
+                # The region stays for the arrays that show it, but devices can forget it.
                 gone = registration.region.deregister()
             if not gone and not registration.region.pins:
                 known.append(registration)
@@ -168,7 +169,7 @@ class Registry:
         stay = set(known)
         self._outlast_devices(known, [entry for entry in kept if entry[0] in stay], deadline)
         for registration in live:
-            # Where arrays still show its bytes, they hold it; nothing else does.
+            # Arrays that still show its bytes hold the region; nothing else does.
             registration.region = closed_engine.REGION
         self._retention.close()
         self._engine = closed_engine.ENGINE
@@ -176,7 +177,7 @@ class Registry:
     def _outlast_devices(
         self, known: list[Registration], kept: list[tuple[Registration, object]], deadline: float
     ) -> None:
-        """Keep what devices still know of until they do not; what only the user keeps, by waiting for that."""
+        """Keep buffers until devices have forgotten them; wait for buffers that only the user keeps."""
         regions = [registration.region for registration in known]
         by_us = {registration for registration, keep in kept if keep is not None}
         for registration in known:
@@ -195,9 +196,9 @@ class Registry:
             threading.Thread(target=outlast, name="zerohop-drop", daemon=True).start()
 
     def _register_on_device(self, source: Source) -> Registration:
-        """The registration of a GPU's allocation, or of those that the range spans.
+        """Return the registration of a GPU's allocation, or of the allocations that the range spans.
 
-        The driver never gives an id to two allocations, so that a registration of what was freed is recognised.
+        The driver never gives the same id to two allocations, so a registration of freed memory is recognised.
         """
         found = self._engine.describe(source.address, source.nbytes)
         if found is None:
@@ -218,7 +219,7 @@ class Registry:
         name = self._devices.name_of(index)
         registration = self._new(source._replace(base=base, extent=size, device=name))
         made = registration, number
-        # What lies in several allocations has an id of its own.
+        # A range that spans several allocations has an id of its own.
         alone = self._engine.allocation_id(base) == number
         with self._lock:
             known = self._on_device.get((base, size))
@@ -228,12 +229,12 @@ class Registry:
                 if alone:
                     self._by_id[number] = registration
         if known is not None:
-            # By another thread meanwhile.
+            # Another thread has registered the allocation meanwhile.
             self._retention.release((known if first else made)[0])
         return registration if first or known is None else known[0]
 
     def _forget_on_device(self, key: tuple[int, int], known: tuple[Registration, int]) -> None:
-        """It was freed; another thread may have seen that first."""
+        """Forget a registration whose memory was freed, unless another thread was first."""
         with self._lock:
             if self._on_device.get(key) is not known:
                 return
@@ -243,7 +244,7 @@ class Registry:
         self._retention.release(known[0])
 
     def _forget_what_was_freed(self) -> None:
-        """Look at some of the registrations on devices, at others each time; nobody tells when memory is freed."""
+        """Check some registrations on devices, other ones each time, because no event tells when memory is freed."""
         with self._lock:
             entries = list(self._on_device.items())
         if not entries:
@@ -257,7 +258,7 @@ class Registry:
                 freed.append((key, known))
         if not freed:
             return
-        # Memories that are open keep what they have.
+        # Open Memories keep their registration.
         for key, known in freed:
             if not known[0].users:
                 self._forget_on_device(key, known)
@@ -289,12 +290,12 @@ class Registry:
         with self._lock:
             bisect.insort(self._starts, registration.address)
             self._allocated[registration.address] = registration
-            # Those that are gone stay in the list for a while.
+            # Addresses of closed registrations stay in the list for a while.
             if len(self._starts) > 2 * len(self._allocated) + _STALE_STARTS:
                 self._starts = sorted(self._allocated)
 
     def _of_address(self, address: int, nbytes: int) -> Registration | None:
-        """The allocation of this Context that the range lies in."""
+        """Return the registration of this Context's allocation that contains a range."""
         with self._lock:
             position = bisect.bisect_right(self._starts, address) - 1
             while position >= 0 and self._starts[position] not in self._allocated:
@@ -306,7 +307,7 @@ class Registry:
         return found
 
     def _remember(self, owner: object, registration: Registration) -> bool:
-        """Cache it for as long as the owner lives; False where that cannot be known."""
+        """Cache a registration for its owner's lifetime; return False if the owner cannot be referenced weakly."""
         key = id(owner)
         registry, its_registration = weakref.ref(self), weakref.ref(registration)
 
@@ -319,13 +320,13 @@ class Registry:
             registration.owner = weakref.ref(owner, gone)
         except TypeError:
             return False
-        # Who exports a buffer cannot give its memory up while the export is there.
+        # An object that exports its buffer cannot free the memory while the export exists.
         registration.lingers = sources.has_its_own_memory(owner)
         self._cache[key] = registration
         return True
 
     def _expire(self, key: int, registration: Registration) -> None:
-        """The owner is gone. Called by a weak reference: no lock; devices do not know the memory any more."""
+        """Drop a cached registration whose owner is gone. A weak reference calls this, so it takes no lock."""
         if self._cache.get(key) is registration:
             self._cache.pop(key, None)
         self._retention.release(registration, now=True)

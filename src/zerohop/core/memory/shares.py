@@ -1,7 +1,7 @@
-"""What this Context has shared, who has imported it, and how it is taken back.
+"""Shares memory with peers, knows which peers have imported it, and takes it back.
 
-Peers that have mapped the memory give it back by agreement. Those whose NICs reach it are asked too, so that a peer
-that is well loses no lane; but the key is taken from all of them soon after, whatever they do.
+A peer that has mapped the memory is asked to unmap it. A peer whose NICs reach the memory is asked to stop, too, so
+that its lane survives; soon after, the key becomes invalid, whatever the peer does.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ if TYPE_CHECKING:
     from zerohop.core.memory.registration import Registration, RetainedBuffer
     from zerohop.core.transfers.connection import Connection
 
-    # Who has imported a share, and over which provider: a peer may have it twice.
+    # A peer that has imported a share, and the provider: a peer may import a share once for each provider.
     Importer: TypeAlias = tuple[Connection, str]
 
 _READ, _WRITE = 1, 2
 _SHM_MAPPABLE = b"m"
-# A deadline that has passed: ask, and do not wait.
+# A deadline that has passed: the peers are asked, and nobody waits for them.
 _AT_ONCE_NS = 1
 _NS = 1e9
 VERBS = "verbs"
-# How long peers may take, at most, to stop using a key before it becomes invalid, and with it their lane.
+# Seconds that peers have, at most, to stop using a key before it becomes invalid, which breaks their lane.
 _MAX_GRACE_S = 0.5
 
 
 class LocalShare:
-    """One share of our memory."""
+    """A range of this Context's memory that is shared with peers."""
 
     __slots__ = ("handle", "importers", "keep", "lingering", "memory", "offset", "registration", "revocable")
 
     def __init__(self, registration: Registration, offset: int, handle: RemoteBuffer, *, revocable: bool) -> None:
-        # Kept alive by its handles: a peer cannot know that the last name for it went away here.
+        # Keeps the Memory alive: a peer cannot know that the last reference to it went away here.
         self.memory: Memory | None = None
-        # Once that is closed: what stays until all who imported the share have let go.
+        # Once the Memory is closed: the object that stays until all peers have given the share back.
         self.keep: object = None
-        # Peers that are lost, had mapped it, and may still write: their ids, and their processes.
+        # Ids and processes of lost peers that had mapped the share and may still write to it.
         self.lingering: list[tuple[str, PeerProcess]] = []
         self.registration = registration
         self.offset = offset
@@ -60,12 +60,12 @@ class LocalShare:
 
     @property
     def share_id(self) -> int:
-        """Native id."""
+        """Return the engine's id of the share."""
         return self.handle._share.share_id
 
 
 class Grant(NamedTuple):
-    """What a peer that asked to map a share is given: a descriptor, which the caller closes, or why not."""
+    """Answers a peer that asked to map a share: a descriptor, which the caller closes, or why there is none."""
 
     status: Status
     reason: Reason
@@ -76,7 +76,7 @@ class Grant(NamedTuple):
 
 
 class Shares:
-    """All shares of a Context."""
+    """Holds all shares of a Context. Thread-safe."""
 
     def __init__(
         self,
@@ -85,19 +85,19 @@ class Shares:
         url: str,
         ask: Callable[[Connection, str, int], None],
     ) -> None:
-        """``ask(connection, provider, share_id)`` has the peer asked to give it back; it returns at once."""
+        """Make an empty table; ``ask(connection, provider, share_id)`` asks a peer to give a share back."""
         self._engine = engine
         self._owner = owner
         self._url = url
         self._ask = ask
-        # Reentrant: a destructor may withdraw a share on a thread that is in here.
+        # Reentrant: a destructor may withdraw a share on a thread that holds the lock.
         self._lock = threading.RLock()
         self._given_back = threading.Condition(self._lock)
         self._shares: dict[int, LocalShare] = {}
-        # Withdrawn, and not yet given back by all who had imported them.
+        # Withdrawn shares that some peers have not given back yet.
         self._leaving: dict[int, LocalShare] = {}
-        # Withdrawn or not, and not yet safe from peers that were lost.
-        self._haunted: dict[int, LocalShare] = {}
+        # Shares, withdrawn or not, to which the processes of lost peers may still write.
+        self._lingering: dict[int, LocalShare] = {}
         self._closed = False
         peer_process.release_kept()
 
@@ -121,7 +121,7 @@ class Shares:
         return share
 
     def belongs(self, share: LocalShare, memory: Memory) -> None:
-        """The share keeps the Memory, which takes it back when it is closed."""
+        """Tie a share to its Memory: the share keeps the Memory alive, and closing the Memory withdraws the share."""
         with self._lock:
             closed_meanwhile = memory._closed
             if not closed_meanwhile:
@@ -135,15 +135,16 @@ class Shares:
             memory._check_open()
 
     def belong_no_more(self, shares: Sequence[LocalShare], memory: Memory) -> None:
-        """They have been revoked."""
+        """Untie revoked shares from their Memory."""
         revoked = set(shares)
         with self._lock:
             memory._shares = [each for each in memory._shares if each not in revoked] or ()
 
     def of_closing(self, memory: Memory) -> tuple[Sequence[LocalShare], RetainedBuffer | None]:
-        """What a Memory has shared and what it kept alive, the caller's now; None for all threads but the first.
+        """Take over the shares of a Memory that is being closed, and the object that it kept alive.
 
-        Together, so that the shares keep what peers may still touch.
+        Both are taken in one step, so that the shares keep the memory that peers may still touch. The first thread gets
+        them; the buffer is None for all others.
         """
         with self._lock:
             buffer = memory._context._retention.detach(memory)
@@ -155,13 +156,13 @@ class Shares:
             return shares, buffer
 
     def has(self, share_id: int) -> bool:
-        """Whether it can be used: it has not been withdrawn."""
+        """Tell whether a share can be used, because it has not been withdrawn."""
         return share_id in self._shares
 
     def admit(
         self, connection: Connection, provider: str, share_id: int, capability: bytes
     ) -> LocalShare | tuple[Status, Reason]:
-        """The share that a peer wants to import, or why it may not; it counts as an importer from now on."""
+        """Return the share that a peer wants to import, or why it may not; count the peer as an importer."""
         with self._lock:
             share = self._shares.get(share_id)
             if share is None:
@@ -172,7 +173,7 @@ class Shares:
             return share
 
     def grant(self, connection: Connection, provider: str, share_id: int, capability: bytes) -> Grant:
-        """Answer a peer that wants to map a share; on OK it counts as an importer from now on."""
+        """Answer a peer that wants to map a share; on OK the peer counts as an importer from now on."""
         with self._lock:
             share = self.admit(connection, provider, share_id, capability)
             if isinstance(share, tuple):
@@ -182,7 +183,7 @@ class Shares:
                 share.importers.discard((connection, provider))
                 return Grant(Status.UNSUPPORTED, Reason.NONE)
             try:
-                # Reopened, so that a reader's descriptor cannot be mapped for writing.
+                # The file is opened anew, so that a reader's descriptor cannot be mapped for writing.
                 mode = os.O_RDWR if described.rights & _WRITE else os.O_RDONLY
                 fd = os.open(f"/proc/self/fd/{share.registration.region.fd}", mode | os.O_CLOEXEC)
             except OSError:
@@ -192,16 +193,16 @@ class Shares:
             return Grant(Status.OK, Reason.NONE, fd, offset, described.nbytes, described.rights)
 
     def given_back(self, connection: Connection, provider: str, share_id: int) -> None:
-        """A peer has let go of a share."""
+        """Note that a peer has given a share back."""
         gone: list[LocalShare] = []
         with self._lock:
             share = self._leaving.get(share_id) or self._shares.get(share_id)
             if share is not None:
                 self._forget(share, (connection, provider), gone)
-        self._let_go(gone)
+        self._release(gone)
 
     def holders(self, provider: str) -> list[tuple[Connection, int]]:
-        """Who has imported what by that provider, by the ids of the shares."""
+        """Return each peer that has imported a share over this provider, with the id of the share."""
         with self._lock:
             return [
                 (connection, share.share_id)
@@ -210,7 +211,7 @@ class Shares:
             ]
 
     def mapped_by(self, connection: Connection) -> list[tuple[str, int]]:
-        """What a peer has mapped: by which provider, and the ids of the shares."""
+        """Return provider and id of each share that a peer has mapped."""
         with self._lock:
             return [
                 (provider, share.share_id)
@@ -220,7 +221,7 @@ class Shares:
             ]
 
     def lost(self, connection: Connection, process_of_peer: Callable[[], PeerProcess | None] | None) -> None:
-        """A peer is gone, and with it whatever it had imported; what it had mapped, its process may still write to."""
+        """Forget a lost peer's imports, and watch its process, which may still write to memory that it has mapped."""
         peer_process.release_kept()
         process: PeerProcess | None = None
         gone: list[LocalShare] = []
@@ -233,31 +234,31 @@ class Shares:
                         process, asked = process_of_peer(), True
                     if process is not None:
                         share.lingering.append((connection.peer, process))
-                        self._haunted[share.share_id] = share
+                        self._lingering[share.share_id] = share
                 for importer in importers:
                     self._forget(share, importer, gone)
-        self._let_go(gone)
+        self._release(gone)
         if process is not None:
             process.watch(self.sweep)
 
     def sweep(self) -> None:
-        """Let go of what only peers could touch whose processes have ended since."""
+        """Release memory that only processes could touch which have ended since."""
         peer_process.release_kept()
         gone: list[LocalShare] = []
         with self._lock:
-            for share_id, share in list(self._haunted.items()):
+            for share_id, share in list(self._lingering.items()):
                 share.lingering = [each for each in share.lingering if not each[1].has_exited()]
                 if not share.lingering:
-                    del self._haunted[share_id]
+                    del self._lingering[share_id]
                     gone.append(share)
                     self._given_back.notify_all()
-        self._let_go(gone)
+        self._release(gone)
 
     def revoke(self, shares: Sequence[LocalShare], deadline_ns: int) -> None:
-        """Take them back.
+        """Take shares back from all peers.
 
         Raises:
-            RevocationIncomplete: not everyone has let go by the deadline.
+            RevocationIncomplete: some peers have not given them back by the deadline.
         """
         grace = _MAX_GRACE_S if deadline_ns == 0 else min(_MAX_GRACE_S, _seconds_until(deadline_ns) / 2)
         placing = self._withdraw(shares, deadline_ns, grace)
@@ -277,40 +278,43 @@ class Shares:
             )
 
     def withdraw(self, shares: Sequence[LocalShare], timeout: float) -> None:
-        """The same without an error, when the memory is closed; 0 seconds waits for nobody, as destructors must."""
+        """Take shares back, without an error, because their memory is closed.
+
+        ``timeout`` is in seconds; a destructor passes 0, and then this waits for no peer.
+        """
         deadline = time.monotonic_ns() + int(timeout * _NS)
         self._withdraw(shares, _AT_ONCE_NS, min(_MAX_GRACE_S, timeout / 2))
         if timeout:
             self._wait(shares, _seconds_until(deadline), lost_too=False)
-        # The caller has it, too, so that nothing goes here.
-        self._let_go(shares)
+        # The caller holds the object, too, so that no destructor runs here.
+        self._release(shares)
 
     def kept(self) -> list[object]:
-        """What is kept for peers that have not let go of memory that was closed."""
+        """Return the objects kept for peers that have not given back memory that was closed."""
         with self._lock:
             return [share.keep for share in self._leaving.values()]
 
     def close(self, get_kept: Callable[[Memory], object]) -> None:
-        """Forget all; the engine is closed, and nobody can reach anything but what is mapped: that stays.
+        """Forget all shares, after the engine was closed. Memory that peers have mapped stays until they exit.
 
-        ``get_kept(memory)``: what that keeps alive.
+        ``get_kept(memory)`` returns the object that a Memory keeps alive.
         """
         peer_process.release_kept()
         with self._lock:
             self._closed = True
-            for share in {**self._shares, **self._leaving, **self._haunted}.values():
+            for share in {**self._shares, **self._leaving, **self._lingering}.values():
                 if not share.registration.ours and (left := _left_by(share)):
                     peer_process.keep_until_exit(left, share.keep if share.memory is None else get_kept(share.memory))
             self._shares.clear()
             self._leaving.clear()
-            self._haunted.clear()
+            self._lingering.clear()
             self._given_back.notify_all()
         self._engine = closed_engine.ENGINE
 
     def _withdraw(self, shares: Sequence[LocalShare], deadline_ns: int, grace_s: float) -> list[LocalShare]:
-        """No peer may begin anything with them from now on; returns those that the engine is still busy with.
+        """Let no peer begin a transfer with these shares; return the shares that the engine is still busy with.
 
-        Before that, peers whose NICs reach them have ``grace_s`` seconds to stop.
+        Before that, peers whose NICs reach the memory have ``grace_s`` seconds to stop.
         """
         asked: list[tuple[Connection, str, int]] = []
         with self._lock:
@@ -334,17 +338,18 @@ class Shares:
                 continue
         gone: list[LocalShare] = []
         with self._lock:
-            # Their keys are good for nothing any more.
+            # The keys of NICs are invalid by now.
             for share in shares:
                 for importer in _importers(share, VERBS):
                     self._forget(share, importer, gone)
-        self._let_go(gone)
+        self._release(gone)
         return busy
 
     def _wait(self, shares: Sequence[LocalShare], seconds: float | None, *, lost_too: bool) -> list[str]:
-        """Ids of the peers that have not given a share back in that time (None: however long it takes).
+        """Wait until peers have given shares back, and return the ids of the peers that have not.
 
-        ``lost_too``: also of those that were lost and may still write. It ends with the Context.
+        The wait lasts ``seconds`` at most, or without limit for None, and ends when the Context is closed. With
+        ``lost_too`` the result includes lost peers that may still write.
         """
 
         def silent() -> dict[str, None]:
@@ -358,17 +363,17 @@ class Shares:
             return list(silent())
 
     def _forget(self, share: LocalShare, importer: Importer, gone: list[LocalShare]) -> None:
-        """``gone`` gets it where nobody has imported it any more: for `_let_go`, without the lock."""
+        """Forget an importer. If it was the last one of a withdrawn share, append the share to ``gone``."""
         share.importers.discard(importer)
         if not share.importers and self._leaving.pop(share.share_id, None) is not None:
             gone.append(share)
         self._given_back.notify_all()
 
-    def _let_go(self, shares: Sequence[LocalShare]) -> None:
-        """Of what those keep that no peer can touch any more. Without the lock: that may have a destructor."""
+    def _release(self, shares: Sequence[LocalShare]) -> None:
+        """Release the objects of shares that no peer can touch; called without the lock, because destructors run."""
         with self._lock:
-            # One that has left all of these does not come back.
-            homes = self._shares, self._leaving, self._haunted
+            # A share that has left all of these tables does not come back.
+            homes = self._shares, self._leaving, self._lingering
             loose = [share for share in shares if not any(share.share_id in home for home in homes)]
         for share in loose:
             share.keep = None
@@ -379,7 +384,7 @@ def _importers(share: LocalShare, provider: str) -> list[Importer]:
 
 
 def _left_by(share: LocalShare) -> list[PeerProcess]:
-    """Of a Context that is closed: who may still write to it, as has been seen, or where there was no time to look."""
+    """Return the processes that may still write to a share of a closed Context."""
     left = [process for _, process in share.lingering]
     for connection, provider in share.importers:
         if provider != VERBS:
