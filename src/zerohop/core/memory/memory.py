@@ -1,4 +1,4 @@
-"""Memory and View: registered ranges of this process's memory."""
+"""Declares Memory and View, the registered ranges of this process's memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _keys: Final = threading.Lock()
 
 
 def rights_bits(rights: str) -> int:
-    """The bits of "r", "w" or "rw"; anything else is a ValueError."""
+    """Return the bits of "r", "w" or "rw"; raise ValueError for anything else."""
     bits = RIGHTS.get(rights)
     if bits is None:
         raise ValueError(f'rights are "r", "w" or "rw", not {rights!r}')
@@ -43,7 +43,12 @@ def rights_bits(rights: str) -> int:
 
 
 def length_of(nbytes: int) -> int:
-    """The length of memory to be made, as a plain int; TypeError and ValueError for what is none."""
+    """Check the length of memory to be allocated, and return it as a plain int.
+
+    Raises:
+        TypeError: not an integer.
+        ValueError: no length that memory can have.
+    """
     if isinstance(nbytes, bool) or not hasattr(nbytes, "__index__"):
         raise TypeError(f"nbytes must be an int, not {type(nbytes).__name__}")
     nbytes = operator.index(nbytes)
@@ -53,9 +58,9 @@ def length_of(nbytes: int) -> int:
 
 
 class _Range(NotCopyable):
-    """What Memory and View have in common: a range of bytes that transfers start from or end in."""
+    """A range of bytes that transfers start from or end in: the common part of Memory and View."""
 
-    # _routes and _offset are what a transfer needs; they lie here so that the hot path finds them without a call.
+    # A transfer needs _routes and _offset; as slots of this class the hot path reads them without a call.
     __slots__ = ("_context", "_offset", "_registration", "_routes", "nbytes")
 
     _context: Context
@@ -69,33 +74,40 @@ class _Range(NotCopyable):
 
     @property
     def device(self) -> str:
-        """Where the memory is: ``"host"``, ``"sim:0"``, ..."""
+        """Return the name of the device that has the memory: ``"host"``, ``"sim:0"``, ..."""
         return self._registration.device
 
     @property
     def address(self) -> int:
-        """Of the first byte; for a device's memory an address that the CPU must not touch."""
+        """Return the address of the first byte; the CPU must not touch the address of a device's memory."""
         return self._registration.address + self._offset
 
     @property
     def rights(self) -> Rights | Literal[""]:
-        """What peers may be allowed at most; empty of a read-only View of memory that they may only write to."""
+        """Return the rights that a handle may give at most.
+
+        They are empty for a read-only View of memory that peers may only write to.
+        """
         return _NAMES[self._bits]
 
     @property
     def readonly(self) -> bool:
-        """Whether transfers may only read it, because it cannot be written to or is a View that was made so."""
+        """Tell whether transfers refuse to write to the range: its memory is read-only, or the View was made so."""
         return self._registration.readonly
 
     @property
     def local_key(self) -> int:
-        """A number that stands for the registration in this process: Memories that share one have the same."""
+        """Return the number of the registration in this process; Memories that share a registration have the same."""
         return self._registration.number
 
     def remote_key(self) -> bytes:
-        """``bytes`` of a handle of this range, with all rights that it may have; the same each time.
+        """Return the ``bytes`` of a handle of this range with all rights that it may have; the same at each call.
 
-        The handle is the Memory's, and lives until that is closed or revokes it. Errors as for `share`.
+        The handle belongs to the Memory, and works until the Memory is closed or revokes it.
+
+        Raises:
+            ValueError: the range is a read-only View of memory that peers may only write to.
+            Closed: the Memory or its Context is closed.
         """
         memory, rights = self._home(), self.rights
         memory._check_open()
@@ -108,21 +120,21 @@ class _Range(NotCopyable):
         return bytes(memory._whole[rights][start : start + self.nbytes])
 
     def contains(self, address: int, nbytes: int = 0) -> bool:
-        """Whether all of that range of addresses lies within this one; an empty one may lie at its end."""
+        """Tell whether a range of addresses lies within this one; an empty range may lie at its end."""
         start, nbytes = operator.index(address) - self.address, operator.index(nbytes)
         return 0 <= start <= self.nbytes and 0 <= nbytes <= self.nbytes - start
 
     def view(self, offset: int = 0, nbytes: int | None = None, *, readonly: bool = False) -> View:
-        """The View of ``nbytes`` bytes from ``offset`` on; None: of the rest. Unlike a slice it is never cut short.
+        """Return a View by offset and length. Unlike a slice it is never cut short.
 
         Args:
-            offset: of its first byte; an empty View may begin at the end.
-            nbytes: its length.
-            readonly: have transfers refuse to read into it.
+            offset: offset of its first byte; an empty View may begin at the end.
+            nbytes: length in bytes; None: up to the end.
+            readonly: make transfers refuse to write to it.
 
         Raises:
             TypeError: ``offset`` or ``nbytes`` is no integer.
-            ValueError: it does not lie within this range.
+            ValueError: the View would not lie within this range.
         """
         offset = operator.index(offset)
         nbytes = self.nbytes - offset if nbytes is None else operator.index(nbytes)
@@ -131,12 +143,12 @@ class _Range(NotCopyable):
         return View(self._home(), self._offset + offset, nbytes, self.readonly or readonly)
 
     def view_at(self, address: int, nbytes: int | None = None, *, readonly: bool = False) -> View:
-        """The same by the address of its first byte, as a pointer into the memory."""
+        """Return a View by the address of its first byte and its length; otherwise like ``view``."""
         return self.view(operator.index(address) - self.address, nbytes, readonly=readonly)
 
     @property
     def _bits(self) -> int:
-        """Of `rights`."""
+        """Return ``rights`` as bits."""
         return self._home()._rights
 
     def __len__(self) -> int:
@@ -147,17 +159,17 @@ class _Range(NotCopyable):
         return View(self._home(), self._offset + start, stop - start, self.readonly)
 
     def share(self, rights: Rights = "r", *, revocable: bool = True) -> RemoteBuffer:
-        """A handle with which other Contexts reach this range.
+        """Return a handle with which other Contexts reach this range.
 
-        It works until it is revoked, or the Memory or its Context is closed. Until then the Context keeps the Memory,
-        whether or not you do. A write right does not imply a read right.
+        The handle works until it is revoked, or the Memory or its Context is closed. Until then the Context keeps the
+        Memory alive, whether or not you do. A write right does not imply a read right.
 
         Args:
             rights: ``"r"``, ``"w"`` or ``"rw"``; no more than the Memory has.
             revocable: whether ``revoke`` may take it back while the Memory lives.
 
         Raises:
-            ValueError: rights that the memory does not have.
+            ValueError: the memory does not have these rights.
             Closed: the Memory or its Context is closed.
         """
         memory = self._home()
@@ -176,10 +188,10 @@ class _Range(NotCopyable):
         return share.handle
 
     def numpy(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-        """The bytes as an array, without a copy. The pages stay as long as the array, also after ``close()``.
+        """Return the bytes as an array, without a copy. The pages stay as long as the array, also after ``close()``.
 
         Raises:
-            Unsupported: the memory is a device's, which the CPU cannot touch.
+            Unsupported: the memory is on a device, where the CPU cannot touch it.
             Closed: the Memory is closed.
         """
         memory = self._home()
@@ -187,11 +199,11 @@ class _Range(NotCopyable):
         return arrays.numpy_of(self, memory)
 
     def read_bytes(self, offset: int = 0, nbytes: int | None = None) -> bytes:
-        """A copy of part of the range; from a device by its driver, after the copies that are queued there.
+        """Return a copy of part of the range; a device's driver copies after the copies that are queued there.
 
         Raises:
             TypeError: ``offset`` or ``nbytes`` is no integer.
-            ValueError: not within the range.
+            ValueError: the part does not lie within the range.
             DeviceFailed: the driver could not copy.
             Closed: the Memory is closed.
         """
@@ -204,15 +216,15 @@ class _Range(NotCopyable):
             raise from_native(*error.args, operation="read_bytes") from None
 
     def write_bytes(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Overwrite part of the range; on a device by its driver. On return the bytes are there.
+        """Overwrite part of the range, on a device by its driver. On return the bytes are in place.
 
         Raises:
             TypeError: ``offset`` is no integer; ``data`` is not bytes, nor another object with the buffer protocol.
-            ValueError: not within the range, or the memory is read-only.
+            ValueError: the part does not lie within the range, or the memory is read-only.
             DeviceFailed: the driver could not copy.
             Closed: the Memory is closed.
         """
-        # Not bytes(data), which makes zeros of a number.
+        # bytes(data) would turn a number into that many zeros.
         raw = data if type(data) is bytes else memoryview(data).tobytes()
         offset, _ = self._part(offset, len(raw))
         if self.readonly:
@@ -226,12 +238,12 @@ class _Range(NotCopyable):
             raise from_native(*error.args, operation="write_bytes") from None
 
     def fill(self, value: int = 0) -> None:
-        """Set every byte of the range to ``value``; errors as for write_bytes."""
+        """Set every byte of the range to ``value``; raises what ``write_bytes`` raises."""
         self.write_bytes(0, bytes([value]) * self.nbytes)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Device memory as an array of bytes, for libraries that know this protocol; host memory has none of it."""
+        """Describe a device's memory to libraries that know this protocol; host memory has no such attribute."""
         if self.device == HOST:
             raise AttributeError("host memory has no __cuda_array_interface__; use numpy()")
         return {
@@ -250,15 +262,14 @@ class _Range(NotCopyable):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> CapsuleType:
-        """The bytes as a one-dimensional DLPack tensor of uint8, without a copy, for ``torch.from_dlpack(memory)``.
+        """Return the bytes as a one-dimensional DLPack tensor of uint8, without a copy.
 
-        The tensor keeps the memory: it stays as long as the tensor, and unless you close it, so does the Memory. Give
-        it its type and shape with ``tensor.view(dtype).view(shape)``.
-
-        Arguments as DLPack has them.
+        ``torch.from_dlpack(memory)`` calls this. The memory stays as long as the tensor, and unless you close it, so
+        does the Memory. Give the tensor its type and shape with ``tensor.view(dtype).view(shape)``. DLPack documents
+        the arguments.
 
         Raises:
-            BufferError: a simulated device's memory; read-only memory for who knows no read-only tensors.
+            BufferError: the memory is on a simulated device, or the consumer knows no read-only tensors and it is one.
             Closed: the Memory is closed.
         """
         memory = self._home()
@@ -266,13 +277,13 @@ class _Range(NotCopyable):
         return arrays.dlpack_of(self, memory, max_version, dl_device=dl_device, copy=copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Type and number of the device, as DLPack counts them; BufferError for a simulated one."""
+        """Return type and number of the device as DLPack counts them; raise BufferError for a simulated device."""
         return arrays.dlpack_device(self.device)
 
     def _part(self, offset: int, nbytes: int | None) -> tuple[int, int]:
-        """Offset and length of a part, as plain ints; ValueError when it does not lie within the range."""
+        """Return offset and length of a part as plain ints; raise ValueError if it does not lie within the range."""
         self._home()._check_open()
-        # What ctypes and native calls are given: they do not take numpy's integers.
+        # ctypes and native calls take no integers of numpy's.
         offset = operator.index(offset)
         nbytes = self.nbytes - offset if nbytes is None else operator.index(nbytes)
         if not 0 <= offset <= self.nbytes or not 0 <= nbytes <= self.nbytes - offset:
@@ -286,10 +297,10 @@ class _Range(NotCopyable):
 
 
 class View(_Range):
-    """Part of a Memory, made by slicing: ``memory[a:b]``, in bytes. Keeps the Memory alive.
+    """A part of a Memory, made by slicing: ``memory[a:b]``, in bytes. Keeps the Memory alive.
 
     Attributes:
-        memory: what it is part of.
+        memory: the Memory that it is part of.
         nbytes: length in bytes.
     """
 
@@ -308,7 +319,7 @@ class View(_Range):
 
     @property
     def readonly(self) -> bool:
-        """As Memory has it, or as it was made."""
+        """Tell whether the memory is read-only, or the View was made so."""
         return self._readonly
 
     def _home(self) -> Memory:
@@ -322,10 +333,9 @@ class View(_Range):
 class Memory(Closeable, _Range):
     """A registered range, made by ``Context.register`` or ``Context.alloc``.
 
-    Keeps the tensor or buffer that it came from alive until it is closed, which revokes its handles; or until it is
-    dropped while it has none. What is in flight then still ends safely: the source stays alive, unseen, until nothing
-    can touch it any more.
-    A context manager that closes itself.
+    Keeps the tensor or buffer that it was made of alive until it is closed, which revokes its handles; or until it is
+    dropped while it has no handles. Transfers in flight still end safely then: the source stays alive, unseen, until
+    nothing can touch it any more. A context manager that closes itself.
 
     Attributes:
         nbytes: length in bytes.
@@ -345,26 +355,26 @@ class Memory(Closeable, _Range):
         keep: object,
         owned: bool = False,
     ) -> None:
-        # Tensors are registered by the ten thousand: no call is made here that is not needed.
+        # Tensors are registered by the ten thousand, so this makes no call that it does not need.
         self._context = context
         self._registration = registration
-        # Its own, so that it can be emptied when this Memory alone is closed.
+        # Not shared with other Memories of the registration: it is emptied when this Memory is closed.
         self._routes = {}
         self._offset = offset
         self.nbytes = nbytes
         self._rights = rights
         context._retention.keep(self, registration, keep)
         self._owned = owned
-        # Changed under the lock of Shares alone. A list from the first one on: ten thousand Memories that are not
-        # shared have ten thousand objects less.
+        # Changed only under the lock of Shares. An empty tuple until the first share: ten thousand Memories that are
+        # not shared have ten thousand objects less.
         self._shares: list[LocalShare] | tuple[()] = ()
-        # What remote_key() has given out, by rights.
+        # The handles that remote_key() has given out, by rights.
         self._whole: Mapping[Rights, RemoteBuffer] = _NONE
         self._closed = False
 
     @property
     def reused_registration(self) -> bool:
-        """Whether the memory was registered already, so that this has cost nothing."""
+        """Tell whether the memory was registered already, so that this Memory has cost nothing."""
         made_for = self._registration.made_for
         return made_for is not None and made_for() is not self
 
@@ -372,20 +382,20 @@ class Memory(Closeable, _Range):
         return self
 
     def revoke(self, handle: RemoteBuffer | None = None, timeout: float | None = None) -> None:
-        """Take back one handle, or all; blocks until no peer can reach the memory through it any more.
+        """Revoke one handle, or all; block until no peer can reach the memory through it any more.
 
-        Over tcp and the shm ring that is enforced here: from now on such operations end with AccessDenied at the
-        peer, and those under way end or are cut short before this returns. Over NICs too: peers that have a key are
-        asked to stop, and after half a second, or half of ``timeout``, it is invalid. Peers on this host that have
-        mapped the memory are asked to give it back; one that was lost has done so when its process has ended.
+        This side enforces it over tcp and the shm ring: from now on such operations end with AccessDenied at the peer,
+        and those under way end or are cut short before this returns. It also enforces it over NICs: peers that have a
+        key are asked to stop, and after half a second, or half of ``timeout``, the key is invalid. Peers on this host
+        that have mapped the memory are asked to unmap it; a lost peer has done so when its process has ended.
 
         Args:
-            handle: which one, or any slice of it; None for all of this Memory.
-            timeout: seconds; None for the Context's.
+            handle: the handle to revoke, or any slice of it; None: all handles of this Memory.
+            timeout: seconds; None: the Context's.
 
         Raises:
-            RevocationIncomplete: ``peers`` have not given it back in time. They may still write; the memory stays
-                allocated until they do or are gone.
+            RevocationIncomplete: ``peers`` have not unmapped the memory in time. They may still write; the memory stays
+                allocated until they unmap it or exit.
             TypeError: ``handle`` is no RemoteBuffer.
             ValueError: the handle is not of this Memory, or was shared with ``revocable=False``.
             Closed: the Memory is closed.
@@ -402,20 +412,20 @@ class Memory(Closeable, _Range):
             if not chosen[0].revocable:
                 raise ValueError("the handle was shared with revocable=False")
         revoked = {share.handle._key for share in chosen}
-        with _keys:  # remote_key() gives out another one from now on
+        with _keys:  # remote_key() gives out another handle from now on
             self._whole = {rights: whole for rights, whole in self._whole.items() if whole._key not in revoked}
         self._context._shares.revoke(chosen, self._context._deadline(timeout))
         self._context._shares.belong_no_more(chosen, self)
 
     def close(self, timeout: float = 1.0) -> None:
-        """Revoke all handles and give the registration back; idempotent. Views of it raise Closed from now on.
+        """Revoke all handles and release the registration; idempotent. Views of the Memory raise Closed from now on.
 
-        A raw pointer to host memory that GPUs have copied may be freed afterwards, so that this waits for them: see
-        docs/gpus.md on streams that wait.
+        The user may free a raw pointer to host memory afterwards, so this waits for GPUs that have copied the memory:
+        see docs/gpus.md on streams that wait.
 
         Args:
-            timeout: seconds to wait, at most, for peers on this host to unmap the memory. What a peer has not unmapped
-                by then stays allocated until it has.
+            timeout: seconds to wait at most for peers on this host to unmap the memory. Memory that a peer has not
+                unmapped by then stays allocated until it has.
 
         Raises:
             ValueError, TypeError: ``timeout`` is negative, NaN or no number; the Memory stays open.
@@ -428,7 +438,7 @@ class Memory(Closeable, _Range):
         self._routes.clear()
         context = self._context
         if context._forked:
-            # It is the parent's. A lock may be held for ever, by a thread that is not in this process.
+            # The memory belongs to the parent. A lock may be held for ever, by a thread that is not in this process.
             context._retention.forget(self)
             return
         shares, buffer = context._shares.of_closing(self)
@@ -436,9 +446,9 @@ class Memory(Closeable, _Range):
             # Another thread closes it, or the Context was closed.
             return
         if shares:
-            # While the Context is being closed, that sees to the peers.
+            # A Context that is being closed waits for the peers itself.
             context._shares.withdraw(shares, 0 if context._closed else unmap_s)
-        # They keep it too.
+        # The shares keep the buffer alive, too.
         del shares
         context._retention.release_detached(buffer, owned=self._owned, closed=by_user)
 
@@ -448,6 +458,6 @@ class Memory(Closeable, _Range):
             raise Closed("this Memory was closed", fix="register the memory again")
 
     def __del__(self) -> None:
-        # __init__ may not have come far. Like close(), but it waits for nobody.
+        # If __init__ failed, there is nothing to close. Unlike close() this waits for nobody.
         if not getattr(self, "_closed", True):
             self._close(0)
