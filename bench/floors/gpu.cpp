@@ -91,13 +91,16 @@ void check(int result, const char* what) {
 // device, is current again afterwards.
 class Current {
 public:
-    explicit Current(void* context) { check(driver().context_push(context), "cuCtxPushCurrent"); }
+    explicit Current(void* context) { check(api_.context_push(context), "cuCtxPushCurrent"); }
     ~Current() {
         void* popped = nullptr;
-        driver().context_pop(&popped);
+        api_.context_pop(&popped);
     }
     Current(const Current&) = delete;
     Current& operator=(const Current&) = delete;
+
+private:
+    const Driver& api_ = driver();
 };
 
 // The primary context of a device, a stream on it, and memory.
@@ -111,11 +114,11 @@ public:
         check(driver().alloc(&memory_, nbytes), "cuMemAlloc");
     }
     ~Gpu() {
-        {
-            const Current current = enter();
-            api_.stream_destroy(stream_);
-            api_.free(memory_);
-        }
+        void* popped = nullptr;
+        api_.context_push(context_);
+        api_.stream_destroy(stream_);
+        api_.free(memory_);
+        api_.context_pop(&popped);
         api_.context_release(device_);
     }
     Gpu(const Gpu&) = delete;
