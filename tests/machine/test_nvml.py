@@ -17,9 +17,9 @@ from support.doctor import healthy, look, process, read
 from support.patience import patience
 from zerohop.cli import info
 from zerohop.cli.console import make_console
+from zerohop.core.lanes.gpu_links import link_between
 from zerohop.machine import Accelerator, inspect
 from zerohop.machine.doctor import Check, State
-from zerohop.machine.gpu_links import link_between
 from zerohop.machine.nvml import GpuPair, Nvidia, NvidiaGpu, read_nvidia
 
 SOURCE = Path(__file__).parent / "fake_nvml" / "nvml.cpp"

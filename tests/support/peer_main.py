@@ -26,14 +26,24 @@ from zerohop import StagedPathWarning
 
 _PR_SET_PDEATHSIG = 1
 # What the library imports when a Context is opened, or connects.
-_LATER = ("aio", "control", "handshake", "listener", "nic_ports", "peers", "session", "opening", "imports")
+_LATER = (
+    "runtime.event_loops",
+    "runtime.control_thread",
+    "control.handshake",
+    "control.listener",
+    "lanes.nic_choice",
+    "lanes.lane_setup",
+    "peers.peers",
+    "peers.session",
+    "peers.import_client",
+)
 
 
 def main() -> None:
     tester = os.getppid()
     _die_with_parent(tester)
     for name in _LATER:
-        importlib.import_module(f"zerohop.{name}")
+        importlib.import_module(f"zerohop.core.{name}")
     # Started with the first shared memory otherwise, and then held against the test that happened to be the first.
     resource_tracker.ensure_running()
     # What is there now stays, and a collection in a peer need not write to all of it.

@@ -47,7 +47,7 @@ class PeerProcess:
 
     ended = False
 
-    def gone(self) -> bool:
+    def has_exited(self) -> bool:
         return self.ended
 
     def watch(self, _: object) -> None:

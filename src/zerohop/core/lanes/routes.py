@@ -11,10 +11,10 @@ from zerohop.core.base import closed_engine
 from zerohop.core.base.backoff import is_permanent
 from zerohop.core.control import auth
 from zerohop.core.lanes import paths
+from zerohop.core.lanes.gpu_links import link_between
 from zerohop.core.lanes.link import lane_error
 from zerohop.core.runtime.deferred import lane_was_reset
 from zerohop.errors import Unsupported, from_native
-from zerohop.machine.gpu_links import link_between
 
 if TYPE_CHECKING:
     from typing import Any

@@ -8,7 +8,6 @@ several loops a Context.
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -183,9 +182,3 @@ def _step(awaitable: Awaitable[Any]) -> None:
         awaitable.__await__().send(None)
     except (StopIteration, StopAsyncIteration):
         pass
-
-
-def on_event_loop() -> bool:
-    """Tell whether this thread runs an event loop, which must not be held up."""
-    asyncio = sys.modules.get("asyncio")
-    return asyncio is not None and asyncio._get_running_loop() is not None

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
@@ -229,6 +230,12 @@ class Failed(Operation[T]):
 
     def _progress(self) -> str:
         return f"failed: {self._error}"
+
+
+def on_event_loop() -> bool:
+    """Tell whether this thread runs an event loop, which must not be held up."""
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None
 
 
 def must_yield(context: Context) -> bool:

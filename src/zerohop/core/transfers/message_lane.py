@@ -10,9 +10,8 @@ from zerohop._native import NativeError, Reason, Status
 from zerohop.core.lanes.link import lane_error
 from zerohop.core.runtime.deferred import defer, defer_post, first_use, lane_was_reset
 from zerohop.core.runtime.devices import HOST
-from zerohop.core.runtime.event_loops import on_event_loop
 from zerohop.core.runtime.native_operation import in_flight
-from zerohop.core.runtime.operation import Failed, Finished, Operation
+from zerohop.core.runtime.operation import Failed, Finished, Operation, on_event_loop
 from zerohop.errors import WouldBlock, ZerohopError, from_native
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from zerohop.core.lanes.link import lane_error
 from zerohop.core.lanes.paths import PEER
 from zerohop.core.runtime.deferred import Deferred, attach, defer, defer_post, first_use, lane_was_reset
 from zerohop.core.runtime.devices import HOST
-from zerohop.core.runtime.event_loops import on_event_loop
 from zerohop.core.runtime.native_operation import NBYTES, in_flight
-from zerohop.core.runtime.operation import Failed, Finished, Operation, complete_fields
+from zerohop.core.runtime.operation import Failed, Finished, Operation, complete_fields, on_event_loop
 from zerohop.core.runtime.streams import place_of
 from zerohop.core.transfers.message_lane import PLAIN
 from zerohop.errors import PeerLost, ZerohopError, from_native

@@ -1,4 +1,4 @@
-"""Links between devices of one machine, by the identities that drivers give them."""
+"""Names the link between two devices of one machine, by the identities that drivers give them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _SIM: Final = "sim:"
 
 
 def link_between(here: str, there: str) -> str:
-    """By which link a device reaches the memory of another: ``"nvlink"``, ``"pcie"``, ``"same device"``, ``"sim"``.
+    """Return the link by which a device reaches memory: ``"nvlink"``, ``"pcie"``, ``"same device"`` or ``"sim"``.
 
-    ``there`` is empty where one of the memories is the host's. ``"peer"`` where nobody here knows.
+    ``there`` is the other device; empty if the other memory is the host's. ``"peer"`` stands for an unknown link.
     """
     if here.startswith(_SIM):
         return "sim"
@@ -18,7 +18,7 @@ def link_between(here: str, there: str) -> str:
         return "same device"
     if not there:
         return "pcie"
-    # Not with the package: it brings in all that looks at the machine.
+    # Imported here because it imports everything that looks at the machine.
     from zerohop.machine.nvml import over_nvlink
 
     found = over_nvlink(here, there)
