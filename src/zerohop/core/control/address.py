@@ -1,4 +1,4 @@
-"""Where a Context can be reached: its URL, its Unix socket's directory, and which host this is."""
+"""Describes where a Context can be reached: its URL, the directory of its Unix socket, and its host."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_URL: Final = 1024
 SOCKET_NAME: Final = "s"
 _CONTEXT_ID: Final = re.compile(r"[0-9a-f]{32}")
 _HOST_ID: Final = re.compile(r"[0-9a-f]{32}")
-# Of a Context's Unix socket; the number is the user's, as the process that made it knows it.
+# Name of the directory of a Context's Unix socket; the number is the id of the user who made it.
 _FOLDER: Final = re.compile(r"zerohop-[0-9]+-[a-z0-9_]+")
 # A directory whose socket is not there yet may belong to a Context that is just being made.
 _YOUNG_S: Final = 60.0
@@ -30,7 +30,7 @@ _SWEPT_AT_ONCE: Final = 64
 
 
 class Address(NamedTuple):
-    """A parsed URL. Any part may be missing: ``zerohop://host:port`` reaches whichever Context listens there."""
+    """Holds a parsed URL. Parts may be missing: ``zerohop://host:port`` reaches any Context that listens there."""
 
     host: str
     port: int
@@ -40,11 +40,11 @@ class Address(NamedTuple):
 
     @property
     def listens(self) -> bool:
-        """Whether it can be reached by TCP."""
+        """Tell whether the address can be reached by TCP."""
         return bool(self.host) and self.port != 0
 
     def url(self) -> str:
-        """The text form; ``parse`` gives the same Address back."""
+        """Return the text form, of which ``parse`` makes the same Address."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         where = f"{host}:{self.port}" if self.listens else ""
         parts = [f"host={self.host_id}"] if self.host_id else []
@@ -55,7 +55,7 @@ class Address(NamedTuple):
 
 
 def parse(url: str) -> Address:
-    """The Address of a URL.
+    """Return the Address of a URL.
 
     Raises:
         TypeError: not a string.
@@ -90,7 +90,7 @@ def parse(url: str) -> Address:
 
 
 def split_listen(listen: str) -> tuple[str, int]:
-    """Host and port of ``"host:port"``, ``"[v6]:port"`` or ``"host"``.
+    """Return host and port of ``"host:port"``, ``"[v6]:port"`` or ``"host"``.
 
     Raises:
         ValueError: not of that form.
@@ -153,9 +153,9 @@ def make_directory() -> Path:
 
 
 def is_ours(path: str) -> bool:
-    """Whether a path that a peer tells can be the Unix socket of a Context of this user, as make_directory places it.
+    """Tell whether a path from a peer can be the Unix socket of a Context of this user, as make_directory places it.
 
-    Nothing else is connected to: the peer may name any service of this user.
+    No other socket is connected to, because the peer could name any service of this user.
     """
     directory, name = os.path.split(path)
     if not path.startswith("/") or name != SOCKET_NAME or not _FOLDER.fullmatch(os.path.split(directory)[1]):
@@ -168,7 +168,7 @@ def is_ours(path: str) -> bool:
 
 
 def remove_directory(directory: Path) -> None:
-    """Remove what make_directory made; nothing happens when it is gone already."""
+    """Remove a directory of make_directory; do nothing if it is gone already."""
     # Unlike shutil.rmtree this needs no descriptor: there may be none left.
     try:
         (directory / SOCKET_NAME).unlink(missing_ok=True)
@@ -178,7 +178,7 @@ def remove_directory(directory: Path) -> None:
 
 
 def _sweep(parent: Path, prefix: str, own: Path) -> None:
-    """Remove what killed processes of this user have left behind."""
+    """Remove the directories that killed processes of this user have left behind."""
     try:
         entries = [entry for entry in parent.iterdir() if entry.name.startswith(prefix) and entry != own]
     except OSError:
@@ -197,7 +197,7 @@ def _sweep(parent: Path, prefix: str, own: Path) -> None:
 
 
 def _bound_sockets() -> str:
-    """The kernel's list of Unix sockets, so that living Contexts need not be disturbed by connecting to them."""
+    """Return the kernel's list of Unix sockets, so that no living Context is disturbed by a connection."""
     try:
         return Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -205,7 +205,7 @@ def _bound_sockets() -> str:
 
 
 def _answers(path: Path) -> bool:
-    """Whether a process still listens on the socket."""
+    """Tell whether a process still listens on the socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
@@ -218,17 +218,17 @@ def _answers(path: Path) -> bool:
 
 
 def connected_here(sock: socket.socket) -> bool:
-    """Whether both ends of a TCP connection have addresses of this host."""
+    """Tell whether both ends of a TCP connection have addresses of this host."""
     try:
         own, peer = sock.getsockname()[0], sock.getpeername()[0]
     except OSError:
         return False
-    # To an address of its own a host connects from the same one, but to all of 127.0.0.0/8 from 127.0.0.1.
+    # A host connects to an address of its own from the same address, but to all of 127.0.0.0/8 from 127.0.0.1.
     return own == peer or ipaddress.ip_address(peer).is_loopback
 
 
 def peer_uid(sock: socket.socket) -> int:
-    """User id of the process at the other end of a Unix socket, as the kernel knows it."""
+    """Return the user id of the process at the other end of a Unix socket, as the kernel knows it."""
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     uid: int = struct.unpack("3i", credentials)[1]
     return uid

@@ -1,4 +1,4 @@
-"""Proof of a shared secret without sending it: an HMAC-SHA256 challenge in both directions.
+"""Proves a shared secret without sending it: an HMAC-SHA256 challenge in both directions.
 
 Each proof covers both nonces, both Context ids, the purpose of the socket and the side that proves, so that it can be
 neither replayed, nor reflected, nor moved to another connection. Without a secret on either side the key is empty and
@@ -18,7 +18,7 @@ _LABEL: Final = b"zerohop proof 1"
 
 
 class Transcript(NamedTuple):
-    """What both sides of a handshake have seen: the two nonces and ids, and what the socket is for."""
+    """Holds the values of a handshake that both sides have seen: nonces, ids, and the purpose of the socket."""
 
     client: str
     server: str
@@ -28,7 +28,7 @@ class Transcript(NamedTuple):
     token: bytes
 
     def proof(self, secret: bytes | None, side: Literal["client", "server"]) -> bytes:
-        """The proof that ``side`` knows the secret."""
+        """Return the proof that ``side`` knows the secret."""
         # Hashed first: HMAC itself pads a short key with zeros, and would take "x" and "x\0" for the same.
         key = b"" if secret is None else hashlib.sha256(secret).digest()
         code = hmac.new(key, _LABEL, hashlib.sha256)
@@ -47,20 +47,20 @@ class Transcript(NamedTuple):
         return code.digest()
 
     def verify(self, secret: bytes | None, side: Literal["client", "server"], proof: bytes) -> bool:
-        """Whether ``proof`` is the one of ``side``; takes the same time wherever they differ."""
+        """Tell whether ``proof`` is right for ``side``; takes the same time wherever they differ."""
         return hmac.compare_digest(self.proof(secret, side), proof)
 
 
 def new_nonce() -> bytes:
-    """Fresh random bytes for a handshake."""
+    """Return fresh random bytes for a handshake."""
     return os.urandom(NONCE_BYTES)
 
 
 def new_capability() -> bytes:
-    """The 128 bits without which a share cannot be reached."""
+    """Return 128 random bits, without which nobody reaches a share."""
     return os.urandom(CAPABILITY_BYTES)
 
 
 def same(left: bytes, right: bytes) -> bool:
-    """Equality in time that does not depend on the content."""
+    """Compare in a time that does not depend on the content."""
     return hmac.compare_digest(left, right)

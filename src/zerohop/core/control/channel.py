@@ -1,4 +1,4 @@
-"""A stream socket that carries the control plane's messages, and on Unix sockets descriptors beside them.
+"""Carries the control plane's messages over a stream socket, and descriptors beside them on Unix sockets.
 
 It reads not one byte more than the message that it was asked for, because a lane's socket goes to the data plane right
 after its handshake. What cannot be sent at once waits in a bounded queue; a peer that lets that overflow is lost.
@@ -89,17 +89,17 @@ class Channel:
         return bool(poll.poll(0))
 
     def process(self) -> PeerProcess | None:
-        """The process at the other end; None when it has ended."""
+        """Return the process at the other end; None if it has ended."""
         return process_at(self._sock)
 
     async def receive(self) -> tuple[Message, list[int]]:
-        """The next message and its descriptors, which the caller closes.
+        """Receive the next message and its descriptors, which the caller closes.
 
-        They are missing, though announced, when this process had no numbers left for them.
+        Descriptors that were announced are missing if this process had no number left for them.
 
         Raises:
-            ChannelEnded: there is none.
-            ProtocolError: what came is none.
+            ChannelEnded: the channel has ended.
+            ProtocolError: the frame is no message.
         """
         message = wire.decode(await self._body())
         expected: int = getattr(message, "nfds", 0)
@@ -114,13 +114,13 @@ class Channel:
         return message, batch
 
     async def receive_hello(self) -> Hello:
-        """The first message of a side that connects; errors as for receive."""
+        """Receive the first message of a side that connects; raises what ``receive`` raises."""
         return wire.decode_hello(await self._body())
 
     def post(self, message: Message, fds: Sequence[int] = ()) -> None:
-        """Send it as soon as the peer takes it; the descriptors, borrowed, go with it. Never waits.
+        """Send a message, and borrowed descriptors beside it, as soon as the peer takes it. Never waits.
 
-        Nothing happens when the channel has ended; whoever receives on it learns that.
+        Does nothing if the channel has ended, which ``receive`` reports.
 
         Raises:
             OSError: out of descriptors; nothing is sent.
@@ -137,26 +137,26 @@ class Channel:
             self._pump()
 
     async def flush(self) -> None:
-        """Until everything posted is with the kernel, or the channel has ended."""
+        """Wait until the kernel has all posted messages, or the channel has ended."""
         while self._outgoing and not self._ended:
             self._flushed = self._loop.create_future()
             await self._flushed
 
     async def until_read(self) -> None:
-        """Until whoever receives has had all that the peer had sent by now, or the channel has ended."""
+        """Wait until everything that the peer has sent by now was received here, or the channel has ended."""
         for _ in range(_MOST_TURNS):
             if not self.unread():
                 return
             await asyncio.sleep(0)
 
     def detach(self) -> socket.socket:
-        """The socket, for the data plane; the channel is of no more use. To be called after flush()."""
+        """Return the socket for the data plane, after flush(); the channel is of no more use."""
         self._forget_socket()
         self._ended = "given to the data plane"
         return self._sock
 
     def close(self) -> None:
-        """End it at once; what was not flushed is lost."""
+        """End the channel at once; messages that were not flushed are lost."""
         self._end("closed on this side")
         self._sock.close()
 

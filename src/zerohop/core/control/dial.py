@@ -1,4 +1,4 @@
-"""Sockets to where a peer listens: its Unix socket where that is on this host and works, else TCP."""
+"""Connects to a peer: to its Unix socket if that is on this host and works, else by TCP."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BACKLOG_PAUSE_S: Final = 0.005
 
 
 async def open_channel(context: Context, where: Address) -> Channel:
-    """A channel to whoever is there, by the Unix socket where that works.
+    """Connect to an address, by the Unix socket if that works.
 
     Raises:
         PeerLost: nobody answers, or this process is out of descriptors.
@@ -68,7 +68,7 @@ async def _open_unix(context: Context, path: str) -> Channel:
 
 
 async def open_tcp(context: Context, where: Address) -> Channel:
-    """The same by TCP, whatever its Unix socket is."""
+    """Connect to an address by TCP; raises what ``open_channel`` raises."""
     failure: OSError | None = None
     try:
         found = await resolve(where.host, where.port)
@@ -103,12 +103,12 @@ async def open_tcp(context: Context, where: Address) -> Channel:
 
 
 def _check_descriptors(error: Exception, where: Address) -> None:
-    """What is missing here is not the peer's doing, and no other way to it would help."""
+    """Raise an error of this side's own if it is out of descriptors: no other way to the peer would help."""
     if isinstance(error, OSError) and out_of_descriptors(error):
         raise from_native(PEER_LOST, OUT_OF_DESCRIPTORS, operation="connect", peer=where.context) from None
 
 
 def _check_user(sock: socket.socket) -> None:
-    """A path may have been taken over by somebody else's socket."""
+    """Raise AccessDenied if the path belongs to a socket of another user by now."""
     if address.peer_uid(sock) != os.getuid():
         raise AccessDenied("the Unix socket belongs to another user")

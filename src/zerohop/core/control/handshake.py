@@ -29,19 +29,19 @@ _BOTH_THE_SAME: Final = "give both Contexts the same secret="
 
 
 class Identity(NamedTuple):
-    """What one side says about itself."""
+    """Describes one side to the other."""
 
     context: str
     host: str
     pid: int
     name: str
     secret: bytes | None
-    # Of its Unix socket; no secret, but of use on its host only.
+    # Path of the Unix socket; it is no secret, but useful only on its host.
     socket_path: str
 
 
 class Refused(Exception):
-    """The listening side will not go on; ``code`` says why in one word."""
+    """Raised if the listening side refuses; ``code`` says why in one word."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -49,7 +49,7 @@ class Refused(Exception):
         self.text = text
 
     def error(self, peer: str = "") -> ZerohopError:
-        """What the user gets."""
+        """Return the error that the user gets."""
         if self.code == SECRET:
             return AccessDenied(f"refused by the peer: {self.text}", fix=_BOTH_THE_SAME, peer=peer, operation="connect")
         if self.code == VERSION:
@@ -60,13 +60,13 @@ class Refused(Exception):
 
 
 async def greet(channel: Channel, me: Identity, purpose: Purpose, token: bytes, expected: str) -> None:
-    """The connecting side's part.
+    """Do the connecting side's part of the handshake.
 
     Raises:
         Refused: the listening side refuses.
-        AccessDenied: it does not know the secret.
-        PeerLost: another Context than ``expected`` (where not empty) answers.
-        ChannelEnded, ProtocolError: it is no peer.
+        AccessDenied: the listening side does not know the secret.
+        PeerLost: another Context than ``expected`` answers, which may be empty.
+        ChannelEnded, ProtocolError: the listening side is no peer.
     """
     _, seen = await _introduce(channel, me, purpose, token, expected)
     accept = await _expect(channel, wire.Accept)
@@ -76,10 +76,10 @@ async def greet(channel: Channel, me: Identity, purpose: Purpose, token: bytes, 
 
 
 async def locate(channel: Channel, me: Identity, expected: str) -> tuple[wire.Challenge, str]:
-    """As greet, only to learn who listens there; returns that, and the path of its Unix socket if on this host."""
+    """Find out who listens at an address, and the path of its Unix socket if it is on this host."""
     challenge, seen = await _introduce(channel, me, LOCATE, b"", expected)
     location = await _expect(channel, wire.Location)
-    # Covered by the proof: nobody in between sends us to another socket.
+    # The proof covers the path, so that nobody in between sends this side to another socket.
     if not seen._replace(token=location.socket_path).verify(me.secret, "server", location.proof):
         raise _unproved()
     return challenge, os.fsdecode(location.socket_path)
@@ -88,7 +88,7 @@ async def locate(channel: Channel, me: Identity, expected: str) -> tuple[wire.Ch
 async def _introduce(
     channel: Channel, me: Identity, purpose: Purpose, token: bytes, expected: str
 ) -> tuple[wire.Challenge, auth.Transcript]:
-    """Until this side has proved itself."""
+    """Do the handshake up to the proof of this side."""
     nonce = auth.new_nonce()
     channel.post(
         wire.Hello(
@@ -170,7 +170,7 @@ def _unproved() -> AccessDenied:
 
 
 async def _expect(channel: Channel, kind: type[wire.T]) -> wire.T:
-    """The next message, which must be of that kind; Refused when it is a refusal."""
+    """Receive the next message, which must be of this kind; raise Refused if it is a refusal."""
     message, _ = await channel.receive()
     if isinstance(message, wire.Refuse):
         raise Refused(message.code, message.text)

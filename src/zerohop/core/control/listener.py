@@ -1,4 +1,4 @@
-"""Where peers come in: a TCP listener, a Unix socket, and the door between them and the rest of the Context."""
+"""Lets peers in: a TCP listener, a Unix socket, and the handshake with each peer that connects."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from zerohop.core.control.wire import Hello
     from zerohop.core.runtime.control_thread import ControlThread
 
-# Peers that have not proved yet who they are; more of them wait in the kernel's backlog.
+# Number of peers that may be in their handshake at once; more of them wait in the kernel's backlog.
 _MAX_UNAUTHENTICATED: Final = 64
 _BACKLOG: Final = 1024
 _LONG_OF_DESCRIPTORS_S: Final = 0.1
 
 
 class Listeners:
-    """The listening sockets of a Context. Bound by the constructor, accepting after start().
+    """Holds the listening sockets of a Context. The constructor binds them; they accept after ``start``.
 
     Raises:
-        ValueError: an address off loopback without a secret, unless ``insecure``.
-        Unsupported: the address cannot be had.
-        RegistrationFailed: out of descriptors.
+        ValueError: the address is off loopback, and there is neither a secret nor ``insecure``.
+        Unsupported: the address cannot be bound.
+        RegistrationFailed: this process is out of descriptors.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -45,7 +45,7 @@ class Listeners:
         self._accepting = False
         self._sockets: list[socket.socket] = []
         self._directory: Path | None = None
-        # Its descriptor is for turning peers away when there is no other.
+        # Its descriptor serves to turn peers away when this process has no other.
         self._reserve: socket.socket | None = None
         # Lanes that peers were invited to open, by token.
         self._invited: dict[bytes, asyncio.Future[socket.socket]] = {}
@@ -74,7 +74,7 @@ class Listeners:
         admit: Callable[[Hello], None],
         enter: Callable[[Channel, Hello], None],
     ) -> None:
-        """Accept from now on. On the control thread ``admit`` may raise Refused; ``enter`` takes over who came in."""
+        """Begin to accept. On the control thread ``admit`` may raise Refused; ``enter`` takes over a peer's channel."""
         self._control = control
         self._me = me
         self._admit = admit
@@ -88,7 +88,7 @@ class Listeners:
             control.start(self._accept, sock, slots)
 
     def invite(self) -> tuple[bytes, asyncio.Future[socket.socket]]:
-        """A token that works once, and the socket of the peer that brings it."""
+        """Return a token that works once, and a future for the socket of the peer that brings it."""
         token = auth.new_capability()
         future = self._control.loop.create_future()
         self._invited[token] = future
@@ -101,7 +101,7 @@ class Listeners:
         while self._sockets:
             sock = self._sockets.pop()
             if self._accepting:
-                # Or the loop takes the next socket that gets this descriptor for one that it knows.
+                # Otherwise the loop would take the next socket with this descriptor for one that it knows.
                 self._control.loop.remove_reader(sock)
             sock.close()
         if self._reserve is not None:
@@ -157,19 +157,19 @@ class Listeners:
             self._control.start(self._receive, sock, str(where[0]) if where else "this host", slots)
 
     def _turn_away(self, listening: socket.socket) -> None:
-        """Whoever cannot be let in is to know that at once, and not by a timeout."""
+        """Close connections that cannot be let in, so that the peers learn it at once and not by a timeout."""
         if self._reserve is not None:
             self._reserve.close()
         try:
             while True:
                 listening.accept()[0].close()
         except OSError:
-            # Nobody else is there, or another thread took the descriptor.
+            # No other peer waits, or another thread took the descriptor.
             pass
         self._reserve = _new_reserve()
 
     async def _receive(self, sock: socket.socket, who: str, slots: asyncio.Semaphore) -> None:
-        """The handshake with one that came in."""
+        """Do the handshake with a peer that has connected."""
         channel = None
         try:
             channel = Channel(sock)
@@ -198,7 +198,7 @@ class Listeners:
         except ProtocolError as error:
             self._control.warn_once(who, "protocol", "disconnected somebody at %s: %s", who, error.reason)
         except (ChannelEnded, OSError):
-            # Somebody looked whether we are there, or left again.
+            # The peer only looked whether this side exists, or has left again.
             pass
         finally:
             slots.release()

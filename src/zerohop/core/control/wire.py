@@ -1,4 +1,4 @@
-"""What two Contexts say to each other: typed messages, framed by a length, decoded without executing anything.
+"""Defines the messages of two Contexts: typed, framed by a length, decoded without executing anything.
 
 A frame is a 4-byte big-endian length and a msgpack map with the message's type. Decoding is strict: an unknown type, a
 wrong field type, a value out of range or trailing bytes give ProtocolError. Descriptors travel beside a frame on Unix
@@ -51,7 +51,7 @@ Pieces = Annotated[list[tuple[U63, Annotated[bytes, msgspec.Meta(max_length=256)
 
 
 class Hello(msgspec.Struct, tag="hello"):
-    """First of the side that connects. Its first three fields are the same in every version."""
+    """Opens the handshake, from the side that connects. Its first three fields are the same in every version."""
 
     version: int
     magic: Literal["zerohop"]
@@ -66,7 +66,7 @@ class Hello(msgspec.Struct, tag="hello"):
 
 
 class Challenge(msgspec.Struct, tag="challenge"):
-    """Answer to Hello."""
+    """Answers Hello."""
 
     context: ContextId
     host: HostId
@@ -74,26 +74,26 @@ class Challenge(msgspec.Struct, tag="challenge"):
 
 
 class Prove(msgspec.Struct, tag="prove"):
-    """The connecting side knows the secret."""
+    """Proves that the connecting side knows the secret."""
 
     proof: Bytes32
 
 
 class Accept(msgspec.Struct, tag="accept"):
-    """The listening side does too. After it, a lane's socket belongs to the data plane."""
+    """Proves that the listening side knows the secret. After it, a lane's socket belongs to the data plane."""
 
     proof: Bytes32
 
 
 class Location(msgspec.Struct, tag="location"):
-    """In place of Accept to who wants to know no more than where this side is: its Unix socket, if on the same host."""
+    """Answers, in place of Accept, a side that only asks for this side's Unix socket; empty on another host."""
 
     proof: Bytes32
     socket_path: SocketPath = b""
 
 
 class Refuse(msgspec.Struct, tag="refuse"):
-    """The listening side will not go on. The same in every version."""
+    """Refuses the connection. It is the same in every version."""
 
     version: int
     code: ShortText
@@ -101,7 +101,7 @@ class Refuse(msgspec.Struct, tag="refuse"):
 
 
 class Nic(msgspec.Struct, frozen=True):
-    """One NIC port of a side: what the other needs to know to pair it with one of its own."""
+    """Describes a NIC port, so that the other side can pair it with one of its own."""
 
     name: ShortText
     port: Annotated[int, msgspec.Meta(ge=1, le=255)]
@@ -115,7 +115,7 @@ class Nic(msgspec.Struct, frozen=True):
 
 
 class Setup(msgspec.Struct, tag="setup"):
-    """First of both sides after the handshake; with presence page and doorbell on one host."""
+    """Opens the conversation after the handshake, from both sides; on one host with presence page and doorbell."""
 
     providers: Names
     url: LongText
@@ -140,20 +140,20 @@ class Lane(msgspec.Struct, tag="lane"):
 
 
 class LaneInvite(msgspec.Struct, tag="lane_invite"):
-    """Please give this lane its socket: connect to my listener with this token, which works once."""
+    """Asks the peer to connect to this side's listener with a token, which works once, for a lane's socket."""
 
     number: LaneNumber
     token: Bytes16
 
 
 class LaneReady(msgspec.Struct, tag="lane_ready"):
-    """This side has connected its end; the other may use the lane."""
+    """Reports that this side has connected its end: the other may use the lane."""
 
     number: LaneNumber
 
 
 class LaneFailed(msgspec.Struct, tag="lane_failed"):
-    """This side could not make its end of a lane that was not up yet. ``down``: its NICs that are to blame."""
+    """Reports that this side could not make its end of a new lane; ``down`` are its NICs that caused it."""
 
     number: LaneNumber
     text: LongText
@@ -161,7 +161,7 @@ class LaneFailed(msgspec.Struct, tag="lane_failed"):
 
 
 class LaneDown(msgspec.Struct, tag="lane_down"):
-    """A lane that was up is down, and nothing of it is left on this side that could send or receive."""
+    """Reports that a lane is down, and that nothing on this side can send or receive on it any more."""
 
     number: LaneNumber
     text: LongText
@@ -198,7 +198,7 @@ class LaneMissing(msgspec.Struct, tag="lane_missing"):
 
 
 class ImportRequest(msgspec.Struct, tag="import"):
-    """May I reach the memory behind this share myself?
+    """Asks for access to the memory behind a share.
 
     Mapped (shm), from devices (p2p), or by its keys on these NICs of yours (verbs).
     """
@@ -225,7 +225,7 @@ class Exported(msgspec.Struct, frozen=True):
 
 
 class ImportPart(msgspec.Struct, tag="part"):
-    """More pieces of the memory that an ImportReply has begun to describe; ``more``: and not the last ones."""
+    """Continues an ImportReply with more pieces of the memory; ``more`` tells that others follow."""
 
     request: U63
     pieces: Pieces
@@ -256,21 +256,21 @@ class ImportReply(msgspec.Struct, tag="imported"):
 
 
 class Release(msgspec.Struct, tag="release"):
-    """Please give back what you imported of this share; it is revoked."""
+    """Asks the peer to give back what it imported of a share, which is revoked."""
 
     provider: ShortText
     share: U64
 
 
 class Released(msgspec.Struct, tag="released"):
-    """Given back, asked or not."""
+    """Reports that imported memory was given back, whether or not the peer asked."""
 
     provider: ShortText
     share: U64
 
 
 class Call(msgspec.Struct, tag="call"):
-    """To what the two sides have built on their Contexts, by its name; what is said is theirs to read."""
+    """Calls a service of the peer by name; only the service reads the body."""
 
     number: U63
     service: ShortText
@@ -278,7 +278,7 @@ class Call(msgspec.Struct, tag="call"):
 
 
 class Answer(msgspec.Struct, tag="answer"):
-    """What came of a Call. Unless ``status`` is OK: the status and reason of native/base/status.hpp, and words."""
+    """Answers a Call; if ``status`` is not OK, with status and reason of native/base/status.hpp, and a text."""
 
     number: U63
     status: Code
@@ -288,7 +288,7 @@ class Answer(msgspec.Struct, tag="answer"):
 
 
 class Bye(msgspec.Struct, tag="bye"):
-    """This side closes the Connection, in words."""
+    """Closes the Connection, with the reason as text."""
 
     text: LongText
 
@@ -324,7 +324,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class _Greeting(msgspec.Struct, tag="hello"):
-    """What every version's Hello begins with."""
+    """Holds the fields with which every version's Hello begins."""
 
     version: int
 
@@ -335,7 +335,7 @@ _greeting = msgspec.msgpack.Decoder(_Greeting)
 
 
 def encode(message: Message) -> bytes:
-    """The frame of a message, length included."""
+    """Return the frame of a message, length included."""
     body = _encoder.encode(message)
     if len(body) > MAX_FRAME:
         raise ProtocolError(f"a {type(message).__name__} of {len(body)} bytes is longer than a frame may be")
@@ -343,7 +343,7 @@ def encode(message: Message) -> bytes:
 
 
 def body_length(header: bytes, limit: int) -> int:
-    """Length of the body that follows the header.
+    """Return the length of the body that follows a header.
 
     Raises:
         ProtocolError: more than ``limit`` bytes, as any other protocol's first bytes would announce.
@@ -357,7 +357,7 @@ def body_length(header: bytes, limit: int) -> int:
 
 
 def decode(body: bytes) -> Message:
-    """The message of a frame's body.
+    """Return the message in a frame's body.
 
     Raises:
         ProtocolError: it is none.
@@ -369,7 +369,7 @@ def decode(body: bytes) -> Message:
 
 
 def decode_hello(body: bytes) -> Hello:
-    """The first message of a side that connects, with its version checked before anything else is looked at.
+    """Return the first message of a side that connects; its version is checked before anything else.
 
     Raises:
         OtherVersion: both versions are named.
@@ -386,7 +386,7 @@ def decode_hello(body: bytes) -> Hello:
 
 
 class OtherVersion(ProtocolError):
-    """The peer speaks another version of the protocol."""
+    """Raised if the peer speaks another version of the protocol."""
 
 
 def check_version(version: int) -> None:

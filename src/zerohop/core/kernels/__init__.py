@@ -1,4 +1,4 @@
-"""The copy kernels of GPUs: compiled at first use for the device that is there, and kept on disk."""
+"""Compiles the copy kernels of GPUs at first use, for the device at hand, and keeps them on disk."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def load(engine: Engine, device: dict[str, Any]) -> str:
 
 
 def image(capability: int, *, kept: bool = True) -> tuple[bytes | None, str]:
-    """The kernels as the driver loads them, for a device of that compute capability; or None, and why not.
+    """Return the kernels as the driver loads them, for a compute capability; or None and the reason.
 
     Takes about half a second where they were never compiled on this machine, or where what was ``kept`` is of no use.
     """
@@ -65,7 +65,7 @@ def image(capability: int, *, kept: bool = True) -> tuple[bytes | None, str]:
 
 
 def _path(name: str) -> Path | None:
-    """Where a file is kept; None for a user who has no home."""
+    """Return the path of a kept file; None for a user without a home."""
     try:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:
@@ -74,7 +74,7 @@ def _path(name: str) -> Path | None:
 
 
 def compiled(source: str, capability: int) -> tuple[bytes | None, str]:
-    """Kernels in CUDA C++, as the driver loads them for a device of that compute capability; or None, and why not."""
+    """Compile kernels from CUDA C++ for a compute capability; return the image, or None and the reason."""
     try:
         try:
             from cuda.core import Program, ProgramOptions
@@ -91,7 +91,7 @@ def compiled(source: str, capability: int) -> tuple[bytes | None, str]:
 
 
 def _keep(path: Path, data: bytes) -> None:
-    """On disk, at once or not at all: other processes may be doing the same."""
+    """Keep a file on disk, all of it or nothing, because other processes may do the same."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd, name = tempfile.mkstemp(dir=path.parent)

@@ -1,4 +1,4 @@
-"""When a Context's GPUs get their copy kernels."""
+"""Loads copy kernels onto the GPUs of a Context."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _NOT_YET: Final = (
 
 
 class CopyKernels:
-    """Of each GPU they are loaded once, when memory on it is first registered, by a thread of their own.
+    """Loads the kernels of each GPU once, on a new thread, when memory of the GPU is first registered.
 
     The driver loads them only when nothing is queued on any stream of the GPU. A stream may be waiting for what takes
     this very process to bring about; so nobody waits for them for long, and page lists go without until they are there.
     """
 
     def __init__(self, engine: Engine, late: Callable[[], None]) -> None:
-        """``late`` is called, by any thread, when some have come after `wait` had given up."""
+        """Load nothing yet; ``late`` is called, by any thread, if kernels come after ``wait`` has given up."""
         self._engine = engine
         self._late = late
         self._lock = threading.Lock()
@@ -38,7 +38,7 @@ class CopyKernels:
 
     @property
     def why_not(self) -> str:
-        """Why a GPU copies page by page; empty where none does, or nobody has asked for kernels."""
+        """Return why a GPU copies page by page; empty if none does, or nobody has asked for kernels."""
         told = [each for each in list(self._devices.values()) if each.given_up or each.ended.is_set()]
         return next((each.why_not for each in told if each.why_not), "")
 
@@ -98,7 +98,7 @@ class CopyKernels:
 
 
 class _Loading:
-    """What is known of one device's."""
+    """Holds the state of one device's kernels."""
 
     __slots__ = ("device", "ended", "given_up", "said", "why_not")
 

@@ -1,4 +1,4 @@
-"""Memory as arrays and tensors of other libraries, without a copy."""
+"""Exports memory as arrays and tensors of other libraries, without a copy."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
     from zerohop.core.memory.memory import Memory, _Range
 
-# DLPack's numbers of types of devices.
+# DLPack's numbers for kinds of devices.
 _DLPACK: Final = {HOST: 1, "cuda": 2, "hip": 10}
-# Its first version in which a tensor can be read-only.
+# The first version of DLPack in which a tensor can be read-only.
 _KNOWS_READ_ONLY: Final = 1
 
 
 def numpy_of(view: _Range, memory: Memory) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    """What ``numpy()`` gives; ``memory`` is what the view is part of."""
+    """Return the array that ``numpy()`` gives; ``memory`` is the Memory that the view is part of."""
     if view.device != HOST:
         raise Unsupported(f"the CPU cannot touch memory of {view.device}", fix="copy it with read_bytes()")
     if view.nbytes == 0:
         return np.empty(0, np.uint8)
     exported = (ctypes.c_ubyte * view.nbytes).from_address(view.address)
-    # The array's base keeps what the pages belong to. An array of ctypes takes any attribute; its stubs do not say so.
+    # The array's base keeps the owner of the pages alive. A ctypes array takes any attribute; its stubs do not say so.
     exported._zerohop_keep = _export(memory)  # type: ignore[attr-defined]
     array = np.frombuffer(memoryview(exported), np.uint8)
     array.flags.writeable = not view.readonly
@@ -38,7 +38,7 @@ def numpy_of(view: _Range, memory: Memory) -> np.ndarray[tuple[int], np.dtype[np
 
 
 def dlpack_device(device: str) -> tuple[int, int]:
-    """Type and number, as DLPack counts them; BufferError where it has none."""
+    """Return a device's type and number as DLPack counts them; raise BufferError if DLPack has none."""
     kind, _, number = device.partition(":")
     if kind not in _DLPACK:
         raise BufferError(f"memory of {device} is none that other libraries know. Fix: copy it with read_bytes()")
@@ -46,12 +46,12 @@ def dlpack_device(device: str) -> tuple[int, int]:
 
 
 def dlpack_of(view: _Range, memory: Memory, max_version: tuple[int, int] | None, **wanted: Any) -> CapsuleType:
-    """What ``__dlpack__`` gives; ``memory`` is what the view is part of."""
+    """Return the capsule that ``__dlpack__`` gives; ``memory`` is the Memory that the view is part of."""
     device_type, device = dlpack_device(view.device)
     readonly = view.readonly
     if readonly and (max_version or (0, 0))[0] < _KNOWS_READ_ONLY:
         raise BufferError("this memory is read-only, and the library asks for a tensor that is not. Fix: copy it")
-    # The Memory too, so that the tensor's own registration is found again when nobody else keeps it.
+    # The Memory is kept as well, so that registering the tensor finds its registration when nobody else keeps it.
     owner = (_export(memory), memory)
     array: Any = array_of_bytes(view.address, view.nbytes, device_type, device, readonly, owner)
     capsule: CapsuleType = array.__dlpack__(

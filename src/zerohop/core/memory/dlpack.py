@@ -50,7 +50,7 @@ class _Versioned(ctypes.Structure):
 
 
 class Tensor(NamedTuple):
-    """What a capsule says, and the capsule."""
+    """Describes the tensor in a capsule, and keeps the capsule."""
 
     address: int
     nbytes: int
@@ -61,10 +61,10 @@ class Tensor(NamedTuple):
 
 
 def read(exporter: Any) -> Tensor:
-    """The tensor behind an object with ``__dlpack__`` and ``__dlpack_device__``.
+    """Return the tensor behind an object with ``__dlpack__`` and ``__dlpack_device__``.
 
     Raises:
-        Unsupported: it lives on a device that there is no driver for, or is managed memory.
+        Unsupported: the tensor is on a device that this build has no driver for, or in managed memory.
         ValueError, BufferError: the object refuses to export itself.
     """
     device_type = int(exporter.__dlpack_device__()[0])
@@ -84,7 +84,7 @@ def read(exporter: Any) -> Tensor:
     try:
         capsule = exporter.__dlpack__(**stream, max_version=(1, 0))
     except TypeError:
-        # From before version 1: says nothing about being read-only.
+        # The exporter knows only versions before 1, which cannot say that a tensor is read-only.
         capsule = exporter.__dlpack__(**stream)
     readonly = False
     if _is_valid(capsule, b"dltensor_versioned"):
@@ -105,7 +105,10 @@ def read(exporter: Any) -> Tensor:
 
 
 def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], unit: int) -> bool:
-    """Whether the elements fill their range without gaps, rows or columns first; ``unit`` is the innermost stride."""
+    """Tell whether the elements fill their range without gaps, by rows or by columns.
+
+    ``unit`` is the innermost stride.
+    """
     if 0 in shape:
         return True
     for order in (range(len(shape) - 1, -1, -1), range(len(shape))):

@@ -1,4 +1,4 @@
-"""Which bytes of one stretch of memory are free."""
+"""Finds free ranges in one stretch of memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import bisect
 
 
 class FreeRanges:
-    """Best fit: the smallest range that is long enough is cut. Ranges that touch become one. Not thread-safe.
+    """Allocates by best fit: it cuts the smallest range that is long enough, and merges neighbours. Not thread-safe.
 
     Attributes:
         nbytes: length of the stretch.
@@ -17,18 +17,18 @@ class FreeRanges:
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = self.free = nbytes
-        # Each free range by its start and by its end, and all of them by length.
+        # The free ranges by start, by end, and sorted by length.
         self._lengths = {0: nbytes}
         self._ends = {nbytes: 0}
         self._sizes = [(nbytes, 0)]
 
     @property
     def largest(self) -> int:
-        """The longest free range."""
+        """Return the length of the longest free range."""
         return self._sizes[-1][0] if self._sizes else 0
 
     def take(self, nbytes: int) -> int | None:
-        """Where a range of that length begins, which is free no more; None where there is none."""
+        """Take a range of this length; return its start, or None if no free range is long enough."""
         position = bisect.bisect_left(self._sizes, (nbytes, 0))
         if position == len(self._sizes):
             return None

@@ -1,4 +1,4 @@
-"""Pool: memory of one device that is registered once and handed out in parts."""
+"""Declares Pool, which registers memory of one device once and hands it out in parts."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 
 # What torch gives its own tensors, and more than any kernel asks for.
 ALIGNMENT: Final = 512
-# Between two looks for room; devices and peers tell nobody that they have done with it.
+# Seconds between two looks for room: no event tells that a device or a peer no longer uses memory.
 _FIRST_PAUSE_S: Final = 0.0002
 _LONGEST_PAUSE_S: Final = 0.01
 _NS: Final = 1e9
 
 
 class Pool(Closeable, NotCopyable):
-    """Memory of one device, registered once and handed out in parts; made by ``Context.pool``.
+    """Registers memory of one device once and hands it out in parts. Made by ``Context.pool``.
 
-    ``alloc`` asks neither the driver nor a NIC for anything while there is room, and what it gives is a Memory like any
-    other: it is shared, transferred, made a tensor of (``torch.from_dlpack(memory)``) and closed by itself. A part
-    comes back when its Memory is closed or dropped, no tensor shows it any more, no transfer uses it and peers that had
-    imported it have let go; on a GPU it is used again only once everything has ended that was queued there by then, on
-    any stream. The pool grows by chunks.
+    While there is room, ``alloc`` asks neither the driver nor a NIC for anything. It returns a Memory like any other,
+    which can be shared, transferred, viewed as a tensor (``torch.from_dlpack(memory)``) and closed by itself. A part
+    returns to the pool when its Memory is closed or dropped, no tensor shows it, no transfer uses it, and all peers
+    have given it back. On a GPU it is used again only once all work that was queued there by then, on any stream, has
+    ended. The pool grows by chunks.
 
     Thread-safe. A context manager that closes itself.
 
     Attributes:
-        device: where the memory is.
-        chunk_bytes: by how much it grows, at least.
-        max_bytes: what it never exceeds; None: what the device has.
+        device: name of the device.
+        chunk_bytes: bytes by which the pool grows, at least.
+        max_bytes: bytes that it never exceeds; None: as much as the device has.
     """
 
     _copy_refusal = "a Pool stays in its process, and is not copied; send memory.share() of what it gave"
@@ -57,35 +57,36 @@ class Pool(Closeable, NotCopyable):
         self._lock = threading.Lock()
         self._chunks: list[_Chunk] = []
         self._closed = False
-        # What the device said when it gave no more.
+        # The device's error when it last had no more memory.
         self._refused = ""
-        # What nobody has any more, put there by destructors; what the device may still use; and until when.
+        # Parts that destructors have returned; of these the ones that the device may still use; and the marks in the
+        # device's queues after which it no longer does.
         self._freed: collections.deque[_Range] = collections.deque()
         self._unmarked: list[_Range] = []
         self._marked: list[tuple[Engine.DeviceMark, list[_Range]]] = []
 
     @property
     def nbytes(self) -> int:
-        """What it holds of the device."""
+        """Return the bytes that the pool has of the device."""
         return sum(chunk.ranges.nbytes for chunk in list(self._chunks))
 
     @property
     def free_bytes(self) -> int:
-        """What of that can be given out now, in however many ranges."""
+        """Return the bytes that can be handed out now, in however many ranges."""
         self._context._check_process()
         with self._lock:
             self._collect()
             return sum(chunk.ranges.free for chunk in self._chunks)
 
     def alloc(self, nbytes: int, *, timeout: float | None = None) -> Memory:
-        """New memory, at a multiple of 512 bytes; its contents are undefined.
+        """Return new memory at a multiple of 512 bytes; its contents are undefined.
 
-        Where neither the pool nor the device has room, it waits for what the device or a transfer still uses of memory
-        that was given back before.
+        If neither the pool nor the device has room, the call waits for returned memory that the device or a transfer
+        still uses.
 
-        Memory that was given back can be used again only after a look at all streams of the GPU, which ends a capture
-        into a CUDA graph that is under way on one of them: allocate before a capture, or during one only what the pool
-        has never given out.
+        Before returned memory is used again, the pool looks at all streams of the GPU, which ends a capture into a CUDA
+        graph on one of them. So allocate before a capture; during one, allocate only memory that the pool has never
+        handed out.
 
         Args:
             nbytes: length, at least 1.
@@ -93,8 +94,8 @@ class Pool(Closeable, NotCopyable):
 
         Raises:
             TypeError: ``nbytes`` is no integer.
-            ValueError: no such length.
-            RegistrationFailed: no room.
+            ValueError: memory cannot have this length.
+            RegistrationFailed: there is no room.
             DeviceFailed: the device is lost.
             Closed: the pool or its Context is closed.
         """
@@ -108,7 +109,7 @@ class Pool(Closeable, NotCopyable):
             with self._lock:
                 self._check_open()
                 taken = self._take(size) or self._reuse(size) or self._grow(size) or self._exchange(size)
-                # Here, so that close() leaves the chunk alone.
+                # Made under the lock, so that close() leaves the chunk alone.
                 block = _Block(taken, self._freed) if taken is not None else None
                 coming = taken is None and self._coming()
             if taken is not None:
@@ -119,7 +120,7 @@ class Pool(Closeable, NotCopyable):
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def trim(self) -> int:
-        """Give the device back what nothing is in use of, in whole chunks; the number of bytes.
+        """Return whole chunks of which nothing is in use to the device; return the number of bytes.
 
         Raises:
             DeviceFailed: the device is lost.
@@ -136,9 +137,9 @@ class Pool(Closeable, NotCopyable):
         return sum(chunk.ranges.nbytes for chunk in idle)
 
     def close(self) -> None:
-        """Give out nothing more; idempotent. The device gets each chunk back when the last Memory in it is closed."""
+        """Hand out nothing more; idempotent. The device gets each chunk back when the last Memory in it is closed."""
         if self._context._forked:
-            return  # it is the parent's
+            return  # the memory belongs to the parent
         with self._lock:
             self._closed = True
             chunks, self._chunks = self._chunks, []
@@ -156,7 +157,7 @@ class Pool(Closeable, NotCopyable):
         return None
 
     def _reuse(self, size: int) -> _Range | None:
-        """With what has been given back, as far as nothing can touch it any more."""
+        """Take a range of returned memory that nothing can touch any more."""
         self._collect()
         self._settle()
         return self._take(size)
@@ -167,7 +168,7 @@ class Pool(Closeable, NotCopyable):
         while self._freed:
             self._unmarked.append(self._freed.popleft())
         if self.device == HOST:
-            # Only transfers and arrays use it, and they are over.
+            # Only transfers and arrays use host memory, and they have ended.
             self._give(self._unmarked)
             self._unmarked.clear()
 
@@ -176,7 +177,7 @@ class Pool(Closeable, NotCopyable):
             try:
                 mark = self._context._engine.mark_device(self._index)
             except NativeError as error:
-                # A stream is being captured: later.
+                # A stream is being captured: the next call tries again.
                 if error.args[0] != Status.UNSUPPORTED.value:
                     raise from_native(*error.args, operation="alloc") from None
             else:
@@ -191,7 +192,7 @@ class Pool(Closeable, NotCopyable):
             chunk.ranges.give(start, size)
 
     def _exchange(self, size: int) -> _Range | None:
-        """With another chunk in place of those of which nothing is in use, where they are too small."""
+        """Take a range of a new chunk, which replaces chunks of which nothing is in use and which are too small."""
         idle = [chunk for chunk in self._chunks if chunk.ranges.free == chunk.ranges.nbytes]
         in_use = self.nbytes - sum(chunk.ranges.nbytes for chunk in idle)
         if not idle or (self.max_bytes is not None and in_use + size > self.max_bytes):
@@ -202,10 +203,10 @@ class Pool(Closeable, NotCopyable):
         return self._grow(size)
 
     def _coming(self) -> bool:
-        """Whether a device, a transfer or a peer still uses what was given back. All else may stay in use for ever."""
+        """Tell whether a device, a transfer or a peer still uses returned memory. Other memory may never come back."""
         retention = self._context._retention
         kept = [*self._context._shares.kept(), *retention.kept()]
-        # In this order: what leaves one of these places is in the next by then.
+        # In this order: memory that leaves one of these places is in the next one by then.
         return bool(
             any(type(keep) is _Block and keep.goes_to(self._freed) for keep in kept)
             or retention.releasing
@@ -255,7 +256,7 @@ class Pool(Closeable, NotCopyable):
 
 
 class _Chunk:
-    """One allocation of a Pool."""
+    """An allocation of a Pool."""
 
     __slots__ = ("_given_up", "_retention", "blocks", "ranges", "registration", "wanted")
 
@@ -263,20 +264,20 @@ class _Chunk:
         self._retention = retention
         self.registration = registration
         self.ranges = FreeRanges(registration.nbytes)
-        # Those that somebody has, by their ids.
+        # Ids of the blocks in use.
         self.blocks: dict[int, None] = {}
         self._given_up: list[Registration] = []
-        # Whether parts of it will be used again.
+        # Whether returned parts are to be used again.
         self.wanted = True
 
     def give_up(self) -> None:
-        """The device gets it back, now or with the last block."""
+        """Return the chunk to the device, now or with its last block."""
         self.wanted = False
         self._given_up.append(self.registration)
         self.let_go()
 
     def let_go(self) -> None:
-        """Called by destructors: no lock, no wait."""
+        """Release the chunk if it was given up and has no block. Destructors call this: no lock, no wait."""
         if not self.blocks:
             try:
                 registration = self._given_up.pop()
@@ -285,12 +286,12 @@ class _Chunk:
             self._retention.release(registration)
 
 
-# Of a chunk: where it begins there, and its length.
+# A range of a chunk: the chunk, the start and the length.
 _Range = tuple[_Chunk, int, int]
 
 
 class _Block:
-    """What keeps a part from being used again: a Memory has it, then whatever still uses the memory."""
+    """Keeps a part in use: its Memory has the block, and then everything that still uses the memory."""
 
     __slots__ = ("_freed", "_range")
 
@@ -300,7 +301,7 @@ class _Block:
         taken[0].blocks[id(self)] = None
 
     def goes_to(self, freed: object) -> bool:
-        """Whether that is where it is put in the end."""
+        """Tell whether the block's range goes to this queue when the block is dropped."""
         return self._freed is freed
 
     def __del__(self) -> None:

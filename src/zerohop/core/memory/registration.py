@@ -1,4 +1,4 @@
-"""A registered allocation, and the objects that keep it in use."""
+"""Holds what is known of a registered allocation, and the objects that keep it in use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Registration:
-    """One registered allocation: its native region, the keys of NICs, the routes. Its Memories share it."""
+    """Holds the native region, the keys of NICs and the routes of one allocation. Its Memories share it."""
 
     __slots__ = (
         "__weakref__",
@@ -81,7 +81,7 @@ class Registration:
 
     @property
     def shareable(self) -> bool:
-        """Whether peers on this host can map the memory."""
+        """Tell whether peers on this host can map the memory."""
         return self.region.shareable
 
 
@@ -103,7 +103,7 @@ class Export:
 
 
 class RetainedBuffer:
-    """The object that a closed Memory kept alive, with the registration of its memory.
+    """Holds the object that a closed Memory kept alive, and the registration of its memory.
 
     Setting ``keep`` to None releases the object; apart from shares, nothing else in this library refers to it.
     """

@@ -1,4 +1,4 @@
-"""RemoteBuffer: what a peer needs to reach a Memory, as a plain value."""
+"""Declares RemoteBuffer, the plain value by which a peer reaches a Memory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import msgspec
 
 from zerohop.errors import ProtocolError
 
-# Four letters and the version of what follows.
+# Four letters, which the version of the format follows.
 _MAGIC: Final = b"ZHRB"
 _VERSION: Final = 1
-# A handle is a few hundred bytes; whatever is longer is none.
+# A handle has a few hundred bytes; longer input is refused.
 MAX_BYTES: Final = 4096
 _RIGHTS: Final = {1: "r", 2: "w", 3: "rw"}
 _DEVICE: Final = re.compile(r"host|[a-z]{1,16}:[0-9]{1,4}")
@@ -20,7 +20,7 @@ _SHARE_BYTES: Final = 8
 
 
 class Share(NamedTuple):
-    """What all slices of one handle have in common: the share itself, as its owner described it."""
+    """Describes a share as its owner sees it; all slices of one handle have the same Share."""
 
     url: str
     owner: str
@@ -30,12 +30,12 @@ class Share(NamedTuple):
     device: str
     rights: int
     revocable: bool
-    # One key per provider that can do more than reach the memory by name: {"shm": b"m"} when peers may map it.
+    # Keys of providers that need more than the share's name: {"shm": b"m"} if peers may map the memory.
     keys: dict[str, bytes]
 
     @property
     def mappable(self) -> bool:
-        """Whether a process on the owner's host may map the memory."""
+        """Tell whether a process on the owner's host may map the memory."""
         return self.keys.get("shm") == b"m"
 
 
@@ -58,15 +58,15 @@ _decoder = msgspec.msgpack.Decoder(_Wire)
 
 
 class RemoteBuffer:
-    """A range of another Context's memory, and the right to reach it.
+    """Names a range of another Context's memory, and gives the right to reach it.
 
-    A frozen value: hashable, comparable, picklable, and a few hundred bytes as ``bytes(handle)``. Whoever has it can
-    use it until the owner revokes it, closes the Memory or is gone, so pass it on as you would a password. Slices
+    It is a frozen value: hashable, comparable, picklable, and a few hundred bytes as ``bytes(handle)``. Every process
+    that has it can use it until the owner revokes it, closes the Memory or exits, so treat it like a password. Slices
     (``handle[a:b]``, in bytes, clipped like any Python slice) are RemoteBuffers of the same share.
 
-    How it is revoked depends on how it is reached. Over tcp, verbs and the shm ring the owner enforces it. Memory that
-    a process on the same host has mapped (``revocation == "by agreement"``) is given back by that process when it is
-    asked to; ``Memory.revoke`` says when one does not.
+    The path decides how a handle is revoked. Over tcp, verbs and the shm ring the owner enforces it. A process on the
+    owner's host that has mapped the memory (``revocation == "by agreement"``) unmaps it when it is asked to;
+    ``Memory.revoke`` raises an error if one does not.
 
     Attributes:
         nbytes: length in bytes.
@@ -85,7 +85,7 @@ class RemoteBuffer:
         set_field(self, "_offset", offset)
         set_field(self, "nbytes", nbytes)
         if key is None:
-            # What routes are looked up by. One bytes object for all slices: its hash is computed once.
+            # Routes are looked up by this key. All slices have the same bytes object, whose hash is computed once.
             key = bytes.fromhex(share.owner) + share.share_id.to_bytes(_SHARE_BYTES, "big") + share.capability
         set_field(self, "_key", key)
 
@@ -97,32 +97,32 @@ class RemoteBuffer:
 
     @property
     def device(self) -> str:
-        """Where the memory is: ``"host"``, ``"sim:0"``, ..."""
+        """Return the name of the device that has the memory: ``"host"``, ``"sim:0"``, ..."""
         return self._share.device
 
     @property
     def rights(self) -> Literal["r", "w", "rw"]:
-        """What this handle allows."""
+        """Return the rights that this handle gives."""
         return _RIGHTS[self._share.rights]  # type: ignore[return-value]
 
     @property
     def owner(self) -> str:
-        """Id of the Context that shared it."""
+        """Return the id of the Context that shared the memory."""
         return self._share.owner
 
     @property
     def url(self) -> str:
-        """Where its owner can be reached."""
+        """Return the URL of the owner."""
         return self._share.url
 
     @property
     def revocable(self) -> bool:
-        """Whether the owner may revoke it without closing the Memory."""
+        """Tell whether the owner may revoke the handle without closing the Memory."""
         return self._share.revocable
 
     @property
     def revocation(self) -> Literal["enforced", "by agreement"]:
-        """``"by agreement"`` when processes on the owner's host may map the memory, else ``"enforced"``."""
+        """Return ``"by agreement"`` if processes on the owner's host may map the memory, else ``"enforced"``."""
         return "by agreement" if self._share.mappable else "enforced"
 
     def __len__(self) -> int:
@@ -161,18 +161,18 @@ class RemoteBuffer:
         return _MAGIC + bytes([_VERSION]) + _encoder.encode(body)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Through the bytes, so that unpickling checks what from_bytes checks.
+        # By way of the bytes, so that unpickling makes the checks of from_bytes.
         return RemoteBuffer.from_bytes, (bytes(self),)
 
     @staticmethod
     def from_bytes(data: bytes | bytearray | memoryview) -> RemoteBuffer:
-        """The handle whose ``bytes()`` these are. Executes nothing and connects to nothing.
+        """Return the handle that ``bytes(handle)`` wrote. Executes nothing and connects to nothing.
 
         Raises:
-            TypeError: not bytes, nor another object with the buffer protocol.
-            ProtocolError: they are not, or they come from another version of zerohop.
+            TypeError: the argument is not bytes, nor another object with the buffer protocol.
+            ProtocolError: the bytes are no handle, or come from another version of zerohop.
         """
-        # Not bytes(data), which makes zeros of a number.
+        # bytes(data) would turn a number into that many zeros.
         raw = data if type(data) is bytes else memoryview(data).tobytes()
         if len(raw) > MAX_BYTES:
             raise _malformed(f"{len(raw)} bytes are more than the {MAX_BYTES} that a handle may have")
@@ -203,11 +203,11 @@ class RemoteBuffer:
 
 
 def byte_range(key: object, nbytes: int) -> tuple[int, int]:
-    """Start and stop, in bytes, of a slice of something of ``nbytes`` bytes; clipped as Python slices are.
+    """Return start and stop of a slice of ``nbytes`` bytes, clipped as Python clips slices.
 
     Raises:
-        TypeError: not a slice.
-        ValueError: a step other than 1.
+        TypeError: the key is not a slice.
+        ValueError: the slice has a step other than 1.
     """
     if not isinstance(key, slice):
         raise TypeError(f"bytes are taken with a slice such as [0:64], not with {type(key).__name__}")
@@ -218,7 +218,7 @@ def byte_range(key: object, nbytes: int) -> tuple[int, int]:
 
 
 def _check(wire: _Wire) -> None:
-    """Raise ProtocolError for values that no owner writes."""
+    """Raise ProtocolError for values that no owner writes into a handle."""
     from zerohop.core.control.address import parse
 
     if wire.nbytes >= 1 << 63 or wire.offset > wire.nbytes or wire.length > wire.nbytes - wire.offset:

@@ -44,12 +44,12 @@ class Retention:
 
     @property
     def pinned(self) -> int:
-        """Number of closed Memories whose memory operations, peers or devices still use."""
+        """Return the number of closed Memories whose memory operations, peers or devices still use."""
         return len(self._pinned)
 
     @property
     def releasing(self) -> bool:
-        """Whether a thread is just releasing buffers; ask after ``kept``."""
+        """Tell whether a thread is just releasing buffers; ask after ``kept``."""
         return bool(self._releasing)
 
     def keep(self, memory: Memory, registration: Registration, keep: object) -> None:

@@ -1,4 +1,4 @@
-"""Which file a range of this process's memory is a shared mapping of, so that a peer on the host can map it too."""
+"""Finds the shared file behind a range of this process's memory, so that a peer on the host can map it too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DELETED: Final = " (deleted)"
 
 
 class Backing(NamedTuple):
-    """A descriptor, which the receiver closes, and where in its file the range begins."""
+    """Names a range of a file by a descriptor, which the receiver closes, and an offset."""
 
     fd: int
     offset: int
@@ -31,10 +31,10 @@ class _Mapped(NamedTuple):
 
 
 def backing_of(address: int, nbytes: int, nameless: Callable[[], int]) -> Backing | None:
-    """The shared file behind [address, address + nbytes), or None where it is not all one shared mapping.
+    """Return the shared file behind [address, address + nbytes), or None if that is not all one shared mapping.
 
-    For a file that has no name any more, ``nameless()`` gives a descriptor to try, borrowed, or -1. A file is used
-    only if it is the very one that is mapped: names may have been taken over by other files since.
+    For a file whose name was removed, ``nameless()`` returns a borrowed descriptor to try, or -1. A file is used only
+    if it is the very one that is mapped, because another file may have taken its name since.
     """
     if nbytes == 0:
         return None
@@ -66,7 +66,7 @@ def _is_file(fd: int, mapped: _Mapped) -> bool:
 
 
 def _find(address: int, nbytes: int) -> _Mapped | None:
-    """The shared mapping that holds the range; neighbouring mappings of consecutive parts of a file count as one."""
+    """Return the shared mapping that holds a range; neighbouring mappings of consecutive file parts count as one."""
     found: _Mapped | None = None
     stop = address + nbytes
     with _MAPS.open(encoding="utf-8", errors="surrogateescape") as lines:

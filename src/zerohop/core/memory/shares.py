@@ -41,7 +41,7 @@ _MAX_GRACE_S = 0.5
 
 
 class LocalShare:
-    """A range of this Context's memory that is shared with peers."""
+    """Describes a range of this Context's memory that is shared with peers."""
 
     __slots__ = ("handle", "importers", "keep", "lingering", "memory", "offset", "registration", "revocable")
 

@@ -1,6 +1,6 @@
-"""From whatever a user hands over to the range of memory behind it: address, length, device, and who keeps it alive.
+"""Finds the memory behind a user's object: address, length, device, and the object that keeps it alive.
 
-Nothing is copied and no framework is imported: torch tensors are known by their methods, everything else by protocol.
+Nothing is copied and no framework is imported: torch tensors are recognised by their methods, all else by protocol.
 """
 
 from __future__ import annotations
@@ -20,49 +20,49 @@ from zerohop.errors import Unsupported
 if TYPE_CHECKING:
     from zerohop.core.memory.shared_pages import Backing
 
-# Where user space ends, on every processor that this runs on.
+# The end of user space, on every processor that this runs on.
 _ADDRESSES: Final = 1 << 63
 _NO_BUF: Final = object()
-# A struct's field names, in the format of a buffer.
+# Field names of a struct in the format string of a buffer.
 _FIELD_NAME: Final = re.compile(":[^:]*:")
 _TORCH_METHODS: Final = ("data_ptr", "element_size", "untyped_storage", "is_contiguous")
 
 
 class Source(NamedTuple):
-    """A range of memory, and the allocation that it is part of.
+    """Describes a range of memory, and the allocation that it is part of.
 
-    The allocation is what gets registered, so that all slices of a tensor share one registration.
+    The allocation is registered, and not the range, so that all slices of a tensor share one registration.
     """
 
     address: int
     nbytes: int
     device: str
     readonly: bool
-    # Keeps the memory where it is.
+    # Keeps the memory allocated.
     keep: object
     base: int
     extent: int
-    # By whose life a registration may be cached; None: not at all.
+    # The object whose lifetime bounds a cached registration; None: the registration is not cached.
     cached_by: object | None
-    # Whether the pages may be those of a shared file, which is slow to find out.
+    # Whether the pages may belong to a shared file, which is slow to find out.
     may_be_shared: bool
 
     @property
     def offset(self) -> int:
-        """Of the range within its allocation."""
+        """Return the offset of the range within its allocation."""
         return self.address - self.base
 
 
 def read(x: Any) -> Source:
-    """The range behind ``x``.
+    """Return the range behind an object.
 
-    That is a numpy array, a torch tensor, anything with DLPack, ``__cuda_array_interface__`` or the buffer protocol, a
-    ``multiprocessing.shared_memory.SharedMemory``, or a raw ``(pointer, nbytes, device)``.
+    The object is a numpy array, a torch tensor, anything with DLPack, ``__cuda_array_interface__`` or the buffer
+    protocol, a ``multiprocessing.shared_memory.SharedMemory``, or a raw ``(pointer, nbytes, device)``.
 
     Raises:
-        TypeError: none of these, or an array of Python objects.
-        ValueError: not contiguous, a raw range that makes no sense, or something that has no memory (any more).
-        Unsupported: memory of a device that this build has no driver for.
+        TypeError: the object is none of these, or an array of Python objects.
+        ValueError: it is not contiguous, is a raw range that makes no sense, or has no memory (any more).
+        Unsupported: its memory is on a device that this build has no driver for.
     """
     source = _source(x)
     if source.address == 0 and source.nbytes:
@@ -81,9 +81,9 @@ def _source(x: Any) -> Source:
     if hasattr(x, "__cuda_array_interface__"):
         return _from_cuda_array_interface(x)
     if isinstance(getattr(x, "buf", None), memoryview):
-        # A view of its own: closing or dropping the object releases x.buf, but unmaps nothing while this one is there.
+        # A second view: closing or dropping the object releases x.buf, but nothing is unmapped while this view exists.
         view = memoryview(x.buf)
-        # A tuple lets go of its last item first, and the view must have gone when the object closes itself.
+        # A tuple drops its last item first, and the view must be gone before the object closes itself.
         return _from_buffer(view, x)
     try:
         view = memoryview(x)
@@ -101,13 +101,13 @@ def _source(x: Any) -> Source:
     )
 
 
-# Types of tensors that were found to be on a GPU, with the layout that is one range. Read by whoever wants to know
-# without delay; each is torch's own, or a class derived from that, of which there are few.
+# Types of tensors that were found on a GPU, each with the layout that is one range. Registering thousands of tensors
+# looks here first. The types are torch's own and those derived from it, so there are few.
 tensors_on_gpus: Final[dict[type, Any]] = {}
 
 
 def on_gpu(tensor: Any) -> tuple[int, int] | None:
-    """Address and bytes of a tensor of one of ``tensors_on_gpus``; None where `read` must look at it."""
+    """Return address and length of a tensor of a type in ``tensors_on_gpus``; None if ``read`` must look at it."""
     try:
         if (
             tensor.is_cuda
@@ -118,20 +118,20 @@ def on_gpu(tensor: Any) -> tuple[int, int] | None:
         ):
             return tensor.data_ptr(), tensor.nbytes
     except RuntimeError:
-        # A tensor without memory of its own.
+        # The tensor has no memory of its own.
         pass
     return None
 
 
 def has_its_own_memory(owner: object) -> bool:
-    """Whether that is an array or a tensor which nothing else has the memory of, as far as can be told."""
+    """Tell whether an array or a tensor is the only owner of its memory, as far as that can be known."""
     if isinstance(owner, np.ndarray):
         return owner.flags.owndata
     return all(hasattr(type(owner), method) for method in _TORCH_METHODS)
 
 
 def find_backing(source: Source) -> Backing | None:
-    """The shared file behind the whole allocation; None where there is none, or no way to open it."""
+    """Return the shared file behind the whole allocation; None if there is none, or it cannot be opened."""
     if not source.may_be_shared:
         return None
     return shared_pages.backing_of(source.base, source.extent, lambda: _descriptor(source.cached_by))
@@ -161,11 +161,11 @@ def _from_numpy(array: np.ndarray[Any, Any]) -> Source:
 
 
 def _start_of(array: np.ndarray[Any, Any]) -> tuple[int, bool]:
-    """Where it begins, and whether it is read-only."""
+    """Return an array's address, and whether it is read-only."""
     try:
         return buffer_start(array)
     except (ValueError, BufferError):
-        # Dates have no format of a buffer's, and a root may not be contiguous: the long way takes ten times as long.
+        # Dates have no buffer format, and a root may not be contiguous. This way takes ten times as long.
         start: tuple[int, bool] = array.__array_interface__["data"]
         return start
 
@@ -181,9 +181,9 @@ def _from_buffer(view: memoryview, x: Any) -> Source:
         address = np.asarray(view.cast("B") if view.c_contiguous else view).__array_interface__["data"][0]
     else:
         address = ctypes.addressof(ctypes.c_char.from_buffer(view))
-    # The view is kept, so that a bytearray cannot be resized meanwhile.
+    # The view is kept as well, because a bytearray cannot be resized while a view of it exists.
     private = isinstance(x, (bytes, bytearray))
-    # Of a view it has what that is a view of, and not the view, by whose life the registration is cached.
+    # `keep` has the exporter, not only the view: the exporter's lifetime bounds the cached registration.
     return _simple(address, view.nbytes, HOST, view.readonly, (x, view), x, may_be_shared=not private)
 
 
@@ -203,20 +203,20 @@ def _from_torch(tensor: Any) -> Source:
         raise ValueError("the tensor's memory does not hold its values. Fix: tensor.resolve_conj().resolve_neg()")
     nbytes = tensor.numel() * tensor.element_size()
     if kind == "cuda":
-        # The driver knows the allocation, which is larger than torch's storage.
+        # The driver is asked for the allocation, which is larger than torch's storage.
         tensors_on_gpus[type(tensor)] = tensor.layout
         return _simple(int(tensor.data_ptr()), nbytes, DEVICE_BY_ADDRESS, False, tensor, None, may_be_shared=False)
-    # Not numpy() nor DLPack: they refuse tensors that require gradients, and bfloat16.
+    # numpy() and DLPack refuse tensors that require gradients, and bfloat16.
     try:
         storage = tensor.untyped_storage()
     except NotImplementedError:
-        # What torch.vmap gives to the function that it maps.
+        # torch.vmap passes such tensors to the function that it maps.
         raise TypeError(f"a {type(tensor).__name__} without storage of its own is no memory") from None
-    # Asked for its address, such a tensor would give a warning and 0.
+    # A fake tensor would answer with a warning and address 0.
     if storage.device.type == "meta":
         raise _no_memory("fake")
     base, extent = int(storage.data_ptr()), int(storage.nbytes())
-    # torch gives empty tensors no address, wherever they were taken from.
+    # torch gives an empty tensor no address.
     address = int(tensor.data_ptr()) if nbytes else base
     if not (base <= address and address + nbytes <= base + extent):
         raise ValueError("the tensor does not lie within its storage")
@@ -229,7 +229,7 @@ def _no_memory(sort: str) -> ValueError:
 
 
 def _is_dense(tensor: Any) -> bool:
-    """Whether the elements fill their range in some order of the axes (channels last, transposed)."""
+    """Tell whether the elements fill their range in some order of the axes (channels last, transposed)."""
     pairs = sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size != 1)
     expected = 1
     for stride, size in pairs:
@@ -240,9 +240,9 @@ def _is_dense(tensor: Any) -> bool:
 
 
 def _descriptor(owner: Any) -> int:
-    """The descriptor of the file that the owner mapped, borrowed from it, or -1."""
+    """Return the descriptor of the file that the owner mapped, borrowed from the owner; -1 if it has none."""
     if all(hasattr(type(owner), method) for method in _TORCH_METHODS):
-        # torch removes the name as soon as it has the descriptor, and keeps that.
+        # torch removes the file's name at once, and keeps the descriptor.
         try:
             return int(owner.untyped_storage()._share_fd_cpu_()[0])
         except (RuntimeError, OSError, AttributeError):
@@ -290,5 +290,5 @@ def _from_tuple(x: tuple[Any, ...]) -> Source:
 def _simple(
     address: int, nbytes: int, device: str, readonly: bool, keep: object, owner: object | None, *, may_be_shared: bool
 ) -> Source:
-    """A range that is its own allocation."""
+    """Return the Source of a range that is a whole allocation."""
     return Source(address, nbytes, device, readonly, keep, address, nbytes, owner, may_be_shared)
