@@ -1,4 +1,4 @@
-"""A peer's shared memory, as this side can reach it."""
+"""Describes a peer's shared memory that this side has imported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Import:
-    """A peer's shared memory, as the peer described it when it gave it out.
+    """Holds a peer's shared memory as the peer described it in its reply.
 
     Mapped here, within reach of devices, or what its NICs let us do. ``rails`` are the peer's NICs that the keys are
     for, and ``how`` in words what they know it by; none of memory that is mapped or that devices reach. ``links`` are
@@ -68,7 +68,7 @@ class Import:
         return self.access.close()
 
     def access_over(self, registration: Registration, lane: Lane) -> dict[str, Any]:
-        """What a route needs to reach it: the mapping, the memory itself, or the keys of both memories."""
+        """Return what a route needs to reach the memory: a mapping, the memory itself, or the keys of both sides."""
         access = self.access
         if isinstance(access, RemoteKeys):
             local_keys = [registration.local_keys[domain.number] for domain in lane.domains]

@@ -1,4 +1,4 @@
-"""One lane of a Connection: this side's end of it. Used on the control thread."""
+"""Declares Lane, this side's end of one lane of a Connection. Used on the control thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class State(enum.Enum):
-    """How far this side's end of a lane has got."""
+    """Names the states of this side's end of a lane."""
 
     OPENING = "being opened"
     UP = "up"
@@ -22,7 +22,7 @@ class State(enum.Enum):
 
 
 class Lane:
-    """This side's end of one provider's link inside a Connection.
+    """Holds this side's end of one provider's link inside a Connection.
 
     Attributes:
         number: name of the lane in this Connection, the same at both sides.

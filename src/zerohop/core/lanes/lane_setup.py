@@ -1,4 +1,4 @@
-"""How one lane comes about: both ends, what they tell each other, and the socket of a tcp lane. On the control thread.
+"""Sets up one lane: both ends, the messages between them, and the socket of a tcp lane. On the control thread.
 
 The side that opens a lane says Lane, with its end's address; the other makes its own end, connects it, and answers with
 a Lane of the same number. The first connects its end and says LaneReady; the other counts the lane as up then, and says
@@ -39,12 +39,12 @@ _PROOF_NS: Final = 3_000_000_000
 
 
 class LaneSetup:
-    """The part of a conversation that makes lanes."""
+    """Makes the lanes of one Connection."""
 
     def __init__(
         self, context: Context, connection: Connection, channel: Channel, lanes: Lanes, dialled: Address | None
     ) -> None:
-        """``dialled`` is the address that reached the peer, None where the peer has dialled."""
+        """Prepare; ``dialled`` is the address that reached the peer, None if the peer has dialled."""
         self._context = context
         self._connection = connection
         self._channel = channel
@@ -54,7 +54,7 @@ class LaneSetup:
         lanes.begin = self.begin
 
     def begin(self, provider: str, messages: bool, without: set[int]) -> Lane:
-        """Announce a lane; it fails, or comes up, later. ``without``: NICs of the peer that are of no use now."""
+        """Announce a lane, which comes up or fails later. ``without`` are NICs of the peer that cannot be used now."""
         peer = self._connection.peer
         places, rails = self._rails(without) if provider == VERBS else ((), ())
         endpoint = None
@@ -79,7 +79,7 @@ class LaneSetup:
         return lane
 
     def lane(self, message: wire.Lane, fds: list[int]) -> None:
-        """The other end: of a lane that the peer opens, or of one of ours."""
+        """Handle Lane: the peer's end of a lane that the peer opens, or of a lane that this side has opened."""
         if message.number % 2 == (0 if self._initiator else 1):
             self._answered(message, fds)
         else:
@@ -88,7 +88,7 @@ class LaneSetup:
             self._answer(message, fds)
 
     def invited(self, message: wire.LaneInvite) -> None:
-        """The peer listens, and this side is to bring the socket."""
+        """Handle LaneInvite: the peer listens, and this side connects the socket."""
         lane = self._lanes.find(message.number)
         if lane is None or lane.state is not State.OPENING:
             return
@@ -97,7 +97,7 @@ class LaneSetup:
         self._beside(lane, self._bring_socket, message.token)
 
     def ready(self, message: wire.LaneReady) -> None:
-        """The peer's end is connected."""
+        """Handle LaneReady: the peer's end is connected."""
         lane = self._lanes.find(message.number)
         if lane is None or lane.state is State.DOWN:
             return
@@ -110,7 +110,7 @@ class LaneSetup:
             self._go_on(lane)
 
     def failed(self, message: wire.LaneFailed) -> None:
-        """The peer cannot make its end."""
+        """Handle LaneFailed: the peer cannot make its end."""
         lane = self._lanes.find(message.number)
         if lane is None:
             return
@@ -125,7 +125,7 @@ class LaneSetup:
         self._lanes.fail(lane, error, tell=False)
 
     def _rails(self, without: set[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The places of the NICs here and there that a new lane is to use, in the same order."""
+        """Return the places of the NICs of both sides that a new lane is to use, in the same order."""
         fabric = self._context._nic_ports
         down: dict[int, str] = {}
         while True:
@@ -148,7 +148,7 @@ class LaneSetup:
         return engine.endpoint(provider, peer, list(domains)) if domains else engine.endpoint(provider, peer)
 
     def _check_new(self, message: wire.Lane) -> None:
-        """A peer may open one lane of each provider that both sides have, and one for messages if it has dialled."""
+        """Check a new lane: a peer may open one for each provider in common, and one for messages if it has dialled."""
         if message.number <= self._lanes.last_theirs or message.provider not in self._connection._possible:
             raise ProtocolError("malformed: a lane that was not agreed on")
         if message.messages and self._initiator:
@@ -228,7 +228,7 @@ class LaneSetup:
         self._channel.post(wire.LaneFailed(number=number, text=text[:2000], down=down or []))
 
     def _go_on(self, lane: Lane) -> None:
-        """As far as both ends are."""
+        """Go on with the setup as far as both ends are ready."""
         if not (lane.connected and lane.answered) or lane.said_ready:
             return
         if not lane.mine:
@@ -245,7 +245,7 @@ class LaneSetup:
         self._channel.post(wire.LaneReady(number=lane.number))
 
     async def _prove(self, lane: Lane, _: None) -> None:
-        """Once to the peer's end and back, before anybody relies on it."""
+        """Send something to the peer's end and back before anything relies on the lane."""
         engine, deadline = self._context._engine, time.monotonic_ns() + _PROOF_NS
         try:
             await defer_post(self._context, lambda _: engine.post_flush(lane.endpoint, deadline), deadline, 0, NBYTES)
@@ -261,7 +261,7 @@ class LaneSetup:
         self._say_ready(lane)
 
     def _arrange_socket(self, lane: Lane) -> None:
-        """The side that was dialled listens if it can, so that the other need not be reachable."""
+        """Arrange the socket: the side that was dialled listens if it can, so that the other need not be reachable."""
         own, peer = address.parse(self._context.url), address.parse(self._connection.url)
         dialled_listens = peer.listens if self._initiator else own.listens
         lane.inviting = not dialled_listens if self._initiator else dialled_listens
@@ -289,7 +289,7 @@ class LaneSetup:
                 self._go_on(lane)
 
     def _beside(self, lane: Lane, work: Callable[[Lane, Any], Coroutine[Any, Any, None]], argument: Any) -> None:
-        """Beside the conversation, until that ends: the peer may take as long as whoever waits for the lane."""
+        """Run work beside the conversation, until that ends: the peer may take as long as the operations that wait."""
         lane.task = self._context._control.start(self._guarded, lane, work, argument)
 
     async def _guarded(self, lane: Lane, work: Callable[[Lane, Any], Coroutine[Any, Any, None]], argument: Any) -> None:
@@ -313,7 +313,7 @@ class LaneSetup:
 
 
 def _error(error: NativeError | OSError, peer: str) -> ZerohopError:
-    """What making an end came to."""
+    """Return the error of an end that could not be made."""
     if isinstance(error, NativeError):
         return from_native(*error.args, peer=peer)
     reason = Reason.OUT_OF_DESCRIPTORS if out_of_descriptors(error) else Reason.STREAM_CLOSED
@@ -321,6 +321,6 @@ def _error(error: NativeError | OSError, peer: str) -> ZerohopError:
 
 
 def _withdraw(invitation: asyncio.Future[socket.socket]) -> None:
-    """Nobody waits for it any longer; a socket that came all the same is closed. The data plane has its own."""
+    """Stop to wait for a socket; close one that has come all the same. The data plane has a copy of its own."""
     if not invitation.cancel() and not invitation.cancelled():
         invitation.result().close()

@@ -1,4 +1,4 @@
-"""The lanes of one Connection: which there are, which is for messages, and how one that goes down is replaced.
+"""Keeps the lanes of one Connection: opens them, chooses the one for messages, replaces one that goes down.
 
 A Connection has one lane for messages: it carries send, recv, notify and what is flushed. Others are opened when a
 transfer wants their provider. A lane that goes down takes with it what was in flight on it, and nothing else: both
@@ -40,7 +40,7 @@ _MESSAGES: Final = "messages"
 
 
 class Lanes:
-    """All of one Connection. How a single one comes about is in lane_setup.py."""
+    """Holds all lanes of one Connection; lane_setup.py sets up each of them."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Lanes:
         initiator: bool,
         first_up: Callable[[], None],
     ) -> None:
-        """``first_up()`` is called once, when there is a lane for messages."""
+        """Hold no lane yet; ``first_up()`` is called once, when the first lane for messages is up."""
         self._context = context
         self._connection = connection
         self._channel = channel
@@ -101,7 +101,7 @@ class Lanes:
         await self._shared(_MESSAGES, self._open_for_messages, limit=None)
 
     async def open(self, provider: str) -> None:
-        """Until there is a lane of this provider; one opening for all who wait.
+        """Open a lane of this provider, or wait for one that is being opened.
 
         Raises:
             ZerohopError: it could not be opened, and counts as missing for a while where there are others.
@@ -111,7 +111,7 @@ class Lanes:
             await self._shared(provider, lambda: self._open(provider, messages=False), limit=seconds_left())
 
     async def for_messages(self) -> None:
-        """Until there is a lane for messages.
+        """Wait for a lane for messages, and open one if this side does that.
 
         Raises:
             PeerLost: there was one, and none can be had now. The next call tries again.
@@ -132,7 +132,7 @@ class Lanes:
         await wait_shared(self._wanted, self._connection, limit)
 
     async def drained(self) -> None:
-        """Until of the lanes that are down nothing is left at either side."""
+        """Wait until both sides have placed all that arrived over lanes that are down."""
         for lane in list(self.all.values()):
             if lane.state is State.DOWN:
                 try:
@@ -142,11 +142,11 @@ class Lanes:
 
     @property
     def any_down(self) -> bool:
-        """Whether of some lane that is down there may be something left; any thread may ask."""
+        """Tell whether data of a lane that is down may still be placed; any thread may ask."""
         return bool(self._draining) or any(lane.state is State.DOWN for lane in list(self.all.values()))
 
     def find(self, number: int) -> Lane | None:
-        """The lane of that number; None when it is no more. ProtocolError when there never was one."""
+        """Return the lane of this number; None if it is gone. Raise ProtocolError if there never was one."""
         theirs = number % 2 == (1 if self._initiator else 0)
         if number > self.last_theirs if theirs else number >= self.next_mine:
             raise ProtocolError(f"malformed: lane {number}, which nobody has opened")
@@ -171,7 +171,7 @@ class Lanes:
                     self.fail(lane, error, tell=True)
 
     def came_up(self, lane: Lane) -> None:
-        """Both ends are connected."""
+        """Count a lane as up: both ends are connected."""
         connection = self._connection
         lane.state = State.UP
         lane.cost = paths.lane_cost(lane.endpoint.limits)
@@ -196,7 +196,7 @@ class Lanes:
         self.look()
 
     def fail(self, lane: Lane, error: ZerohopError, *, tell: bool) -> None:
-        """It will never be up; ``tell`` the peer."""
+        """Give up a lane that is being opened; ``tell`` the peer."""
         if lane.state is not State.OPENING:
             return
         lane.state = State.DOWN
@@ -209,7 +209,7 @@ class Lanes:
         lane.drained.set()
 
     def down(self, message: wire.LaneDown) -> None:
-        """The peer says that nothing is left of a lane there."""
+        """Handle LaneDown: the peer's end of a lane is down and drained."""
         lane = self.find(message.number)
         if lane is None:
             return
@@ -222,19 +222,19 @@ class Lanes:
             self._drain(lane)
 
     def wanted(self, message: wire.LaneWanted) -> None:
-        """The peer has something to send, and no lane for it."""
+        """Handle LaneWanted: the peer has something to send, and no lane for it."""
         if not self._initiator:
             raise ProtocolError("malformed: LaneWanted of the side that opens it")
         self._asked = message.number
         self.retry()
 
     def retry(self) -> None:
-        """Something may have changed: if there is no lane for messages, and this side opens it, try again."""
+        """Try again to open a lane for messages if there is none and this side opens it."""
         if self._initiator and self._first_up is None and self._connection._message_lane is None:
             self._start_shared(_MESSAGES, self._replace)
 
     def missing(self, message: wire.LaneMissing) -> None:
-        """The peer, which opens the lane for messages, cannot."""
+        """Handle LaneMissing: the peer cannot open a lane for messages."""
         if self._initiator:
             raise ProtocolError("malformed: LaneMissing of the side that does not open it")
         if message.wanted != self._asked:
@@ -245,7 +245,7 @@ class Lanes:
             wanted.set_exception(self._none_for_messages(f"the peer says: {message.text}"))
 
     def end(self, error: ZerohopError) -> None:
-        """The Connection is lost. The data plane has closed all ends."""
+        """End all lanes of a lost Connection, whose ends the data plane has closed."""
         self.ports.end()
         for lane in list(self.all.values()):
             if lane.state is State.OPENING:
@@ -259,7 +259,7 @@ class Lanes:
             self._wanted.set_exception(copy_of(error))
 
     def _why_not(self, provider: str, setup: wire.Setup) -> str:
-        """Why there can be no lane of a provider; empty when there can."""
+        """Return why there can be no lane of a provider; empty if there can."""
         context = self._context
         if provider not in context._providers:
             return context._unusable.get(provider, "this Context does not use it")
@@ -280,7 +280,7 @@ class Lanes:
         return "" if nic_ports.pair(mine, setup.nics) else "no two NIC ports of the two sides have the same link layer"
 
     def _fix(self, setup: wire.Setup) -> str:
-        """What would give both sides a provider in common."""
+        """Return what to do to give both sides a provider in common."""
         both = {*self._context._providers} & {*setup.providers}
         if not both:
             return "allow the same providers= on both sides"
@@ -305,7 +305,7 @@ class Lanes:
         await wait_shared(self._start_shared(key, work), self._connection, limit)
 
     async def _open_for_messages(self) -> None:
-        """By the rule: shm where both sides have it, else the others in their order until one comes up."""
+        """Open a lane for messages: over shm if both sides have it, else over the first provider that works."""
         possible = self._connection._possible
         failures: dict[str, ZerohopError] = {}
         for provider in ("shm",) if "shm" in possible else possible:
@@ -377,7 +377,7 @@ class Lanes:
                 await lane.drained.wait()
 
     async def _another(self, provider: str) -> bool:
-        """Whether another lane of this provider comes up, for messages, or because the peer has begun to open it."""
+        """Tell whether another lane of this provider comes up, for messages or because the peer opens it."""
         replacing = self._tasks.get(_MESSAGES)
         if replacing is not None:
             await asyncio.wait([replacing])
@@ -391,7 +391,7 @@ class Lanes:
         return False
 
     def go_down(self, lane: Lane, why: str) -> None:
-        """It carries nothing any more."""
+        """Take a lane down: it carries nothing any more."""
         connection = self._connection
         lane.state = State.DOWN
         connection._lanes = {number: each for number, each in connection._lanes.items() if each is not lane}

@@ -1,4 +1,4 @@
-"""The link to one peer: what an operation knows of its lane, and the errors that a broken one gives."""
+"""Describes the link to one peer: the path of its own operations, and the errors of a broken link."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ if TYPE_CHECKING:
 
 
 class LanePath(NamedTuple):
-    """What an Operation of a Connection itself, such as ``send``, knows of its way."""
+    """Describes the path of a Connection's own operations, such as ``send``."""
 
     connection: Connection
     explanation: Explanation
 
 
 def lane_error(connection: Connection, error: NativeError, operation: str, provider: str) -> ZerohopError:
-    """What a native call over a lane came to. A lane that is closed though nobody here closed it has lost its peer."""
+    """Return the error of a native call over a lane.
+
+    A lane that is closed, though this side did not close it, has lost its peer.
+    """
     status, reason, text = error.args
     where: dict[str, Any] = {"operation": operation, "peer": connection.peer, "provider": provider}
     if status == Status.CLOSED.value:
@@ -34,5 +37,5 @@ def lane_error(connection: Connection, error: NativeError, operation: str, provi
 
 
 def lost_error(connection: Connection, status: Status, reason: Reason) -> ZerohopError:
-    """The error for a peer that the engine found dead."""
+    """Return the error for a peer that the engine found dead."""
     return from_native(status.value, reason.value, peer=connection.peer, provider=connection._provider)

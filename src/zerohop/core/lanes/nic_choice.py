@@ -1,4 +1,4 @@
-"""Which NIC ports a Context's RDMA lanes use: the machine's, ordered by docs/nics.md and narrowed by settings."""
+"""Chooses the NIC ports of a Context's RDMA lanes, as docs/nics.md orders them and settings narrow them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SUBNET_GROUPS: Final = 4
 
 
 def choose(settings: Settings, near: str | None = None, root: Path = _ROOT) -> list[Port]:
-    """The ports that may serve one lane together, the best first: those as near and as fast as the best one.
+    """Return the ports that may serve one lane together, the best first: those as near and as fast as the best.
 
     Args:
         settings: the Context's; ``nics`` leaves ports out, ``verbs`` says how many may serve one lane.

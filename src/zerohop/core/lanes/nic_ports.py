@@ -1,4 +1,4 @@
-"""The NIC ports of a Context, opened when they are first needed, and how they are paired with those of a peer.
+"""Opens the NIC ports of a Context when they are first needed, and pairs them with a peer's ports.
 
 On the control thread. A port whose device or link is down counts as not there, and is there again when it has come
 back; its place in the list stays its own, because peers name ports by their places. A device that has failed for good
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Port(NamedTuple):
-    """A NIC port that a Context is to use. What is not said of it is asked of the opened port."""
+    """Describes a NIC port that a Context is to use; facts that are missing are asked of the opened port."""
 
     device: str
     port: int
@@ -43,7 +43,7 @@ class Port(NamedTuple):
 
 
 class NicPorts:
-    """The NIC ports of a Context."""
+    """Holds the NIC ports of a Context."""
 
     def __init__(
         self, engine: Engine, choose: Callable[[], Sequence[Port]], keys_lost: Callable[[], None] = lambda: None
@@ -65,23 +65,23 @@ class NicPorts:
         self._states: dict[int, tuple[bool, bool]] = {}
 
     def nics(self) -> list[Nic]:
-        """What a peer is told of them; those that cannot be used now have no link layer."""
+        """Describe the ports to a peer; ports that cannot be used now have no link layer."""
         return [self._nic(place, port) for place, port in enumerate(self._all())]
 
     def why_not(self) -> str:
-        """Why no NIC can be used; empty when one can."""
+        """Return why no NIC can be used; empty if one can."""
         reasons = [self.port_down(place) for place in range(len(self._all()))]
         if not reasons:
             return self._none.reason + (f" (fix: {self._none.fix})" if self._none.fix else "")
         return "" if "" in reasons else "; ".join(reasons)
 
     def fix(self) -> str:
-        """What would make a NIC usable of which ``why_not`` or ``port_down`` says that it is not."""
+        """Return what to do to make a NIC usable of which ``why_not`` or ``port_down`` says that it is not."""
         failures = self._failures.values() if self._ports else [self._none]
         return "; ".join(dict.fromkeys(each.fix for each in failures if each.fix)) or "bring a port of a NIC up"
 
     def port_down(self, place: int) -> str:
-        """Why the port at that place cannot be used; empty when it can. Opens it where that was not done before."""
+        """Return why the port at a place cannot be used; empty if it can. Opens the port at the first call."""
         ports = self._all()
         if not 0 <= place < len(ports):
             return f"there is no NIC number {place}"
@@ -98,21 +98,21 @@ class NicPorts:
         return "" if domain.alive else f"{ports[place]}: the port or its device is down"
 
     def domains(self, places: Sequence[int]) -> list[Domain]:
-        """The opened ports at those places, of which ``port_down`` said nothing."""
+        """Return the opened ports at these places, for which ``port_down`` was empty."""
         return [self._domains[place] for place in places]
 
     def domain(self, number: int) -> Domain | None:
-        """The one with that native number."""
+        """Return the domain with this native number."""
         return next((domain for domain in self._domains.values() if domain.number == number), None)
 
     def noticed(self, domain: Domain) -> bool:
-        """Whether its state is another than when this was last asked."""
+        """Tell whether a port's state has changed since the last call."""
         before, now = self._states.get(domain.number), (domain.alive, domain.lost)
         self._states[domain.number] = now
         return now != before
 
     def choose_again(self) -> Sequence[Port]:
-        """The ports that would be chosen now, none where there is none. Reads many files; any thread may."""
+        """Return the ports that would be chosen now, perhaps none. Reads many files; any thread may call it."""
         try:
             return self._choose()
         except Unsupported:
@@ -176,7 +176,7 @@ class NicPorts:
 def pair(
     mine: Sequence[Nic], theirs: Sequence[Nic], without: Collection[int] = (), without_theirs: Collection[int] = ()
 ) -> Pairs:
-    """The rails between two sides: NICs of the same place and link layer, as racks are cabled.
+    """Pair the NICs of two sides: those of the same place and link layer, as racks are cabled.
 
     Where no such pair is left, one of the same link layer, of the same subnet if there is such a one. The places of
     ports that cannot be used now are passed as ``without``.
@@ -192,5 +192,5 @@ def pair(
 
 
 def rate(mine: Sequence[Nic], theirs: Sequence[Nic], rails: Pairs) -> float:
-    """GB/s of all rails together, by what both ends say of themselves."""
+    """Return GB/s of all rails together, by what both ends state."""
     return sum(min(mine[a].gbps, theirs[b].gbps) for a, b in rails)

@@ -1,4 +1,4 @@
-"""Which path a pair of memories takes: one table of candidates, one choice, and the words that explain it.
+"""Chooses the path of a pair of memories: one table of candidates, one choice, and its explanation.
 
 A path is a provider and the form in which it is used. Among those that reach both memories the cheapest is taken,
 direct ones before staged ones. Direct means that the fabric reads and writes the memory itself; staged, that the bytes
@@ -30,13 +30,13 @@ _SIM: Final = "sim:"
 
 
 class Cost(NamedTuple):
-    """Time of a transfer: a fixed part in microseconds, and a rate in GB/s."""
+    """Estimates the time of a transfer: a fixed part in microseconds, and a rate in GB/s."""
 
     fixed_us: float
     gbps: float
 
     def microseconds(self, nbytes: int) -> float:
-        """For one transfer of that size."""
+        """Return the microseconds of one transfer of this size."""
         return self.fixed_us + nbytes / (self.gbps * 1e3)
 
 
@@ -56,7 +56,7 @@ _NOTHING: Final[Mapping[str, Cost | None]] = {}
 
 
 class Situation(NamedTuple):
-    """All that the choice depends on."""
+    """Holds everything that the choice depends on."""
 
     local_device: str
     remote_device: str
@@ -84,7 +84,7 @@ class Situation(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """One row of the table: a path that works (``why_not`` is empty), or one that does not."""
+    """Holds a row of the table: a path that works (``why_not`` is empty), or one that does not."""
 
     provider: str
     form: str
@@ -94,12 +94,12 @@ class Candidate(NamedTuple):
 
     @property
     def name(self) -> str:
-        """``shm (ring)``."""
+        """Return provider and form: ``shm (ring)``."""
         return f"{self.provider} ({self.form})" if self.form else self.provider
 
 
 class Explanation(NamedTuple):
-    """Why a transfer takes the path that it takes.
+    """Explains why a transfer takes its path.
 
     Attributes:
         provider: name of the provider that was chosen, such as ``"shm"``.
@@ -134,7 +134,7 @@ class Explanation(NamedTuple):
         return f"{self.provider} ({self.link or self.form}) {self.local_device}→{self.remote_device} {how}"
 
     def details(self) -> str:
-        """Several lines: the choice, with what is known of how it works, and for every other path why not."""
+        """Return several lines: the choice and how it works, and for every other path why it was not taken."""
         over = [f"  over {here} here and {there} there" for here, there in self.rails]
         known = [f"  the memory {where} is registered by {how}" for where, how in self.registered]
         slowly = [f"  each page of a list is copied by itself: {self.no_kernels}"] if self.no_kernels else []
@@ -142,7 +142,7 @@ class Explanation(NamedTuple):
 
 
 def candidates(situation: Situation) -> list[Candidate]:
-    """Every path there is or could be, with why the impossible ones are that."""
+    """Return every path there is or could be, and why some are impossible."""
     on_host = situation.local_device == HOST and situation.remote_device == HOST
     return [
         _lane_row(situation, "shm", MAPPED, direct=on_host),
@@ -157,7 +157,7 @@ def candidates(situation: Situation) -> list[Candidate]:
 
 
 def choose(situation: Situation) -> Explanation:
-    """The cheapest path that reaches both memories, direct before staged.
+    """Choose the cheapest path that reaches both memories, direct before staged.
 
     Raises:
         Unsupported: there is none, or with ``require="direct"`` no direct one.
@@ -215,13 +215,13 @@ def warn_if_staged(explanation: Explanation, warned: set[tuple[str, str, str]]) 
 
 
 def lane_cost(limits: Mapping[str, float]) -> Cost | None:
-    """What a lane says that it costs; None where it says nothing."""
+    """Return the cost that a lane states; None if it states none."""
     gbps = limits.get("gbps", 0)
     return Cost(limits.get("fixed_us", 0), gbps) if gbps > 0 else None
 
 
 def rdma_cost(gbps: float) -> Cost:
-    """What a lane of NICs of that rate, in GB/s, usually costs."""
+    """Return the usual cost of a lane of NICs with a rate in GB/s."""
     usual = _USUAL["verbs", RDMA]
     return usual._replace(gbps=gbps) if gbps > 0 else usual
 

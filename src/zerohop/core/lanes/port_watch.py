@@ -1,4 +1,4 @@
-"""Lanes over NICs whose ports go down: which are given up at once, and which when their NICs have had time to do it.
+"""Gives up lanes over NICs whose ports go down: some at once, the others when their NICs have had time to do it.
 
 On the control thread, for one Connection.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LanePorts:
-    """The ports under the lanes of a Connection."""
+    """Watches the ports under the lanes of a Connection."""
 
     def __init__(self, context: Context, connection: Connection, channel: Channel, lanes: Lanes) -> None:
         self._context = context
@@ -35,7 +35,7 @@ class LanePorts:
         self._timers: dict[int, asyncio.TimerHandle] = {}
 
     def down(self, domain: Domain) -> None:
-        """A port here is down: lanes over it that carry nothing are given up, where there is another way.
+        """Handle a port that went down: give up idle lanes over it if there is another way.
 
         What is on its way may outlast a short interruption, and is left to, for as long as its NIC takes to give it up
         by itself. What the peer has on its way only it knows, so it is asked; an answer that comes when the port is
@@ -50,14 +50,14 @@ class LanePorts:
                 self._watch(lane)
 
     def back(self) -> None:
-        """A port here is up again."""
+        """Handle a port that is up again."""
         for number in list(self._timers):
             lane = self._lanes.all.get(number)
             if lane is None or not _down_under(lane):
                 self._timers.pop(number).cancel()
 
     def quiet(self, message: wire.LaneQuiet) -> None:
-        """The peer asks whether a lane is used, or says that it is not."""
+        """Handle LaneQuiet: the peer asks whether a lane is used, or says that it is not."""
         lane = self._lanes.find(message.number)
         if lane is None or lane.state is not State.UP:
             return
@@ -71,7 +71,7 @@ class LanePorts:
             self._lanes.go_down(lane, f"{down}: the port or its device is down")
 
     def end(self) -> None:
-        """The Connection is lost."""
+        """Stop: the Connection is lost."""
         while self._timers:
             self._timers.popitem()[1].cancel()
 
@@ -80,7 +80,7 @@ class LanePorts:
         self._timers[lane.number] = asyncio.get_running_loop().call_later(seconds, self._no_answer, lane)
 
     def _no_answer(self, lane: Lane) -> None:
-        """A NIC gives up by itself what nobody answers; Soft-RoCE was seen once not to."""
+        """Give up a lane whose NIC should have given it up by itself; Soft-RoCE was seen once not to."""
         self._timers.pop(lane.number, None)
         down = _down_under(lane)
         if lane.state is not State.UP or not down:
@@ -91,7 +91,7 @@ class LanePorts:
             self._watch(lane)  # it may be given something yet
 
     def _another_way(self, lane: Lane) -> bool:
-        """Whether anything else could carry what a lane of NICs does, as far as this side knows."""
+        """Tell whether another provider could carry what a lane of NICs carries, as far as this side knows."""
         anything = self._context._settings.require != "direct"
         if anything and any(provider != lane.provider for provider in self._connection._possible):
             return True
@@ -99,10 +99,10 @@ class LanePorts:
 
 
 def no_answer_s(options: VerbsOptions) -> float:
-    """How long a NIC may take to give up what nobody answers: by the specification, four times its timeouts."""
+    """Return the seconds after which a NIC gives up what nobody answers: by the specification, four timeouts."""
     return 4 * (options.retry_count + 1) * 4.096e-6 * (1 << options.timeout)
 
 
 def _down_under(lane: Lane) -> str:
-    """The ports of a lane that are down; empty where all are up."""
+    """Return the ports of a lane that are down; empty if all are up."""
     return ", ".join(f"{domain.device} port {domain.port}" for domain in lane.domains if not domain.alive)

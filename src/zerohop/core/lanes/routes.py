@@ -1,4 +1,4 @@
-"""Routes: what is chosen once for a pair (memory, remote memory), so that an operation is one native call."""
+"""Makes routes, once for each pair (memory, remote memory), so that an operation is one native call."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PINNED_AT_ONCE: Final = 1 << 20
 
 
 class Route:
-    """A native route, and what Python must know of it. Stale once its lane or mapping is gone: then it is replaced."""
+    """Holds a native route. It is stale, and gets replaced, once its lane or mapping is gone."""
 
     __slots__ = ("__weakref__", "_engine", "_key", "_registration", "connection", "explanation", "id", "lane", "stale")
 
@@ -123,7 +123,7 @@ class Routes:
             self._retention.known_to_devices(registration)
 
     def explain(self, connection: Connection, registration: Registration, remote: Share) -> Explanation:
-        """The path that a pair of memories takes over this connection; Unsupported when there is none.
+        """Return the path of a pair of memories over a Connection; raise Unsupported if there is none.
 
         A provider of which no lane could be opened just now is passed over as long as there is another path.
         """
@@ -153,7 +153,7 @@ class Routes:
         return paths.choose(situation)
 
     def forget_no_kernels(self) -> None:
-        """The copy kernels have come: routes that say that there are none are made anew. Any thread may."""
+        """Drop the routes that say that there are no copy kernels, because they have come. Any thread may call this."""
         for reference in list(self._all):
             route = reference()
             if route is not None and route.explanation.no_kernels:
@@ -162,7 +162,7 @@ class Routes:
     def make(
         self, connection: Connection, registration: Registration, remote: Share, key: bytes, *, at_once: bool = False
     ) -> Route | None:
-        """The route, or None when first a lane must be opened, the memory registered, or the peer asked for its own.
+        """Return a route; None if first a lane must be opened, memory registered, or the peer asked for its memory.
 
         ``at_once``: memory is registered here however long it is. A call that does not wait may come each time with
         other memory, and would never be taken.
@@ -274,14 +274,14 @@ class Routes:
 
 
 def _drop_later(route: Route, seconds: float) -> None:
-    """On the control thread: what made another path of it may have passed by then."""
+    """Drop a route later, on the control thread, because a better path may work again by then."""
     import asyncio
 
     asyncio.get_running_loop().call_later(seconds, route.drop)
 
 
 def registered(registration: Registration, lane: Lane) -> bool:
-    """Whether the NICs of a lane know the memory here; true of a lane that has none."""
+    """Tell whether the NICs of a lane have registered the memory here; true for a lane without NICs."""
     return all(domain.number in registration.local_keys for domain in lane.domains)
 
 
