@@ -20,7 +20,7 @@ from support.pattern import pattern
 from support.raw_control import RawControl
 from zerohop._native import Reason, Status
 from zerohop.core.control import wire
-from zerohop.core.peers.services import Refusal
+from zerohop.core.peers.rpc import Refusal
 from zerohop.core.transfers.op_group import QUEUE_SHIFT
 from zerohop.transport import pairing
 
@@ -436,18 +436,18 @@ def _changed_answers(
 ) -> Iterator[None]:
     """What one Context answers another's Calls is replaced, for as long as this lasts."""
     session: Any = liar._peers.connected[victim.id]._session
-    post = session.calls._channel.post
+    post = session.rpc._channel.post
 
     class Changed:
         def post(self, message: wire.Message) -> None:
             for each in change(message) if isinstance(message, wire.Answer) else [message]:
                 post(each)
 
-    honest, session.calls._channel = session.calls._channel, Changed()
+    honest, session.rpc._channel = session.rpc._channel, Changed()
     try:
         yield
     finally:
-        session.calls._channel = honest
+        session.rpc._channel = honest
 
 
 class TestTooMany:
@@ -478,7 +478,7 @@ class TestTooMany:
         session = pair.here.context.connect(liar.url).result(PATIENCE_S)._session
         liar.connect(pair.here.context.url).result(PATIENCE_S)
         assert session is not None
-        calls = session.calls
+        calls = session.rpc
         with _changed_answers(liar, pair.here.context, lambda _: []):
             transports = [zh.Transport(context=pair.here.context) for _ in range(20)]
             pending = [one.connect(f"{liar.url}&transport={STRANGER.hex()}", timeout=DEADLINE_S) for one in transports]

@@ -1,4 +1,4 @@
-"""Context: this process's presence. Everything else is made from one."""
+"""Declares Context, this process's presence, of which everything else is made."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Statistics(NamedTuple):
 
 
 class Context(Lifecycle, Strided, NotCopyable):
-    """The accelerators, links and registered memory of this process, its listening address and its engine.
+    """Holds the accelerators, links and registered memory of this process, its listening address and its engine.
 
     There is no global state: two Contexts in one process work, and may talk to each other. All methods may be called
     from any thread. A context manager, with ``with`` and ``async with``. Close it when you are done; one that is not
@@ -140,7 +140,7 @@ class Context(Lifecycle, Strided, NotCopyable):
     @overload
     def register(self, x: Any, rights: Rights | None = None) -> Memory: ...
     def register(self, x: Any, rights: Rights | None = None) -> Memory | list[Memory]:
-        """The Memory of what ``x`` refers to, without a copy; ``x`` is kept alive until it is closed.
+        """Register the memory of ``x`` without a copy; ``x`` is kept alive until the Memory is closed.
 
         ``x`` is a numpy array, a torch tensor, anything with DLPack, ``__cuda_array_interface__`` or the buffer
         protocol, or a raw ``(pointer, nbytes, device)``. It must be contiguous. The allocation behind it is registered
@@ -219,7 +219,7 @@ class Context(Lifecycle, Strided, NotCopyable):
         return made
 
     def alloc(self, nbytes: int, device: str = "host") -> Memory:
-        """New memory. On the host zero-filled, page-aligned, and mappable by other processes on this host.
+        """Allocate memory. On the host it is zero-filled, page-aligned, and mappable by other processes on this host.
 
         Args:
             nbytes: length, at least 1.
@@ -239,7 +239,7 @@ class Context(Lifecycle, Strided, NotCopyable):
         return memory
 
     def pool(self, device: str, *, chunk_bytes: int = 64 << 20, max_bytes: int | None = None) -> Pool:
-        """A Pool of memory of a device, for many small Memories, or tensors, that cost no registration each.
+        """Make a Pool of a device's memory, for many small Memories or tensors that cost no registration each.
 
         Args:
             device: ``"host"`` or a device's name, such as ``"cuda:0"``.
@@ -260,7 +260,7 @@ class Context(Lifecycle, Strided, NotCopyable):
     # Peers
 
     def connect(self, url: str, *, timeout: float | None = None) -> Operation[Connection]:
-        """The Connection to the Context at the URL; value: the Connection. There is one per peer.
+        """Connect to the Context at a URL; value: the Connection. There is one Connection per peer.
 
         A URL with a Context's id reaches that Context and no other; ``zerohop://host:port`` whichever is there.
 
@@ -280,13 +280,13 @@ class Context(Lifecycle, Strided, NotCopyable):
 
     @property
     def connections(self) -> list[Connection]:
-        """Those that are alive, whichever side made them."""
+        """Return the Connections that are alive, whichever side made them."""
         self._check_process()
         return [connection for connection in list(self._peers.connected.values()) if connection.alive]
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """The accelerators of this Context."""
+        """Describe the accelerators of this Context."""
         self._check_open()
         return self._devices.described()
 
@@ -303,7 +303,7 @@ class Context(Lifecycle, Strided, NotCopyable):
             timeout: float | None = None,
             stream: Stream | None = None,
         ) -> Operation[int]:
-            """Native, as is its documentation (native/bind/transfers.cpp); what it cannot do is transfer.write's."""
+            """Post natively; the documentation is in native/bind/transfers.cpp. transfer.write does the rest."""
 
         def write_many(
             self,
@@ -312,12 +312,12 @@ class Context(Lifecycle, Strided, NotCopyable):
             notify: int | None = None,
             timeout: float | None = None,
         ) -> Operation[int]:
-            """Native, as is its documentation; what it cannot do is many.write_many's."""
+            """Post natively; the documentation is native, too. write_many.write_many does the rest."""
 
         def read(
             self, src: RemoteBuffer, into: Local, *, timeout: float | None = None, stream: Stream | None = None
         ) -> Operation[int]:
-            """Native, as is its documentation; what it cannot do is transfer.read's."""
+            """Post natively; the documentation is native, too. transfer.read does the rest."""
 
     def write_nowait(
         self, src: Local, dst: RemoteBuffer, *, notify: int | None = None, timeout: float | None = None
@@ -453,11 +453,11 @@ class Context(Lifecycle, Strided, NotCopyable):
         return transfer.notify_peer(self, target, value, timeout, nowait=True)
 
     def flush(self, connection: Connection | None = None, *, timeout: float | None = None) -> Operation[int]:
-        """Done when what was posted before, to one peer or to all, is visible there; value: 0."""
+        """Flush: done when all that was posted before, to one peer or to all, is visible there; value: 0."""
         return transfer.flush(self, connection, timeout)
 
     def explain(self, local: Local, remote: RemoteBuffer, *, timeout: float | None = None) -> Explanation:
-        """Which path transfers between the two take, and why not another; connects first where needed, and waits.
+        """Explain which path transfers between two memories take, and why no other; connect first if needed, and wait.
 
         Raises:
             Unsupported: there is none; the reason names every candidate. Other errors as for ``write``.
@@ -467,17 +467,17 @@ class Context(Lifecycle, Strided, NotCopyable):
     # Notifications
 
     def notification(self, timeout: float | None = None) -> Operation[Notification]:
-        """The next notification that arrives, or the first that has. ``timeout`` in seconds; None: no limit."""
+        """Wait for a notification, or take the first that has arrived. ``timeout`` in seconds; None: no limit."""
         self._check_open()
         return NotificationWait(self, 0 if timeout is None else self._deadline(timeout))
 
     def notification_nowait(self) -> Notification:
-        """One that has arrived; WouldBlock when there is none."""
+        """Return a notification that has arrived; raise WouldBlock if there is none."""
         self._check_open()
         return take_now(self)
 
     def notifications(self) -> AsyncIterator[Notification]:
-        """All of them, with ``async for``, until the Context is closed."""
+        """Yield all notifications, with ``async for``, until the Context is closed."""
         self._check_open()
         return iterate(self)
 
@@ -499,7 +499,7 @@ class Context(Lifecycle, Strided, NotCopyable):
     # For the rest of the package
 
     def _view(self, x: Local) -> Memory | View:
-        """What a transfer's local argument stands for."""
+        """Return the Memory or View that a transfer's local argument stands for."""
         if not isinstance(x, (Memory, View)):
             return self._register_one(x, None)
         if x._context is not self:
@@ -509,7 +509,7 @@ class Context(Lifecycle, Strided, NotCopyable):
         return x
 
     def _scratch_memory(self) -> Memory:
-        """What the route of an atomic operation begins at; nothing is ever written there."""
+        """Return the memory at which the routes of atomic operations begin; nothing is ever written there."""
         if self._scratch is None:
             self._scratch = self.register(bytearray(_SCRATCH_BYTES))
         return self._scratch

@@ -1,4 +1,4 @@
-"""The life of a Context: opening, closing, a forked child, and what its parts ask of it."""
+"""Opens the parts of a Context in order, closes them in reverse, and abandons them in a forked child."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from zerohop.core.context import Context
     from zerohop.core.lanes.nic_ports import Port
     from zerohop.core.memory.memory import Memory
-    from zerohop.core.peers.services import Service
+    from zerohop.core.peers.rpc import Service
     from zerohop.core.runtime.deferred import Deferred
     from zerohop.core.transfers.connection import Connection
 
@@ -67,7 +67,7 @@ _contexts: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
 
 
 class Poster(Closeable, Transfers):
-    """Who has native write(), write_many() and read(), and an end that `with` brings about."""
+    """Has native write(), write_many() and read(), and closes at the end of `with`."""
 
     if TYPE_CHECKING:  # native: what these post with, and from when on they post nothing themselves
 
@@ -98,15 +98,15 @@ class Poster(Closeable, Transfers):
 
 
 class Owner(Poster):
-    """Who posts through a Context that is not its own alone, and hears when that goes."""
+    """Posts through a Context that others use, too, and hears of lost Connections."""
 
     def _connection_lost(self, connection: Connection, error: ZerohopError) -> None:
-        """On the control thread."""
+        """Hear, on the control thread, that a Connection is lost."""
         raise NotImplementedError
 
 
 class Lifecycle(Poster):
-    """What a Context is, apart from what it does for its users (context.py)."""
+    """Holds the parts of a Context; context.py has the methods for users."""
 
     # Until it is open. An argument that makes no sense ends the constructor before this one begins.
     _closed = True
@@ -251,7 +251,7 @@ class Lifecycle(Poster):
         self._gone = True
 
     def _let_go_of_engine(self, deadline: float) -> None:
-        """What it holds goes now, and not when the garbage is collected."""
+        """Release everything native now, and not when the garbage is collected."""
         self._shares.close(self._retention.get_kept)
         self._routes.close()
         self._registry.close(deadline)
@@ -289,13 +289,13 @@ class Lifecycle(Poster):
         return Closed("this Context is closed")
 
     def _deadline(self, timeout: float | None) -> int:
-        """Absolute, in native nanoseconds; 0: none."""
+        """Return an absolute deadline in native nanoseconds; 0: none."""
         if timeout is None:
             return time.monotonic_ns() + self._timeout_ns if self._timeout_ns else 0
         return deadline_after(timeout)
 
     def _owners_now(self) -> list[Owner]:
-        """In one step: others come and go meanwhile."""
+        """Return the owners, read in one step, because others come and go meanwhile."""
         return [owner for reference in self._owners.valuerefs() if (owner := reference()) is not None]
 
     def _connection_of(self, native_id: int) -> Connection:
@@ -307,13 +307,13 @@ class Lifecycle(Poster):
             self._control.call(session.exports.ask_back, provider, share_id)
 
     def _keys_lost(self) -> None:
-        """On the control thread, before anything is said of a new lane: peers ask for new keys when they need them."""
+        """Ask peers to give up keys that became invalid, before a new lane is set up. On the control thread."""
         for connection, share_id in self._shares.holders(VERBS):
             if connection._session is not None:
                 connection._session.exports.ask_back(VERBS, share_id)
 
     def _ports(self) -> Sequence[Port]:
-        """The NIC ports that verbs is to use, the best first; Unsupported where there are none."""
+        """Return the NIC ports that verbs is to use, the best first; raise Unsupported if there are none."""
         # What reads /sys: not needed where no lane over a NIC is thought of.
         from zerohop.core.lanes.nic_choice import choose
 
@@ -321,11 +321,11 @@ class Lifecycle(Poster):
         return choose(self._settings, near)
 
     def _kernels_came_late(self) -> None:
-        """From any thread: what the paths say of them is true no longer."""
+        """Make routes anew that say that there are no copy kernels. Any thread may call this."""
         self._routes.forget_no_kernels()
 
     def _drain_soon(self) -> None:
-        """From any thread: look again whether memory that was closed is still in use."""
+        """Look again soon whether closed memory is still in use. Any thread may call this."""
         if not self._closed and not self._draining:
             self._draining = True
             self._control.call(self._control.loop.call_later, _DRAIN_S, self._drain)
@@ -344,7 +344,7 @@ class Lifecycle(Poster):
             pass
 
     def _abandon(self) -> None:
-        """In a forked child."""
+        """Abandon everything in a forked child."""
         self._forked = self._closed = self._gone = True
         # The hot path looks at nothing else.
         for poster in (self, *self._owners_now()):
@@ -355,7 +355,7 @@ class Lifecycle(Poster):
 
 
 def _usable(settings: Settings) -> tuple[str, ...]:
-    """The providers that this Context may use; Unsupported when one that was asked for does not work here."""
+    """Return the providers that this Context may use; raise Unsupported if one that was asked for does not work."""
     probed = _probed(settings)
     if settings.providers is None:
         return tuple(name for name, (usable, _, _) in probed.items() if usable)
@@ -368,7 +368,7 @@ def _usable(settings: Settings) -> tuple[str, ...]:
 
 
 def _probed(settings: Settings) -> dict[str, tuple[bool, str, str]]:
-    """Each provider of this build: whether a Context with these settings can use it, why not, and what to do."""
+    """Return for each provider of this build whether a Context with these settings can use it, why not, and the fix."""
     probed = {name: (usable, reason, fix) for name, usable, reason, fix in providers()}
     if settings.sim_devices:
         probed["p2p"] = True, "", ""

@@ -16,7 +16,7 @@ import msgspec
 
 from zerohop._native import Reason, Status
 from zerohop.core.control import address
-from zerohop.core.peers.services import Refusal
+from zerohop.core.peers.rpc import Refusal
 from zerohop.errors import PeerLost, ProtocolError
 
 if TYPE_CHECKING:
@@ -144,12 +144,12 @@ class Joining:
             self.end()  # it has joined us meanwhile
             return
         try:
-            queue = _queue_of(await session.calls.ask(_SERVICE, _encode(_Reserve(to=to, me=self.id))))
+            queue = _queue_of(await session.rpc.call(_SERVICE, _encode(_Reserve(to=to, me=self.id))))
             attempt.check_wanted()
             # It may write before its answer has come.
             transport._scope.expect(connection)
             join = _Join(to=to, me=self.id, queue=transport._scope.number)
-            await session.calls.ask(_SERVICE, _encode(join), lambda _: self._answered(connection, to, queue))
+            await session.rpc.call(_SERVICE, _encode(join), lambda _: self._answered(connection, to, queue))
         except BaseException:
             if self._given_up(attempt):
                 tell(connection, to, self.id)
@@ -269,4 +269,4 @@ def _queue_of(answer: bytes) -> int:
 def tell(connection: Connection, to: bytes, me: bytes) -> None:
     """On the control thread: that this end of the two is closed, or does not want to join any more."""
     if connection._session is not None:
-        connection._session.calls.tell(_SERVICE, _encode(_Leave(to=to, me=me)))
+        connection._session.rpc.send(_SERVICE, _encode(_Leave(to=to, me=me)))

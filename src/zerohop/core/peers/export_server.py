@@ -1,4 +1,4 @@
-"""What the peer of a Connection asks for of our memory: given out where it may have it, and asked back.
+"""Gives memory of this side to the peer that asks for it and may have it, and asks for it back.
 
 On the control thread. In which forms memory goes to a peer is said in import_client.py, the asking side.
 """
@@ -35,7 +35,7 @@ def _close_exported(exported: _Exported) -> None:
 
 
 class Exports:
-    """The part of a conversation that is about our memory."""
+    """Exports memory of this side over one Connection."""
 
     def __init__(self, context: Context, connection: Connection, channel: Channel) -> None:
         self._context = context
@@ -69,16 +69,16 @@ class Exports:
             self._refuse(request, Status.UNSUPPORTED, Reason.NONE, why)
 
     def returned(self, message: wire.Released) -> None:
-        """The peer has let go of memory of ours."""
+        """Handle Released: the peer has given back memory of this side."""
         self._context._shares.given_back(self._connection, message.provider, message.share)
         self._returned.set()
 
     def ask_back(self, provider: str, share_id: int) -> None:
-        """The peer is to give back what it imported of our share."""
+        """Ask the peer to give back what it imported of a share."""
         self._channel.post(wire.Release(provider=provider, share=share_id))
 
     async def ask_all_back(self) -> None:
-        """Before this side leaves: what the peer has mapped of ours, as far as it answers soon."""
+        """Ask, before this side leaves, for all memory that the peer has mapped; wait for it a short time."""
         loop, shares = asyncio.get_running_loop(), self._context._shares
         limit = loop.time() + LAST_COPIES_S
         for provider, share_id in shares.mapped_by(self._connection):
@@ -91,7 +91,7 @@ class Exports:
             pass
 
     def end(self) -> None:
-        """The Connection is lost."""
+        """End: the Connection is lost."""
         for task in self._reaching:
             task.cancel()
         self._returned.set()  # nobody will any more
@@ -114,7 +114,7 @@ class Exports:
                 os.close(grant.fd)
 
     async def _give_memory(self, request: wire.ImportRequest) -> None:
-        """To a peer whose devices reach it themselves: as the driver exports it, or host memory by its descriptor."""
+        """Give memory to a peer whose devices reach it: as the driver exports it, or host memory by its descriptor."""
         shares = self._context._shares
         async with self._turn:
             share = shares.admit(self._connection, P2P, request.share, request.capability)
@@ -202,7 +202,7 @@ class Exports:
         )
 
     def _still_wanted(self, request: wire.ImportRequest) -> bool:
-        """Whether the peer is still there, and nobody has taken the share back meanwhile."""
+        """Tell whether the peer is still there, and the share has not been withdrawn meanwhile."""
         if self._connection._lost is not None:
             return False
         # Who is asked to give it back must have got it.

@@ -1,4 +1,4 @@
-"""What this side of a Connection has of the other's memory: asked for at first use, given back when asked.
+"""Imports the peer's memory: asks for it at first use, and gives it back when the peer asks.
 
 On the control thread. Memory on this host is mapped (shm): its owner sends a descriptor. Memory of a device on this
 host (p2p) is mapped for devices here: its owner sends what its driver exports it as. Memory that NICs reach (verbs) has
@@ -49,7 +49,7 @@ _Key = tuple[str, int, tuple[int, ...]]
 
 
 class Imports:
-    """The part of a conversation that is about the peer's memory."""
+    """Imports the peer's memory over one Connection."""
 
     def __init__(self, context: Context, connection: Connection, channel: Channel) -> None:
         self._context = context
@@ -94,7 +94,7 @@ class Imports:
         await wait_shared(task, self._connection, seconds_left())
 
     def replied(self, reply: wire.ImportReply, fds: list[int]) -> None:
-        """The owner's answer; the descriptors are the caller's."""
+        """Handle ImportReply, the owner's answer; the caller closes the descriptors."""
         future = self._replies.get(reply.request)
         if future is None or future.done():
             return
@@ -106,7 +106,7 @@ class Imports:
             future.set_result((reply, copies_of(fds)))
 
     def went_on(self, part: wire.ImportPart, fds: list[int]) -> None:
-        """More of an answer that has begun; the descriptors are the caller's."""
+        """Handle ImportPart, the continuation of an answer; the caller closes the descriptors."""
         begun = self._unfinished.get(part.request)
         if begun is None:
             return  # nobody waits for it any more
@@ -134,7 +134,7 @@ class Imports:
             self._connection._note_no_peer_link(registration, share, error)
 
     def take_back(self, message: wire.Release) -> None:
-        """The owner wants it back."""
+        """Handle Release: the owner wants its memory back."""
         key = message.provider, message.share
         self._owed.add(key)
         imported = self._connection._imports.pop(key, None)
@@ -148,7 +148,7 @@ class Imports:
         self._let_go((provider, share_id), imported)
 
     async def give_all_back(self) -> None:
-        """Before this side leaves, and asks for no more: what nothing uses any more, or soon."""
+        """Give back all imports that nothing uses, or soon no longer, before this side leaves."""
         loop, imports = asyncio.get_running_loop(), self._connection._imports
         limit = loop.time() + LAST_COPIES_S
         while True:
@@ -161,7 +161,7 @@ class Imports:
             await asyncio.wait(under_way, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
 
     def end(self, error: ZerohopError) -> None:
-        """The Connection is lost."""
+        """End: the Connection is lost."""
         for future in self._replies.values():
             if not future.done():
                 future.set_exception(copy_of(error))
@@ -273,7 +273,7 @@ class Imports:
         connection._drop_old_imports()
 
     def _take_memory(self, reply: wire.ImportReply, fds: list[int]) -> PeerMemory:
-        """On a thread of its own; closes the descriptors."""
+        """Import device memory, on a new thread; closes the descriptors."""
         engine, exported, writable = self._context._engine, reply.exported, bool(reply.rights & _WRITE)
         try:
             if exported is None:

@@ -1,4 +1,4 @@
-"""The peers of one Context: dialling, being dialled, and keeping one Connection per pair. On the control thread.
+"""Dials peers, lets peers in, and keeps one Connection per peer. On the control thread.
 
 When two Contexts dial each other at the same time, the one with the smaller id wins: it refuses the other's socket,
 and the other uses the one that comes in. A Context may also dial itself; then both ends are its own.
@@ -51,7 +51,7 @@ _PORT_CHANGED: Final = 1 << 61
 
 
 class _Dial:
-    """One attempt to reach a peer, for all who wait for it. The most patient of them sets how long it may take."""
+    """An attempt to reach a peer, shared by all that wait for it; the most patient of them sets its time limit."""
 
     def __init__(self, peer: str, work: Callable[..., Coroutine[Any, Any, Connection]], where: Address) -> None:
         self._peer = peer
@@ -65,7 +65,7 @@ class _Dial:
         self.task.add_done_callback(lambda _: self._timer.cancel())
 
     def allow(self, seconds: float | None) -> None:
-        """From now on; None: as long as any dial."""
+        """Allow the attempt so many seconds from now on; None: as long as any attempt may take."""
         until = self._started + LONGEST_DIAL_S
         if seconds is not None:
             until = min(until, self._loop.time() + seconds)
@@ -88,7 +88,7 @@ class _Dial:
 
 
 class Peers:
-    """Every Connection of a Context."""
+    """Holds every Connection of a Context."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -119,7 +119,7 @@ class Peers:
         asyncio.get_running_loop().add_reader(self._events_fd, self._look)
 
     async def connect(self, where: Address) -> Connection:
-        """The Connection to the Context at the address, made if there is none.
+        """Return the Connection to the Context at an address, and make it if there is none.
 
         Raises:
             PeerLost: nobody answers there, or another Context does.
@@ -166,7 +166,7 @@ class Peers:
         return dial
 
     async def open_lane(self, where: Address, peer: str, token: bytes) -> socket.socket:
-        """A socket for the data plane, to the listener that invited it."""
+        """Connect a socket for the data plane to the listener that invited it."""
         channel = await open_tcp(self._context, where)
         try:
             await self._greet(channel, LANE, token, peer)
@@ -176,7 +176,7 @@ class Peers:
             raise
 
     def admit(self, hello: Hello) -> None:
-        """Whether a peer that dialled may come in; raises Refused."""
+        """Check a peer that has dialled; raise Refused if it may not come in."""
         if self._closing:
             raise Refused(CLOSED, "this Context is closing")
         own, other = self._context.id, hello.context
@@ -189,7 +189,7 @@ class Peers:
         self._admitted[other] = time.monotonic()
 
     def enter(self, channel: Channel, hello: Hello) -> None:
-        """A peer that dialled and was admitted."""
+        """Begin the conversation with a peer that has dialled and was admitted."""
         self._admitted.pop(hello.context, None)
         connection = Connection(self._context, hello.context)
         self._young.add(connection)
@@ -198,7 +198,7 @@ class Peers:
         self._context._control.start(self._receive, connection, session)
 
     def introduce(self, connection: Connection) -> None:
-        """It has a native id from now on."""
+        """Register a Connection that has a native id from now on."""
         self.introduced[connection._native_id] = connection
         if len(self.introduced) > _REMEMBERED:
             for native_id, old in list(self.introduced.items()):
@@ -207,7 +207,7 @@ class Peers:
                     break
 
     def established(self, connection: Connection) -> None:
-        """Its lane is up."""
+        """Note that a Connection's lane is up."""
         self._young.discard(connection)
         logger.info("%s: connected to %s", self._context.name, connection.name or connection.peer[:12])
         if connection.peer == self._context.id:
@@ -219,7 +219,7 @@ class Peers:
             self._arrivals = asyncio.Event()
 
     def _pair(self, connection: Connection) -> None:
-        """One of the two ends of a Context that dialled itself; they count once both are there."""
+        """Pair the two ends of a Context that has dialled itself; they count once both exist."""
         other, self._own_end = self._own_end, None
         if other is None or other._lost is not None:
             self._own_end = connection
@@ -229,7 +229,7 @@ class Peers:
         self.connected[connection.peer] = dialled
 
     def _arriving(self, peer: str) -> bool:
-        """Whether a Connection to that peer is being set up."""
+        """Tell whether a Connection to a peer is being set up."""
         admitted = self._admitted.get(peer)
         if admitted is not None and time.monotonic() - admitted > handshake.TIMEOUT_S:
             del self._admitted[peer]
@@ -237,7 +237,7 @@ class Peers:
         return admitted is not None or any(connection.peer == peer for connection in self._young)
 
     def forget(self, connection: Connection) -> None:
-        """It is lost."""
+        """Forget a Connection that is lost."""
         self._young.discard(connection)
         # As text: whoever keeps log records would keep an error's traceback, and with it half the Context.
         logger.info(
@@ -252,7 +252,7 @@ class Peers:
             partner._lose(copy_of(error), Status.PEER_LOST, Reason.LANE_CLOSED)
 
     def of_native(self, native_id: int) -> Connection:
-        """The Connection that a native id stands for; an unnamed, lost one when it is long gone."""
+        """Return the Connection of a native id; an unnamed, lost one if it is long gone."""
         connection = self.introduced.get(native_id)
         if connection is None:
             connection = Connection(self._context, "")
@@ -265,13 +265,13 @@ class Peers:
             self._context._control.start(self.drained, imported)
 
     async def drained(self, imported: Import) -> None:
-        """Until nothing here uses a peer's memory."""
+        """Wait until nothing here uses a peer's memory."""
         # The copies that are left end within microseconds, and nothing tells when.
         while not imported.close():  # noqa: ASYNC110
             await asyncio.sleep(_UNMAP_PAUSE_S)
 
     async def close(self, farewell: str) -> None:
-        """Say goodbye to all."""
+        """Say goodbye to all peers."""
         self._closing = True
         everyone = {*self.connected.values(), *self._young}
         error, status, reason = self._context._closed_error(), Status.CLOSED, Reason.CONTEXT_CLOSED
@@ -281,7 +281,7 @@ class Peers:
         await asyncio.gather(*goodbyes, return_exceptions=True)
 
     def lose_all(self) -> None:
-        """After the engine is closed: let go of what the connections hold."""
+        """Lose all Connections, after the engine was closed."""
         asyncio.get_running_loop().remove_reader(self._events_fd)
         error = self._context._closed_error()
         for connection in {*self.connected.values(), *self._young, *self.introduced.values()}:
@@ -289,7 +289,7 @@ class Peers:
         self.introduced.clear()
 
     def _look(self) -> None:
-        """The engine has found peers dead, lanes down, or a NIC's port changed."""
+        """Handle what the engine has found: dead peers, lanes that are down, changed NIC ports."""
         engine = self._context._engine
         changed: dict[int, None] = {}
         for token in engine.events.drain():
@@ -308,7 +308,7 @@ class Peers:
             self._port_changed(number)
 
     def _end_heard(self, connection: Connection, status: Status, reason: Reason) -> None:
-        """A peer's lanes have ended; what it said before, such as what it has given back, is heard first."""
+        """Lose a peer whose lanes have ended, after its earlier messages, such as Released, were handled."""
         session = connection._session
 
         async def work() -> None:
@@ -349,7 +349,7 @@ class Peers:
             self._context._control.start(self._look_again)
 
     async def _look_again(self) -> None:
-        """To find out a port's addresses is to read hundreds of files; and they tend to change several at once."""
+        """Choose ports again, a little later: it reads hundreds of files, and several ports tend to change at once."""
         await asyncio.sleep(_SETTLING_S)
         self._looking_again = False
         fabric = self._context._nic_ports
@@ -386,7 +386,7 @@ class Peers:
         raise PeerLost("the peer refuses a second connection, and the first is not there", peer=peer)
 
     async def _dial_once(self, where: Address) -> Connection | None:
-        """None when the peer is dialling us, or still believes to be connected."""
+        """Dial a peer once; return None if the peer is dialling this side, or believes that it is still connected."""
         channel = await open_channel(self._context, where)
         try:
             try:
@@ -416,7 +416,7 @@ class Peers:
         return connection
 
     async def _locate(self, where: Address) -> Address:
-        """The same address with the id of the Context that listens there, and its Unix socket if it is on this host.
+        """Return an address with the id of the Context that listens there, and its Unix socket if it is on this host.
 
         Asked before anything is agreed on: what is known by name can be met by another dial, and found by its id.
         """
@@ -448,7 +448,7 @@ class Peers:
             )
 
     async def _set_up(self, connection: Connection, session: Session) -> None:
-        """Until the lane is up; to be cancelled by whoever waits no longer."""
+        """Wait until the lane is up; cancelled if nobody waits any longer."""
         self._young.add(connection)
         self._context._control.start(session.run)
         try:
@@ -460,7 +460,7 @@ class Peers:
             raise
 
     async def _crossing(self, peer: str) -> Connection | None:
-        """The Connection that the peer is making, if it comes soon."""
+        """Return the Connection that the peer is making, if it comes soon."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _CROSSING_S
         while peer not in self.connected and loop.time() < deadline and self._arrivals is not None:

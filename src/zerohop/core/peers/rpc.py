@@ -1,17 +1,16 @@
-"""Calls to what the peer has built on its Context, and theirs to what is built on this one. On the control thread.
+"""Calls services of the peer, and answers the peer's calls to services of this side. On the control thread.
 
-A face that needs a word with its counterpart, a Transport that wants to join another for example, adds a service to its
-Context. What is said is bytes to whoever carries it; the service parses them, and nothing is executed.
+A face that has to talk to its counterpart, as a Transport does that joins another, adds a service to its Context. A
+message is bytes here; the service parses them, and nothing is executed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from zerohop._native import Reason, Status
 from zerohop.core.control import wire
-from zerohop.core.peers.services import Refusal
 from zerohop.core.runtime.deferred import seconds_left, wait_shared
 from zerohop.errors import ProtocolError, from_native
 
@@ -22,14 +21,27 @@ if TYPE_CHECKING:
     from zerohop.core.control.channel import Channel
     from zerohop.core.transfers.connection import Connection
 
-# How a call may be refused.
+    # Answers a peer's call at once, on the control thread.
+    Service: TypeAlias = Callable[[Context, Connection, bytes], bytes]
+
+# Statuses with which a call may be refused.
 _REFUSALS: Final = (Status.PEER_LOST.value, Status.ACCESS_DENIED.value, Status.UNSUPPORTED.value)
-# Calls of one peer that wait for their answer; a face has one or two.
+# Number of calls to one peer that may wait for their answers; a face has one or two.
 _MOST: Final = 4096
 
 
-class Calls:
-    """Those of one Connection."""
+class Refusal(Exception):
+    """Raised by a service that refuses a call; the caller gets the error of this status."""
+
+    def __init__(self, status: Status, text: str, reason: Reason = Reason.NONE) -> None:
+        super().__init__(text)
+        self.status = status
+        self.reason = reason
+        self.text = text
+
+
+class Rpc:
+    """Makes and answers the calls of one Connection."""
 
     def __init__(self, context: Context, connection: Connection, channel: Channel) -> None:
         self._context = context
@@ -38,20 +50,22 @@ class Calls:
         self._number = 0
         self._pending: dict[int, tuple[asyncio.Future[bytes], Callable[[bytes], object] | None]] = {}
 
-    async def ask(self, service: str, body: bytes, then: Callable[[bytes], object] | None = None) -> bytes:
-        """What the peer's service answers; ``then`` is called with it before anything else that the peer says is heard.
+    async def call(self, service: str, body: bytes, then: Callable[[bytes], object] | None = None) -> bytes:
+        """Call a service of the peer, and return its answer.
+
+        ``then`` is called with the answer before any later message of the peer is handled.
 
         Raises:
-            ZerohopError: what it refused with; Unsupported where the peer has no such service.
+            ZerohopError: the service refused; Unsupported if the peer has no such service.
             PeerLost: the peer is gone.
-            DeadlineExceeded: it does not answer before the operation's deadline.
+            DeadlineExceeded: the peer does not answer before the operation's deadline.
         """
         if len(self._pending) >= _MOST:
             raise from_native(Status.WOULD_BLOCK.value, Reason.WINDOW_FULL.value, peer=self._connection.peer)
         number, self._number = self._number, self._number + 1
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         future.add_done_callback(lambda _: self._pending.pop(number, None))
-        # Whoever asked may be gone by then.
+        # The caller may be gone by then, and asyncio would warn of an exception that nobody fetched.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._pending[number] = future, then
         try:
@@ -62,14 +76,14 @@ class Calls:
             raise
         return future.result()
 
-    def tell(self, service: str, body: bytes) -> None:
-        """The same where nobody waits for what comes of it."""
+    def send(self, service: str, body: bytes) -> None:
+        """Call a service of the peer without waiting for the answer."""
         number, self._number = self._number, self._number + 1
         self._channel.post(wire.Call(number=number, service=service, body=body))
 
-    def called(self, call: wire.Call) -> None:
-        """By the peer."""
-        service = self._context._services.get(call.service, _nobody)
+    def handle_call(self, call: wire.Call) -> None:
+        """Answer a call of the peer."""
+        service = self._context._services.get(call.service, _no_service)
         answer = wire.Answer(number=call.number, status=Status.OK.value)
         try:
             answer.body = service(self._context, self._connection, call.body)
@@ -77,8 +91,8 @@ class Calls:
             answer.status, answer.reason, answer.text = refusal.status.value, refusal.reason.value, refusal.text
         self._channel.post(answer)
 
-    def answered(self, answer: wire.Answer) -> None:
-        """By the peer; what nobody waits for is dropped."""
+    def handle_answer(self, answer: wire.Answer) -> None:
+        """Pass an answer of the peer to its caller; drop it if nobody waits for it."""
         future, then = self._pending.get(answer.number, (None, None))
         if future is None or future.done():
             return
@@ -92,10 +106,10 @@ class Calls:
         future.set_exception(from_native(answer.status, answer.reason, answer.text, peer=self._connection.peer))
 
     def end(self) -> None:
-        """The Connection is lost."""
+        """End all calls: the Connection is lost."""
         for future, _ in list(self._pending.values()):
             future.cancel()
 
 
-def _nobody(_context: Context, _connection: Connection, _body: bytes) -> bytes:
+def _no_service(_context: Context, _connection: Connection, _body: bytes) -> bytes:
     raise Refusal(Status.UNSUPPORTED, "the peer's Context has nothing of that kind")

@@ -1,4 +1,4 @@
-"""The control conversation of one Connection: presence, lanes, memory, goodbye. On the control thread.
+"""Runs the control conversation of one Connection: presence, lanes, memory, goodbye. On the control thread.
 
 Both sides say Setup first. Then the side that has dialled opens the lane for messages, by a rule: shm where both are on
 one host and have it, else verbs where a NIC of each can be paired, else tcp. More lanes follow as transfers want them.
@@ -22,7 +22,7 @@ from zerohop.core.lanes.paths import IMPORTED, PEER
 from zerohop.core.lanes.routes import register, registered
 from zerohop.core.peers.export_server import Exports
 from zerohop.core.peers.import_client import Imports
-from zerohop.core.peers.rpc import Calls
+from zerohop.core.peers.rpc import Rpc
 from zerohop.errors import (
     DeadlineExceeded,
     PeerLost,
@@ -49,7 +49,7 @@ _GOODBYE_S: Final = 0.2
 
 
 class Session:
-    """What this side knows of the conversation."""
+    """Holds this side's state of the conversation."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Session:
         initiator: bool,
         dialled: Address | None,
     ) -> None:
-        """``dialled`` is the address that reached the peer, which may differ from the one it knows of itself."""
+        """Prepare; ``dialled`` is the address that reached the peer, which may differ from the peer's own."""
         self._context = context
         self._connection = connection
         self._channel = channel
@@ -68,7 +68,7 @@ class Session:
         self.lanes = Lanes(context, connection, channel, initiator=initiator, first_up=self._established)
         self.imports = Imports(context, connection, channel)
         self.exports = Exports(context, connection, channel)
-        self.calls = Calls(context, connection, channel)
+        self.rpc = Rpc(context, connection, channel)
         self._setup = LaneSetup(context, connection, channel, self.lanes, dialled)
         # Done when there is a lane for messages; an error when there never will be.
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -76,7 +76,7 @@ class Session:
         connection._session = self
 
     async def run(self) -> None:
-        """Until the conversation ends."""
+        """Run until the conversation ends."""
         try:
             self._channel.end_when_silent(self._context._settings.heartbeat)
             fds = (self._context._engine.presence_fd, self._context._engine.doorbell_fd) if self._channel.unix else ()
@@ -123,29 +123,29 @@ class Session:
             pass
 
     def unread(self) -> bool:
-        """Whether the peer has said something that is not handled yet."""
+        """Tell whether a message of the peer is not handled yet."""
         return self._channel.unread()
 
     async def caught_up(self) -> None:
-        """Until what the peer has sent by now is handled, or the conversation has ended; soon, whatever comes in."""
+        """Wait until all messages that the peer has sent by now are handled, or the conversation has ended."""
         await self._channel.until_read()
 
     def process(self) -> PeerProcess | None:
-        """What of the peer may still touch memory of ours that it had mapped; None: nothing."""
+        """Return the peer's process, which may still touch memory that it had mapped; None if it has ended."""
         return self._channel.process()
 
     def end(self, error: ZerohopError) -> None:
-        """The Connection is lost: nobody waits any longer."""
+        """End: the Connection is lost, and nobody waits any longer."""
         if not self.ready.done():
             self.ready.set_exception(copy_of(error))
         self.lanes.end(error)
         self.imports.end(error)
         self.exports.end()
-        self.calls.end()
+        self.rpc.end()
         self._channel.close()
 
     async def prepare(self, registration: Registration, share: Share) -> None:
-        """One step towards the path of a pair of memories: open its lane, register the one, import the other.
+        """Prepare a path between two memories by one step: open its lane, register the one, or import the other.
 
         Raises:
             AccessDenied: the owner does not allow it.
@@ -177,7 +177,7 @@ class Session:
                 await self.imports.ask(share, explanation.provider, lane.rails)
 
     async def _register(self, registration: Registration, lane: Lane) -> None:
-        """With each NIC of the lane, or note why that is impossible."""
+        """Register memory with each NIC of the lane, or record why that is impossible."""
         engine = self._context._engine
         for domain in lane.domains:
             # Pinning the pages of a large range takes its time.
@@ -197,7 +197,7 @@ class Session:
             self._handle_later(message, fds)
 
     def _handle_later(self, message: wire.Message, fds: list[int]) -> None:
-        """What may come once both sides have introduced themselves."""
+        """Handle a message that may come once both sides have introduced themselves."""
         if isinstance(message, wire.Lane):
             self._setup.lane(message, fds)
         elif isinstance(message, wire.LaneInvite):
@@ -225,9 +225,9 @@ class Session:
         elif isinstance(message, wire.Released):
             self.exports.returned(message)
         elif isinstance(message, wire.Call):
-            self.calls.called(message)
+            self.rpc.handle_call(message)
         elif isinstance(message, wire.Answer):
-            self.calls.answered(message)
+            self.rpc.handle_answer(message)
         else:
             raise ProtocolError(f"malformed: an unexpected {type(message).__name__}")
 
@@ -254,7 +254,7 @@ class Session:
             self._fail(error, Reason.LANE_CLOSED)
 
     def _established(self) -> None:
-        """There is a lane for messages."""
+        """Note that there is a lane for messages."""
         self._connection._ready = True
         self._context._peers.established(self._connection)
         self.ready.set_result(None)

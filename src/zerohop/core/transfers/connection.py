@@ -38,7 +38,7 @@ _PEER: Final = "peer"
 
 
 class Connection(Closeable, NotCopyable):
-    """To one peer Context; made by ``Context.connect``, by the first use of a RemoteBuffer, or by the peer.
+    """Connects to one peer Context; made by ``Context.connect``, by the first use of a RemoteBuffer, or by the peer.
 
     There is one per peer and Context, whoever asked for it first. When the peer dies, every operation to it ends with
     PeerLost, and the next use of the same address connects anew, with a new Connection.
@@ -120,7 +120,7 @@ class Connection(Closeable, NotCopyable):
 
     @property
     def alive(self) -> bool:
-        """Whether operations can be posted: neither closed here nor known to be lost."""
+        """Tell whether operations can be posted: the Connection is neither closed here nor known to be lost."""
         if self._context._forked or not self._ready:
             return False
         try:
@@ -131,7 +131,7 @@ class Connection(Closeable, NotCopyable):
 
     @property
     def provider(self) -> str:
-        """The fabric of the lane that messages and notifications take, such as ``"shm"``."""
+        """Return the provider of the lane that messages and notifications take, such as ``"shm"``."""
         return self._provider
 
     def send(self, source: Memory | View | Any, *, timeout: float | None = None) -> Operation[int]:
@@ -211,7 +211,7 @@ class Connection(Closeable, NotCopyable):
         return post_message(self, "notify", None, deadline, post, NBYTES, nowait=nowait, need=NOTIFIED)
 
     def flush(self, *, timeout: float | None = None) -> Operation[int]:
-        """Done when all that was posted to this peer before is visible there, done or failed; value: 0."""
+        """Flush: done when all that was posted to this peer before is visible there, done or failed; value: 0."""
         deadline = self._context._deadline(timeout)
         before = deferred_to(self._context, self.peer)
         # Of the lanes that are down, the peer's end may still be placing what came over them.
@@ -240,7 +240,7 @@ class Connection(Closeable, NotCopyable):
         return sums
 
     def close(self, timeout: float = 5.0) -> None:
-        """Say goodbye and let go; idempotent. Operations in flight end with Closed here, with PeerLost there.
+        """Close the Connection; idempotent. Operations in flight end with Closed here, with PeerLost at the peer.
 
         Raises:
             ValueError, TypeError: ``timeout`` is negative, NaN or no number of seconds. The Connection stays open.
@@ -258,7 +258,7 @@ class Connection(Closeable, NotCopyable):
 
     @property
     def _endpoint(self) -> Endpoint:
-        """The native end of the lane for messages; NativeError WOULD_BLOCK, LANE_RESET while there is none."""
+        """Return the native end of the lane for messages; raise NativeError (LANE_RESET) if there is none."""
         lane = self._message_lane
         if lane is None:
             self._check_alive()
@@ -281,7 +281,7 @@ class Connection(Closeable, NotCopyable):
             raise lost_error(self, status, reason)
 
     def _line(self, need: str) -> asyncio.Lock:
-        """On the control thread: where those stand that wait for the same."""
+        """Return the lock at which operations queue that wait for the same thing. On the control thread."""
         import asyncio
 
         return self._lines.setdefault(need, asyncio.Lock())
@@ -290,18 +290,18 @@ class Connection(Closeable, NotCopyable):
         return next((lane for lane in self._lanes.values() if lane.provider == provider), None)
 
     def _notification(self, number: int, deadline_ns: int) -> Callable[[bool], int | Op]:
-        """What posts it."""
+        """Return a callable that posts the notification."""
         return lambda nowait: self._context._engine.post_notify(self._endpoint, number, deadline_ns, nowait)
 
     async def _until_lane(self) -> None:
-        """On the control thread: until there is a lane for messages; PeerLost when none can be had."""
+        """Wait for a lane for messages, on the control thread; raise PeerLost if there can be none."""
         self._check_alive()
         if self._session is not None:
             self._session.lanes.look()
             await self._session.lanes.for_messages()
 
     async def _flush_lanes(self, deadline_ns: int) -> None:
-        """On the control thread: until all that went over any lane is visible at the peer."""
+        """Wait, on the control thread, until all that went over any lane is visible at the peer."""
         engine = self._context._engine
         for lane in list(self._lanes.values()):
             try:
@@ -324,7 +324,7 @@ class Connection(Closeable, NotCopyable):
             await self._session.lanes.drained()
 
     def _path(self, device: str) -> LanePath:
-        """The way of messages and notifications: the lane itself. What the peer does with them only the peer knows."""
+        """Return the path of messages and notifications, which is the lane itself."""
         provider = self._provider
         path = self._lane_paths.get((provider, device))
         if path is None:
@@ -336,13 +336,13 @@ class Connection(Closeable, NotCopyable):
         return path
 
     def _why_not_mapped(self, remote: Share) -> str:
-        """Why the peer's memory cannot be mapped here; empty when it can."""
+        """Return why the peer's memory cannot be mapped here; empty if it can."""
         if not remote.mappable:
             return "the memory is not in a shared file; ctx.alloc gives memory that is"
         return self._unreachable.why_not(("shm", remote.share_id, ()))
 
     def _why_not_reached(self, registration: Registration, remote: Share) -> str:
-        """Why the NICs of the lane that there is cannot reach both memories; empty when they can, or may."""
+        """Return why the NICs of the present lane cannot reach both memories; empty if they can, or may."""
         lane = self._lane_of("verbs")
         if lane is None:
             return ""
@@ -353,7 +353,7 @@ class Connection(Closeable, NotCopyable):
         return f"the memory there: {why}" if why else ""
 
     def _why_no_peer_link(self, registration: Registration, remote: Share) -> str:
-        """Why no device here reaches both memories; empty when one does, or nobody has tried."""
+        """Return why no device here reaches both memories; empty if one does, or nobody has tried."""
         if remote.device == HOST and not remote.mappable:
             return "the memory there is not in a shared file; ctx.alloc gives memory that is"
         for device in ((), (registration.region.device,)):
@@ -362,19 +362,19 @@ class Connection(Closeable, NotCopyable):
         return ""
 
     def _note_no_peer_link(self, registration: Registration, remote: Share, error: NativeError) -> None:
-        """Devices here have tried, and do not reach both memories."""
+        """Record that devices here have tried, and do not reach both memories."""
         key = "p2p", remote.share_id, (registration.region.device,)
         self._unreachable.record_failure(
             key, from_native(*error.args).reason, is_permanent=is_permanent(*error.args[:2])
         )
 
     def _link(self, registration: Registration, remote: Share) -> str:
-        """By which link a device here reaches both memories; empty where nobody has tried."""
+        """Return the link by which a device here reaches both memories; empty if nobody has tried."""
         imported = self._imports.get(("p2p", remote.share_id))
         return imported.links.get(registration.region.device, "") if imported is not None else ""
 
     def _try_again_in(self, registration: Registration, remote: Share) -> float:
-        """Seconds until one of the memories may be tried again that could not be reached; infinite where none was."""
+        """Return the seconds until a memory that could not be reached may be tried again; infinite if there is none."""
         waits = [
             self._unreachable.seconds_left((provider, remote.share_id, device))
             for provider, device in (("shm", ()), ("p2p", ()), ("p2p", (registration.region.device,)))
@@ -386,7 +386,7 @@ class Connection(Closeable, NotCopyable):
         return min(waits)
 
     def _how_registered(self, registration: Registration, remote: Share) -> tuple[tuple[str, str], ...]:
-        """What the NICs of the lane that there is know both memories by, as far as anybody has asked them."""
+        """Return how the NICs of the present lane have registered both memories, as far as they have."""
         lane = self._lane_of("verbs")
         if lane is None:
             return ()
@@ -396,7 +396,7 @@ class Connection(Closeable, NotCopyable):
         return tuple((where, how) for where, how in (("here", ", ".join(here)), ("there", there)) if how)
 
     def _rails(self) -> tuple[tuple[str, str], ...]:
-        """The NIC ports of the lane that there is, here and there."""
+        """Return the NIC ports of the present lane, here and there."""
         lane, session = self._lane_of("verbs"), self._session
         if lane is None or session is None:
             return ()
@@ -407,7 +407,7 @@ class Connection(Closeable, NotCopyable):
         )
 
     def _reconsider(self) -> None:
-        """A better way may be there now: transfers choose again that nobody's memory was imported for."""
+        """Drop routes for which no memory was imported: there may be a better path now."""
         self._failed.retry_all()
         self._unreachable.retry_all()
         for route in list(self._routes):
@@ -415,12 +415,12 @@ class Connection(Closeable, NotCopyable):
                 route.drop()
 
     async def _close(self, farewell: str, error: ZerohopError, status: Status, reason: Reason) -> None:
-        """On the control thread: tell the peer and let go."""
+        """Say goodbye and close, on the control thread."""
         await self._part(farewell, error, status, reason)
         self._lose(error, status, reason)
 
     async def _part(self, farewell: str, error: ZerohopError, status: Status, reason: Reason) -> None:
-        """On the control thread: let go of each other's memory, end what is in flight, and tell the peer.
+        """Give back each other's memory, end operations in flight, and say goodbye. On the control thread.
 
         In this order. Memory that the other side has not let go of by then stays out of use until its process ends. And
         the peer answers a goodbye by closing its end: what is still in flight then has lost its peer.
@@ -444,7 +444,7 @@ class Connection(Closeable, NotCopyable):
             await asyncio.wait([self._parting])
 
     def _lose(self, error: ZerohopError, status: Status, reason: Reason) -> None:
-        """On the control thread: nothing goes to or comes from this peer any more. Idempotent."""
+        """Lose the Connection: nothing goes to or comes from this peer any more. On the control thread; idempotent."""
         if self._lost is not None:
             return
         error = self._closing or error
@@ -467,7 +467,7 @@ class Connection(Closeable, NotCopyable):
             session.end(error)
 
     def _drop_peer(self, status: Status, reason: Reason) -> None:
-        """End what is in flight. The first call counts."""
+        """End the operations in flight. The first call counts."""
         if self._native_id >= 0:
             try:
                 self._context._engine.drop_peer(self._native_id, status, reason)
@@ -476,7 +476,7 @@ class Connection(Closeable, NotCopyable):
                 pass
 
     def _drop_old_imports(self) -> None:
-        """On the control thread: give back what nothing uses when there is very much."""
+        """Give back imports that nothing uses if there are very many. On the control thread."""
         for (provider, share_id), imported in list(self._imports.items())[:-_MAX_IMPORTS]:
             if not imported.routes and self._session is not None:
                 del self._imports[provider, share_id]

@@ -32,7 +32,7 @@ ORDERED: Final = (SENT, RECEIVED)
 
 
 def notify_value(value: int) -> int:
-    """A notification's number, checked; ValueError unless it has 32 bits."""
+    """Check a notification's number; raise ValueError unless it has 32 bits."""
     number = operator.index(value)
     if not 0 <= number <= _MAX_NOTIFY:
         raise ValueError(f"a notification carries 32 bits, from 0 to {_MAX_NOTIFY}, not {number}")
@@ -81,7 +81,7 @@ def post_message(
 def _post_now(
     connection: Connection, kind: str, post: Callable[[bool], int | Op], *, nowait: bool, need: str
 ) -> int | Op | None:
-    """What the native call gave; None when it has to be made later. WouldBlock for a nowait call on a full lane."""
+    """Make the native call; return None if it has to be made later. A nowait call on a full lane raises WouldBlock."""
     try:
         _keep_order(connection, need)
         return post(True)
@@ -133,6 +133,6 @@ def _post_later(
 
 
 def _keep_order(connection: Connection, need: str) -> None:
-    """For what would overtake others the lane is as good as full."""
+    """Raise the error of a full lane if the operation would overtake others."""
     if connection._late.get(need):
         raise NativeError(Status.WOULD_BLOCK.value, Reason.WINDOW_FULL.value, "")

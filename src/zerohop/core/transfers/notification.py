@@ -1,4 +1,4 @@
-"""Notifications: what the target of ``write(..., notify=N)`` and of ``notify`` receives."""
+"""Delivers notifications to the target of ``write(..., notify=N)`` and of ``notify``."""
 
 # ruff: noqa: D102 - what these methods do is said where Operation declares them
 
@@ -27,7 +27,7 @@ _new_tuple: Final = tuple.__new__
 
 
 class Notification(NamedTuple):
-    """Arrived from a peer, and never before the data that it announces is visible here.
+    """Announces data of a peer, never before the data is visible here.
 
     Attributes:
         value: the 32-bit number that the peer chose.
@@ -53,7 +53,7 @@ class _Ends:
 
 
 class NotificationWait(Operation[Notification]):
-    """The next notification that nobody else takes. One thread or task at a time may wait for it."""
+    """Waits for the next notification that nobody else takes. One thread or task at a time may wait for it."""
 
     __slots__ = (
         "_armed",
@@ -72,7 +72,7 @@ class NotificationWait(Operation[Notification]):
     )
 
     def __init__(self, context: Context, deadline_ns: int, scope: Scope | None = None) -> None:
-        """``scope``: for a notification in that one's queue; None: in the Context's own."""
+        """Wait for a notification in the queue of ``scope``; None: in the Context's own queue."""
         self._context = context
         self._scope = scope
         self._number = 0 if scope is None else scope.number
@@ -179,7 +179,7 @@ class NotificationWait(Operation[Notification]):
             spin_ns = 0
 
     async def _suspend(self) -> None:
-        """Until one is here or the deadline has passed."""
+        """Wait until a notification has arrived or the deadline has passed."""
         queue = self._context._loops.running()
         while not self._take(_DO_NOT_WAIT, 0) and not self._expired():
             await queue.wait(self._arm, self._disarm)
@@ -218,7 +218,7 @@ class NotificationWait(Operation[Notification]):
         return True
 
     def _tell(self) -> None:
-        """It has ended: whoever else waits for it must look."""
+        """Wake all others that wait for this one, which has ended."""
         self._timer = None
         for queue, token in self._armed.copy():
             queue.push(token)
@@ -270,13 +270,13 @@ class NotificationWait(Operation[Notification]):
 
 
 def make_notification(context: Context, popped: tuple[int, int, int]) -> Notification:
-    """From what the engine gives: peer, value, bytes."""
+    """Make a Notification of the engine's peer, value and byte count."""
     peer, value, nbytes = popped
     return Notification(value, nbytes, context._connection_of(peer))
 
 
 def take_now(context: Context) -> Notification:
-    """One that is here already, else WouldBlock."""
+    """Return a notification that has arrived; raise WouldBlock if there is none."""
     try:
         popped = context._engine.pop_notification(_DO_NOT_WAIT, 0)
     except NativeError as error:
@@ -287,7 +287,7 @@ def take_now(context: Context) -> Notification:
 
 
 async def iterate(context: Context) -> AsyncIterator[Notification]:
-    """One after the other, until the Context is closed."""
+    """Yield one notification after the other, until the Context is closed."""
     while not context._closed:
         try:
             note = await NotificationWait(context, 0)

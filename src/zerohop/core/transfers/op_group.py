@@ -1,4 +1,4 @@
-"""What one owner posts through a Context that it shares with others: a Transport, for example."""
+"""Groups the operations of one owner, such as a Transport, on a Context that it shares with others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUEUE_SHIFT: Final = 32
 
 
 class Scope:
-    """Operations with one peer that end together, and a queue of notifications of its own.
+    """Holds operations with one peer that end together, and a queue of notifications of its own.
 
     Attributes:
         group: what the engine knows its operations by.
@@ -48,21 +48,21 @@ class Scope:
 
     @property
     def connection(self) -> Connection | None:
-        """To the peer; None while there is none."""
+        """Return the Connection to the peer; None while there is none."""
         return self._connection
 
     @property
     def ended(self) -> ZerohopError | None:
-        """Why nothing is posted any more; None: it is."""
+        """Return why nothing can be posted any more; None if it can."""
         return self._ended
 
     def meet(self, connection: Connection, queue: int) -> None:
-        """This is the peer, and which of its queues writes notify."""
+        """Set the peer, and the queue of the peer that writes notify."""
         self._connection, self._peer_queue = connection, queue
         self.expect(connection)
 
     def expect(self, connection: Connection) -> None:
-        """What that peer notifies is taken from now on, and nobody else's: a queue's number is easy to guess."""
+        """Take notifications of this peer only from now on, because a queue's number is easy to guess."""
         # A Context that talks to itself says it at one end and hears it at the other.
         end = connection._partner or connection
         self._of_queue("take_from", end._native_id)
@@ -73,17 +73,17 @@ class Scope:
             raise copy_of(self._ended)
 
     def check_owner(self, remote: RemoteBuffer) -> None:
-        """ValueError unless the handle is the peer's."""
+        """Raise ValueError unless the handle belongs to the peer."""
         connection = self._connection
         if connection is not None and remote.owner != connection.peer:
             raise ValueError(f"the handle is of Context {remote.owner[:12]}, not of the peer {connection.peer[:12]}")
 
     def announce(self, value: int) -> int:
-        """What the engine is told that the peer is to be told."""
+        """Return a notification's number together with the peer's queue, as the engine takes it."""
         return value | self._peer_queue << QUEUE_SHIFT
 
     def note(self, operation: Operation[Any]) -> None:
-        """It has just begun, and ends with the others."""
+        """Add an operation that has just begun, and ends with the others."""
         if isinstance(operation, Deferred):
             with self._lock:
                 self._deferred[operation] = None
@@ -91,7 +91,7 @@ class Scope:
                 operation.fail(copy_of(self._ended))
 
     def end(self, error: ZerohopError, status: Status, reason: Reason) -> None:
-        """All that is under way ends, and all that begins from now on. Any thread; the first call counts.
+        """End all operations, and all that begin from now on. Any thread may call it; the first call counts.
 
         Notifications that have come can still be taken, until `close`.
         """
@@ -109,11 +109,11 @@ class Scope:
                 operation.fail(copy_of(error))
 
     def abandon(self, error: ZerohopError) -> None:
-        """In a forked child: the same for whoever looks. Of what is native, a thread of the parent may hold a lock."""
+        """Mark the group as ended in a forked child, without native calls: a thread of the parent may hold a lock."""
         self._ended = self._ended or error
 
     def close(self) -> None:
-        """After the end: no notification can be taken any more."""
+        """Close the queue after the end: no notification can be taken any more."""
         self._of_queue("close_queue")
 
     def _of_queue(self, what: str, *more: int) -> None:

@@ -1,4 +1,4 @@
-"""Strided blocks: rows of one length, each a stride after the one before. They go as page lists."""
+"""Moves strided blocks, rows of one length with a stride between their starts, as page lists."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_PAGES: Final = 1 << 23
 
 
 class Strided:
-    """What a Context does with strided blocks."""
+    """Adds the methods for strided blocks to Context."""
 
     __slots__ = ()
 
@@ -123,7 +123,7 @@ class Strided:
 def as_pages(
     rows: int, row_bytes: int, src_stride: int | None, dst_stride: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """The pages of a strided block at its source and its target, and their length."""
+    """Return the pages of a strided block at its source and its target, and their length."""
     rows, row_bytes = _number("rows", rows, 0), _number("row_bytes", row_bytes, 1)
     strides = [
         row_bytes if stride is None else _number(name, stride, row_bytes)

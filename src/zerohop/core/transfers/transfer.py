@@ -1,4 +1,4 @@
-"""The transfers of a Context: write, read, pages, atomics, notify, flush. The hot path of the library."""
+"""Makes the transfers of a Context: write, read, pages, atomics, notify, flush. This is the hot path."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def write(
     timeout: float | None = None,
     stream: Stream | None = None,
 ) -> Operation[int]:
-    """Context.write, where its native part (native/bind/transfers.cpp) posted nothing."""
+    """Do Context.write where its native part (native/bind/transfers.cpp) posted nothing."""
     return transfer(context, "write", src, dst, notify, timeout, stream=stream)
 
 
 def read(
     context: Context, src: RemoteBuffer, into: Local, *, timeout: float | None = None, stream: Stream | None = None
 ) -> Operation[int]:
-    """Context.read, where its native part posted nothing."""
+    """Do Context.read where its native part posted nothing."""
     return transfer(context, "read", into, src, None, timeout, stream=stream)
 
 
@@ -176,7 +176,7 @@ def atomic(
     *,
     nowait: bool = False,
 ) -> Operation[int]:
-    """fetch_add or compare_swap on 8 bytes."""
+    """Do fetch_add or compare_swap on 8 bytes."""
     check_remote(remote)
     offset = index(offset)
     if not 0 <= offset <= remote.nbytes - _WORD:
@@ -198,7 +198,7 @@ def atomic(
 def notify_peer(
     context: Context, target: Connection | RemoteBuffer, value: int, timeout: float | None, *, nowait: bool = False
 ) -> Operation[int]:
-    """A notification without data."""
+    """Send a notification without data."""
     number = notify_value(value)
     if isinstance(target, Connection):
         if target._context is not context:
@@ -225,7 +225,7 @@ def notify_peer(
 
 
 def flush(context: Context, connection: Connection | None, timeout: float | None) -> Operation[int]:
-    """Of one Connection or of all."""
+    """Flush one Connection or all."""
     context._check_open()
     if connection is not None:
         if not isinstance(connection, Connection):
@@ -247,7 +247,7 @@ def flush(context: Context, connection: Connection | None, timeout: float | None
 
 
 def explain(context: Context, local: Local, remote: RemoteBuffer, timeout: float | None) -> Explanation:
-    """The path of a pair, connecting first where that is needed."""
+    """Explain the path of a pair of memories; connect first if needed."""
     view = context._view(local)
     check_remote(remote)
     context._check_open()
@@ -263,7 +263,7 @@ def explain(context: Context, local: Local, remote: RemoteBuffer, timeout: float
 
 
 def check_remote(remote: object) -> None:
-    """TypeError unless it is a handle."""
+    """Raise TypeError unless the argument is a handle."""
     if not isinstance(remote, RemoteBuffer):
         raise TypeError(
             f"the remote side is a RemoteBuffer, not {type(remote).__name__}; "
@@ -272,7 +272,7 @@ def check_remote(remote: object) -> None:
 
 
 def announced(notify: int | None, remote: RemoteBuffer, scope: Scope | None) -> tuple[int, Group | None]:
-    """What the engine is told of a notification, and of whose operation it is."""
+    """Return a notification's number and the operation group, as the engine takes them."""
     number = _NO_NOTIFY if notify is None else notify_value(notify)
     if scope is None:
         return number, None
@@ -281,7 +281,7 @@ def announced(notify: int | None, remote: RemoteBuffer, scope: Scope | None) -> 
 
 
 def _word(value: int) -> int:
-    """The 64 bits of a number, signed or not."""
+    """Return the 64 bits of a number, signed or not."""
     number = index(value)
     if not -(1 << 63) <= number <= _WORD_MASK:
         raise ValueError(f"{number} does not fit into 64 bits")
@@ -289,7 +289,7 @@ def _word(value: int) -> int:
 
 
 def _index_array(pages: Pages) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Page numbers as the native call wants them."""
+    """Convert page numbers to the form that the native call takes."""
     if type(pages) is np.ndarray and pages.dtype is _INT64 and pages.ndim == 1 and pages.flags.c_contiguous:
         return pages
     array = np.asarray(pages)
@@ -303,6 +303,6 @@ def _index_array(pages: Pages) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def _outside(pages: np.ndarray[Any, np.dtype[np.int64]], page_bytes: int, nbytes: int) -> bool:
-    """Whether a page does not lie within a range of ``nbytes``."""
+    """Tell whether a page does not lie within a range of ``nbytes``."""
     # Negative numbers are very large ones without their sign.
     return bool(pages.size) and int(pages.view(np.uint64).max()) >= nbytes // page_bytes

@@ -1,4 +1,4 @@
-"""write_many, where its native part (native/bind/many.cpp) posted nothing: of several memories, or a first use."""
+"""Does write_many where its native part (native/bind/many.cpp) posted nothing: several memories, or a first use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KIND: Final = "write_many"
 
 
 class _Batch:
-    """Pairs of one Memory and one share."""
+    """Holds pairs of one Memory and one share."""
 
     def __init__(self, view: Memory | View, remote: RemoteBuffer) -> None:
         self.view = view
@@ -54,7 +54,7 @@ def write_many(
     timeout: float | None = None,
     scope: Scope | None = None,
 ) -> Operation[int]:
-    """Context.write_many and Transport.write_many."""
+    """Do Context.write_many and Transport.write_many."""
     batches = _batches(context, pairs, scope)
     if notify is not None:
         notify_value(notify)
@@ -73,7 +73,7 @@ def write_many(
 
 
 def _batches(context: Context, pairs: Iterable[tuple[Local, RemoteBuffer]], scope: Scope | None) -> list[_Batch]:
-    """The pairs, checked, by what one request can carry."""
+    """Check the pairs, and group them by what one request can carry."""
     found: dict[tuple[int, bytes], _Batch] = {}
     for number, pair in enumerate(pairs):
         try:
@@ -95,7 +95,7 @@ def _batches(context: Context, pairs: Iterable[tuple[Local, RemoteBuffer]], scop
 
 
 def _post(context: Context, batch: _Batch, notify: int | None, deadline: int, scope: Scope | None) -> Operation[int]:
-    """One request."""
+    """Post one request."""
     number, group = announced(notify, batch.remote, scope)
     local, remote, lengths = np.array(batch.places, dtype=np.int64).T.copy()
     engine = context._engine
@@ -113,7 +113,7 @@ def _post(context: Context, batch: _Batch, notify: int | None, deadline: int, sc
 def _post_all(
     context: Context, batches: list[_Batch], notify: int | None, deadline: int, scope: Scope | None
 ) -> Operation[int]:
-    """Several requests, and after all of them the notification."""
+    """Post several requests, and after all of them the notification."""
     owners = {batch.remote.owner for batch in batches}
     if notify is not None and len(owners) > 1:
         raise ValueError(f"{_KIND}: a notification goes to one peer, and these writes go to {len(owners)}")
@@ -166,7 +166,7 @@ def _tell(
 async def _announce(
     context: Context, connection: Connection, nbytes: int, notify: int, deadline: int, scope: Scope | None
 ) -> None:
-    """On the control thread: the notification of what has been written."""
+    """Send the notification of what was written, on the control thread."""
     number = scope.announce(notify) if scope is not None else notify
 
     def post(nowait: bool) -> int | Op:
