@@ -12,7 +12,8 @@ if [ "$(id -u)" != 0 ]; then
 fi
 # These tests may differ for such a user or build: commands, devices, limits, rights, and a little of everything.
 [ $# -gt 0 ] || set -- tests/cli/test_{command_line,demo,doctor,info,peer,topology}.py tests/fabric tests/machine \
-    tests/test_*.py tests/failure/test_{access,hostile_lane,limits,lying_*,secret}.py tests/conformance/test_operations.py
+    tests/{config,core,transport} tests/test_*.py tests/failure/test_{access,hostile_lane,limits,lying_*,secret}.py \
+    tests/conformance/test_operations.py
 if [ -z "${ZEROHOP_IN_NAMESPACE:-}" ]; then
     home=$(mktemp -d /tmp/zh-plain-XXXXXX)
     trap 'rm -rf --one-file-system "$home"' EXIT

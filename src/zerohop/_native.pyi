@@ -177,7 +177,9 @@ class Op:
     def complete(self, status: Status, reason: Reason, value: int, bytes: int) -> None: ...
 
 class InFlight:
-    """What an Operation in flight is made of; see core/runtime/native_operation.py."""
+    """
+    What an Operation in flight is made of; see core/runtime/native_operation.py.
+    """
 
     result: types.MethodDescriptorType = ...
 
