@@ -20,7 +20,7 @@ from support.pattern import pattern
 from support.raw_control import RawControl
 from zerohop._native import Reason, Status
 from zerohop.core.control import wire
-from zerohop.core.peers.rpc import Refusal
+from zerohop.core.peers.service import Refusal
 from zerohop.core.transfers.op_group import QUEUE_SHIFT
 from zerohop.transport import pairing
 

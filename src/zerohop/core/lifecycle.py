@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from zerohop.core.context import Context
     from zerohop.core.lanes.nic_ports import Port
     from zerohop.core.memory.memory import Memory
-    from zerohop.core.peers.rpc import Service
+    from zerohop.core.peers.service import Service
     from zerohop.core.runtime.deferred import Deferred
     from zerohop.core.transfers.connection import Connection
 

@@ -16,7 +16,7 @@ import msgspec
 
 from zerohop._native import Reason, Status
 from zerohop.core.control import address
-from zerohop.core.peers.rpc import Refusal
+from zerohop.core.peers.service import Refusal
 from zerohop.errors import PeerLost, ProtocolError
 
 if TYPE_CHECKING:

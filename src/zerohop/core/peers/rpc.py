@@ -7,10 +7,11 @@ message is bytes here; the service parses them, and nothing is executed.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from zerohop._native import Reason, Status
 from zerohop.core.control import wire
+from zerohop.core.peers.service import Refusal
 from zerohop.core.runtime.deferred import seconds_left, wait_shared
 from zerohop.errors import ProtocolError, from_native
 
@@ -21,23 +22,10 @@ if TYPE_CHECKING:
     from zerohop.core.control.channel import Channel
     from zerohop.core.transfers.connection import Connection
 
-    # Answers a peer's call at once, on the control thread.
-    Service: TypeAlias = Callable[[Context, Connection, bytes], bytes]
-
 # Statuses with which a call may be refused.
 _REFUSALS: Final = (Status.PEER_LOST.value, Status.ACCESS_DENIED.value, Status.UNSUPPORTED.value)
 # Number of calls to one peer that may wait for their answers; a face has one or two.
 _MOST: Final = 4096
-
-
-class Refusal(Exception):
-    """Raised by a service that refuses a call; the caller gets the error of this status."""
-
-    def __init__(self, status: Status, text: str, reason: Reason = Reason.NONE) -> None:
-        super().__init__(text)
-        self.status = status
-        self.reason = reason
-        self.text = text
 
 
 class Rpc:

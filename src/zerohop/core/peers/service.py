@@ -1,0 +1,30 @@
+"""Declares the services that a face adds to its Context, and that rpc.py calls.
+
+They have a file of their own because a face imports them with the package, and rpc.py imports asyncio.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zerohop._native import Reason, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+    from zerohop.core.context import Context
+    from zerohop.core.transfers.connection import Connection
+
+    # Answers a peer's call at once, on the control thread.
+    Service: TypeAlias = Callable[[Context, Connection, bytes], bytes]
+
+
+class Refusal(Exception):
+    """Raised by a service that refuses a call; the caller gets the error of this status."""
+
+    def __init__(self, status: Status, text: str, reason: Reason = Reason.NONE) -> None:
+        super().__init__(text)
+        self.status = status
+        self.reason = reason
+        self.text = text
