@@ -59,7 +59,7 @@ if [ ! -e .venv/.complete ]; then
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
         { say "Python 3.10 or later is needed, $python is $("$python" --version)"; exit 1; }
     say "making .venv with $("$python" --version)"
-    # What was built for another interpreter is of no use to this one.
+    # This interpreter cannot use a build that another one made.
     rm -rf .venv build/release build/stamps/requirements-* build/stamps/package
     "$python" -m venv .venv
     touch .venv/.complete

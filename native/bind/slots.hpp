@@ -20,7 +20,7 @@ private:
     Py_ssize_t offset_ = 0;
 };
 
-// What transfers read of the memory here (zerohop.View and Memory) and there (zerohop.RemoteBuffer).
+// Attributes that transfers read, of the memory here (zerohop.View and Memory) and there (zerohop.RemoteBuffer).
 struct Layout {
     nb::object range; // the class of both of those here
     Slot context;

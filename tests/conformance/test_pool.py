@@ -381,7 +381,7 @@ class TestLostPeers:
                 context.connections[0].close()
                 part.close()
                 eventually_allocates(pool)
-                # What it writes before it has heard the goodbye would end with PeerLost.
+                # A write of the peer before it has heard the goodbye would end with PeerLost.
                 eventually(lambda: peer.call(Service.connections) == 0, "the peer has heard that this side left")
 
     def test_a_share_that_another_thread_closes(self, context: zh.Context, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from support.fixtures import OpenContext
 
 torch: Any = pytest.importorskip("torch")
-# Of a kernel that only waits: a tenth of a second on every GPU.
+# Cycles for which a kernel waits: a tenth of a second on every GPU.
 CYCLES = 200_000_000
 
 

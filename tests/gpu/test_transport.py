@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from support.fixtures import OpenContext
 
 torch: Any = pytest.importorskip("torch")
-# Of a kernel that only waits: milliseconds on every GPU.
+# Cycles for which a kernel waits: milliseconds on every GPU.
 CYCLES = 2_000_000
 pytestmark = pytest.mark.timeout(60)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 # Environment variable that names the file; each run adds a line to it.
 FILE = "ZEROHOP_TEST_REPORT"
 _SLOWEST = 5
-# What pytest-xdist calls the phase of a test whose process has died.
+# The name that pytest-xdist gives to the phase of a test whose process has died.
 _DIED = "???"
 
 

@@ -1,5 +1,5 @@
-// What a user may set of queue pairs. The defaults and the reason for each are in src/zerohop/config/verbs_options.py;
-// these here are what the data plane falls back to in its own tests.
+// Options of queue pairs that a user may set. The defaults and the reason for each are in
+// src/zerohop/config/verbs_options.py; these here are what the data plane falls back to in its own tests.
 #pragma once
 
 #include <cstdint>

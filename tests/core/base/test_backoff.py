@@ -1,4 +1,4 @@
-"""What did not work, and for how long that counts. No clock is waited for."""
+"""Failures are remembered for a while or for good. The tests replace the clock, and wait for none."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class Closeable:
 
     def close(self) -> None:
         """Release everything; each class says how long it waits, and for what."""
-        raise NotImplementedError
+        raise NotImplementedError  # each class has its own
 
     def __enter__(self) -> Self:
         return self

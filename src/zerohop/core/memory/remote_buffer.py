@@ -14,7 +14,7 @@ _MAGIC: Final = b"ZHRB"
 _VERSION: Final = 1
 # A handle has a few hundred bytes; longer input is refused.
 MAX_BYTES: Final = 4096
-_RIGHTS: Final = {1: "r", 2: "w", 3: "rw"}
+_RIGHTS: Final[dict[int, Literal["r", "w", "rw"]]] = {1: "r", 2: "w", 3: "rw"}
 _DEVICE: Final = re.compile(r"host|[a-z]{1,16}:[0-9]{1,4}")
 _SHARE_BYTES: Final = 8
 
@@ -103,7 +103,7 @@ class RemoteBuffer:
     @property
     def rights(self) -> Literal["r", "w", "rw"]:
         """Return the rights that this handle gives."""
-        return _RIGHTS[self._share.rights]  # type: ignore[return-value]
+        return _RIGHTS[self._share.rights]
 
     @property
     def owner(self) -> str:
