@@ -19,7 +19,7 @@ PyObject* create(PyTypeObject* type, PyObject* /*args*/, PyObject* /*keywords*/)
 int traverse(PyObject* object, visitproc visit, void* arg) {
     const auto* const self = reinterpret_cast<InFlight*>(object);
     Py_VISIT(Py_TYPE(object));
-    Py_VISIT(self->context);
+    Py_VISIT(self->core);
     Py_VISIT(self->path);
     Py_VISIT(self->keep);
     Py_VISIT(self->native);
@@ -28,7 +28,7 @@ int traverse(PyObject* object, visitproc visit, void* arg) {
 
 int clear(PyObject* object) {
     auto* const self = reinterpret_cast<InFlight*>(object);
-    Py_CLEAR(self->context);
+    Py_CLEAR(self->core);
     Py_CLEAR(self->kind);
     Py_CLEAR(self->path);
     Py_CLEAR(self->nbytes);
@@ -100,7 +100,7 @@ InFlight* make_in_flight(PyTypeObject* type) {
 
 void register_in_flight(nb::module_& m) {
     static PyMemberDef members[] = {
-        {"_context", T_OBJECT_EX, offsetof(InFlight, context), 0, nullptr},
+        {"_core", T_OBJECT_EX, offsetof(InFlight, core), 0, nullptr},
         {"_kind", T_OBJECT_EX, offsetof(InFlight, kind), 0, nullptr},
         {"_path", T_OBJECT_EX, offsetof(InFlight, path), 0, nullptr},
         {"nbytes", T_OBJECT_EX, offsetof(InFlight, nbytes), 0, nullptr},

@@ -10,7 +10,7 @@ namespace zerohop::bind {
 
 // Its fields are attributes; what they mean is said in core/runtime/native_operation.py.
 struct InFlight {
-    PyObject_HEAD PyObject* context;
+    PyObject_HEAD PyObject* core;
     PyObject* kind;
     PyObject* path;
     PyObject* nbytes;

@@ -21,7 +21,7 @@ bool is(PyObject* object, const nb::object& type) {
 
 } // namespace
 
-std::optional<Pairs> read_pairs(PyObject* pairs, PyObject* context, bool room) {
+std::optional<Pairs> read_pairs(PyObject* pairs, PyObject* core, bool room) {
     const Layout* const known = layout();
     if (known == nullptr || !(PyList_CheckExact(pairs) || PyTuple_CheckExact(pairs))) {
         return std::nullopt;
@@ -52,7 +52,7 @@ std::optional<Pairs> read_pairs(PyObject* pairs, PyObject* context, bool room) {
             read.key = nb::borrow(known->key.of(there));
             routes = read.routes.ptr();
             key = read.key.ptr();
-            if (routes == nullptr || key == nullptr || known->context.of(here) != context ||
+            if (routes == nullptr || key == nullptr || known->core.of(here) != core ||
                 !PyDict_CheckExact(routes)) {
                 return std::nullopt;
             }

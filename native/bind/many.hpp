@@ -18,6 +18,6 @@ struct Pairs {
 
 // Nothing where the list is not plain: of several memories or shares, or not memory at all. `room`: what is there may
 // be longer than what is here. Leaves no error of Python's.
-[[nodiscard]] std::optional<Pairs> read_pairs(PyObject* pairs, PyObject* context, bool room);
+[[nodiscard]] std::optional<Pairs> read_pairs(PyObject* pairs, PyObject* core, bool room);
 
 } // namespace zerohop::bind

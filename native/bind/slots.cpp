@@ -34,7 +34,7 @@ void register_layout(nb::module_& m) {
         [](const nb::object& range, const nb::object& remote) {
             if (held() == nullptr) {
                 held() = new Layout{.range = range,
-                                    .context = Slot(range, "_context"),
+                                    .core = Slot(range, "_core"),
                                     .routes = Slot(range, "_routes"),
                                     .offset = Slot(range, "_offset"),
                                     .nbytes = Slot(range, "nbytes"),

@@ -23,7 +23,7 @@ private:
 // Attributes that transfers read, of the memory here (zerohop.View and Memory) and there (zerohop.RemoteBuffer).
 struct Layout {
     nb::object range; // the class of both of those here
-    Slot context;
+    Slot core;
     Slot routes;
     Slot offset;
     Slot nbytes;

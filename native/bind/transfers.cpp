@@ -17,19 +17,20 @@ constexpr int64_t kNoNotify = -1;
 constexpr uint64_t kMaxNotify = UINT32_MAX;
 constexpr Py_ssize_t kMostArguments = 5; // one more than there are, which Python then complains of
 
-// What a Context that is open posts with, or who posts for one.
+// Everything that a Context or a face posts with.
 struct Posting {
     std::shared_ptr<Engine> engine;
-    nb::object in_flight; // the classes of what ends later, and of what ended in the call
-    nb::object finished;
-    nb::object write; // what goes the long way, with the same arguments
+    nb::object core;      // of the Context
+    nb::object in_flight; // the class of operations that end later
+    nb::object finished;  // the class of operations that end within the call
+    // Functions that do what this file leaves to Python; they take the object itself and the same arguments.
+    nb::object write;
     nb::object write_many;
     nb::object read;
     uint64_t timeout_ns = 0;
-    // Of who is not a Context itself: whose, the only Connection that it may use, the peer's queue that is notified,
-    // and what its operations end with.
-    nb::object context;
-    nb::object connection;
+    // A face that has one peer gives the link to it, the queue of the peer that is notified, and the group of its
+    // operations.
+    nb::object link;
     uint16_t queue = 0;
     std::shared_ptr<OperationGroup> group;
 };
@@ -83,10 +84,9 @@ bool read_notify(PyObject* given, const Posting& posting, int64_t& notify) {
 }
 
 // Nothing, perhaps with Python's error set, where the way is not the plain one.
-std::optional<Prepared> prepare(PyObject* context, const Posting& posting, Kind kind, PyObject* local, PyObject* remote,
+std::optional<Prepared> prepare(const Posting& posting, Kind kind, PyObject* local, PyObject* remote,
                                 PyObject* notify) {
-    static PyObject *routes_name, *key_name, *context_name, *nbytes_name, *offset_name, *id_name, *connection_name,
-        *readonly_name;
+    static PyObject *routes_name, *key_name, *core_name, *nbytes_name, *offset_name, *id_name, *link_name, *readonly_name;
     Prepared made;
     const nb::object routes = attribute(local, "_routes", routes_name);
     const nb::object key = routes.is_valid() ? attribute(remote, "_key", key_name) : nb::object();
@@ -94,14 +94,14 @@ std::optional<Prepared> prepare(PyObject* context, const Posting& posting, Kind 
         return std::nullopt;
     }
     made.route = nb::borrow(PyDict_GetItemWithError(routes.ptr(), key.ptr()));
-    if (!made.route.is_valid() || attribute(local, "_context", context_name).ptr() != context) {
+    if (!made.route.is_valid() || attribute(local, "_core", core_name).ptr() != posting.core.ptr()) {
         return std::nullopt;
     }
     if (kind == Kind::read && attribute(local, "readonly", readonly_name).ptr() != Py_False) {
         return std::nullopt;
     }
-    if (posting.connection.is_valid() &&
-        attribute(made.route.ptr(), "connection", connection_name).ptr() != posting.connection.ptr()) {
+    if (posting.link.is_valid() &&
+        attribute(made.route.ptr(), "link", link_name).ptr() != posting.link.ptr()) {
         return std::nullopt;
     }
     if (!read_notify(notify, posting, made.notify)) {
@@ -114,13 +114,13 @@ std::optional<Prepared> prepare(PyObject* context, const Posting& posting, Kind 
     made.remote_offset = number(attribute(remote, "_offset", offset_name));
     const uint64_t room = number(attribute(remote, "nbytes", nbytes_name));
     // Who has one peer uses the begin of what that has.
-    const bool fits = posting.connection.is_valid() ? made.length <= room : made.length == room;
+    const bool fits = posting.link.is_valid() ? made.length <= room : made.length == room;
     return made.length != UINT64_MAX && room != UINT64_MAX && fits && PyErr_Occurred() == nullptr
                ? std::optional(std::move(made))
                : std::nullopt;
 }
 
-PyObject* operation_of(PyObject* context, const Posting& posting, const std::shared_ptr<Engine>& engine, PyObject* kind,
+PyObject* operation_of(PyObject* core, const Posting& posting, const std::shared_ptr<Engine>& engine, PyObject* kind,
                        const Prepared& prepared, Posted& posted, const Request& request, PyObject* local) {
     if (posted.what == Posted::What::done) {
         const nb::object elapsed = nb::steal(PyLong_FromUnsignedLongLong(now_ns() - request.started_ns));
@@ -128,14 +128,14 @@ PyObject* operation_of(PyObject* context, const Posting& posting, const std::sha
             return nullptr;
         }
         PyObject* const arguments[] = {
-            context, kind, prepared.route.ptr(), prepared.nbytes.ptr(), prepared.nbytes.ptr(), elapsed.ptr()};
+            core, kind, prepared.route.ptr(), prepared.nbytes.ptr(), prepared.nbytes.ptr(), elapsed.ptr()};
         return PyObject_Vectorcall(posting.finished.ptr(), arguments, std::size(arguments), nullptr);
     }
     InFlight* const made = make_in_flight(reinterpret_cast<PyTypeObject*>(posting.in_flight.ptr()));
     if (made == nullptr) {
         return nullptr;
     }
-    made->context = Py_NewRef(context);
+    made->core = Py_NewRef(core);
     made->kind = Py_NewRef(kind);
     made->path = Py_NewRef(prepared.route.ptr());
     made->nbytes = Py_NewRef(prepared.nbytes.ptr());
@@ -159,13 +159,12 @@ template <class Post> bool posted_by(const Posting& posting, Request& request, u
 }
 
 // False where nothing was posted: whoever asks once more, by the long way, is told why.
-bool post(PyObject* self, const Posting& posting, Kind kind, PyObject* local, PyObject* remote, PyObject* notify,
+bool post(const Posting& posting, Kind kind, PyObject* local, PyObject* remote, PyObject* notify,
           PyObject* timeout, PyObject*& operation) {
     static PyObject* const write_name = PyUnicode_InternFromString("write");
     static PyObject* const read_name = PyUnicode_InternFromString("read");
-    // Held: another thread may stop all this while the interpreter is given up.
-    const nb::object context = posting.context.is_valid() ? posting.context : nb::borrow(self);
-    const std::optional<Prepared> prepared = prepare(context.ptr(), posting, kind, local, remote, notify);
+    const nb::object core = posting.core; // another thread may stop the posting while this one waits
+    const std::optional<Prepared> prepared = prepare(posting, kind, local, remote, notify);
     uint64_t timeout_ns = posting.timeout_ns;
     if (!prepared || (timeout != nullptr && timeout != Py_None && !read_timeout(timeout, timeout_ns))) {
         PyErr_Clear(); // of an attribute that is not there, most likely: the argument is no Memory
@@ -183,17 +182,17 @@ bool post(PyObject* self, const Posting& posting, Kind kind, PyObject* local, Py
         })) {
         return false;
     }
-    operation = operation_of(context.ptr(), posting, engine, kind == Kind::read ? read_name : write_name, *prepared,
+    operation = operation_of(core.ptr(), posting, engine, kind == Kind::read ? read_name : write_name, *prepared,
                              posted, request, local);
     return true;
 }
 
 // The same of many pairs.
-bool post_many(PyObject* self, const Posting& posting, PyObject* given, PyObject* notify, PyObject* timeout,
+bool post_many(const Posting& posting, PyObject* given, PyObject* notify, PyObject* timeout,
                PyObject*& operation) {
     static PyObject* const kind = PyUnicode_InternFromString("write_many");
-    static PyObject *id_name, *connection_name;
-    const nb::object context = posting.context.is_valid() ? posting.context : nb::borrow(self);
+    static PyObject *id_name, *link_name;
+    const nb::object core = posting.core;
     const std::shared_ptr<Engine> engine = posting.engine;
     uint64_t timeout_ns = posting.timeout_ns;
     Prepared write;
@@ -202,15 +201,15 @@ bool post_many(PyObject* self, const Posting& posting, PyObject* given, PyObject
         PyErr_Clear();
         return false;
     }
-    const std::optional<Pairs> pairs = read_pairs(given, context.ptr(), posting.connection.is_valid());
+    const std::optional<Pairs> pairs = read_pairs(given, core.ptr(), posting.link.is_valid());
     if (!pairs) {
         return false;
     }
     write.route = nb::borrow(PyDict_GetItemWithError(pairs->routes.ptr(), pairs->key.ptr()));
     write.nbytes = nb::steal(PyLong_FromUnsignedLongLong(pairs->nbytes));
     if (!write.route.is_valid() || !write.nbytes.is_valid() ||
-        (posting.connection.is_valid() &&
-         attribute(write.route.ptr(), "connection", connection_name).ptr() != posting.connection.ptr())) {
+        (posting.link.is_valid() &&
+         attribute(write.route.ptr(), "link", link_name).ptr() != posting.link.ptr())) {
         PyErr_Clear();
         return false;
     }
@@ -222,7 +221,7 @@ bool post_many(PyObject* self, const Posting& posting, PyObject* given, PyObject
         })) {
         return false;
     }
-    operation = operation_of(context.ptr(), posting, engine, kind, write, posted, request, pairs->first.ptr());
+    operation = operation_of(core.ptr(), posting, engine, kind, write, posted, request, pairs->first.ptr());
     return true;
 }
 
@@ -276,7 +275,7 @@ PyObject* call(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObje
 PyObject* write(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
     return call(object, args, count, keywords, 2, &Posting::write,
                 [&](const Posting& posting, PyObject* notify, PyObject* timeout, PyObject*& operation) {
-                    return post(object, posting, Kind::write, args[0], args[1], notify, timeout, operation);
+                    return post(posting, Kind::write, args[0], args[1], notify, timeout, operation);
                 });
 }
 
@@ -285,61 +284,53 @@ template <int local> PyObject* read(PyObject* object, PyObject* const* args, Py_
     return call(object, args, count, keywords, 2, &Posting::read,
                 [&](const Posting& posting, PyObject* notify, PyObject* timeout, PyObject*& operation) {
                     return notify == nullptr &&
-                           post(object, posting, Kind::read, args[local], args[1 - local], nullptr, timeout, operation);
+                           post(posting, Kind::read, args[local], args[1 - local], nullptr, timeout, operation);
                 });
 }
 
 PyObject* write_many(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
     return call(object, args, count, keywords, 1, &Posting::write_many,
                 [&](const Posting& posting, PyObject* notify, PyObject* timeout, PyObject*& operation) {
-                    return post_many(object, posting, args[0], notify, timeout, operation);
+                    return post_many(posting, args[0], notify, timeout, operation);
                 });
 }
 
-// begin_posting(engine, in_flight, finished, write, write_many, read, timeout_ns[, context, connection, queue, group])
-PyObject* begin_posting(PyObject* object, PyObject* const* args, Py_ssize_t count) {
-    auto* const self = reinterpret_cast<Transfers*>(object);
-    if (count != 7 && count != 11) {
-        PyErr_SetString(PyExc_TypeError, "_begin_posting takes 7 arguments, or 11");
-        return nullptr;
+PyTypeObject* transfers_type = nullptr; // set once; the type lives as long as the interpreter
+
+Transfers& checked(const nb::object& poster) {
+    if (PyObject_TypeCheck(poster.ptr(), transfers_type) == 0) {
+        throw nb::type_error("only an object with native transfers can post");
     }
-    try {
-        auto made = std::make_unique<Posting>();
-        if (args[0] != Py_None) {
-            made->engine = nb::cast<std::shared_ptr<Engine>>(nb::handle(args[0]));
-        }
-        made->in_flight = nb::borrow(args[1]);
-        made->finished = nb::borrow(args[2]);
-        made->write = nb::borrow(args[3]);
-        made->write_many = nb::borrow(args[4]);
-        made->read = nb::borrow(args[5]);
-        made->timeout_ns = nb::cast<uint64_t>(nb::handle(args[6]));
-        if (count == 11) {
-            made->context = nb::borrow(args[7]);
-            made->connection = nb::borrow(args[8]);
-            made->queue = nb::cast<uint16_t>(nb::handle(args[9]));
-            made->group = nb::cast<const PyGroup&>(nb::handle(args[10])).group;
-        }
-        if (self->posting == nullptr) {
-            self->posting = made.release();
-        } else {
-            // In place: another thread may be in the middle of a call.
-            *self->posting = std::move(*made);
-        }
-    } catch (const std::exception& error) {
-        PyErr_SetString(PyExc_TypeError, error.what());
-        return nullptr;
-    }
-    Py_RETURN_NONE;
+    return *reinterpret_cast<Transfers*>(poster.ptr());
 }
 
-PyObject* stop_posting(PyObject* object, PyObject* /*unused*/) {
-    if (Posting* const posting = reinterpret_cast<Transfers*>(object)->posting) {
-        posting->engine.reset();
-        posting->context.reset(); // who holds it may be what keeps this
-        posting->connection.reset();
+void begin_posting(const nb::object& poster, std::shared_ptr<Engine> engine, nb::object core, nb::object in_flight,
+                   nb::object finished, nb::object write, nb::object write_many, nb::object read, uint64_t timeout_ns,
+                   nb::object link, uint16_t queue, const PyGroup* group) {
+    Transfers& self = checked(poster);
+    Posting made{.engine = std::move(engine),
+                 .core = std::move(core),
+                 .in_flight = std::move(in_flight),
+                 .finished = std::move(finished),
+                 .write = std::move(write),
+                 .write_many = std::move(write_many),
+                 .read = std::move(read),
+                 .timeout_ns = timeout_ns,
+                 .link = link.is_none() ? nb::object() : std::move(link),
+                 .queue = queue,
+                 .group = group == nullptr ? nullptr : group->group};
+    if (self.posting == nullptr) {
+        self.posting = std::make_unique<Posting>(std::move(made)).release();
+    } else {
+        *self.posting = std::move(made); // in place: another thread may be in the middle of a call
     }
-    Py_RETURN_NONE;
+}
+
+void stop_posting(const nb::object& poster) {
+    if (Posting* const posting = checked(poster).posting) {
+        posting->engine.reset();
+        posting->link.reset(); // the link may keep the object itself alive
+    }
 }
 
 void destroy(PyObject* object) {
@@ -406,7 +397,7 @@ Read all of the remote ``src`` into ``into`` of the same length; value: bytes mo
 Done means that the bytes are in ``into``. Arguments and errors as for ``write``; read-only memory is a ValueError.)";
 
 constexpr const char* kReadIntoDoc =
-    R"(_read_into($self, view, remote, *, timeout=None, stream=None)
+    R"(read($self, view, remote, *, timeout=None, stream=None)
 --
 
 Fill all of ``view`` from the begin of ``remote``; value: bytes moved.
@@ -423,25 +414,41 @@ void register_transfers(nb::module_& m) {
         {"write", method(&write), METH_FASTCALL | METH_KEYWORDS, kWriteDoc},
         {"write_many", method(&write_many), METH_FASTCALL | METH_KEYWORDS, kWriteManyDoc},
         {"read", method(&read<1>), METH_FASTCALL | METH_KEYWORDS, kReadDoc},
-        {"_read_into", method(&read<0>), METH_FASTCALL | METH_KEYWORDS, kReadIntoDoc},
-        {"_begin_posting", method(&begin_posting), METH_FASTCALL,
-         "_begin_posting($self, engine, in_flight, finished, write, write_many, read, timeout_ns, context, "
-         "connection, queue, group)\n--\n\n"
-         "From now on this posts; what it cannot, and everything without an engine, the three functions do. The last "
-         "four are given by who is not a Context itself."},
-        {"_stop_posting", &stop_posting, METH_NOARGS,
-         "_stop_posting($self)\n--\n\nFrom now on everything goes the long way. Lets go of the engine."},
         {nullptr, nullptr, 0, nullptr},
     };
     static PyType_Slot slots[] = {
-        {Py_tp_doc, const_cast<char*>("The part of who posts transfers that is native.")},
+        {Py_tp_doc, const_cast<char*>("Writes and reads natively wherever the path is known.")},
         {Py_tp_dealloc, reinterpret_cast<void*>(&destroy)},
         {Py_tp_methods, methods},
         {0, nullptr},
     };
     static PyType_Spec spec = {"zerohop._native.Transfers", sizeof(Transfers), 0,
                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
-    m.attr("Transfers") = nb::steal(PyType_FromSpec(&spec));
+    const nb::object type = nb::steal(PyType_FromSpec(&spec));
+    transfers_type = reinterpret_cast<PyTypeObject*>(nb::object(type).release().ptr());
+    m.attr("Transfers") = type;
+
+    static PyMethodDef pair_methods[] = {
+        {"read", method(&read<0>), METH_FASTCALL | METH_KEYWORDS, kReadIntoDoc},
+        {nullptr, nullptr, 0, nullptr},
+    };
+    static PyType_Slot pair_slots[] = {
+        {Py_tp_doc, const_cast<char*>("Like Transfers, for one end of a pair; ``read`` takes the memory here first.")},
+        {Py_tp_methods, pair_methods},
+        {0, nullptr},
+    };
+    static PyType_Spec pair_spec = {"zerohop._native.PairTransfers", sizeof(Transfers), 0,
+                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, pair_slots};
+    const nb::object bases = nb::steal(PyTuple_Pack(1, type.ptr()));
+    m.attr("PairTransfers") = nb::steal(PyType_FromSpecWithBases(&pair_spec, bases.ptr()));
+
+    m.def("begin_posting", &begin_posting, nb::arg("poster"), nb::arg("engine").none(), nb::arg("core"),
+          nb::arg("in_flight"), nb::arg("finished"), nb::arg("write"), nb::arg("write_many"), nb::arg("read"),
+          nb::arg("timeout_ns"), nb::arg("link") = nb::none(), nb::arg("queue") = 0, nb::arg("group") = nb::none(),
+          "Lets the native methods of an object post. The three functions do what the native methods cannot, and "
+          "everything without an engine. A face that has one peer gives the link, the peer's queue and its group.");
+    m.def("stop_posting", &stop_posting, nb::arg("poster"),
+          "Sends everything to the three functions from now on, and lets go of the engine.");
 }
 
 } // namespace zerohop::bind

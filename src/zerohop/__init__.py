@@ -2,11 +2,11 @@
 
 from zerohop.config.verbs_options import VerbsOptions
 from zerohop.core.context import Context, Statistics
-from zerohop.core.lanes.paths import Explanation
 from zerohop.core.memory.memory import Memory, View
 from zerohop.core.memory.pool import Pool
 from zerohop.core.memory.remote_buffer import RemoteBuffer
 from zerohop.core.runtime.devices import Device
+from zerohop.core.runtime.explanation import Explanation
 from zerohop.core.runtime.operation import Operation
 from zerohop.core.runtime.wait import as_completed, wait_all
 from zerohop.core.transfers.connection import Connection

@@ -186,13 +186,43 @@ class InFlight:
     nbytes: types.MemberDescriptorType = ...
 
 class Transfers:
-    """The part of who posts transfers that is native."""
+    """Writes and reads natively wherever the path is known."""
 
     write: types.MethodDescriptorType = ...
 
     write_many: types.MethodDescriptorType = ...
 
     read: types.MethodDescriptorType = ...
+
+class PairTransfers(Transfers):
+    """
+    Like Transfers, for one end of a pair; ``read`` takes the memory here first.
+    """
+
+    read: types.MethodDescriptorType = ...
+
+def begin_posting(
+    poster: object,
+    engine: Engine | None,
+    core: object,
+    in_flight: object,
+    finished: object,
+    write: object,
+    write_many: object,
+    read: object,
+    timeout_ns: int,
+    link: object | None = None,
+    queue: int = 0,
+    group: Group | None = None,
+) -> None:
+    """
+    Lets the native methods of an object post. The three functions do what the native methods cannot, and everything without an engine. A face that has one peer gives the link, the peer's queue and its group.
+    """
+
+def stop_posting(poster: object) -> None:
+    """
+    Sends everything to the three functions from now on, and lets go of the engine.
+    """
 
 def set_layout(range: object, remote: object) -> None:
     """

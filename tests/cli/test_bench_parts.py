@@ -23,7 +23,7 @@ from zerohop.cli.bench.rows import Row, Samples, percentile
 from zerohop.cli.bench.session import FULL, QUICK
 from zerohop.cli.bench.targets import TARGETS, judge
 from zerohop.cli.bench.transfers import measure_posts
-from zerohop.core.lanes.paths import Explanation
+from zerohop.core.runtime.explanation import Explanation
 
 if TYPE_CHECKING:
     from pathlib import Path

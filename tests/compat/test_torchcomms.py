@@ -110,7 +110,7 @@ class TestTransfers:
         """Memory of GPUs, and the host's on either side: nobody aborts."""
         here, _ = _pair(device, other)
         context = shared.shared_context()
-        source, target = (context.alloc(NBYTES, zh.Transport(name, context=context).device) for name in (device, other))
+        source, target = (context.alloc(NBYTES, zh.Transport(name, ctx=context).device) for name in (device, other))
         source.write_bytes(0, pattern(3, NBYTES).tobytes())
         views = [RdmaMemory((each.address, NBYTES, each.device)) for each in (source, target)]
         assert here.write(views[0].to_view(), views[1].to_remote_buffer()) == COMM_SUCCESS

@@ -297,7 +297,7 @@ class TestNotificationsThatDoNotCome:
                 with pytest.raises(zh.DeadlineExceeded):
                     async for _ in zh.as_completed([receive], timeout=0):
                         pass
-            queue = world.here._loops.running()._queue
+            queue = world.here._core.loops.running()._queue
             queue.drain()
             world.there.call(Service.notify, world.here.url, 1)
             world.there.call(Service.send, world.here.url, message.number, 0, 8)

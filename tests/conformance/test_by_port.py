@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -27,9 +27,9 @@ def _port(url: str) -> str:
 
 
 def _over_unix(connection: zh.Connection) -> bool:
-    session = connection._session
-    assert session is not None
-    return session._channel.unix
+    session: Any = connection._link.session
+    unix: bool = session._channel.unix
+    return unix
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

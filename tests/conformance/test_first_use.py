@@ -13,7 +13,7 @@ from support.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from support.fixtures import OpenContext
-    from zerohop.core.lanes.routes import Route
+    from zerohop.core.lanes.link import Route
 
 NBYTES = 4096
 
@@ -25,7 +25,7 @@ def test_one_route_is_left(open_context: OpenContext, monkeypatch: pytest.Monkey
     handle = owner.alloc(NBYTES).share("rw")
     context.write(context.alloc(NBYTES), handle).result(PATIENCE_S)  # connects, and imports
     context.flush().result(PATIENCE_S)
-    make, both = context._routes.make, threading.Barrier(2)
+    make, both = context._core.routes.make, threading.Barrier(2)
     memory = context.alloc(NBYTES)
     made: list[Route | None] = []
 
@@ -35,7 +35,7 @@ def test_one_route_is_left(open_context: OpenContext, monkeypatch: pytest.Monkey
         made.append(make(*arguments, **named))  # type: ignore[arg-type]
         return made[-1]
 
-    monkeypatch.setattr(context._routes, "make", at_once)
+    monkeypatch.setattr(context._core.routes, "make", at_once)
     threads = [threading.Thread(target=lambda: context.write(memory, handle).result(PATIENCE_S)) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -43,11 +43,11 @@ def test_one_route_is_left(open_context: OpenContext, monkeypatch: pytest.Monkey
         thread.join()
     assert len(made) == 2
     registration = memory._registration
-    of_memory = [route for route in context.connections[0]._routes if route._registration() is registration]
+    of_memory = [route for route in context.connections[0]._link.routes if route._registration() is registration]
     assert of_memory == list(registration.routes.values())
     assert len(of_memory) == 1
     memory.close()
-    assert not [route for route in context.connections[0]._routes if route._registration() in (registration, None)]
+    assert not [route for route in context.connections[0]._link.routes if route._registration() in (registration, None)]
 
 
 def test_memory_that_is_closed_meanwhile(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,15 +56,15 @@ def test_memory_that_is_closed_meanwhile(open_context: OpenContext, monkeypatch:
     handle = owner.alloc(NBYTES).share("rw")
     context.write(context.alloc(NBYTES), handle).result(PATIENCE_S)
     memory = context.alloc(NBYTES)
-    remember = context._routes._remember
+    remember = context._core.routes._remember
 
     def close_first(route: Route) -> None:
         memory._registration.routes.clear()  # as if close() had looked a moment before
         memory.close()
         remember(route)
 
-    before = list(context.connections[0]._routes)
-    monkeypatch.setattr(context._routes, "_remember", close_first)
+    before = list(context.connections[0]._link.routes)
+    monkeypatch.setattr(context._core.routes, "_remember", close_first)
     with pytest.raises(zh.Closed):
         context.write(memory, handle).result(PATIENCE_S)
-    assert list(context.connections[0]._routes) == before
+    assert list(context.connections[0]._link.routes) == before

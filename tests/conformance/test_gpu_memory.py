@@ -159,5 +159,5 @@ def test_drivers_start_when_they_are_needed(open_context: OpenContext) -> None:
     peer = open_context(Options(sim_devices=0, providers=("shm", "tcp")))
     target = peer.alloc(NBYTES)
     context.write(bytearray(NBYTES), target.share("rw")).result(PATIENCE_S)
-    assert context._devices._by_name is None
+    assert context._core.devices._by_name is None
     assert any(device.kind == "cuda" for device in context.devices)

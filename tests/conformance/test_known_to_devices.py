@@ -129,7 +129,7 @@ def test_coming_back_at_each_step_of_forgetting(
     def come_back() -> None:
         memories.append(context.register(array))
 
-    both = come_back, context._retention.stop_lingering
+    both = come_back, context._core.retention.stop_lingering
     action, other = both if first == "who comes back" else both[::-1]
 
     def attempt(step: int) -> Meanwhile:
@@ -162,7 +162,7 @@ def test_windows_of_one_array(
     for window in windows:
         operation = context.write(window, handle)
         operation.result(LIMIT_S)
-        assert "direct" in operation.explain()
+        assert "direct" in str(operation.explain())
 
 
 def test_a_child_that_drops_them(

@@ -58,7 +58,7 @@ def test_of_this_process_on_another_device(open_context: OpenContext) -> None:
         operation = context.write(source, memory.share("rw"))
         assert operation.result(LIMIT_S) == NBYTES
         assert memory.read_bytes() == data
-        assert "direct" in operation.explain()
+        assert "direct" in str(operation.explain())
         owner.close()
 
 

@@ -81,7 +81,7 @@ def test_sharing_while_another_handle_is_revoked(context: zh.Context) -> None:
 def test_two_that_close(context: zh.Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of them takes back the handles and then what the Memory kept alive, which stays until peers have let go."""
     happened: list[object] = []
-    withdraw, release_detached = context._shares.withdraw, context._retention.release_detached
+    withdraw, release_detached = context._core.shares.withdraw, context._core.retention.release_detached
 
     def withdrawn(shares: Sequence[LocalShare], timeout: float) -> None:
         happened.append(shares[0].keep)
@@ -91,8 +91,8 @@ def test_two_that_close(context: zh.Context, monkeypatch: pytest.MonkeyPatch) ->
         happened.append(buffer.keep)
         release_detached(buffer, owned=owned, closed=closed)
 
-    monkeypatch.setattr(context._shares, "withdraw", withdrawn)
-    monkeypatch.setattr(context._retention, "release_detached", released)
+    monkeypatch.setattr(context._core.shares, "withdraw", withdrawn)
+    monkeypatch.setattr(context._core.retention, "release_detached", released)
     array = np.zeros(NBYTES, np.uint8)
 
     def attempt(step: int) -> Meanwhile:

@@ -55,8 +55,8 @@ def test_staged_and_explained(world: World, taken: str, kind: Kind) -> None:
     assert (explanation.provider, explanation.form, explanation.direct) == (taken, "ring", False)
     assert dict(explanation.rejected)["p2p (peer)"] == WHY
     assert f"not p2p (peer): {WHY}" in explanation.details()
-    assert write.explain().startswith(f"{taken} (ring) ")
-    assert "staged" in write.explain()
+    assert str(write.explain()).startswith(f"{taken} (ring) ")
+    assert "staged" in str(write.explain())
     target.fill(0, NBYTES, 2)
     world.here.read(target.handle, source.memory).result(LIMIT_S)
     source.expect(0, NBYTES, 2)
@@ -64,7 +64,7 @@ def test_staged_and_explained(world: World, taken: str, kind: Kind) -> None:
     pages = np.arange(COUNT)
     moved = world.here.write_pages(source.memory, target.handle, pages, pages, page_bytes=PAGE)
     moved.result(LIMIT_S)
-    assert "staged" in moved.explain()
+    assert "staged" in str(moved.explain())
     target.expect(0, NBYTES, 3)
 
 

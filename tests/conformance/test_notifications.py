@@ -75,15 +75,15 @@ def test_nothing_there(world: World) -> None:
 @pytest.mark.parametrize("world", ["shm-other", "tcp-other"], indirect=True)
 def test_what_a_wait_says_of_itself(world: World) -> None:
     waiting, late = world.here.notification(PATIENCE_S), world.here.notification(0.01)
-    assert waiting.explain() == "notification, waiting"
+    assert str(waiting.explain()) == "notification, waiting"
     assert waiting.cancel()
-    assert waiting.explain() == "notification, cancelled"
+    assert str(waiting.explain()) == "notification, cancelled"
     error = late.exception()
-    assert late.explain() == f"notification, failed: {error}"
+    assert str(late.explain()) == f"notification, failed: {error}"
     taking = world.here.notification(PATIENCE_S)
     world.there.call(Service.notify, world.here.url, 5)
     taking.result()
-    assert taking.explain() == "notification, received"
+    assert str(taking.explain()) == "notification, received"
 
 
 @pytest.mark.parametrize("world", WORLDS, indirect=True)

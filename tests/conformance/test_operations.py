@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from support.fixtures import OpenContext, StartPeer
     from support.world import World
+    from zerohop.core.runtime.runtime import Runtime
     from zerohop.core.runtime.wait import AsCompleted
 
 
@@ -164,14 +165,14 @@ class TestCancelling:
 def test_what_ended_in_time_is_given_to_who_is_late(open_context: OpenContext, contexts: int) -> None:
     """as_completed() raises for what has not ended, and not because nobody asked for what has."""
     opened = [open_context(Options()) for _ in range(contexts)]
-    queues = {context: CompletionQueue(context._engine) for context in opened}
+    queues: dict[Runtime, CompletionQueue] = {each._core: CompletionQueue(each._core.engine) for each in opened}
     connection = opened[-1].connect(opened[-1].url).result(PATIENCE_S)
     receive = connection.recv(np.zeros(8, np.uint8))
-    assert receive._arm(queues[opened[-1]], 7)
+    assert receive._arm(queues[opened[-1]._core], 7)
     connection.send(bytes(8)).result(PATIENCE_S)
-    assert select.select([queues[opened[-1]].fd], [], [], PATIENCE_S)[0]
+    assert select.select([queues[opened[-1]._core].fd], [], [], PATIENCE_S)[0]
     late: AsCompleted[int] = zh.as_completed([], timeout=0)
-    assert late._tokens(queues) == [(opened[-1], 7)]
+    assert late._tokens(queues) == [(opened[-1]._core, 7)]
     with pytest.raises(zh.DeadlineExceeded):
         late._tokens(queues)
     for queue in queues.values():
@@ -194,7 +195,7 @@ def test_the_error_of_what_was_put_off_names_the_peer(open_context: OpenContext)
     async def work() -> int:
         raise zh.PeerLost("gone")
 
-    operation: zh.Operation[int] = defer(open_context(Options()), "write", 8, 0, work, None, peer="somebody")
+    operation: zh.Operation[int] = defer(open_context(Options())._core, "write", 8, 0, work, None, peer="somebody")
     error = operation.exception(PATIENCE_S)
     assert isinstance(error, zh.PeerLost)
     assert (error.peer, error.operation) == ("somebody", "write")

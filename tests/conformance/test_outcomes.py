@@ -56,7 +56,7 @@ def test_each_way_after_each_other(world: World, first: str) -> None:
         ASKS[second](operation)
         assert operation.result() == operation.nbytes == 64
         assert operation.exception() is None
-        assert "64 B in" in operation.explain()
+        assert "64 B in" in str(operation.explain())
         assert not operation.cancel()
         world.expect_notification(1, 64)
 

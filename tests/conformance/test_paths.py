@@ -35,7 +35,7 @@ def test_explain(world: World, source_kind: Kind, target_kind: Kind) -> None:
     target = world.target(target_kind, nbytes)
     write = world.here.write(source.memory, target.handle)
     write.result(PATIENCE_S)
-    said = write.explain()
+    said = str(write.explain())
     planned = str(world.here.explain(source.memory, target.handle))
     staged = "sim" in (source_kind, target_kind)
     for text in (said, planned):
@@ -54,9 +54,9 @@ def test_explain(world: World, source_kind: Kind, target_kind: Kind) -> None:
 def test_explain_while_in_flight_and_after_a_failure(world: World) -> None:
     connection = world.here.connect(world.there.identity.url).result(PATIENCE_S)
     receive = connection.recv(np.zeros(8, np.uint8))
-    assert "in flight" in receive.explain()
+    assert "in flight" in str(receive.explain())
     receive.cancel()
-    assert "cancel" in receive.explain().lower()
+    assert "cancel" in str(receive.explain()).lower()
     readable = world.target("numpy", 8).share("r")
     try:
         write = world.here.write(pattern(1, 8), readable)
@@ -64,7 +64,7 @@ def test_explain_while_in_flight_and_after_a_failure(world: World) -> None:
         return
     with pytest.raises(zh.AccessDenied):
         write.result(PATIENCE_S)
-    assert "rights" in write.explain()
+    assert "rights" in str(write.explain())
 
 
 @pytest.mark.parametrize("kind", ["numpy", "sim"])
@@ -77,7 +77,7 @@ def test_explain_messages(world: World, kind: Kind) -> None:
     receiving = world.there.start(Service.recv, world.here.url, target.number, 0, 1000)
     sent = connection.send(source.memory)
     assert sent.result(PATIENCE_S) == receiving.result() == 1000
-    said = sent.explain()
+    said = str(sent.explain())
     assert said.startswith(world.provider)
     assert ("sim:0→peer staged" if kind == "sim" else "host→peer direct") in said
     assert "1000 B" in said
@@ -89,7 +89,7 @@ def test_the_cheapest_of_both_providers(open_context: OpenContext, start_peer: S
     target = Target(peer, "numpy", 1000)
     write = context.write(pattern(1, 1000), target.handle)
     write.result(PATIENCE_S)
-    assert write.explain().startswith("shm")
+    assert str(write.explain()).startswith("shm")
     explanation = context.explain(np.zeros(1000, np.uint8), target.handle)
     assert (explanation.provider, explanation.form, explanation.direct) == ("shm", "ring", True)
     assert str(explanation).startswith("shm")

@@ -387,14 +387,14 @@ class TestLostPeers:
     def test_a_share_that_another_thread_closes(self, context: zh.Context, monkeypatch: pytest.MonkeyPatch) -> None:
         """Who shares in the moment of a close() gets no handle, and nothing stays shared."""
         memory = context.alloc(PART)
-        add = context._shares.add
+        add = context._core.shares.add
 
         def closed_meanwhile(*arguments: Any, **named: Any) -> Any:
             made = add(*arguments, **named)
             memory.close()
             return made
 
-        monkeypatch.setattr(context._shares, "add", closed_meanwhile)
+        monkeypatch.setattr(context._core.shares, "add", closed_meanwhile)
         with pytest.raises(zh.Closed):
             memory.share("rw")
         assert context.statistics().shares == 0

@@ -31,7 +31,7 @@ def context(open_context: OpenContext) -> zh.Context:
 def test_a_part_that_is_being_closed(context: zh.Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """While close() waits for peers the part is on its way back, and alloc waits for it."""
     withdrawn, go_on = threading.Event(), threading.Event()
-    withdraw, sleep = context._shares.withdraw, time.sleep
+    withdraw, sleep = context._core.shares.withdraw, time.sleep
 
     def slowly(*arguments: Any) -> None:
         withdraw(*arguments)
@@ -42,7 +42,7 @@ def test_a_part_that_is_being_closed(context: zh.Context, monkeypatch: pytest.Mo
         go_on.set()
         sleep(seconds)
 
-    monkeypatch.setattr(context._shares, "withdraw", slowly)
+    monkeypatch.setattr(context._core.shares, "withdraw", slowly)
     monkeypatch.setattr(pool, "time", SimpleNamespace(monotonic=time.monotonic, sleep=wait))
     with context.pool("host", chunk_bytes=CHUNK, max_bytes=CHUNK) as made:
         part = made.alloc(CHUNK)

@@ -261,10 +261,10 @@ def test_a_closed_context_keeps_what_a_peer_may_still_write_to(
         memory.close(timeout=0.05)
     elif state == "not seen to":
         # The control thread is held up, so that nobody sees the peer lost.
-        context._control.call(go_on.wait, PATIENCE_S)
+        context._core.control.call(go_on.wait, PATIENCE_S)
     context.close(timeout=0.1)
     go_on.set()
-    context._control._thread.join(PATIENCE_S)
+    context._core.control._thread.join(PATIENCE_S)
     del memory
     gc.collect()
     assert there() is not None
@@ -280,7 +280,7 @@ class OnDevice:
     """Memory of a simulated device that another library has allocated, as far as our register can tell."""
 
     def __init__(self, context: zh.Context, nbytes: int) -> None:
-        self._region = engine_of(context).alloc(nbytes, context._devices.index_of("sim:0"))
+        self._region = engine_of(context).alloc(nbytes, context._core.devices.index_of("sim:0"))
         self.address = self._region.address
         self.__cuda_array_interface__: dict[str, Any] = {
             "data": (self.address, False),

@@ -311,8 +311,8 @@ def test_what_it_says_of_itself(world: World) -> None:
     operation = world.here.write_many(pairs)
     operation.result(PATIENCE_S)
     assert operation.nbytes == 16
-    assert operation.explain().startswith(f"{world.provider} (")
-    assert "16 B" in operation.explain()
+    assert str(operation.explain()).startswith(f"{world.provider} (")
+    assert "16 B" in str(operation.explain())
     assert "write_many of 16 bytes" in repr(operation)
 
 
@@ -324,6 +324,6 @@ def test_what_several_memories_say_of_themselves(world: World) -> None:
     pairs: Pairs = [(source.memory, target.handle[64 * i : 64 * i + 64]) for i, source in enumerate(sources)]
     operation = world.here.write_many(pairs)
     operation.result(PATIENCE_S)
-    assert operation.explain().startswith(f"{world.provider} (")
-    assert operation.explain().count(f"{world.provider} (") == 1
-    assert "192 B" in operation.explain()
+    assert str(operation.explain()).startswith(f"{world.provider} (")
+    assert str(operation.explain()).count(f"{world.provider} (") == 1
+    assert "192 B" in str(operation.explain())

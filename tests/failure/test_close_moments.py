@@ -214,9 +214,11 @@ def test_interrupted(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch)
     for interrupted in ("_say_goodbye", "_let_go"):
         context = open_context(Options())
         threads = threading.active_count()
-        wait = context._control.wait
+        wait = context._core.control.wait
 
-        monkeypatch.setattr(context._control, "wait", partial(_interrupt, interrupted, context._control.spawn, wait))
+        monkeypatch.setattr(
+            context._core.control, "wait", partial(_interrupt, interrupted, context._core.control.spawn, wait)
+        )
         with pytest.raises(KeyboardInterrupt):
             context.close()
         monkeypatch.undo()
@@ -237,13 +239,13 @@ def test_while_the_control_thread_is_held_up(
         held.set()
         go_on.wait(PATIENCE_S)
 
-    setting.context._control.call(hold_up)
+    setting.context._core.control.call(hold_up)
     held.wait(PATIENCE_S)
     pending = [setting.context.write(pattern(1, NBYTES), setting.ring.handle)]
     setting.context.close(0.1)
     go_on.set()
     expect_closed(setting.context, pending)
-    setting.context._control._thread.join(PATIENCE_S)
+    setting.context._core.control._thread.join(PATIENCE_S)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 

@@ -94,7 +94,7 @@ def test_lanes_that_nobody_agreed_on(open_context: OpenContext, unix: bool, said
         client.send(wire.Setup(providers=["tcp"], url=NOWHERE, name="hostile"))
         client.send_together(said)
         assert client.hung_up()
-    eventually(lambda: not context._listeners._invited, "its own invitation outlives the Connection")
+    eventually(lambda: not context._core.listeners._invited, "its own invitation outlives the Connection")
 
 
 def test_a_socket_that_nobody_accepts_at(
@@ -114,7 +114,7 @@ def test_a_socket_that_nobody_accepts_at(
                 client.connect(str(tmp_path / "s"))
         with pytest.raises(zh.PeerLost, match="backlog"):
             context.connect(f"zerohop:///{'0' * 32}?unix={tmp_path}/s", timeout=PATIENCE_S).result()
-        assert not context._peers._dials
+        assert not context._core.peers._dials
 
 
 def test_a_peer_that_is_lost_with_its_answer(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pytest
 
     from support.fixtures import OpenContext
-    from zerohop.core.lanes.routes import Route
+    from zerohop.core.lanes.link import Route
 
 
 def test_just_before_the_path_is_known(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +29,7 @@ def test_just_before_the_path_is_known(open_context: OpenContext, monkeypatch: p
     def remember_late(self: Routes, route: Route) -> None:
         if said[0]:
             said[0] = ""
-            context._kernels_came_late()
+            context._core._kernels_came_late()
         remember(self, route)
 
     monkeypatch.setattr(CopyKernels, "why_not", property(lambda _: said[0]))
@@ -38,5 +38,5 @@ def test_just_before_the_path_is_known(open_context: OpenContext, monkeypatch: p
     for _ in range(2):
         operation = context.write_pages(fresh, handle, [0, 1], [1, 0], page_bytes=4096)
         assert operation.result(PATIENCE_S) == 8192
-        assert "page by page" not in operation.explain()
+        assert "page by page" not in str(operation.explain())
     assert not said[0]

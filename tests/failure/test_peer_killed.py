@@ -105,7 +105,7 @@ def test_everything_pending_ends(
     # as nothing is sent to it; and for devices it is the control thread that has new memory pinned.
     held = threading.Event()
     if provider not in ("verbs", "p2p"):
-        context._control.call(held.wait)
+        context._core.control.call(held.wait)
     killed = time.monotonic()
     try:
         peer.kill()

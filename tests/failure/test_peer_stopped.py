@@ -331,7 +331,7 @@ class TestFirstUse:
         peer.stop()
         with pytest.raises(zh.DeadlineExceeded):
             context.connect(peer.identity.url, timeout=0.3).result()
-        eventually(lambda: not context._peers._dials, "a dial goes on that nobody waits for")
+        eventually(lambda: not context._core.peers._dials, "a dial goes on that nobody waits for")
         impatient.undo()
         peer.resume()
         assert context.connect(peer.identity.url).result(PATIENCE_S).peer == peer.identity.id
@@ -375,8 +375,8 @@ class TestFirstUse:
             with pytest.raises(zh.DeadlineExceeded):
                 context.connect(other.url, timeout=0.4).result()
             assert 0.4 <= time.monotonic() - started < 0.4 + GRACE_S
-            both = (context._peers, other._peers)
-            eventually(lambda: not any(each._dials or each._young for each in both), "a half-made Connection")
+            both = (context._core, other._core)
+            eventually(lambda: not any(each.peers._dials or each.young for each in both), "a half-made Connection")
         impatient.undo()
         assert context.connect(other.url).result(PATIENCE_S).peer == other.id
 

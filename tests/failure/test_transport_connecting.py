@@ -39,7 +39,7 @@ SOME = f"zerohop://127.0.0.1:1/{NAME}"
 
 @pytest.fixture
 def transport(open_context: OpenContext) -> Iterator[zh.Transport]:
-    with zh.Transport(context=open_context(Options(providers=("shm", "tcp")))) as made:
+    with zh.Transport(ctx=open_context(Options(providers=("shm", "tcp")))) as made:
         yield made
 
 
@@ -61,7 +61,7 @@ class TestWell:
         options = Options(providers=(provider,))
         context, peer = open_context(options), start_peer(options)
         number, url = peer.call(Service.open_transport)
-        with zh.Transport(context=context) as here:
+        with zh.Transport(ctx=context) as here:
             assert not here.connected()
             assert here.peer == ""
             first, second = here.connect(url), here.connect(url)
@@ -79,7 +79,7 @@ class TestWell:
         context, peer = open_context(options), start_peer(options)
         for _ in range(20):
             number, url = peer.call(Service.open_transport)
-            with zh.Transport(context=context) as here:
+            with zh.Transport(ctx=context) as here:
                 joining = peer.start(Service.join, number, here.bind())
                 assert here.connect(url).result(PATIENCE_S) is here
                 joining.result()
@@ -94,14 +94,14 @@ class TestWell:
         _expect_use(transport, transport)
 
     def test_to_another_of_the_same_context(self, transport: zh.Transport) -> None:
-        with zh.Transport(context=transport.context) as other:
+        with zh.Transport(ctx=transport.context) as other:
             assert transport.connect(other.bind()).result(PATIENCE_S) is transport
             _expect_use(transport, other)
         with pytest.raises(zh.PeerLost):
             transport.wait_for_write(PATIENCE_S).result()
 
     def test_two_contexts_of_one_process(self, transport: zh.Transport, open_context: OpenContext) -> None:
-        with zh.Transport(context=open_context(Options())) as other:
+        with zh.Transport(ctx=open_context(Options())) as other:
             other.connect(transport.bind()).result(PATIENCE_S)
             _expect_use(transport, other)
 
@@ -110,8 +110,8 @@ class TestWell:
         """A hundred to a hundred, of two Contexts, on one event loop."""
         context = open_context(Options(providers=("shm", "tcp")))
         with contextlib.ExitStack() as stack:
-            here = [stack.enter_context(zh.Transport(context=context)) for _ in range(100)]
-            there = [stack.enter_context(zh.Transport(context=transport.context)) for _ in range(100)]
+            here = [stack.enter_context(zh.Transport(ctx=context)) for _ in range(100)]
+            there = [stack.enter_context(zh.Transport(ctx=transport.context)) for _ in range(100)]
 
             async def join(one: zh.Transport, other: zh.Transport) -> zh.Transport:
                 return await one.connect(other.bind())
@@ -128,7 +128,7 @@ class TestWell:
         for _ in range(3):
             with pytest.raises(zh.PeerLost):
                 transport.connect(f"{SOME}?transport={NAME}").result(PATIENCE_S)
-        with zh.Transport(context=open_context(Options())) as other:
+        with zh.Transport(ctx=open_context(Options())) as other:
             transport.connect(other.bind()).result(PATIENCE_S)
             _expect_use(transport, other)
 
@@ -172,7 +172,7 @@ class TestUrls:
 class TestNobody:
     def test_there(self, transport: zh.Transport, open_context: OpenContext) -> None:
         context = open_context(Options())
-        with zh.Transport(context=context) as other:
+        with zh.Transport(ctx=context) as other:
             url = other.bind()
             context.close()
         with pytest.raises(zh.PeerLost):
@@ -183,7 +183,7 @@ class TestNobody:
     @pytest.mark.parametrize("how", ["closed", "aborted", "dropped"])
     def test_any_more(self, transport: zh.Transport, open_context: OpenContext, how: str) -> None:
         """The Context is there, the Transport is not."""
-        other = zh.Transport(context=open_context(Options()))
+        other = zh.Transport(ctx=open_context(Options()))
         url = other.bind()
         if how == "closed":
             other.close()
@@ -198,8 +198,8 @@ class TestNobody:
     def test_that_has_bound(self, transport: zh.Transport, open_context: OpenContext) -> None:
         """One that exists and was never bound is nobody's business."""
         context = open_context(Options())
-        with zh.Transport(context=context) as first, zh.Transport(context=context) as second:
-            url = first.bind().replace(first._joining.id.hex(), second._joining.id.hex())
+        with zh.Transport(ctx=context) as first, zh.Transport(ctx=context) as second:
+            url = first.bind().replace(first._pairing.id.hex(), second._pairing.id.hex())
             with pytest.raises(zh.PeerLost, match="no such Transport any more"):
                 transport.connect(url).result(PATIENCE_S)
 
@@ -210,7 +210,7 @@ class TestNobody:
 
     def test_with_that_secret(self, transport: zh.Transport, open_context: OpenContext) -> None:
         with (
-            zh.Transport(context=open_context(Options(secret="open sesame"))) as other,
+            zh.Transport(ctx=open_context(Options(secret="open sesame"))) as other,
             pytest.raises(zh.AccessDenied, match="secret"),
         ):
             transport.connect(other.bind()).result(PATIENCE_S)
@@ -220,7 +220,7 @@ class TestTaken:
     def test_by_another(self, transport: zh.Transport, open_context: OpenContext) -> None:
         """The first that joins is the only one; those that come later are told, and the pair is not disturbed."""
         context = open_context(Options())
-        with zh.Transport(context=context) as first, zh.Transport(context=context) as second:
+        with zh.Transport(ctx=context) as first, zh.Transport(ctx=context) as second:
             first.connect(transport.bind()).result(PATIENCE_S)
             with pytest.raises(zh.AccessDenied, match="connected to another"):
                 second.connect(transport.bind()).result(PATIENCE_S)
@@ -235,7 +235,7 @@ class TestTaken:
         """To one that does not answer: another one has to wait until that is over."""
         with _silent() as url:
             pending = transport.connect(url, timeout=NEVER_S)
-            with zh.Transport(context=transport.context) as other:
+            with zh.Transport(ctx=transport.context) as other:
                 with pytest.raises(ValueError, match="about to be"):
                     transport.connect(other.bind())
                 with pytest.raises(zh.AccessDenied, match="about to be"):
@@ -247,7 +247,7 @@ class TestTaken:
     def test_of_a_hundred_one_is_the_first(self, transport: zh.Transport, open_context: OpenContext) -> None:
         context = open_context(Options(providers=("shm", "tcp")))
         with contextlib.ExitStack() as stack:
-            others = [stack.enter_context(zh.Transport(context=context)) for _ in range(100)]
+            others = [stack.enter_context(zh.Transport(ctx=context)) for _ in range(100)]
             url = transport.bind()
             errors = [pending.exception(PATIENCE_S) for pending in [other.connect(url) for other in others]]
             winners = [other for other, error in zip(others, errors, strict=True) if error is None]
@@ -276,13 +276,13 @@ class TestNoAnswer:
     def test_of_what_listens(self, transport: zh.Transport) -> None:
         with _silent() as url:
             self._expect_deadline(transport, url)
-        with zh.Transport(context=transport.context) as other:
+        with zh.Transport(ctx=transport.context) as other:
             transport.connect(other.bind()).result(PATIENCE_S)
             _expect_use(transport, other)
 
     def test_with_the_transports_own_limit(self, open_context: OpenContext) -> None:
         with (
-            zh.Transport(context=open_context(Options(timeout=NEVER_S)), timeout=DEADLINE_S) as here,
+            zh.Transport(ctx=open_context(Options(timeout=NEVER_S)), timeout=DEADLINE_S) as here,
             _silent() as url,
             pytest.raises(zh.DeadlineExceeded),
         ):
@@ -296,11 +296,11 @@ class TestNoAnswer:
         number, url = peer.call(Service.open_transport)
         for _ in range(2):
             peer.stop()
-            with zh.Transport(context=context) as here:
+            with zh.Transport(ctx=context) as here:
                 self._expect_deadline(here, url)
             peer.resume()
             context.connect(peer.identity.url).result(PATIENCE_S)
-        with zh.Transport(context=context) as here:
+        with zh.Transport(ctx=context) as here:
             self._connect_to_the_forgetful(here, url)
             target = Target(peer, "numpy", 64)
             here.write(pattern(1, 64), target.handle, notify=4).result(PATIENCE_S)
@@ -321,7 +321,7 @@ class TestNoAnswer:
         with _silent() as url:
             pending = transport.connect(url)
             assert pending.cancel()
-            with zh.Transport(context=transport.context) as other:
+            with zh.Transport(ctx=transport.context) as other:
                 other.connect(transport.bind()).result(PATIENCE_S)
                 _expect_use(transport, other)
 
@@ -337,7 +337,7 @@ class TestNoAnswer:
     @pytest.mark.parametrize("how", ["close", "abort", "the Context closes"])
     def test_ended_meanwhile(self, open_context: OpenContext, how: str) -> None:
         context = open_context(Options())
-        with _silent() as url, zh.Transport(context=context) as here:
+        with _silent() as url, zh.Transport(ctx=context) as here:
             pending = here.connect(url)
             ends: dict[str, Callable[[], object]] = {
                 "close": here.close,
@@ -355,7 +355,7 @@ def test_ended_while_it_finishes(open_context: OpenContext, who: str) -> None:
     a, b = open_context(Options(providers=("shm",))), open_context(Options(providers=("shm",)))
     a.connect(b.url).result(PATIENCE_S)
     for round_number in range(600):
-        asks, asked = zh.Transport(context=a), zh.Transport(context=b)
+        asks, asked = zh.Transport(ctx=a), zh.Transport(ctx=b)
         ends, stays = (asked, asks) if who == "who was asked" else (asks, asked)
         connecting = asks.connect(asked.bind())
         # Over the time that it takes, and longer: there is no event in its middle.
@@ -378,13 +378,13 @@ def test_ended_while_it_finishes(open_context: OpenContext, who: str) -> None:
 def test_ports_are_not_lost(open_context: OpenContext) -> None:
     """A thousand Transports, one after the other and many at once: their numbers are used again."""
     context = open_context(Options(providers=("shm",)))
-    with zh.Transport(context=context) as first:
+    with zh.Transport(ctx=context) as first:
         first.bind()
         for _ in range(20):
             with contextlib.ExitStack() as stack:
                 for _ in range(50):
-                    stack.enter_context(zh.Transport(context=context))
-    assert not context._owners
+                    stack.enter_context(zh.Transport(ctx=context))
+    assert not context._core.watchers
 
 
 def test_more_than_there_can_be(open_context: OpenContext) -> None:
@@ -395,9 +395,9 @@ def test_more_than_there_can_be(open_context: OpenContext) -> None:
         while True:
             numbers.append(engine.open_queue())
     with pytest.raises(zh.RegistrationFailed, match=r"65535 queues .* close some Transports"):
-        zh.Transport(context=context)
+        zh.Transport(ctx=context)
     engine.close_queue(numbers[0])
-    with zh.Transport(context=context) as transport:
+    with zh.Transport(ctx=context) as transport:
         assert transport.bind()
 
 
@@ -409,7 +409,7 @@ def test_from_many_threads(open_context: OpenContext) -> None:
     def work() -> None:
         try:
             for _ in range(10):
-                with zh.Transport(context=context) as one, zh.Transport(context=context) as other:
+                with zh.Transport(ctx=context) as one, zh.Transport(ctx=context) as other:
                     one.connect(other.bind()).result(PATIENCE_S)
                     _expect_use(one, other)
         except BaseException as error:

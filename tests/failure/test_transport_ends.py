@@ -88,7 +88,7 @@ def test_the_peer_is_killed(open_context: OpenContext, start_peer: StartPeer, fo
     over_nics = FORMS[form].provider == "verbs"  # a lane ends there before it is known that the peer has
     held = threading.Event()
     if not over_nics:
-        pair.context._control.call(held.wait)
+        pair.context._core.control.call(held.wait)
     try:
         pair.peer.kill()
         assert isinstance(told.exception(PATIENCE_S), zh.PeerLost)

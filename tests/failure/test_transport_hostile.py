@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from support.fixtures import OpenContext
+    from zerohop.core.peers.peer_link import PeerLink
 
 SERVICE: Final = "transport"
 # Where a client that only pretends to be a Context says that it can be reached.
@@ -43,7 +44,7 @@ class Pair:
         # All have tcp, or a raw peer would be one with which they have nothing in common.
         options = Options(providers=tuple(dict.fromkeys((provider, "tcp"))))
         self.contexts = [open_context(options) for _ in range(2)]
-        self.here, self.there = (zh.Transport(context=context) for context in self.contexts)
+        self.here, self.there = (zh.Transport(ctx=context) for context in self.contexts)
         self.here.connect(self.there.bind()).result(PATIENCE_S)
 
     def expect_use(self) -> None:
@@ -148,9 +149,9 @@ class TestWhatIsNoMessage:
     @pytest.mark.parametrize("queue", [0, -1, 1 << 16, 1 << 63])
     def test_a_queue_that_there_cannot_be(self, pair: Pair, queue: int) -> None:
         """Of a peer that has reserved: it may still join as it should."""
-        with zh.Transport(context=pair.there.context) as free, raw_peer(free.context) as client:
+        with zh.Transport(ctx=pair.there.context) as free, raw_peer(free.context) as client:
             free.bind()
-            to = free._joining.id
+            to = free._pairing.id
             assert ask(client, said("reserve", to, STRANGER)).status == Status.OK.value
             answer = ask(client, said("join", to, STRANGER, queue=queue), number=2)
             expect_refused(answer, Status.UNSUPPORTED, "not what a Transport says")
@@ -161,7 +162,7 @@ class TestWhatIsNoMessage:
     @pytest.mark.parametrize("service", ["", "Transport", "group", "transport\0", "x" * 256])
     def test_a_service_that_there_is_not(self, pair: Pair, service: str) -> None:
         with raw_peer(pair.there.context) as client:
-            answer = ask(client, said("reserve", pair.there._joining.id, STRANGER), service=service)
+            answer = ask(client, said("reserve", pair.there._pairing.id, STRANGER), service=service)
             expect_refused(answer, Status.UNSUPPORTED, "nothing of that kind")
 
     @pytest.mark.parametrize(
@@ -184,7 +185,7 @@ class TestWhatIsNoMessage:
     def test_before_setup(self, pair: Pair) -> None:
         with contextlib.closing(RawControl(pair.there.context.url, unix=False)) as client:
             client.shake_hands()
-            client.send(wire.Call(number=1, service=SERVICE, body=said("reserve", pair.there._joining.id, STRANGER)))
+            client.send(wire.Call(number=1, service=SERVICE, body=said("reserve", pair.there._pairing.id, STRANGER)))
             assert client.hung_up()
 
 
@@ -201,42 +202,42 @@ class TestStrangers:
 
     def test_a_pair_that_is_taken(self, pair: Pair) -> None:
         with raw_peer(pair.there.context) as client:
-            to = pair.there._joining.id
+            to = pair.there._pairing.id
             answer = ask(client, said("reserve", to, STRANGER))
             expect_refused(answer, Status.ACCESS_DENIED, "connected to another")
             answer = ask(client, said("join", to, STRANGER, queue=1), number=2)
             expect_refused(answer, Status.ACCESS_DENIED, "not reserved before")
 
     def test_one_that_was_not_reserved(self, pair: Pair) -> None:
-        with zh.Transport(context=pair.there.context) as free, raw_peer(free.context) as client:
+        with zh.Transport(ctx=pair.there.context) as free, raw_peer(free.context) as client:
             free.bind()
-            answer = ask(client, said("join", free._joining.id, STRANGER, queue=1))
+            answer = ask(client, said("join", free._pairing.id, STRANGER, queue=1))
             expect_refused(answer, Status.ACCESS_DENIED, "not reserved before")
             assert not free.connected()
 
     @pytest.mark.parametrize("me", ["the peer", "a stranger", "itself"])
     def test_they_end_no_pair(self, pair: Pair, me: str) -> None:
-        ids = {"the peer": pair.here._joining.id, "a stranger": STRANGER, "itself": pair.there._joining.id}
+        ids = {"the peer": pair.here._pairing.id, "a stranger": STRANGER, "itself": pair.there._pairing.id}
         with raw_peer(pair.there.context) as client:
-            ask(client, said("leave", pair.there._joining.id, ids[me]))
+            ask(client, said("leave", pair.there._pairing.id, ids[me]))
             assert pair.there.connected()
             pair.expect_use()
 
     def test_a_transport_of_a_third_context_ends_no_pair(self, pair: Pair, open_context: OpenContext) -> None:
         """With an honest Connection, over which it says that it is the other one."""
-        third = open_context(Options(providers=pair.there.context._providers))
+        third = open_context(Options(providers=pair.there.context._core.providers))
         connection = third.connect(pair.there.context.url).result(PATIENCE_S)
-        third._control.call(pairing.tell, connection, pair.there._joining.id, pair.here._joining.id)
+        third._core.control.call(pairing.leave, connection._link, pair.there._pairing.id, pair.here._pairing.id)
         # Answered in order: after this the other has been heard.
-        with zh.Transport(context=third) as stranger, pytest.raises(zh.AccessDenied, match="connected to another"):
+        with zh.Transport(ctx=third) as stranger, pytest.raises(zh.AccessDenied, match="connected to another"):
             stranger.connect(pair.there.bind()).result(PATIENCE_S)
         pair.expect_use()
 
     def test_they_join_in_nobodys_place(self, pair: Pair) -> None:
         """What one peer has reserved is not joined, and not given up, by another that says that it is the first."""
-        with zh.Transport(context=pair.there.context) as free:
+        with zh.Transport(ctx=pair.there.context) as free:
             free.bind()
-            to = free._joining.id
+            to = free._pairing.id
             with raw_peer(free.context) as first, raw_peer(free.context) as second:
                 assert ask(first, said("reserve", to, STRANGER)).status == Status.OK.value
                 answer = ask(second, said("reserve", to, STRANGER))
@@ -252,47 +253,47 @@ class TestStrangers:
 
     def test_they_join_in_place_of_whom_it_connects_to(self, pair: Pair, open_context: OpenContext) -> None:
         """One that is just connecting takes no other Context for the one in the URL that it was given."""
-        other = open_context(Options(providers=pair.there.context._providers))
-        with zh.Transport(context=pair.there.context) as free, zh.Transport(context=other) as wanted:
+        other = open_context(Options(providers=pair.there.context._core.providers))
+        with zh.Transport(ctx=pair.there.context) as free, zh.Transport(ctx=other) as wanted:
             free.bind()
             url = wanted.bind()
             with _answering_late(other) as go_on, raw_peer(free.context) as client:
                 pending = free.connect(url)
-                answer = ask(client, said("reserve", free._joining.id, wanted._joining.id))
+                answer = ask(client, said("reserve", free._pairing.id, wanted._pairing.id))
                 expect_refused(answer, Status.ACCESS_DENIED, "about to be")
                 go_on()
                 pending.result(PATIENCE_S)
                 assert free.peer == other.id
 
     def test_what_was_reserved_is_free_when_they_are_gone(self, pair: Pair) -> None:
-        with zh.Transport(context=pair.there.context) as free:
+        with zh.Transport(ctx=pair.there.context) as free:
             free.bind()
             with raw_peer(free.context) as client:
-                assert ask(client, said("reserve", free._joining.id, STRANGER)).status == Status.OK.value
-                other = zh.Transport(context=pair.here.context)
+                assert ask(client, said("reserve", free._pairing.id, STRANGER)).status == Status.OK.value
+                other = zh.Transport(ctx=pair.here.context)
                 with other, pytest.raises(zh.AccessDenied, match="about to be"):
                     other.connect(free.bind()).result(PATIENCE_S)
-            with zh.Transport(context=pair.here.context) as other:
+            with zh.Transport(ctx=pair.here.context) as other:
                 _connect_soon(other, free.bind())
 
     @pytest.mark.parametrize("queue", ["of a pair", "of one that is free", "that there is not", "of none"])
     def test_their_notifications(self, pair: Pair, open_context: OpenContext, queue: str) -> None:
         """Which are for nobody: no Transport takes them for its peer's, and the Context's own are as they were."""
-        third = open_context(Options(providers=pair.there.context._providers))
-        with zh.Transport(context=pair.there.context) as free:
+        third = open_context(Options(providers=pair.there.context._core.providers))
+        with zh.Transport(ctx=pair.there.context) as free:
             numbers = {
-                "of a pair": pair.there._scope.number,
-                "of one that is free": free._scope.number,
+                "of a pair": pair.there._group.number,
+                "of one that is free": free._group.number,
                 "that there is not": 60_000,
                 "of none": 0xFFFF,
             }
             connection = third.connect(pair.there.context.url).result(PATIENCE_S)
-            assert connection._endpoint is not None
+            assert connection._link.endpoint is not None
             deadline = time.monotonic_ns() + int(PATIENCE_S * 1e9)
             # More than a lane has credit for: what is dropped gives it back.
             for number in range(10_000):
                 value = numbers[queue] << QUEUE_SHIFT | number
-                posted = third._engine.post_notify(connection._endpoint, value, deadline)
+                posted = third._core.engine.post_notify(connection._link.endpoint, value, deadline)
                 assert isinstance(posted, int) or posted.wait(deadline, 0)
             connection.notify(7).result(PATIENCE_S)
             note = pair.there.context.notification(PATIENCE_S).result()
@@ -311,7 +312,7 @@ def _answering_late(context: zh.Context) -> Iterator[Callable[[], None]]:
         entered.set()
         gate.wait(PATIENCE_S)
 
-    context._control.call(hold)
+    context._core.control.call(hold)
     assert entered.wait(PATIENCE_S)
     try:
         yield gate.set
@@ -341,9 +342,9 @@ class TestAnswers:
         ids=range(10),
     )
     def test_garbage(self, pair: Pair, open_context: OpenContext, answer: bytes) -> None:
-        liar = open_context(Options(providers=pair.here.context._providers))
-        liar._services[SERVICE] = lambda *_: answer
-        with zh.Transport(context=pair.here.context) as transport:
+        liar = open_context(Options(providers=pair.here.context._core.providers))
+        liar._core.services[SERVICE] = lambda *_: answer
+        with zh.Transport(ctx=pair.here.context) as transport:
             for _ in range(2):
                 with pytest.raises(zh.ProtocolError, match="malformed"):
                     transport.connect(f"{liar.url}&transport={STRANGER.hex()}").result(PATIENCE_S)
@@ -351,17 +352,17 @@ class TestAnswers:
             self._expect_free(transport, pair)
 
     def test_a_refusal_after_the_first_answer(self, pair: Pair, open_context: OpenContext) -> None:
-        liar = open_context(Options(providers=pair.here.context._providers))
+        liar = open_context(Options(providers=pair.here.context._core.providers))
         heard: list[bytes] = []
 
-        def service(_context: zh.Context, _connection: zh.Connection, body: bytes) -> bytes:
+        def service(_link: PeerLink, body: bytes) -> bytes:
             heard.append(body)
             if len(heard) == 1:
                 return msgspec.msgpack.encode(1)
             raise Refusal(Status.ACCESS_DENIED, "changed its mind")
 
-        liar._services[SERVICE] = service
-        with zh.Transport(context=pair.here.context) as transport:
+        liar._core.services[SERVICE] = service
+        with zh.Transport(ctx=pair.here.context) as transport:
             with pytest.raises(zh.AccessDenied, match="changed its mind"):
                 transport.connect(f"{liar.url}&transport={STRANGER.hex()}").result(PATIENCE_S)
             self._expect_free(transport, pair)
@@ -369,8 +370,8 @@ class TestAnswers:
     @pytest.mark.parametrize("answers", [0, 2])
     def test_none_or_two(self, pair: Pair, open_context: OpenContext, answers: int) -> None:
         """Nobody waits for more than one, and for none no longer than the deadline is."""
-        liar = open_context(Options(providers=pair.here.context._providers))
-        with zh.Transport(context=pair.here.context) as transport, zh.Transport(context=liar) as other:
+        liar = open_context(Options(providers=pair.here.context._core.providers))
+        with zh.Transport(ctx=pair.here.context) as transport, zh.Transport(ctx=liar) as other:
             url = other.bind()
             liar.connect(pair.here.context.url).result(PATIENCE_S)
             with _changed_answers(liar, pair.here.context, lambda answer: [answer] * answers):
@@ -389,8 +390,8 @@ class TestAnswers:
     @pytest.mark.parametrize("status", [Status.PENDING.value, Status.CLOSED.value, Status.PROTOCOL.value, 99, 255])
     def test_a_status_that_no_answer_has(self, pair: Pair, open_context: OpenContext, status: int) -> None:
         """The session ends, and with it whatever was asked."""
-        liar = open_context(Options(providers=pair.here.context._providers))
-        with zh.Transport(context=pair.here.context) as transport, zh.Transport(context=liar) as other:
+        liar = open_context(Options(providers=pair.here.context._core.providers))
+        with zh.Transport(ctx=pair.here.context) as transport, zh.Transport(ctx=liar) as other:
             url = other.bind()
             liar.connect(pair.here.context.url).result(PATIENCE_S)
             lies = _changed_answers(liar, pair.here.context, lambda answer: [wire.Answer(answer.number, status)])
@@ -400,8 +401,8 @@ class TestAnswers:
 
     @pytest.mark.parametrize("reason", [0, 200, 255])
     def test_a_reason_that_there_is_not(self, pair: Pair, open_context: OpenContext, reason: int) -> None:
-        liar = open_context(Options(providers=pair.here.context._providers))
-        with zh.Transport(context=pair.here.context) as transport, zh.Transport(context=liar) as other:
+        liar = open_context(Options(providers=pair.here.context._core.providers))
+        with zh.Transport(ctx=pair.here.context) as transport, zh.Transport(ctx=liar) as other:
             url = other.bind()
             liar.connect(pair.here.context.url).result(PATIENCE_S)
             refused = Status.ACCESS_DENIED.value
@@ -425,7 +426,7 @@ class TestAnswers:
 
     def _expect_free(self, transport: zh.Transport, pair: Pair) -> None:
         """What it has failed to join does not keep it."""
-        with zh.Transport(context=pair.there.context) as other:
+        with zh.Transport(ctx=pair.there.context) as other:
             transport.connect(other.bind()).result(PATIENCE_S)
             assert transport.connected()
 
@@ -435,19 +436,19 @@ def _changed_answers(
     liar: zh.Context, victim: zh.Context, change: Callable[[wire.Answer], list[wire.Answer]]
 ) -> Iterator[None]:
     """What one Context answers another's Calls is replaced, for as long as this lasts."""
-    session: Any = liar._peers.connected[victim.id]._session
-    post = session.rpc._channel.post
+    session: Any = liar._core.connected[victim.id].session
+    post = session._rpc._channel.post
 
     class Changed:
         def post(self, message: wire.Message) -> None:
             for each in change(message) if isinstance(message, wire.Answer) else [message]:
                 post(each)
 
-    honest, session.rpc._channel = session.rpc._channel, Changed()
+    honest, session._rpc._channel = session._rpc._channel, Changed()
     try:
         yield
     finally:
-        session.rpc._channel = honest
+        session._rpc._channel = honest
 
 
 class TestTooMany:
@@ -474,13 +475,13 @@ class TestTooMany:
 
     def test_calls_of_this_side(self, pair: Pair, open_context: OpenContext) -> None:
         """To a peer that answers none: they are limited in number, and end with their deadlines."""
-        liar = open_context(Options(providers=pair.here.context._providers))
-        session = pair.here.context.connect(liar.url).result(PATIENCE_S)._session
+        liar = open_context(Options(providers=pair.here.context._core.providers))
+        session: Any = pair.here.context.connect(liar.url).result(PATIENCE_S)._link.session
         liar.connect(pair.here.context.url).result(PATIENCE_S)
         assert session is not None
-        calls = session.rpc
+        calls = session._rpc
         with _changed_answers(liar, pair.here.context, lambda _: []):
-            transports = [zh.Transport(context=pair.here.context) for _ in range(20)]
+            transports = [zh.Transport(ctx=pair.here.context) for _ in range(20)]
             pending = [one.connect(f"{liar.url}&transport={STRANGER.hex()}", timeout=DEADLINE_S) for one in transports]
             for one in pending:
                 assert isinstance(one.exception(PATIENCE_S), zh.DeadlineExceeded)

@@ -50,7 +50,7 @@ def test_dropped(open_context: OpenContext, start_peer: StartPeer, provider: str
         waiting.result(PATIENCE_S)
     outcome = peer.call(Service.try_wait_for_write, there)
     assert outcome.kind == "PeerLost"
-    assert not context._owners
+    assert not context._core.watchers
 
 
 def test_dropped_with_a_context_of_its_own(start_peer: StartPeer) -> None:
@@ -60,7 +60,7 @@ def test_dropped_with_a_context_of_its_own(start_peer: StartPeer) -> None:
     del transport
     gc.collect()
     deadline = time.monotonic() + SETTLE_S
-    while not context._gone:
+    while not context._core.gone:
         assert time.monotonic() < deadline, "the Context is still open"
         time.sleep(0.005)  # there is no event for what nobody waits for
 
@@ -89,7 +89,7 @@ def test_async_with(loop: str) -> None:
 @pytest.mark.parametrize("timeout", [-1, math.nan, "soon", None])
 def test_a_timeout_that_is_none(open_context: OpenContext, timeout: Any) -> None:
     """The Transport stays open."""
-    with zh.Transport(context=open_context(Options())) as transport:
+    with zh.Transport(ctx=open_context(Options())) as transport:
         with pytest.raises((ValueError, TypeError)):
             transport.close(timeout)
         transport.bind()
@@ -102,10 +102,10 @@ def test_while_others_post(open_context: OpenContext, how: str) -> None:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        with zh.Transport(context=a) as bystander, zh.Transport(context=b) as its_peer:
+        with zh.Transport(ctx=a) as bystander, zh.Transport(ctx=b) as its_peer:
             bystander.connect(its_peer.bind()).result(PATIENCE_S)
             for _ in range(8):
-                here, there = zh.Transport(context=a), zh.Transport(context=b)
+                here, there = zh.Transport(ctx=a), zh.Transport(ctx=b)
                 here.connect(there.bind()).result(PATIENCE_S)
                 wrong: list[BaseException] = []
 
@@ -152,7 +152,7 @@ def test_while_others_look_for_writes(open_context: OpenContext) -> None:
     """Whoever is told by the call, and not by its Operation, is told of the end, never of a deadline."""
     context = open_context(Options(providers=("shm",)))
     for _ in range(30):
-        here, there = zh.Transport(context=context), zh.Transport(context=context)
+        here, there = zh.Transport(ctx=context), zh.Transport(ctx=context)
         here.connect(there.bind()).result(PATIENCE_S)
         begin, said = threading.Barrier(4), list[BaseException]()
         threads = [threading.Thread(target=_look_for_writes, args=(here, begin, said), daemon=True) for _ in range(3)]
@@ -231,12 +231,12 @@ def test_what_the_peer_announced_is_taken_in_before_the_end(
     pair = joined_pair(open_context, start_peer, form)
     told = pair.context.connect(pair.peer.identity.url).result(PATIENCE_S).recv(bytearray(8))
     held = threading.Event()
-    pair.context._control.call(held.wait)
+    pair.context._core.control.call(held.wait)
     try:
         pair.peer.kill()
         assert isinstance(told.exception(PATIENCE_S), zh.PeerLost)
-        recording: Any = Recording(pair.context._engine)
-        pair.context._engine = recording
+        recording: Any = Recording(pair.context._core.engine)
+        pair.context._core.engine = recording
         assert not pair.link.here.connected()
         assert recording.calls.index("catch_up") < recording.calls.index("end_queue")
     finally:
@@ -266,7 +266,7 @@ def test_in_a_child(open_context: OpenContext, start_peer: StartPeer, provider: 
 
     def end() -> str:
         connected = link.here.connected()
-        context._engine = Untouchable()  # type: ignore[assignment]
+        context._core.engine = Untouchable()  # type: ignore[assignment]
         link.here.abort()
         link.here.close(1)
         return f"{connected}"

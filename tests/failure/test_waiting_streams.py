@@ -80,7 +80,7 @@ def test_page_lists(open_context: OpenContext, start_peer: StartPeer, monkeypatc
         def page_by_page() -> bool:
             operation = context.write_pages(memory, handle, pages, pages[::-1], page_bytes=16384)
             assert operation.result(PATIENCE_S) == MIB
-            return "page by page" in operation.explain()
+            return "page by page" in str(operation.explain())
 
         def not_yet() -> bool:
             return "has not loaded the copy kernels yet" in context.explain(memory, handle).details()

@@ -44,7 +44,7 @@ def main() -> None:
             note = context.notification(timeout=10).result()
             say(value=note.value, nbytes=note.nbytes)
         elif command == "bind":
-            transport = zh.Transport(tensor.device, context=context)
+            transport = zh.Transport(tensor.device, ctx=context)
             say(url=transport.bind(), device=transport.device)
         elif command == "arrived":
             note = transport.wait_for_write(10).result()

@@ -64,7 +64,7 @@ def main() -> None:
                 failures.append(f"write {round_number}: {wrong} bytes")
             context.notify(target, 1000 + round_number).result(LIMIT_S)
             wait_for(1000 + round_number)
-            path = operation.explain()
+            path = str(operation.explain())
         reducer.join()
         dist.barrier()
     dist.destroy_process_group()

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(60)
 
 def joined(context: zh.Context, other: Other, device: object = "cuda:0") -> zh.Transport:
     """A Transport here, connected to one of the other process."""
-    transport = zh.Transport(device, context=context)
+    transport = zh.Transport(device, ctx=context)
     transport.connect(other.ask("bind")["url"]).result(PATIENCE_S)
     return transport
 
@@ -74,8 +74,8 @@ class TestBetweenProcesses:
             source, back = random_tensor(70 * MIB), blank_tensor(70 * MIB)
             write = transport.write(source, other.handle, notify=5)
             assert write.result(PATIENCE_S) == 70 * MIB
-            assert write.explain().startswith("p2p")
-            assert "direct" in write.explain()
+            assert str(write.explain()).startswith("p2p")
+            assert "direct" in str(write.explain())
             assert other.ask("arrived") == {"value": 5, "nbytes": 70 * MIB}
             other.expect(0, bytes_of(source))
             assert transport.read(back, other.handle).result(PATIENCE_S) == 70 * MIB
@@ -257,7 +257,7 @@ def test_awaited(open_context: OpenContext) -> None:
     context = open_context(options())
 
     async def use(other: Other, value: int) -> None:
-        async with zh.Transport("cuda:0", context=context) as transport:
+        async with zh.Transport("cuda:0", ctx=context) as transport:
             await transport.connect(other.ask("bind")["url"])
             source, back = blank_tensor(MIB, value), blank_tensor(MIB)
             assert await transport.write(source, other.handle, notify=value) == MIB

@@ -17,7 +17,7 @@ import pytest
 from support.lanes import eventually, tcp_pair
 from support.options import Options
 from support.patience import PATIENCE_S
-from zerohop._native import NativeError, Reason, Status
+from zerohop._native import NativeError, Reason, Status, stop_posting
 from zerohop.core.base import backoff
 from zerohop.core.control.channel import Channel
 from zerohop.core.lanes import lane_setup
@@ -247,19 +247,18 @@ class FakeEngine:
 
 def with_nics(context: zh.Context, nics: int = 2) -> FakeEngine:
     """Have a fresh Context believe that it has NICs."""
-    fake = FakeEngine(context._engine, nics)
+    fake = FakeEngine(context._core.engine, nics)
     engine = cast("Engine", fake)
-    for part in (context, context._routes, context._nic_ports):
-        part._engine = engine
-    context._stop_posting()  # every write asks the fake
-    context._nic_ports._choose = lambda: fake.ports
-    providers = context._settings.providers or ("shm", "tcp")
-    context._providers = tuple(name for name in ("shm", "verbs", "tcp") if name in (*providers, "verbs"))
+    context._core.engine = context._core.routes._engine = context._core.nic_ports._engine = engine
+    stop_posting(context)  # every write asks the fake
+    context._core.nic_ports._choose = lambda: fake.ports
+    providers = context._core.settings.providers or ("shm", "tcp")
+    context._core.providers = tuple(name for name in ("shm", "verbs", "tcp") if name in (*providers, "verbs"))
     return fake
 
 
 def lane_of(connection: Connection, provider: str) -> Lane:
-    lane = connection._lane_of(provider)
+    lane = connection._link.lane_of(provider)
     assert lane is not None, f"no lane over {provider}"
     return lane
 
@@ -273,8 +272,9 @@ def end_of(connection: Connection) -> FakeEndpoint:
 
 def other_end(context: zh.Context, peer: zh.Context) -> Connection:
     """What `context` knows as its Connection to `peer`."""
-    eventually(lambda: peer.id in context._peers.connected, "no Connection at the other side")
-    return context._peers.connected[peer.id]
+    eventually(lambda: peer.id in context._core.connected, "no Connection at the other side")
+    connection: Connection = context._core.connections[context._core.connected[peer.id].native_id]
+    return connection
 
 
 def change_ports(fake: FakeEngine, *devices: str, alive: bool) -> None:
@@ -326,7 +326,7 @@ def nic_pair(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> Call
         here, there = open_context(Options(providers=providers)), open_context(Options(providers=providers))
         opened = Pair(here, there, with_nics(here, nics), with_nics(there, nics))
         if only:
-            here._providers = there._providers = ("verbs",)
+            here._core.providers = there._core.providers = ("verbs",)
         return opened
 
     return open_pair
@@ -356,11 +356,11 @@ def of(kind: type[wire.T], messages: list[wire.Message]) -> list[wire.T]:
 
 
 def numbers(connection: Connection) -> list[int]:
-    return sorted(connection._lanes)
+    return sorted(connection._link.lanes)
 
 
 def write_over(context: zh.Context, memory: zh.Memory, handle: zh.RemoteBuffer) -> str:
     """Which path it took."""
     write = context.write(memory, handle)
     assert write.result(PATIENCE_S) == NBYTES
-    return write.explain()
+    return str(write.explain())

@@ -10,4 +10,4 @@ if TYPE_CHECKING:
 
 
 def engine_of(context: zh.Context) -> Engine:
-    return context._engine
+    return context._core.engine

@@ -35,7 +35,7 @@ class Transports:
 
     def open_transport(self) -> tuple[int, str]:
         """Its number, and its URL."""
-        transport = zh.Transport(context=self.context)
+        transport = zh.Transport(ctx=self.context)
         number = len(self._transports)
         self._transports[number] = transport
         return number, transport.bind()
@@ -82,7 +82,7 @@ class Link:
 
         self._service = Service
         self.remote = remote
-        self.here = zh.Transport(context=context)
+        self.here = zh.Transport(ctx=context)
         self.there, self.url = remote.call(Service.open_transport)
         self.here.connect(self.url).result(PATIENCE_S)
 

@@ -174,14 +174,14 @@ class TestOpening:
     def test_settings_are_those_of_a_context(self, runtime_directory: None) -> None:
         with zh.Transport("sim:0", providers=("tcp",), name="mine", timeout=3) as transport:
             assert transport.context.name == "mine"
-            assert transport.context._providers == ("tcp",)
+            assert transport.context._core.providers == ("tcp",)
 
     def test_beside_a_context(self, open_context: OpenContext) -> None:
         """Settings are of one that is opened, not of one that is open; that one stays open."""
         context = open_context(Options())
         with pytest.raises(ValueError, match=r"providers, secret: settings of a Context"):
-            zh.Transport(context=context, providers=("tcp",), secret="x")
-        with zh.Transport("sim:1", context=context, timeout=math.inf) as transport:
+            zh.Transport(ctx=context, providers=("tcp",), secret="x")
+        with zh.Transport("sim:1", ctx=context, timeout=math.inf) as transport:
             assert transport.context is context
         context.alloc(64).close()
 
@@ -189,31 +189,31 @@ class TestOpening:
         context = open_context(Options(sim_devices=1))
         for _ in range(3):
             with pytest.raises(ValueError, match="sim:1"):
-                zh.Transport("sim:1", context=context)
-        assert not context._owners
+                zh.Transport("sim:1", ctx=context)
+        assert not context._core.watchers
 
     def test_a_context_that_is_closed(self, open_context: OpenContext) -> None:
         context = open_context(Options())
         context.close()
         with pytest.raises(zh.Closed, match="this Context is closed"):
-            zh.Transport(context=context)
+            zh.Transport(ctx=context)
 
     @pytest.mark.parametrize(("timeout", "kind"), [(-1, ValueError), (math.nan, ValueError), ("1", TypeError)])
     def test_a_timeout_that_is_none(self, open_context: OpenContext, timeout: object, kind: type[Exception]) -> None:
         context = open_context(Options())
         with pytest.raises(kind):
-            zh.Transport(context=context, timeout=timeout)  # type: ignore[arg-type]
-        assert not context._owners
+            zh.Transport(ctx=context, timeout=timeout)  # type: ignore[arg-type]
+        assert not context._core.watchers
 
     def test_more_than_there_are_queues_for(self, open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:
         """The limit has a name, and one that is closed makes room."""
         context = open_context(Options(providers=("shm",)))
-        with zh.Transport(context=context) as first:
-            numbers = [context._engine.open_queue() for _ in range((1 << 16) - 2)]
+        with zh.Transport(ctx=context) as first:
+            numbers = [context._core.engine.open_queue() for _ in range((1 << 16) - 2)]
             with pytest.raises(zh.RegistrationFailed, match="65535 queues"):
-                zh.Transport(context=context)
-            context._engine.close_queue(numbers[5])
-            with zh.Transport(context=context) as second:
+                zh.Transport(ctx=context)
+            context._core.engine.close_queue(numbers[5])
+            with zh.Transport(ctx=context) as second:
                 first.connect(second.bind()).result(PATIENCE_S)
 
 
@@ -223,21 +223,21 @@ class TestItself:
             assert transport.bind().startswith("zerohop://")
         with pytest.raises(zh.Closed, match="this Transport is closed"):
             transport.bind()
-        assert transport.context._closed
+        assert transport.context._core.closed
         transport.close()
 
     def test_closed_by_an_error_in_its_block(self, open_context: OpenContext) -> None:
         context = open_context(Options())
-        with pytest.raises(KeyError), zh.Transport(context=context) as transport:
+        with pytest.raises(KeyError), zh.Transport(ctx=context) as transport:
             raise KeyError
         with pytest.raises(zh.Closed, match="this Transport is closed"):
             transport.flush()
         # It is not the Transport's.
-        assert not context._closed
+        assert not context._core.closed
 
     def test_what_it_says_of_itself(self, open_context: OpenContext) -> None:
         context = open_context(Options())
-        with zh.Transport("sim:1", context=context) as one, zh.Transport("cpu", context=context) as other:
+        with zh.Transport("sim:1", ctx=context) as one, zh.Transport("cpu", ctx=context) as other:
             assert repr(one) == "<Transport on sim:1, not connected>"
             one.connect(other.bind()).result(PATIENCE_S)
             assert repr(one) == "<Transport on sim:1, connected>"
@@ -250,14 +250,14 @@ class TestItself:
     def test_its_url(self, open_context: OpenContext) -> None:
         """Always the same, of this one alone, and the Context's with one part more."""
         context = open_context(Options())
-        with zh.Transport(context=context) as one, zh.Transport(context=context) as other:
+        with zh.Transport(ctx=context) as one, zh.Transport(ctx=context) as other:
             assert one.bind() == one.bind() != other.bind()
             assert one.bind().startswith(context.url)
 
     def test_its_memory(self, open_context: OpenContext) -> None:
         """Is the Context's, whatever its device is called, and stays when it goes."""
         context = open_context(Options())
-        with zh.Transport("sim:0", context=context) as transport:
+        with zh.Transport("sim:0", ctx=context) as transport:
             memory = transport.register(np.zeros(64, np.uint8))
             assert memory.device == "host"
         assert memory.read_bytes() == bytes(64)

@@ -107,7 +107,7 @@ class RdmaTransport:
 
     def __init__(self, device: Any) -> None:
         """``device``: a ``torch.device``, or whatever else `Transport` takes. Errors as for that."""
-        self._transport = Transport(device, context=shared_context())
+        self._transport = Transport(device, ctx=shared_context())
 
     @staticmethod
     def supported() -> bool:

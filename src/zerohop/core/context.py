@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
-import time
-import weakref
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, overload
 
 from zerohop.config.settings import UNSET, Unset, resolve
 from zerohop.core.base.resource import NotCopyable
 from zerohop.core.control import address
-from zerohop.core.lifecycle import Lifecycle
-from zerohop.core.memory import sources
-from zerohop.core.memory.memory import Memory, View, length_of, rights_bits
+from zerohop.core.lifecycle import Core
+from zerohop.core.memory import register
+from zerohop.core.memory.memory import length_of
 from zerohop.core.memory.pool import Pool
-from zerohop.core.runtime.native_operation import InFlight
-from zerohop.core.runtime.operation import Finished, Operation
-from zerohop.core.transfers import transfer, write_many
-from zerohop.core.transfers.notification import Notification, NotificationWait, iterate, take_now
-from zerohop.core.transfers.strided import Strided
+from zerohop.core.runtime.deferred import defer
+from zerohop.core.runtime.operation import Finished
+from zerohop.core.transfers.connection import Connection
+from zerohop.core.transfers.notification import NotificationWait, iterate, take_now
+from zerohop.core.transfers.strided import StridedTransfers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     from zerohop.config.verbs_options import VerbsOptions
-    from zerohop.core.lanes.paths import Explanation
-    from zerohop.core.memory.memory import Rights
-    from zerohop.core.memory.remote_buffer import RemoteBuffer
+    from zerohop.core.memory.memory import Memory, Rights
     from zerohop.core.runtime.devices import Device
-    from zerohop.core.runtime.streams import Stream
-    from zerohop.core.transfers.connection import Connection
-    from zerohop.core.transfers.transfer import Local, Pages
-
-_READ_ONLY: Final = 1
-_READ_WRITE: Final = 3
-_SCRATCH_BYTES: Final = 8
-# How long a registration that another thread is closing is left alone before it is asked for again.
-_LEAVING_S: Final = 0.001
+    from zerohop.core.runtime.operation import Operation
+    from zerohop.core.transfers.notification import Notification
 
 
 class Statistics(NamedTuple):
@@ -60,7 +49,7 @@ class Statistics(NamedTuple):
     engine: Mapping[str, int]
 
 
-class Context(Lifecycle, Strided, NotCopyable):
+class Context(StridedTransfers, NotCopyable):
     """Holds the accelerators, links and registered memory of this process, its listening address and its engine.
 
     There is no global state: two Contexts in one process work, and may talk to each other. All methods may be called
@@ -128,10 +117,11 @@ class Context(Lifecycle, Strided, NotCopyable):
                 "name": name,
             }
         )
-        super().__init__(settings)
-        self._begin_posting(
-            self._engine, InFlight, Finished, transfer.write, write_many.write_many, transfer.read, self._timeout_ns
-        )
+        core = Core(settings, Connection)
+        super().__init__(core)
+        self.id: Final = core.id
+        self.name: Final = core.name
+        self.url: Final = core.url
 
     # Memory
 
@@ -163,60 +153,8 @@ class Context(Lifecycle, Strided, NotCopyable):
             Closed: the Context is closed.
         """
         if type(x) is list:
-            return self._register_all(x, rights)
-        return self._register_one(x, rights)
-
-    def _register_one(self, x: Any, rights: Rights | None) -> Memory:
-        if self._closed or self._forked:
-            raise self._closed_error()
-        if rights is None and type(x) in sources.tensors_on_gpus:
-            # What inputs.read finds out, for what it was found out about before: a tenth of its time.
-            where = sources.on_gpu(x)
-            if where is not None:
-                address, nbytes = where
-                registration = self._registry.known_on_device(address, nbytes)
-                if registration is not None:
-                    return Memory(self, registration, address - registration.address, nbytes, _READ_WRITE, x)
-        if isinstance(x, (Memory, View)):
-            raise TypeError("it is registered already")
-        source = sources.read(x)
-        possible = _READ_ONLY if source.readonly else _READ_WRITE
-        bits = possible if rights is None else rights_bits(rights)
-        if bits & ~possible:
-            raise ValueError(f'{type(x).__name__} is read-only: rights can be "r" only')
-        while True:
-            registration, owned = self._registry.register(source)
-            offset = source.address - registration.address
-            memory = Memory(self, registration, offset, source.nbytes, bits, source.keep, owned)
-            if not (registration.closed or registration.leaving):
-                if registration.made_for is None:
-                    registration.made_for = weakref.ref(memory)
-                return memory
-            # Another thread is closing what nobody had, and needs the interpreter for it.
-            time.sleep(_LEAVING_S)
-
-    def _register_all(self, many: list[Any], rights: Rights | None) -> list[Memory]:
-        made: list[Memory] = []
-        # An allocation that has been looked at in this call is not looked at again.
-        start = stop = 0
-        registration = None
-        try:
-            for x in many:
-                where = sources.on_gpu(x) if rights is None and type(x) in sources.tensors_on_gpus else None
-                if where is not None and start <= where[0] and where[0] + where[1] <= stop:
-                    assert registration is not None  # with start and stop
-                    made.append(Memory(self, registration, where[0] - start, where[1], _READ_WRITE, x))
-                    continue
-                memory = self._register_one(x, rights)
-                made.append(memory)
-                if where is not None:
-                    registration = memory._registration
-                    start, stop = registration.address, registration.address + registration.nbytes
-        except BaseException:
-            for memory in made:
-                memory.close()
-            raise
-        return made
+            return register.register_all(self._core, x, rights)
+        return register.register(self._core, x, rights)
 
     def alloc(self, nbytes: int, device: str = "host") -> Memory:
         """Allocate memory. On the host it is zero-filled, page-aligned, and mappable by other processes on this host.
@@ -231,12 +169,7 @@ class Context(Lifecycle, Strided, NotCopyable):
             RegistrationFailed: out of memory.
             Closed: the Context is closed.
         """
-        self._check_open()
-        nbytes = length_of(nbytes)
-        registration = self._registry.allocate(nbytes, device)
-        memory = Memory(self, registration, 0, nbytes, _READ_WRITE, None, True)
-        registration.made_for = weakref.ref(memory)
-        return memory
+        return register.allocate(self._core, nbytes, device)
 
     def pool(self, device: str, *, chunk_bytes: int = 64 << 20, max_bytes: int | None = None) -> Pool:
         """Make a Pool of a device's memory, for many small Memories or tensors that cost no registration each.
@@ -251,11 +184,11 @@ class Context(Lifecycle, Strided, NotCopyable):
             ValueError: no such device, or no such length.
             Closed: the Context is closed.
         """
-        self._check_open()
+        self._core.check_open()
         if not isinstance(device, str):
             raise TypeError(f'a device is a name such as "cuda:0", not {device!r}')
         limit = None if max_bytes is None else length_of(max_bytes)
-        return Pool(self, device, length_of(chunk_bytes), limit)
+        return Pool(self._core, device, length_of(chunk_bytes), limit)
 
     # Peers
 
@@ -269,247 +202,84 @@ class Context(Lifecycle, Strided, NotCopyable):
             Closed: the Context is closed. From the Operation: PeerLost, AccessDenied (wrong secret), ProtocolError
                 (another version), Unsupported (no provider in common), DeadlineExceeded.
         """
-        where = address.parse(url)
-        self._check_open()
-        existing = self._peers.connected.get(where.context)
+        core, where = self._core, address.parse(url)
+        core.check_open()
+        existing = core.connected.get(where.context)
         if existing is not None and existing.alive:
-            return Finished(self, "connect", None, 0, existing, 0)
-        from zerohop.core.runtime.deferred import defer
+            return Finished(core, "connect", None, 0, core.connections[existing.native_id], 0)
 
-        return defer(self, "connect", 0, self._deadline(timeout), lambda: self._peers.connect(where), None)
+        async def work() -> Connection:
+            link = await core.peers.connect(where)
+            connection: Connection = core.connections[link.native_id]
+            return connection
+
+        return defer(core, "connect", 0, core.deadline(timeout), work, None)
 
     @property
     def connections(self) -> list[Connection]:
         """Return the Connections that are alive, whichever side made them."""
-        self._check_process()
-        return [connection for connection in list(self._peers.connected.values()) if connection.alive]
+        core = self._core
+        core.check_process()
+        return [core.connections[link.native_id] for link in list(core.connected.values()) if link.alive]
 
     @property
     def devices(self) -> tuple[Device, ...]:
         """Describe the accelerators of this Context."""
-        self._check_open()
-        return self._devices.described()
-
-    # Transfers
-
-    if TYPE_CHECKING:
-
-        def write(
-            self,
-            src: Local,
-            dst: RemoteBuffer,
-            *,
-            notify: int | None = None,
-            timeout: float | None = None,
-            stream: Stream | None = None,
-        ) -> Operation[int]:
-            """Post natively; the documentation is in native/bind/transfers.cpp. transfer.write does the rest."""
-
-        def write_many(
-            self,
-            pairs: Sequence[tuple[Local, RemoteBuffer]],
-            *,
-            notify: int | None = None,
-            timeout: float | None = None,
-        ) -> Operation[int]:
-            """Post natively; the documentation is native, too. write_many.write_many does the rest."""
-
-        def read(
-            self, src: RemoteBuffer, into: Local, *, timeout: float | None = None, stream: Stream | None = None
-        ) -> Operation[int]:
-            """Post natively; the documentation is native, too. transfer.read does the rest."""
-
-    def write_nowait(
-        self, src: Local, dst: RemoteBuffer, *, notify: int | None = None, timeout: float | None = None
-    ) -> Operation[int]:
-        """Like ``write``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""
-        return transfer.transfer(self, "write", src, dst, notify, timeout, nowait=True)
-
-    def read_nowait(self, src: RemoteBuffer, into: Local, *, timeout: float | None = None) -> Operation[int]:
-        """Like ``read``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""
-        return transfer.transfer(self, "read", into, src, None, timeout, nowait=True)
-
-    def write_pages(
-        self,
-        src: Local,
-        dst: RemoteBuffer,
-        src_pages: Pages,
-        dst_pages: Pages,
-        *,
-        page_bytes: int,
-        notify: int | None = None,
-        timeout: float | None = None,
-        stream: Stream | None = None,
-    ) -> Operation[int]:
-        """Write page ``src_pages[i]`` of ``src`` to page ``dst_pages[i]`` of ``dst``, for all i, as one Operation.
-
-        Page n of a range are its bytes ``n * page_bytes`` to ``(n + 1) * page_bytes``. The pages have no order among
-        each other; ``notify`` comes after all of them. The index arrays may be reused when the call returns.
-        Done and errors as for ``write``; pages outside the remote range are AccessDenied, from the Operation.
-
-        Args:
-            src: memory here; the lengths of ``src`` and ``dst`` need not be equal.
-            dst: memory there.
-            src_pages: one-dimensional array of integers.
-            dst_pages: as many of them.
-            page_bytes: length of a page, at least 1.
-            notify: as for ``write``.
-            timeout: as for ``write``.
-            stream: as for ``write``.
-        """
-        return transfer.transfer_pages(
-            self, "write_pages", src, dst, src_pages, dst_pages, page_bytes, notify, timeout, stream=stream
-        )
-
-    def write_pages_nowait(
-        self,
-        src: Local,
-        dst: RemoteBuffer,
-        src_pages: Pages,
-        dst_pages: Pages,
-        *,
-        page_bytes: int,
-        notify: int | None = None,
-        timeout: float | None = None,
-    ) -> Operation[int]:
-        """Like ``write_pages``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""
-        return transfer.transfer_pages(
-            self, "write_pages", src, dst, src_pages, dst_pages, page_bytes, notify, timeout, nowait=True
-        )
-
-    def read_pages(
-        self,
-        src: RemoteBuffer,
-        into: Local,
-        src_pages: Pages,
-        dst_pages: Pages,
-        *,
-        page_bytes: int,
-        timeout: float | None = None,
-        stream: Stream | None = None,
-    ) -> Operation[int]:
-        """Read page ``src_pages[i]`` of ``src`` into page ``dst_pages[i]`` of ``into``, for all i; see write_pages."""
-        return transfer.transfer_pages(
-            self, "read_pages", into, src, dst_pages, src_pages, page_bytes, None, timeout, stream=stream
-        )
-
-    def read_pages_nowait(
-        self,
-        src: RemoteBuffer,
-        into: Local,
-        src_pages: Pages,
-        dst_pages: Pages,
-        *,
-        page_bytes: int,
-        timeout: float | None = None,
-    ) -> Operation[int]:
-        """Like ``read_pages``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""
-        return transfer.transfer_pages(
-            self, "read_pages", into, src, dst_pages, src_pages, page_bytes, None, timeout, nowait=True
-        )
-
-    def fetch_add(
-        self, dst: RemoteBuffer, value: int, *, offset: int = 0, timeout: float | None = None
-    ) -> Operation[int]:
-        """Add to the 8 bytes at ``offset``, an unsigned integer in the target's byte order that wraps around.
-
-        The Operation's value is what was there before. Atomic against operations of the same provider on the same
-        memory, and only those. Needs both rights.
-
-        Raises:
-            ValueError: not within ``dst``, or not aligned to 8 bytes. Else as for ``write``.
-        """
-        return transfer.atomic(self, "fetch_add", dst, value, 0, offset, timeout)
-
-    def fetch_add_nowait(
-        self, dst: RemoteBuffer, value: int, *, offset: int = 0, timeout: float | None = None
-    ) -> Operation[int]:
-        """Like ``fetch_add``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""
-        return transfer.atomic(self, "fetch_add", dst, value, 0, offset, timeout, nowait=True)
-
-    def compare_swap(
-        self, dst: RemoteBuffer, compare: int, swap: int, *, offset: int = 0, timeout: float | None = None
-    ) -> Operation[int]:
-        """Put ``swap`` into the 8 bytes at ``offset`` if they are ``compare``; value: what was there before.
-
-        It was put there if the value equals ``compare``. Atomicity and errors as for ``fetch_add``.
-        """
-        return transfer.atomic(self, "compare_swap", dst, swap, compare, offset, timeout)
-
-    def compare_swap_nowait(
-        self, dst: RemoteBuffer, compare: int, swap: int, *, offset: int = 0, timeout: float | None = None
-    ) -> Operation[int]:
-        """Like ``compare_swap``, but raises WouldBlock, nothing posted, where the lane is full or not ready yet."""
-        return transfer.atomic(self, "compare_swap", dst, swap, compare, offset, timeout, nowait=True)
-
-    def notify(self, target: Connection | RemoteBuffer, value: int, *, timeout: float | None = None) -> Operation[int]:
-        """Give a peer, or the owner of a handle, a notification without data; value: 0. Errors as for ``write``."""
-        return transfer.notify_peer(self, target, value, timeout)
-
-    def notify_nowait(
-        self, target: Connection | RemoteBuffer, value: int, *, timeout: float | None = None
-    ) -> Operation[int]:
-        """Like ``notify``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""
-        return transfer.notify_peer(self, target, value, timeout, nowait=True)
-
-    def flush(self, connection: Connection | None = None, *, timeout: float | None = None) -> Operation[int]:
-        """Flush: done when all that was posted before, to one peer or to all, is visible there; value: 0."""
-        return transfer.flush(self, connection, timeout)
-
-    def explain(self, local: Local, remote: RemoteBuffer, *, timeout: float | None = None) -> Explanation:
-        """Explain which path transfers between two memories take, and why no other; connect first if needed, and wait.
-
-        Raises:
-            Unsupported: there is none; the reason names every candidate. Other errors as for ``write``.
-        """
-        return transfer.explain(self, local, remote, timeout)
+        self._core.check_open()
+        return self._core.devices.described()
 
     # Notifications
 
     def notification(self, timeout: float | None = None) -> Operation[Notification]:
         """Wait for a notification, or take the first that has arrived. ``timeout`` in seconds; None: no limit."""
-        self._check_open()
-        return NotificationWait(self, 0 if timeout is None else self._deadline(timeout))
+        self._core.check_open()
+        return NotificationWait(self._core, 0 if timeout is None else self._core.deadline(timeout))
 
     def notification_nowait(self) -> Notification:
         """Return a notification that has arrived; raise WouldBlock if there is none."""
-        self._check_open()
-        return take_now(self)
+        self._core.check_open()
+        return take_now(self._core)
 
     def notifications(self) -> AsyncIterator[Notification]:
         """Yield all notifications, with ``async for``, until the Context is closed."""
-        self._check_open()
-        return iterate(self)
+        self._core.check_open()
+        return iterate(self._core)
 
     def statistics(self) -> Statistics:
-        """Counters, as they are now."""
-        self._check_open()
-        self._retention.drain()
-        connections = list(self._peers.connected.values())
+        """Return counters, as they are now."""
+        core = self._core
+        core.check_open()
+        core.retention.drain()
+        links = list(core.connected.values())
         return Statistics(
-            connections=len(connections),
-            registrations=len(self._registry),
-            pinned=self._retention.pinned,
-            shares=len(self._shares),
-            mapped=sum(len(connection._imports) for connection in connections),
-            routes=len(self._routes),
-            engine=dict(self._engine.statistics()),
+            connections=len(links),
+            registrations=len(core.registry),
+            pinned=core.retention.pinned,
+            shares=len(core.shares),
+            mapped=sum(len(link.imports) for link in links),
+            routes=len(core.routes),
+            engine=dict(core.engine.statistics()),
         )
 
-    # For the rest of the package
+    def close(self, timeout: float = 5.0) -> None:
+        """End everything, in ``timeout`` seconds whatever the peers do; idempotent.
 
-    def _view(self, x: Local) -> Memory | View:
-        """Return the Memory or View that a transfer's local argument stands for."""
-        if not isinstance(x, (Memory, View)):
-            return self._register_one(x, None)
-        if x._context is not self:
-            raise ValueError("the memory was registered with another Context")
-        self._check_open()
-        x._home()._check_open()
-        return x
+        Operations in flight end with Closed, those of the peers with PeerLost; handles of this Context are dead.
+        Every Memory is closed. Arrays from ``Memory.numpy`` stay valid.
 
-    def _scratch_memory(self) -> Memory:
-        """Return the memory at which the routes of atomic operations begin; nothing is ever written there."""
-        if self._scratch is None:
-            self._scratch = self.register(bytearray(_SCRATCH_BYTES))
-        return self._scratch
+        Args:
+            timeout: seconds; ``math.inf``: as long as it takes.
+
+        Raises:
+            ValueError: ``timeout`` is negative or NaN. The Context stays open.
+            TypeError: it is not a number, None included. The Context stays open.
+        """
+        self._core.close(timeout)
+
+    def __repr__(self) -> str:
+        return f"<Context {self.name} at {self.url}{', closed' if self._core.closed else ''}>"
+
+
+def core_of(context: Context) -> Core:
+    """Return the core of a Context, for face.py."""
+    return context._core

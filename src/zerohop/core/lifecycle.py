@@ -7,53 +7,32 @@ import os
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Final, cast
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
-from zerohop._native import (
-    Engine,
-    NativeError,
-    Op,
-    Reason,
-    Status,
-    Transfers,
-    interpreter_exits,
-    interpreter_forked,
-    providers,
-)
+from zerohop._native import Engine, NativeError, interpreter_exits, interpreter_forked, providers, stop_posting
 from zerohop.config.providers import VERBS
 from zerohop.core.base import closed_engine
-from zerohop.core.base.deadlines import deadline_after, seconds_of
-from zerohop.core.base.resource import Closeable
+from zerohop.core.base.deadlines import seconds_of
 from zerohop.core.control import address
 from zerohop.core.lanes.nic_ports import NicPorts
 from zerohop.core.lanes.routes import Routes
 from zerohop.core.memory.registry import Registry
 from zerohop.core.memory.retention import Retention
 from zerohop.core.memory.shares import Shares
+from zerohop.core.peers.peer_core import PeerCore
 from zerohop.core.runtime.devices import Devices
-from zerohop.errors import (
-    NO_MEMORY,
-    OUT_OF_DESCRIPTORS,
-    Closed,
-    Unsupported,
-    ZerohopError,
-    from_native,
-    out_of_descriptors,
-)
+from zerohop.errors import NO_MEMORY, OUT_OF_DESCRIPTORS, Unsupported, from_native, out_of_descriptors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import TracebackType
+    from collections.abc import Callable, Sequence
 
-    from typing_extensions import Self
-
+    from zerohop._native import Transfers
     from zerohop.config.settings import Settings
-    from zerohop.core.context import Context
     from zerohop.core.lanes.nic_ports import Port
     from zerohop.core.memory.memory import Memory
-    from zerohop.core.peers.service import Service
-    from zerohop.core.runtime.deferred import Deferred
-    from zerohop.core.transfers.connection import Connection
+    from zerohop.core.peers.peer_link import Conversation, PeerLink
+    from zerohop.core.peers.peers import Peers
 
 _NS: Final = 1_000_000_000
 # How often memory is looked at that was closed while operations used it.
@@ -62,88 +41,48 @@ _DRAIN_S: Final = 0.02
 _EXIT_S: Final = 1.0
 # And threads that wait in native code, to come out of it.
 _LEAVE_NS: Final = 200_000_000
-# For a forked child to find them; holds nothing alive.
-_contexts: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
+# The open cores, for the interpreter's exit and for forked children; holds nothing alive.
+_cores: weakref.WeakSet[Core] = weakref.WeakSet()
 
 
-class Poster(Closeable, Transfers):
-    """Has native write(), write_many() and read(), and closes at the end of `with`."""
+class Core(PeerCore):
+    """Holds all parts of a Context; context.py has the methods for users.
 
-    if TYPE_CHECKING:  # native: what these post with, and from when on they post nothing themselves
+    Attributes:
+        peers: dials peers and lets peers in.
+        scratch: the memory at which the routes of atomic operations begin, made on first use. Nothing is written there.
+        posters: the objects whose native methods post through this Context, by their own ids.
+    """
 
-        def _begin_posting(
-            self,
-            engine: Engine | None,
-            in_flight: type,
-            finished: type,
-            write: object,
-            write_many: object,
-            read: object,
-            timeout_ns: int,
-            /,
-            *of_an_owner: object,
-        ) -> None: ...
-        def _stop_posting(self) -> None: ...
+    peers: Peers
 
-    async def __aenter__(self) -> Self:
-        return self
+    def __init__(self, settings: Settings, make_connection: Callable[[Core, PeerLink], object]) -> None:
+        """Open everything; ``make_connection`` makes what users see of a link.
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        import asyncio
-
-        # It may wait for peers, and the loop has other things to do.
-        await asyncio.to_thread(self.close)
-
-
-class Owner(Poster):
-    """Posts through a Context that others use, too, and hears of lost Connections."""
-
-    def _connection_lost(self, connection: Connection, error: ZerohopError) -> None:
-        """Hear, on the control thread, that a Connection is lost."""
-        raise NotImplementedError
-
-
-class Lifecycle(Poster):
-    """Holds the parts of a Context; context.py has the methods for users."""
-
-    # Until it is open. An argument that makes no sense ends the constructor before this one begins.
-    _closed = True
-    # Whether nothing is left of it to close, and who closes it.
-    _gone = True
-    _forked = False
-
-    def __init__(self, settings: Settings) -> None:
-        # Not with the package: it brings in logging.
+        Raises:
+            Unsupported, RegistrationFailed: see Context.
+        """
+        # Imported here because `import zerohop` alone needs no logging.
         from zerohop.core.base import log
 
         log.begin()
-        self.id: Final = os.urandom(16).hex()
-        self.name: Final = settings.name
-        self._settings = settings
-        self._providers = _usable(settings)
-        # Why not the others, of those that would be used if they worked here.
+        super().__init__(settings)
+        self.make_connection = partial(make_connection, self)
+        self.providers = _usable(settings)
+        # A provider that was asked for works, or _usable has raised.
         probed = {} if settings.providers else _probed(settings)
-        self._unusable = {name: why for name, (usable, why, _) in probed.items() if not usable}
-        self._timeout_ns = int(settings.timeout * _NS)
-        self._spin_ns = int(settings.spin_us * 1000)
-        self._scratch: Memory | None = None
+        self.unusable = {name: why for name, (usable, why, _) in probed.items() if not usable}
+        self.connected, self.introduced, self.connections, self.young = {}, {}, {}, set()
+        self.services = {}
+        self.watchers = weakref.WeakValueDictionary()
+        self.posters: weakref.WeakValueDictionary[int, Transfers] = weakref.WeakValueDictionary()
+        self.scratch: Memory | None = None
         self._draining = False
         self._closing = threading.Lock()
-        # What the control thread has still to post, by the peer that it goes to.
-        self._deferred: dict[Deferred[Any], str] = {}
-        # What _nowait calls have asked for, by handle or peer: None while it is being prepared, else why it failed.
-        self._preparing: dict[object, Exception | None] = {}
-        # What peers may ask of what is built on this Context, by name; and who posts through it.
-        self._services: dict[str, Service] = {}
-        self._owners: weakref.WeakValueDictionary[bytes, Owner] = weakref.WeakValueDictionary()
-        # Until when an event loop may go on without turning to its other tasks.
-        self._turn_ends_ns = 0
-        self._start()
+        self._open()
 
-    def _start(self) -> None:
-        # asyncio and all that speaks to peers: not needed by whoever only imports.
+    def _open(self) -> None:
+        # Imported here because `import zerohop` alone needs no asyncio, nor the modules that speak with peers.
         from zerohop.core.control.handshake import Identity
         from zerohop.core.control.listener import Listeners
         from zerohop.core.kernels.loading import CopyKernels
@@ -151,88 +90,78 @@ class Lifecycle(Poster):
         from zerohop.core.runtime.control_thread import ControlThread
         from zerohop.core.runtime.event_loops import Loops
 
-        settings = self._settings
-        self._listeners = Listeners(settings)
+        settings = self.settings
+        self.listeners = Listeners(settings)
         try:
             self.url = address.Address(
-                self._listeners.host,
-                self._listeners.port,
+                self.listeners.host,
+                self.listeners.port,
                 self.id,
                 address.host_id(),
-                self._listeners.socket_path,
+                self.listeners.socket_path,
             ).url()
-            self._identity = Identity(
+            self.identity = Identity(
                 self.id,
                 address.host_id(),
                 os.getpid(),
                 self.name[:256],
                 settings.secret,
-                self._listeners.socket_path,
+                self.listeners.socket_path,
             )
-            self._engine = Engine(
-                self._spin_ns, settings.sim_devices, int(settings.heartbeat * _NS), settings.sim_peermem
+            self.engine = Engine(
+                self.spin_ns, settings.sim_devices, int(settings.heartbeat * _NS), settings.sim_peermem
             )
         except BaseException as error:
-            self._listeners.close()
+            self.listeners.close()
             if isinstance(error, NativeError):
                 raise from_native(*error.args, operation="open") from None
             raise
-        self._kernels = CopyKernels(self._engine, self._kernels_came_late)
-        self._retention = Retention(self._drain_soon)
-        self._devices = Devices(self._engine)
-        self._registry = Registry(self._engine, self._devices, self._retention, self._kernels.begin)
-        self._shares = Shares(self._engine, self.id, self.url, self._ask_back)
-        self._routes = Routes(self._engine, settings.require, self._kernels, self._retention)
-        self._nic_ports = NicPorts(self._engine, self._ports, self._keys_lost)
-        self._loops = Loops(self._engine)
-        self._peers = Peers(cast("Context", self))
+        self.kernels = CopyKernels(self.engine, self._kernels_came_late)
+        self.retention = Retention(self._drain_soon)
+        self.devices = Devices(self.engine)
+        self.registry = Registry(self.engine, self.devices, self.retention, self.kernels.begin)
+        self.shares = Shares(self.engine, self.id, self.url, self.retention)
+        self.routes = Routes(self.engine, settings.require, self.kernels, self.retention)
+        self.nic_ports = NicPorts(self.engine, self._ports, self._keys_lost)
+        self.loops = Loops(self.engine)
+        self.peers = Peers(self)
+        self.open_lane = self.peers.open_lane
         control = None
         try:
-            control = self._control = ControlThread()
+            control = self.control = ControlThread()
             control.run(self._begin, timeout=_EXIT_S)
         except BaseException as error:
-            self._engine.close(time.monotonic_ns() + _NS)
-            self._loops.close()
+            self.engine.close(time.monotonic_ns() + _NS)
+            self.loops.close()
             if control is not None:
                 control.stop(_EXIT_S)
-            self._listeners.close()
+            self.listeners.close()
             self._let_go_of_engine(time.monotonic())
             if isinstance(error, NativeError):
                 raise from_native(*error.args, operation="open") from None
             if isinstance(error, OSError) and out_of_descriptors(error):
                 raise from_native(NO_MEMORY, OUT_OF_DESCRIPTORS, operation="open") from None
             raise
-        self._closed = self._gone = False
-        _contexts.add(self)
+        self.closed = self.gone = False
+        _cores.add(self)
 
     async def _begin(self) -> None:
         # Now, so that no descriptor comes later, when a transfer happens to need it.
-        self._loops.running()
-        self._peers.start()
-        self._listeners.start(self._control, self._identity, self._peers.admit, self._peers.enter)
+        self.loops.running()
+        self.peers.start()
+        self.listeners.start(self.control, self.identity, self.peers.admit, self.peers.enter)
 
     def close(self, timeout: float = 5.0) -> None:
-        """End everything, in ``timeout`` seconds whatever the peers do; idempotent.
-
-        Operations in flight end with Closed, those of the peers with PeerLost; handles of this Context are dead.
-        Every Memory is closed. Arrays from ``Memory.numpy`` stay valid.
-
-        Args:
-            timeout: seconds; ``math.inf``: as long as it takes.
-
-        Raises:
-            ValueError: ``timeout`` is negative or NaN. The Context stays open.
-            TypeError: it is not a number, None included. The Context stays open.
-        """
+        """Do Context.close."""
         # While one thread closes it, there is nothing to do for others.
-        if self._gone or not self._closing.acquire(blocking=False):
+        if self.gone or not self._closing.acquire(blocking=False):
             return
         try:
             seconds = seconds_of(timeout)
-            self._closed = True
+            self.closed = True
             deadline = time.monotonic() + seconds
             try:
-                self._control.wait(self._say_goodbye, timeout=min(seconds, 1.0))
+                self.control.wait(self._say_goodbye, timeout=min(seconds, 1.0))
             finally:
                 # After Ctrl-C, too. Where another one interrupts this, the next close goes on.
                 self._end(deadline)
@@ -240,118 +169,82 @@ class Lifecycle(Poster):
             self._closing.release()
 
     def _end(self, deadline: float) -> None:
-        control = self._control
-        self._engine.close(time.monotonic_ns() + int(max(0.0, deadline - time.monotonic()) * _NS))
+        control = self.control
+        self.engine.close(time.monotonic_ns() + int(max(0.0, deadline - time.monotonic()) * _NS))
         control.wait(self._let_go, timeout=max(0.1, deadline - time.monotonic()))
-        self._loops.close()
-        self._kernels.join(max(0.0, min(_EXIT_S, deadline - time.monotonic())))
+        self.loops.close()
+        self.kernels.join(max(0.0, min(_EXIT_S, deadline - time.monotonic())))
         control.stop(max(0.1, deadline - time.monotonic()))
         self._let_go_of_engine(deadline)
-        _contexts.discard(self)
-        self._gone = True
+        _cores.discard(self)
+        self.gone = True
 
     def _let_go_of_engine(self, deadline: float) -> None:
         """Release everything native now, and not when the garbage is collected."""
-        self._shares.close(self._retention.get_kept)
-        self._routes.close()
-        self._registry.close(deadline)
-        for part in (self._nic_ports, self._kernels, self._devices):
+        self.shares.close(self.retention.get_kept)
+        self.routes.close()
+        self.registry.close(deadline)
+        for part in (self.nic_ports, self.kernels, self.devices):
             part.close()
-        self._deferred.clear()
-        self._preparing.clear()
-        self._engine = closed_engine.ENGINE
-        for poster in (self, *self._owners_now()):
-            poster._stop_posting()
+        self.deferred.clear()
+        self.preparing.clear()
+        self.engine = closed_engine.ENGINE
+        self._stop_posters()
+
+    def _stop_posters(self) -> None:
+        # valuerefs() reads the table in one step: other threads change it meanwhile.
+        for reference in self.posters.valuerefs():
+            poster = reference()
+            if poster is not None:
+                stop_posting(poster)
 
     async def _say_goodbye(self) -> None:
-        self._listeners.close()
-        await self._peers.close("the peer closed its Context")
+        self.listeners.close()
+        await self.peers.close("the peer closed its Context")
 
     async def _let_go(self) -> None:
-        self._listeners.close()
-        self._peers.lose_all()
-
-    def __repr__(self) -> str:
-        return f"<Context {self.name} at {self.url}{', closed' if self._closed else ''}>"
-
-    def _check_open(self) -> None:
-        if self._closed or self._forked:
-            raise self._closed_error()
-
-    def _check_process(self) -> None:
-        """Raise in a forked child, before something there waits for threads that it does not have."""
-        if self._forked:
-            raise self._closed_error()
-
-    def _closed_error(self) -> ZerohopError:
-        if self._forked:
-            return Closed("this Context was created before fork()", fix="create a new Context in the child")
-        return Closed("this Context is closed")
-
-    def _deadline(self, timeout: float | None) -> int:
-        """Return an absolute deadline in native nanoseconds; 0: none."""
-        if timeout is None:
-            return time.monotonic_ns() + self._timeout_ns if self._timeout_ns else 0
-        return deadline_after(timeout)
-
-    def _owners_now(self) -> list[Owner]:
-        """Return the owners, read in one step, because others come and go meanwhile."""
-        return [owner for reference in self._owners.valuerefs() if (owner := reference()) is not None]
-
-    def _connection_of(self, native_id: int) -> Connection:
-        return self._peers.of_native(native_id)
-
-    def _ask_back(self, connection: Connection, provider: str, share_id: int) -> None:
-        session = connection._session
-        if session is not None:
-            self._control.call(session.exports.ask_back, provider, share_id)
+        self.listeners.close()
+        self.peers.lose_all()
 
     def _keys_lost(self) -> None:
         """Ask peers to give up keys that became invalid, before a new lane is set up. On the control thread."""
-        for connection, share_id in self._shares.holders(VERBS):
-            if connection._session is not None:
-                connection._session.exports.ask_back(VERBS, share_id)
+        for link, share_id in self.shares.holders(VERBS):
+            session: Conversation | None = link.session
+            if session is not None:
+                # At once, and not by link.ask_back(): the peer has to read this before it reads of the new lane.
+                session.ask_back(VERBS, share_id)
 
     def _ports(self) -> Sequence[Port]:
         """Return the NIC ports that verbs is to use, the best first; raise Unsupported if there are none."""
-        # What reads /sys: not needed where no lane over a NIC is thought of.
+        # Imported here because it reads /sys, which a Context without NICs does not need.
         from zerohop.core.lanes.nic_choice import choose
 
-        near = next((device["pci_address"] for device in self._engine.devices() if device["pci_address"]), None)
-        return choose(self._settings, near)
+        near = next((device["pci_address"] for device in self.engine.devices() if device["pci_address"]), None)
+        return choose(self.settings, near)
 
     def _kernels_came_late(self) -> None:
         """Make routes anew that say that there are no copy kernels. Any thread may call this."""
-        self._routes.forget_no_kernels()
+        self.routes.forget_no_kernels()
 
     def _drain_soon(self) -> None:
         """Look again soon whether closed memory is still in use. Any thread may call this."""
-        if not self._closed and not self._draining:
+        if not self.closed and not self._draining:
             self._draining = True
-            self._control.call(self._control.loop.call_later, _DRAIN_S, self._drain)
+            self.control.call(self.control.loop.call_later, _DRAIN_S, self._drain)
 
     def _drain(self) -> None:
         self._draining = False
-        if not self._closed:
-            self._retention.drain()
+        if not self.closed:
+            self.retention.drain()
 
-    def _complete(self, native: Op, status: Status, reason: Reason, nbytes: int) -> None:
-        """End an operation of ours; one that its deadline or a cancellation has ended stays as it is."""
-        try:
-            native.complete(status, reason, 0, nbytes)
-        except NativeError:
-            # The engine is closed, and has ended it.
-            pass
-
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
         """Abandon everything in a forked child."""
-        self._forked = self._closed = self._gone = True
-        # The hot path looks at nothing else.
-        for poster in (self, *self._owners_now()):
-            poster._stop_posting()
-        self._engine.abandon()
-        self._control.abandon()
-        self._retention.abandon()
+        self.forked = self.closed = self.gone = True
+        # The native methods look at nothing else.
+        self._stop_posters()
+        self.engine.abandon()
+        self.control.abandon()
+        self.retention.abandon()
 
 
 def _usable(settings: Settings) -> tuple[str, ...]:
@@ -377,14 +270,14 @@ def _probed(settings: Settings) -> dict[str, tuple[bool, str, str]]:
 
 def _after_fork() -> None:
     interpreter_forked()
-    for context in list(_contexts):
-        context._abandon()
-    _contexts.clear()
+    for core in list(_cores):
+        core.abandon()
+    _cores.clear()
 
 
 def _at_exit() -> None:
-    for context in list(_contexts):
-        context.close(_EXIT_S)
+    for core in list(_cores):
+        core.close(_EXIT_S)
     interpreter_exits(_LEAVE_NS)
 
 

@@ -9,8 +9,7 @@ from zerohop._native import FabricDevice, NativeError, fabric_devices, fabric_wh
 from zerohop.config.nic_filter import NicFilter
 from zerohop.config.providers import VERBS
 from zerohop.core.memory import sources
-from zerohop.core.memory.memory import RIGHTS, Memory, View
-from zerohop.core.memory.registration import Export
+from zerohop.core.memory.memory import RIGHTS, Memory, View, lend
 from zerohop.core.runtime.devices import DEVICE_BY_ADDRESS, HOST
 from zerohop.errors import Closed, RegistrationFailed, Unsupported
 from zerohop.fabric.config import EndpointConfig, check, native_options
@@ -232,15 +231,11 @@ class DeviceContext(Resource):
         if access is not None and not isinstance(access, Access):
             raise TypeError(f"access must be an Access, such as Access.LOCAL_WRITE, not {type(access).__name__}")
         engine: Engine | None = None
+        keep: object
         if isinstance(x, (Memory, View)):
-            home = x._home()
-            home._check_open()
-            possible = home._rights
+            keep, possible, owner = lend(x)
             address, nbytes, device, readonly = x.address, x.nbytes, x.device, x.readonly
-            retention = x._context._retention
-            # As an array made of the Memory does: it then closes like any other, and its pages stay until we are done.
-            keep: object = Export(retention, x._registration, (x, retention.kept_for(home)))
-            engine = x._context._engine if device != HOST else None
+            engine = owner if device != HOST else None
         else:
             source = sources.read(x)
             address, nbytes, device, readonly = source.address, source.nbytes, source.device, source.readonly

@@ -1,7 +1,7 @@
-"""How two Transports find each other: what they say, and which one is the peer of one, or is about to be.
+"""Pairs two Transports: the messages by which they find each other, and the state of one end.
 
-Who connects reserves the other, which then is nobody else's, and joins it; only that makes the other one of a pair. Who
-gives up before the answer takes back what it has said, so that nobody waits for one that is gone.
+The end that connects reserves the other one, which then belongs to nobody else, and joins it; only joining makes the
+two a pair. An end that gives up before the answer takes its request back, so that the other does not wait for it.
 """
 
 from __future__ import annotations
@@ -9,38 +9,36 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
 from zerohop._native import Reason, Status
-from zerohop.core.control import address
-from zerohop.core.peers.service import Refusal
+from zerohop.core.face import Refusal, call, parse_url, send
 from zerohop.errors import PeerLost, ProtocolError
 
 if TYPE_CHECKING:
-    from zerohop.core.context import Context
-    from zerohop.core.runtime.operation import Operation
-    from zerohop.core.transfers.connection import Connection
-    from zerohop.transport.transport import Transport
+    from collections.abc import Callable, Coroutine
+
+    from zerohop.core.face import Address, Link, Operation, OperationGroup
 
 ID_BYTES: Final = 16
-_SERVICE: Final = "transport"
+SERVICE: Final = "transport"
 _PARAMETER: Final = "transport"
 _Id = Annotated[bytes, msgspec.Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
 _Queue = Annotated[int, msgspec.Meta(ge=1, lt=1 << 16)]
 
 
 class _Reserve(msgspec.Struct, tag="reserve"):
-    """The sender's Transport ``me`` wants to join ``to``; answered with the queue that it is to notify."""
+    """Asks that the Transport ``to`` waits for ``me``; the answer is the queue that ``me`` is to notify."""
 
     to: _Id
     me: _Id
 
 
 class _Join(msgspec.Struct, tag="join"):
-    """It does, and is notified in that queue of its own."""
+    """Makes ``to`` and ``me`` a pair; ``to`` notifies this queue of ``me``."""
 
     to: _Id
     me: _Id
@@ -48,7 +46,7 @@ class _Join(msgspec.Struct, tag="join"):
 
 
 class _Leave(msgspec.Struct, tag="leave"):
-    """It is closed, or does not want to any more. Nobody waits for the answer."""
+    """Says that ``me`` is closed, or does not want to join any more. Nobody waits for the answer."""
 
     to: _Id
     me: _Id
@@ -60,12 +58,30 @@ _decode_queue: Final = msgspec.msgpack.Decoder(_Queue).decode
 _DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError)
 
 
+class End(Protocol):
+    """Names the parts of a Transport that pairing uses."""
+
+    @property
+    def peer(self) -> str:
+        """Return the id of the peer's Context; empty before there is a peer."""
+
+    @property
+    def group(self) -> OperationGroup:
+        """Return the operations of the Transport, which end together."""
+
+    def meet(self, link: Link, queue: int) -> bool:
+        """Take a peer, on the control thread; return False if the Transport has ended meanwhile."""
+
+    def left(self) -> None:
+        """Handle that the peer has closed its end, on the control thread."""
+
+
 class Attempt:
-    """To join one other Transport."""
+    """Holds one attempt to join another Transport."""
 
     def __init__(self, url: str) -> None:
-        """Raises ValueError and TypeError: not what a Transport's ``bind`` gives."""
-        self.where = address.parse(url)
+        """Read the URL; raise ValueError or TypeError unless a Transport's ``bind`` has given it."""
+        self.where = parse_url(url)
         told = dict(parse_qsl(urlsplit(url).query)).get(_PARAMETER, "")
         try:
             self.peer = bytes.fromhex(told)
@@ -73,56 +89,57 @@ class Attempt:
             self.peer = b""
         if len(self.peer) != ID_BYTES:
             raise ValueError(f"{url!r} names no Transport. Fix: pass what the peer's bind() gave")
-        # For as long as it takes; it is over when its user can see that it is.
-        self.operation: Operation[Transport] | None = None
+        # The Operation that the user waits for. The attempt is over when the Operation is.
+        self.operation: Operation[Any] | None = None
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Tell whether the attempt has ended, well or not."""
         return self.operation is not None and self.operation.done()
 
     def check_wanted(self) -> None:
-        """Raises where it is over: to join the other one and leave at once would end that, too."""
+        """Raise PeerLost if the attempt is over: joining the other end and leaving at once would end that, too."""
         if self.over:
             raise PeerLost("given up meanwhile")
 
 
-class Joining:
-    """Of one Transport. ``lock`` is held where it changes; messages come on the control thread.
+class Pairing:
+    """Holds which Transport is the peer of one Transport, or is about to be. Messages come on the control thread.
 
     Attributes:
-        id: the Transport's, in its URL.
-        peer: id of the other one of the pair; empty while there is none.
+        id: the id of the Transport, in its URL.
+        peer: the id of the other Transport of the pair; empty while there is none.
+        lock: held while the pairing changes.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, end: End) -> None:
         self.id: Final = os.urandom(ID_BYTES)
         self.peer = b""
         self.lock: Final = threading.Lock()
-        # Not in a circle, so that a Transport ends when it is dropped, and not when the collector next comes by.
-        self._of = weakref.ref(transport)
+        # Weak, so that a Transport ends when it is dropped, and not when the garbage collector next runs.
+        self._end = weakref.ref(end)
         self._attempts: list[Attempt] = []
-        # Who has reserved this one, and over what.
-        self._reserved: tuple[bytes, Connection] | None = None
+        # The Transport that has reserved this one, and the link that it came over.
+        self._reserved: tuple[bytes, Link] | None = None
 
     @property
-    def _transport(self) -> Transport:
-        transport = self._of()
-        if transport is None:
-            raise _gone()
-        return transport
+    def end(self) -> End | None:
+        """Return the Transport; None once it was dropped."""
+        return self._end()
 
-    def bind(self) -> str:
-        """From now on a peer may join; where."""
-        context = self._transport.context
-        directory = context._services.setdefault(_SERVICE, _Directory())
-        assert isinstance(directory, _Directory)
-        directory.bound[self.id] = self
-        separator = "&" if "?" in context.url else "?"
-        return f"{context.url}{separator}{_PARAMETER}={self.id.hex()}"
+    def _living_end(self) -> End:
+        end = self._end()
+        if end is None:
+            raise _gone()
+        return end
+
+    def url(self, context_url: str) -> str:
+        """Return the URL by which a peer finds this Transport in its Context."""
+        separator = "&" if "?" in context_url else "?"
+        return f"{context_url}{separator}{_PARAMETER}={self.id.hex()}"
 
     def free_for(self, peer: bytes) -> bool:
-        """With the lock: whether that one is the peer, or may still become it."""
+        """Tell whether a Transport is the peer, or may still become the peer. With the lock held."""
         self._attempts = [attempt for attempt in self._attempts if not attempt.over]
         taken = {self.peer, *(attempt.peer for attempt in self._attempts)}
         if self._reserved is not None:
@@ -130,128 +147,129 @@ class Joining:
         return taken <= {b"", peer}
 
     def begin(self, attempt: Attempt) -> None:
-        """With the lock, if it is free."""
+        """Add an attempt, after ``free_for``. With the lock held."""
         self._attempts.append(attempt)
 
-    async def join(self, attempt: Attempt) -> None:
-        """On the control thread."""
-        transport, to = self._transport, attempt.peer
-        connection = await transport.context._peers.connect(attempt.where)
-        session = connection._session
-        if session is None:
-            raise PeerLost("the peer is gone", peer=connection.peer)
+    async def join(self, attempt: Attempt, connect: Callable[[Address], Coroutine[Any, Any, Link]]) -> None:
+        """Join another Transport, on the control thread; ``connect`` returns the link to its Context."""
+        end, to = self._living_end(), attempt.peer
+        link = await connect(attempt.where)
         if self.peer:
-            self.end()  # it has joined us meanwhile
+            self.forget_attempts()  # the other end has joined this one meanwhile
             return
         try:
-            queue = _queue_of(await session.rpc.call(_SERVICE, _encode(_Reserve(to=to, me=self.id))))
+            queue = _queue_of(await call(link, SERVICE, _encode(_Reserve(to=to, me=self.id))))
             attempt.check_wanted()
-            # It may write before its answer has come.
-            transport._scope.expect(connection)
-            join = _Join(to=to, me=self.id, queue=transport._scope.number)
-            await session.rpc.call(_SERVICE, _encode(join), lambda _: self._answered(connection, to, queue))
+            # Before the call: the peer may write before its answer has come.
+            end.group.expect(link)
+            join = _Join(to=to, me=self.id, queue=end.group.number)
+            await call(link, SERVICE, _encode(join), lambda _: self._answered(link, to, queue))
         except BaseException:
             if self._given_up(attempt):
-                tell(connection, to, self.id)
+                leave(link, to, self.id)
             raise
-        self.end()
+        self.forget_attempts()
 
-    def _answered(self, connection: Connection, to: bytes, queue: int) -> None:
-        """At once, and not when its task has its turn: the next that the other one says may be that it leaves."""
+    def _answered(self, link: Link, to: bytes, queue: int) -> None:
+        """Take the peer at once, before its next message is handled: that may say that it leaves."""
         with self.lock:
-            both = self._meet(connection, to, queue)
+            both = self._meet(link, to, queue)
         if not both:
-            tell(connection, to, self.id)
+            leave(link, to, self.id)
 
     def _given_up(self, attempt: Attempt) -> bool:
-        """That one has failed: whether there is neither a peer nor another attempt to have one."""
+        """Remove a failed attempt; tell whether there is neither a peer nor another attempt to have one."""
         with self.lock:
             self._attempts = [other for other in self._attempts if other is not attempt and not other.over]
             return not (self.peer or self._attempts)
 
-    def end(self) -> None:
-        """Lets go of the attempts, which keep what their Operations do. Without the lock: this may be any thread."""
+    def forget_attempts(self) -> None:
+        """Let go of the attempts, which keep their Operations. Any thread may call this, without the lock."""
         self._attempts = []
 
-    def lost(self, connection: Connection) -> None:
-        """On the control thread: what was reserved over it is not any more."""
+    def lost(self, link: Link) -> None:
+        """Forget a reservation that came over a lost link. On the control thread."""
         with self.lock:
-            if self._reserved is not None and self._reserved[1] is connection:
+            if self._reserved is not None and self._reserved[1] is link:
                 self._reserved = None
 
-    def _meet(self, connection: Connection, peer: bytes, queue: int) -> bool:
-        """With the lock: that is the peer. False where this one has ended."""
-        transport = self._transport
+    def _meet(self, link: Link, peer: bytes, queue: int) -> bool:
+        """Take the peer; return False if this end has ended. With the lock held."""
+        end = self._living_end()
         if not self.peer:
             self._reserved, self.peer = None, peer
-            return transport._meet(connection, queue)
-        return transport._scope.ended is None
+            return end.meet(link, queue)
+        return end.group.ended is None
 
-    def _reserve(self, connection: Connection, said: _Reserve) -> bytes:
+    def reserve(self, link: Link, peer: bytes) -> bytes:
+        """Handle Reserve."""
         with self.lock:
-            if not (self.free_for(said.me) and self._may_be(connection, said.me)):
+            if not (self.free_for(peer) and self._may_be(link, peer)):
                 raise Refusal(Status.ACCESS_DENIED, "that Transport is connected to another, or about to be")
             if not self.peer:
-                self._reserved = said.me, connection
-        return _encode(self._transport._scope.number)
+                self._reserved = peer, link
+        return _encode(self._living_end().group.number)
 
-    def _join(self, connection: Connection, said: _Join) -> bytes:
+    def joined(self, link: Link, peer: bytes, queue: int) -> bytes:
+        """Handle Join."""
         with self.lock:
-            if not (self._has_reserved(connection, said.me) or self._is_peer(connection, said.me)):
+            if not (self._has_reserved(link, peer) or self._is_peer(link, peer)):
                 raise Refusal(Status.ACCESS_DENIED, "that Transport was not reserved before")
-            if not self._meet(connection, said.me, said.queue):
+            if not self._meet(link, peer, queue):
                 raise _gone()
         return b""
 
-    def _left(self, connection: Connection, peer: bytes) -> None:
+    def left(self, link: Link, peer: bytes) -> None:
+        """Handle Leave."""
         with self.lock:
-            if self._has_reserved(connection, peer):
+            if self._has_reserved(link, peer):
                 self._reserved = None
-        if self._is_peer(connection, peer):
-            self._transport._left()
+        if self._is_peer(link, peer):
+            self._living_end().left()
 
-    # Ids are in URLs: whoever knows one is not yet whose it is.
+    # An id stands in a URL, so knowing an id does not prove whose it is: the link must fit, too.
 
-    def _is_peer(self, connection: Connection, other: bytes) -> bool:
-        return bool(self.peer) and other == self.peer and connection.peer == self._transport.peer
+    def _is_peer(self, link: Link, other: bytes) -> bool:
+        return bool(self.peer) and other == self.peer and link.peer == self._living_end().peer
 
-    def _has_reserved(self, connection: Connection, other: bytes) -> bool:
-        return self._reserved is not None and (other, connection) == self._reserved
+    def _has_reserved(self, link: Link, other: bytes) -> bool:
+        return self._reserved is not None and (other, link) == self._reserved
 
-    def _may_be(self, connection: Connection, other: bytes) -> bool:
-        """With the lock: whether the Context there is the one that has that Transport, as far as it is known."""
+    def _may_be(self, link: Link, other: bytes) -> bool:
+        """Tell whether the Context at a link is the one that has that Transport, as far as that is known."""
         if self.peer:
-            return self._is_peer(connection, other)
-        if self._reserved is not None and self._reserved[1] is not connection:
+            return self._is_peer(link, other)
+        if self._reserved is not None and self._reserved[1] is not link:
             return False
-        return all(attempt.where.context in ("", connection.peer) for attempt in self._attempts)
+        return all(attempt.where.context in ("", link.peer) for attempt in self._attempts)
 
 
-class _Directory:
-    """The service of a Context that answers for its Transports.
+class Directory:
+    """Answers, as the service of a Context, for all its Transports that a peer may join.
 
     Attributes:
-        bound: those that a peer may join, by their ids.
+        bound: the pairings of these Transports, by their ids.
     """
 
     def __init__(self) -> None:
-        self.bound: Final[weakref.WeakValueDictionary[bytes, Joining]] = weakref.WeakValueDictionary()
+        self.bound: Final[weakref.WeakValueDictionary[bytes, Pairing]] = weakref.WeakValueDictionary()
 
-    def __call__(self, _context: Context, connection: Connection, body: bytes) -> bytes:
+    def __call__(self, link: Link, body: bytes) -> bytes:
+        """Answer a Transport of the peer."""
         try:
             said = _decode(body)
         except _DECODE_ERRORS:
             raise Refusal(Status.UNSUPPORTED, "that is not what a Transport says") from None
-        joining = self.bound.get(said.to)
-        # Whoever asks holds it until it has its answer.
-        transport = None if joining is None else joining._of()
-        if joining is None or transport is None or transport._scope.ended is not None:
+        pairing = self.bound.get(said.to)
+        # This reference keeps the Transport until its answer is made.
+        end = None if pairing is None else pairing.end
+        if pairing is None or end is None or end.group.ended is not None:
             raise _gone()
         if isinstance(said, _Reserve):
-            return joining._reserve(connection, said)
+            return pairing.reserve(link, said.me)
         if isinstance(said, _Join):
-            return joining._join(connection, said)
-        joining._left(connection, said.me)
+            return pairing.joined(link, said.me, said.queue)
+        pairing.left(link, said.me)
         return b""
 
 
@@ -266,7 +284,6 @@ def _queue_of(answer: bytes) -> int:
         raise ProtocolError("malformed: the peer's Transport names no queue to notify") from None
 
 
-def tell(connection: Connection, to: bytes, me: bytes) -> None:
-    """On the control thread: that this end of the two is closed, or does not want to join any more."""
-    if connection._session is not None:
-        connection._session.rpc.send(_SERVICE, _encode(_Leave(to=to, me=me)))
+def leave(link: Link, to: bytes, me: bytes) -> None:
+    """Tell a Transport that this end is closed, or does not want to join any more. On the control thread."""
+    send(link, SERVICE, _encode(_Leave(to=to, me=me)))

@@ -1,27 +1,25 @@
-"""What a Transport needs before there is one: the name of a device, a Context that has it, or why there is none."""
+"""Finds the device of a Transport, and says whether a Transport can be made on it."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from zerohop.core.runtime.devices import HOST
+from zerohop.core.face import HOST, Context, check_device
 from zerohop.errors import ZerohopError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from zerohop.core.context import Context
-
 _NAME: Final = re.compile(r"(?:cuda|hip|sim):[0-9]{1,4}")
 
 
 def device_name(device: object) -> str:
-    """The name of a device that is given as one, as the number of a CUDA device, or as a ``torch.device``.
+    """Return the name of a device, given as a name, as the number of a CUDA device, or as a ``torch.device``.
 
     Raises:
         TypeError: none of these.
-        ValueError: a name of no device.
+        ValueError: no device has such a name.
     """
     if isinstance(device, bool):
         raise TypeError("a device is a name, a number or a torch.device, not a bool")
@@ -39,26 +37,24 @@ def device_name(device: object) -> str:
     return device
 
 
-def open_context(device: str, settings: Mapping[str, Any]) -> Context:
-    """A Context with that device, if this machine has it: a simulated one comes with it. Errors as Context has them."""
-    from zerohop.core.context import Context
-
+def settings_for(device: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings of a Context that has this device: a simulated one has to be asked for."""
     kind, _, number = device.partition(":")
     if kind == "sim" and "sim_devices" not in settings:
-        settings = {**settings, "sim_devices": int(number) + 1}
-    return Context(**settings)
+        return {**settings, "sim_devices": int(number) + 1}
+    return settings
 
 
 def why_unsupported(device: object, settings: Mapping[str, Any]) -> str:
-    """Why no Transport can be made on a device with such a Context, and the fix; empty where one can.
+    """Return why no Transport can be made on a device with such a Context, and the fix; empty if one can.
 
     Raises:
         TypeError: not a device, or no setting of a Context.
     """
     try:
         name = device_name(device)
-        with open_context(name, settings) as context:
-            context._devices.index_of(name)
+        with Context(**settings_for(name, settings)) as context:
+            check_device(context, name)
     except (ZerohopError, ValueError) as error:
         return str(error)
     return ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -54,12 +54,11 @@ class TestOpening:
         """Of whoever claims so, nothing else is believed either."""
         both = nic_pair()
         connection, other = both.connect()
-        session = connection._session
-        assert session is not None
+        session: Any = connection._link.session
         forged = wire.Lane(number=2, provider="verbs", address=b"", rails=[(2, 0)])
-        both.here._control.call(session._channel.post, forged)
+        both.here._core.control.call(session._channel.post, forged)
         eventually(lambda: not other.alive, "the peer takes a lane over a NIC that it does not know")
-        assert "has not named" in str(other._lost)
+        assert "has not named" in str(other._link.lost)
 
     def test_direct_and_explained(self, nic_pair: Callable[..., Pair]) -> None:
         both = nic_pair()
@@ -88,8 +87,8 @@ class TestOpening:
         with both.here.register(pattern(2, NBYTES)) as source, both.there.alloc(NBYTES) as target:
             rejected = dict(both.here.explain(source, target.share("w")).rejected)
         assert "no permission" in rejected["verbs (rdma)"]
-        assert "held by another" in connection._missing["verbs"]
-        assert "the peer has no NIC" in other._missing["verbs"]
+        assert "held by another" in connection._link.missing["verbs"]
+        assert "the peer has no NIC" in other._link.missing["verbs"]
 
     def test_a_switch_that_drops_everything_is_found_out_before_anybody_relies_on_it(
         self, nic_pair: Callable[..., Pair]
@@ -115,9 +114,9 @@ class TestOpening:
     ) -> None:
         both = nic_pair()
         # Opened, and gone since the peer was told of it.
-        both.there._nic_ports.nics()
-        setup_of = both.there._nic_ports.nics()
-        both.there._nic_ports.nics = lambda: setup_of  # type: ignore[method-assign]
+        both.there._core.nic_ports.nics()
+        setup_of = both.there._core.nic_ports.nics()
+        both.there._core.nic_ports.nics = lambda: setup_of  # type: ignore[method-assign]
         both.their_nics.domains["fake0"].alive = False
         connection, other = both.connect()
         assert connection.provider == "verbs"
@@ -137,7 +136,7 @@ class TestOpening:
         writes = [both.here.write(memory, handle) for memory in memories]
         for write in writes:
             write.result(PATIENCE_S)
-            assert write.explain().startswith("verbs (rdma) sim:0→host direct")
+            assert str(write.explain()).startswith("verbs (rdma) sim:0→host direct")
         expect_lanes(connection, other, [0, 2])
         assert [lane.number for lane in of(wire.Lane, heard.sent)] == [0, 0, 2, 2]
         # Messages stay where they were.
@@ -178,7 +177,7 @@ class TestOpening:
         source = here.register(pattern(3, NBYTES))
         assert write_over(here, source, memory.share("rw")).startswith("tcp (stream)")
         assert memory.read_bytes() == pattern(3, NBYTES).tobytes()
-        assert [lane.provider for lane in connection._lanes.values()] == ["shm", "tcp"]
+        assert [lane.provider for lane in connection._link.lanes.values()] == ["shm", "tcp"]
         assert connection.provider == "shm"
         assert connection.flush().result(PATIENCE_S) == 0
         connection.notify(7).result(PATIENCE_S)
@@ -192,7 +191,7 @@ class TestReplacing:
         end = end_of(connection)
         end.holds_on = True
         end.reset()
-        eventually(lambda: connection._message_lane is None, "nobody noticed")
+        eventually(lambda: connection._link.message_lane is None, "nobody noticed")
         into = [np.zeros(100, np.uint8) for _ in range(10)]
         sends = [connection.send(pattern(seed, 100)) for seed in range(10)]
         with pytest.raises(zh.WouldBlock):
@@ -219,7 +218,7 @@ class TestReplacing:
             (type(each).__name__, each.number) for each in heard.sent if isinstance(each, wire.Lane | wire.LaneDown)
         ]
         assert said[2:] == [("LaneDown", 0), ("LaneDown", 0), ("Lane", 2), ("Lane", 2)]
-        assert not connection._session.lanes.any_down  # type: ignore[union-attr]
+        assert not connection._link.session.lanes.any_down  # type: ignore[union-attr]
 
     @pytest.mark.parametrize("side", ["the one that dialled", "the other"])
     def test_whichever_side_notices(self, nic_pair: Callable[..., Pair], side: str) -> None:
@@ -333,11 +332,11 @@ class TestReplacing:
         end_of(connection).reset()
         taken = both.here.write(source, handle)
         taken.result(PATIENCE_S)
-        assert taken.explain().startswith("tcp (stream)")
+        assert str(taken.explain()).startswith("tcp (stream)")
         assert "fake0 port 1: the port or its device is down" in taken._path.explanation.details()  # type: ignore[union-attr]
         eventually(lambda: connection.provider == other.provider == "tcp", "messages have no lane")
         change_ports(both.nics, "fake0", "fake1", alive=True)
-        eventually(lambda: not connection._failed.failing(), "nobody was told that the ports are back")
+        eventually(lambda: not connection._link.failed.failing(), "nobody was told that the ports are back")
         assert write_over(both.here, source, handle).startswith("verbs (rdma)")
 
     @pytest.mark.parametrize("side", ["the one that dialled", "the other"])
@@ -348,13 +347,16 @@ class TestReplacing:
         user = connection if side == "the one that dialled" else other
         change_ports(both.nics, "fake0", "fake1", alive=False)
         end_of(connection).reset()
-        eventually(lambda: user._message_lane is None, "nobody noticed")
+        eventually(lambda: user._link.message_lane is None, "nobody noticed")
         for _ in range(3):
             with pytest.raises(zh.PeerLost, match="fake0 port 1: the port or its device is down") as caught:
                 user.notify(1).result(PATIENCE_S)
             assert "port" in caught.value.fix
             assert "tcp" in caught.value.fix
-        source, target = user._context.register(pattern(1, NBYTES)), both.there.alloc(NBYTES)
+        source, target = (
+            (both.here if user is connection else both.there).register(pattern(1, NBYTES)),
+            both.there.alloc(NBYTES),
+        )
         if user is connection:
             with pytest.raises(zh.PeerLost, match="the port or its device is down"):
                 both.here.write(source, target.share("rw")).result(PATIENCE_S)
@@ -379,13 +381,13 @@ class TestReplacing:
         monkeypatch.setattr(lanes.Lanes, "wanted", lambda self, message: asked.append((self, message)))
         change_ports(both.nics, "fake0", "fake1", alive=False)
         end_of(connection).reset()
-        eventually(lambda: other._message_lane is None, "nobody noticed")
+        eventually(lambda: other._link.message_lane is None, "nobody noticed")
         operation = other.notify(2)
         eventually(lambda: bool(asked), "the peer is not asked")
-        assert connection._session is not None
-        both.here._control.call(connection._session._channel.post, wire.LaneMissing(text="before", wanted=0))
+        session: Any = connection._link.session
+        both.here._core.control.call(session._channel.post, wire.LaneMissing(text="before", wanted=0))
         change_ports(both.nics, "fake0", "fake1", alive=True)
-        both.here._control.call(wanted, *asked[0])
+        both.here._core.control.call(wanted, *asked[0])
         assert operation.result(PATIENCE_S) == 0
         assert both.here.notification(PATIENCE_S).result().value == 2
 
@@ -394,7 +396,7 @@ class TestReplacing:
         connection, _ = both.connect()
         change_ports(both.nics, "fake0", "fake1", alive=False)
         end_of(connection).reset()
-        eventually(lambda: connection._message_lane is None, "nobody noticed")
+        eventually(lambda: connection._link.message_lane is None, "nobody noticed")
         told = when_taken(lambda: connection.notify_nowait(1))
         with pytest.raises(zh.PeerLost, match="the port or its device is down"):
             told.result(PATIENCE_S)
@@ -430,7 +432,7 @@ class TestReplacing:
         theirs = end_of(other)
         theirs.holds_on = True
         end_of(connection).reset()
-        eventually(lambda: not connection._lanes, "nobody noticed")
+        eventually(lambda: not connection._link.lanes, "nobody noticed")
         flush = connection.flush()
         time.sleep(0.05)
         assert not flush.done()
@@ -442,7 +444,7 @@ class TestReplacing:
         connection, other = both.connect()
         end_of(other).holds_on = True
         end_of(connection).reset()
-        eventually(lambda: not connection._lanes and not other._lanes, "nobody noticed")
+        eventually(lambda: not connection._link.lanes and not other._link.lanes, "nobody noticed")
         waiting = connection.notify(1)
         connection.close()
         with pytest.raises(zh.ZerohopError):

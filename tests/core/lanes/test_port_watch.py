@@ -6,7 +6,7 @@ Over NICs that are faked (support/fake_nics.py).
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,7 +16,7 @@ from support.patience import PATIENCE_S
 from support.pattern import pattern
 from zerohop.core.control import wire
 from zerohop.core.lanes import port_watch
-from zerohop.core.peers.peers import Peers
+from zerohop.core.peers.engine_events import EngineEvents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 def port_changes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of the ports of which a Context has taken notice, from now on."""
     noticed: list[int] = []
-    port_changed = Peers._port_changed
+    port_changed = EngineEvents._port_changed
 
-    def noticing(self: Peers, number: int) -> None:
+    def noticing(self: EngineEvents, number: int) -> None:
         port_changed(self, number)
         noticed.append(number)
 
-    monkeypatch.setattr(Peers, "_port_changed", noticing)
+    monkeypatch.setattr(EngineEvents, "_port_changed", noticing)
     return noticed
 
 
@@ -78,7 +78,7 @@ def test_a_lane_is_left_to_those_who_use_it(
     eventually(lambda: bool(port_changes), "nobody noticed")
     if asks:
         eventually(lambda: bool(of(wire.LaneQuiet, heard.received)), "the peer is not asked")
-        assert both.there._control.wait(asyncio.sleep, 0, timeout=PATIENCE_S)
+        assert both.there._core.control.wait(asyncio.sleep, 0, timeout=PATIENCE_S)
     assert [message.answer for message in of(wire.LaneQuiet, heard.sent)] == ([False] if asks else [])
     assert numbers(connection) == numbers(other) == [0]
     change_ports(both.nics, "fake0", alive=True)
@@ -102,8 +102,8 @@ def test_a_nic_that_is_given_something_later(nic_pair: Callable[..., Pair]) -> N
     """While its port is down already, and there is no other way."""
     both = nic_pair(nics=1, only=True)
     connection, _ = both.connect()
-    assert connection._session is not None
-    timers = connection._session.lanes.ports._timers
+    assert connection._link.session is not None
+    timers = connection._link.session.lanes.ports._timers
     change_ports(both.nics, "fake0", alive=False)
     eventually(lambda: bool(timers), "nobody noticed")
     first = [*timers.values()]
@@ -116,8 +116,8 @@ def test_a_nic_that_is_given_something_later(nic_pair: Callable[..., Pair]) -> N
 def test_a_port_that_comes_back_in_time(nic_pair: Callable[..., Pair]) -> None:
     both = nic_pair()
     connection, other = both.connect()
-    assert connection._session is not None
-    ports = connection._session.lanes.ports
+    assert connection._link.session is not None
+    ports = connection._link.session.lanes.ports
     end_of(connection).busy = True
     change_ports(both.nics, "fake0", alive=False)
     eventually(lambda: bool(ports._timers), "nobody noticed")
@@ -151,9 +151,9 @@ def test_an_answer_that_comes_late_ends_no_lane(
         change_ports(both.nics, "fake0", alive=True)
     else:
         end_of(connection).busy = True
-    assert connection._session is not None
-    both.here._control.call(quiet, connection._session.lanes.ports, late[0])
-    assert both.here._control.wait(asyncio.sleep, 0, timeout=PATIENCE_S)
+    assert connection._link.session is not None
+    both.here._core.control.call(quiet, connection._link.session.lanes.ports, late[0])
+    assert both.here._core.control.wait(asyncio.sleep, 0, timeout=PATIENCE_S)
     assert numbers(connection) == numbers(other) == [0]
     assert not of(wire.LaneDown, heard.sent)
 
@@ -163,12 +163,12 @@ def test_whoever_asks_about_a_lane_without_ports_is_not_believed(nic_pair: Calla
     both.nics.swallows = True
     connection, other = both.connect()
     assert connection.provider == "tcp"
-    session = connection._session
+    session: Any = connection._link.session
     assert session is not None
     for number in (0, 2):  # one that is no more, and the one that is
-        both.here._control.call(session._channel.post, wire.LaneQuiet(number=number))
+        both.here._core.control.call(session._channel.post, wire.LaneQuiet(number=number))
     eventually(lambda: not other.alive, "the peer answers")
-    assert "without ports" in str(other._lost)
+    assert "without ports" in str(other._link.lost)
 
 
 def test_a_lane_stays_where_it_is_the_only_way(

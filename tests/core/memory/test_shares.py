@@ -12,6 +12,7 @@ import pytest
 
 import zerohop as zh
 from support.patience import PATIENCE_S
+from zerohop.core.base import peer_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,24 +23,27 @@ SHM = "shm"
 
 
 class Importer:
-    """A peer, as far as shares ask."""
-
-    _session = None
+    """A peer, as far as shares ask: it is on no conversation, so that nobody hears what it is asked for."""
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
+        self._process: Any = peer_process.unknown_process()
+
+    def process(self) -> Any:
+        return self._process
+
+    def ask_back(self, provider: str, share_id: int) -> None:
+        pass
 
     def admit(self, shares: Shares, share: LocalShare) -> None:
-        connection: Any = self
-        assert shares.admit(connection, SHM, share.share_id, share.handle._share.capability) is share
+        assert shares.admit(self, SHM, share.share_id, share.handle._share.capability) is share
 
     def give_back(self, shares: Shares, share: LocalShare) -> None:
-        connection: Any = self
-        shares.given_back(connection, SHM, share.share_id)
+        shares.given_back(self, SHM, share.share_id)
 
     def be_lost(self, shares: Shares, process: Any) -> None:
-        connection: Any = self
-        shares.lost(connection, lambda: process)
+        self._process = process
+        shares.lost(self)
 
 
 class PeerProcess:
@@ -81,7 +85,7 @@ def test_a_lost_peer_and_one_that_still_has_it(
     context: zh.Context, monkeypatch: pytest.MonkeyPatch, swept: str
 ) -> None:
     """The end of the one's process, whenever that is seen, takes nothing from the other."""
-    shares, array = context._shares, np.zeros(64, np.uint8)
+    shares, array = context._core.shares, np.zeros(64, np.uint8)
     alive = weakref.ref(array)
     memory, share = shared(context, array)
     process, second = lost_and_kept(shares, share)
@@ -109,7 +113,7 @@ def test_a_lost_peer_and_one_that_still_has_it(
 
 
 def test_one_that_gives_back_before_the_lost_one_has_ended(context: zh.Context) -> None:
-    shares, array = context._shares, np.zeros(64, np.uint8)
+    shares, array = context._core.shares, np.zeros(64, np.uint8)
     alive = weakref.ref(array)
     memory, share = shared(context, array)
     process, second = lost_and_kept(shares, share)
@@ -125,7 +129,7 @@ def test_one_that_gives_back_before_the_lost_one_has_ended(context: zh.Context) 
 
 def test_a_destructor_may_ask_for_what_another_thread_holds(context: zh.Context) -> None:
     """Whoever lets go of the memory holds no lock: the user's destructors may wait for threads that use the Context."""
-    shares, array = context._shares, np.zeros(64, np.uint8)
+    shares, array = context._core.shares, np.zeros(64, np.uint8)
     told: list[int] = []
 
     def destructor() -> None:

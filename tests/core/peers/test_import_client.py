@@ -105,7 +105,7 @@ class TestImporting:
         for _ in range(3):
             assert "rdma" not in write_over(both.here, source, handle)
             # As when a port is back: whatever may have passed is tried again.
-            both.here._control.call(connection._reconsider)
+            both.here._core.control.call(connection._link.reconsider)
         asked = both.nics.registered if side == "here" else len(both.their_nics.reached)
         assert asked == 1
 
@@ -190,4 +190,4 @@ class TestImporting:
         go_on.set()
         with pytest.raises(zh.AccessDenied, match="revoked"):
             write.result(PATIENCE_S)
-        eventually(lambda: not both.there._shares._leaving, "it is kept for the peer")
+        eventually(lambda: not both.there._core.shares._leaving, "it is kept for the peer")

@@ -56,13 +56,11 @@ class Owner:
         async def run_in_thread(function: Callable[..., object], *arguments: object) -> object:
             return function(*arguments)
 
-        context: Any = SimpleNamespace(_engine=self.engine, _control=SimpleNamespace(run_in_thread=run_in_thread))
-        connection: Any = SimpleNamespace(
-            peer="owner", _imports={}, _unreachable=Backoff(), _drop_old_imports=lambda: None
-        )
-        self.connection = connection
+        core: Any = SimpleNamespace(engine=self.engine, control=SimpleNamespace(run_in_thread=run_in_thread))
+        link: Any = SimpleNamespace(peer="owner", imports={}, unreachable=Backoff())
+        self.link = link
         channel: Any = SimpleNamespace(post=lambda message: self.posted.set())
-        self.imports = Imports(context, connection, channel)
+        self.imports = Imports(core, link, channel)
         self.files: list[int] = []
 
     async def asked(self) -> asyncio.Task[None]:
@@ -120,7 +118,7 @@ async def _lost(owner: Owner, task: asyncio.Task[None]) -> None:
     owner.imports.end(zh.PeerLost("the peer is gone"))
     with pytest.raises((zh.PeerLost, asyncio.CancelledError)):
         await task
-    assert not owner.connection._imports
+    assert not owner.link.imports
     assert not owner.imports._unfinished
     assert not owner.imports._replies
 
@@ -135,7 +133,7 @@ def test_all_parts_make_one_memory_in_their_order() -> None:
         await task
         assert owner.engine.files == owner.files
         assert owner.engine.pieces == [(4096, b"")] * (2 * wire.MAX_FDS + 3)
-        assert (P2P, SHARE.share_id) in owner.connection._imports
+        assert (P2P, SHARE.share_id) in owner.link.imports
 
     _run(test)
 

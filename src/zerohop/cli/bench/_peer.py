@@ -49,7 +49,7 @@ class BenchPeer:
 
     def transport(self) -> Answer:
         """Makes a Transport for the first process to join."""
-        self._transport = zerohop.Transport(context=self.context)
+        self._transport = zerohop.Transport(ctx=self.context)
         return {"url": self._transport.bind()}
 
     def close(self) -> None:

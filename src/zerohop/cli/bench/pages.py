@@ -13,6 +13,7 @@ from zerohop.cli.bench.gpu_floors import GpuFloors, page_kernel
 from zerohop.cli.bench.gpu_plan import is_gpu
 from zerohop.cli.bench.rows import Row, Samples
 from zerohop.cli.payload import Octets, digest, random_bytes
+from zerohop.core.context import core_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,9 +125,9 @@ def _gpu_floor(
 ) -> tuple[str | None, Callable[[Octets, int], list[int]] | None]:
     if not (is_gpu(case.src) and is_gpu(case.dst)) or case.bytes % 16:
         return None, None
-    devices = session.context._engine.devices()
+    devices = core_of(session.context).engine.devices()
     number = next(each["index"] for each in devices if each["name"] == case.src)
-    image, _ = page_kernel(session.context._engine.capability(number))
+    image, _ = page_kernel(core_of(session.context).engine.capability(number))
     if image is None:
         return None, None
     copies = GpuFloors(case, span)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zerohop.cli.bench.case import Case
-    from zerohop.core.lanes.paths import Explanation
+    from zerohop.core.runtime.explanation import Explanation
 
 _OPTIONAL = (
     *("form", "mode", "target", "path", "samples", "seconds", "cpu_s", "peer_cpu_s"),

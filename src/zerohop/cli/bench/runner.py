@@ -26,6 +26,7 @@ from zerohop.cli.bench.transfers import measure_transfer
 from zerohop.cli.bench.transport import measure_transport, measure_transport_register, measure_write_many
 from zerohop.cli.console import human_bytes, human_time, make_console
 from zerohop.cli.peer import PeerFailed, PeerProcess
+from zerohop.core.face import check_device
 from zerohop.errors import ZerohopError
 from zerohop.machine.memory import read_memory
 
@@ -139,7 +140,7 @@ def require_gpus(cases: list[Case]) -> None:
     if named:
         with zerohop.Context(listen=None) as context:
             for place in sorted(filter(None, named)):
-                context._devices.index_of(place)
+                check_device(context, place)
 
 
 def require_memory(cases: list[Case]) -> None:

@@ -41,7 +41,7 @@ _LISTS: Final = 20
 @contextmanager
 def _joined(session: Session) -> Iterator[zerohop.Transport]:
     """A Transport here, whose peer is one of the second process's."""
-    with zerohop.Transport(context=session.context) as transport:
+    with zerohop.Transport(ctx=session.context) as transport:
         transport.connect(session.peer.call("transport")["url"]).result(TIMEOUT)
         yield transport
 
@@ -183,7 +183,7 @@ def measure_transport_register(session: Session, case: Case) -> Row:
     """
     make = _tensors(case) if is_gpu(case.src) else _arrays(case)
     samples, clock = Samples(), time.perf_counter_ns
-    with zerohop.Transport(context=session.context) as transport:
+    with zerohop.Transport(ctx=session.context) as transport:
         register = transport.register
         what, payload = make()
         kept: Any = register(what)

@@ -28,6 +28,23 @@ class Closeable:
         self.close()
 
 
+class AsyncCloseable(Closeable):
+    """Makes an asynchronous context manager, too, of a class whose ``close`` may wait."""
+
+    __slots__ = ()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        import asyncio
+
+        # On another thread, because closing may wait for peers, and must not hold up the loop.
+        await asyncio.to_thread(self.close)
+
+
 class NotCopyable:
     """Refuses copy and pickle: a copy would be a second owner of the same thing."""
 

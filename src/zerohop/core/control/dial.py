@@ -15,14 +15,14 @@ from zerohop.core.runtime.control_thread import resolve
 from zerohop.errors import OUT_OF_DESCRIPTORS, PEER_LOST, AccessDenied, PeerLost, from_native, out_of_descriptors
 
 if TYPE_CHECKING:
-    from zerohop.core.context import Context
     from zerohop.core.control.address import Address
+    from zerohop.core.runtime.control_thread import ControlThread
 
 _CONNECT_S: Final = 5.0
 _BACKLOG_PAUSE_S: Final = 0.005
 
 
-async def open_channel(context: Context, where: Address) -> Channel:
+async def open_channel(control: ControlThread, where: Address) -> Channel:
     """Connect to an address, by the Unix socket if that works.
 
     Raises:
@@ -31,12 +31,12 @@ async def open_channel(context: Context, where: Address) -> Channel:
     why_not = ""
     if where.socket_path and where.host_id in ("", address.host_id()):
         try:
-            return await _open_unix(context, where.socket_path)
+            return await _open_unix(control, where.socket_path)
         except (OSError, AccessDenied) as error:
             _check_descriptors(error, where)
             why_not = f"nobody answers at {where.socket_path} ({error})"
     if where.listens:
-        return await open_tcp(context, where)
+        return await open_tcp(control, where)
     raise PeerLost(
         why_not or "the peer is on another host and does not listen on TCP",
         fix="is the peer still running?",
@@ -45,9 +45,9 @@ async def open_channel(context: Context, where: Address) -> Channel:
     )
 
 
-async def _open_unix(context: Context, path: str) -> Channel:
+async def _open_unix(control: ControlThread, path: str) -> Channel:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    context._control.sockets.add(sock)
+    control.sockets.add(sock)
     try:
         sock.setblocking(False)
         deadline = time.monotonic() + _CONNECT_S
@@ -67,7 +67,7 @@ async def _open_unix(context: Context, path: str) -> Channel:
         raise
 
 
-async def open_tcp(context: Context, where: Address) -> Channel:
+async def open_tcp(control: ControlThread, where: Address) -> Channel:
     """Connect to an address by TCP; raises what ``open_channel`` raises."""
     failure: OSError | None = None
     try:
@@ -78,7 +78,7 @@ async def open_tcp(context: Context, where: Address) -> Channel:
         sock = None
         try:
             sock = socket.socket(family, kind, protocol)
-            context._control.sockets.add(sock)
+            control.sockets.add(sock)
             sock.setblocking(False)
             await wait_with_timeout(asyncio.get_running_loop().sock_connect(sock, target), _CONNECT_S)
             return Channel(sock)

@@ -10,7 +10,6 @@ from zerohop._native import PeerMemory, RemoteKeys
 if TYPE_CHECKING:
     from zerohop._native import Mapping
     from zerohop.core.lanes.lane import Lane
-    from zerohop.core.lanes.routes import Route
     from zerohop.core.memory.registration import Registration
 
 
@@ -57,7 +56,7 @@ class Import:
         self.links: dict[int, str] = {}
         # The memory here that devices can copy to and from it.
         self.ready: weakref.WeakSet[Registration] = weakref.WeakSet()
-        self.routes: weakref.WeakSet[Route] = weakref.WeakSet()
+        self.routes: weakref.WeakSet[Any] = weakref.WeakSet()
         self.closed = False
 
     def close(self) -> bool:

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from zerohop._native import Domain, Endpoint
-    from zerohop.core.context import Context
     from zerohop.core.control.address import Address
     from zerohop.core.control.channel import Channel
+    from zerohop.core.lanes.lane_core import LaneCore
     from zerohop.core.lanes.lanes import Lanes
-    from zerohop.core.transfers.connection import Connection
+    from zerohop.core.lanes.link import Link
 
 # For the first bytes over a lane of NICs. Its ends connect without a word over the wire, so that a switch that drops
 # everything is found out only by them.
@@ -41,12 +41,10 @@ _PROOF_NS: Final = 3_000_000_000
 class LaneSetup:
     """Makes the lanes of one Connection."""
 
-    def __init__(
-        self, context: Context, connection: Connection, channel: Channel, lanes: Lanes, dialled: Address | None
-    ) -> None:
+    def __init__(self, core: LaneCore, link: Link, channel: Channel, lanes: Lanes, dialled: Address | None) -> None:
         """Prepare; ``dialled`` is the address that reached the peer, None if the peer has dialled."""
-        self._context = context
-        self._connection = connection
+        self._core = core
+        self._link = link
         self._channel = channel
         self._lanes = lanes
         self._dialled = dialled
@@ -55,11 +53,11 @@ class LaneSetup:
 
     def begin(self, provider: str, messages: bool, without: set[int]) -> Lane:
         """Announce a lane, which comes up or fails later. ``without`` are NICs of the peer that cannot be used now."""
-        peer = self._connection.peer
+        peer = self._link.peer
         places, rails = self._rails(without) if provider == VERBS else ((), ())
         endpoint = None
         try:
-            domains = tuple(self._context._nic_ports.domains(places))
+            domains = tuple(self._core.nic_ports.domains(places))
             endpoint = self._endpoint(provider, domains)
             number, self._lanes.next_mine = self._lanes.next_mine, self._lanes.next_mine + 2
             lane = Lane(number, provider, endpoint, messages=messages, mine=True, domains=domains, rails=tuple(rails))
@@ -119,18 +117,18 @@ class LaneSetup:
         lane.blamed = tuple(message.down)
         error = PeerLost(
             f"the peer could not open its end of the lane: {message.text}",
-            peer=self._connection.peer,
+            peer=self._link.peer,
             provider=lane.provider,
         )
         self._lanes.fail(lane, error, tell=False)
 
     def _rails(self, without: set[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the places of the NICs of both sides that a new lane is to use, in the same order."""
-        fabric = self._context._nic_ports
+        fabric = self._core.nic_ports
         down: dict[int, str] = {}
         while True:
             # Asked anew each time: ports come and go.
-            pairs = nic_ports.pair(fabric.nics(), self._lanes.their_nics, down, without)
+            pairs = nic_ports.pair(fabric.nics(), self._link.their_nics, down, without)
             more = {place: why for place, _ in pairs if (why := fabric.port_down(place))}
             if not more:
                 break
@@ -139,24 +137,24 @@ class LaneSetup:
             why, fix = fabric.why_not() or "; ".join(down.values()), fabric.fix()
             if not why:
                 why, fix = "the NIC ports at the peer's end are down", "bring one of them up there"
-            raise PeerLost(why, fix=fix, provider=VERBS, peer=self._connection.peer)
+            raise PeerLost(why, fix=fix, provider=VERBS, peer=self._link.peer)
         here, there = zip(*pairs, strict=True)
         return tuple(here), tuple(there)
 
     def _endpoint(self, provider: str, domains: tuple[Domain, ...]) -> Endpoint:
-        engine, peer = self._context._engine, self._connection._native_id
+        engine, peer = self._core.engine, self._link.native_id
         return engine.endpoint(provider, peer, list(domains)) if domains else engine.endpoint(provider, peer)
 
     def _check_new(self, message: wire.Lane) -> None:
         """Check a new lane: a peer may open one for each provider in common, and one for messages if it has dialled."""
-        if message.number <= self._lanes.last_theirs or message.provider not in self._connection._possible:
+        if message.number <= self._lanes.last_theirs or message.provider not in self._link.possible:
             raise ProtocolError("malformed: a lane that was not agreed on")
         if message.messages and self._initiator:
             raise ProtocolError("malformed: the side that dialled opens the lane for messages")
         places = {place for _, place in message.rails}
         if (message.provider == VERBS) != bool(places) or len(places) != len(message.rails):
             raise ProtocolError("malformed: a lane of NICs has rails, each over one of its own, and no other lane has")
-        if any(place >= len(self._lanes.their_nics) for place, _ in message.rails):
+        if any(place >= len(self._link.their_nics) for place, _ in message.rails):
             raise ProtocolError("malformed: a lane over a NIC that the peer has not named")
         for lane in self._lanes.all.values():
             again = not lane.mine and lane.messages == message.messages
@@ -164,7 +162,7 @@ class LaneSetup:
                 raise ProtocolError("malformed: a second lane of the same provider")
 
     def _answer(self, message: wire.Lane, fds: list[int]) -> None:
-        provider, fabric = message.provider, self._context._nic_ports
+        provider, fabric = message.provider, self._core.nic_ports
         if self._initiator and any(
             lane.provider == provider and lane.mine and lane.state is State.OPENING for lane in self._lanes.all.values()
         ):
@@ -200,7 +198,7 @@ class LaneSetup:
                 endpoint.close()
             if not isinstance(error, NativeError | OSError):
                 raise
-            self._refuse(message.number, _error(error, self._connection.peer).reason)
+            self._refuse(message.number, _error(error, self._link.peer).reason)
             if isinstance(error, NativeError) and error.args[1] == Reason.MALFORMED.value:
                 raise
             return
@@ -219,7 +217,7 @@ class LaneSetup:
             try:
                 lane.endpoint.connect(message.address, fds)
             except NativeError as error:
-                self._lanes.fail(lane, _error(error, self._connection.peer), tell=True)
+                self._lanes.fail(lane, _error(error, self._link.peer), tell=True)
                 return
             lane.connected = True
         self._go_on(lane)
@@ -246,9 +244,9 @@ class LaneSetup:
 
     async def _prove(self, lane: Lane, _: None) -> None:
         """Send something to the peer's end and back before anything relies on the lane."""
-        engine, deadline = self._context._engine, time.monotonic_ns() + _PROOF_NS
+        engine, deadline = self._core.engine, time.monotonic_ns() + _PROOF_NS
         try:
-            await defer_post(self._context, lambda _: engine.post_flush(lane.endpoint, deadline), deadline, 0, NBYTES)
+            await defer_post(self._core, lambda _: engine.post_flush(lane.endpoint, deadline), deadline, 0, NBYTES)
         except (ZerohopError, NativeError) as error:
             why = error.reason if isinstance(error, ZerohopError) else from_native(*error.args).reason
             ports = ", ".join(f"{domain.device} port {domain.port}" for domain in lane.domains)
@@ -256,17 +254,17 @@ class LaneSetup:
                 f"nothing comes through between {ports} and the peer's NIC: {why}",
                 fix="check addresses, cables and switches on the way; zerohop doctor",
                 provider=VERBS,
-                peer=self._connection.peer,
+                peer=self._link.peer,
             ) from None
         self._say_ready(lane)
 
     def _arrange_socket(self, lane: Lane) -> None:
         """Arrange the socket: the side that was dialled listens if it can, so that the other need not be reachable."""
-        own, peer = address.parse(self._context.url), address.parse(self._connection.url)
+        own, peer = address.parse(self._core.url), address.parse(self._link.url)
         dialled_listens = peer.listens if self._initiator else own.listens
         lane.inviting = not dialled_listens if self._initiator else dialled_listens
         if lane.inviting:
-            token, future = self._context._listeners.invite()
+            token, future = self._core.listeners.invite()
             self._channel.post(wire.LaneInvite(number=lane.number, token=token))
             self._beside(lane, self._take_socket, future)
             assert lane.task is not None
@@ -278,8 +276,8 @@ class LaneSetup:
     async def _bring_socket(self, lane: Lane, token: bytes) -> None:
         where = self._dialled
         if where is None or not where.listens:
-            where = address.parse(self._connection.url)
-        self._use_socket(lane, await self._context._peers.open_lane(where, self._connection.peer, token))
+            where = address.parse(self._link.url)
+        self._use_socket(lane, await self._core.open_lane(where, self._link.peer, token))
 
     def _use_socket(self, lane: Lane, sock: socket.socket) -> None:
         with sock:
@@ -290,10 +288,10 @@ class LaneSetup:
 
     def _beside(self, lane: Lane, work: Callable[[Lane, Any], Coroutine[Any, Any, None]], argument: Any) -> None:
         """Run work beside the conversation, until that ends: the peer may take as long as the operations that wait."""
-        lane.task = self._context._control.start(self._guarded, lane, work, argument)
+        lane.task = self._core.control.start(self._guarded, lane, work, argument)
 
     async def _guarded(self, lane: Lane, work: Callable[[Lane, Any], Coroutine[Any, Any, None]], argument: Any) -> None:
-        peer = self._connection.peer
+        peer = self._link.peer
         failure: ZerohopError
         try:
             await work(lane, argument)

@@ -12,12 +12,13 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError, Status
-from zerohop.config.providers import PROVIDERS, VERBS
+from zerohop.config.providers import VERBS
 from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.base.log import logger
-from zerohop.core.control import address, wire
-from zerohop.core.lanes import nic_ports, paths
+from zerohop.core.control import wire
+from zerohop.core.lanes import agreement, paths
 from zerohop.core.lanes.lane import Lane, State, retrieve
+from zerohop.core.lanes.lane_table import LaneTable
 from zerohop.core.lanes.port_watch import LanePorts
 from zerohop.core.runtime.deferred import seconds_left, wait_shared
 from zerohop.errors import PeerLost, ProtocolError, Unsupported, ZerohopError, copy_of, from_native, silent_error
@@ -26,11 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
-    from zerohop.core.context import Context
     from zerohop.core.control.channel import Channel
-    from zerohop.core.control.wire import Nic
-    from zerohop.core.lanes.paths import Cost
-    from zerohop.core.transfers.connection import Connection
+    from zerohop.core.lanes.lane_core import LaneCore
+    from zerohop.core.lanes.link import Link
 
 # Between looks at an end that is being destroyed.
 _GONE_PAUSE_S: Final = 0.001
@@ -39,30 +38,24 @@ _MAX_BREAKS: Final = 4
 _MESSAGES: Final = "messages"
 
 
-class Lanes:
+class Lanes(LaneTable):
     """Holds all lanes of one Connection; lane_setup.py sets up each of them."""
 
     def __init__(
         self,
-        context: Context,
-        connection: Connection,
+        core: LaneCore,
+        link: Link,
         channel: Channel,
         *,
         initiator: bool,
         first_up: Callable[[], None],
     ) -> None:
         """Hold no lane yet; ``first_up()`` is called once, when the first lane for messages is up."""
-        self._context = context
-        self._connection = connection
+        super().__init__(initiator=initiator)
+        self._core = core
+        self._link = link
         self._channel = channel
-        self._initiator = initiator
         self._first_up: Callable[[], None] | None = first_up
-        # By number, from their opening to their burial; the number of the next one that this side opens, and of the
-        # last one that the peer has.
-        self.all: dict[int, Lane] = {}
-        self.next_mine = 0 if initiator else 1
-        self.last_theirs = -1
-        self.their_nics: tuple[Nic, ...] = ()
         # Makes this side's end and announces it: provider, whether for messages, NICs of the peer to do without.
         self.begin: Callable[[str, bool, set[int]], Lane]
         # What is being opened, by provider, or for messages; for all who wait for it.
@@ -72,29 +65,16 @@ class Lanes:
         self._wanted: asyncio.Future[None] | None = None
         # How often the side that did not dial has asked, as far as this side knows.
         self._asked = 0
-        self.ports = LanePorts(context, connection, channel, self)
+        self.ports = LanePorts(core, link, channel, self, self.go_down)
 
     def agree(self, setup: wire.Setup) -> None:
-        """Find out which providers both sides have; Unsupported when there is none."""
-        connection = self._connection
-        self.their_nics = tuple(setup.nics)
-        missing: dict[str, str] = {}
-        possible: dict[str, Cost | None] = {}
-        for provider in PROVIDERS:
-            why = self._why_not(provider, setup)
-            if why:
-                missing[provider] = why
-            else:
-                possible[provider] = self._usual(provider)
-        connection._missing, connection._possible = missing, possible
-        if not possible:
-            reasons = "; ".join(f"{name}: {why}" for name, why in missing.items())
-            self._channel.post(wire.Bye(text=f"no provider in common: {reasons}"[:2000]))
-            raise Unsupported(
-                f"no provider in common: {reasons}",
-                fix=self._fix(setup),
-                peer=connection.peer,
-            )
+        """Find out which providers both sides have; raise Unsupported, and tell the peer, if there is none."""
+        self._link.their_nics = tuple(setup.nics)
+        try:
+            agreement.agree(self._core, self._link, setup, same_host=self._channel.unix)
+        except Unsupported as error:
+            self._channel.post(wire.Bye(text=error.reason[:2000]))
+            raise
 
     async def begin_messages(self) -> None:
         """Open the first lane for messages; this side has dialled."""
@@ -107,7 +87,7 @@ class Lanes:
             ZerohopError: it could not be opened, and counts as missing for a while where there are others.
             DeadlineExceeded: the peer does not answer before the operation's deadline; the opening goes on.
         """
-        if self._connection._lane_of(provider) is None:
+        if self._link.lane_of(provider) is None:
             await self._shared(provider, lambda: self._open(provider, messages=False), limit=seconds_left())
 
     async def for_messages(self) -> None:
@@ -117,10 +97,10 @@ class Lanes:
             PeerLost: there was one, and none can be had now. The next call tries again.
             DeadlineExceeded: the peer does not answer before the operation's deadline.
         """
-        if self._connection._message_lane is not None:
+        if self._link.message_lane is not None:
             return
         limit = seconds_left()
-        if self._initiator:
+        if self.initiator:
             await self._shared(_MESSAGES, self._replace, limit=limit)
             return
         if self._wanted is None:
@@ -129,7 +109,7 @@ class Lanes:
             if self._first_up is None:
                 self._asked += 1
                 self._channel.post(wire.LaneWanted(text="there is something to send", number=self._asked))
-        await wait_shared(self._wanted, self._connection, limit)
+        await wait_shared(self._wanted, self._link, limit)
 
     async def drained(self) -> None:
         """Wait until both sides have placed all that arrived over lanes that are down."""
@@ -138,24 +118,17 @@ class Lanes:
                 try:
                     await wait_with_timeout(lane.drained.wait(), seconds_left())
                 except TimeoutError:
-                    raise silent_error(self._connection.peer, "the peer does not answer") from None
+                    raise silent_error(self._link.peer, "the peer does not answer") from None
 
     @property
     def any_down(self) -> bool:
         """Tell whether data of a lane that is down may still be placed; any thread may ask."""
         return bool(self._draining) or any(lane.state is State.DOWN for lane in list(self.all.values()))
 
-    def find(self, number: int) -> Lane | None:
-        """Return the lane of this number; None if it is gone. Raise ProtocolError if there never was one."""
-        theirs = number % 2 == (1 if self._initiator else 0)
-        if number > self.last_theirs if theirs else number >= self.next_mine:
-            raise ProtocolError(f"malformed: lane {number}, which nobody has opened")
-        return self.all.get(number)
-
     def look(self) -> None:
         """Find out which lanes are down; the data plane knows it first, and tells of it once."""
         try:
-            if self._context._engine.peer_status(self._connection._native_id)[0] != Status.OK:
+            if self._core.engine.peer_status(self._link.native_id)[0] != Status.OK:
                 return
         except NativeError:
             return
@@ -164,7 +137,7 @@ class Lanes:
             pending = lane.state is State.OPENING and lane.said_ready
             if lane.connected and lane.state is not State.DOWN and not pending and not lane.endpoint.alive:
                 status, reason = lane.endpoint.cause
-                error = from_native(status.value, reason.value, peer=self._connection.peer, provider=lane.provider)
+                error = from_native(status.value, reason.value, peer=self._link.peer, provider=lane.provider)
                 if lane.state is State.UP:
                     self.go_down(lane, error.reason)
                 else:
@@ -172,14 +145,14 @@ class Lanes:
 
     def came_up(self, lane: Lane) -> None:
         """Count a lane as up: both ends are connected."""
-        connection = self._connection
+        link = self._link
         lane.state = State.UP
         lane.cost = paths.lane_cost(lane.endpoint.limits)
-        connection._lanes = {**connection._lanes, lane.number: lane}
-        connection._failed.record_success(lane.provider)
+        link.lanes = {**link.lanes, lane.number: lane}
+        link.failed.record_success(lane.provider)
         if lane.messages:
-            old, connection._message_lane = connection._message_lane, lane
-            connection._provider = lane.provider
+            old, link.message_lane = link.message_lane, lane
+            link.provider = lane.provider
             if old is not None:
                 # The peer knows before this side that it is down.
                 self.go_down(old, "the peer has replaced it")
@@ -187,9 +160,9 @@ class Lanes:
                 self._wanted.set_result(None)
             self._wanted = None
         if lane.provider == VERBS:
-            connection._reconsider()
+            link.reconsider()
         lane.up.set_result(None)
-        logger.info("a lane over %s to %s is up", lane.provider, connection.peer[:12])
+        logger.info("a lane over %s to %s is up", lane.provider, link.peer[:12])
         first_up, self._first_up = self._first_up, None if lane.messages else self._first_up
         if lane.messages and first_up is not None:
             first_up()
@@ -223,19 +196,19 @@ class Lanes:
 
     def wanted(self, message: wire.LaneWanted) -> None:
         """Handle LaneWanted: the peer has something to send, and no lane for it."""
-        if not self._initiator:
+        if not self.initiator:
             raise ProtocolError("malformed: LaneWanted of the side that opens it")
         self._asked = message.number
         self.retry()
 
     def retry(self) -> None:
         """Try again to open a lane for messages if there is none and this side opens it."""
-        if self._initiator and self._first_up is None and self._connection._message_lane is None:
+        if self.initiator and self._first_up is None and self._link.message_lane is None:
             self._start_shared(_MESSAGES, self._replace)
 
     def missing(self, message: wire.LaneMissing) -> None:
         """Handle LaneMissing: the peer cannot open a lane for messages."""
-        if self._initiator:
+        if self.initiator:
             raise ProtocolError("malformed: LaneMissing of the side that does not open it")
         if message.wanted != self._asked:
             # Of an attempt that had begun before this side asked; another one follows.
@@ -258,42 +231,6 @@ class Lanes:
         if self._wanted is not None and not self._wanted.done():
             self._wanted.set_exception(copy_of(error))
 
-    def _why_not(self, provider: str, setup: wire.Setup) -> str:
-        """Return why there can be no lane of a provider; empty if there can."""
-        context = self._context
-        if provider not in context._providers:
-            return context._unusable.get(provider, "this Context does not use it")
-        if provider not in setup.providers:
-            return "the peer does not use it"
-        if provider == "shm":
-            return "" if self._channel.unix else "the peer is not on this host, or its Unix socket cannot be reached"
-        if provider == "p2p":
-            return "" if self._channel.unix else "the peer is not on this host, or its Unix socket cannot be reached"
-        if provider == "tcp":
-            listens = address.parse(context.url).listens or address.parse(setup.url).listens
-            return "" if listens else "neither side listens on TCP; give one of them listen="
-        mine = context._nic_ports.nics()
-        if not any(nic.link for nic in mine):
-            return context._nic_ports.why_not()
-        if not any(nic.link for nic in setup.nics):
-            return "the peer has no NIC port that can be used"
-        return "" if nic_ports.pair(mine, setup.nics) else "no two NIC ports of the two sides have the same link layer"
-
-    def _fix(self, setup: wire.Setup) -> str:
-        """Return what to do to give both sides a provider in common."""
-        both = {*self._context._providers} & {*setup.providers}
-        if not both:
-            return "allow the same providers= on both sides"
-        if VERBS in both and not any(nic.link for nic in self._context._nic_ports.nics()):
-            return self._context._nic_ports.fix()
-        return "allow more providers= on both sides"
-
-    def _usual(self, provider: str) -> Cost | None:
-        if provider != VERBS:
-            return None
-        mine = self._context._nic_ports.nics()
-        return paths.rdma_cost(nic_ports.rate(mine, self.their_nics, nic_ports.pair(mine, self.their_nics)))
-
     def _start_shared(self, key: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
         task = self._tasks.get(key)
         if task is None or task.done():
@@ -302,11 +239,11 @@ class Lanes:
         return task
 
     async def _shared(self, key: str, work: Callable[[], Coroutine[Any, Any, Any]], *, limit: float | None) -> None:
-        await wait_shared(self._start_shared(key, work), self._connection, limit)
+        await wait_shared(self._start_shared(key, work), self._link, limit)
 
     async def _open_for_messages(self) -> None:
         """Open a lane for messages: over shm if both sides have it, else over the first provider that works."""
-        possible = self._connection._possible
+        possible = self._link.possible
         failures: dict[str, ZerohopError] = {}
         for provider in ("shm",) if "shm" in possible else possible:
             try:
@@ -327,7 +264,7 @@ class Lanes:
             try:
                 await self._open_for_messages()
             except ZerohopError as error:
-                if asked != self._asked and self._connection._lost is None:
+                if asked != self._asked and self._link.lost is None:
                     # Asked for meanwhile: what was in the way may be gone.
                     continue
                 self._channel.post(wire.LaneMissing(text=error.reason[:2000], wanted=asked))
@@ -338,7 +275,7 @@ class Lanes:
         return PeerLost(
             f"the lane for messages is down, and none can be opened in its place: {why}",
             fix="post it again once the NIC's port is up, or allow tcp beside verbs",
-            peer=self._connection.peer,
+            peer=self._link.peer,
         )
 
     async def _open(self, provider: str, *, messages: bool) -> None:
@@ -365,10 +302,10 @@ class Lanes:
                 # It broke before this task was told that it is up, and nobody else replaces it.
                 breaks += 1
                 if breaks == _MAX_BREAKS:
-                    raise PeerLost("lanes break as soon as they are up", provider=provider, peer=self._connection.peer)
+                    raise PeerLost("lanes break as soon as they are up", provider=provider, peer=self._link.peer)
         except ZerohopError as error:
-            if self._connection._lost is None:
-                self._connection._failed.record_failure(provider, error.reason)
+            if self._link.lost is None:
+                self._link.failed.record_failure(provider, error.reason)
             raise
 
     async def _until_drained(self, provider: str) -> None:
@@ -392,24 +329,24 @@ class Lanes:
 
     def go_down(self, lane: Lane, why: str) -> None:
         """Take a lane down: it carries nothing any more."""
-        connection = self._connection
+        link = self._link
         lane.state = State.DOWN
-        connection._lanes = {number: each for number, each in connection._lanes.items() if each is not lane}
-        current = connection._message_lane is lane
+        link.lanes = {number: each for number, each in link.lanes.items() if each is not lane}
+        current = link.message_lane is lane
         if current:
-            connection._message_lane = None
-        for route in list(connection._routes):
+            link.message_lane = None
+        for route in list(link.routes):
             if route.lane == lane.number:
                 route.drop()
         self._let_go(lane)
-        self._context._control.warn_once(
-            connection.peer, "lane", "a lane over %s to %s went down: %s", lane.provider, connection.peer[:12], why
+        self._core.control.warn_once(
+            link.peer, "lane", "a lane over %s to %s went down: %s", lane.provider, link.peer[:12], why
         )
         task = asyncio.get_running_loop().create_task(self._say_down(lane, why))
         self._draining.add(task)
         task.add_done_callback(self._draining.discard)
         task.add_done_callback(retrieve)
-        if current and self._initiator:
+        if current and self.initiator:
             self._start_shared(_MESSAGES, self._replace)
 
     async def _say_down(self, lane: Lane, why: str) -> None:

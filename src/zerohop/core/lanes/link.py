@@ -1,41 +1,253 @@
-"""Describes the link to one peer: the path of its own operations, and the errors of a broken link."""
+"""Declares Link, the state of the connection to one peer, the routes over it, and the errors of a broken one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+import weakref
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from zerohop._native import NativeError, Reason, Status
-from zerohop.errors import ZerohopError, from_native
+from zerohop.core.base import closed_engine
+from zerohop.core.base.backoff import Backoff
+from zerohop.core.lanes.paths import IMPORTED, RING, STREAM
+from zerohop.core.runtime.devices import HOST
+from zerohop.core.runtime.explanation import Explanation
+from zerohop.errors import LANE_RESET, ZerohopError, copy_of, from_native
 
 if TYPE_CHECKING:
-    from zerohop.core.lanes.paths import Explanation
-    from zerohop.core.transfers.connection import Connection
+    import asyncio
+
+    from zerohop._native import Endpoint, Engine
+    from zerohop.core.control.wire import Nic
+    from zerohop.core.lanes.imported import Import
+    from zerohop.core.lanes.lane import Lane
+    from zerohop.core.lanes.paths import Cost
+    from zerohop.core.memory.registration import Registration
+    from zerohop.core.runtime.runtime import Runtime
+
+_PEER: Final = "peer"
 
 
 class LanePath(NamedTuple):
-    """Describes the path of a Connection's own operations, such as ``send``."""
+    """Describes the path of operations that take the lane for messages, such as ``send``."""
 
-    connection: Connection
+    peer: str
     explanation: Explanation
 
+    def endpoint(self) -> Endpoint | None:
+        """Return None: the lane may have been replaced since."""
+        return None
 
-def lane_error(connection: Connection, error: NativeError, operation: str, provider: str) -> ZerohopError:
+
+class Link:
+    """Holds the state of the connection to one peer Context. Changed on the control thread; any thread reads it.
+
+    Attributes:
+        core: the core of this side's Context.
+        peer: id of the peer Context.
+        url: the address at which the peer can be reached.
+        name: the name that the peer gives itself.
+        native_id: the engine's id of the peer; -1 until both sides have introduced themselves.
+        ready: whether there has been a lane for messages.
+        message_lane: the lane that messages and notifications take; None while there is none.
+        provider: provider of that lane, or of the last one.
+        lanes: the lanes that are up, by number. Replaced as a whole and never changed, because any thread reads it.
+        their_nics: the NIC ports that the peer has named.
+        possible: providers that both sides have, with what is known of their cost.
+        missing: for each other provider, why there can be no lane of it.
+        failed: providers of which a lane could not be opened just now.
+        imports: the peer's memories that are imported here, by provider and share.
+        unreachable: shares that cannot be imported, by provider, share, and NICs of the peer or device here.
+        routes: the routes over this link.
+        lost: how the peer was lost; None while it is not.
+        closing: how it will be lost, once this side has begun to close the link.
+        late: by the kind of room that they wait for, the deferred operations that no later one may overtake.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_lines",
+        "_paths",
+        "closing",
+        "core",
+        "failed",
+        "imports",
+        "lanes",
+        "late",
+        "lost",
+        "message_lane",
+        "missing",
+        "name",
+        "native_id",
+        "peer",
+        "possible",
+        "provider",
+        "ready",
+        "routes",
+        "their_nics",
+        "unreachable",
+        "url",
+    )
+
+    def __init__(self, core: Runtime, peer: str) -> None:
+        self.core = core
+        self.peer = peer
+        self.url = ""
+        self.name = ""
+        self.native_id = -1
+        self.ready = False
+        self.message_lane: Lane | None = None
+        self.provider = ""
+        self.lanes: dict[int, Lane] = {}
+        self.their_nics: tuple[Nic, ...] = ()
+        self.possible: dict[str, Cost | None] = {}
+        self.missing: dict[str, str] = {}
+        self.failed: Backoff[str] = Backoff()
+        self.imports: dict[tuple[str, int], Import] = {}
+        self.unreachable: Backoff[tuple[str, int, tuple[int, ...]]] = Backoff()
+        self.routes: dict[Route, None] = {}
+        self.lost: ZerohopError | None = None
+        self.closing: ZerohopError | None = None
+        self.late: dict[str, set[object]] = {}
+        # Paths of messages, by the provider of the lane and the device of the memory at this end.
+        self._paths: dict[tuple[str, str], LanePath] = {}
+        # Locks at which deferred operations queue, by the kind of room that they wait for.
+        self._lines: dict[str, asyncio.Lock] = {}
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether operations can be posted: the link is neither closed here nor known to be lost."""
+        if self.core.forked or not self.ready:
+            return False
+        try:
+            self.check_alive()
+        except ZerohopError:
+            return False
+        return True
+
+    def check_alive(self) -> None:
+        """Raise how the peer was lost; the data plane knows it before the control thread does."""
+        lost = self.lost or self.closing
+        if lost is not None:
+            raise copy_of(lost)
+        if self.native_id < 0:
+            return
+        try:
+            # A lane may be down while the peer is well.
+            status, reason = self.core.engine.peer_status(self.native_id)
+        except NativeError:
+            raise self.core.closed_error() from None
+        if status != Status.OK:
+            raise lost_error(self, status, reason)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Return this side's end of the lane for messages; raise NativeError (LANE_RESET) if there is none."""
+        lane = self.message_lane
+        if lane is None:
+            self.check_alive()
+            raise NativeError(Status.WOULD_BLOCK.value, LANE_RESET, "")
+        return lane.endpoint
+
+    def lane_of(self, provider: str) -> Lane | None:
+        """Return the lane of a provider that is up; None if there is none."""
+        return next((lane for lane in self.lanes.values() if lane.provider == provider), None)
+
+    def line(self, need: str) -> asyncio.Lock:
+        """Return the lock at which operations queue that wait for the same kind of room. On the control thread."""
+        import asyncio
+
+        return self._lines.setdefault(need, asyncio.Lock())
+
+    def path(self, device: str) -> LanePath:
+        """Return the path of messages to or from memory of this device, which is the lane itself."""
+        provider = self.provider
+        path = self._paths.get((provider, device))
+        if path is None:
+            form = RING if provider in ("shm", "p2p") else STREAM
+            # NICs take messages out of buffers of their own.
+            direct = device == HOST and provider != "verbs"
+            path = LanePath(self.peer, Explanation(provider, form, direct, device, _PEER, ()))
+            self._paths[provider, device] = path
+        return path
+
+    def reconsider(self) -> None:
+        """Drop routes for which no memory was imported: there may be a better path now."""
+        self.failed.retry_all()
+        self.unreachable.retry_all()
+        for route in list(self.routes):
+            if route.explanation.form not in IMPORTED:
+                route.drop()
+
+
+class Route:
+    """Holds the native route between two memories over a link. It is stale once its lane or mapping is gone."""
+
+    __slots__ = ("__weakref__", "_engine", "_key", "_registration", "explanation", "id", "lane", "link", "stale")
+
+    def __init__(
+        self,
+        engine: Engine,
+        native_id: int,
+        link: Link,
+        lane: int,
+        explanation: Explanation,
+        registration: Registration,
+        key: bytes,
+    ) -> None:
+        self.id = native_id
+        self.link = link
+        # The number of the lane, and not the lane: operations keep their routes, and a lane keeps the engine.
+        self.lane = lane
+        self.explanation = explanation
+        self.stale = False
+        self._engine = engine
+        self._key = key
+        self._registration = weakref.ref(registration)
+
+    @property
+    def peer(self) -> str:
+        """Return the id of the peer."""
+        return self.link.peer
+
+    def endpoint(self) -> Endpoint | None:
+        """Return this side's end of the lane; None once the lane is down."""
+        lane = self.link.lanes.get(self.lane)
+        return None if lane is None else lane.endpoint
+
+    def drop(self) -> None:
+        """Give the native route back; operations under way are not disturbed. Idempotent, and takes no lock."""
+        if self.stale:
+            return
+        self.stale = True
+        registration = self._registration()
+        if registration is not None and registration.routes.get(self._key) is self:
+            registration.routes.pop(self._key, None)
+        self.link.routes.pop(self, None)
+        engine, self._engine = self._engine, closed_engine.ENGINE
+        try:
+            engine.drop_route(self.id)
+        except NativeError:
+            # The engine is closed or abandoned, and its routes with it.
+            pass
+
+
+def lane_error(link: Link, error: NativeError, operation: str, provider: str) -> ZerohopError:
     """Return the error of a native call over a lane.
 
     A lane that is closed, though this side did not close it, has lost its peer.
     """
     status, reason, text = error.args
-    where: dict[str, Any] = {"operation": operation, "peer": connection.peer, "provider": provider}
+    where: dict[str, Any] = {"operation": operation, "peer": link.peer, "provider": provider}
     if status == Status.CLOSED.value:
-        connection._context._check_open()
-        if connection._lost is not None:
-            return from_native(Status.PEER_LOST.value, 0, connection._lost.reason, **where)
-        found = connection._context._engine.peer_status(connection._native_id)
+        link.core.check_open()
+        if link.lost is not None:
+            return from_native(Status.PEER_LOST.value, 0, link.lost.reason, **where)
+        found = link.core.engine.peer_status(link.native_id)
         if found[0] != Status.OK:
             status, reason, text = found[0].value, found[1].value, ""
     return from_native(status, reason, text, **where)
 
 
-def lost_error(connection: Connection, status: Status, reason: Reason) -> ZerohopError:
+def lost_error(link: Link, status: Status, reason: Reason) -> ZerohopError:
     """Return the error for a peer that the engine found dead."""
-    return from_native(status.value, reason.value, peer=connection.peer, provider=connection._provider)
+    return from_native(status.value, reason.value, peer=link.peer, provider=link.provider)

@@ -12,6 +12,7 @@ import warnings
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from zerohop.core.runtime.devices import HOST
+from zerohop.core.runtime.explanation import Explanation
 from zerohop.errors import StagedPathWarning, Unsupported
 
 if TYPE_CHECKING:
@@ -96,49 +97,6 @@ class Candidate(NamedTuple):
     def name(self) -> str:
         """Return provider and form: ``shm (ring)``."""
         return f"{self.provider} ({self.form})" if self.form else self.provider
-
-
-class Explanation(NamedTuple):
-    """Explains why a transfer takes its path.
-
-    Attributes:
-        provider: name of the provider that was chosen, such as ``"shm"``.
-        form: how it is used: ``"mapped"``, ``"ring"``, ``"peer"``, ``"rdma"`` or ``"stream"``.
-        direct: whether the fabric reads and writes both memories itself; otherwise the bytes are staged in host
-            buffers.
-        local_device: where this side's memory is.
-        remote_device: where the peer's memory is.
-        rejected: each other path and why it was not taken.
-        registered: of a path over NICs, what they know the memories by, once they do: ``"here"`` or ``"there"``, and
-            the way of registration with those that had failed before it.
-        rails: of a path over NICs, once there is a lane: the NIC port here and the one there that it is connected to,
-            such as ``("mlx5_0 port 1", "mlx5_0 port 1")``, for each pair of ports that shares the lane.
-        link: of a path between devices, once it is known: ``"nvlink"``, ``"pcie"``, ``"same device"``, ``"sim"``.
-        no_kernels: of a path between devices, why each page of a list is a copy of its own, which takes ten times as
-            long and more; empty where one kernel copies them all.
-    """
-
-    provider: str
-    form: str
-    direct: bool
-    local_device: str
-    remote_device: str
-    rejected: tuple[tuple[str, str], ...]
-    registered: tuple[tuple[str, str], ...] = ()
-    rails: tuple[tuple[str, str], ...] = ()
-    link: str = ""
-    no_kernels: str = ""
-
-    def __str__(self) -> str:
-        how = "direct" if self.direct else "staged"
-        return f"{self.provider} ({self.link or self.form}) {self.local_device}→{self.remote_device} {how}"
-
-    def details(self) -> str:
-        """Return several lines: the choice and how it works, and for every other path why it was not taken."""
-        over = [f"  over {here} here and {there} there" for here, there in self.rails]
-        known = [f"  the memory {where} is registered by {how}" for where, how in self.registered]
-        slowly = [f"  each page of a list is copied by itself: {self.no_kernels}"] if self.no_kernels else []
-        return "\n".join([str(self), *over, *known, *slowly, *(f"  not {name}: {why}" for name, why in self.rejected)])
 
 
 def candidates(situation: Situation) -> list[Candidate]:

@@ -15,22 +15,28 @@ from zerohop.core.lanes.lane import Lane, State
 from zerohop.errors import ProtocolError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from zerohop._native import Domain
     from zerohop.config.verbs_options import VerbsOptions
-    from zerohop.core.context import Context
     from zerohop.core.control.channel import Channel
-    from zerohop.core.lanes.lanes import Lanes
-    from zerohop.core.transfers.connection import Connection
+    from zerohop.core.lanes.lane_core import LaneCore
+    from zerohop.core.lanes.lane_table import LaneTable
+    from zerohop.core.lanes.link import Link
 
 
 class LanePorts:
     """Watches the ports under the lanes of a Connection."""
 
-    def __init__(self, context: Context, connection: Connection, channel: Channel, lanes: Lanes) -> None:
-        self._context = context
-        self._connection = connection
+    def __init__(
+        self, core: LaneCore, link: Link, channel: Channel, lanes: LaneTable, go_down: Callable[[Lane, str], None]
+    ) -> None:
+        """Watch nothing yet; ``go_down(lane, why)`` takes a lane down."""
+        self._core = core
+        self._link = link
         self._channel = channel
         self._lanes = lanes
+        self._go_down = go_down
         # By the number of a lane that a port is down under: when its NICs have had their time, again and again.
         self._timers: dict[int, asyncio.TimerHandle] = {}
 
@@ -68,7 +74,7 @@ class LanePorts:
                 self._channel.post(wire.LaneQuiet(number=lane.number, answer=True))
             return
         if (down := _down_under(lane)) and lane.endpoint.quiet:
-            self._lanes.go_down(lane, f"{down}: the port or its device is down")
+            self._go_down(lane, f"{down}: the port or its device is down")
 
     def end(self) -> None:
         """Stop: the Connection is lost."""
@@ -76,7 +82,7 @@ class LanePorts:
             self._timers.popitem()[1].cancel()
 
     def _watch(self, lane: Lane) -> None:
-        seconds = no_answer_s(self._context._settings.verbs)
+        seconds = no_answer_s(self._core.settings.verbs)
         self._timers[lane.number] = asyncio.get_running_loop().call_later(seconds, self._no_answer, lane)
 
     def _no_answer(self, lane: Lane) -> None:
@@ -86,16 +92,16 @@ class LanePorts:
         if lane.state is not State.UP or not down:
             return
         if lane.endpoint.in_device:
-            self._lanes.go_down(lane, f"{down}: the port or its device is down, and the NIC does not give up")
+            self._go_down(lane, f"{down}: the port or its device is down, and the NIC does not give up")
         else:
             self._watch(lane)  # it may be given something yet
 
     def _another_way(self, lane: Lane) -> bool:
         """Tell whether another provider could carry what a lane of NICs carries, as far as this side knows."""
-        anything = self._context._settings.require != "direct"
-        if anything and any(provider != lane.provider for provider in self._connection._possible):
+        anything = self._core.settings.require != "direct"
+        if anything and any(provider != lane.provider for provider in self._link.possible):
             return True
-        return bool(nic_ports.pair(self._context._nic_ports.nics(), self._lanes.their_nics))
+        return bool(nic_ports.pair(self._core.nic_ports.nics(), self._link.their_nics))
 
 
 def no_answer_s(options: VerbsOptions) -> float:

@@ -10,9 +10,9 @@ from zerohop._native import NativeError, PeerMemory, Reason, Status
 from zerohop.core.base import closed_engine
 from zerohop.core.base.backoff import is_permanent
 from zerohop.core.control import auth
-from zerohop.core.lanes import paths
+from zerohop.core.lanes import paths, reachability
 from zerohop.core.lanes.gpu_links import link_between
-from zerohop.core.lanes.link import lane_error
+from zerohop.core.lanes.link import Route, lane_error
 from zerohop.core.runtime.deferred import lane_was_reset
 from zerohop.errors import Unsupported, from_native
 
@@ -23,59 +23,17 @@ if TYPE_CHECKING:
     from zerohop.core.kernels.loading import CopyKernels
     from zerohop.core.lanes.imported import Import
     from zerohop.core.lanes.lane import Lane
-    from zerohop.core.lanes.paths import Explanation
+    from zerohop.core.lanes.link import Link
     from zerohop.core.memory.registration import Registration
     from zerohop.core.memory.remote_buffer import Share
     from zerohop.core.memory.retention import Retention
-    from zerohop.core.transfers.connection import Connection
+    from zerohop.core.runtime.explanation import Explanation
 
 # Beyond this many the oldest go, and come back when they are needed again.
 _MAX_ROUTES: Final = 16384
 # Memory no longer than this is registered with a NIC by the call that first uses it: pinning its pages takes some tens
 # of microseconds, no more than the control thread would take to hear of it.
 _PINNED_AT_ONCE: Final = 1 << 20
-
-
-class Route:
-    """Holds a native route. It is stale, and gets replaced, once its lane or mapping is gone."""
-
-    __slots__ = ("__weakref__", "_engine", "_key", "_registration", "connection", "explanation", "id", "lane", "stale")
-
-    def __init__(
-        self,
-        engine: Engine,
-        native_id: int,
-        connection: Connection,
-        lane: int,
-        explanation: Explanation,
-        registration: Registration,
-        key: bytes,
-    ) -> None:
-        self.id = native_id
-        self.connection = connection
-        # Its number. Not itself: operations keep their routes, and a lane keeps the engine.
-        self.lane = lane
-        self.explanation = explanation
-        self.stale = False
-        self._engine = engine
-        self._key = key
-        self._registration = weakref.ref(registration)
-
-    def drop(self) -> None:
-        """Give the native route back; operations under way are not disturbed. Idempotent, and takes no lock."""
-        if self.stale:
-            return
-        self.stale = True
-        registration = self._registration()
-        if registration is not None and registration.routes.get(self._key) is self:
-            registration.routes.pop(self._key, None)
-        self.connection._routes.pop(self, None)
-        engine, self._engine = self._engine, closed_engine.ENGINE
-        try:
-            engine.drop_route(self.id)
-        except NativeError:
-            # The engine is closed or abandoned, and its routes with it.
-            pass
 
 
 class Routes:
@@ -122,29 +80,29 @@ class Routes:
         finally:
             self._retention.known_to_devices(registration)
 
-    def explain(self, connection: Connection, registration: Registration, remote: Share) -> Explanation:
+    def explain(self, link: Link, registration: Registration, remote: Share) -> Explanation:
         """Return the path of a pair of memories over a Connection; raise Unsupported if there is none.
 
         A provider of which no lane could be opened just now is passed over as long as there is another path.
         """
-        missing, possible = connection._missing, connection._possible
-        lanes = {lane.provider: lane.cost for lane in connection._lanes.values()}
+        missing, possible = link.missing, link.possible
+        lanes = {lane.provider: lane.cost for lane in link.lanes.values()}
         situation = paths.Situation(
             local_device=registration.device,
             remote_device=remote.device,
             lanes=lanes,
             missing=missing,
-            not_mappable=connection._why_not_mapped(remote),
+            not_mappable=reachability.why_not_mapped(link, remote),
             require=self._require,
             possible={provider: cost for provider, cost in possible.items() if provider not in lanes},
-            not_reachable=connection._why_not_reached(registration, remote),
-            registered=connection._how_registered(registration, remote),
-            rails=connection._rails(),
-            no_peer_link=connection._why_no_peer_link(registration, remote),
-            link=connection._link(registration, remote),
-            no_kernels=connection._context._kernels.why_not,
+            not_reachable=reachability.why_not_reached(link, registration, remote),
+            registered=reachability.how_registered(link, registration, remote),
+            rails=reachability.rails(link),
+            no_peer_link=reachability.why_no_peer_link(link, registration, remote),
+            link=reachability.device_link(link, registration, remote),
+            no_kernels=self._kernels.why_not,
         )
-        failed = connection._failed.failing()
+        failed = link.failed.failing()
         if failed:
             try:
                 return paths.choose(situation._replace(missing={**failed, **missing}))
@@ -160,7 +118,7 @@ class Routes:
                 route.drop()
 
     def make(
-        self, connection: Connection, registration: Registration, remote: Share, key: bytes, *, at_once: bool = False
+        self, link: Link, registration: Registration, remote: Share, key: bytes, *, at_once: bool = False
     ) -> Route | None:
         """Return a route; None if first a lane must be opened, memory registered, or the peer asked for its memory.
 
@@ -169,16 +127,16 @@ class Routes:
         """
         from zerohop.core.lanes.lane import State
 
-        explanation = self.explain(connection, registration, remote)
+        explanation = self.explain(link, registration, remote)
         provider = explanation.provider
-        lane = connection._lane_of(provider)
+        lane = link.lane_of(provider)
         if lane is None:
             return None
         imported = None
         access: dict[str, Any] = {"mapping": None}
         nbytes, rights = remote.nbytes, remote.rights
         if explanation.form in paths.IMPORTED:
-            imported = connection._imports.get((provider, remote.share_id))
+            imported = link.imports.get((provider, remote.share_id))
             if imported is None or imported.rails != lane.rails:
                 return None
             if explanation.form == paths.PEER and registration not in imported.ready:
@@ -190,24 +148,24 @@ class Routes:
                     self.make_ready(imported, registration)
                 except NativeError as error:
                     if error.args[0] == Status.CLOSED.value:
-                        raise lane_error(connection, error, "", provider) from None
-                    connection._note_no_peer_link(registration, remote, error)
-                    return self.make(connection, registration, remote, key, at_once=at_once)
+                        raise lane_error(link, error, "", provider) from None
+                    reachability.note_no_peer_link(link, registration, remote, error)
+                    return self.make(link, registration, remote, key, at_once=at_once)
             if not registered(registration, lane):
                 if not (at_once or registration.nbytes <= _PINNED_AT_ONCE):
                     return None
                 try:
                     done = all(register(self._engine, registration, domain) for domain in lane.domains)
                 except NativeError as error:
-                    raise lane_error(connection, error, "", provider) from None
+                    raise lane_error(link, error, "", provider) from None
                 if not done:  # the next best path
-                    return self.make(connection, registration, remote, key, at_once=at_once)
+                    return self.make(link, registration, remote, key, at_once=at_once)
             # Nobody at the target checks what reaches the memory by itself, so a handle must not get more than the
             # owner gave.
             nbytes, rights = imported.nbytes, imported.rights
             if not auth.same(imported.capability, remote.capability):
                 raise from_native(
-                    Status.ACCESS_DENIED.value, Reason.CAPABILITY.value, peer=connection.peer, provider=provider
+                    Status.ACCESS_DENIED.value, Reason.CAPABILITY.value, peer=link.peer, provider=provider
                 )
             access = imported.access_over(registration, lane)
         try:
@@ -223,13 +181,13 @@ class Routes:
         except NativeError as error:
             if lane_was_reset(error):
                 return None
-            raise lane_error(connection, error, "", provider) from None
-        route = Route(self._engine, native_id, connection, lane.number, explanation, registration, key)
-        connection._routes[route] = None
-        other = registration.routes.setdefault(key, route)
+            raise lane_error(link, error, "", provider) from None
+        route = Route(self._engine, native_id, link, lane.number, explanation, registration, key)
+        link.routes[route] = None
+        other: Route = registration.routes.setdefault(key, route)
         if other is not route:
             # Another thread made one meanwhile. Whatever is in no dictionary would never be dropped.
-            if not other.stale and other.connection is connection:
+            if not other.stale and other.link is link:
                 route.drop()
                 return other
             other.drop()
@@ -238,18 +196,20 @@ class Routes:
         if imported is not None:
             imported.routes.add(route)
         # All of it may have gone while this was under way, and would not have seen this route.
-        gone = connection._lost is not None or lane.state is not State.UP or registration.closed
+        gone = link.lost is not None or lane.state is not State.UP or registration.closed
         if gone or (imported is not None and imported.closed):
             route.drop()
-            connection._check_alive()
+            link.check_alive()
             return None
         if explanation.no_kernels and explanation.no_kernels != self._kernels.why_not:
             # They have come meanwhile, and those who were told then did not see this route either.
             route.drop()
-            return self.make(connection, registration, remote, key, at_once=at_once)
-        wait_s = math.inf if explanation.form in paths.IMPORTED else connection._try_again_in(registration, remote)
+            return self.make(link, registration, remote, key, at_once=at_once)
+        wait_s = (
+            math.inf if explanation.form in paths.IMPORTED else reachability.try_again_in(link, registration, remote)
+        )
         if wait_s != math.inf:
-            connection._context._control.call(_drop_later, route, wait_s)
+            link.core.control.call(_drop_later, route, wait_s)
         paths.warn_if_staged(explanation, self._warned)
         # Not with the package: it brings in logging.
         from zerohop.core.base.log import logger

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
 from zerohop._native import array_of_bytes
-from zerohop.core.memory.registration import Export
 from zerohop.core.runtime.devices import HOST
 from zerohop.errors import Unsupported
 
 if TYPE_CHECKING:
-    from typing_extensions import CapsuleType
+    from collections.abc import Callable
 
-    from zerohop.core.memory.memory import Memory, _Range
+    from typing_extensions import CapsuleType
 
 # DLPack's numbers for kinds of devices.
 _DLPACK: Final = {HOST: 1, "cuda": 2, "hip": 10}
@@ -23,15 +22,33 @@ _DLPACK: Final = {HOST: 1, "cuda": 2, "hip": 10}
 _KNOWS_READ_ONLY: Final = 1
 
 
-def numpy_of(view: _Range, memory: Memory) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    """Return the array that ``numpy()`` gives; ``memory`` is the Memory that the view is part of."""
+class Range(Protocol):
+    """Describes the Memory or View whose bytes are exported."""
+
+    nbytes: int
+
+    @property
+    def device(self) -> str:
+        """Return the name of the device."""
+
+    @property
+    def address(self) -> int:
+        """Return the address of the first byte."""
+
+    @property
+    def readonly(self) -> bool:
+        """Tell whether the bytes must not be written."""
+
+
+def numpy_of(view: Range, owner: Callable[[], object]) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """Return the array that ``numpy()`` gives; ``owner()`` returns the object that keeps the pages."""
     if view.device != HOST:
         raise Unsupported(f"the CPU cannot touch memory of {view.device}", fix="copy it with read_bytes()")
     if view.nbytes == 0:
         return np.empty(0, np.uint8)
     exported = (ctypes.c_ubyte * view.nbytes).from_address(view.address)
     # The array's base keeps the owner of the pages alive. A ctypes array takes any attribute; its stubs do not say so.
-    exported._zerohop_keep = _export(memory)  # type: ignore[attr-defined]
+    exported._zerohop_keep = owner()  # type: ignore[attr-defined]
     array = np.frombuffer(memoryview(exported), np.uint8)
     array.flags.writeable = not view.readonly
     return array
@@ -45,22 +62,17 @@ def dlpack_device(device: str) -> tuple[int, int]:
     return _DLPACK[kind], int(number or 0)
 
 
-def dlpack_of(view: _Range, memory: Memory, max_version: tuple[int, int] | None, **wanted: Any) -> CapsuleType:
-    """Return the capsule that ``__dlpack__`` gives; ``memory`` is the Memory that the view is part of."""
+def dlpack_of(
+    view: Range, owner: Callable[[], object], max_version: tuple[int, int] | None, **wanted: Any
+) -> CapsuleType:
+    """Return the capsule that ``__dlpack__`` gives; ``owner()`` returns the object that keeps the pages."""
     device_type, device = dlpack_device(view.device)
     readonly = view.readonly
     if readonly and (max_version or (0, 0))[0] < _KNOWS_READ_ONLY:
         raise BufferError("this memory is read-only, and the library asks for a tensor that is not. Fix: copy it")
-    # The Memory is kept as well, so that registering the tensor finds its registration when nobody else keeps it.
-    owner = (_export(memory), memory)
-    array: Any = array_of_bytes(view.address, view.nbytes, device_type, device, readonly, owner)
+    array: Any = array_of_bytes(view.address, view.nbytes, device_type, device, readonly, owner())
     capsule: CapsuleType = array.__dlpack__(
         **({} if max_version is None else {"max_version": max_version}),
         **{name: value for name, value in wanted.items() if value is not None},
     )
     return capsule
-
-
-def _export(memory: Memory) -> Export:
-    retention = memory._context._retention
-    return Export(retention, memory._registration, retention.kept_for(memory))

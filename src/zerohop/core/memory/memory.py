@@ -5,25 +5,27 @@ from __future__ import annotations
 import ctypes
 import operator
 import threading
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from zerohop._native import NativeError
+from zerohop._native import NativeError, set_layout
 from zerohop.core.base.deadlines import seconds_of
 from zerohop.core.base.resource import Closeable, NotCopyable
 from zerohop.core.memory import arrays
+from zerohop.core.memory.registration import Export
 from zerohop.core.memory.remote_buffer import RemoteBuffer, byte_range
 from zerohop.core.runtime.devices import HOST
 from zerohop.errors import Closed, from_native
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import numpy as np
     from typing_extensions import CapsuleType
 
-    from zerohop.core.context import Context
-    from zerohop.core.lanes.routes import Route
+    from zerohop._native import Engine, Region
+    from zerohop.core.memory.memory_core import MemoryCore
     from zerohop.core.memory.registration import Registration
     from zerohop.core.memory.shares import LocalShare
 
@@ -61,11 +63,12 @@ class _Range(NotCopyable):
     """A range of bytes that transfers start from or end in: the common part of Memory and View."""
 
     # A transfer needs _routes and _offset; as slots of this class the hot path reads them without a call.
-    __slots__ = ("_context", "_offset", "_registration", "_routes", "nbytes")
+    __slots__ = ("_core", "_offset", "_registration", "_routes", "nbytes")
 
-    _context: Context
+    _core: MemoryCore
     _registration: Registration
-    _routes: dict[bytes, Route]
+    # Routes by RemoteBuffer key; lanes/link.py has their class.
+    _routes: dict[bytes, Any]
     _offset: int
     nbytes: int
 
@@ -179,12 +182,12 @@ class _Range(NotCopyable):
             raise ValueError(f'this memory can be shared {most}, not with "{rights}"')
         memory._check_open()
         try:
-            share = self._context._shares.add(self._registration, self._offset, self.nbytes, bits, revocable=revocable)
+            share = self._core.shares.add(self._registration, self._offset, self.nbytes, bits, revocable=revocable)
         except (TypeError, ValueError):
             # Its region was closed meanwhile.
             memory._check_open()
             raise
-        self._context._shares.belongs(share, memory)
+        self._core.shares.belongs(share, memory)
         return share.handle
 
     def numpy(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
@@ -196,7 +199,7 @@ class _Range(NotCopyable):
         """
         memory = self._home()
         memory._check_open()
-        return arrays.numpy_of(self, memory)
+        return arrays.numpy_of(self, memory._export)
 
     def read_bytes(self, offset: int = 0, nbytes: int | None = None) -> bytes:
         """Return a copy of part of the range; a device's driver copies after the copies that are queued there.
@@ -274,7 +277,8 @@ class _Range(NotCopyable):
         """
         memory = self._home()
         memory._check_open()
-        return arrays.dlpack_of(self, memory, max_version, dl_device=dl_device, copy=copy)
+        # The Memory is kept as well, so that registering the tensor finds its registration when nobody else keeps it.
+        return arrays.dlpack_of(self, lambda: (memory._export(), memory), max_version, dl_device=dl_device, copy=copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Return type and number of the device as DLPack counts them; raise BufferError for a simulated device."""
@@ -291,7 +295,7 @@ class _Range(NotCopyable):
         return offset, nbytes
 
     def __repr__(self) -> str:
-        closed = self._home()._closed or self._context._closed
+        closed = self._home()._closed or self._core.closed
         state = ", closed" if closed else ""
         return f"{type(self).__name__}({self.nbytes} bytes of {self.device}{state})"
 
@@ -311,7 +315,7 @@ class View(_Range):
     def __init__(self, memory: Memory, offset: int, nbytes: int, readonly: bool) -> None:
         self.memory = memory
         self._readonly = readonly
-        self._context = memory._context
+        self._core = memory._core
         self._registration = memory._registration
         self._routes = memory._routes
         self._offset = offset
@@ -347,7 +351,7 @@ class Memory(Closeable, _Range):
 
     def __init__(
         self,
-        context: Context,
+        core: MemoryCore,
         registration: Registration,
         offset: int,
         nbytes: int,
@@ -356,14 +360,14 @@ class Memory(Closeable, _Range):
         owned: bool = False,
     ) -> None:
         # Tensors are registered by the ten thousand, so this makes no call that it does not need.
-        self._context = context
+        self._core = core
         self._registration = registration
         # Not shared with other Memories of the registration: it is emptied when this Memory is closed.
         self._routes = {}
         self._offset = offset
         self.nbytes = nbytes
         self._rights = rights
-        context._retention.keep(self, registration, keep)
+        core.retention.keep(self, registration, keep)
         self._owned = owned
         # Changed only under the lock of Shares. An empty tuple until the first share: ten thousand Memories that are
         # not shared have ten thousand objects less.
@@ -414,8 +418,8 @@ class Memory(Closeable, _Range):
         revoked = {share.handle._key for share in chosen}
         with _keys:  # remote_key() gives out another handle from now on
             self._whole = {rights: whole for rights, whole in self._whole.items() if whole._key not in revoked}
-        self._context._shares.revoke(chosen, self._context._deadline(timeout))
-        self._context._shares.belong_no_more(chosen, self)
+        self._core.shares.revoke(chosen, self._core.deadline(timeout))
+        self._core.shares.belong_no_more(chosen, self)
 
     def close(self, timeout: float = 1.0) -> None:
         """Revoke all handles and release the registration; idempotent. Views of the Memory raise Closed from now on.
@@ -436,24 +440,29 @@ class Memory(Closeable, _Range):
     def _close(self, unmap_s: float, *, by_user: bool = False) -> None:
         self._closed = True
         self._routes.clear()
-        context = self._context
-        if context._forked:
+        core = self._core
+        if core.forked:
             # The memory belongs to the parent. A lock may be held for ever, by a thread that is not in this process.
-            context._retention.forget(self)
+            core.retention.forget(self)
             return
-        shares, buffer = context._shares.of_closing(self)
+        shares, buffer = core.shares.of_closing(self)
         if buffer is None:
             # Another thread closes it, or the Context was closed.
             return
         if shares:
             # A Context that is being closed waits for the peers itself.
-            context._shares.withdraw(shares, 0 if context._closed else unmap_s)
+            core.shares.withdraw(shares, 0 if core.closed else unmap_s)
         # The shares keep the buffer alive, too.
         del shares
-        context._retention.release_detached(buffer, owned=self._owned, closed=by_user)
+        core.retention.release_detached(buffer, owned=self._owned, closed=by_user)
+
+    def _export(self) -> Export:
+        """Return an object that keeps the pages for an array that shows them."""
+        retention = self._core.retention
+        return Export(self._registration, retention.kept_for(self), retention.drain)
 
     def _check_open(self) -> None:
-        self._context._check_open()
+        self._core.check_open()
         if self._closed:
             raise Closed("this Memory was closed", fix="register the memory again")
 
@@ -461,3 +470,36 @@ class Memory(Closeable, _Range):
         # If __init__ failed, there is nothing to close. Unlike close() this waits for nobody.
         if not getattr(self, "_closed", True):
             self._close(0)
+
+
+# Parts of a Memory or View that the rooms above need and users do not. An attrgetter makes no Python frame.
+routes_of: Final[Callable[[Memory | View], dict[bytes, Any]]] = attrgetter("_routes")
+registration_of: Final[Callable[[Memory | View], Registration]] = attrgetter("_registration")
+offset_of: Final[Callable[[Memory | View], int]] = attrgetter("_offset")
+region_of: Final[Callable[[Memory | View], Region]] = attrgetter("_registration.region")
+
+
+def memory_of(view: Memory | View) -> Memory:
+    """Return the Memory that a View is part of; a Memory itself."""
+    return view._home()
+
+
+def check_open(view: Memory | View) -> None:
+    """Raise Closed if a Memory, or that of a View, is closed, or its Context is."""
+    view._home()._check_open()
+
+
+def lend(view: Memory | View) -> tuple[object, int, Engine]:
+    """Return an object that keeps the pages of a Memory for another library, its rights as bits, and the engine.
+
+    Raises:
+        Closed: the Memory or its Context is closed.
+    """
+    memory = view._home()
+    memory._check_open()
+    core = memory._core
+    # Like an array that shows the pages: the Memory closes as usual, and its pages stay until the object is dropped.
+    return (view, memory._export()), memory._rights, core.engine
+
+
+set_layout(_Range, RemoteBuffer)

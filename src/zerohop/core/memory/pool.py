@@ -17,7 +17,7 @@ from zerohop.errors import Closed, RegistrationFailed, from_native
 
 if TYPE_CHECKING:
     from zerohop._native import Engine
-    from zerohop.core.context import Context
+    from zerohop.core.memory.memory_core import MemoryCore
     from zerohop.core.memory.registration import Registration
     from zerohop.core.memory.retention import Retention
 
@@ -48,12 +48,12 @@ class Pool(Closeable, NotCopyable):
 
     _copy_refusal = "a Pool stays in its process, and is not copied; send memory.share() of what it gave"
 
-    def __init__(self, context: Context, device: str, chunk_bytes: int, max_bytes: int | None) -> None:
+    def __init__(self, core: MemoryCore, device: str, chunk_bytes: int, max_bytes: int | None) -> None:
         self.device = device
         self.chunk_bytes = chunk_bytes
         self.max_bytes = max_bytes
-        self._context = context
-        self._index = context._devices.index_of(device)
+        self._core = core
+        self._index = core.devices.index_of(device)
         self._lock = threading.Lock()
         self._chunks: list[_Chunk] = []
         self._closed = False
@@ -73,7 +73,7 @@ class Pool(Closeable, NotCopyable):
     @property
     def free_bytes(self) -> int:
         """Return the bytes that can be handed out now, in however many ranges."""
-        self._context._check_process()
+        self._core.check_process()
         with self._lock:
             self._collect()
             return sum(chunk.ranges.free for chunk in self._chunks)
@@ -99,10 +99,10 @@ class Pool(Closeable, NotCopyable):
             DeviceFailed: the device is lost.
             Closed: the pool or its Context is closed.
         """
-        self._context._check_process()
+        self._core.check_process()
         nbytes = length_of(nbytes)
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT
-        limit_s = self._context._timeout_ns / _NS if timeout is None else seconds_of(timeout)
+        limit_s = self._core.timeout_ns / _NS if timeout is None else seconds_of(timeout)
         deadline = time.monotonic() + limit_s
         pause = _FIRST_PAUSE_S
         while True:
@@ -126,7 +126,7 @@ class Pool(Closeable, NotCopyable):
             DeviceFailed: the device is lost.
             Closed: the Context is closed.
         """
-        self._context._check_open()
+        self._core.check_open()
         with self._lock:
             self._collect()
             self._settle()
@@ -138,7 +138,7 @@ class Pool(Closeable, NotCopyable):
 
     def close(self) -> None:
         """Hand out nothing more; idempotent. The device gets each chunk back when the last Memory in it is closed."""
-        if self._context._forked:
+        if self._core.forked:
             return  # the memory belongs to the parent
         with self._lock:
             self._closed = True
@@ -163,8 +163,8 @@ class Pool(Closeable, NotCopyable):
         return self._take(size)
 
     def _collect(self) -> None:
-        self._context._shares.sweep()
-        self._context._retention.drain()
+        self._core.shares.sweep()
+        self._core.retention.drain()
         while self._freed:
             self._unmarked.append(self._freed.popleft())
         if self.device == HOST:
@@ -175,7 +175,7 @@ class Pool(Closeable, NotCopyable):
     def _settle(self) -> None:
         if self._unmarked:
             try:
-                mark = self._context._engine.mark_device(self._index)
+                mark = self._core.engine.mark_device(self._index)
             except NativeError as error:
                 # A stream is being captured: the next call tries again.
                 if error.args[0] != Status.UNSUPPORTED.value:
@@ -204,8 +204,8 @@ class Pool(Closeable, NotCopyable):
 
     def _coming(self) -> bool:
         """Tell whether a device, a transfer or a peer still uses returned memory. Other memory may never come back."""
-        retention = self._context._retention
-        kept = [*self._context._shares.kept(), *retention.kept()]
+        retention = self._core.retention
+        kept = [*self._core.shares.kept(), *retention.kept()]
         # In this order: memory that leaves one of these places is in the next one by then.
         return bool(
             any(type(keep) is _Block and keep.goes_to(self._freed) for keep in kept)
@@ -222,18 +222,18 @@ class Pool(Closeable, NotCopyable):
         for nbytes in dict.fromkeys((wanted, size)):
             if size <= nbytes <= wanted:
                 try:
-                    registration = self._context._registry.allocate(nbytes, self.device, whole=False)
+                    registration = self._core.registry.allocate(nbytes, self.device, whole=False)
                 except RegistrationFailed as error:
                     self._refused = error.reason
                     continue
-                self._chunks.append(_Chunk(self._context._retention, registration))
+                self._chunks.append(_Chunk(self._core.retention, registration))
                 return self._take(size)
         return None
 
     def _memory(self, taken: _Range, block: _Block | None, nbytes: int) -> Memory:
         chunk, start, _ = taken
-        part = self._context._registry.part(chunk.registration, start, nbytes)
-        return Memory(self._context, part, 0, nbytes, RIGHTS["rw"], block, True)
+        part = self._core.registry.part(chunk.registration, start, nbytes)
+        return Memory(self._core, part, 0, nbytes, RIGHTS["rw"], block, True)
 
     def _full(self, nbytes: int) -> RegistrationFailed:
         free, largest = self.free_bytes, max((chunk.ranges.largest for chunk in self._chunks), default=0)
@@ -246,12 +246,12 @@ class Pool(Closeable, NotCopyable):
         return RegistrationFailed(f"the pool has no room for {nbytes} bytes: {held}; {why}", fix=fix, operation="alloc")
 
     def _check_open(self) -> None:
-        self._context._check_open()
+        self._core.check_open()
         if self._closed:
             raise Closed("this Pool was closed", fix="make another with ctx.pool()")
 
     def __repr__(self) -> str:
-        closed = ", closed" if self._closed or self._context._closed else ""
+        closed = ", closed" if self._closed or self._core.closed else ""
         return f"Pool({self.nbytes} bytes of {self.device}{closed})"
 
 

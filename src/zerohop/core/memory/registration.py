@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from zerohop.core.base.backoff import Backoff
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from zerohop._native import Region
-    from zerohop.core.lanes.routes import Route
-    from zerohop.core.memory.memory import Memory
-    from zerohop.core.memory.retention import Retention
 
 
 class Registration:
@@ -49,7 +48,7 @@ class Registration:
         # Unique in this process.
         self.number = next(self._numbers)
         # The first Memory that was made of it.
-        self.made_for: weakref.ref[Memory] | None = None
+        self.made_for: weakref.ref[object] | None = None
         self.region = region
         self.address = region.address
         self.nbytes = region.nbytes
@@ -76,8 +75,8 @@ class Registration:
         self.local_keys: dict[int, int] = {}
         self.how: dict[int, str] = {}
         self.unregistrable: Backoff[int] = Backoff()
-        # By RemoteBuffer key. The call that uses a stale route notices that it is stale.
-        self.routes: dict[bytes, Route] = {}
+        # Routes by RemoteBuffer key; lanes/link.py has their class. The call that uses a stale route notices that.
+        self.routes: dict[bytes, Any] = {}
 
     @property
     def shareable(self) -> bool:
@@ -90,14 +89,14 @@ class Export:
 
     __slots__ = ("__weakref__", "_keep", "_region")
 
-    def __init__(self, retention: Retention, registration: Registration, keep: object) -> None:
+    def __init__(self, registration: Registration, keep: object, freed: Callable[[], None]) -> None:
+        """Note the array; ``freed`` is called once it is gone, because it may have been the last to use the region."""
         self._region = registration.region
         self._keep = keep
 
         def gone(reference: weakref.ref[Export]) -> None:
             registration.exports.discard(reference)
-            # This array may have been the last thing that kept the region.
-            retention.drain()
+            freed()
 
         registration.exports.add(weakref.ref(self, gone))
 

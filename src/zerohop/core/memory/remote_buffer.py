@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from zerohop.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # Four letters, which the version of the format follows.
 _MAGIC: Final = b"ZHRB"
@@ -237,3 +241,9 @@ def _check(wire: _Wire) -> None:
 
 def _malformed(why: str) -> ProtocolError:
     return ProtocolError(f"malformed RemoteBuffer: {why}", fix="pass on exactly what bytes(handle) gave")
+
+
+# Parts of a RemoteBuffer that the rest of the core needs and users do not. An attrgetter makes no Python frame.
+key_of: Final[Callable[[RemoteBuffer], bytes]] = attrgetter("_key")
+share_of: Final[Callable[[RemoteBuffer], Share]] = attrgetter("_share")
+start_of: Final[Callable[[RemoteBuffer], int]] = attrgetter("_offset")

@@ -16,7 +16,6 @@ from zerohop.errors import Closed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from zerohop.core.memory.memory import Memory
     from zerohop.core.memory.registration import Registration
 
 # Seconds for which devices still know an array that no Memory refers to: a program may register the same array in each
@@ -52,13 +51,13 @@ class Retention:
         """Tell whether a thread is just releasing buffers; ask after ``kept``."""
         return bool(self._releasing)
 
-    def keep(self, memory: Memory, registration: Registration, keep: object) -> None:
+    def keep(self, memory: object, registration: Registration, keep: object) -> None:
         """Keep an object alive until ``detach(memory)``, which a destructor may call."""
         key = id(memory)
         registration.users.add(key)
         self._keeps[key] = keep
 
-    def kept_for(self, memory: Memory) -> object:
+    def kept_for(self, memory: object) -> object:
         """Return the object that an open Memory keeps alive.
 
         Raises:
@@ -69,7 +68,7 @@ class Retention:
         except KeyError:
             raise Closed("this Memory was closed", fix="register the memory again") from None
 
-    def get_kept(self, memory: Memory) -> object:
+    def get_kept(self, memory: object) -> object:
         """Like ``kept_for``, but return None once the Memory is closed."""
         return self._keeps.get(id(memory))
 
@@ -79,12 +78,12 @@ class Retention:
         detached, pinned = self._detached.copy(), self._pinned.copy()
         return [each.keep for each in (*detached, *pinned)]
 
-    def detach(self, memory: Memory) -> RetainedBuffer | None:
-        """Take over what a Memory keeps; the caller passes it to ``release_detached``.
+    def detach(self, memory: object, registration: Registration) -> RetainedBuffer | None:
+        """Take over what a Memory of this registration keeps; the caller passes it to ``release_detached``.
 
         Returns None if another thread or ``hand_over`` has taken it. One thread at a time may call this for a Memory.
         """
-        key, registration = id(memory), memory._registration
+        key = id(memory)
         try:
             buffer = RetainedBuffer(registration, self._keeps[key])
         except KeyError:
@@ -133,7 +132,7 @@ class Retention:
         if owner is not None and not registration.closed and not registration.users:
             self._release(RetainedBuffer(registration, owner()), now=False)
 
-    def forget(self, memory: Memory) -> None:
+    def forget(self, memory: object) -> None:
         """Drop the entry of a Memory in a forked child, where all that is in use belongs to the parent."""
         self._keeps.pop(id(memory), None)
 

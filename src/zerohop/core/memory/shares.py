@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from zerohop._native import NativeError, Reason, Status
 from zerohop.core.base import closed_engine, peer_process
@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 
     from zerohop._native import Engine
     from zerohop.core.base.peer_process import PeerProcess
-    from zerohop.core.memory.memory import Memory
     from zerohop.core.memory.registration import Registration, RetainedBuffer
-    from zerohop.core.transfers.connection import Connection
+    from zerohop.core.memory.retention import Retention
 
     # A peer that has imported a share, and the provider: a peer may import a share once for each provider.
-    Importer: TypeAlias = tuple[Connection, str]
+    Importer: TypeAlias = tuple["Peer", str]
 
 _READ, _WRITE = 1, 2
 _SHM_MAPPABLE = b"m"
@@ -40,6 +39,28 @@ VERBS = "verbs"
 _MAX_GRACE_S = 0.5
 
 
+class Peer(Protocol):
+    """Stands for the peer to a peer that imports shares."""
+
+    peer: str
+
+    def process(self) -> PeerProcess | None:
+        """Return the peer's process, which may still write to memory that it has mapped; None if it has ended."""
+
+    def ask_back(self, provider: str, share_id: int) -> None:
+        """Ask the peer to give a share back. Any thread may call this."""
+
+
+class Shared(Protocol):
+    """Stands for the Memory that shares belong to; a Shares changes these attributes under its lock."""
+
+    _closed: bool
+    _registration: Registration
+    _shares: list[LocalShare] | tuple[()]
+
+    def _check_open(self) -> None: ...
+
+
 class LocalShare:
     """Describes a range of this Context's memory that is shared with peers."""
 
@@ -47,7 +68,7 @@ class LocalShare:
 
     def __init__(self, registration: Registration, offset: int, handle: RemoteBuffer, *, revocable: bool) -> None:
         # Keeps the Memory alive: a peer cannot know that the last reference to it went away here.
-        self.memory: Memory | None = None
+        self.memory: Shared | None = None
         # Once the Memory is closed: the object that stays until all peers have given the share back.
         self.keep: object = None
         # Ids and processes of lost peers that had mapped the share and may still write to it.
@@ -83,13 +104,12 @@ class Shares:
         engine: Engine,
         owner: str,
         url: str,
-        ask: Callable[[Connection, str, int], None],
+        retention: Retention,
     ) -> None:
-        """Make an empty table; ``ask(connection, provider, share_id)`` asks a peer to give a share back."""
         self._engine = engine
         self._owner = owner
         self._url = url
-        self._ask = ask
+        self._retention = retention
         # Reentrant: a destructor may withdraw a share on a thread that holds the lock.
         self._lock = threading.RLock()
         self._given_back = threading.Condition(self._lock)
@@ -120,7 +140,7 @@ class Shares:
             self._shares[share_id] = share
         return share
 
-    def belongs(self, share: LocalShare, memory: Memory) -> None:
+    def belongs(self, share: LocalShare, memory: Shared) -> None:
         """Tie a share to its Memory: the share keeps the Memory alive, and closing the Memory withdraws the share."""
         with self._lock:
             closed_meanwhile = memory._closed
@@ -134,20 +154,20 @@ class Shares:
             self.withdraw([share], 0)
             memory._check_open()
 
-    def belong_no_more(self, shares: Sequence[LocalShare], memory: Memory) -> None:
+    def belong_no_more(self, shares: Sequence[LocalShare], memory: Shared) -> None:
         """Untie revoked shares from their Memory."""
         revoked = set(shares)
         with self._lock:
             memory._shares = [each for each in memory._shares if each not in revoked] or ()
 
-    def of_closing(self, memory: Memory) -> tuple[Sequence[LocalShare], RetainedBuffer | None]:
+    def of_closing(self, memory: Shared) -> tuple[Sequence[LocalShare], RetainedBuffer | None]:
         """Take over the shares of a Memory that is being closed, and the object that it kept alive.
 
         Both are taken in one step, so that the shares keep the memory that peers may still touch. The first thread gets
         them; the buffer is None for all others.
         """
         with self._lock:
-            buffer = memory._context._retention.detach(memory)
+            buffer = self._retention.detach(memory, memory._registration)
             if buffer is None:
                 return (), None
             shares, memory._shares = memory._shares, ()
@@ -159,9 +179,7 @@ class Shares:
         """Tell whether a share can be used, because it has not been withdrawn."""
         return share_id in self._shares
 
-    def admit(
-        self, connection: Connection, provider: str, share_id: int, capability: bytes
-    ) -> LocalShare | tuple[Status, Reason]:
+    def admit(self, peer: Peer, provider: str, share_id: int, capability: bytes) -> LocalShare | tuple[Status, Reason]:
         """Return the share that a peer wants to import, or why it may not; count the peer as an importer."""
         with self._lock:
             share = self._shares.get(share_id)
@@ -169,71 +187,69 @@ class Shares:
                 return Status.ACCESS_DENIED, Reason.REVOKED
             if not auth.same(share.handle._share.capability, capability):
                 return Status.ACCESS_DENIED, Reason.CAPABILITY
-            share.importers.add((connection, provider))
+            share.importers.add((peer, provider))
             return share
 
-    def grant(self, connection: Connection, provider: str, share_id: int, capability: bytes) -> Grant:
+    def grant(self, peer: Peer, provider: str, share_id: int, capability: bytes) -> Grant:
         """Answer a peer that wants to map a share; on OK the peer counts as an importer from now on."""
         with self._lock:
-            share = self.admit(connection, provider, share_id, capability)
+            share = self.admit(peer, provider, share_id, capability)
             if isinstance(share, tuple):
                 return Grant(*share)
             described = share.handle._share
             if not share.registration.shareable:
-                share.importers.discard((connection, provider))
+                share.importers.discard((peer, provider))
                 return Grant(Status.UNSUPPORTED, Reason.NONE)
             try:
                 # The file is opened anew, so that a reader's descriptor cannot be mapped for writing.
                 mode = os.O_RDWR if described.rights & _WRITE else os.O_RDONLY
                 fd = os.open(f"/proc/self/fd/{share.registration.region.fd}", mode | os.O_CLOEXEC)
             except OSError:
-                share.importers.discard((connection, provider))
+                share.importers.discard((peer, provider))
                 return Grant(Status.NO_MEMORY, Reason.OUT_OF_DESCRIPTORS)
             offset = share.registration.fd_offset + share.offset
             return Grant(Status.OK, Reason.NONE, fd, offset, described.nbytes, described.rights)
 
-    def given_back(self, connection: Connection, provider: str, share_id: int) -> None:
+    def given_back(self, peer: Peer, provider: str, share_id: int) -> None:
         """Note that a peer has given a share back."""
         gone: list[LocalShare] = []
         with self._lock:
             share = self._leaving.get(share_id) or self._shares.get(share_id)
             if share is not None:
-                self._forget(share, (connection, provider), gone)
+                self._forget(share, (peer, provider), gone)
         self._release(gone)
 
-    def holders(self, provider: str) -> list[tuple[Connection, int]]:
+    def holders(self, provider: str) -> list[tuple[Any, int]]:
         """Return each peer that has imported a share over this provider, with the id of the share."""
         with self._lock:
             return [
-                (connection, share.share_id)
-                for share in self._shares.values()
-                for connection, _ in _importers(share, provider)
+                (peer, share.share_id) for share in self._shares.values() for peer, _ in _importers(share, provider)
             ]
 
-    def mapped_by(self, connection: Connection) -> list[tuple[str, int]]:
+    def mapped_by(self, peer: Peer) -> list[tuple[str, int]]:
         """Return provider and id of each share that a peer has mapped."""
         with self._lock:
             return [
                 (provider, share.share_id)
                 for share in [*self._shares.values(), *self._leaving.values()]
                 for importer, provider in share.importers
-                if importer is connection and provider != VERBS
+                if importer is peer and provider != VERBS
             ]
 
-    def lost(self, connection: Connection, process_of_peer: Callable[[], PeerProcess | None] | None) -> None:
+    def lost(self, peer: Peer) -> None:
         """Forget a lost peer's imports, and watch its process, which may still write to memory that it has mapped."""
         peer_process.release_kept()
         process: PeerProcess | None = None
         gone: list[LocalShare] = []
         with self._lock:
-            asked = process_of_peer is None
+            asked = False
             for share in [*self._shares.values(), *self._leaving.values()]:
-                importers = [importer for importer in share.importers if importer[0] is connection]
+                importers = [importer for importer in share.importers if importer[0] is peer]
                 if any(provider != VERBS for _, provider in importers):
-                    if not asked and process_of_peer is not None:
-                        process, asked = process_of_peer(), True
+                    if not asked:
+                        process, asked = peer.process(), True
                     if process is not None:
-                        share.lingering.append((connection.peer, process))
+                        share.lingering.append((peer.peer, process))
                         self._lingering[share.share_id] = share
                 for importer in importers:
                     self._forget(share, importer, gone)
@@ -294,7 +310,7 @@ class Shares:
         with self._lock:
             return [share.keep for share in self._leaving.values()]
 
-    def close(self, get_kept: Callable[[Memory], object]) -> None:
+    def close(self, get_kept: Callable[[object], object]) -> None:
         """Forget all shares, after the engine was closed. Memory that peers have mapped stays until they exit.
 
         ``get_kept(memory)`` returns the object that a Memory keeps alive.
@@ -316,15 +332,15 @@ class Shares:
 
         Before that, peers whose NICs reach the memory have ``grace_s`` seconds to stop.
         """
-        asked: list[tuple[Connection, str, int]] = []
+        asked: list[tuple[Peer, str, int]] = []
         with self._lock:
             for share in shares:
                 self._shares.pop(share.share_id, None)
                 if share.importers:
                     self._leaving[share.share_id] = share
-                    asked += [(connection, provider, share.share_id) for connection, provider in share.importers]
-        for each in asked:
-            self._ask(*each)
+                    asked += [(peer, provider, share.share_id) for peer, provider in share.importers]
+        for peer, provider, share_id in asked:
+            peer.ask_back(provider, share_id)
         if grace_s:
             with self._given_back:
                 self._given_back.wait_for(lambda: not any(_importers(share, VERBS) for share in shares), grace_s)
@@ -353,7 +369,7 @@ class Shares:
         """
 
         def silent() -> dict[str, None]:
-            peers = [connection.peer for share in shares for connection, _ in share.importers]
+            peers = [peer.peer for share in shares for peer, _ in share.importers]
             if lost_too:
                 peers += [peer for share in shares for peer, process in share.lingering if not process.has_exited()]
             return dict.fromkeys(peers)
@@ -386,10 +402,9 @@ def _importers(share: LocalShare, provider: str) -> list[Importer]:
 def _left_by(share: LocalShare) -> list[PeerProcess]:
     """Return the processes that may still write to a share of a closed Context."""
     left = [process for _, process in share.lingering]
-    for connection, provider in share.importers:
+    for peer, provider in share.importers:
         if provider != VERBS:
-            session = connection._session
-            process = session.process() if session is not None else peer_process.unknown_process()
+            process = peer.process()
             if process is not None:
                 left.append(process)
     return left

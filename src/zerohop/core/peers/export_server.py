@@ -18,10 +18,10 @@ from zerohop.core.runtime.devices import HOST
 from zerohop.errors import ProtocolError, from_native
 
 if TYPE_CHECKING:
-    from zerohop.core.context import Context
     from zerohop.core.control.channel import Channel
     from zerohop.core.memory.shares import LocalShare
-    from zerohop.core.transfers.connection import Connection
+    from zerohop.core.peers.peer_core import PeerCore
+    from zerohop.core.peers.peer_link import PeerLink
 
 _MAX_REQUESTS: Final = 1 << 16
 
@@ -37,9 +37,9 @@ def _close_exported(exported: _Exported) -> None:
 class Exports:
     """Exports memory of this side over one Connection."""
 
-    def __init__(self, context: Context, connection: Connection, channel: Channel) -> None:
-        self._context = context
-        self._connection = connection
+    def __init__(self, core: PeerCore, link: PeerLink, channel: Channel) -> None:
+        self._core = core
+        self._link = link
         self._channel = channel
         # Requests that drivers and NICs are being asked about, one after the other.
         self._reaching: set[asyncio.Task[None]] = set()
@@ -48,13 +48,13 @@ class Exports:
 
     def answer(self, request: wire.ImportRequest) -> None:
         """Answer a peer that wants to import."""
-        connection = self._connection
-        if connection._closing is not None:
+        link = self._link
+        if link.closing is not None:
             # What was given out is being asked back just now.
             self._refuse(request, Status.UNSUPPORTED, Reason.LANE_CLOSED)
-        elif request.provider == SHM and SHM in connection._possible:
+        elif request.provider == SHM and SHM in link.possible:
             self._give_descriptor(request)
-        elif request.provider in (VERBS, P2P) and request.provider in connection._possible:
+        elif request.provider in (VERBS, P2P) and request.provider in link.possible:
             if len(self._reaching) >= _MAX_REQUESTS:
                 raise ProtocolError("malformed: the peer asks for more than anybody needs at once")
             # Registering takes as long as it takes to pin the pages; drivers take their time to export.
@@ -70,7 +70,7 @@ class Exports:
 
     def returned(self, message: wire.Released) -> None:
         """Handle Released: the peer has given back memory of this side."""
-        self._context._shares.given_back(self._connection, message.provider, message.share)
+        self._core.shares.given_back(self._link, message.provider, message.share)
         self._returned.set()
 
     def ask_back(self, provider: str, share_id: int) -> None:
@@ -79,12 +79,12 @@ class Exports:
 
     async def ask_all_back(self) -> None:
         """Ask, before this side leaves, for all memory that the peer has mapped; wait for it a short time."""
-        loop, shares = asyncio.get_running_loop(), self._context._shares
+        loop, shares = asyncio.get_running_loop(), self._core.shares
         limit = loop.time() + LAST_COPIES_S
-        for provider, share_id in shares.mapped_by(self._connection):
+        for provider, share_id in shares.mapped_by(self._link):
             self.ask_back(provider, share_id)
         try:
-            while self._connection._lost is None and shares.mapped_by(self._connection):
+            while self._link.lost is None and shares.mapped_by(self._link):
                 self._returned.clear()
                 await wait_with_timeout(self._returned.wait(), limit - loop.time())
         except TimeoutError:
@@ -97,7 +97,7 @@ class Exports:
         self._returned.set()  # nobody will any more
 
     def _give_descriptor(self, request: wire.ImportRequest) -> None:
-        grant = self._context._shares.grant(self._connection, request.provider, request.share, request.capability)
+        grant = self._core.shares.grant(self._link, request.provider, request.share, request.capability)
         reply = wire.ImportReply(
             request=request.request,
             status=grant.status.value,
@@ -115,9 +115,9 @@ class Exports:
 
     async def _give_memory(self, request: wire.ImportRequest) -> None:
         """Give memory to a peer whose devices reach it: as the driver exports it, or host memory by its descriptor."""
-        shares = self._context._shares
+        shares = self._core.shares
         async with self._turn:
-            share = shares.admit(self._connection, P2P, request.share, request.capability)
+            share = shares.admit(self._link, P2P, request.share, request.capability)
             if isinstance(share, tuple):
                 self._refuse(request, *share)
                 return
@@ -125,8 +125,8 @@ class Exports:
                 self._give_descriptor(request)
                 return
             try:
-                export = self._context._engine.export_share
-                exported = await self._context._control.run_in_thread(export, share.share_id, discard=_close_exported)
+                export = self._core.engine.export_share
+                exported = await self._core.control.run_in_thread(export, share.share_id, discard=_close_exported)
             except NativeError as error:
                 self._failed(request, error)
                 return
@@ -161,13 +161,13 @@ class Exports:
 
     async def _give_keys(self, request: wire.ImportRequest) -> None:
         """Register with each NIC that the peer's lane ends at, as far as that was not done before."""
-        shares = self._context._shares
+        shares = self._core.shares
         async with self._turn:
-            share = shares.admit(self._connection, VERBS, request.share, request.capability)
+            share = shares.admit(self._link, VERBS, request.share, request.capability)
             if isinstance(share, tuple):
                 self._refuse(request, *share)
                 return
-            fabric = self._context._nic_ports
+            fabric = self._core.nic_ports
             if why := "; ".join(filter(None, map(fabric.port_down, request.rails))):
                 self._take_back(request, Status.UNSUPPORTED, Reason.PORT_DOWN, why)
                 return
@@ -180,10 +180,10 @@ class Exports:
                 self._channel.post(reply)
 
     async def _reach(self, request: wire.ImportRequest, share: LocalShare) -> wire.ImportReply:
-        engine, fabric = self._context._engine, self._context._nic_ports
+        engine, fabric = self._core.engine, self._core.nic_ports
         domains = fabric.domains(request.rails)
         found = [
-            await self._context._control.run_in_thread(engine.reach, share.share_id, domain, share.revocable)
+            await self._core.control.run_in_thread(engine.reach, share.share_id, domain, share.revocable)
             for domain in domains
         ]
         if len({address for address, _, _ in found}) != 1:
@@ -203,10 +203,10 @@ class Exports:
 
     def _still_wanted(self, request: wire.ImportRequest) -> bool:
         """Tell whether the peer is still there, and the share has not been withdrawn meanwhile."""
-        if self._connection._lost is not None:
+        if self._link.lost is not None:
             return False
         # Who is asked to give it back must have got it.
-        if not self._context._shares.has(request.share):
+        if not self._core.shares.has(request.share):
             self._take_back(request, Status.ACCESS_DENIED, Reason.REVOKED)
             return False
         return True
@@ -217,7 +217,7 @@ class Exports:
 
     def _take_back(self, request: wire.ImportRequest, status: Status, reason: Reason, text: str = "") -> None:
         """Refuse a peer that counted as an importer already."""
-        self._context._shares.given_back(self._connection, request.provider, request.share)
+        self._core.shares.given_back(self._link, request.provider, request.share)
         self._refuse(request, status, reason, text)
 
     def _refuse(self, request: wire.ImportRequest, status: Status, reason: Reason, text: str = "") -> None:

@@ -20,16 +20,17 @@ from zerohop.core.base.backoff import is_permanent
 from zerohop.core.control import wire
 from zerohop.core.control.channel import copies_of
 from zerohop.core.lanes.imported import Import
+from zerohop.core.lanes.reachability import note_no_peer_link
 from zerohop.core.runtime.deferred import seconds_left, wait_shared
 from zerohop.errors import ProtocolError, ZerohopError, copy_of, from_native, silent_error
 
 if TYPE_CHECKING:
     from zerohop._native import Mapping, PeerMemory
-    from zerohop.core.context import Context
     from zerohop.core.control.channel import Channel
+    from zerohop.core.lanes.link import Link
     from zerohop.core.memory.registration import Registration
     from zerohop.core.memory.remote_buffer import Share
-    from zerohop.core.transfers.connection import Connection
+    from zerohop.core.peers.peer_core import PeerCore
 
 _WRITE: Final = 2
 _LEAVING: Final = (
@@ -43,6 +44,10 @@ _CANNOT: Final = (Status.UNSUPPORTED.value, Status.NO_MEMORY.value, Status.DEVIC
 # Of one memory; of 2 MiB each, and mostly larger.
 _MAX_PIECES: Final = 1 << 17
 
+# Imports of one peer beyond which unused ones are given back.
+_MAX_IMPORTS: Final = 1024
+_UNMAP_PAUSE_S: Final = 0.002
+
 _Share = tuple[str, int]
 _Reply = tuple[wire.ImportReply, list[int]]
 _Key = tuple[str, int, tuple[int, ...]]
@@ -51,9 +56,9 @@ _Key = tuple[str, int, tuple[int, ...]]
 class Imports:
     """Imports the peer's memory over one Connection."""
 
-    def __init__(self, context: Context, connection: Connection, channel: Channel) -> None:
-        self._context = context
-        self._connection = connection
+    def __init__(self, core: PeerCore, link: Link, channel: Channel) -> None:
+        self._core = core
+        self._link = link
         self._channel = channel
         self._requests = 0
         self._replies: dict[int, asyncio.Future[_Reply]] = {}
@@ -76,8 +81,8 @@ class Imports:
                 let go of; the request stays under way.
             Closed: this side is leaving.
         """
-        if self._connection._closing is not None:
-            raise copy_of(self._connection._closing)
+        if self._link.closing is not None:
+            raise copy_of(self._link.closing)
         key = (provider, share.share_id, rails)
         task = self._importing.get(key)
         if task is None:
@@ -90,8 +95,8 @@ class Imports:
             # Not until the operation's deadline, so that there is time to say what it was.
             await asyncio.wait([task, leaving], timeout=0.9 * limit, return_when=asyncio.FIRST_COMPLETED)
             if not task.done() and not leaving.done():
-                raise silent_error(self._connection.peer, _LEAVING)
-        await wait_shared(task, self._connection, seconds_left())
+                raise silent_error(self._link.peer, _LEAVING)
+        await wait_shared(task, self._link, seconds_left())
 
     def replied(self, reply: wire.ImportReply, fds: list[int]) -> None:
         """Handle ImportReply, the owner's answer; the caller closes the descriptors."""
@@ -123,21 +128,21 @@ class Imports:
 
     async def make_ready(self, imported: Import, share: Share, registration: Registration) -> None:
         """Have a device here reach the memory behind the peer's share and that here, or note why none can."""
-        context = self._context
+        core = self._core
         try:
-            await context._control.run_in_thread(context._routes.make_ready, imported, registration)
+            await core.control.run_in_thread(core.routes.make_ready, imported, registration)
         except NativeError as error:
             if imported.closed:
                 return  # given back meanwhile; whoever still wants it asks anew
             if error.args[0] == Status.CLOSED.value:
                 raise
-            self._connection._note_no_peer_link(registration, share, error)
+            note_no_peer_link(self._link, registration, share, error)
 
     def take_back(self, message: wire.Release) -> None:
         """Handle Release: the owner wants its memory back."""
         key = message.provider, message.share
         self._owed.add(key)
-        imported = self._connection._imports.pop(key, None)
+        imported = self._link.imports.pop(key, None)
         if imported is not None:
             self._let_go(key, imported)
         self._settle(key)
@@ -149,7 +154,7 @@ class Imports:
 
     async def give_all_back(self) -> None:
         """Give back all imports that nothing uses, or soon no longer, before this side leaves."""
-        loop, imports = asyncio.get_running_loop(), self._connection._imports
+        loop, imports = asyncio.get_running_loop(), self._link.imports
         limit = loop.time() + LAST_COPIES_S
         while True:
             for provider, share_id in list(imports):
@@ -170,10 +175,10 @@ class Imports:
 
     async def _import(self, share: Share, provider: str, rails: tuple[int, ...]) -> None:
         key = provider, share.share_id
-        old = self._connection._imports.pop(key, None)
+        old = self._link.imports.pop(key, None)
         if old is not None and provider == VERBS:
             # Over NICs that the lane does not use any more. To its owner the new one is the same.
-            self._context._peers.unmap(old)
+            unmap(self._core, old)
         elif old is not None:
             self.release(provider, share.share_id, old)
         # Its end is told the owner by the name of the share alone: that must not be taken for the end of a new one.
@@ -189,7 +194,7 @@ class Imports:
             self._settle(key)
 
     async def _ask_owner(self, share: Share, provider: str, rails: tuple[int, ...]) -> None:
-        connection = self._connection
+        link = self._link
         self._requests += 1
         number = self._requests
         future = self._replies[number] = asyncio.get_running_loop().create_future()
@@ -217,13 +222,11 @@ class Imports:
         try:
             if reply.status == Status.UNSUPPORTED.value or (provider != SHM and reply.status in _CANNOT):
                 why = reply.text or "its owner cannot give it out"
-                connection._unreachable.record_failure(
+                link.unreachable.record_failure(
                     (provider, share.share_id, rails), why, is_permanent=is_permanent(reply.status, reply.reason)
                 )
             elif reply.status != Status.OK.value:
-                raise from_native(
-                    reply.status, reply.reason, "said by the peer", peer=connection.peer, provider=provider
-                )
+                raise from_native(reply.status, reply.reason, "said by the peer", peer=link.peer, provider=provider)
             else:
                 await self._accept(share, provider, rails, reply, fds)
         finally:
@@ -233,7 +236,7 @@ class Imports:
     async def _accept(
         self, share: Share, provider: str, rails: tuple[int, ...], reply: wire.ImportReply, fds: list[int]
     ) -> None:
-        connection = self._connection
+        link = self._link
         access: Mapping | RemoteKeys | PeerMemory
         try:
             if provider == SHM:
@@ -241,14 +244,14 @@ class Imports:
             elif provider == P2P:
                 # Of its own: whoever waits here may leave, and close those.
                 copies = copies_of(fds)
-                access = await self._context._control.run_in_thread(self._take_memory, reply, copies)
+                access = await self._core.control.run_in_thread(self._take_memory, reply, copies)
             elif len(reply.keys) == len(rails):
                 access = RemoteKeys(reply.address, reply.nbytes, reply.rights, reply.keys, reply.atomics)
             else:
-                raise ProtocolError("malformed: not one key for each rail", peer=connection.peer)
+                raise ProtocolError("malformed: not one key for each rail", peer=link.peer)
         except NativeError as error:
             why = f"it could not be mapped here: {error.args[2]}"
-            connection._unreachable.record_failure(
+            link.unreachable.record_failure(
                 (provider, share.share_id, rails), why, is_permanent=is_permanent(*error.args[:2])
             )
             self._owed.add((provider, share.share_id))
@@ -264,23 +267,23 @@ class Imports:
             # The owner has asked it back meanwhile.
             self._let_go(key, imported)
             return
-        other = connection._imports.pop(key, None)
+        other = link.imports.pop(key, None)
         if other is not None:
             # Asked for over other NICs at the same time.
-            self._context._peers.unmap(other)
-        connection._imports[key] = imported
-        connection._unreachable.record_success((provider, share.share_id, rails))
-        connection._drop_old_imports()
+            unmap(self._core, other)
+        link.imports[key] = imported
+        link.unreachable.record_success((provider, share.share_id, rails))
+        self._drop_old_imports()
 
     def _take_memory(self, reply: wire.ImportReply, fds: list[int]) -> PeerMemory:
         """Import device memory, on a new thread; closes the descriptors."""
-        engine, exported, writable = self._context._engine, reply.exported, bool(reply.rights & _WRITE)
+        engine, exported, writable = self._core.engine, reply.exported, bool(reply.rights & _WRITE)
         try:
             if exported is None:
                 self._check_file(reply, fds)
                 return engine.import_host(fds[0], reply.offset, reply.nbytes, writable)
             if sum(not handle for _, handle in exported.pieces) != len(fds):
-                raise from_native(Status.NO_MEMORY.value, Reason.OUT_OF_DESCRIPTORS.value, peer=self._connection.peer)
+                raise from_native(Status.NO_MEMORY.value, Reason.OUT_OF_DESCRIPTORS.value, peer=self._link.peer)
             return engine.import_memory(
                 exported.form,
                 exported.device,
@@ -297,7 +300,7 @@ class Imports:
                 os.close(fd)
 
     def _check_file(self, reply: wire.ImportReply, fds: list[int]) -> None:
-        peer = self._connection.peer
+        peer = self._link.peer
         if not fds:
             raise from_native(Status.NO_MEMORY.value, Reason.OUT_OF_DESCRIPTORS.value, peer=peer)
         # Beyond the end of the file a copy would crash the process.
@@ -306,17 +309,24 @@ class Imports:
 
     def _map(self, reply: wire.ImportReply, fds: list[int]) -> Mapping:
         self._check_file(reply, fds)
-        return self._context._engine.map(fds[0], reply.offset, reply.nbytes, bool(reply.rights & _WRITE))
+        return self._core.engine.map(fds[0], reply.offset, reply.nbytes, bool(reply.rights & _WRITE))
+
+    def _drop_old_imports(self) -> None:
+        """Give back imports that nothing uses if there are very many."""
+        for (provider, share_id), imported in list(self._link.imports.items())[:-_MAX_IMPORTS]:
+            if not imported.routes:
+                del self._link.imports[provider, share_id]
+                self.release(provider, share_id, imported)
 
     def _let_go(self, key: _Share, imported: Import) -> None:
-        task = self._leaving[key] = self._context._control.start(self._drain, imported, self._leaving.get(key))
+        task = self._leaving[key] = self._core.control.start(self._drain, imported, self._leaving.get(key))
         # Also where it is cancelled before it has begun.
         task.add_done_callback(lambda done: self._let_gone(key, done))
 
     async def _drain(self, imported: Import, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await asyncio.wait([before])
-        await self._context._peers.drained(imported)
+        await drained(imported)
 
     def _let_gone(self, key: _Share, task: asyncio.Task[None]) -> None:
         if self._leaving.get(key) is task:
@@ -330,3 +340,16 @@ class Imports:
             self._owed.remove(key)
             provider, share_id = key
             self._channel.post(wire.Released(provider=provider, share=share_id))
+
+
+def unmap(core: PeerCore, imported: Import) -> None:
+    """Let go of a peer's memory, now or when the last operation with it has ended."""
+    if not imported.close():
+        core.control.start(drained, imported)
+
+
+async def drained(imported: Import) -> None:
+    """Wait until nothing here uses a peer's memory."""
+    # The copies that are left end within microseconds, and nothing tells when.
+    while not imported.close():  # noqa: ASYNC110
+        await asyncio.sleep(_UNMAP_PAUSE_S)

@@ -18,9 +18,9 @@ from zerohop.errors import ProtocolError, from_native
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from zerohop.core.context import Context
     from zerohop.core.control.channel import Channel
-    from zerohop.core.transfers.connection import Connection
+    from zerohop.core.peers.peer_core import PeerCore
+    from zerohop.core.peers.peer_link import PeerLink
 
 # Statuses with which a call may be refused.
 _REFUSALS: Final = (Status.PEER_LOST.value, Status.ACCESS_DENIED.value, Status.UNSUPPORTED.value)
@@ -31,9 +31,9 @@ _MOST: Final = 4096
 class Rpc:
     """Makes and answers the calls of one Connection."""
 
-    def __init__(self, context: Context, connection: Connection, channel: Channel) -> None:
-        self._context = context
-        self._connection = connection
+    def __init__(self, core: PeerCore, link: PeerLink, channel: Channel) -> None:
+        self._core = core
+        self._link = link
         self._channel = channel
         self._number = 0
         self._pending: dict[int, tuple[asyncio.Future[bytes], Callable[[bytes], object] | None]] = {}
@@ -49,7 +49,7 @@ class Rpc:
             DeadlineExceeded: the peer does not answer before the operation's deadline.
         """
         if len(self._pending) >= _MOST:
-            raise from_native(Status.WOULD_BLOCK.value, Reason.WINDOW_FULL.value, peer=self._connection.peer)
+            raise from_native(Status.WOULD_BLOCK.value, Reason.WINDOW_FULL.value, peer=self._link.peer)
         number, self._number = self._number, self._number + 1
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         future.add_done_callback(lambda _: self._pending.pop(number, None))
@@ -58,7 +58,7 @@ class Rpc:
         self._pending[number] = future, then
         try:
             self._channel.post(wire.Call(number=number, service=service, body=body))
-            await wait_shared(future, self._connection, seconds_left())
+            await wait_shared(future, self._link, seconds_left())
         except BaseException:
             future.cancel()
             raise
@@ -71,10 +71,10 @@ class Rpc:
 
     def handle_call(self, call: wire.Call) -> None:
         """Answer a call of the peer."""
-        service = self._context._services.get(call.service, _no_service)
+        service = self._core.services.get(call.service, _no_service)
         answer = wire.Answer(number=call.number, status=Status.OK.value)
         try:
-            answer.body = service(self._context, self._connection, call.body)
+            answer.body = service(self._link, call.body)
         except Refusal as refusal:
             answer.status, answer.reason, answer.text = refusal.status.value, refusal.reason.value, refusal.text
         self._channel.post(answer)
@@ -91,7 +91,7 @@ class Rpc:
             return
         if answer.status not in _REFUSALS:
             raise ProtocolError(f"malformed: an answer of status {answer.status}")
-        future.set_exception(from_native(answer.status, answer.reason, answer.text, peer=self._connection.peer))
+        future.set_exception(from_native(answer.status, answer.reason, answer.text, peer=self._link.peer))
 
     def end(self) -> None:
         """End all calls: the Connection is lost."""
@@ -99,5 +99,5 @@ class Rpc:
             future.cancel()
 
 
-def _no_service(_context: Context, _connection: Connection, _body: bytes) -> bytes:
+def _no_service(_link: PeerLink, _body: bytes) -> bytes:
     raise Refusal(Status.UNSUPPORTED, "the peer's Context has nothing of that kind")

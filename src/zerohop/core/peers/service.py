@@ -13,11 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-    from zerohop.core.context import Context
-    from zerohop.core.transfers.connection import Connection
+    from zerohop.core.peers.peer_link import PeerLink
 
     # Answers a peer's call at once, on the control thread.
-    Service: TypeAlias = Callable[[Context, Connection, bytes], bytes]
+    Service: TypeAlias = Callable[[PeerLink, bytes], bytes]
 
 
 class Refusal(Exception):

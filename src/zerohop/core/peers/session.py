@@ -23,6 +23,7 @@ from zerohop.core.lanes.routes import register, registered
 from zerohop.core.peers.export_server import Exports
 from zerohop.core.peers.import_client import Imports
 from zerohop.core.peers.rpc import Rpc
+from zerohop.core.peers.teardown import lose
 from zerohop.errors import (
     DeadlineExceeded,
     PeerLost,
@@ -34,14 +35,16 @@ from zerohop.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from zerohop.core.base.peer_process import PeerProcess
-    from zerohop.core.context import Context
     from zerohop.core.control.address import Address
     from zerohop.core.control.channel import Channel
     from zerohop.core.lanes.lane import Lane
     from zerohop.core.memory.registration import Registration
     from zerohop.core.memory.remote_buffer import Share
-    from zerohop.core.transfers.connection import Connection
+    from zerohop.core.peers.peer_core import PeerCore
+    from zerohop.core.peers.peer_link import PeerLink
 
 # Seconds until a peer that came in must have agreed on a lane; whoever dials waits as long as its operations do.
 SETUP_S: Final = 10.0
@@ -53,39 +56,45 @@ class Session:
 
     def __init__(
         self,
-        context: Context,
-        connection: Connection,
+        core: PeerCore,
+        link: PeerLink,
         channel: Channel,
         *,
         initiator: bool,
         dialled: Address | None,
+        established: Callable[[PeerLink], None],
     ) -> None:
-        """Prepare; ``dialled`` is the address that reached the peer, which may differ from the peer's own."""
-        self._context = context
-        self._connection = connection
+        """Prepare the conversation.
+
+        ``dialled`` is the address that reached the peer, which may differ from the peer's own; ``established(link)`` is
+        called once there is a lane for messages.
+        """
+        self._core = core
+        self._link = link
         self._channel = channel
         self.initiator = initiator
-        self.lanes = Lanes(context, connection, channel, initiator=initiator, first_up=self._established)
-        self.imports = Imports(context, connection, channel)
-        self.exports = Exports(context, connection, channel)
-        self.rpc = Rpc(context, connection, channel)
-        self._setup = LaneSetup(context, connection, channel, self.lanes, dialled)
+        self._when_established = established
+        self.lanes = Lanes(core, link, channel, initiator=initiator, first_up=self._established)
+        self._imports = Imports(core, link, channel)
+        self._exports = Exports(core, link, channel)
+        self._rpc = Rpc(core, link, channel)
+        self._setup = LaneSetup(core, link, channel, self.lanes, dialled)
         # Done when there is a lane for messages; an error when there never will be.
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ready.add_done_callback(lambda future: future.cancelled() or future.exception())
-        connection._session = self
+        link.session = self
 
     async def run(self) -> None:
         """Run until the conversation ends."""
         try:
-            self._channel.end_when_silent(self._context._settings.heartbeat)
-            fds = (self._context._engine.presence_fd, self._context._engine.doorbell_fd) if self._channel.unix else ()
+            self._channel.end_when_silent(self._core.settings.heartbeat)
+            fds = (self._core.engine.presence_fd, self._core.engine.doorbell_fd) if self._channel.unix else ()
             self._channel.post(
                 wire.Setup(
-                    providers=list(self._context._providers),
-                    url=self._context.url,
-                    name=self._context.name[:256],
-                    nics=self._context._nic_ports.nics() if VERBS in self._context._providers else [],
+                    providers=list(self._core.providers),
+                    url=self._core.url,
+                    name=self._core.name[:256],
+                    nics=self._core.nic_ports.nics() if VERBS in self._core.providers else [],
                     nfds=len(fds),
                 ),
                 fds,
@@ -98,21 +107,37 @@ class Session:
                     for fd in received:
                         os.close(fd)
         except ChannelEnded as ended:
-            self._fail(PeerLost(f"the peer is gone: {ended}", peer=self._connection.peer), Reason.STREAM_CLOSED)
+            self._fail(PeerLost(f"the peer is gone: {ended}", peer=self._link.peer), Reason.STREAM_CLOSED)
         except NativeError as error:
-            self._fail(from_native(*error.args, peer=self._connection.peer), Reason.LANE_CLOSED)
+            self._fail(from_native(*error.args, peer=self._link.peer), Reason.LANE_CLOSED)
         except (ProtocolError, ValueError, TypeError) as error:
             # Values that no peer of ours sends are caught here or by the native side's own checks.
-            self._context._control.warn_once(self._connection.peer, "protocol", "disconnected a peer: %s", error)
-            self._fail(ProtocolError(f"malformed: {error}", peer=self._connection.peer), Reason.MALFORMED)
+            self._core.control.warn_once(self._link.peer, "protocol", "disconnected a peer: %s", error)
+            self._fail(ProtocolError(f"malformed: {error}", peer=self._link.peer), Reason.MALFORMED)
         except ZerohopError as error:
             self._fail(error, Reason.LANE_CLOSED)
         except OSError as error:
             reason = Reason.OUT_OF_DESCRIPTORS if out_of_descriptors(error) else Reason.STREAM_CLOSED
-            self._fail(from_native(Status.PEER_LOST.value, reason.value, peer=self._connection.peer), reason)
+            self._fail(from_native(Status.PEER_LOST.value, reason.value, peer=self._link.peer), reason)
         finally:
             # Whatever happened: without its conversation a Connection would wait for ever.
-            self._fail(PeerLost("the conversation with the peer broke off", peer=self._connection.peer), Reason.NONE)
+            self._fail(PeerLost("the conversation with the peer broke off", peer=self._link.peer), Reason.NONE)
+
+    async def call(self, service: str, body: bytes, then: Callable[[bytes], object] | None = None) -> bytes:
+        """Call a service of the peer, and return its answer; see Rpc.call."""
+        return await self._rpc.call(service, body, then)
+
+    def send(self, service: str, body: bytes) -> None:
+        """Call a service of the peer without waiting for the answer."""
+        self._rpc.send(service, body)
+
+    def ask_back(self, provider: str, share_id: int) -> None:
+        """Ask the peer to give back a share that it has imported."""
+        self._exports.ask_back(provider, share_id)
+
+    async def give_back(self) -> None:
+        """Give the peer's memory back, and ask for this side's; wait for both a short time."""
+        await asyncio.gather(self._imports.give_all_back(), self._exports.ask_all_back())
 
     async def say_goodbye(self, text: str) -> None:
         """Tell the peer that this side ends the Connection."""
@@ -139,9 +164,9 @@ class Session:
         if not self.ready.done():
             self.ready.set_exception(copy_of(error))
         self.lanes.end(error)
-        self.imports.end(error)
-        self.exports.end()
-        self.rpc.end()
+        self._imports.end(error)
+        self._exports.end()
+        self._rpc.end()
         self._channel.close()
 
     async def prepare(self, registration: Registration, share: Share) -> None:
@@ -153,35 +178,35 @@ class Session:
             PeerLost: the peer is gone, or the only lane that could be had broke.
             DeadlineExceeded: the peer does not answer before the operation's deadline; the step stays under way.
         """
-        routes, connection = self._context._routes, self._connection
-        explanation = routes.explain(connection, registration, share)
-        lane = connection._lane_of(explanation.provider)
+        routes, link = self._core.routes, self._link
+        explanation = routes.explain(link, registration, share)
+        lane = link.lane_of(explanation.provider)
         if lane is None:
             try:
                 await self.lanes.open(explanation.provider)
             except DeadlineExceeded:
                 raise
             except ZerohopError as error:
-                if connection._lost is not None:
+                if link.lost is not None:
                     raise
                 # There may be another path; if there is not, this is why.
-                if routes.explain(connection, registration, share).provider == explanation.provider:
+                if routes.explain(link, registration, share).provider == explanation.provider:
                     raise copy_of(error) from None
         elif explanation.form in IMPORTED:
-            imported = connection._imports.get((explanation.provider, share.share_id))
+            imported = link.imports.get((explanation.provider, share.share_id))
             if not registered(registration, lane):
                 await self._register(registration, lane)
             elif explanation.form == PEER and imported is not None and registration not in imported.ready:
-                await self.imports.make_ready(imported, share, registration)
+                await self._imports.make_ready(imported, share, registration)
             else:
-                await self.imports.ask(share, explanation.provider, lane.rails)
+                await self._imports.ask(share, explanation.provider, lane.rails)
 
     async def _register(self, registration: Registration, lane: Lane) -> None:
         """Register memory with each NIC of the lane, or record why that is impossible."""
-        engine = self._context._engine
+        engine = self._core.engine
         for domain in lane.domains:
             # Pinning the pages of a large range takes its time.
-            if not await self._context._control.run_in_thread(register, engine, registration, domain):
+            if not await self._core.control.run_in_thread(register, engine, registration, domain):
                 return
 
     def _handle(self, message: wire.Message, fds: list[int]) -> None:
@@ -190,8 +215,8 @@ class Session:
         if isinstance(message, wire.Setup):
             self._set_up(message, fds)
         elif isinstance(message, wire.Bye):
-            self._fail(PeerLost(f"the peer left: {message.text}", peer=self._connection.peer), Reason.CONTEXT_CLOSED)
-        elif self._connection._native_id < 0:
+            self._fail(PeerLost(f"the peer left: {message.text}", peer=self._link.peer), Reason.CONTEXT_CLOSED)
+        elif self._link.native_id < 0:
             raise ProtocolError(f"malformed: {type(message).__name__} before Setup")
         else:
             self._handle_later(message, fds)
@@ -215,37 +240,37 @@ class Session:
         elif isinstance(message, wire.LaneMissing):
             self.lanes.missing(message)
         elif isinstance(message, wire.ImportRequest):
-            self.exports.answer(message)
+            self._exports.answer(message)
         elif isinstance(message, wire.ImportReply):
-            self.imports.replied(message, fds)
+            self._imports.replied(message, fds)
         elif isinstance(message, wire.ImportPart):
-            self.imports.went_on(message, fds)
+            self._imports.went_on(message, fds)
         elif isinstance(message, wire.Release):
-            self.imports.take_back(message)
+            self._imports.take_back(message)
         elif isinstance(message, wire.Released):
-            self.exports.returned(message)
+            self._exports.returned(message)
         elif isinstance(message, wire.Call):
-            self.rpc.handle_call(message)
+            self._rpc.handle_call(message)
         elif isinstance(message, wire.Answer):
-            self.rpc.handle_answer(message)
+            self._rpc.handle_answer(message)
         else:
             raise ProtocolError(f"malformed: an unexpected {type(message).__name__}")
 
     def _set_up(self, setup: wire.Setup, fds: list[int]) -> None:
-        connection, engine = self._connection, self._context._engine
-        if connection._native_id >= 0 or len(fds) not in (0, 2):
+        link, engine = self._link, self._core.engine
+        if link.native_id >= 0 or len(fds) not in (0, 2):
             raise ProtocolError("malformed: Setup twice, or with too few descriptors")
-        connection.name = setup.name
-        connection.url = setup.url
+        link.name = setup.name
+        link.url = setup.url
         try:
             address.parse(setup.url)
         except ValueError as error:
             raise ProtocolError(f"malformed: {error}") from None
-        connection._native_id = engine.add_peer(*(fds or (-1, -1)))
-        self._context._peers.introduce(connection)
+        link.native_id = engine.add_peer(*(fds or (-1, -1)))
+        self._core.introduce(link)
         self.lanes.agree(setup)
         if self.initiator:
-            self._context._control.start(self._begin_messages)
+            self._core.control.start(self._begin_messages)
 
     async def _begin_messages(self) -> None:
         try:
@@ -255,9 +280,9 @@ class Session:
 
     def _established(self) -> None:
         """Note that there is a lane for messages."""
-        self._connection._ready = True
-        self._context._peers.established(self._connection)
+        self._link.ready = True
+        self._when_established(self._link)
         self.ready.set_result(None)
 
     def _fail(self, error: ZerohopError, reason: Reason) -> None:
-        self._connection._lose(error, Status.PEER_LOST, reason)
+        lose(self._core, self._link, error, Status.PEER_LOST, reason)

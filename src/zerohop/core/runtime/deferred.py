@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from zerohop._native import NativeError, Reason, Status
 from zerohop.core.runtime.native_operation import BYTES_DONE, NATIVE_VALUE, NBYTES, InFlight
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from zerohop._native import Op
-    from zerohop.core.context import Context
+    from zerohop.core.runtime.explanation import Explanation
     from zerohop.core.runtime.operation import Path
-    from zerohop.core.transfers.connection import Connection
+    from zerohop.core.runtime.runtime import Runtime
 
     # Makes the native call; the argument is `nowait`.
     Post = Callable[[bool], int | Op | tuple[int, int]]
@@ -48,21 +48,29 @@ _MAX_UNTOLD: Final = 4096
 _deadline_ns: ContextVar[int] = ContextVar("zerohop_deadline_ns")
 
 
+class Peer(Protocol):
+    """Names the peer that a task waits for."""
+
+    peer: str
+    # How the peer was lost; None while it is not.
+    lost: ZerohopError | None
+
+
 class Deferred(InFlight[T]):
     """An Operation whose native slot the control thread ends, after the native operation that does the work."""
 
-    __slots__ = ("__weakref__", "_failure", "_payload", "_peer", "_task", "ways")
+    __slots__ = ("__weakref__", "_failure", "_payload", "_peer", "_task", "parts")
 
     def __init__(
-        self, context: Context, kind: str, path: Path | None, nbytes: int, native: Op, keep: object, peer: str
+        self, core: Runtime, kind: str, path: Path | None, nbytes: int, native: Op, keep: object, peer: str
     ) -> None:
-        self._begin(context, kind, path, nbytes, native, keep)
+        self._begin(core, kind, path, nbytes, native, keep)
         self._peer = peer
         self._failure: BaseException | None = None
         self._payload: Any = None
         self._task: asyncio.Task[None] | None = None
-        # The paths of the operations that this one was made of, once they have ended.
-        self.ways: tuple[str, ...] = ()
+        # What explains the operations that this one was made of, once they have ended.
+        self.parts: tuple[Explanation, ...] = ()
 
     def result(self, timeout: float | None = None) -> T:
         return self._outcome(timeout)
@@ -70,7 +78,7 @@ class Deferred(InFlight[T]):
     def cancel(self) -> bool:
         cancelled = super().cancel()
         if cancelled:
-            self._context._control.call(self._abort)
+            self._core.control.call(self._abort)
         return cancelled
 
     def fail(self, error: ZerohopError) -> None:
@@ -78,8 +86,8 @@ class Deferred(InFlight[T]):
         native = self._native
         if native is not None:
             self._failure = self._failure or error
-            self._context._complete(native, Status.UNSUPPORTED, Reason.USER, 0)
-            self._context._control.call(self._abort)
+            self._core.complete(native, Status.UNSUPPORTED, Reason.USER, 0)
+            self._core.control.call(self._abort)
 
     def _abort(self) -> None:
         if self._task is not None:
@@ -96,8 +104,13 @@ class Deferred(InFlight[T]):
     def _value_of(self, native: Op) -> T:  # noqa: ARG002
         return self._payload  # type: ignore[no-any-return]
 
-    def _way(self) -> str:
-        return ", and ".join(self.ways) or super()._way()
+    def explain(self) -> Explanation:
+        explained = super().explain()
+        if not self.parts:
+            return explained
+        first, *others = self.parts
+        texts = tuple(str(each._replace(outcome="", others=())) for each in others)
+        return first._replace(kind=self._kind, outcome=explained.outcome, others=texts)
 
     def _where(self) -> dict[str, Any]:
         # Until the path is known, the peer at least.
@@ -107,8 +120,8 @@ class Deferred(InFlight[T]):
         # The deadline may have ended the slot before the control thread had a result.
         if self._failure is not None and native.reason == Reason.USER:
             return self._failure
-        if native.status == Status.CLOSED and self._context._closed:
-            return self._context._closed_error()
+        if native.status == Status.CLOSED and self._core.closed:
+            return self._core.closed_error()
         return super()._error_of(native)
 
 
@@ -118,7 +131,7 @@ def lane_was_reset(error: Exception) -> bool:
 
 
 def defer(
-    context: Context,
+    core: Runtime,
     kind: str,
     nbytes: int,
     deadline_ns: int,
@@ -133,7 +146,7 @@ def defer(
     """Return an Operation that takes its value or its error from a coroutine on the control thread.
 
     Args:
-        context: the Context.
+        core: the core of the Context.
         kind: name of the operation.
         nbytes: bytes that it moves.
         deadline_ns: native deadline; 0: none.
@@ -145,17 +158,17 @@ def defer(
         at_end: called on the control thread when ``work`` has ended or was cancelled.
     """
     try:
-        native = context._engine.new_op(deadline_ns)
+        native = core.engine.new_op(deadline_ns)
     except NativeError as error:
         if at_end is not None:
             at_end()
-        context._check_open()
-        return Failed(context, kind, path, nbytes, from_native(*error.args, operation=kind))
-    operation: Deferred[T] = Deferred(context, kind, path, nbytes, native, keep, peer)
+        core.check_open()
+        return Failed(core, kind, path, nbytes, from_native(*error.args, operation=kind))
+    operation: Deferred[T] = Deferred(core, kind, path, nbytes, native, keep, peer)
     if peer:
-        context._deferred[operation] = peer
+        core.deferred[operation] = peer
     start: Any = (lambda: work(operation)) if wants_operation else work  # type: ignore[call-arg]
-    context._control.call(_start, context, operation, native, start, deadline_ns, at_end)
+    core.control.call(_start, core, operation, native, start, deadline_ns, at_end)
     return operation
 
 
@@ -170,7 +183,7 @@ def seconds_left(otherwise: float | None = None) -> float | None:
     return max(0.0, (deadline_ns - time.monotonic_ns()) / _NS) if deadline_ns else None
 
 
-async def wait_shared(future: asyncio.Future[Any], connection: Connection, limit: float | None) -> None:
+async def wait_shared(future: asyncio.Future[Any], peer: Peer, limit: float | None) -> None:
     """Wait for a future, ``limit`` seconds at most, on the control thread. Several tasks may wait for the same future.
 
     Raises:
@@ -181,9 +194,9 @@ async def wait_shared(future: asyncio.Future[Any], connection: Connection, limit
 
     await asyncio.wait([future], timeout=limit)
     if not future.done():
-        raise silent_error(connection.peer, "the peer does not answer")
-    if future.cancelled() and connection._lost is not None:
-        raise copy_of(connection._lost)
+        raise silent_error(peer.peer, "the peer does not answer")
+    if future.cancelled() and peer.lost is not None:
+        raise copy_of(peer.lost)
     try:
         future.result()
     except ZerohopError as error:
@@ -191,21 +204,21 @@ async def wait_shared(future: asyncio.Future[Any], connection: Connection, limit
 
 
 def _start(
-    context: Context,
+    core: Runtime,
     operation: Deferred[T],
     native: Op,
     work: Callable[[], Coroutine[Any, Any, T]],
     deadline_ns: int,
     at_end: Callable[[], object] | None,
 ) -> None:
-    operation._task = task = context._control.start(_run, context, operation, native, work, deadline_ns)
-    task.add_done_callback(lambda _: context._deferred.pop(operation, None))
+    operation._task = task = core.control.start(_run, core, operation, native, work, deadline_ns)
+    task.add_done_callback(lambda _: core.deferred.pop(operation, None))
     if at_end is not None:
         task.add_done_callback(lambda _: at_end())
 
 
 async def _run(
-    context: Context,
+    core: Runtime,
     operation: Deferred[T],
     native: Op,
     work: Callable[[], Coroutine[Any, Any, T]],
@@ -220,14 +233,14 @@ async def _run(
         operation._payload = await work()
         nbytes = operation._payload if isinstance(operation._payload, int) else 0
     except asyncio.CancelledError:
-        context._complete(native, Status.CLOSED, Reason.CONTEXT_CLOSED, 0)
+        core.complete(native, Status.CLOSED, Reason.CONTEXT_CLOSED, 0)
         raise
     except NativeError as error:
         operation._failure = from_native(*error.args, operation=operation._kind, **operation._where())
     except Exception as error:  # noqa: BLE001 - whatever it is, the waiting caller must get it
         operation._failure = error
     if operation._failure is None:
-        context._complete(native, Status.OK, Reason.NONE, nbytes)
+        core.complete(native, Status.OK, Reason.NONE, nbytes)
     else:
         failure = operation._failure
         if isinstance(failure, ZerohopError):
@@ -235,11 +248,11 @@ async def _run(
             failure.peer = failure.peer or operation._peer
             # The control thread's frames say nothing to a user, and would keep all that they know alive with the error.
             failure.__traceback__ = failure.__context__ = failure.__cause__ = None
-        context._complete(native, Status.UNSUPPORTED, Reason.USER, 0)
+        core.complete(native, Status.UNSUPPORTED, Reason.USER, 0)
 
 
 async def defer_post(
-    context: Context,
+    core: Runtime,
     post: Post,
     deadline_ns: int,
     nbytes: int,
@@ -250,7 +263,7 @@ async def defer_post(
     """Post on the control thread as soon as the lane has room, wait for the end, and return the value.
 
     Args:
-        context: the Context.
+        core: the core of the Context.
         post: makes the native call; its argument is ``nowait``.
         deadline_ns: native deadline; 0: none.
         nbytes: bytes that the operation moves.
@@ -271,7 +284,7 @@ async def defer_post(
     if isinstance(posted, tuple):
         return posted[1]
     try:
-        await context._loops.running().wait(posted.arm, posted.disarm)
+        await core.loops.running().wait(posted.arm, posted.disarm)
     except asyncio.CancelledError:
         posted.cancel()
         raise
@@ -306,9 +319,9 @@ async def _post_when_room(
         pause = min(_MAX_RETRY_S, pause * 2)
 
 
-def deferred_to(context: Context, peer: str) -> list[Deferred[Any]]:
+def deferred_to(core: Runtime, peer: str) -> list[Deferred[Any]]:
     """Return the deferred operations to one peer, or to all peers if ``peer`` is empty, that have not ended."""
-    return [operation for operation, to in context._deferred.copy().items() if peer in ("", to)]
+    return [operation for operation, to in core.deferred.copy().items() if peer in ("", to)]
 
 
 async def all_ended(operations: list[Deferred[Any]]) -> None:
@@ -323,20 +336,20 @@ def attach(operation: Deferred[Any], path: Path) -> None:
 
 
 def first_use(
-    context: Context, kind: str, nbytes: int, key: object, prepare: Callable[[], Coroutine[Any, Any, object]]
+    core: Runtime, kind: str, nbytes: int, key: object, prepare: Callable[[], Coroutine[Any, Any, object]]
 ) -> Operation[int]:
     """Begin ``prepare`` for a nowait call whose connection or mapping is not there yet, and raise WouldBlock.
 
     If a preparation failed, the next call returns the failure, once; the call after that tries again.
     """
-    preparing = context._preparing
+    preparing = core.preparing
     failure = preparing.get(key)
     if failure is not None:
         preparing.pop(key, None)
-        return Failed(context, kind, None, nbytes, failure)
+        return Failed(core, kind, None, nbytes, failure)
     if key not in preparing:
         preparing[key] = None
-        context._control.spawn(_prepare, preparing, key, prepare)
+        core.control.spawn(_prepare, preparing, key, prepare)
     raise WouldBlock("first use: asking the peer for what this needs", operation=kind, fix="try again soon")
 
 

@@ -17,9 +17,9 @@ from zerohop.errors import DeadlineExceeded, from_native
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from zerohop._native import CompletionQueue, Endpoint, Op
-    from zerohop.core.context import Context
+    from zerohop._native import CompletionQueue, Op
     from zerohop.core.runtime.operation import Path
+    from zerohop.core.runtime.runtime import Runtime
 
 T = TypeVar("T")
 
@@ -50,8 +50,8 @@ class InFlight(NativeInFlight, Operation[T]):
 
         def result(self, timeout: float | None = None) -> T: ...
 
-    def _begin(self, context: Context, kind: str, path: Path | None, nbytes: int, native: Op, keep: object) -> None:
-        self._context = context
+    def _begin(self, core: Runtime, kind: str, path: Path | None, nbytes: int, native: Op, keep: object) -> None:
+        self._core = core
         self._kind = kind
         self._path = path
         self.nbytes = nbytes
@@ -60,7 +60,7 @@ class InFlight(NativeInFlight, Operation[T]):
 
     def done(self) -> bool:
         native = self._native
-        return native is None or self._context._forked or native.done()
+        return native is None or self._core.forked or native.done()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         self._join(timeout)
@@ -70,23 +70,23 @@ class InFlight(NativeInFlight, Operation[T]):
 
     def cancel(self) -> bool:
         native = self._native
-        return native is not None and not self._context._forked and native.cancel()
+        return native is not None and not self._core.forked and native.cancel()
 
     def __await__(self) -> Generator[Any, None, T]:
         native = self._native
         if native is not None:
-            context = self._context
-            context._check_process()
+            core = self._core
+            core.check_process()
             try:
-                if must_yield(context):
+                if must_yield(core):
                     yield
-                if not native.spin(context._spin_ns):
-                    yield from context._loops.running().wait(native.arm, native.disarm).__await__()
-                    begin_turn(context)
+                if not native.spin(core.spin_ns):
+                    yield from core.loops.running().wait(native.arm, native.disarm).__await__()
+                    begin_turn(core)
             except BaseException:
                 self.cancel()
                 raise
-            context._check_process()
+            core.check_process()
             self._finish(native)
         if self._cancelled:
             import asyncio
@@ -112,23 +112,24 @@ class InFlight(NativeInFlight, Operation[T]):
     def _hold(self, device: int, number: int) -> None:
         native = self._native
         if native is not None:
-            self._context._engine.hold_stream(native, lane_of(self._path), device, number)
+            endpoint = None if self._path is None else self._path.endpoint()
+            self._core.engine.hold_stream(native, endpoint, device, number)
 
     def _spin(self) -> bool:
         native = self._native
-        return native is None or self._context._forked or native.spin(self._context._spin_ns)
+        return native is None or self._core.forked or native.spin(self._core.spin_ns)
 
     def _settle(self, native: Op, timeout: float | None) -> None:
-        context = self._context
-        context._check_process()
-        spin_ns = context._spin_ns
+        core = self._core
+        core.check_process()
+        spin_ns = core.spin_ns
         now = time.monotonic_ns()
         deadline = 0 if timeout is None else deadline_after(timeout)
         while True:
             until = now + SLICE_NS
             if native.wait(until if not deadline or until < deadline else deadline, spin_ns):
                 break
-            context._check_process()
+            core.check_process()
             now = time.monotonic_ns()
             if deadline and now >= deadline:
                 raise DeadlineExceeded(
@@ -173,7 +174,7 @@ class InFlight(NativeInFlight, Operation[T]):
     def _progress(self) -> str:
         native = self._native
         if native is not None:
-            self._context._check_process()
+            self._core.check_process()
             if not native.done():
                 return "in flight"
             self._settle(native, 0)
@@ -211,7 +212,7 @@ class WithValue(InFlight[T]):
 
 
 def in_flight(
-    context: Context, kind: str, path: Path | None, nbytes: int, native: Op, keep: object, value_from: int
+    core: Runtime, kind: str, path: Path | None, nbytes: int, native: Op, keep: object, value_from: int
 ) -> Operation[int]:
     """Return the Operation that wraps a native one."""
     operation: InFlight[int]
@@ -220,7 +221,7 @@ def in_flight(
     else:
         operation = WithValue()
         operation._value_from = value_from
-    operation._begin(context, kind, path, nbytes, native, keep)
+    operation._begin(core, kind, path, nbytes, native, keep)
     return operation
 
 
@@ -232,13 +233,6 @@ def cancelled_error() -> BaseException:
     return CancelledError("the operation was cancelled")
 
 
-def lane_of(path: Path | None) -> Endpoint | None:
-    """Return this side's end of the lane of a path; None if the path is no route."""
-    number = getattr(path, "lane", None)
-    lane = None if path is None or number is None else path.connection._lanes.get(number)
-    return None if lane is None else lane.endpoint
-
-
 def where(path: Path | None) -> dict[str, Any]:
     """Return the fields of an error that say where it happened."""
-    return {} if path is None else {"peer": path.connection.peer, "provider": path.explanation.provider}
+    return {} if path is None else {"peer": path.peer, "provider": path.explanation.provider}

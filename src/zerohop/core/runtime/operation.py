@@ -16,11 +16,10 @@ from zerohop.errors import from_native
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from zerohop._native import CompletionQueue
-    from zerohop.core.context import Context
-    from zerohop.core.lanes.paths import Explanation
+    from zerohop._native import CompletionQueue, Endpoint
+    from zerohop.core.runtime.explanation import Explanation
+    from zerohop.core.runtime.runtime import Runtime
     from zerohop.core.runtime.streams import Stream
-    from zerohop.core.transfers.connection import Connection
     from zerohop.errors import ZerohopError
 
 T = TypeVar("T")
@@ -30,12 +29,15 @@ class Path(Protocol):
     """Describes the path of an Operation."""
 
     @property
-    def connection(self) -> Connection:
-        """Return the Connection that it goes over."""
+    def peer(self) -> str:
+        """Return the id of the peer."""
 
     @property
     def explanation(self) -> Explanation:
-        """Return why it takes this path."""
+        """Return why the Operation takes this path."""
+
+    def endpoint(self) -> Endpoint | None:
+        """Return this side's end of the lane that carries out the Operation; None if the path does not name one."""
 
 
 # Nanoseconds for which a task may await one operation after the other before the loop's other tasks get a turn.
@@ -59,7 +61,7 @@ class Operation(NotCopyable, Generic[T]):
 
     _copy_refusal = "an Operation stays in its process, and is not copied; pass on what its result() gives"
 
-    _context: Context
+    _core: Runtime
     _kind: str
     _path: Path | None
     nbytes: int
@@ -124,25 +126,24 @@ class Operation(NotCopyable, Generic[T]):
         """
         from zerohop.core.runtime.streams import place_of
 
-        self._context._check_open()
-        place = place_of(self._context, stream)
+        self._core.check_open()
+        place = place_of(self._core, stream)
         try:
             self._hold(*place)
         except NativeError as error:
-            self._context._check_open()
+            self._core.check_open()
             raise from_native(*error.args, operation="wait_on") from None
 
     def _hold(self, device: int, number: int) -> None:
         """Make a stream wait for the end. Does nothing here, where the operation has ended."""
 
-    def explain(self) -> str:
-        """Return path and time as text: ``shm (mapped) host→host direct, 64.0 MiB in 3.4 ms, 19.7 GB/s``."""
-        path = self._path
-        by_page = path is not None and path.explanation.no_kernels and self._kind.endswith("_pages")
-        return f"{self._way()}{' page by page' if by_page else ''}, {self._progress()}"
+    def explain(self) -> Explanation:
+        """Return path and time; as text: ``shm (mapped) host→host direct, 64.0 MiB in 3.4 ms, 19.7 GB/s``."""
+        from zerohop.core.runtime.explanation import of_no_path
 
-    def _way(self) -> str:
-        return self._kind if self._path is None else str(self._path.explanation)
+        if self._path is None:
+            return of_no_path(self._kind, self._progress())
+        return self._path.explanation._replace(kind=self._kind, outcome=self._progress())
 
     def _progress(self) -> str:
         raise NotImplementedError
@@ -168,10 +169,10 @@ class Operation(NotCopyable, Generic[T]):
 class Finished(Operation[T]):
     """An operation that ended well within the call that started it."""
 
-    __slots__ = ("_context", "_elapsed_ns", "_kind", "_path", "_value", "nbytes")
+    __slots__ = ("_core", "_elapsed_ns", "_kind", "_path", "_value", "nbytes")
 
-    def __init__(self, context: Context, kind: str, path: Path | None, nbytes: int, value: T, elapsed_ns: int) -> None:
-        self._context = context
+    def __init__(self, core: Runtime, kind: str, path: Path | None, nbytes: int, value: T, elapsed_ns: int) -> None:
+        self._core = core
         self._kind = kind
         self._path = path
         self.nbytes = nbytes
@@ -191,7 +192,7 @@ class Finished(Operation[T]):
         return False
 
     def __await__(self) -> Generator[Any, None, T]:
-        if must_yield(self._context):
+        if must_yield(self._core):
             yield
         return self._value
 
@@ -202,10 +203,10 @@ class Finished(Operation[T]):
 class Failed(Operation[T]):
     """An operation that failed within the call that started it."""
 
-    __slots__ = ("_context", "_error", "_kind", "_path", "nbytes")
+    __slots__ = ("_core", "_error", "_kind", "_path", "nbytes")
 
-    def __init__(self, context: Context, kind: str, path: Path | None, nbytes: int, error: BaseException) -> None:
-        self._context = context
+    def __init__(self, core: Runtime, kind: str, path: Path | None, nbytes: int, error: BaseException) -> None:
+        self._core = core
         self._kind = kind
         self._path = path
         self.nbytes = nbytes
@@ -224,7 +225,7 @@ class Failed(Operation[T]):
         return False
 
     def __await__(self) -> Generator[Any, None, T]:
-        if must_yield(self._context):
+        if must_yield(self._core):
             yield
         raise self._error
 
@@ -238,27 +239,27 @@ def on_event_loop() -> bool:
     return asyncio is not None and asyncio._get_running_loop() is not None
 
 
-def must_yield(context: Context) -> bool:
+def must_yield(core: Runtime) -> bool:
     """Tell whether an await must give the loop's other tasks a turn first, even if nothing needs to be waited for.
 
     Otherwise a coroutine whose operations all end at once would keep the loop to itself. Callers ask before they take
     anything, so that a task that is cancelled at this point loses nothing.
     """
     now = time.monotonic_ns()
-    if now < context._turn_ends_ns:
+    if now < core.turn_ends_ns:
         return False
-    context._turn_ends_ns = now + _TURN_NS
+    core.turn_ends_ns = now + _TURN_NS
     return True
 
 
-def begin_turn(context: Context) -> None:
+def begin_turn(core: Runtime) -> None:
     """Note that the loop has just resumed this task."""
-    context._turn_ends_ns = time.monotonic_ns() + _TURN_NS
+    core.turn_ends_ns = time.monotonic_ns() + _TURN_NS
 
 
 def complete_fields(error: ZerohopError, kind: str, path: Path | None) -> None:
     """Fill in the fields of an error that say where it happened, if they are empty."""
     error.operation = error.operation or kind
     if path is not None:
-        error.peer = error.peer or path.connection.peer
+        error.peer = error.peer or path.peer
         error.provider = error.provider or path.explanation.provider

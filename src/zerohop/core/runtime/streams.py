@@ -9,7 +9,7 @@ from zerohop.core.runtime.devices import GPUS, HOST
 from zerohop.errors import from_native
 
 if TYPE_CHECKING:
-    from zerohop.core.context import Context
+    from zerohop.core.runtime.runtime import Runtime
 
 # A torch, CuPy or cuda-core stream, anything with ``__cuda_stream__``, or the number that the driver has for one.
 Stream: TypeAlias = Any
@@ -27,7 +27,7 @@ class Place(NamedTuple):
     number: int
 
 
-def place_of(context: Context, stream: Stream, near: str = HOST) -> Place:
+def place_of(core: Runtime, stream: Stream, near: str = HOST) -> Place:
     """Find a stream's device and number.
 
     A stream that does not know its device is taken to be on ``near``, the device of the memory that goes with it.
@@ -38,11 +38,11 @@ def place_of(context: Context, stream: Stream, near: str = HOST) -> Place:
         Unsupported: the stream is being captured into a graph.
     """
     number = _number(stream)
-    place = Place(_device(context, stream, near), number)
+    place = Place(_device(core, stream, near), number)
     try:
-        context._engine.check_stream(*place)
+        core.engine.check_stream(*place)
     except NativeError as error:
-        context._check_open()
+        core.check_open()
         raise from_native(*error.args, operation="stream") from None
     return place
 
@@ -67,8 +67,8 @@ def _number(stream: Stream) -> int:
     )
 
 
-def _device(context: Context, stream: Stream, near: str) -> int:
-    devices = context._devices
+def _device(core: Runtime, stream: Stream, near: str) -> int:
+    devices = core.devices
     own = getattr(stream, "zerohop_device", None)
     if own is not None:
         return devices.index_of(own)

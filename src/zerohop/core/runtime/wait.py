@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 
-    from zerohop.core.context import Context
+    from zerohop.core.runtime.runtime import Runtime
 
 T = TypeVar("T")
 # A wait returns to Python this often, so that Ctrl-C is heard.
@@ -93,27 +93,27 @@ class AsCompleted(Generic[T]):
     def __iter__(self) -> Iterator[Operation[T]]:
         pending, ready = _split(self._operations)
         yield from ready
-        queues: dict[Context, CompletionQueue] = {}
+        queues: dict[Runtime, CompletionQueue] = {}
         try:
             armed: dict[int, Operation[T]] = {}
             for token, operation in enumerate(pending):
-                context = operation._context
-                if context not in queues:
-                    context._check_process()
-                    queues[context] = CompletionQueue(context._engine)
-                if operation._arm(queues[context], token):
+                core = operation._core
+                if core not in queues:
+                    core.check_process()
+                    queues[core] = CompletionQueue(core.engine)
+                if operation._arm(queues[core], token):
                     armed[token] = operation
                 else:
                     yield operation
             while armed:
-                for context, token in self._tokens(queues):
+                for core, token in self._tokens(queues):
                     if token not in armed:
                         # A notification gives two tokens, one for its arrival and one for its deadline.
                         continue
                     operation = armed[token]
-                    operation._disarm(queues[context], token)
+                    operation._disarm(queues[core], token)
                     # Another caller may have taken the notification; then this one waits on.
-                    if operation.done() or not operation._arm(queues[context], token):
+                    if operation.done() or not operation._arm(queues[core], token):
                         del armed[token]
                         yield operation
         finally:
@@ -139,25 +139,25 @@ class AsCompleted(Generic[T]):
             for watch in watches:
                 watch.stop()
 
-    def _tokens(self, queues: dict[Context, CompletionQueue]) -> list[tuple[Context, int]]:
+    def _tokens(self, queues: dict[Runtime, CompletionQueue]) -> list[tuple[Runtime, int]]:
         """Wait for tokens of ended operations; raise DeadlineExceeded if none has ended when the time is up."""
-        spin_ns = max(context._spin_ns for context in queues)
+        spin_ns = max(core.spin_ns for core in queues)
         while True:
             now = time.monotonic_ns()
             late = 0 < self._deadline <= now
             until = min(self._deadline, now + _SLICE_NS) if self._deadline else now + _SLICE_NS
             if len(queues) == 1:
-                [(context, queue)] = queues.items()
-                found = [(context, token) for token in queue.wait(until, spin_ns)]
+                [(core, queue)] = queues.items()
+                found = [(core, token) for token in queue.wait(until, spin_ns)]
             else:
                 # No thread can poll for several engines; their own threads do.
                 poll = select.poll()
                 for queue in queues.values():
                     poll.register(queue.fd, select.POLLIN)
                 poll.poll(max(0, until - now) / 1e6)
-                found = [(context, token) for context, queue in queues.items() for token in queue.drain()]
-            for context in queues:
-                context._check_process()
+                found = [(core, token) for core, queue in queues.items() for token in queue.drain()]
+            for core in queues:
+                core.check_process()
             if found:
                 return found
             # Only now: a caller that was held up until after the deadline gets the operations that ended before it.
@@ -210,7 +210,7 @@ def _split(operations: list[Operation[T]]) -> tuple[list[Operation[T]], list[Ope
 async def ended(operation: Operation[Any]) -> None:
     """Wait until an operation has ended, well or not."""
     while not operation.done():
-        await operation._context._loops.running().wait(operation._arm, operation._disarm)
+        await operation._core.loops.running().wait(operation._arm, operation._disarm)
 
 
 class _Watch(Generic[T]):
@@ -221,7 +221,7 @@ class _Watch(Generic[T]):
     def __init__(self, operation: Operation[T], ended: asyncio.Queue[Operation[T]]) -> None:
         self._operation = operation
         self._ended = ended
-        self._loop = operation._context._loops.running()
+        self._loop = operation._core.loops.running()
         self._token = 0
         self._look()
 

@@ -1,4 +1,4 @@
-"""Posting on the lane for messages: at once, in the caller's thread, or later, when there is room or a lane again."""
+"""Posts on the lane for messages: at once, in the caller's thread, or later, when there is room or a lane again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zerohop._native import NativeError, Reason, Status
 from zerohop.core.lanes.link import lane_error
 from zerohop.core.runtime.deferred import defer, defer_post, first_use, lane_was_reset
 from zerohop.core.runtime.devices import HOST
-from zerohop.core.runtime.native_operation import in_flight
+from zerohop.core.runtime.native_operation import NBYTES, in_flight
 from zerohop.core.runtime.operation import Failed, Finished, Operation, on_event_loop
 from zerohop.errors import WouldBlock, ZerohopError, from_native
 
@@ -18,16 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zerohop._native import Op
+    from zerohop.core.lifecycle import Core
     from zerohop.core.memory.memory import Memory, View
-    from zerohop.core.transfers.connection import Connection
+    from zerohop.core.peers.peer_link import PeerLink
 
 _MAX_NOTIFY: Final = (1 << 32) - 1
-# What an operation may have to wait for on a full lane; those that wait for one of them stand in one line.
+# Kinds of room that a full lane may lack. Operations that wait for the same kind queue at one lock.
 PLAIN: Final = "room in the window"
 NOTIFIED: Final = "credit for a notification"
 SENT: Final = "room for a message"
 RECEIVED: Final = "room for a receive"
-# Those that have an order: what waits for one of them, no later one may overtake.
+# Kinds with an order: no later operation may overtake one that waits.
 ORDERED: Final = (SENT, RECEIVED)
 
 
@@ -40,7 +41,8 @@ def notify_value(value: int) -> int:
 
 
 def post_message(
-    connection: Connection,
+    core: Core,
+    link: PeerLink,
     kind: str,
     view: Memory | View | None,
     deadline_ns: int,
@@ -49,72 +51,108 @@ def post_message(
     *,
     nowait: bool = False,
     need: str = PLAIN,
-    over: Connection | None = None,
+    over: PeerLink | None = None,
 ) -> Operation[int]:
     """Post on the lane for messages; ``post(nowait)`` makes the native call.
 
-    Where the lane is full, or is being replaced, it waits; on an event loop's thread the control thread does. ``over``
-    is the end that it is posted at where that is not the Connection's own.
+    Where the lane is full, or is being replaced, the call waits; on an event loop's thread the control thread does.
+    ``over`` is the end at which the native call posts, if that is not the link's own.
     """
-    context, over = connection._context, over or connection
+    over = over or link
     device, nbytes = (HOST, 0) if view is None else (view.device, view.nbytes)
-    context._check_open()
+    core.check_open()
     try:
-        posted = _post_now(connection, kind, post, nowait=nowait, need=need)
+        posted = _post_now(link, kind, post, nowait=nowait, need=need)
     except NativeError as error:
-        context._check_open()
-        failure = lane_error(connection, error, kind, connection._provider)
-        return Failed(context, kind, connection._path(device), nbytes, failure)
+        core.check_open()
+        failure = lane_error(link, error, kind, link.provider)
+        return Failed(core, kind, link.path(device), nbytes, failure)
     except WouldBlock:
         raise
     except ZerohopError as error:
-        return Failed(context, kind, None, nbytes, error)
+        return Failed(core, kind, None, nbytes, error)
     if posted is None:
         if nowait:
-            return first_use(context, kind, nbytes, (connection.peer, kind), over._until_lane)
-        return _post_later(connection, kind, view, deadline_ns, post, value_from, need, over)
+            return first_use(core, kind, nbytes, (link.peer, kind), lambda: until_lane(over))
+        return _post_later(core, link, kind, view, deadline_ns, post, value_from, need, over)
     if isinstance(posted, int):
-        return Finished(context, kind, connection._path(device), nbytes, nbytes, posted)
-    return in_flight(context, kind, connection._path(device), nbytes, posted, view, value_from)
+        return Finished(core, kind, link.path(device), nbytes, nbytes, posted)
+    return in_flight(core, kind, link.path(device), nbytes, posted, view, value_from)
+
+
+def notification(core: Core, link: PeerLink, number: int, deadline_ns: int) -> Callable[[bool], int | Op]:
+    """Return a callable that posts a notification."""
+    return lambda nowait: core.engine.post_notify(link.endpoint, number, deadline_ns, nowait)
+
+
+async def until_lane(link: PeerLink) -> None:
+    """Wait for a lane for messages, on the control thread; raise PeerLost if there can be none."""
+    link.check_alive()
+    if link.session is not None:
+        link.session.lanes.look()
+        await link.session.lanes.for_messages()
+
+
+async def flush_lanes(core: Core, link: PeerLink, deadline_ns: int) -> None:
+    """Wait, on the control thread, until all that went over any lane is visible at the peer."""
+    for lane in list(link.lanes.values()):
+        try:
+            await defer_post(
+                core,
+                lambda _, lane=lane: core.engine.post_flush(lane.endpoint, deadline_ns),  # type: ignore[misc]
+                deadline_ns,
+                0,
+                NBYTES,
+            )
+        except NativeError as error:
+            if not lane_was_reset(error):
+                raise
+        except ZerohopError as error:
+            error.peer, error.provider = error.peer or link.peer, error.provider or lane.provider
+            raise
+    link.check_alive()
+    if link.session is not None:
+        link.session.lanes.look()
+        await link.session.lanes.drained()
 
 
 def _post_now(
-    connection: Connection, kind: str, post: Callable[[bool], int | Op], *, nowait: bool, need: str
+    link: PeerLink, kind: str, post: Callable[[bool], int | Op], *, nowait: bool, need: str
 ) -> int | Op | None:
     """Make the native call; return None if it has to be made later. A nowait call on a full lane raises WouldBlock."""
     try:
-        _keep_order(connection, need)
+        _keep_order(link, need)
         return post(True)
     except NativeError as error:
-        if lane_was_reset(error) and connection._lost is None:
+        if lane_was_reset(error) and link.lost is None:
             return None
         if error.args[0] != Status.WOULD_BLOCK.value:
             raise
         if nowait:
-            peer, provider = connection.peer, connection._provider
-            raise from_native(*error.args, operation=kind, peer=peer, provider=provider) from None
-    if on_event_loop() or connection._late.get(need):
+            raise from_native(*error.args, operation=kind, peer=link.peer, provider=link.provider) from None
+    if on_event_loop() or link.late.get(need):
         return None
     try:
         return post(False)
     except NativeError as error:
-        if lane_was_reset(error) and connection._lost is None:
+        if lane_was_reset(error) and link.lost is None:
             return None
         raise
 
 
 def _post_later(
-    connection: Connection,
+    core: Core,
+    link: PeerLink,
     kind: str,
     view: Memory | View | None,
     deadline_ns: int,
     post: Callable[[bool], int | Op],
     value_from: int,
     need: str,
-    over: Connection,
+    over: PeerLink,
 ) -> Operation[int]:
-    context, ticket = connection._context, object()
-    late: set[object] = connection._late.get(need, set())
+    ticket = object()
+    late: set[object] = link.late.setdefault(need, set()) if need in ORDERED else set()
     nbytes = 0 if view is None else view.nbytes
 
     def post_in_turn(nowait: bool) -> int | Op:
@@ -123,16 +161,16 @@ def _post_later(
         return posted
 
     async def work() -> int:
-        line = connection._line(need)
-        return await defer_post(context, post_in_turn, deadline_ns, nbytes, value_from, line, over._until_lane)
+        line = link.line(need)
+        return await defer_post(core, post_in_turn, deadline_ns, nbytes, value_from, line, lambda: until_lane(over))
 
     late.add(ticket)
     at_end = partial(late.discard, ticket)
-    path = connection._path(HOST if view is None else view.device)
-    return defer(context, kind, nbytes, deadline_ns, work, view, peer=connection.peer, path=path, at_end=at_end)
+    path = link.path(HOST if view is None else view.device)
+    return defer(core, kind, nbytes, deadline_ns, work, view, peer=link.peer, path=path, at_end=at_end)
 
 
-def _keep_order(connection: Connection, need: str) -> None:
+def _keep_order(link: PeerLink, need: str) -> None:
     """Raise the error of a full lane if the operation would overtake others."""
-    if connection._late.get(need):
+    if link.late.get(need):
         raise NativeError(Status.WOULD_BLOCK.value, Reason.WINDOW_FULL.value, "")

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator
 
     from zerohop._native import CompletionQueue, Op
-    from zerohop.core.context import Context
+    from zerohop.core.lifecycle import Core
     from zerohop.core.transfers.connection import Connection
-    from zerohop.core.transfers.op_group import Scope
+    from zerohop.core.transfers.op_group import OperationGroup
 
 _DO_NOT_WAIT: Final = -1
 _new_tuple: Final = tuple.__new__
@@ -58,24 +58,26 @@ class NotificationWait(Operation[Notification]):
     __slots__ = (
         "_armed",
         "_cancelled",
-        "_context",
+        "_core",
         "_deadline_ns",
         "_error",
+        "_group",
         "_guard",
         "_kind",
         "_note",
         "_number",
         "_path",
-        "_scope",
         "_timer",
         "nbytes",
     )
 
-    def __init__(self, context: Context, deadline_ns: int, scope: Scope | None = None) -> None:
-        """Wait for a notification in the queue of ``scope``; None: in the Context's own queue."""
-        self._context = context
-        self._scope = scope
-        self._number = 0 if scope is None else scope.number
+    _core: Core
+
+    def __init__(self, core: Core, deadline_ns: int, group: OperationGroup | None = None) -> None:
+        """Wait for a notification in the queue of ``group``; None: in the Context's own queue."""
+        self._core = core
+        self._group = group
+        self._number = 0 if group is None else group.number
         self._kind = "notification"
         self._path = None
         self.nbytes = 0
@@ -122,12 +124,12 @@ class NotificationWait(Operation[Notification]):
         if not self._ended():
             self._enter()
             try:
-                if must_yield(self._context):
+                if must_yield(self._core):
                     yield
-                spin_ns = self._context._spin_ns
+                spin_ns = self._core.spin_ns
                 if not self._take(_DO_NOT_WAIT, 0) and not self._take(time.monotonic_ns() + spin_ns, spin_ns):
                     yield from self._suspend().__await__()
-                    begin_turn(self._context)
+                    begin_turn(self._core)
             except BaseException:
                 self.cancel()
                 raise
@@ -144,7 +146,7 @@ class NotificationWait(Operation[Notification]):
     def _hold(self, device: int, number: int) -> None:
         if self._ended():
             return
-        engine = self._context._engine
+        engine = self._core.engine
         waits = engine.new_op(self._deadline_ns)
         # First, so that a cancellation on another thread finds it, or is found here.
         self._armed.append((_Ends(waits), 0))
@@ -163,7 +165,7 @@ class NotificationWait(Operation[Notification]):
 
     def _wait(self, timeout: float | None) -> None:
         now = time.monotonic_ns()
-        spin_ns = self._context._spin_ns
+        spin_ns = self._core.spin_ns
         give_up = 0 if timeout is None else deadline_after(timeout)
         while True:
             until = now + SLICE_NS
@@ -180,18 +182,18 @@ class NotificationWait(Operation[Notification]):
 
     async def _suspend(self) -> None:
         """Wait until a notification has arrived or the deadline has passed."""
-        queue = self._context._loops.running()
+        queue = self._core.loops.running()
         while not self._take(_DO_NOT_WAIT, 0) and not self._expired():
             await queue.wait(self._arm, self._disarm)
 
     def _take(self, deadline_ns: int, spin_ns: int) -> bool:
         """Take one if it comes before the deadline; whether this has ended."""
-        context = self._context
+        core = self._core
         if self._cancelled:
             return True
-        context._check_process()
+        core.check_process()
         try:
-            popped = context._engine.pop_notification(deadline_ns, spin_ns, self._number)
+            popped = core.engine.pop_notification(deadline_ns, spin_ns, self._number)
         except NativeError as error:
             self._error = self._why_not(error)
             return True
@@ -199,17 +201,17 @@ class NotificationWait(Operation[Notification]):
             return False
         # As make_notification, without the call: this lies between the arrival and the caller's next step.
         peer, value, nbytes = popped
-        connection = context._peers.introduced.get(peer) or context._connection_of(peer)
+        connection = core.connections.get(peer) or core.connection_of(peer)
         self._note = _new_tuple(Notification, (value, nbytes, connection))
         if self._armed or self._timer is not None:
             self._tell()
         return True
 
     def _why_not(self, error: NativeError) -> ZerohopError:
-        scope, context = self._scope, self._context
-        if scope is not None and scope.ended is not None:
-            return copy_of(scope.ended)
-        return context._closed_error() if context._closed else from_native(*error.args, operation=self._kind)
+        group, core = self._group, self._core
+        if group is not None and group.ended is not None:
+            return copy_of(group.ended)
+        return core.closed_error() if core.closed else from_native(*error.args, operation=self._kind)
 
     def _expired(self) -> bool:
         if not self._deadline_ns or time.monotonic_ns() < self._deadline_ns:
@@ -237,7 +239,7 @@ class NotificationWait(Operation[Notification]):
         return self.done()
 
     def _arm(self, queue: CompletionQueue, token: int) -> bool:
-        engine = self._context._engine
+        engine = self._core.engine
         # First, so that a cancellation on another thread finds it, or is found here.
         self._armed.append((queue, token))
         try:
@@ -258,8 +260,8 @@ class NotificationWait(Operation[Notification]):
             self._armed.remove((queue, token))
         if self._timer is not None:
             self._timer.disarm(queue, token)
-        if not self._context._closed:
-            self._context._engine.disarm_notification(queue, token, self._number)
+        if not self._core.closed:
+            self._core.engine.disarm_notification(queue, token, self._number)
 
     def _progress(self) -> str:
         if self._note is not None:
@@ -269,28 +271,28 @@ class NotificationWait(Operation[Notification]):
         return "waiting" if self._error is None else f"failed: {self._error}"
 
 
-def make_notification(context: Context, popped: tuple[int, int, int]) -> Notification:
+def make_notification(core: Core, popped: tuple[int, int, int]) -> Notification:
     """Make a Notification of the engine's peer, value and byte count."""
     peer, value, nbytes = popped
-    return Notification(value, nbytes, context._connection_of(peer))
+    return Notification(value, nbytes, core.connection_of(peer))
 
 
-def take_now(context: Context) -> Notification:
+def take_now(core: Core) -> Notification:
     """Return a notification that has arrived; raise WouldBlock if there is none."""
     try:
-        popped = context._engine.pop_notification(_DO_NOT_WAIT, 0)
+        popped = core.engine.pop_notification(_DO_NOT_WAIT, 0)
     except NativeError as error:
         raise from_native(*error.args, operation="notification") from None
     if popped is None:
         raise WouldBlock("no notification has arrived", operation="notification", fix="wait with notification()")
-    return make_notification(context, popped)
+    return make_notification(core, popped)
 
 
-async def iterate(context: Context) -> AsyncIterator[Notification]:
+async def iterate(core: Core) -> AsyncIterator[Notification]:
     """Yield one notification after the other, until the Context is closed."""
-    while not context._closed:
+    while not core.closed:
         try:
-            note = await NotificationWait(context, 0)
+            note = await NotificationWait(core, 0)
         except Closed:
             return
         yield note

@@ -11,61 +11,61 @@ from zerohop.core.runtime.deferred import Deferred
 from zerohop.errors import RegistrationFailed, ZerohopError, copy_of, from_native
 
 if TYPE_CHECKING:
-    from zerohop.core.context import Context
+    from zerohop.core.lifecycle import Core
     from zerohop.core.memory.remote_buffer import RemoteBuffer
+    from zerohop.core.peers.peer_link import PeerLink
     from zerohop.core.runtime.operation import Operation
-    from zerohop.core.transfers.connection import Connection
 
 QUEUE_SHIFT: Final = 32
 
 
-class Scope:
+class OperationGroup:
     """Holds operations with one peer that end together, and a queue of notifications of its own.
 
     Attributes:
-        group: what the engine knows its operations by.
-        number: of the queue of this Context that the peer notifies.
+        group: the engine's object for the operations.
+        number: number of the queue, of this Context, that the peer notifies.
     """
 
-    def __init__(self, context: Context) -> None:
-        """Raises RegistrationFailed where too many queues are open, Closed where the Context is."""
-        self.context = context
+    def __init__(self, core: Core) -> None:
+        """Open a queue; raise RegistrationFailed if too many are open, Closed if the Context is closed."""
+        self._core = core
         try:
             self.group = Group()
-            self.number: int = context._engine.open_queue()
+            self.number: int = core.engine.open_queue()
         except NativeError as error:
-            context._check_open()
+            core.check_open()
             if error.args[1] == Reason.WINDOW_FULL.value:
                 raise RegistrationFailed(error.args[2], fix="close some Transports, or use another Context") from None
             raise from_native(*error.args) from None
         self._ended: ZerohopError | None = None
-        # Of the peer, once there is one.
-        self._connection: Connection | None = None
+        # The link to the peer, once there is one, and the peer's queue that writes notify.
+        self._link: PeerLink | None = None
         self._peer_queue = 0
-        # What the control thread has still to post, in the order in which it waits. Under the lock.
+        # Operations that the control thread has still to post, in their order. Changed under the lock.
         self._deferred: weakref.WeakKeyDictionary[Deferred[Any], None] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()
 
     @property
-    def connection(self) -> Connection | None:
-        """Return the Connection to the peer; None while there is none."""
-        return self._connection
+    def link(self) -> PeerLink | None:
+        """Return the link to the peer; None while there is none."""
+        return self._link
 
     @property
     def ended(self) -> ZerohopError | None:
         """Return why nothing can be posted any more; None if it can."""
         return self._ended
 
-    def meet(self, connection: Connection, queue: int) -> None:
+    def meet(self, link: PeerLink, queue: int) -> None:
         """Set the peer, and the queue of the peer that writes notify."""
-        self._connection, self._peer_queue = connection, queue
-        self.expect(connection)
+        self._link, self._peer_queue = link, queue
+        self.expect(link)
 
-    def expect(self, connection: Connection) -> None:
+    def expect(self, link: PeerLink) -> None:
         """Take notifications of this peer only from now on, because a queue's number is easy to guess."""
         # A Context that talks to itself says it at one end and hears it at the other.
-        end = connection._partner or connection
-        self._of_queue("take_from", end._native_id)
+        end = link.partner or link
+        self._of_queue("take_from", end.native_id)
 
     def check(self) -> None:
         """Raise why nothing can be posted any more."""
@@ -74,9 +74,9 @@ class Scope:
 
     def check_owner(self, remote: RemoteBuffer) -> None:
         """Raise ValueError unless the handle belongs to the peer."""
-        connection = self._connection
-        if connection is not None and remote.owner != connection.peer:
-            raise ValueError(f"the handle is of Context {remote.owner[:12]}, not of the peer {connection.peer[:12]}")
+        link = self._link
+        if link is not None and remote.owner != link.peer:
+            raise ValueError(f"the handle is of Context {remote.owner[:12]}, not of the peer {link.peer[:12]}")
 
     def announce(self, value: int) -> int:
         """Return a notification's number together with the peer's queue, as the engine takes it."""
@@ -98,7 +98,7 @@ class Scope:
         if self._ended is None:
             self._ended = error
             try:
-                self.context._engine.end_group(self.group, status, reason)
+                self._core.engine.end_group(self.group, status, reason)
             except NativeError:
                 # The Context is closed, and its engine has ended everything.
                 pass
@@ -118,7 +118,7 @@ class Scope:
 
     def _of_queue(self, what: str, *more: int) -> None:
         try:
-            getattr(self.context._engine, what)(self.number, *more)
+            getattr(self._core.engine, what)(self.number, *more)
         except NativeError:
             # The Context is closed, and its engine with all queues.
             pass

@@ -1,4 +1,4 @@
-"""Launching a transfer: its route is found, and it is posted there; by the control thread where either takes time."""
+"""Posts a transfer on its route; the control thread does it where the route must be found or the lane is full."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from zerohop._native import NativeError, Status
 from zerohop.core.control import address
 from zerohop.core.lanes.link import lane_error
 from zerohop.core.lanes.paths import PEER
+from zerohop.core.memory.memory import check_open, registration_of, routes_of
+from zerohop.core.memory.remote_buffer import key_of, share_of
 from zerohop.core.runtime.deferred import Deferred, attach, defer, defer_post, first_use, lane_was_reset
 from zerohop.core.runtime.devices import HOST
 from zerohop.core.runtime.native_operation import NBYTES, in_flight
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from zerohop._native import Op
-    from zerohop.core.context import Context
-    from zerohop.core.lanes.routes import Route
+    from zerohop.core.lanes.link import Route
+    from zerohop.core.lifecycle import Core
     from zerohop.core.memory.memory import Memory, View
     from zerohop.core.memory.remote_buffer import RemoteBuffer
     from zerohop.core.runtime.streams import Stream
@@ -30,15 +32,15 @@ if TYPE_CHECKING:
     # Makes the native call: route id, nowait.
     Post: TypeAlias = Callable[[int, bool], int | tuple[int, int] | Op]
 
-# A route may go while it is being found; that often in a row it does not.
+# A route may go while it is being found. This many losses in a row are an error.
 _ATTEMPTS: Final = 4
 _MANY_ROUTES: Final = 4096
-# What a first use may have to do, one after the other: connect, open a lane, register, import; and some of it again.
+# Steps of a first use: connect, open a lane, register, import; some of them may have to be done again.
 _MAX_STEPS: Final = 16
 
 
 def launch(
-    context: Context,
+    core: Core,
     kind: str,
     view: Memory | View,
     remote: RemoteBuffer,
@@ -51,13 +53,13 @@ def launch(
     need: str = PLAIN,
 ) -> Operation[int]:
     """Find the route and post on it; where either takes time, have the control thread do it."""
-    context._check_open()
+    core.check_open()
     for _ in range(_ATTEMPTS):
         try:
-            route = ready_route(context, view, remote, nowait=nowait)
+            route = ready_route(core, view, remote, nowait=nowait)
         except ZerohopError as error:
             complete_fields(error, kind, None)
-            return Failed(context, kind, None, nbytes, error)
+            return Failed(core, kind, None, nbytes, error)
         if route is None:
             break
         try:
@@ -65,30 +67,30 @@ def launch(
         except NativeError as error:
             if error.args[0] == Status.WOULD_BLOCK.value:
                 if nowait:
-                    peer, provider = route.connection.peer, route.explanation.provider
+                    peer, provider = route.peer, route.explanation.provider
                     raise from_native(*error.args, operation=kind, peer=peer, provider=provider) from None
                 if on_event_loop():
-                    return _post_later(context, kind, view, remote, route, nbytes, value_from, deadline_ns, post, need)
+                    return _post_later(core, kind, view, remote, route, nbytes, value_from, deadline_ns, post, need)
                 try:
                     posted = post(route.id, False)
                 except NativeError as failure:
                     error = failure
                 else:
-                    return posted_on(context, kind, view, route, nbytes, value_from, posted)
-            context._check_open()
+                    return posted_on(core, kind, view, route, nbytes, value_from, posted)
+            core.check_open()
             if route.stale:
                 continue
             if _lane_broke(route, error):
                 break
-            return _failure(context, kind, view, route, nbytes, error)
-        return posted_on(context, kind, view, route, nbytes, value_from, posted)
+            return _failure(core, kind, view, route, nbytes, error)
+        return posted_on(core, kind, view, route, nbytes, value_from, posted)
     if nowait:
-        return first_use(context, kind, nbytes, remote._key, lambda: find_route(context, view, remote))
-    return _post_later(context, kind, view, remote, None, nbytes, value_from, deadline_ns, post, need)
+        return first_use(core, kind, nbytes, key_of(remote), lambda: find_route(core, view, remote))
+    return _post_later(core, kind, view, remote, None, nbytes, value_from, deadline_ns, post, need)
 
 
 def launch_after(
-    context: Context,
+    core: Core,
     kind: str,
     view: Memory | View,
     remote: RemoteBuffer,
@@ -98,60 +100,60 @@ def launch_after(
     stream: Stream,
     need: str,
 ) -> Operation[int]:
-    """The same, after what is queued on a stream by now.
+    """Like ``launch``, but begin after the work that is queued on a stream by now.
 
-    Where devices carry it out, by having one of their streams wait for that one; else by waiting for it here.
+    Where a device carries the transfer out, one of its own streams waits for the user's; otherwise this side waits.
     """
-    context._check_open()
-    device = view.device if view.device != HOST else remote._share.device
-    place = place_of(context, stream, view.device)
+    core.check_open()
+    device = view.device if view.device != HOST else remote.device
+    place = place_of(core, stream, view.device)
     try:
-        route = ready_route(context, view, remote)
+        route = ready_route(core, view, remote)
     except ZerohopError as error:
         complete_fields(error, kind, None)
-        return Failed(context, kind, None, nbytes, error)
+        return Failed(core, kind, None, nbytes, error)
     if (
         route is not None
         and route.explanation.form == PEER
-        and context._devices.name_of(place.device).partition(":")[0] == device.partition(":")[0]
+        and core.devices.name_of(place.device).partition(":")[0] == device.partition(":")[0]
     ):
         try:
             posted = post(route.id, True, place.number)
         except NativeError as error:
             if error.args[0] != Status.WOULD_BLOCK.value and not route.stale and not _lane_broke(route, error):
-                return _failure(context, kind, view, route, nbytes, error)
+                return _failure(core, kind, view, route, nbytes, error)
         else:
-            return posted_on(context, kind, view, route, nbytes, NBYTES, posted)
+            return posted_on(core, kind, view, route, nbytes, NBYTES, posted)
     try:
         # Now, and not when it is posted: the caller may have the stream wait for this very operation next.
-        reached = context._engine.stream_reached(*place, deadline_ns)
+        reached = core.engine.stream_reached(*place, deadline_ns)
     except NativeError as error:
-        context._check_open()
+        core.check_open()
         raise from_native(*error.args, operation=kind) from None
-    return _post_later(context, kind, view, remote, route, nbytes, NBYTES, deadline_ns, post, need, reached)
+    return _post_later(core, kind, view, remote, route, nbytes, NBYTES, deadline_ns, post, need, reached)
 
 
-def ready_route(context: Context, view: Memory | View, remote: RemoteBuffer, *, nowait: bool = False) -> Route | None:
-    """The route, if nobody needs to be asked for it; ``nowait`` for a call that cannot be put off.
+def ready_route(core: Core, view: Memory | View, remote: RemoteBuffer, *, nowait: bool = False) -> Route | None:
+    """Return the route if nobody needs to be asked for it; ``nowait`` for a call that cannot be put off.
 
     Raises:
         Closed: the Memory is closed.
         Unsupported, PeerLost: there is a Connection, and no path over it.
     """
-    routes, key = view._routes, remote._key
-    route = routes.get(key)
+    routes, key = routes_of(view), key_of(remote)
+    route: Route | None = routes.get(key)
     if route is not None:
         if not route.stale:
             return route
         routes.pop(key, None)
-    view._home()._check_open()
-    registration = view._registration
+    check_open(view)
+    registration = registration_of(view)
     route = registration.routes.get(key)
     if route is None or route.stale:
-        connection = context._peers.connected.get(remote.owner)
-        if connection is None:
+        link = core.connected.get(remote.owner)
+        if link is None:
             return None
-        route = context._routes.make(connection, registration, remote._share, key, at_once=nowait)
+        route = core.routes.make(link, registration, share_of(remote), key, at_once=nowait)
         if route is None:
             return None
     if len(routes) > _MANY_ROUTES:
@@ -161,32 +163,32 @@ def ready_route(context: Context, view: Memory | View, remote: RemoteBuffer, *, 
     return route
 
 
-async def find_route(context: Context, view: Memory | View, remote: RemoteBuffer) -> Route:
-    """On the control thread: connect, open a lane, and import the peer's memory, as far as that is needed."""
+async def find_route(core: Core, view: Memory | View, remote: RemoteBuffer) -> Route:
+    """Connect, open a lane and import the peer's memory, as far as that is needed. On the control thread."""
     where = address.parse(remote.url)
     breaks = 0
     for _ in range(_MAX_STEPS):
-        connection = await context._peers.connect(where)
-        session = connection._session
+        link = await core.peers.connect(where)
+        session = link.session
         if session is not None:
-            # Whoever comes here may know of a lane that broke before this thread has been told.
+            # The caller's thread may have seen a lane break before this thread has been told.
             session.lanes.look()
         try:
-            route = ready_route(context, view, remote)
+            route = ready_route(core, view, remote)
         except PeerLost:
             breaks += 1
-            if connection._lost is None or breaks == _ATTEMPTS:
+            if link.lost is None or breaks == _ATTEMPTS:
                 raise
             continue
         if route is not None:
             return route
-        if connection._lost is None and session is not None:
-            await session.prepare(view._registration, remote._share)
+        if link.lost is None and session is not None:
+            await session.prepare(registration_of(view), share_of(remote))
     raise PeerLost("the connection breaks each time that it is made", peer=remote.owner)
 
 
 def _post_later(
-    context: Context,
+    core: Core,
     kind: str,
     view: Memory | View,
     remote: RemoteBuffer,
@@ -198,48 +200,48 @@ def _post_later(
     need: str,
     reached: Op | None = None,
 ) -> Operation[int]:
-    """Have the control thread find the route, unless there is one, and post on it once there is room.
+    """Have the control thread find the route, unless it is given, and post on it once there is room.
 
-    ``reached``: but not before that has ended.
+    ``reached`` is an operation that has to end before.
     """
 
     async def work(operation: Deferred[int]) -> int:
         way = route
         for attempt in range(_ATTEMPTS + 1):
             if way is None:
-                way = await find_route(context, view, remote)
+                way = await find_route(core, view, remote)
             attach(operation, way)
             if reached is not None and attempt == 0:
-                await context._loops.running().wait(reached.arm, reached.disarm)
+                await core.loops.running().wait(reached.arm, reached.disarm)
                 if reached.status != Status.OK:
                     raise from_native(reached.status.value, reached.reason.value)
             try:
-                return await _post_on(context, way, need, post, deadline_ns, nbytes, value_from)
+                return await _post_on(core, way, need, post, deadline_ns, nbytes, value_from)
             except NativeError as error:
-                # Nothing was posted. What was is never posted again: its error is no NativeError.
-                gone = way.connection._lost is None and (way.stale or _lane_broke(way, error))
+                # A NativeError says that nothing was posted, so that posting again is safe.
+                gone = way.link.lost is None and (way.stale or _lane_broke(way, error))
                 if not gone or attempt == _ATTEMPTS:
                     raise
             way = None
         raise AssertionError  # the last attempt has returned or raised
 
-    return defer(context, kind, nbytes, deadline_ns, work, view, peer=remote.owner, wants_operation=True)
+    return defer(core, kind, nbytes, deadline_ns, work, view, peer=remote.owner, wants_operation=True)
 
 
 async def _post_on(
-    context: Context, route: Route, need: str, post: Post, deadline_ns: int, nbytes: int, value_from: int
+    core: Core, route: Route, need: str, post: Post, deadline_ns: int, nbytes: int, value_from: int
 ) -> int:
-    line = route.connection._line(need)
-    return await defer_post(context, lambda nowait: post(route.id, nowait), deadline_ns, nbytes, value_from, line)
+    line = route.link.line(need)
+    return await defer_post(core, lambda nowait: post(route.id, nowait), deadline_ns, nbytes, value_from, line)
 
 
 def _lane_broke(route: Route, error: NativeError) -> bool:
-    """Whether a post was refused because its lane is down while its peer is not: then another lane may take it."""
-    return lane_was_reset(error) and route.connection._lost is None
+    """Tell whether a post was refused because its lane is down while its peer lives: another lane may take it."""
+    return lane_was_reset(error) and route.link.lost is None
 
 
 def posted_on(
-    context: Context,
+    core: Core,
     kind: str,
     view: Memory | View,
     route: Route,
@@ -247,18 +249,18 @@ def posted_on(
     value_from: int,
     posted: int | tuple[int, int] | Op,
 ) -> Operation[int]:
-    """The Operation that a post has become."""
+    """Return the Operation of a post that succeeded."""
     if isinstance(posted, int):
-        return Finished(context, kind, route, nbytes, nbytes, posted)
+        return Finished(core, kind, route, nbytes, nbytes, posted)
     if isinstance(posted, tuple):
-        return Finished(context, kind, route, nbytes, posted[1], posted[0])
-    return in_flight(context, kind, route, nbytes, posted, view, value_from)
+        return Finished(core, kind, route, nbytes, posted[1], posted[0])
+    return in_flight(core, kind, route, nbytes, posted, view, value_from)
 
 
 def _failure(
-    context: Context, kind: str, view: Memory | View, route: Route, nbytes: int, error: NativeError
+    core: Core, kind: str, view: Memory | View, route: Route, nbytes: int, error: NativeError
 ) -> Operation[int]:
-    """A post that failed at once."""
-    view._home()._check_open()
-    failure = lane_error(route.connection, error, kind, route.explanation.provider)
-    return Failed(context, kind, route, nbytes, failure)
+    """Return the Operation of a post that failed at once."""
+    check_open(view)
+    failure = lane_error(route.link, error, kind, route.explanation.provider)
+    return Failed(core, kind, route, nbytes, failure)

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+
+from zerohop.core.transfers.context_transfers import ContextTransfers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from zerohop.core.context import Context
+    from zerohop.core.memory.register import Local
     from zerohop.core.memory.remote_buffer import RemoteBuffer
     from zerohop.core.runtime.operation import Operation
     from zerohop.core.runtime.streams import Stream
-    from zerohop.core.transfers.transfer import Local
 
 _MOST_PAGES: Final = 1 << 23
 
 
-class Strided:
-    """Adds the methods for strided blocks to Context."""
-
-    __slots__ = ()
-
-    def _as_context(self) -> Context:
-        return cast("Context", self)
+class StridedTransfers(ContextTransfers):
+    """Adds strided blocks to the methods of Context."""
 
     def write_strided(
         self,
@@ -64,7 +60,7 @@ class Strided:
             TypeError, ValueError: numbers that make no such block, or one of more than 8388608 pages.
         """
         here, there, page_bytes = as_pages(rows, row_bytes, src_stride, dst_stride)
-        return self._as_context().write_pages(
+        return self.write_pages(
             src, dst, here, there, page_bytes=page_bytes, notify=notify, timeout=timeout, stream=stream
         )
 
@@ -82,9 +78,7 @@ class Strided:
     ) -> Operation[int]:
         """Like ``write_strided``, but raises WouldBlock, with nothing posted, where the lane is full or not ready."""
         here, there, page_bytes = as_pages(rows, row_bytes, src_stride, dst_stride)
-        return self._as_context().write_pages_nowait(
-            src, dst, here, there, page_bytes=page_bytes, notify=notify, timeout=timeout
-        )
+        return self.write_pages_nowait(src, dst, here, there, page_bytes=page_bytes, notify=notify, timeout=timeout)
 
     def read_strided(
         self,
@@ -100,9 +94,7 @@ class Strided:
     ) -> Operation[int]:
         """Read rows from ``src``, ``src_stride`` apart, into ``into``, ``dst_stride`` apart; see write_strided."""
         there, here, page_bytes = as_pages(rows, row_bytes, src_stride, dst_stride)
-        return self._as_context().read_pages(
-            src, into, there, here, page_bytes=page_bytes, timeout=timeout, stream=stream
-        )
+        return self.read_pages(src, into, there, here, page_bytes=page_bytes, timeout=timeout, stream=stream)
 
     def read_strided_nowait(
         self,
@@ -117,7 +109,7 @@ class Strided:
     ) -> Operation[int]:
         """Like ``read_strided``, but raises WouldBlock, with nothing posted, where the lane is full or not ready."""
         there, here, page_bytes = as_pages(rows, row_bytes, src_stride, dst_stride)
-        return self._as_context().read_pages_nowait(src, into, there, here, page_bytes=page_bytes, timeout=timeout)
+        return self.read_pages_nowait(src, into, there, here, page_bytes=page_bytes, timeout=timeout)
 
 
 def as_pages(

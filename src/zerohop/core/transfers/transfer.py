@@ -9,12 +9,22 @@ import numpy as np
 
 from zerohop._native import NativeError
 from zerohop.core.control import address
-from zerohop.core.memory.remote_buffer import RemoteBuffer
+from zerohop.core.memory.memory import offset_of
+from zerohop.core.memory.register import register, view_of
+from zerohop.core.memory.remote_buffer import RemoteBuffer, share_of, start_of
 from zerohop.core.runtime.deferred import all_ended, defer, defer_post, deferred_to, first_use
 from zerohop.core.runtime.native_operation import NATIVE_VALUE, NBYTES
 from zerohop.core.runtime.operation import Failed, Operation
-from zerohop.core.transfers.connection import Connection
-from zerohop.core.transfers.message_lane import NOTIFIED, PLAIN, notify_value
+from zerohop.core.transfers.connection import Connection, link_of
+from zerohop.core.transfers.message_lane import (
+    NOTIFIED,
+    PLAIN,
+    flush_lanes,
+    notification,
+    notify_value,
+    post_message,
+    until_lane,
+)
 from zerohop.core.transfers.posting import find_route, launch, launch_after, posted_on, ready_route
 from zerohop.errors import from_native
 
@@ -23,15 +33,14 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from zerohop._native import Group, Op
-    from zerohop.core.context import Context
-    from zerohop.core.lanes.paths import Explanation
-    from zerohop.core.lanes.routes import Route
-    from zerohop.core.memory.memory import Memory, View
+    from zerohop.core.lanes.link import Route
+    from zerohop.core.lifecycle import Core
+    from zerohop.core.memory.register import Local
+    from zerohop.core.peers.peer_link import PeerLink
+    from zerohop.core.runtime.explanation import Explanation
     from zerohop.core.runtime.streams import Stream
-    from zerohop.core.transfers.op_group import Scope
+    from zerohop.core.transfers.op_group import OperationGroup
 
-    # What may stand wherever a View may: it is registered through the cache.
-    Local: TypeAlias = Memory | View | Any
     Pages: TypeAlias = np.ndarray[Any, Any] | Sequence[int]
 
 _WRITE: Final = 0
@@ -48,28 +57,8 @@ _BOUNDS: Final = (5, 1)  # ACCESS_DENIED, BOUNDS
 _INT64: Final = np.dtype(np.int64)
 
 
-def write(
-    context: Context,
-    src: Local,
-    dst: RemoteBuffer,
-    *,
-    notify: int | None = None,
-    timeout: float | None = None,
-    stream: Stream | None = None,
-) -> Operation[int]:
-    """Do Context.write where its native part (native/bind/transfers.cpp) posted nothing."""
-    return transfer(context, "write", src, dst, notify, timeout, stream=stream)
-
-
-def read(
-    context: Context, src: RemoteBuffer, into: Local, *, timeout: float | None = None, stream: Stream | None = None
-) -> Operation[int]:
-    """Do Context.read where its native part posted nothing."""
-    return transfer(context, "read", into, src, None, timeout, stream=stream)
-
-
 def transfer(
-    context: Context,
+    core: Core,
     kind: str,
     local: Local,
     remote: RemoteBuffer,
@@ -78,38 +67,38 @@ def transfer(
     *,
     stream: Stream | None = None,
     nowait: bool = False,
-    scope: Scope | None = None,
+    group: OperationGroup | None = None,
 ) -> Operation[int]:
-    """Write or read one range, with all checks. ``scope``: what it is part of; there ``remote`` may be longer."""
-    view = context._view(local)
+    """Write or read one range, with all checks. ``group``: what it is part of; there ``remote`` may be longer."""
+    view = view_of(core, local)
     check_remote(remote)
     nbytes = view.nbytes
-    if scope is not None and remote.nbytes > nbytes:
+    if group is not None and remote.nbytes > nbytes:
         remote = remote[:nbytes]
     if nbytes != remote.nbytes:
         raise ValueError(f"{kind}: {nbytes} bytes here and {remote.nbytes} there; slice one of them")
     code = _WRITE if kind == "write" else _READ
     if code == _READ and view.readonly:
         raise ValueError("cannot read into read-only memory")
-    number, group = announced(notify, remote, scope)
-    deadline = context._deadline(timeout)
-    engine, here, there = context._engine, view._offset, remote._offset
+    number, native_group = announced(notify, remote, group)
+    deadline = core.deadline(timeout)
+    engine, here, there = core.engine, offset_of(view), start_of(remote)
 
     def post(route: int, nowait: bool, after: int | None = None) -> int | Op:
-        return engine.post(route, code, here, there, nbytes, number, deadline, nowait, after, group)
+        return engine.post(route, code, here, there, nbytes, number, deadline, nowait, after, native_group)
 
     need = PLAIN if number == _NO_NOTIFY else NOTIFIED
     if stream is not None:
-        operation = launch_after(context, kind, view, remote, nbytes, deadline, post, stream, need)
+        operation = launch_after(core, kind, view, remote, nbytes, deadline, post, stream, need)
     else:
-        operation = launch(context, kind, view, remote, nbytes, NBYTES, deadline, post, nowait=nowait, need=need)
-    if scope is not None:
-        scope.note(operation)
+        operation = launch(core, kind, view, remote, nbytes, NBYTES, deadline, post, nowait=nowait, need=need)
+    if group is not None:
+        group.note(operation)
     return operation
 
 
 def transfer_pages(
-    context: Context,
+    core: Core,
     kind: str,
     local: Local,
     remote: RemoteBuffer,
@@ -123,7 +112,7 @@ def transfer_pages(
     nowait: bool = False,
 ) -> Operation[int]:
     """Write or read a list of pages."""
-    view = context._view(local)
+    view = view_of(core, local)
     check_remote(remote)
     page_bytes = index(page_bytes)
     if not 0 < page_bytes < _TOO_LONG:
@@ -136,12 +125,12 @@ def transfer_pages(
         raise ValueError("cannot read into read-only memory")
     nbytes = here.size * page_bytes
     # The native call checks those here; there, it knows of the whole share only.
-    if remote.nbytes != remote._share.nbytes and _outside(there, page_bytes, remote.nbytes):
-        return Failed(context, kind, None, nbytes, from_native(*_BOUNDS, operation=kind, peer=remote.owner))
+    if remote.nbytes != share_of(remote).nbytes and _outside(there, page_bytes, remote.nbytes):
+        return Failed(core, kind, None, nbytes, from_native(*_BOUNDS, operation=kind, peer=remote.owner))
     number = _NO_NOTIFY if notify is None else notify_value(notify)
-    deadline = context._deadline(timeout)
-    engine, offset, remote_offset, local_nbytes = context._engine, view._offset, remote._offset, view.nbytes
-    route = ready_route(context, view, remote) if not context._closed else None
+    deadline = core.deadline(timeout)
+    engine, offset, remote_offset, local_nbytes = core.engine, offset_of(view), start_of(remote), view.nbytes
+    route = ready_route(core, view, remote) if not core.closed else None
     if route is None:
         # It will be posted later, when a wrong number could no longer be told here, and the arrays may have changed.
         if _outside(here, page_bytes, view.nbytes):
@@ -155,18 +144,18 @@ def transfer_pages(
 
     need = PLAIN if number == _NO_NOTIFY else NOTIFIED
     if stream is not None:
-        return launch_after(context, kind, view, remote, nbytes, deadline, post, stream, need)
+        return launch_after(core, kind, view, remote, nbytes, deadline, post, stream, need)
     if route is not None:
         # What launch() begins with, for what has been found already; whatever does not go well is its to deal with.
         try:
-            return posted_on(context, kind, view, route, nbytes, NBYTES, post(route.id, True))
+            return posted_on(core, kind, view, route, nbytes, NBYTES, post(route.id, True))
         except NativeError:
             pass
-    return launch(context, kind, view, remote, nbytes, NBYTES, deadline, post, nowait=nowait, need=need)
+    return launch(core, kind, view, remote, nbytes, NBYTES, deadline, post, nowait=nowait, need=need)
 
 
 def atomic(
-    context: Context,
+    core: Core,
     kind: str,
     remote: RemoteBuffer,
     operand: int,
@@ -181,83 +170,88 @@ def atomic(
     offset = index(offset)
     if not 0 <= offset <= remote.nbytes - _WORD:
         raise ValueError(f"{kind}: 8 bytes at offset {offset} do not lie within {remote.nbytes}")
-    where = remote._offset + offset
+    where = start_of(remote) + offset
     if where % _WORD:
         raise ValueError(f"{kind}: the word at offset {where} of the shared memory is not aligned to 8 bytes")
     code = _FETCH_ADD if kind == "fetch_add" else _COMPARE_SWAP
     operand, compare = _word(operand), _word(compare)
-    deadline = context._deadline(timeout)
-    engine = context._engine
+    deadline = core.deadline(timeout)
+    engine = core.engine
+    if core.scratch is None:
+        core.scratch = register(core, bytearray(_WORD), None)
+    scratch = core.scratch
 
     def post(route: int, nowait: bool) -> tuple[int, int] | Op:
         return engine.post_atomic(route, code, where, operand, compare, deadline, nowait)
 
-    return launch(context, kind, context._scratch_memory(), remote, _WORD, NATIVE_VALUE, deadline, post, nowait=nowait)
+    return launch(core, kind, scratch, remote, _WORD, NATIVE_VALUE, deadline, post, nowait=nowait)
 
 
 def notify_peer(
-    context: Context, target: Connection | RemoteBuffer, value: int, timeout: float | None, *, nowait: bool = False
+    core: Core, target: Connection | RemoteBuffer, value: int, timeout: float | None, *, nowait: bool = False
 ) -> Operation[int]:
     """Send a notification without data."""
     number = notify_value(value)
+    link: PeerLink | None
     if isinstance(target, Connection):
-        if target._context is not context:
+        link = link_of(target)
+        if link.core is not core:
             raise ValueError("the Connection belongs to another Context")
-        connection: Connection | None = target
     else:
         check_remote(target)
-        connection = context._peers.connected.get(target.owner)
-    if connection is not None:
-        return (connection.notify_nowait if nowait else connection.notify)(number, timeout=timeout)
+        link = core.connected.get(target.owner)
+    deadline = core.deadline(timeout)
+    if link is not None:
+        post = notification(core, link, number, deadline)
+        return post_message(core, link, "notify", None, deadline, post, NBYTES, nowait=nowait, need=NOTIFIED)
     assert isinstance(target, RemoteBuffer)
-    context._check_open()
-    deadline = context._deadline(timeout)
+    core.check_open()
     where = address.parse(target.url)
     if nowait:
-        return first_use(context, "notify", 0, target.owner, lambda: context._peers.connect(where))
+        return first_use(core, "notify", 0, target.owner, lambda: core.peers.connect(where))
 
     async def work() -> int:
-        connected = await context._peers.connect(where)
-        post = connected._notification(number, deadline)
-        return await defer_post(context, post, deadline, 0, NBYTES, connected._line(NOTIFIED), connected._until_lane)
+        link = await core.peers.connect(where)
+        post = notification(core, link, number, deadline)
+        return await defer_post(core, post, deadline, 0, NBYTES, link.line(NOTIFIED), lambda: until_lane(link))
 
-    return defer(context, "notify", 0, deadline, work, None, peer=target.owner)
+    return defer(core, "notify", 0, deadline, work, None, peer=target.owner)
 
 
-def flush(context: Context, connection: Connection | None, timeout: float | None) -> Operation[int]:
+def flush(core: Core, connection: Connection | None, timeout: float | None) -> Operation[int]:
     """Flush one Connection or all."""
-    context._check_open()
+    core.check_open()
     if connection is not None:
         if not isinstance(connection, Connection):
             raise TypeError(f"flush takes a Connection, or nothing for all, not {type(connection).__name__}")
-        if connection._context is not context:
+        if link_of(connection).core is not core:
             raise ValueError("the Connection belongs to another Context")
         return connection.flush(timeout=timeout)
-    before = deferred_to(context, "")
-    deadline = context._deadline(timeout)
+    before = deferred_to(core, "")
+    deadline = core.deadline(timeout)
 
     async def work() -> int:
         await all_ended(before)
-        for each in list(context._peers.connected.values()):
-            if each.alive:
-                await each._flush_lanes(deadline)
+        for link in list(core.connected.values()):
+            if link.alive:
+                await flush_lanes(core, link, deadline)
         return 0
 
-    return defer(context, "flush", 0, deadline, work, None)
+    return defer(core, "flush", 0, deadline, work, None)
 
 
-def explain(context: Context, local: Local, remote: RemoteBuffer, timeout: float | None) -> Explanation:
+def explain(core: Core, local: Local, remote: RemoteBuffer, timeout: float | None) -> Explanation:
     """Explain the path of a pair of memories; connect first if needed."""
-    view = context._view(local)
+    view = view_of(core, local)
     check_remote(remote)
-    context._check_open()
-    route = ready_route(context, view, remote)
+    core.check_open()
+    route = ready_route(core, view, remote)
     if route is None:
 
         async def work() -> Route:
-            return await find_route(context, view, remote)
+            return await find_route(core, view, remote)
 
-        found: Operation[Route] = defer(context, "explain", 0, context._deadline(timeout), work, view)
+        found: Operation[Route] = defer(core, "explain", 0, core.deadline(timeout), work, view)
         route = found.result()
     return route.explanation
 
@@ -271,13 +265,13 @@ def check_remote(remote: object) -> None:
         )
 
 
-def announced(notify: int | None, remote: RemoteBuffer, scope: Scope | None) -> tuple[int, Group | None]:
-    """Return a notification's number and the operation group, as the engine takes them."""
+def announced(notify: int | None, remote: RemoteBuffer, group: OperationGroup | None) -> tuple[int, Group | None]:
+    """Return a notification's number and the operation native_group, as the engine takes them."""
     number = _NO_NOTIFY if notify is None else notify_value(notify)
-    if scope is None:
+    if group is None:
         return number, None
-    scope.check_owner(remote)
-    return number if notify is None else scope.announce(number), scope.group
+    group.check_owner(remote)
+    return number if notify is None else group.announce(number), group.group
 
 
 def _word(value: int) -> int:

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from zerohop._native import NativeError, set_layout
-from zerohop.core.memory.memory import _Range
-from zerohop.core.memory.remote_buffer import RemoteBuffer
+from zerohop._native import NativeError
+from zerohop.core.memory.memory import memory_of, offset_of
+from zerohop.core.memory.register import view_of
+from zerohop.core.memory.remote_buffer import key_of, start_of
 from zerohop.core.runtime.deferred import Deferred, all_ended, defer, defer_post
 from zerohop.core.runtime.native_operation import NBYTES
 from zerohop.core.runtime.operation import Finished, Operation
-from zerohop.core.transfers.message_lane import NOTIFIED, PLAIN, notify_value
+from zerohop.core.transfers.message_lane import NOTIFIED, PLAIN, flush_lanes, notify_value, until_lane
 from zerohop.core.transfers.posting import launch
 from zerohop.core.transfers.transfer import announced, check_remote
 from zerohop.errors import PeerLost, ZerohopError, copy_of, from_native
@@ -21,13 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from zerohop._native import Op
-    from zerohop.core.context import Context
+    from zerohop.core.lifecycle import Core
     from zerohop.core.memory.memory import Memory, View
-    from zerohop.core.transfers.connection import Connection
-    from zerohop.core.transfers.op_group import Scope
-    from zerohop.core.transfers.transfer import Local
-
-set_layout(_Range, RemoteBuffer)
+    from zerohop.core.memory.register import Local
+    from zerohop.core.memory.remote_buffer import RemoteBuffer
+    from zerohop.core.peers.peer_link import PeerLink
+    from zerohop.core.transfers.op_group import OperationGroup
 
 _KIND: Final = "write_many"
 
@@ -42,38 +42,37 @@ class _Batch:
         self.nbytes = 0
 
     def add(self, view: Memory | View, remote: RemoteBuffer) -> None:
-        self.places.append((view._offset, remote._offset, view.nbytes))
+        self.places.append((offset_of(view), start_of(remote), view.nbytes))
         self.nbytes += view.nbytes
 
 
 def write_many(
-    context: Context,
+    core: Core,
     pairs: Iterable[tuple[Local, RemoteBuffer]],
-    *,
-    notify: int | None = None,
-    timeout: float | None = None,
-    scope: Scope | None = None,
+    notify: int | None,
+    timeout: float | None,
+    group: OperationGroup | None = None,
 ) -> Operation[int]:
     """Do Context.write_many and Transport.write_many."""
-    batches = _batches(context, pairs, scope)
+    batches = _batches(core, pairs, group)
     if notify is not None:
         notify_value(notify)
-    deadline = context._deadline(timeout)
+    deadline = core.deadline(timeout)
     if not batches:
         if notify is None:
-            return Finished(context, _KIND, None, 0, 0, 0)
-        if scope is None:
+            return Finished(core, _KIND, None, 0, 0, 0)
+        if group is None:
             raise ValueError(f"{_KIND}: a notification of no writes goes to nobody; notify() takes a peer")
-        connection = scope.connection
-        assert connection is not None  # the Transport has looked
-        return _tell(context, connection, 0, notify, deadline, scope)
+        link = group.link
+        assert link is not None  # the Transport has looked
+        return _tell(core, link, 0, notify, deadline, group)
     if len(batches) == 1:
-        return _post(context, batches[0], notify, deadline, scope)
-    return _post_all(context, batches, notify, deadline, scope)
+        return _post(core, batches[0], notify, deadline, group)
+    return _post_all(core, batches, notify, deadline, group)
 
 
-def _batches(context: Context, pairs: Iterable[tuple[Local, RemoteBuffer]], scope: Scope | None) -> list[_Batch]:
-    """Check the pairs, and group them by what one request can carry."""
+def _batches(core: Core, pairs: Iterable[tuple[Local, RemoteBuffer]], group: OperationGroup | None) -> list[_Batch]:
+    """Check the pairs, and native_group them by what one request can carry."""
     found: dict[tuple[int, bytes], _Batch] = {}
     for number, pair in enumerate(pairs):
         try:
@@ -81,46 +80,46 @@ def _batches(context: Context, pairs: Iterable[tuple[Local, RemoteBuffer]], scop
         except (TypeError, ValueError):
             raise TypeError(f"{_KIND}: a pair is (memory here, RemoteBuffer), which number {number} is not") from None
         check_remote(remote)
-        view = context._view(local)
-        if scope is not None:
-            scope.check_owner(remote)
-        if view.nbytes > remote.nbytes or (view.nbytes < remote.nbytes and scope is None):
+        view = view_of(core, local)
+        if group is not None:
+            group.check_owner(remote)
+        if view.nbytes > remote.nbytes or (view.nbytes < remote.nbytes and group is None):
             raise ValueError(f"{_KIND}: {view.nbytes} bytes here and {remote.nbytes} there, in pair {number}")
         # Raw arrays have a Memory each, which is kept by its batch.
-        key = id(view._home()), remote._key
+        key = id(memory_of(view)), key_of(remote)
         if key not in found:
             found[key] = _Batch(view, remote)
         found[key].add(view, remote)
     return list(found.values())
 
 
-def _post(context: Context, batch: _Batch, notify: int | None, deadline: int, scope: Scope | None) -> Operation[int]:
+def _post(core: Core, batch: _Batch, notify: int | None, deadline: int, group: OperationGroup | None) -> Operation[int]:
     """Post one request."""
-    number, group = announced(notify, batch.remote, scope)
+    number, native_group = announced(notify, batch.remote, group)
     local, remote, lengths = np.array(batch.places, dtype=np.int64).T.copy()
-    engine = context._engine
+    engine = core.engine
 
     def post(route: int, nowait: bool) -> int | Op:
-        return engine.post_many(route, local, remote, lengths, number, deadline, nowait, group)
+        return engine.post_many(route, local, remote, lengths, number, deadline, nowait, native_group)
 
     need = PLAIN if notify is None else NOTIFIED
-    operation = launch(context, _KIND, batch.view, batch.remote, batch.nbytes, NBYTES, deadline, post, need=need)
-    if scope is not None:
-        scope.note(operation)
+    operation = launch(core, _KIND, batch.view, batch.remote, batch.nbytes, NBYTES, deadline, post, need=need)
+    if group is not None:
+        group.note(operation)
     return operation
 
 
 def _post_all(
-    context: Context, batches: list[_Batch], notify: int | None, deadline: int, scope: Scope | None
+    core: Core, batches: list[_Batch], notify: int | None, deadline: int, group: OperationGroup | None
 ) -> Operation[int]:
     """Post several requests, and after all of them the notification."""
     owners = {batch.remote.owner for batch in batches}
     if notify is not None and len(owners) > 1:
         raise ValueError(f"{_KIND}: a notification goes to one peer, and these writes go to {len(owners)}")
-    operations: list[Any] = [_post(context, batch, None, deadline, scope) for batch in batches]
+    operations: list[Any] = [_post(core, batch, None, deadline, group) for batch in batches]
     nbytes = sum(batch.nbytes for batch in batches)
     if notify is None and all(type(operation) is Finished for operation in operations):
-        return Finished(context, _KIND, None, nbytes, nbytes, 0)
+        return Finished(core, _KIND, None, nbytes, nbytes, 0)
     (owner, *_) = owners
 
     async def work(whole: Deferred[int]) -> int:
@@ -130,49 +129,47 @@ def _post_all(
             for operation in operations:
                 operation.cancel()
             raise
-        whole.ways = tuple(dict.fromkeys(operation._way() for operation in operations))
+        whole.parts = tuple(operation.explain() for operation in operations)
         for operation in operations:
             error = operation.exception()
             if error is not None:
                 raise copy_of(error) if isinstance(error, ZerohopError) else error
         if notify is not None:
-            connection = context._peers.connected.get(owner)
-            if connection is None:
+            link = core.connected.get(owner)
+            if link is None:
                 raise PeerLost("the peer is gone, and was not notified", operation=_KIND, peer=owner)
-            # Over NICs done is not yet visible.
-            await connection._flush_lanes(deadline)
-            await _announce(context, connection, nbytes, notify, deadline, scope)
+            # Over NICs an operation that is done is not yet visible.
+            await flush_lanes(core, link, deadline)
+            await _announce(core, link, nbytes, notify, deadline, group)
         return nbytes
 
     # Each batch has a peer that was just posted to.
-    operation = defer(context, _KIND, nbytes, deadline, work, operations, peer=owner, wants_operation=True)
-    if scope is not None:
-        scope.note(operation)
+    operation = defer(core, _KIND, nbytes, deadline, work, operations, peer=owner, wants_operation=True)
+    if group is not None:
+        group.note(operation)
     return operation
 
 
-def _tell(
-    context: Context, connection: Connection, nbytes: int, notify: int, deadline: int, scope: Scope
-) -> Operation[int]:
+def _tell(core: Core, link: PeerLink, nbytes: int, notify: int, deadline: int, group: OperationGroup) -> Operation[int]:
     async def work() -> int:
-        await _announce(context, connection, nbytes, notify, deadline, scope)
+        await _announce(core, link, nbytes, notify, deadline, group)
         return nbytes
 
-    operation = defer(context, _KIND, nbytes, deadline, work, None, peer=connection.peer)
-    scope.note(operation)
+    operation = defer(core, _KIND, nbytes, deadline, work, None, peer=link.peer)
+    group.note(operation)
     return operation
 
 
 async def _announce(
-    context: Context, connection: Connection, nbytes: int, notify: int, deadline: int, scope: Scope | None
+    core: Core, link: PeerLink, nbytes: int, notify: int, deadline: int, group: OperationGroup | None
 ) -> None:
     """Send the notification of what was written, on the control thread."""
-    number = scope.announce(notify) if scope is not None else notify
+    number = group.announce(notify) if group is not None else notify
 
     def post(nowait: bool) -> int | Op:
-        return context._engine.post_notify(connection._endpoint, number, deadline, nowait, nbytes)
+        return core.engine.post_notify(link.endpoint, number, deadline, nowait, nbytes)
 
     try:
-        await defer_post(context, post, deadline, 0, NBYTES, connection._line(NOTIFIED), connection._until_lane)
+        await defer_post(core, post, deadline, 0, NBYTES, link.line(NOTIFIED), lambda: until_lane(link))
     except NativeError as error:
-        raise from_native(*error.args, operation=_KIND, peer=connection.peer) from None
+        raise from_native(*error.args, operation=_KIND, peer=link.peer) from None

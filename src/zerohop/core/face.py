@@ -1,0 +1,268 @@
+"""Gives a face everything that it may use of the core; docs/faces.md shows how a face is written.
+
+A face is a way to use a Context: pairs of futures, ranks, files, work requests of GPU kernels. It imports this module
+and the public names of the package, and no other module of the core.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from zerohop._native import NativeError, PairTransfers, Transfers, begin_posting, stop_posting
+from zerohop.core.base.deadlines import nanoseconds_of, seconds_of
+from zerohop.core.base.resource import AsyncCloseable
+from zerohop.core.context import Context, core_of
+from zerohop.core.control.address import Address
+from zerohop.core.control.address import parse as parse_url
+from zerohop.core.memory.memory import Memory, Rights
+from zerohop.core.memory.register import Local
+from zerohop.core.memory.remote_buffer import RemoteBuffer
+from zerohop.core.peers.peer_link import PeerLink as Link
+from zerohop.core.peers.service import Refusal
+from zerohop.core.runtime.deferred import defer
+from zerohop.core.runtime.devices import HOST
+from zerohop.core.runtime.native_operation import InFlight
+from zerohop.core.runtime.operation import Finished, Operation
+from zerohop.core.runtime.streams import Stream
+from zerohop.core.transfers.notification import Notification, NotificationWait
+from zerohop.core.transfers.op_group import OperationGroup
+from zerohop.core.transfers.transfer import transfer
+from zerohop.core.transfers.write_many import write_many
+from zerohop.errors import PeerLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+
+    from zerohop.core.lifecycle import Core
+    from zerohop.errors import ZerohopError
+
+__all__ = [
+    "HOST",
+    "Address",
+    "Context",
+    "Face",
+    "Link",
+    "Local",
+    "Memory",
+    "Notification",
+    "NotificationWait",
+    "Operation",
+    "OperationGroup",
+    "PairTransfers",
+    "Refusal",
+    "RemoteBuffer",
+    "Rights",
+    "Stream",
+    "call",
+    "check_device",
+    "parse_url",
+    "seconds_of",
+    "send",
+    "transfer",
+    "write_many",
+]
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+class Face(AsyncCloseable):
+    """Holds the Context of one object of a face, and hears when a peer is lost.
+
+    The constructor of a subclass ends with ``_join_context``, its ``close`` with ``_leave_context`` and
+    ``_close_context``. Methods with an underscore are for subclasses alone.
+
+    Attributes:
+        context: the Context that it uses.
+    """
+
+    def __init__(self, ctx: Context | None, settings: Mapping[str, Any], timeout: float | None) -> None:
+        """Use a Context, or open one that is closed with this object.
+
+        Args:
+            ctx: the Context; it may have several faces, and stays open. None: a new one is opened with ``settings``.
+            settings: arguments of Context, for a new one.
+            timeout: seconds for each operation unless the call says otherwise, ``math.inf`` for none; None: the
+                Context's.
+
+        Raises:
+            ValueError: settings beside a Context; ``timeout`` is negative or NaN.
+            Closed: the Context is closed.
+            Unsupported, RegistrationFailed: the errors of Context.
+        """
+        if "context" in settings:
+            raise TypeError("the Context is passed as ctx=, not as context=")
+        if ctx is not None and settings:
+            raise ValueError(f"{', '.join(settings)}: settings of a Context, beside one that is open already")
+        self._owns_context = ctx is None
+        self.context = ctx if ctx is not None else Context(**settings)
+        self._core: Core = core_of(self.context)
+        try:
+            self._core.check_open()
+            self._timeout_s = timeout if timeout is None else seconds_of(timeout)
+            self._timeout_ns = self._core.timeout_ns if timeout is None else nanoseconds_of(timeout)
+        except BaseException:
+            self._close_context(0)
+            raise
+        self._watch = _Watch(self)
+
+    def _join_context(self) -> None:
+        """Hear of lost peers from now on; the last call of a constructor."""
+        self._core.watchers[id(self)] = self._watch
+
+    def _leave_context(self) -> None:
+        """Hear of no lost peer any more; for ``close``. Any thread may call this."""
+        self._core.watchers.pop(id(self), None)
+        self._core.posters.pop(id(self), None)
+
+    def _close_context(self, timeout: float) -> None:
+        """Close the Context if this object has opened it."""
+        if self._owns_context:
+            self.context.close(timeout)
+
+    def _drop_context(self) -> None:
+        """Close the Context if this object has opened it; for destructors, which must not wait."""
+        if self._owns_context and not self._core.gone:
+            # A destructor may run on any thread, also on one that closing waits for.
+            threading.Thread(target=self.context.close, args=(0,), daemon=True).start()
+
+    # The state of the Context
+
+    @property
+    def _in_child(self) -> bool:
+        """Tell whether this is a forked child's copy, which must wait for no thread and take no lock."""
+        return self._core.forked
+
+    @property
+    def _context_open(self) -> bool:
+        return not self._core.closed
+
+    def _check_process(self) -> None:
+        """Raise Closed in a forked child."""
+        self._core.check_process()
+
+    def _check_context(self) -> None:
+        """Raise Closed if the Context is closed, or belongs to the parent of a forked child."""
+        self._core.check_open()
+
+    def _timeout_of(self, timeout: float | None) -> float | None:
+        """Return a call's time limit in seconds: its own, or else this object's; None: the Context's."""
+        return self._timeout_s if timeout is None else timeout
+
+    def _deadline(self, timeout: float | None) -> int:
+        """Return the absolute native deadline of a call; 0: none."""
+        return self._core.deadline(self._timeout_of(timeout))
+
+    # Operations
+
+    def _finished(self, kind: str, value: T) -> Operation[T]:
+        """Return an Operation that has ended well with this value."""
+        return Finished(self._core, kind, None, 0, value, 0)
+
+    def _defer(self, kind: str, deadline_ns: int, work: Callable[[], Coroutine[Any, Any, T]]) -> Operation[T]:
+        """Return an Operation whose value is that of a coroutine, which the control thread runs."""
+        return defer(self._core, kind, 0, deadline_ns, work, None)
+
+    def _post_natively(self, long_way: tuple[object, object, object], group: OperationGroup, queue: int = 0) -> None:
+        """Have the native methods post to the peer of a group, whose ``queue`` notifications go to.
+
+        Before there is a peer, and for everything that is not plain, they call the functions of ``long_way``: those for
+        write, write_many and read, with this object and their own arguments.
+        """
+        link, core = group.link, self._core
+        assert isinstance(self, Transfers)  # a face that posts natively derives from PairTransfers, too
+        core.posters[id(self)] = self
+        engine = None if link is None else core.engine
+        begin_posting(self, engine, core, InFlight, Finished, *long_way, self._timeout_ns, link, queue, group.group)
+
+    def _stop_posting(self) -> None:
+        """Send everything the long way from now on."""
+        stop_posting(self)
+
+    # Peers
+
+    async def _connect(self, where: Address) -> Link:
+        """Return the link to the Context at an address, and make it if there is none. On the control thread."""
+        return await self._core.peers.connect(where)
+
+    def _usable_link(self, link: Link) -> Link:
+        """Return the link that transfers to the same peer take: of a Context that talks to itself, the dialled end."""
+        return self._core.connected.get(link.peer, link)
+
+    def _flush(self, link: Link, timeout: float | None) -> Operation[int]:
+        """Flush everything that was posted to a peer."""
+        operation: Operation[int] = self._core.connection_of(link.native_id).flush(timeout=timeout)
+        return operation
+
+    def _catch_up(self, link: Link) -> None:
+        """Read what a peer has announced and nobody has looked at yet. Any thread may call this."""
+        # A Context that talks to itself announces at one end and reads at the other.
+        end = link.partner or link
+        try:
+            self._core.engine.catch_up(end.native_id)
+        except NativeError:
+            # The Context is closed, and nothing can be taken any more.
+            pass
+
+    def _peer_lost(self, link: Link, error: ZerohopError) -> None:
+        """Handle the loss of a peer, on the control thread. A subclass overrides this."""
+
+    # Services
+
+    def _service(self, name: str, make: Callable[[], S]) -> S:
+        """Return the service of this name that the Context's peers may call; ``make()`` makes the first.
+
+        A service is called on the control thread with the link and the bytes of the call. It returns the answer
+        at once, or raises Refusal.
+        """
+        service: Any = self._core.services.get(name)
+        if service is None:
+            service = self._core.services.setdefault(name, make())  # type: ignore[arg-type]  # S is callable
+        return service  # type: ignore[no-any-return]
+
+    def _on_control_thread(self, function: Callable[..., object], *args: Any) -> None:
+        """Call a function on the control thread soon; nothing is called once the Context is closed."""
+        self._core.control.call(function, *args)
+
+
+async def call(link: Link, service: str, body: bytes, then: Callable[[bytes], object] | None = None) -> bytes:
+    """Call a service of the peer, and return its answer. On the control thread.
+
+    ``then`` is called with the answer before any later message of the peer is handled.
+
+    Raises:
+        ZerohopError: the service refused; Unsupported if the peer has no such service.
+        PeerLost: the peer is gone.
+        DeadlineExceeded: the peer does not answer before the operation's deadline.
+    """
+    if link.session is None:
+        raise PeerLost("the peer is gone", peer=link.peer)
+    return await link.session.call(service, body, then)
+
+
+def send(link: Link, service: str, body: bytes) -> None:
+    """Call a service of the peer without waiting for the answer. On the control thread."""
+    if link.session is not None:
+        link.session.send(service, body)
+
+
+def check_device(context: Context, name: str) -> None:
+    """Raise ValueError if a Context has no device of this name; the message names those that it has."""
+    core_of(context).devices.index_of(name)
+
+
+class _Watch:
+    """Passes the loss of a peer on to a Face, which it does not keep alive."""
+
+    __slots__ = ("__weakref__", "_face")
+
+    def __init__(self, face: Face) -> None:
+        self._face = weakref.ref(face)
+
+    def peer_lost(self, link: Link, error: ZerohopError) -> None:
+        """Handle the loss of a peer."""
+        face = self._face()
+        if face is not None:
+            face._peer_lost(link, error)

@@ -1,0 +1,36 @@
+"""Declares LaneCore, the core of a Context as the rooms see it that make lanes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zerohop.core.memory.memory_core import MemoryCore
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    from zerohop.core.control.address import Address
+    from zerohop.core.control.listener import Listeners
+    from zerohop.core.lanes.nic_ports import NicPorts
+
+
+class LaneCore(MemoryCore):
+    """Adds to MemoryCore what lanes are made of.
+
+    Attributes:
+        url: the address at which peers reach the Context.
+        providers: names of the providers that the Context may use, the cheapest first.
+        unusable: for each other provider that would be used if it worked on this machine, why it does not.
+        listeners: the sockets at which peers come in.
+        nic_ports: the NIC ports of the Context.
+        open_lane: connects a socket for a tcp lane: to an address, of a peer's id, with the peer's invitation.
+    """
+
+    url: str
+    providers: tuple[str, ...]
+    unusable: dict[str, str]
+    listeners: Listeners
+    nic_ports: NicPorts
+    open_lane: Callable[[Address, str, bytes], Coroutine[Any, Any, socket.socket]]

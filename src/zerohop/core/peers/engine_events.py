@@ -1,0 +1,114 @@
+"""Handles the events of the engine: dead peers, lanes that are down, changed NIC ports. On the control thread."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from zerohop.core.lanes.link import lost_error
+from zerohop.core.peers import teardown
+
+if TYPE_CHECKING:
+    from zerohop._native import Reason, Status
+    from zerohop.core.peers.peer_core import PeerCore
+    from zerohop.core.peers.peer_link import PeerLink
+
+# An interface that comes up gets its addresses one after the other.
+_SETTLING_S: Final = 0.1
+# Tokens of the engine's events are ids of peers that were found dead; with one of these bits, of peers of which a lane
+# is down, and numbers of domains whose port or device changed its state.
+_LANE_DOWN: Final = 1 << 62
+_PORT_CHANGED: Final = 1 << 61
+
+
+class EngineEvents:
+    """Reads the events of one engine.
+
+    Attributes:
+        ending: links whose peer is dead while messages that it has sent before are still being handled.
+    """
+
+    def __init__(self, core: PeerCore) -> None:
+        self._core = core
+        self.ending: dict[PeerLink | None, asyncio.Task[None]] = {}
+        # Whether the addresses of ports are about to be looked at.
+        self._looking_again = False
+        # The descriptor of the events; needed also when the engine is gone.
+        self._fd = -1
+
+    def start(self) -> None:
+        """Have the running loop handle the events."""
+        self._fd = self._core.engine.events.fd
+        asyncio.get_running_loop().add_reader(self._fd, self.handle)
+
+    def stop(self) -> None:
+        """Handle no more events."""
+        asyncio.get_running_loop().remove_reader(self._fd)
+
+    def handle(self) -> None:
+        """Handle what the engine has found: dead peers, lanes that are down, changed NIC ports."""
+        engine = self._core.engine
+        changed: dict[int, None] = {}
+        for token in engine.events.drain():
+            if token & _PORT_CHANGED:
+                changed[token & ~_PORT_CHANGED] = None
+                continue
+            link = self._core.introduced.get(token & ~_LANE_DOWN)
+            if link is None or link.lost is not None:
+                continue
+            if token & _LANE_DOWN:
+                if link.session is not None:
+                    link.session.lanes.look()
+            else:
+                self._end_heard(link, *engine.peer_status(token))
+        for number in changed:
+            self._port_changed(number)
+
+    def _end_heard(self, link: PeerLink, status: Status, reason: Reason) -> None:
+        """Lose a peer whose lanes have ended, after its earlier messages, such as Released, were handled."""
+        session = link.session
+
+        async def work() -> None:
+            try:
+                if session is not None:
+                    await session.caught_up()
+            finally:
+                self.ending.pop(link, None)
+                teardown.lose(self._core, link, lost_error(link, status, reason), status, reason)
+
+        if session is None or not session.unread():
+            teardown.lose(self._core, link, lost_error(link, status, reason), status, reason)
+        elif link not in self.ending:
+            self.ending[link] = self._core.control.start(work)
+
+    def _port_changed(self, number: int) -> None:
+        """Where it is up again, what went another way may go over it. Where it is down, idle lanes go another way.
+
+        A device that is lost may be there again: to be opened anew. And a port whose state is as it was has other
+        addresses.
+        """
+        fabric = self._core.nic_ports
+        domain = fabric.domain(number)
+        if domain is None:
+            return
+        if fabric.noticed(domain):
+            for link in list(self._core.connected.values()):
+                lanes = link.session.lanes if link.session is not None else None
+                if domain.alive or domain.lost:
+                    link.reconsider()
+                    if lanes is not None:
+                        lanes.ports.back()
+                        lanes.retry()
+                elif lanes is not None:
+                    lanes.ports.down(domain)
+        if domain.alive and not self._looking_again:
+            self._looking_again = True
+            self._core.control.start(self._look_again)
+
+    async def _look_again(self) -> None:
+        """Choose ports again, a little later: it reads hundreds of files, and several ports tend to change at once."""
+        await asyncio.sleep(_SETTLING_S)
+        self._looking_again = False
+        fabric = self._core.nic_ports
+        ports = await self._core.control.run_in_thread(fabric.choose_again)
+        fabric.use(ports)

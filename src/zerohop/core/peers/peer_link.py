@@ -1,0 +1,84 @@
+"""Declares PeerLink, the link to a peer together with the conversation that keeps it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from zerohop.core.base.peer_process import unknown_process
+from zerohop.core.lanes.link import Link
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from zerohop.core.base.peer_process import PeerProcess
+    from zerohop.core.lanes.lanes import Lanes
+    from zerohop.core.memory.registration import Registration
+    from zerohop.core.memory.remote_buffer import Share
+    from zerohop.core.runtime.runtime import Runtime
+    from zerohop.errors import ZerohopError
+
+
+class Conversation(Protocol):
+    """Tells what others may ask of the conversation with a peer; session.py has it. On the control thread."""
+
+    initiator: bool
+    lanes: Lanes
+
+    async def prepare(self, registration: Registration, share: Share) -> None:
+        """Prepare a path between two memories by one step."""
+
+    async def call(self, service: str, body: bytes, then: Callable[[bytes], object] | None = None) -> bytes:
+        """Call a service of the peer, and return its answer."""
+
+    def send(self, service: str, body: bytes) -> None:
+        """Call a service of the peer without waiting for the answer."""
+
+    def ask_back(self, provider: str, share_id: int) -> None:
+        """Ask the peer to give back a share that it has imported."""
+
+    async def give_back(self) -> None:
+        """Give the peer's memory back, and ask for this side's; wait for both a short time."""
+
+    async def say_goodbye(self, text: str) -> None:
+        """Tell the peer that this side ends the Connection."""
+
+    def unread(self) -> bool:
+        """Tell whether a message of the peer is not handled yet."""
+
+    async def caught_up(self) -> None:
+        """Wait until all messages that the peer has sent by now are handled."""
+
+    def process(self) -> PeerProcess | None:
+        """Return the peer's process; None if it has ended."""
+
+    def end(self, error: ZerohopError) -> None:
+        """End the conversation: the link is lost."""
+
+
+class PeerLink(Link):
+    """Adds to Link the conversation with the peer.
+
+    Attributes:
+        session: the conversation; None before it begins and once the link is lost.
+        partner: the other end, of a Context that talks to itself.
+        parting: the task that closes the link from this side.
+    """
+
+    __slots__ = ("parting", "partner", "session")
+
+    def __init__(self, core: Runtime, peer: str) -> None:
+        super().__init__(core, peer)
+        self.session: Conversation | None = None
+        self.partner: PeerLink | None = None
+        self.parting: asyncio.Task[None] | None = None
+
+    def process(self) -> PeerProcess | None:
+        """Return the peer's process, which may still write to memory that it has mapped; None if it has ended."""
+        return self.session.process() if self.session is not None else unknown_process()
+
+    def ask_back(self, provider: str, share_id: int) -> None:
+        """Ask the peer to give back a share that it has imported. Any thread may call this."""
+        session = self.session
+        if session is not None:
+            self.core.control.call(session.ask_back, provider, share_id)

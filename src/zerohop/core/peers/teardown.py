@@ -1,0 +1,97 @@
+"""Ends the link to a peer: in good order from this side, or because the peer is lost. On the control thread."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from zerohop._native import NativeError, Reason, Status
+from zerohop.core.base.log import logger
+from zerohop.core.peers.import_client import unmap
+from zerohop.errors import copy_of
+
+if TYPE_CHECKING:
+    from zerohop.core.peers.peer_core import PeerCore
+    from zerohop.core.peers.peer_link import PeerLink
+    from zerohop.errors import ZerohopError
+
+
+async def close(
+    core: PeerCore, link: PeerLink, farewell: str, error: ZerohopError, status: Status, reason: Reason
+) -> None:
+    """Say goodbye and close a link."""
+    await part(core, link, farewell, error, status, reason)
+    lose(core, link, error, status, reason)
+
+
+async def part(
+    core: PeerCore, link: PeerLink, farewell: str, error: ZerohopError, status: Status, reason: Reason
+) -> None:
+    """Give back each other's memory, end operations in flight, and say goodbye, in this order.
+
+    Memory that the other side has not let go of by then stays out of use until its process ends. The peer answers a
+    goodbye by closing its end: operations that are still in flight then have lost their peer.
+    """
+    if link.parting is None and link.lost is None:
+        link.closing = error
+
+        async def work() -> None:
+            if link.session is not None:
+                await link.session.give_back()
+            _drop_peer(core, link, status, reason)
+            if link.session is not None:
+                await link.session.say_goodbye(farewell)
+
+        link.parting = core.control.start(work)
+    if link.parting is not None:
+        # The task is shared: a second caller, or one that does not want to wait so long, must not cut it short.
+        await asyncio.wait([link.parting])
+
+
+def lose(core: PeerCore, link: PeerLink, error: ZerohopError, status: Status, reason: Reason) -> None:
+    """Lose a link: nothing goes to or comes from its peer any more. Idempotent."""
+    if link.lost is not None:
+        return
+    error = link.closing or error
+    # A copy, because a traceback would keep alive everything that its frames know.
+    link.lost = copy_of(error)
+    _drop_peer(core, link, status, reason)
+    for route in list(link.routes):
+        route.drop()
+    imports, link.imports = list(link.imports.values()), {}
+    for imported in imports:
+        unmap(core, imported)
+    core.shares.lost(link)
+    _forget(core, link)
+    for reference in core.watchers.valuerefs():
+        watcher = reference()
+        if watcher is not None:
+            watcher.peer_lost(link, error)
+    session, link.session = link.session, None
+    link.message_lane, link.lanes = None, {}
+    if session is not None:
+        session.end(error)
+
+
+def _forget(core: PeerCore, link: PeerLink) -> None:
+    """Take a lost link out of the tables."""
+    core.young.discard(link)
+    # As text: a kept log record would keep an error's traceback, and with it half of the Context.
+    logger.info("%s: %s is gone: %s", core.name, link.name or link.peer[:12], str(link.lost))
+    if core.connected.get(link.peer) is link:
+        del core.connected[link.peer]
+    partner, link.partner = link.partner, None
+    if partner is not None and partner.lost is None:
+        error = link.lost
+        assert error is not None  # lose() has set it
+        lose(core, partner, copy_of(error), Status.PEER_LOST, Reason.LANE_CLOSED)
+
+
+def _drop_peer(core: PeerCore, link: PeerLink, status: Status, reason: Reason) -> None:
+    """End the operations in flight. The first call counts."""
+    if link.native_id >= 0:
+        try:
+            core.engine.drop_peer(link.native_id, status, reason)
+        except NativeError:
+            # The engine is closed, and all its peers dropped.
+            pass

@@ -1,0 +1,67 @@
+"""Declares Explanation, which says which path a transfer takes, and why."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Explanation(NamedTuple):
+    """Explains why a transfer takes its path.
+
+    Attributes:
+        provider: name of the provider that was chosen, such as ``"shm"``.
+        form: how it is used: ``"mapped"``, ``"ring"``, ``"peer"``, ``"rdma"`` or ``"stream"``.
+        direct: whether the fabric reads and writes both memories itself; otherwise the bytes are staged in host
+            buffers.
+        local_device: where this side's memory is.
+        remote_device: where the peer's memory is.
+        rejected: each other path and why it was not taken.
+        registered: of a path over NICs, what they know the memories by, once they do: ``"here"`` or ``"there"``, and
+            the way of registration with those that had failed before it.
+        rails: of a path over NICs, once there is a lane: the NIC port here and the one there that it is connected to,
+            such as ``("mlx5_0 port 1", "mlx5_0 port 1")``, for each pair of ports that shares the lane.
+        link: of a path between devices, once it is known: ``"nvlink"``, ``"pcie"``, ``"same device"``, ``"sim"``.
+        no_kernels: of a path between devices, why each page of a list is a copy of its own, which takes ten times as
+            long and more; empty where one kernel copies them all.
+        kind: of an Operation, its name, such as ``"write_pages"``.
+        outcome: of an Operation, bytes, time and rate once it has ended well; otherwise ``"in flight"``,
+            ``"cancelled"`` or ``"failed: ..."``.
+        others: of an Operation that was split, the paths of its other parts.
+    """
+
+    provider: str
+    form: str
+    direct: bool
+    local_device: str
+    remote_device: str
+    rejected: tuple[tuple[str, str], ...]
+    registered: tuple[tuple[str, str], ...] = ()
+    rails: tuple[tuple[str, str], ...] = ()
+    link: str = ""
+    no_kernels: str = ""
+    kind: str = ""
+    outcome: str = ""
+    others: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        ways = ", and ".join(dict.fromkeys([self._way(), *self.others]))
+        return f"{ways}, {self.outcome}" if self.outcome else ways
+
+    def _way(self) -> str:
+        if not self.provider:
+            return self.kind
+        how = "direct" if self.direct else "staged"
+        each = " page by page" if self.no_kernels and self.kind.endswith("_pages") else ""
+        return f"{self.provider} ({self.link or self.form}) {self.local_device}→{self.remote_device} {how}{each}"
+
+    def details(self) -> str:
+        """Return several lines: the choice and how it works, and for every other path why it was not taken."""
+        over = [f"  over {here} here and {there} there" for here, there in self.rails]
+        known = [f"  the memory {where} is registered by {how}" for where, how in self.registered]
+        slowly = [f"  each page of a list is copied by itself: {self.no_kernels}"] if self.no_kernels else []
+        return "\n".join([str(self), *over, *known, *slowly, *(f"  not {name}: {why}" for name, why in self.rejected)])
+
+
+def of_no_path(kind: str, outcome: str) -> Explanation:
+    """Return the explanation of an Operation whose path is not known."""
+    return Explanation("", "", False, "", "", (), kind=kind, outcome=outcome)

@@ -1,0 +1,241 @@
+"""Declares the methods of Context that move bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zerohop._native import Transfers, begin_posting
+from zerohop.core.base.resource import AsyncCloseable
+from zerohop.core.runtime.native_operation import InFlight
+from zerohop.core.runtime.operation import Finished
+from zerohop.core.transfers import transfer, write_many
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zerohop.core.lifecycle import Core
+    from zerohop.core.memory.register import Local
+    from zerohop.core.memory.remote_buffer import RemoteBuffer
+    from zerohop.core.runtime.explanation import Explanation
+    from zerohop.core.runtime.operation import Operation
+    from zerohop.core.runtime.streams import Stream
+    from zerohop.core.transfers.connection import Connection
+    from zerohop.core.transfers.transfer import Pages
+
+
+class ContextTransfers(AsyncCloseable, Transfers):
+    """Adds writes, reads, page lists, atomics, notifications and flush to Context."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        core.posters[id(self)] = self
+        begin_posting(self, core.engine, core, InFlight, Finished, _write, _write_many, _read, core.timeout_ns)
+
+    if TYPE_CHECKING:
+
+        def write(
+            self,
+            src: Local,
+            dst: RemoteBuffer,
+            *,
+            notify: int | None = None,
+            timeout: float | None = None,
+            stream: Stream | None = None,
+        ) -> Operation[int]:
+            """Post natively; the documentation is in native/bind/transfers.cpp."""
+
+        def write_many(
+            self,
+            pairs: Sequence[tuple[Local, RemoteBuffer]],
+            *,
+            notify: int | None = None,
+            timeout: float | None = None,
+        ) -> Operation[int]:
+            """Post natively; the documentation is native, too."""
+
+        def read(
+            self, src: RemoteBuffer, into: Local, *, timeout: float | None = None, stream: Stream | None = None
+        ) -> Operation[int]:
+            """Post natively; the documentation is native, too."""
+
+    def write_nowait(
+        self, src: Local, dst: RemoteBuffer, *, notify: int | None = None, timeout: float | None = None
+    ) -> Operation[int]:
+        """Like ``write``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""
+        return transfer.transfer(self._core, "write", src, dst, notify, timeout, nowait=True)
+
+    def read_nowait(self, src: RemoteBuffer, into: Local, *, timeout: float | None = None) -> Operation[int]:
+        """Like ``read``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""
+        return transfer.transfer(self._core, "read", into, src, None, timeout, nowait=True)
+
+    def write_pages(
+        self,
+        src: Local,
+        dst: RemoteBuffer,
+        src_pages: Pages,
+        dst_pages: Pages,
+        *,
+        page_bytes: int,
+        notify: int | None = None,
+        timeout: float | None = None,
+        stream: Stream | None = None,
+    ) -> Operation[int]:
+        """Write page ``src_pages[i]`` of ``src`` to page ``dst_pages[i]`` of ``dst``, for all i, as one Operation.
+
+        Page n of a range are its bytes ``n * page_bytes`` to ``(n + 1) * page_bytes``. The pages have no order among
+        each other; ``notify`` comes after all of them. The index arrays may be reused when the call returns.
+        Done and errors as for ``write``; pages outside the remote range are AccessDenied, from the Operation.
+
+        Args:
+            src: memory here; the lengths of ``src`` and ``dst`` need not be equal.
+            dst: memory there.
+            src_pages: one-dimensional array of integers.
+            dst_pages: as many of them.
+            page_bytes: length of a page, at least 1.
+            notify: as for ``write``.
+            timeout: as for ``write``.
+            stream: as for ``write``.
+        """
+        return transfer.transfer_pages(
+            self._core, "write_pages", src, dst, src_pages, dst_pages, page_bytes, notify, timeout, stream=stream
+        )
+
+    def write_pages_nowait(
+        self,
+        src: Local,
+        dst: RemoteBuffer,
+        src_pages: Pages,
+        dst_pages: Pages,
+        *,
+        page_bytes: int,
+        notify: int | None = None,
+        timeout: float | None = None,
+    ) -> Operation[int]:
+        """Like ``write_pages``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""
+        return transfer.transfer_pages(
+            self._core, "write_pages", src, dst, src_pages, dst_pages, page_bytes, notify, timeout, nowait=True
+        )
+
+    def read_pages(
+        self,
+        src: RemoteBuffer,
+        into: Local,
+        src_pages: Pages,
+        dst_pages: Pages,
+        *,
+        page_bytes: int,
+        timeout: float | None = None,
+        stream: Stream | None = None,
+    ) -> Operation[int]:
+        """Read page ``src_pages[i]`` of ``src`` into page ``dst_pages[i]`` of ``into``, for all i; see write_pages."""
+        return transfer.transfer_pages(
+            self._core, "read_pages", into, src, dst_pages, src_pages, page_bytes, None, timeout, stream=stream
+        )
+
+    def read_pages_nowait(
+        self,
+        src: RemoteBuffer,
+        into: Local,
+        src_pages: Pages,
+        dst_pages: Pages,
+        *,
+        page_bytes: int,
+        timeout: float | None = None,
+    ) -> Operation[int]:
+        """Like ``read_pages``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""
+        return transfer.transfer_pages(
+            self._core, "read_pages", into, src, dst_pages, src_pages, page_bytes, None, timeout, nowait=True
+        )
+
+    def fetch_add(
+        self, dst: RemoteBuffer, value: int, *, offset: int = 0, timeout: float | None = None
+    ) -> Operation[int]:
+        """Add to the 8 bytes at ``offset``, an unsigned integer in the target's byte order that wraps around.
+
+        The Operation's value is what was there before. Atomic against operations of the same provider on the same
+        memory, and only those. Needs both rights.
+
+        Raises:
+            ValueError: not within ``dst``, or not aligned to 8 bytes. Else as for ``write``.
+        """
+        return transfer.atomic(self._core, "fetch_add", dst, value, 0, offset, timeout)
+
+    def fetch_add_nowait(
+        self, dst: RemoteBuffer, value: int, *, offset: int = 0, timeout: float | None = None
+    ) -> Operation[int]:
+        """Like ``fetch_add``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""
+        return transfer.atomic(self._core, "fetch_add", dst, value, 0, offset, timeout, nowait=True)
+
+    def compare_swap(
+        self, dst: RemoteBuffer, compare: int, swap: int, *, offset: int = 0, timeout: float | None = None
+    ) -> Operation[int]:
+        """Put ``swap`` into the 8 bytes at ``offset`` if they are ``compare``; value: what was there before.
+
+        It was put there if the value equals ``compare``. Atomicity and errors as for ``fetch_add``.
+        """
+        return transfer.atomic(self._core, "compare_swap", dst, swap, compare, offset, timeout)
+
+    def compare_swap_nowait(
+        self, dst: RemoteBuffer, compare: int, swap: int, *, offset: int = 0, timeout: float | None = None
+    ) -> Operation[int]:
+        """Like ``compare_swap``, but raises WouldBlock, nothing posted, where the lane is full or not ready yet."""
+        return transfer.atomic(self._core, "compare_swap", dst, swap, compare, offset, timeout, nowait=True)
+
+    def notify(self, target: Connection | RemoteBuffer, value: int, *, timeout: float | None = None) -> Operation[int]:
+        """Give a peer, or the owner of a handle, a notification without data; value: 0. Errors as for ``write``."""
+        return transfer.notify_peer(self._core, target, value, timeout)
+
+    def notify_nowait(
+        self, target: Connection | RemoteBuffer, value: int, *, timeout: float | None = None
+    ) -> Operation[int]:
+        """Like ``notify``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""
+        return transfer.notify_peer(self._core, target, value, timeout, nowait=True)
+
+    def flush(self, connection: Connection | None = None, *, timeout: float | None = None) -> Operation[int]:
+        """Flush: done when all that was posted before, to one peer or to all, is visible there; value: 0."""
+        return transfer.flush(self._core, connection, timeout)
+
+    def explain(self, local: Local, remote: RemoteBuffer, *, timeout: float | None = None) -> Explanation:
+        """Explain which path transfers between two memories take, and why no other; connect first if needed, and wait.
+
+        Raises:
+            Unsupported: there is none; the reason names every candidate. Other errors as for ``write``.
+        """
+        return transfer.explain(self._core, local, remote, timeout)
+
+
+# The native methods call these where they posted nothing themselves: on a first use, on a full lane, or for memory that
+# is not registered yet.
+
+
+def _write(
+    self: ContextTransfers,
+    src: Local,
+    dst: RemoteBuffer,
+    *,
+    notify: int | None = None,
+    timeout: float | None = None,
+    stream: Stream | None = None,
+) -> Operation[int]:
+    return transfer.transfer(self._core, "write", src, dst, notify, timeout, stream=stream)
+
+
+def _read(
+    self: ContextTransfers,
+    src: RemoteBuffer,
+    into: Local,
+    *,
+    timeout: float | None = None,
+    stream: Stream | None = None,
+) -> Operation[int]:
+    return transfer.transfer(self._core, "read", into, src, None, timeout, stream=stream)
+
+
+def _write_many(
+    self: ContextTransfers,
+    pairs: Sequence[tuple[Local, RemoteBuffer]],
+    *,
+    notify: int | None = None,
+    timeout: float | None = None,
+) -> Operation[int]:
+    return write_many.write_many(self._core, pairs, notify, timeout)
