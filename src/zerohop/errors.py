@@ -228,15 +228,15 @@ _BY_REASON: dict[int, _Words] = {
     36: _Words("its owner, such as a Transport, was closed or aborted"),
     37: _Words("the peer closed its end, such as its Transport"),
 }
-_DOES_NOT_MATTER = _Words("")
+_NO_WORDS = _Words("")
 PEER_LOST, DEADLINE, NO_MEMORY = 3, 4, 9
 OUT_OF_DESCRIPTORS, LANE_RESET = 18, 24
 
 
 def from_native(status: int, reason: int, text: str = "", **fields: Any) -> ZerohopError:
     """The error for a native outcome; ``text`` is what native code added, ``fields`` those of ZerohopError."""
-    words = _BY_REASON.get(reason, _DOES_NOT_MATTER)
-    general = _BY_STATUS.get(status, _DOES_NOT_MATTER)
+    words = _BY_REASON.get(reason, _NO_WORDS)
+    general = _BY_STATUS.get(status, _NO_WORDS)
     said = words.reason or general.reason
     if text and text != said:
         said = f"{said}: {text}" if said else text

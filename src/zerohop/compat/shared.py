@@ -30,10 +30,10 @@ def shared_context() -> Context:
         return _process.context
 
 
-def _forget() -> None:
+def _reset_after_fork() -> None:
     """A forked child makes its own, and none of its parent's threads is there to give a lock back."""
     global _process
     _process = _Process()
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_reset_after_fork)

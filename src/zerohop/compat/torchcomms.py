@@ -151,13 +151,13 @@ class RdmaTransport:
         """
         if not isinstance(local_buffer, RdmaMemoryView):
             raise TypeError(f"what is written is an RdmaMemoryView, not {type(local_buffer).__name__}")
-        return _code_of(self._transport.write, local_buffer, remote_buffer)
+        return _result_code(self._transport.write, local_buffer, remote_buffer)
 
     def read(self, local_buffer: RdmaMemoryMutableView, remote_buffer: RdmaRemoteBuffer) -> int:
         """Fill all of ``local_buffer`` from the begin of ``remote_buffer``. As `write`."""
         if not isinstance(local_buffer, RdmaMemoryMutableView):
             raise TypeError(f"what is read into is an RdmaMemoryMutableView, not {type(local_buffer).__name__}")
-        return _code_of(self._transport.read, local_buffer, remote_buffer)
+        return _result_code(self._transport.read, local_buffer, remote_buffer)
 
 
 def attach_rdma_memory_hook(reg: Any, dereg: Any) -> None:
@@ -169,12 +169,12 @@ def attach_rdma_memory_hook(reg: Any, dereg: Any) -> None:
     del reg, dereg
 
 
-def _code_of(
+def _result_code(
     post: Callable[[View, RemoteBuffer], Operation[int]], local: RdmaMemoryView, remote: RdmaRemoteBuffer
 ) -> int:
     if not isinstance(remote, RdmaRemoteBuffer):
         raise TypeError(f"the peer's memory is an RdmaRemoteBuffer, not {type(remote).__name__}")
-    base, handle = _parsed(remote.access_key)
+    base, handle = _parse_access_key(remote.access_key)
     offset = remote.ptr - base
     if not (0 <= offset <= handle.nbytes and 0 <= remote.len <= handle.nbytes - offset):
         raise ValueError(f"bytes {offset} to {offset + remote.len} do not lie within the peer's {handle.nbytes}")
@@ -190,7 +190,7 @@ def _code_of(
 
 
 @functools.lru_cache(maxsize=1024)
-def _parsed(access_key: str) -> tuple[int, RemoteBuffer]:
+def _parse_access_key(access_key: str) -> tuple[int, RemoteBuffer]:
     """Where that memory begins in its owner's process, and its handle."""
     address, _, key = access_key.partition(":")
     try:
