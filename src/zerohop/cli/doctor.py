@@ -66,7 +66,7 @@ def _table(checks: Sequence[Check], width: int) -> Table:
     table.add_column(overflow="fold")
     for check in checks:
         if check.state is not State.NOT_HERE:
-            table.add_row(_state(check.state), check.name, _told(check))
+            table.add_row(_state(check.state), check.name, _describe(check))
     # A reason why checks do not apply is printed once for all checks that share it.
     for reason in dict.fromkeys(check.found for check in checks if check.state is State.NOT_HERE):
         alike = [check for check in checks if check.state is State.NOT_HERE and check.found == reason]
@@ -78,7 +78,7 @@ def _table(checks: Sequence[Check], width: int) -> Table:
     return table
 
 
-def _told(check: Check) -> str:
+def _describe(check: Check) -> str:
     if check.state is State.OK:
         return escape(check.found)
     return "\n".join([escape(check.found), f"[dim]why:[/] {escape(check.why)}", *_fix_lines(check.fix)])

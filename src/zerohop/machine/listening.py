@@ -14,8 +14,7 @@ class Listening:
         address: "host:port", or None if nothing listens on the network.
         loopback: whether only this host can connect.
         secret: whether peers must prove that they know a secret.
-        insecure: whether listening off loopback without a secret was requested: anybody who reaches the address can
-            connect.
+        insecure: whether listening off loopback without a secret was requested, so that anybody can connect.
         why: the reason why a Context would refuse these settings, else "".
         fix: what to do about that, or about an insecure listener, else "".
     """

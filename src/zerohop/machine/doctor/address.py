@@ -40,7 +40,8 @@ def subnets(system: System) -> Verdict:
     if not networks:
         return not_here("no active port has an IPv4 address of RoCE v2")
     shared = {
-        network: names for network, names in networks.items() if len(names) > 1 and not _told_apart(system, names)
+        network: names for network, names in networks.items() if len(names) > 1 and not _answer_separately(system,
+            names)
     }
     if shared:
         return warn(
@@ -95,7 +96,7 @@ def _roce_addresses(system: System) -> dict[str, ipaddress.IPv4Address]:
     return found
 
 
-def _told_apart(system: System, interfaces: list[str]) -> bool:
+def _answer_separately(system: System, interfaces: list[str]) -> bool:
     """Tell whether each interface answers for its own address only, and drops no packet routed by another interface."""
     settings = [system.arp.get(name, {}) for name in interfaces]
     return all(
