@@ -39,10 +39,7 @@ def subnets(system: System) -> Verdict:
                 networks.setdefault(network, []).append(interface)
     if not networks:
         return not_here("no active port has an IPv4 address of RoCE v2")
-    shared = {
-        network: names for network, names in networks.items() if len(names) > 1 and not _answer_separately(system,
-            names)
-    }
+    shared = {network: names for network, names in networks.items() if len(names) > 1 and not _separated(system, names)}
     if shared:
         return warn(
             "; ".join(f"{', '.join(names)} are all in {network}" for network, names in shared.items()),
@@ -96,7 +93,7 @@ def _roce_addresses(system: System) -> dict[str, ipaddress.IPv4Address]:
     return found
 
 
-def _answer_separately(system: System, interfaces: list[str]) -> bool:
+def _separated(system: System, interfaces: list[str]) -> bool:
     """Tell whether each interface answers for its own address only, and drops no packet routed by another interface."""
     settings = [system.arp.get(name, {}) for name in interfaces]
     return all(
