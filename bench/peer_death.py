@@ -1,9 +1,9 @@
-"""How soon operations end with PeerLost when their peer is killed, by how much memory the dead process had touched.
+"""Measures how soon operations end with PeerLost when their peer is killed, by the memory that it had touched.
 
     python bench/peer_death.py [--touched-gib 0 1 4] [--repeat 5] [--json FILE|-]
 
 The kernel's own signs (end of file, pidfd) come only after it has torn the process's memory down, 66 to 75 ms per GiB;
-the column `pidfd_ms` is that floor, measured in the same run. One row per form and amount:
+the column `pidfd_ms` is that floor, measured in the same run. The output has one row per form and amount:
 `{name, form, provider, touched_bytes, pending, first_ms, last_ms, last_ms_worst, pidfd_ms, bound_ms, within_bound}`.
 """
 
@@ -25,11 +25,11 @@ import numpy as np
 
 import zerohop as zh
 
-# The issue's bound on one host.
+# The bound for two processes on one host.
 BOUND_MS = 20.0
 NBYTES = 4 << 20
 PENDING = 32
-# Name, provider, and where the memory at the peer is.
+# Name, provider, and place of the memory at the peer.
 FORMS = (
     ("mapped", "shm", "host"),
     ("ring", "shm", "numpy"),
@@ -39,7 +39,7 @@ FORMS = (
 
 
 def child(provider: str, where: str, touched: int) -> None:
-    """The peer: shares memory, touches much more, and waits for its end."""
+    """Run the peer: share memory, touch much more, and wait for the end."""
     with zh.Context(providers=[provider], sim_devices=1) as context:
         memory = context.register(np.zeros(NBYTES, np.uint8)) if where == "numpy" else context.alloc(NBYTES, where)
         block = np.empty(touched, np.uint8)
@@ -49,7 +49,7 @@ def child(provider: str, where: str, touched: int) -> None:
 
 
 def kill_once(provider: str, where: str, touched: int) -> tuple[int, float, float, float]:
-    """Pending operations, and milliseconds from the kill to the end of the first, of the last, and to the pidfd."""
+    """Return the number of pending operations, and milliseconds from the kill to the first end, the last, the pidfd."""
     command = [sys.executable, __file__, "--child", provider, where, str(touched)]
     with (
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer,
@@ -60,7 +60,8 @@ def kill_once(provider: str, where: str, touched: int) -> tuple[int, float, floa
         connection = context.connect(handle.url).result(10)
         data = np.zeros(NBYTES, np.uint8)
         context.write(data, handle).result(10)
-        # Stopped first, so that everything is in flight when it dies, even what a running peer would have answered.
+        # Stop the peer first, so that every operation is in flight when it dies: a running peer might have answered
+        # some.
         os.kill(peer.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, peer.pid, os.WSTOPPED)
         pending = [connection.recv(np.zeros(64, np.uint8)) for _ in range(PENDING)]
@@ -79,7 +80,7 @@ def kill_once(provider: str, where: str, touched: int) -> tuple[int, float, floa
 
 
 def measure(touched_gib: list[float], repeat: int) -> list[dict[str, Any]]:
-    """All rows; the medians of `repeat` kills each."""
+    """Return all rows, with the medians of `repeat` kills each."""
     rows = []
     for form, provider, where in FORMS:
         for gib in touched_gib:

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Two processes, several queue pairs: writes and reads of many sizes, verified, with their latencies and rates.
+"""Runs writes and reads of many sizes between two processes over several queue pairs; verifies and measures them.
 
     python examples/dist_rdma_ops.py                          # starts the second process by itself
     python examples/dist_rdma_ops.py --listen 0.0.0.0:7000    # on one host, and on the other:
     python examples/dist_rdma_ops.py --connect HOST:7000
 
-The one that connects does, the other is done to. Over TCP they exchange only what it takes to connect; whoever reaches
-the port may, so use it among hosts that trust each other. Whether the bytes are right the other side says itself: it
-gets their seed with an RDMA send, and answers with one.
+The connecting process posts all requests; the other one serves. Over TCP they exchange only what it takes to connect.
+Everybody who reaches the port may connect, so use it among hosts that trust each other. The serving process checks its
+bytes itself: it gets the seed of the expected bytes with an RDMA send, and answers with one.
 
-Needs an RDMA device, as gpu_data_interchange.py does. Exits with 1 when there is none, or when a byte is wrong.
+Needs an RDMA device, as gpu_data_interchange.py does. Exits with 1 if there is none, or if a byte is wrong.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ SIZES = (8, 4096, 65536, 1 << 20)
 WINDOW = 16  # outstanding on each queue pair while rates are measured
 LEAST_BYTES = 1 << 22  # moved for a rate, at least
 TIMEOUT = 60.0
-# What the sends carry: how many bytes are to be checked, and the seed that they were made from. No bytes: the end.
+# Content of the sends: the number of bytes to check, and the seed that they were made from. No bytes: the end.
 QUESTION = struct.Struct("!QQ")
-ANSWER = struct.Struct("!Q")  # bytes that are wrong
+ANSWER = struct.Struct("!Q")  # number of wrong bytes
 
 
 class Side:
-    """This process's end: its endpoints, a buffer that the peer may read and write, and one for questions."""
+    """Holds this process's end: its endpoints, a buffer that the peer may read and write, and one for messages."""
 
     def __init__(self, nic: str | None, queue_pairs: int) -> None:
         self.rdma = fabric.Context()
@@ -62,26 +62,26 @@ class Side:
         )
         self.message: NDArray[np.uint8] = np.zeros(QUESTION.size, np.uint8)
         self.inbox: MemoryRegion = device.register(self.message)
-        # Before anybody connects: what comes must find it.
+        # Posted before anybody connects, so that the first message finds a receive.
         self.endpoints[0].post_recv(self.inbox)
 
     def meet(self, peer: socket.socket) -> RemoteMemory:
-        """Exchange handles, connect every pair, and return where the peer's buffer is."""
+        """Exchange handles, connect every pair, and return the peer's buffer."""
         put(peer, *(bytes(endpoint.handle) for endpoint in self.endpoints), bytes(self.region.remote()))
         for endpoint in self.endpoints:
             endpoint.connect(EndpointHandle.from_bytes(get(peer)))
         remote = RemoteMemory.from_bytes(get(peer))
-        # Nobody posts before both are connected.
+        # Nobody may post before both sides are connected.
         put(peer, b"ready")
         get(peer)
         return remote
 
-    def say(self, message: bytes) -> None:
-        """Send a message. Its success is not told, so that whoever waits next waits for something else."""
+    def send(self, message: bytes) -> None:
+        """Send a message, unsignalled, so that the next wait does not return its completion."""
         self.endpoints[0].post_send(message, inline=True, signalled=False)
 
-    def hear(self) -> bytes:
-        """The next message. The receive for the one after it is posted before anybody can answer."""
+    def receive(self) -> bytes:
+        """Return the next message. The receive for the one after it is posted before anybody can answer."""
         (arrived,) = self.endpoints[0].wait(timeout=TIMEOUT)
         message = self.message[: arrived.byte_len].tobytes()
         self.endpoints[0].post_recv(self.inbox)
@@ -113,12 +113,12 @@ def pattern(nbytes: int, seed: int) -> NDArray[np.uint8]:
 
 
 def serve(side: Side) -> None:
-    """Check what is asked for, and put other bytes there, which the peer then reads; until the peer has no question."""
-    while question := side.hear():
+    """Check the bytes that the peer asks about, and put new ones there for the peer to read, until it sends nothing."""
+    while question := side.receive():
         nbytes, seed = QUESTION.unpack(question)
         wrong = int(np.count_nonzero(side.data[:nbytes] != pattern(nbytes, seed)))
         side.data[:nbytes] = pattern(nbytes, seed + 1)
-        side.say(ANSWER.pack(wrong))
+        side.send(ANSWER.pack(wrong))
 
 
 def drive(side: Side, remote: RemoteMemory, iterations: int) -> None:
@@ -128,8 +128,8 @@ def drive(side: Side, remote: RemoteMemory, iterations: int) -> None:
         local, there = side.region[:nbytes], remote[:nbytes]
         side.data[:nbytes] = pattern(nbytes, 2 * seed)
         writing = measure(side, Write(local, there), iterations)
-        side.say(QUESTION.pack(nbytes, 2 * seed))
-        (wrong,) = ANSWER.unpack(side.hear())
+        side.send(QUESTION.pack(nbytes, 2 * seed))
+        (wrong,) = ANSWER.unpack(side.receive())
         reading = measure(side, Read(local, there), iterations)
         wrong += int(np.count_nonzero(side.data[:nbytes] != pattern(nbytes, 2 * seed + 1)))
         if wrong:
@@ -141,7 +141,7 @@ def drive(side: Side, remote: RemoteMemory, iterations: int) -> None:
 
 
 def measure(side: Side, request: SendRequest, iterations: int) -> tuple[float, float]:
-    """Median microseconds of one after the other on one queue pair; and MB/s of many on all of them."""
+    """Return the median microseconds of single requests on one queue pair, and the MB/s of many on all of them."""
     first, times = side.endpoints[0], []
     for _ in range(iterations):
         began = time.perf_counter()
@@ -155,7 +155,7 @@ def measure(side: Side, request: SendRequest, iterations: int) -> tuple[float, f
 
 
 def flood(endpoints: list[Endpoint], request: SendRequest, count: int) -> None:
-    """Post it `count` times over all queue pairs, as many at once as they take."""
+    """Post a request `count` times over all queue pairs, as many at once as they take."""
     turns = deque(endpoints)
     posted = ended = 0
     while ended < count:
@@ -164,7 +164,7 @@ def flood(endpoints: list[Endpoint], request: SendRequest, count: int) -> None:
         room = min(WINDOW - endpoint.outstanding[0], count - posted)
         endpoint.post(*[request] * room)
         posted += room
-        # Sleeping on one queue pair is right only when no other one has anything to do.
+        # Sleep on one queue pair only if no other one has work.
         busy = endpoint.outstanding[0] > 0
         ended += len(endpoint.wait(WINDOW, timeout=TIMEOUT) if busy else endpoint.poll(WINDOW))
 
@@ -184,7 +184,7 @@ def second_process(port: int, arguments: argparse.Namespace) -> Iterator[None]:
 
 
 def dial(where: tuple[str, int]) -> socket.socket:
-    """Connect, as soon as the other process listens."""
+    """Connect as soon as the other process listens."""
     until = time.monotonic() + TIMEOUT
     while True:
         try:
@@ -223,7 +223,7 @@ def main() -> None:
                 with peer:
                     side.meet(peer)
                     serve(side)
-                    get(peer)  # this side stays until the other one has heard that its last message arrived
+                    get(peer)  # this side stays until the other one knows that its last message arrived
     side.rdma.close()
 
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Two GPUs exchange 1024 bytes over RDMA, in the eight steps of MORI's simple GPU data interchange example.
+"""Exchanges 1024 bytes between two GPUs over RDMA, in the eight steps of MORI's GPU data interchange example.
 
 Sender and receiver have a queue pair and a buffer each, the buffers on two GPUs. The sender's queue pair writes into
-the receiver's buffer, the device moves the bytes without a copy in host memory, and the receiver checks every one. Here
-the CPU posts the write; requests that a kernel posts are for a later version. The GPUs are simulated ones
-(--device sim), whose memory the CPU cannot touch, or there are none (--device host).
+the receiver's buffer, the device moves the bytes without a copy in host memory, and the receiver checks every byte.
+Here the CPU posts the write; requests that a kernel posts are for a later version. The GPUs are simulated
+(--device sim), with memory that the CPU cannot touch, or there are none (--device host).
 
     python examples/gpu_data_interchange.py [--device sim|host] [--nic mlx5_0:1]
 
 Needs an RDMA device; Soft-RoCE will do (modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0). Without one it
-says what is missing and exits with 1, as it does when a byte is wrong.
+says what is missing and exits with 1, as it does if a byte is wrong.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> int:
     print(f"  Endpoints created (QPN: send={send.qpn}, recv={recv.qpn})")
 
     print("Step 5: Connecting endpoints...")
-    # Between processes each would send bytes(endpoint.handle) to the other.
+    # Two processes would send each other bytes(endpoint.handle).
     send.connect(recv.handle)
     recv.connect(send.handle)
     print("  Endpoints connected")
@@ -79,7 +79,7 @@ def main() -> int:
         return 1
     if arguments.corrupt:
         target.write_bytes(NBYTES // 2, bytes([VALUE ^ 1]))
-    # Read by the driver of the receiving device, from its memory.
+    # The driver of the receiving device reads them from the device's memory.
     got = target.read_bytes()
     wrong = [place for place, value in enumerate(got) if value != VALUE]
     if wrong:
@@ -89,7 +89,7 @@ def main() -> int:
     print("  Transfer completed")
 
     print("Step 8: Cleaning up resources...")
-    rdma.close()  # first what was made from it: regions, endpoints, device contexts
+    rdma.close()  # first closes its regions, endpoints and device contexts
     gpus.close()
     print("  Resources cleaned up\n")
     print("=== Example completed successfully! ===")
@@ -100,7 +100,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Two GPUs exchange 1024 bytes over RDMA.")
     parser.add_argument("--device", choices=("sim", "host"), default="sim", help="where the buffers are")
     parser.add_argument("--nic", help="such as mlx5_0:1; default: the best port that works")
-    # For the test of the test: one byte is changed between the transfer and its verification.
+    # For the test of this example: one byte is changed between the transfer and its verification.
     parser.add_argument("--corrupt", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Every RDMA operation on one host: two queue pairs of one port, connected with each other; every result is checked.
+"""Runs every RDMA operation on one host, over two connected queue pairs of one port, and checks every result.
 
     python examples/local_rdma_ops.py [--nic mlx5_0:1] [--bytes 65536]
 
-Needs an RDMA device, as gpu_data_interchange.py does. Exits with 1 when there is none, or when a byte is wrong.
+Needs an RDMA device, as gpu_data_interchange.py does. Exits with 1 if there is none, or if a byte is wrong.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MESSAGE = b"twelve bytes"
 
 
 class Pair:
-    """Two connected endpoints, each with a buffer: a does, b is done to."""
+    """Holds two connected endpoints, each with a buffer: a posts the operations, b is their target."""
 
     def __init__(self, device: DeviceContext, nbytes: int) -> None:
         config = EndpointConfig(max_sge=2)
@@ -46,18 +46,18 @@ class Pair:
         self.region_b: MemoryRegion = device.register(self.theirs, everything)
 
     def refill(self) -> None:
-        """New random bytes on side a, none of them on side b."""
+        """Put new random bytes into a's buffer, and their complement into b's."""
         self.mine[:] = np.frombuffer(os.urandom(self.mine.nbytes), np.uint8)
         self.theirs[:] = ~self.mine
 
     def done(self, opcode: str) -> Completion:
-        """The one completion that side a waits for."""
+        """Wait for a's one completion, and return it."""
         (completion,) = self.a.wait(timeout=TIMEOUT)
         expect(completion.opcode == opcode, f"a completion of {opcode}, not {completion}")
         return completion
 
     def arrived(self, opcode: str) -> Completion:
-        """The one completion that side b waits for."""
+        """Wait for b's one completion, and return it."""
         (completion,) = self.b.wait(timeout=TIMEOUT)
         expect(completion.opcode == opcode, f"an arrival by {opcode}, not {completion}")
         return completion
@@ -80,7 +80,7 @@ def write(pair: Pair) -> None:
 
 
 def inline_write(pair: Pair) -> None:
-    """The bytes go with the request; they need no registration, and may change as soon as it is posted."""
+    """Write bytes that go with the request: they need no registration, and may change as soon as it is posted."""
     nbytes = min(len(MESSAGE), pair.a.max_inline)
     pair.a.post_write(MESSAGE[:nbytes], pair.region_b.remote()[:nbytes], inline=True)
     pair.done("RDMA_WRITE")
@@ -105,7 +105,7 @@ def read(pair: Pair) -> None:
 
 
 def gathering_write(pair: Pair) -> None:
-    """Two local ranges, one remote one."""
+    """Write two local ranges to one remote range."""
     half = pair.mine.nbytes // 2
     expected = np.concatenate([pair.mine[half:], pair.mine[:half]])
     pair.a.post_write([pair.region_a[half:], pair.region_a[:half]], pair.region_b.remote())
@@ -114,7 +114,7 @@ def gathering_write(pair: Pair) -> None:
 
 
 def chained_writes(pair: Pair) -> None:
-    """Sixteen requests, one doorbell, one completion: the others succeeded if the last did."""
+    """Post sixteen requests with one doorbell and one completion: if the last succeeded, the others did, too."""
     size = pair.mine.nbytes // 16
     remote = pair.region_b.remote()
     chain = [

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Two Transports, a server's and a client's: the server writes 8 KiB, the client hears of it, looks, and writes back.
+"""Exchanges 8 KiB between two Transports: the server writes, the client is notified, checks, and writes back.
 
     python examples/ping_pong.py                  # between GPUs where there are some, else between simulated ones
     python examples/ping_pong.py --device host    # or sim, or cuda; or one for both, such as cuda:1
 
-Both ends live in one process here; in two, on one host or on two, they would be used in the same way: the URLs, and the
-handle of the memory, which pickles, are all that one has to tell the other.
+Both ends live in one process here. In two processes, on one host or on two, you would use them in the same way: each
+sends the other its URL, and the handle of its memory, which pickles.
 
-Exits with 1 when a byte is wrong.
+Exits with 1 if a byte is wrong.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ TIMEOUT = 10.0
 
 
 def rdma_ping_pong(server_device: str, client_device: str, *, corrupt: bool = False) -> bool:
-    """Whether every byte arrived, both ways."""
+    """Return whether every byte arrived, both ways."""
     with zh.Transport(server_device) as server, zh.Transport(client_device) as client:
-        # Each side is told the other's URL; either's connect would be enough.
+        # Each side gets the other's URL; a connect of one side would suffice.
         server_url, client_url = server.bind(), client.bind()
         server.connect(client_url, timeout=TIMEOUT).result()
         client.connect(server_url, timeout=TIMEOUT).result()
@@ -34,7 +34,7 @@ def rdma_ping_pong(server_device: str, client_device: str, *, corrupt: bool = Fa
         client_memory = client.context.alloc(NBYTES, client.device)
         server_memory.fill(PING)
 
-        # Server to client. The remote buffer is a value: here it is used as it is, else it is sent first.
+        # Server to client. The remote buffer is a value: one process uses it directly, two would send it first.
         ping = server.write(server_memory.view(0, NBYTES), client_memory.share("rw"), notify=1, timeout=TIMEOUT)
         note = client.wait_for_write(TIMEOUT).result()
         print(f"ping: {ping.result()} bytes written, {note.nbytes} announced, {ping.explain()}")
@@ -51,10 +51,10 @@ def rdma_ping_pong(server_device: str, client_device: str, *, corrupt: bool = Fa
 
 
 def choose(wanted: str) -> tuple[str, str]:
-    """The server's device and the client's: two of a kind, or the one that is named; nothing is said: the best here.
+    """Return the server's device and the client's: two of a kind, or the named one twice; by default the best here.
 
     Raises:
-        ValueError: there is no such device, and what to do about it.
+        ValueError: there is no such device; the message says what to do about it.
     """
     if not wanted:
         why_not = zh.Transport.why_unsupported("cuda:0")
@@ -67,7 +67,7 @@ def choose(wanted: str) -> tuple[str, str]:
         first = second = wanted
     if why_not := zh.Transport.why_unsupported(first):
         raise ValueError(f"cannot use {first}: {why_not}")
-    # One GPU is both ends.
+    # With one GPU, both ends use it.
     return first, first if zh.Transport.why_unsupported(second) else second
 
 

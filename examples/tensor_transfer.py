@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""A trainer pushes its weights to a worker: all tensors as one operation, and the worker hears of the new version.
+"""Pushes a trainer's weights to a worker: all tensors as one operation, with a notification of the new version.
 
     python examples/tensor_transfer.py                   # two processes on this machine, host memory
     python examples/tensor_transfer.py --device cuda:0   # the worker's tensors on a GPU; or sim:0, a simulated one
 
-The worker says once where its tensors are, one handle each, and the trainer writes into them as often as it likes. No
-step of the worker is needed for that; it waits for the notification that comes after the last byte, and answers it with
-one of its own, so that the trainer does not write while the worker reads.
+The worker sends its tensors' handles once, and the trainer writes to them as often as it likes. The worker takes no
+part in a write. It waits for the notification that comes after the last byte, and answers with a notification of its
+own, so that the trainer does not write while the worker reads.
 
-Exits with 1 when a byte is wrong.
+Exits with 1 if a byte is wrong.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ TIMEOUT = 30.0
 
 
 def make(version: int) -> Weights:
-    """What training has come to by then."""
+    """Return the weights of a version, in place of training."""
     rng = np.random.default_rng(version)
     return {name: rng.random(shape, np.float32) for name, shape in SHAPES.items()}
 
 
 def digest(weights: Weights) -> str:
-    """Of every byte, in the order of SHAPES."""
+    """Return the digest of every byte, in the order of SHAPES."""
     return hashlib.sha256(b"".join(weights[name].tobytes() for name in SHAPES)).hexdigest()
 
 
 def work(pipe: Connection, device: str, versions: int) -> None:
-    """The other process: receives each version, and says what it got."""
+    """Run the worker process: receive each version, and send its digest to the trainer."""
     with zh.Transport(device, timeout=TIMEOUT) as transport:
         context = transport.context
         memories = {name: context.alloc(4 * int(np.prod(shape)), device) for name, shape in SHAPES.items()}
-        go_on = context.register(np.zeros(1, np.uint8), "r")  # an answer is a write of nothing, with a number
+        go_on = context.register(np.zeros(1, np.uint8), "r")  # the answer is a write of no bytes, with a notification
         pipe.send((transport.bind(), {name: memory.share("rw") for name, memory in memories.items()}))
         token: zh.RemoteBuffer = pipe.recv()
         for _ in range(versions):
@@ -64,14 +64,14 @@ def work(pipe: Connection, device: str, versions: int) -> None:
             weights = {}
             for name, memory in memories.items():
                 weights[name] = np.empty(SHAPES[name], np.float32)
-                context.read(memory.share("r"), into=weights[name]).result()  # to the host, to look at it
+                context.read(memory.share("r"), into=weights[name]).result()  # to the host, for the digest
             pipe.send((note.value, note.nbytes, digest(weights)))
             transport.write(go_on[:0], token, notify=note.value).result()
         pipe.recv()  # the trainer is done
 
 
 def train(pipe: Connection, versions: int, corrupt: bool) -> int:
-    """This process: how many versions arrived wrong."""
+    """Run the trainer, in this process; return the number of versions that arrived wrong."""
     wrong, way = 0, ""
     with zh.Transport(timeout=TIMEOUT) as transport:
         context = transport.context
@@ -91,7 +91,7 @@ def train(pipe: Connection, versions: int, corrupt: bool) -> int:
             right = (value, announced, got) == (version, nbytes, digest(weights))
             wrong += not right
             print(f"version {version}: {len(pairs)} tensors, {nbytes} bytes {'verified' if right else 'WRONG'}")
-            transport.wait_for_write(TIMEOUT).result()  # the worker has read it: its tensors may be written again
+            transport.wait_for_write(TIMEOUT).result()  # the worker has read them: its tensors may be written again
         print(way)
         pipe.send(None)
     return wrong

@@ -1,4 +1,4 @@
-"""Write docs/benchmarks.md from the files in bench/results/, or check that it is what the results give.
+"""Writes docs/benchmarks.md from the files in bench/results/, or checks that it agrees with them.
 
 benchmarks_page.py write|check
 """

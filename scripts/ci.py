@@ -1,7 +1,7 @@
-"""Run everything that must hold before a change goes in, from a clean checkout, with the targets that the README names.
+"""Runs all checks that must pass before a change goes in, from a clean checkout, with the README's make targets.
 
-Usage: ci.py [STEP…]. Needs apt and PyPI. Every step runs even when an earlier one failed. At the end stand a table of
-what each step took, the tests that passed only when run again (FLAKY), and a line that counts the steps.
+Usage: ci.py [STEP…]. Needs apt and PyPI. Every step runs even if an earlier one failed. The end of the output is a
+table of the time of each step, the tests that passed only when run again (FLAKY), and the number of failed steps.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "build" / "ci"
 FLAKY = OUT / "flaky"
-# A limit is there for a step that hangs. It is some three times what the step takes on two quiet processors.
+# The limit is for a step that hangs. It is some three times the step's duration on two quiet processors.
 _KILL_AFTER_S = 30
-# Each run takes another part of what takes long: the one that follows the part of half an hour ago.
+# Each run takes another slice of the long checks: the one that follows the slice of half an hour ago.
 SLICES = 16
 SLICE = f"{int(time.time()) // 1800 % SLICES + 1}/{SLICES}"
 
 
 class Step(NamedTuple):
-    """A command with its limit in seconds. One that runs beside the others gets only time that nothing else wants."""
+    """Holds a command with its limit in seconds. A step beside the others gets only otherwise idle processor time."""
 
     name: str
     limit: int
@@ -52,7 +52,7 @@ STEPS = (
 
 
 class Running:
-    """A step that was started."""
+    """Runs a step, from its start on."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
@@ -75,7 +75,7 @@ class Running:
             )
 
     def finish(self) -> bool:
-        """Wait for its end, say how it ended, and return whether it ended well."""
+        """Wait for its end, report it, and return whether it succeeded."""
         status = self._process.wait()
         self.seconds = time.monotonic() - self._began
         if self.step.beside:
@@ -86,7 +86,7 @@ class Running:
         return self.ok
 
     def tests(self) -> tuple[int, list[tuple[float, str]]]:
-        """Return how many tests passed, and the slowest five."""
+        """Return the number of passed tests, and the slowest five."""
         lines = self.report.read_text(encoding="utf-8").splitlines() if self.report.exists() else []
         found = [json.loads(line) for line in lines]
         slowest = sorted(((seconds, name) for line in found for seconds, name in line["slowest"]), reverse=True)
@@ -94,7 +94,7 @@ class Running:
 
 
 def table(ran: list[Running]) -> None:
-    """Print what each step took, how many tests it ran, and the slowest of them."""
+    """Print the time of each step, its number of tests, and the slowest of them."""
     print(f"\n{'step':<12}{'seconds':>9}{'tests':>8}  slowest five tests, in seconds")
     for running in ran:
         passed, slowest = running.tests()

@@ -1,4 +1,4 @@
-"""Write docs/benchmarks-gpu.md and the README's table from bench/results/gpu-*.json, or check that they are current.
+"""Writes docs/benchmarks-gpu.md and the README's table from bench/results/gpu-*.json, or checks that they agree.
 
 gpu_page.py write|check
 """
@@ -54,7 +54,7 @@ BESIDE: Final = """Beside each row what took turns with it, round by round, and 
 
 
 def seed_table(report: Report) -> str:
-    """RdmaTransport's table beside ours."""
+    """Return the table that compares RdmaTransport with zerohop."""
     kept = {(row.name, row.bytes): row for row in report.rows if _plain(row)}
     lines = []
     for nbytes, seed_us in SEED_US.items():
@@ -76,12 +76,12 @@ def seed_table(report: Report) -> str:
 
 
 def page(reports: dict[str, Report]) -> str:
-    """The page, of all reports by their names."""
+    """Return the page of all reports, which are given by name."""
     return HEAD + "".join(_section(name, report) for name, report in reports.items())
 
 
 def in_readme(text: str, report: Report) -> str:
-    """The README with the table of a report between its marks."""
+    """Return the README with the table of a report between its marks."""
     begin, end = text.index(BEGIN) + len(BEGIN), text.index(END)
     told = f"{_facts(report)} A different fabric, as the heads say.\n\n"
     return f"{text[:begin]}\n{told}{seed_table(report)}\n{text[end:]}"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Check that the rooms of native/ include each other in one direction only.
+"""Checks that the rooms of native/ include each other in one direction only.
 
-A room is a folder, or a file that lies in native/ itself. A file may include files of its own room, and of rooms of
-lower rank. The native parts of faces include no provider's implementation.
+A room is a folder, or a file directly in native/. A file may include files of its own room, and of rooms of lower
+rank. The native parts of faces include no provider's implementation.
 
 Usage: native_order.py [FOLDER]; by default native/.
 """
@@ -47,8 +47,8 @@ def room_of(file: str) -> str:
     return Path(file).stem if folder == "." else folder
 
 
-def against_the_order(root: Path) -> list[tuple[str, str]]:
-    """Return each file with a file that it includes and may not."""
+def find_violations(root: Path) -> list[tuple[str, str]]:
+    """Return the pairs of a file and a file that it includes against the rules."""
     found = []
     for path in sorted([*root.rglob("*.hpp"), *root.rglob("*.cpp")]):
         file = str(path.relative_to(root))
@@ -65,7 +65,7 @@ def against_the_order(root: Path) -> list[tuple[str, str]]:
 
 
 def main() -> int:
-    found = against_the_order(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT)
+    found = find_violations(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT)
     for file, included in found:
         print(f"native/{file} may not include {included}: {room_of(included)} is not below {room_of(file)}")
     return bool(found)

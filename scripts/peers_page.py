@@ -1,8 +1,8 @@
-"""Write docs/peers.md from bench/results/peers-*.json, or check that it is what the results give.
+"""Writes docs/peers.md from bench/results/peers-*.json, or checks that it agrees with them.
 
 peers_page.py write|check
 
-Where there are no results there is to be no page either: `check` is content with that, `write` has nothing to do.
+Without results there must be no page: then `check` succeeds if there is none, and `write` does nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Two processes on one host; one operation at a time, from the call until the call
 Python. A time is the median over several rounds. In each round the payload is new, the target holds other bytes before,
 and all of it is compared afterwards. The factor is the peer's time divided by zerohop's: above 1 zerohop is faster.
 """
-# By the number in the name of the file.
+# Keyed by the number in the name of the file.
 KINDS = {
     2: """## Two GPUs
 
@@ -72,7 +72,7 @@ def facts(report: Report) -> str:
 
 
 def uses(report: Report) -> list[tuple[str, str, str, str]]:
-    """Peer, version, names of rows and how, a line for each different way."""
+    """Return peer, version, names of rows and manner of use, a line for each different manner."""
     ways: dict[tuple[str, str, str], dict[str, None]] = {}
     for row in report.rows:
         ways.setdefault((row.peer, row.version, row.note), {})[row.name] = None

@@ -1,6 +1,6 @@
-"""Print the requirements of pyproject.toml, one per line: the package's own, then those of the extras named.
+"""Prints the requirements of pyproject.toml, one per line: the package's own, then those of the named extras.
 
-The project is not installable before its build tools are there, so pip cannot be asked for `.[extra]` first.
+The project cannot be installed before its build tools are, so that pip cannot be asked for `.[extra]` first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ else:
 
 
 def expand(names: list[str], extras: dict[str, list[str]]) -> list[str]:
-    """Requirements of the extras, with `zerohop[a,b]` replaced by what it stands for."""
+    """Return the requirements of the extras, with `zerohop[a,b]` replaced by the requirements of a and b."""
     found: list[str] = []
     for name in names:
         for requirement in extras[name]:

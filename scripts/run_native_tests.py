@@ -1,8 +1,8 @@
-"""Run the native tests, a part of them on each processor, and say how they ended.
+"""Runs the native tests, a part of them on each processor, and reports the result.
 
 Usage: run_native_tests.py BINARY [DOCTEST OPTION…]. With options there is one run, with doctest's own output. Without,
-ZEROHOP_TEST_AGAIN, ZEROHOP_TEST_REPORT and ZEROHOP_TEST_FLAKY mean what they mean to run_tests.py. A part whose process
-dies has failed, and is not run again.
+ZEROHOP_TEST_AGAIN, ZEROHOP_TEST_REPORT and ZEROHOP_TEST_FLAKY have the meaning that they have for run_tests.py. A
+part whose process dies has failed, and is not run again.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from pathlib import Path
 
 from run_tests import append, run_again
 
-# A part that takes longer hangs.
+# A part that takes longer is taken as hanging.
 _LIMIT_S = 900
-# More parts than processors, since some take longer than others, and each is told of when it has ended.
+# More parts than processors, since some take longer than others, and each is reported at its end.
 _PARTS = 16
 _SLOWEST = 5
 
 
 class Part:
-    """One process, with what it reported."""
+    """Runs one process, and holds its results."""
 
     def __init__(self, binary: str, *options: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -52,20 +52,20 @@ class Part:
                 if result.attrib["test_case_success"] != "true":
                     self.failed.append(case.attrib["name"])
                     self.output += ET.tostring(case, encoding="unicode")
-        # A sanitizer's finding may come after the last test.
+        # A sanitizer may report a finding after the last test.
         self.died = ran.returncode != 0 and not self.failed
 
 
 def count(binary: str) -> int:
-    """Return how many tests there are."""
+    """Return the number of tests."""
     said = subprocess.run([binary, "--count", "--no-intro=true"], capture_output=True, text=True, check=True).stdout
     found = re.search(r"passing the current filters: (\d+)", said)
     assert found is not None, said
     return int(found[1])
 
 
-def in_parts(binary: str) -> list[Part]:
-    """Run all tests, as many parts at once as there are processors, and tell of each when it has ended."""
+def run_in_parts(binary: str) -> list[Part]:
+    """Run all tests, as many parts at once as there are processors, and report each at its end."""
     total = count(binary)
     edges = [total * part // _PARTS for part in range(_PARTS + 1)]
     parts = []
@@ -80,8 +80,8 @@ def in_parts(binary: str) -> list[Part]:
 
 
 def passes(binary: str, name: str) -> bool:
-    """Run one test by itself."""
-    # The option takes a list, with commas, of patterns; a question mark stands for any character.
+    """Run one test by itself, and return whether it passed."""
+    # The option takes a comma-separated list of patterns; a question mark stands for any character.
     part = Part(binary, f"--test-case={re.sub('[^A-Za-z0-9 ]', '?', name)}")
     if part.died or part.failed:
         print(part.output, flush=True)
@@ -92,7 +92,7 @@ def main() -> int:
     binary, *options = sys.argv[1:]
     if options:
         return subprocess.run([binary, "--no-intro=true", *options], check=False).returncode
-    parts = in_parts(binary)
+    parts = run_in_parts(binary)
     seconds = {name: taken for part in parts for name, taken in part.seconds.items()}
     failed = [name for part in parts for name in part.failed]
     slowest = sorted(seconds.items(), key=lambda item: -item[1])[:_SLOWEST]

@@ -1,14 +1,14 @@
-"""Run the Python tests that a marker expression selects: most of them in parallel, those that mind a neighbour alone.
+"""Runs the Python tests that a marker expression selects: most in parallel, those that mind a neighbour alone.
 
 Usage: run_tests.py [--jobs N] [--hang SECONDS] -m EXPRESSION [PYTEST ARGUMENT…]
 
-A test that hangs in native code, where pytest-timeout does not reach it, ends its process after SECONDS, which are more
-than any test's own limit. Tests marked `alone` run after the others, one at a time.
+A test that hangs in native code, where pytest-timeout does not reach it, has its process ended after SECONDS, which
+are more than any test's own limit. Tests marked `alone` run after the others, one at a time.
 
-With ZEROHOP_TEST_AGAIN=N in the environment each test that failed is run again by itself, N times at most. A test that
+With ZEROHOP_TEST_AGAIN=N in the environment each failed test is run again by itself, at most N times. A test that
 passes then is flaky: it does not fail the run, and its name is added to the file that ZEROHOP_TEST_FLAKY names. Many
-failures are no chance, and none of them is run again; nor is any where a test ended its process, by a crash or a hang.
-ZEROHOP_TEST_REPORT names a file to which a line of JSON for each run is added (tests/support/report.py).
+failures are no chance, and none is run again; nor is any after a test has ended its process by a crash or a hang.
+ZEROHOP_TEST_REPORT names a file to which each run adds a line of JSON (tests/support/report.py).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# More than so many failures have one cause, which running them again does not find.
+# More failures than this have a common cause, which a second run does not find.
 _MOST_FAILURES = 10
-_SAID_EVERY_S = 20
-# Pytest returns these: some tests failed; none was selected.
+_REPORT_EVERY_S = 20
+# Exit codes of pytest: some tests failed; no test was selected.
 _SOME_FAILED, _NONE_SELECTED = 1, 5
 
 
 def append(setting: str, line: str) -> None:
-    """Add a line to the file that the environment names by this setting, if it names one."""
+    """Add a line to the file that this variable of the environment names, if it is set."""
     path = os.environ.get(setting)
     if path:
         with Path(path).open("a", encoding="utf-8") as file:
@@ -56,7 +56,7 @@ def run_again(failed: list[str], passes: Callable[[str], bool], prefix: str = ""
 
 
 class Run:
-    """One run of pytest, with what it reported."""
+    """Runs pytest once, and holds its results."""
 
     def __init__(self, arguments: list[str]) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -74,11 +74,11 @@ class Run:
 
     @staticmethod
     def _wait(process: subprocess.Popen[bytes]) -> int:
-        """Wait for the end, and say now and then that it goes on: pytest says nothing while a test takes long."""
+        """Wait for the end, and print a sign of life now and then: pytest prints nothing during a long test."""
         began = time.monotonic()
         while True:
             try:
-                return process.wait(_SAID_EVERY_S)
+                return process.wait(_REPORT_EVERY_S)
             except subprocess.TimeoutExpired:
                 print(f"\nzerohop: testing for {time.monotonic() - began:.0f} s", flush=True)
 
@@ -89,7 +89,7 @@ def main() -> int:
     parser.add_argument("--hang", type=float, default=320)
     parser.add_argument("-m", dest="expression", required=True)
     options, arguments = parser.parse_known_args()
-    # A test past its own limit fails; one that hangs in native code, where no limit reaches it, ends its process with
+    # A test past its own limit fails. One that hangs in native code, where no limit reaches it, ends its process with
     # all stacks, which pytest-xdist reports as a failure of that test.
     hang = options.hang * float(os.environ.get("ZEROHOP_TEST_PATIENCE", "1"))
     always = ["-o", "faulthandler_exit_on_timeout=true", "-o", f"faulthandler_timeout={hang}"]
@@ -102,7 +102,7 @@ def main() -> int:
     for run in runs:
         if run.report:
             append("ZEROHOP_TEST_REPORT", run.report)
-    # A slice may have no test of a suite.
+    # A slice may contain no test of a suite.
     if all(run.status == _NONE_SELECTED for run in runs):
         return 0 if os.environ.get("ZEROHOP_TEST_SLICE") else _NONE_SELECTED
     broken = [run.status for run in runs if run.broken]

@@ -1,4 +1,4 @@
-"""Write docs/settings.md from the table in zerohop/config/settings.py, or check that it is what the table gives.
+"""Writes docs/settings.md from the table in zerohop/config/settings.py, or checks that it agrees with the table.
 
 settings_page.py write|check
 """

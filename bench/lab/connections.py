@@ -1,10 +1,10 @@
-"""Many connections to one Context over verbs: what each takes of its memory, and how long each takes to set up.
+"""Measures many connections to one Context over verbs: the memory that each takes, and the time to set it up.
 
     python bench/lab/connections.py [--count 1000] [--json FILE]
 
-The clients are Contexts of four other processes, each connected once and used once. Memory is that of the listening
-process alone: resident pages, and the queues that the device shares with it. Set-up is linear when the last tenth of
-the connections takes no longer than the first, each.
+The clients are Contexts of four other processes, each connected once and used once. Memory is measured in the listening
+process only: resident pages, and the queues that the device shares with it. Set-up is linear if each of the last tenth
+of the connections takes no longer than each of the first.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ import zerohop as zh
 PROCESSES = 4
 NBYTES = 4096
 MEMORY_TARGET = 1 << 20
-# Ratio of the last connections' time to the first ones'.
+# Largest ratio of the last connections' time to that of the first.
 LINEAR_TARGET = 1.5
 
 
 def open_context() -> zh.Context:
-    """Either side's."""
+    """Open a Context, for either side."""
     return zh.Context(providers=["verbs"], nics=[DEVICE], timeout=120)
 
 
 def client() -> None:
-    """For each line of input: one more Context, connected and used; prints the milliseconds of `connect`."""
+    """Open, connect and use one more Context for each line of input; print the milliseconds of `connect`."""
     contexts = []
     handle = zh.RemoteBuffer.from_bytes(bytes.fromhex(sys.stdin.readline()))
     for _ in sys.stdin:
@@ -47,11 +47,11 @@ def client() -> None:
         took = time.perf_counter() - began
         context.write(np.full(NBYTES, 3, np.uint8), handle).result(120)
         print(f"{took * 1e3:.2f}", flush=True)
-    # All at once would take longer than anybody waits; the system closes what is left.
+    # To close all of them at once would take too long; the system closes them at the end of the process.
 
 
 def used() -> int:
-    """Bytes of this process: resident, and in queues that are shared with a device."""
+    """Return the bytes of this process: resident, and in queues that are shared with a device."""
     resident = queues = 0
     for line in Path("/proc/self/smaps").read_text(encoding="ascii", errors="replace").splitlines():
         if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
@@ -65,7 +65,7 @@ def used() -> int:
 
 
 def main() -> None:
-    """One row."""
+    """Measure, and print one row."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=1000, help="connections (default: 1000)")
     parser.add_argument("--json", metavar="FILE", help="write the row there")
@@ -90,7 +90,7 @@ def main() -> None:
         for peer in clients:
             assert peer.stdin is not None
             peer.stdin.write(handle + "\n")
-        for number in range(PROCESSES):  # what each process does once only
+        for number in range(PROCESSES):  # each process's first connection also does work that it does only once
             one_more(number)
         before = used()
         times = []

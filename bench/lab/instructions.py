@@ -1,11 +1,11 @@
-"""Instructions that our own code retires per small write: the post, and the poll that reaps it. Counted by callgrind.
+"""Counts the instructions of zerohop's own code per small write, by callgrind: the post, and the poll that reaps it.
 
     python bench/lab/instructions.py [--json FILE]
 
 The native program posts and reaps COUNT writes with a pause after each post, so that no poll is empty, once with few
-and once with many; the difference of both counts, by the object file that the instructions are in, is what a write
-takes. Ours are those in the program itself, less its own loop: the C library, libibverbs and the device's library are
-shown beside.
+and once with many. The difference of both counts, by the object file of the instructions, is the cost of a write.
+Zerohop's own are those in the program itself, less its benchmark loop; the C library, libibverbs and the device's
+library are shown beside.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOOP = "post_and_reap"  # the benchmark itself
 
 
 def by_object(profile: Path) -> collections.Counter[str]:
-    """Instructions by object file: of each line of cost, but not of those that sum up what a call cost."""
+    """Return the instructions by object file: those of each cost line, without the lines that sum up a call's cost."""
     counts: collections.Counter[str] = collections.Counter()
     name, inclusive, loop = "", False, False
     for line in profile.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -45,7 +45,7 @@ def by_object(profile: Path) -> collections.Counter[str]:
 
 
 def counted(count: int) -> collections.Counter[str]:
-    """One run under callgrind, of the process that writes."""
+    """Run the program under callgrind, and return the counts of the process that writes."""
     with tempfile.TemporaryDirectory() as folder:
         options = [
             "--tool=callgrind",
@@ -59,12 +59,12 @@ def counted(count: int) -> collections.Counter[str]:
             _, errors = run.communicate(timeout=300)
         if run.returncode:
             sys.exit(f"{' '.join(command)}: {errors[-500:]}")
-        # The first thread posts and reaps; the engine's own one looks now and then, at nothing.
+        # The first thread posts and reaps; the engine's own thread only polls now and then, and finds nothing.
         return by_object(Path(folder) / f"{run.pid}-01")
 
 
 def main() -> None:
-    """One row."""
+    """Measure, and print one row."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", metavar="FILE", help="write the row there")
     options = parser.parse_args()

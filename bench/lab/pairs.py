@@ -1,4 +1,4 @@
-"""What the lab's benchmarks share: pairs of runs in turn, the median of their ratios, a table and a file of rows."""
+"""Provides the frame of the lab's benchmarks: pairs of runs in turn, the median of their ratios, a table, a file."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ DEVICE, GID_INDEX, ADDRESS = "rxe0", 1, "10.9.0.1"
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison. Ratios are ours over theirs, pair by pair.
+    """Holds one comparison. Ratios are zerohop's value over the other's, pair by pair.
 
-    `ours` and `theirs` are medians; `low` and `high` the quartiles of the ratios; `target` what the ratio shall be, at
-    most where `smaller` is better, else at least.
+    `ours` and `theirs` are medians; `low` and `high` are the quartiles of the ratios. `target` is the largest allowed
+    ratio if `smaller` is better, else the least.
     """
 
     name: str
@@ -39,11 +39,11 @@ class Row:
 
     @property
     def holds(self) -> bool:
-        """Whether the target is reached."""
+        """Tell whether the target is reached."""
         return self.ratio <= self.target if self.smaller else self.ratio >= self.target
 
     def line(self) -> str:
-        """The row as text."""
+        """Return the row as text."""
         sign = "<=" if self.smaller else ">="
         return (
             f"{self.name:<44} {self.ours:10.2f} {self.theirs:10.2f} {self.unit:<5} ratio {self.ratio:5.2f} "
@@ -61,7 +61,7 @@ def compare(
     smaller: bool,
     pairs: int,
 ) -> Row:
-    """Run both in turn, `pairs` times; who begins changes each time, so that neither always has the warmer machine."""
+    """Run both in turn, `pairs` times; they begin alternately, so that neither always has the warmer machine."""
     found: list[tuple[float, float]] = []
     for turn in range(pairs):
         if turn % 2 == 0:
@@ -89,7 +89,7 @@ def compare(
 
 
 def arguments(doc: str | None) -> argparse.ArgumentParser:
-    """The options that every program here has."""
+    """Return a parser with the options that all of these programs have."""
     parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
     parser.add_argument("--pairs", type=int, default=20, help="runs of each side, in turn (default: 20)")
     parser.add_argument("--json", metavar="FILE", help="write the rows there")
@@ -97,7 +97,7 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
 
 
 def write(path: str | None, rows: Sequence[Row]) -> None:
-    """The rows as JSON, where the user wants them."""
+    """Write the rows as JSON to the file that the user names, if any."""
     if path:
         Path(path).write_text(
             json.dumps([asdict(row) | {"holds": row.holds} for row in rows], indent=1) + "\n", encoding="utf-8"
@@ -105,7 +105,7 @@ def write(path: str | None, rows: Sequence[Row]) -> None:
 
 
 def perf() -> str:
-    """The native program, which `make lab` builds; without it this program ends with what to type."""
+    """Return the path of the native program that `make lab` builds; without it, exit with the command to type."""
     program = ROOT / "build/lab/native/zerohop_perf"
     if not program.exists():
         sys.exit(f"{program} is not there. Type: make lab-bench")

@@ -1,10 +1,10 @@
-"""Small writes from Python over verbs: beside PyPI's ``ibverbs``, and page lists beside single writes of ours.
+"""Compares small writes from Python over verbs with PyPI's ``ibverbs``, and page lists with zerohop's single writes.
 
     python bench/lab/python_writes.py [--pairs 20] [--json FILE]
 
-Post to done of one write of 8 bytes: ``write(…).result()`` here, ``post_send`` and ``poll`` until there is a completion
-there, the same loop around both; the median of a run. Both targets are other processes' memory or queue pairs that no
-thread has to serve.
+Time from post to done of one write of 8 bytes: ``write(…).result()`` in zerohop, ``post_send`` and ``poll`` until there
+is a completion in the other library, the same loop around both; the median of a run. Both targets are memory that no
+thread has to serve: another process's, and another queue pair's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OPTIONS: dict[str, Any] = {"providers": ["verbs"], "nics": [DEVICE]}
 
 
 def child() -> None:
-    """The peer: shares memory and waits for the end."""
+    """Run the peer: share memory, and wait for the end."""
     with zh.Context(**OPTIONS) as context:
         memory = context.register(np.zeros(2 * PAGES * PAGE_BYTES, np.uint8))
         print(bytes(memory.share("rw")).hex(), flush=True)
@@ -39,7 +39,7 @@ def child() -> None:
 
 
 def timed(once: Callable[[], object]) -> float:
-    """Microseconds, the median."""
+    """Return the median microseconds of a call."""
     times = []
     for _ in range(COUNT):
         began = time.perf_counter_ns()
@@ -49,7 +49,7 @@ def timed(once: Callable[[], object]) -> float:
 
 
 class Theirs:
-    """Two queue pairs of the other library, connected to each other."""
+    """Connects two queue pairs of the other library to each other."""
 
     def __init__(self) -> None:
         device = next(device for device in ib.get_device_list() if device.name in (DEVICE, DEVICE.encode()))
@@ -80,7 +80,7 @@ class Theirs:
         )
 
     def once(self) -> None:
-        """One write, post to poll; the request was made beforehand."""
+        """Write once, from post to poll; the request was made beforehand."""
         self.pairs[0].post_send(self.request)
         while not (found := self.queue.poll(1)):
             pass
@@ -88,7 +88,7 @@ class Theirs:
 
 
 def main() -> None:
-    """Both rows, with every byte checked at the end."""
+    """Measure both rows, and check every byte at the end."""
     options = arguments(__doc__).parse_args()
     command = [sys.executable, __file__, "--child"]
     with (

@@ -1,5 +1,5 @@
-"""The same transfers with zerohop and with what else there is, on one host with two NVIDIA GPUs.
+"""Compares zerohop with other libraries by equal transfers, on one host with two NVIDIA GPUs.
 
-`python -m bench.peers` measures; each peer is a file here with one function, `run(side)`, that both of its processes
+`python -m bench.peers` measures. Each peer is a file here with one function, `run(side)`, which both of its processes
 call.
 """

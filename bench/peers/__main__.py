@@ -2,8 +2,8 @@
 
     python -m bench.peers [--only NAME]... [--json FILE] [--plot FILE] [--logs FOLDER] [--quick] [--limit SECONDS]
 
-A peer that is not installed, does not start, hangs or crashes is listed with the reason, and the rest goes on; the
-rows that it had are kept. The file of --json is written anew after each peer, once there are rows.
+A peer that is not installed, does not start, hangs or crashes is listed with the reason. Its rows so far are kept, and
+the other peers are measured. The file of --json is written anew after each peer, once there are rows.
 
 Exit code: 0 when something was measured and every compared byte was right, 1 when bytes were wrong or the plot could
 not be drawn, 2 when nothing was measured (then no file is written) or an argument makes no sense.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bench.peers.runner import Outcome
 
 _LIMIT = 120.0
-# Of the two processes; of a machine with one GPU the second.
+# Devices of the two processes; the second pair is for a machine with one GPU.
 DEVICES = (("cuda:0", "cuda:1"), ("cuda:0", "cuda:0"))
 
 
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None, peers: Sequence[Peer] = PEERS) 
         outcome = measure(peer, spec, given.limit, logs=given.logs)
         take(report, peer, peer.name, outcome)
         if peer.expandable and outcome.rows and devices[0] != "cpu":
-            # A process's allocator is chosen when it starts, so this needs two others.
+            # PyTorch's allocator is chosen at the start of a process, so this needs two new ones.
             own = Spec(devices, workload.EXPANDABLE_CASES, effort)
             outcome = measure(peer, own, given.limit, environment=EXPANDABLE, logs=given.logs)
             take(report, peer, f"{peer.name}, expandable segments", outcome)
@@ -80,7 +80,7 @@ def parser(peers: Sequence[Peer]) -> argparse.ArgumentParser:
 
 
 def take(report: Report, peer: Peer, name: str, outcome: Outcome) -> None:
-    """Adds what became of a peer to the report, and says so."""
+    """Add the outcome of a peer to the report, and print it."""
     rows = [Row(peer=peer.name, version=outcome.version, **row) for row in outcome.rows]
     report.rows += rows
     said = f"{len(rows)} rows"
@@ -92,7 +92,7 @@ def take(report: Report, peer: Peer, name: str, outcome: Outcome) -> None:
 
 
 def show(report: Report) -> None:
-    """Prints the tables."""
+    """Print the tables."""
     for title, text in table.sections(report):
         print(f"\n{title}\n\n{text}", end="")
     if any(row.verified is None for row in report.rows):
@@ -103,13 +103,13 @@ def show(report: Report) -> None:
 
 
 def draw(report: Report, target: Path) -> bool:
-    """Draws the plot; results that took minutes must not be lost with it."""
+    """Draw the plot; a failure must not lose results that took minutes."""
     if not plot.available():
         print("no plot: matplotlib is not installed: pip install 'zerohop[plot]'", file=sys.stderr)
         return False
     try:
         plot.draw(report, target)
-    except Exception:  # noqa: BLE001 - whatever it is, the tables and the JSON are there
+    except Exception:  # noqa: BLE001 - any error: the tables and the JSON exist already
         traceback.print_exc()
         return False
     return True

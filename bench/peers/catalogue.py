@@ -1,4 +1,4 @@
-"""The peers: where each is implemented, and what its processes need around them."""
+"""Lists the peers: where each is implemented, and which environment its processes need."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Peer:
-    """Something that moves bytes between two GPUs.
+    """Describes a library that moves bytes between two GPUs.
 
     Attributes:
-        name: what the results call it.
-        module: has `run(side)`.
+        name: name in the results.
+        module: module with `run(side)`.
         expandable: whether it is also measured with memory of PyTorch's expandable segments.
-        environment: of its processes, beside the caller's.
+        environment: variables of its processes, beside the caller's.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Peer:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-# UCX says then, in the log, which transport it chose for what.
+# Makes UCX log which transport it chose for which operation.
 _UCX_EXPLAINS: Final = {"UCX_PROTO_INFO": "y"}
 
 PEERS: Final = (

@@ -1,4 +1,4 @@
-"""The process group of torch.distributed that two of the peers need."""
+"""Makes the process group of torch.distributed that two of the peers need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TIMEOUT = timedelta(seconds=60)
 
 
 def join(side: Side, device: torch.device) -> None:
-    """Makes the default group of both processes: nccl for GPUs, else gloo."""
+    """Make the default group of both processes: nccl for GPUs, else gloo."""
     dist: Any = torch.distributed
     if side.rank == 0:
         store = dist.TCPStore("127.0.0.1", 0, 2, is_master=True, timeout=_TIMEOUT, wait_for_workers=False)

@@ -1,4 +1,4 @@
-"""What the results say about the machine; asked of programs and files, so that this process uses no GPU."""
+"""Describes the machine for the results; asks programs and files, so that this process uses no GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PATIENCE = 60.0
 
 
 def describe() -> dict[str, Any]:
-    """`{gpus, driver, cuda, torch, python, zerohop}`; empty where nothing is known."""
+    """Return `{gpus, driver, cuda, torch, python, zerohop}`; a value is empty if it is not known."""
     gpus, driver = _gpus()
     torch, _, cuda = _words([sys.executable, "-c", _ASK_TORCH]).partition(" ")
     return {
@@ -46,7 +46,7 @@ def _zerohop() -> str:
     try:
         return importlib.metadata.version("zerohop")
     except importlib.metadata.PackageNotFoundError:
-        # Run from a source tree, which has no metadata.
+        # A source tree has no metadata.
         return _words([sys.executable, "-c", "import zerohop; print(zerohop.__version__)"])
 
 

@@ -1,4 +1,4 @@
-"""NCCL by torch.distributed's send and recv."""
+"""Measures NCCL by torch.distributed's send and recv."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class _Half(TensorHalf):
-    """`send` here, `recv` there."""
+    """Sends on rank 0, and receives on rank 1."""
 
     note = "send and recv of torch.distributed: the receives are queued ahead; done is when the sender's stream is"
 
@@ -46,7 +46,7 @@ def version() -> str:
 
 
 def run(side: Side) -> None:
-    """Both processes' part."""
+    """Run one process's half."""
     half = _Half(side)
     side.results.send(("version", version()))
     groups.join(side, half.device)

@@ -1,4 +1,4 @@
-"""NIXL by its Python API, with its UCX backend."""
+"""Measures NIXL by its Python API, with its UCX backend."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
     from bench.peers.workload import Case, Pages, Side
 
-# The wheels for CUDA 13 and 12, and the one that chooses between them.
+# The wheels for CUDA 13 and 12, and the wheel that chooses between them.
 _PACKAGES = ("nixl_cu13", "nixl", "nixl_cu12")
 _BACKENDS = ["UCX"]
 _HERE = "NIXL_INIT_AGENT"
 
 
 class _Half(TensorHalf):
-    """An agent with its defaults, and the tensor registered with it."""
+    """Holds an agent with its defaults, and the tensor registered with it."""
 
     names: ClassVar[frozenset[str]] = frozenset({"write", "read", "write_pages", "write_pages_reposted"})
 
     def __init__(self, side: Side, package: ModuleType) -> None:
-        """Registers, and hands the metadata over."""
+        """Register the tensor, and exchange the metadata."""
         super().__init__(side)
         config = package.nixl_agent_config(backends=_BACKENDS)
         self.agent: Any = package.nixl_agent(f"bench-{side.rank}", config)
@@ -51,7 +51,7 @@ class _Half(TensorHalf):
             here, there = (self._descriptors(place, case.bytes, 1) for place in (self.place, self.remote_place))
             handle = self.agent.initialize_xfer(operation, here, there, self.remote_name, backends=_BACKENDS)
             return lambda: self._transfer(handle)
-        # A list of all pages is prepared once, as NIXL's users do; which of them go where is said with each call.
+        # A list of all pages is prepared once, as NIXL's users do; each call says which of them to transfer.
         count = case.span // case.bytes
         lists = [
             self.agent.prep_xfer_dlist(who, self._descriptors(place, case.bytes, count), backends=_BACKENDS)
@@ -88,10 +88,10 @@ class _Half(TensorHalf):
 
 
 def find() -> tuple[ModuleType, str]:
-    """The package and its version.
+    """Return the package and its version.
 
     Raises:
-        ImportError: none of the wheels is there, or it does not load; of the first that is installed.
+        ImportError: none of the wheels is installed, or the first installed one does not load.
     """
     reason = ImportError(f"none of the packages {', '.join(_PACKAGES)} is installed")
     for name in _PACKAGES:
@@ -106,7 +106,7 @@ def find() -> tuple[ModuleType, str]:
 
 
 def run(side: Side) -> None:
-    """Both processes' part."""
+    """Run one process's half."""
     package, number = find()
     side.results.send(("version", number))
     workload.run(_Half(side, package), side)

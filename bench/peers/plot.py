@@ -1,4 +1,4 @@
-"""The plot: times and rates of one write over its size, and the page lists."""
+"""Draws the times and rates of one write over its size, and the page lists."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _COLOURS = ("#1b6ca8", "#e07a3f", "#2a9d8f", "#8e5ea2", "#c0392b", "#7f7f7f")
 
 
 def available() -> bool:
-    """Whether matplotlib is installed."""
+    """Tell whether matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
 def draw(report: Report, target: Path) -> None:
-    """Draws into the file `target`, in the format of its suffix; rows with wrong bytes are left out."""
+    """Draw into the file `target`, in the format of its suffix; rows with wrong bytes are left out."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

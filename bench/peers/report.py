@@ -1,4 +1,4 @@
-"""A run as JSON: the rows, what is missing and why, and the machine."""
+"""Stores a run as JSON: the rows, the missing peers with reasons, and the machine."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 @dataclass
 class Row:
-    """One measured row.
+    """Holds one measured row.
 
     Attributes:
-        peer, version: what moved the bytes.
-        name: `write`, `read`, `write_pages`, or one that a peer alone has.
+        peer, version: the library that moved the bytes.
+        name: `write`, `read`, `write_pages`, or a name that only this peer has.
         bytes: of one operation, or of one page.
         batch: pages in one operation.
         p50_us: microseconds from the call until the caller knows that it is done.
         GBps: 10^9 bytes a second at that time.
-        verified: every byte arrived, and no other was written; None where the peer's own tool measured.
-        note: how the peer was used, or which path it says that it took.
+        verified: whether every byte arrived, and no other was written; None if the peer's own tool measured.
+        note: how the peer was used, or the path that it reports.
     """
 
     peer: str
@@ -39,7 +39,7 @@ class Row:
 
 @dataclass
 class Missing:
-    """A peer with no rows, or not all of them, and why."""
+    """Names a peer that has no rows, or not all of them, and the reason."""
 
     peer: str
     reason: str
@@ -47,7 +47,7 @@ class Missing:
 
 @dataclass
 class Report:
-    """One run."""
+    """Holds one run."""
 
     machine: dict[str, Any]
     measured: str = field(default_factory=lambda: dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"))
@@ -56,11 +56,11 @@ class Report:
 
     @property
     def wrong(self) -> list[Row]:
-        """Rows whose bytes were not those that should have come."""
+        """Return the rows with wrong bytes."""
         return [row for row in self.rows if row.verified is False]
 
     def write(self, target: Path) -> None:
-        """Writes the file anew; a reader never sees half of it."""
+        """Write the file anew; a reader never sees half of it."""
         data = {key: asdict(self)[key] for key in ("measured", "machine", "rows", "missing")}
         half = target.with_name(target.name + ".new")
         half.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -68,10 +68,10 @@ class Report:
 
 
 def read(source: Path) -> Report:
-    """Reads what `Report.write` wrote.
+    """Read a file that `Report.write` wrote.
 
     Raises:
-        ValueError: the file is not that.
+        ValueError: the file is no such report.
     """
     try:
         data = json.loads(source.read_text(encoding="utf-8"))

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from bench.peers.workload import Spec
 
 ROOT: Final = Path(__file__).parents[2]
-# Seconds for the other process to end by itself when one has failed, or when all is measured.
+# Seconds for the other process to end by itself once one has failed, or once all is measured.
 _LAST_WORDS: Final = 3.0
 _TAIL: Final = 4096
 
 
 @dataclass
 class Outcome:
-    """What became of a peer: its rows, its version as far as it got to say it, and why there are no more rows."""
+    """Holds the outcome of a peer: its rows, its version if it sent one, and the reason why there are no more rows."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     version: str = ""
@@ -38,7 +38,7 @@ class Outcome:
 
 
 class _Process:
-    """One of the two, in a process group of its own with all that it starts."""
+    """Runs one of the two processes, in a process group of its own with all processes that it starts."""
 
     def __init__(
         self, peer: Peer, rank: int, link: Connection, results: Connection, output: IO[bytes], env: Mapping[str, str]
@@ -64,7 +64,7 @@ class _Process:
         self.popen.wait()
 
     def ending(self) -> str:
-        """How it ended, and the last line that it printed; for one that has closed its connection."""
+        """Return how a process ended that has closed its connection, and the last line that it printed."""
         try:
             code = self.popen.wait(_LAST_WORDS)
         except subprocess.TimeoutExpired:
@@ -74,7 +74,7 @@ class _Process:
         return f"{how}: {said}" if said else how
 
     def last_line(self) -> str:
-        """Of what it printed so far."""
+        """Return the last line that it has printed so far."""
         size = self.output.seek(0, os.SEEK_END)
         self.output.seek(max(0, size - _TAIL))
         lines = self.output.read().decode(errors="replace").split("\n")
@@ -84,14 +84,14 @@ class _Process:
 def measure(
     peer: Peer, spec: Spec, limit: float, *, environment: Mapping[str, str] | None = None, logs: Path | None = None
 ) -> Outcome:
-    """Measures one peer; whatever happens to its processes, this returns.
+    """Measure one peer; it returns whatever happens to the peer's processes.
 
     Args:
-        peer: what to measure.
-        spec: what to ask it.
+        peer: the peer to measure.
+        spec: cases and effort for the peer.
         limit: seconds after which its processes are killed.
         environment: more variables for its processes.
-        logs: a folder for what they print; None: nothing is kept.
+        logs: folder for the output of its processes; None: the output is not kept.
     """
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **peer.environment, **(environment or {})}
@@ -101,7 +101,7 @@ def measure(
         for rank in (0, 1):
             ours, theirs = Pipe()
             stack.enter_context(ours)
-            ours.send(spec)  # before it starts, and may be gone again
+            ours.send(spec)  # before the process starts, since it may end early
             output = stack.enter_context(_output(peer, rank, logs, expandable=bool(environment)))
             with theirs:
                 process = _Process(peer, rank, links[rank], theirs, output, env)

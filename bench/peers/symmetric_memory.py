@@ -1,4 +1,4 @@
-"""torch's symmetric memory: the peer's buffer is a tensor here, and `copy_` goes into it."""
+"""Measures torch's symmetric memory: the peer's buffer is a tensor of this process, and the target of `copy_`."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 class _Half(TensorHalf):
-    """Memory of `symm_mem.empty`, and the peer's, which `rendezvous` has mapped."""
+    """Holds memory of `symm_mem.empty`, and the peer's memory, which `rendezvous` has mapped."""
 
     names: ClassVar[frozenset[str]] = frozenset({"write", "read"})
     note = "copy_ into or from get_buffer() of the peer, then the stream is waited for"
 
     def __init__(self, side: Side) -> None:
-        """Allocates, and meets the other process."""
+        """Allocate, and meet the other process."""
         super().__init__(side)
         groups.join(side, self.device)
         world: Any = dist.group.WORLD
         handle = symmetric.rendezvous(self.tensor, world.group_name)
         self.remote = handle.get_buffer(1 - side.rank, (self.tensor.numel(),), torch.uint8)
-        # The mapping holds as long as the handle.
+        # The mapping lives as long as the handle.
         self.handle = handle
 
     def make(self, nbytes: int) -> torch.Tensor:
@@ -50,6 +50,6 @@ class _Half(TensorHalf):
 
 
 def run(side: Side) -> None:
-    """Both processes' part."""
+    """Run one process's half."""
     side.results.send(("version", f"torch {torch.__version__}"))
     workload.run(_Half(side), side)

@@ -1,4 +1,4 @@
-"""The rows as tables in Markdown, which reads well on a terminal too: one column for each peer."""
+"""Formats the rows as Markdown tables, which read well on a terminal too, with one column for each peer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TITLES: Final = {
 
 
 def size(nbytes: int) -> str:
-    """8 B, 64 KiB, 256 MiB."""
+    """Return a size such as 8 B, 64 KiB or 256 MiB."""
     for shift, unit in ((20, "MiB"), (10, "KiB")):
         if nbytes >= 1 << shift and nbytes % (1 << shift) == 0:
             return f"{nbytes >> shift} {unit}"
@@ -27,28 +27,28 @@ def size(nbytes: int) -> str:
 
 
 def duration(microseconds: float) -> str:
-    """4.21 µs, 13.1 ms."""
+    """Return a duration such as 4.21 µs or 13.1 ms."""
     return f"{microseconds:.3g} µs" if microseconds < 999.5 else f"{microseconds / 1000:.3g} ms"
 
 
 def rate(gbps: float) -> str:
-    """0.31 GB/s, 378 GB/s."""
+    """Return a rate such as 0.31 GB/s or 378 GB/s."""
     return f"{gbps:.0f} GB/s" if gbps >= 100 else f"{gbps:.3g} GB/s"
 
 
 def what(row: Row) -> str:
-    """The size, or for a list of pages how many of which."""
+    """Return the size of a row, or for a list of pages their number and size."""
     return size(row.bytes) if row.batch == 1 else f"{row.batch} × {size(row.bytes)}"
 
 
 def peers(rows: Sequence[Row]) -> list[str]:
-    """Their names in the order of the columns: ours, then as they were measured."""
+    """Return the names in the order of the columns: zerohop, then the order of measuring."""
     names = dict.fromkeys(row.peer for row in rows)
     return sorted(names, key=lambda name: name != OURS)
 
 
 def cell(row: Row | None, ours: Row | None) -> str:
-    """Time, rate, and how many times zerohop's time that is."""
+    """Return time and rate of a row, and its time as a multiple of zerohop's."""
     if row is None:
         return "–"
     parts = [duration(row.p50_us), rate(row.GBps)]
@@ -60,7 +60,7 @@ def cell(row: Row | None, ours: Row | None) -> str:
 
 
 def sections(report: Report) -> list[tuple[str, str]]:
-    """Title and table of everything that several peers could have; then the rest."""
+    """Return titles and tables: one for each kind of row that several peers can have, then one for all others."""
     found = []
     for name, title in TITLES.items():
         rows = [row for row in report.rows if row.name == name]
@@ -74,7 +74,7 @@ def sections(report: Report) -> list[tuple[str, str]]:
 
 
 def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table."""
+    """Return a table."""
     every = [head, ["---"] * len(head), *lines]
     return "".join(f"| {' | '.join(each.replace('|', chr(92) + '|') for each in line)} |\n" for line in every)
 

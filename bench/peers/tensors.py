@@ -1,4 +1,4 @@
-"""A half whose memory is a torch tensor, on a GPU or, to try the program without one, on the host."""
+"""Declares a half whose memory is a torch tensor on a GPU; on the host, to try the program without a GPU."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class TensorHalf(Half):
-    """Memory of `side.memory_bytes` on `side.device`."""
+    """Holds memory of `side.memory_bytes` on `side.device`."""
 
     def __init__(self, side: Side) -> None:
-        """Raises RuntimeError when torch has no such device."""
+        """Raise RuntimeError if torch has no such device."""
         self.device = torch.device(side.device)
         self.on_gpu = self.device.type == "cuda"
         if self.on_gpu:
@@ -26,20 +26,20 @@ class TensorHalf(Half):
         self.tensor: Any = self.make(side.memory_bytes)
 
     def make(self, nbytes: int) -> torch.Tensor:
-        """The memory; a peer that must allocate it itself overrides this."""
+        """Allocate the memory; a peer that has its own allocator overrides this."""
         return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
 
     def synchronize(self) -> None:
-        """Waits for what torch has queued on its current stream."""
+        """Wait for the work that torch has queued on its current stream."""
         if self.on_gpu:
             torch.cuda.current_stream(self.device).synchronize()
 
     def put(self, data: Octets) -> None:
-        """As Half has it."""
+        """Fill the memory, as declared in Half."""
         self.tensor[: data.size].copy_(torch.from_numpy(data))
         self.synchronize()
 
     def holds(self, data: Octets) -> bool:
-        """As Half has it; compared where the memory is."""
+        """Tell whether the memory holds these bytes, as declared in Half; compares on the memory's device."""
         same: bool = torch.equal(self.tensor[: data.size], torch.from_numpy(data).to(self.device))
         return same

@@ -1,7 +1,7 @@
-"""UCX by its own benchmark, `ucx_perftest` of the wheel libucx-cu13: put, from the client to the server.
+"""Measures UCX by its own benchmark, `ucx_perftest` of the wheel libucx-cu13: put, from the client to the server.
 
-It measures by itself and compares no bytes. One client for each kind of test reads all sizes, several times, from a
-file; the server must read the same.
+The tool measures by itself and compares no bytes. One client for each kind of test reads all sizes, several times,
+from a file; the server must read the same file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WHEELS: Final = ("libucx-cu13", "libucx-cu12")
 _BYTES_OF_ONE_TEST: Final = 2 << 30
 _MOST: Final = 2000
 _FEWEST: Final = 8
-# The server says that it listens into a buffer that nobody sees before it ends: the client tries until it does.
+# The server's message that it listens stays in a buffer until it ends, so the client tries until it is accepted.
 _REFUSED: Final = "Connection refused"
 _ATTEMPTS: Final = 100
 _PAUSE: Final = 0.1
@@ -38,7 +38,7 @@ _MEAN: Final = 4
 
 
 class Test(NamedTuple):
-    """One kind of test: the row's name, the arguments, which column of the output is its time, and what that is."""
+    """Describes one kind of test: the row's name, the arguments, the output's column with its time, and its meaning."""
 
     row: str
     arguments: tuple[str, ...]
@@ -48,17 +48,17 @@ class Test(NamedTuple):
 
 TESTS: Final = (
     Test("write", ("-t", "ucp_put_bw", "-O", "1"), _MEDIAN, "ucp_put_bw with one put at a time"),
-    # Most puts of a window are posted at once, so that the median of what lies between them means nothing.
+    # Most puts of a window are posted at once, so that the median of the times between them means nothing.
     Test("write_stream", ("-t", "ucp_put_bw", "-O", "32"), _MEAN, "ucp_put_bw, 32 puts in flight: the time for each"),
     Test("write_latency", ("-t", "ucp_put_lat"), _MEDIAN, "ucp_put_lat: half a round trip, both sides polling"),
 )
 
 
 class Tool:
-    """The binary, and the environment in which it finds its libraries."""
+    """Holds the binary, and the environment in which it finds its libraries."""
 
     def __init__(self) -> None:
-        """Raises FileNotFoundError when there is no wheel, or no binary in it."""
+        """Raise FileNotFoundError if there is no wheel, or no binary in it."""
         spec = importlib.util.find_spec("libucx")
         if spec is None or not spec.submodule_search_locations:
             raise FileNotFoundError(f"the package libucx is not installed: pip install {_WHEELS[0]}")
@@ -67,12 +67,12 @@ class Tool:
         if not self.binary.exists():
             raise FileNotFoundError(f"the wheel has no bin/ucx_perftest: {folder}")
         if not os.access(self.binary, os.X_OK):
-            self.binary.chmod(0o755)  # unpacked by something that forgot the bit
+            self.binary.chmod(0o755)  # for installers that drop the bit
         paths = [str(folder / "lib"), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
         self.environment = {"LD_LIBRARY_PATH": os.pathsep.join(paths)}
 
     def start(self, arguments: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
-        """Starts it; what it prints comes by its stdout."""
+        """Start the binary; its stdout carries all of its output."""
         return subprocess.Popen(
             [str(self.binary), *arguments],
             env={**os.environ, **self.environment, **environment},
@@ -93,9 +93,9 @@ def version() -> str:
 
 
 def environment_of(spec: Spec) -> dict[str, str]:
-    """For both: which GPU each takes, and that UCX says which transports it used.
+    """Return the environment of both processes: the GPU of each, and UCX's report of the transports that it used.
 
-    The server takes the first GPU that it sees and the client, which writes, the second.
+    The server takes the first GPU that it sees, and the client, which writes, the second.
     """
     found = {"UCX_PROTO_INFO": "used"}
     if all(device.startswith("cuda") for device in spec.devices):
@@ -105,19 +105,20 @@ def environment_of(spec: Spec) -> dict[str, str]:
         found["CUDA_VISIBLE_DEVICES"] = ",".join(
             names[index] if names else str(index) for index in dict.fromkeys(indices)
         )
-        # Without a NIC these are all that there is; named, so that nothing else is taken when cuda_ipc does not work.
+        # Without a NIC there are no other transports; they are named so that none replaces a cuda_ipc that does not
+        # work.
         found["UCX_TLS"] = os.environ.get("UCX_TLS", "cuda_ipc,cuda_copy,tcp,sm,self")
     return found
 
 
 def plan(spec: Spec) -> dict[str, Case]:
-    """The tests of one client: their names in the file, and what they are."""
+    """Return the tests of one client, by their names in the batch file."""
     writes = [case for case in spec.cases if case.name == "write" and not case.memory]
     return {f"r{number}b{case.bytes}": case for number in range(spec.effort.rounds) for case in writes}
 
 
 def batch_file(tests: Mapping[str, Case]) -> str:
-    """What `-b` reads."""
+    """Return the content of the file for `-b`."""
     lines = []
     for name, case in tests.items():
         count = max(_FEWEST, min(_MOST, _BYTES_OF_ONE_TEST // case.bytes))
@@ -126,7 +127,7 @@ def batch_file(tests: Mapping[str, Case]) -> str:
 
 
 def parse(lines: Iterable[str], tests: Mapping[str, Case], column: int) -> tuple[dict[Case, list[float]], list[str]]:
-    """Of what a client printed: the times of every case in seconds, and the transports that it used."""
+    """Parse a client's output: the times of every case in seconds, and the transports that it used."""
     taken: dict[Case, list[float]] = {}
     transports: dict[str, None] = {}
     for line in lines:
@@ -140,7 +141,7 @@ def parse(lines: Iterable[str], tests: Mapping[str, Case], column: int) -> tuple
 
 
 def run(side: Side) -> None:
-    """Both processes' part: the servers on rank 1, the clients on rank 0."""
+    """Run one process's half: the servers on rank 1, the clients on rank 0."""
     tool = Tool()
     side.results.send(("version", version()))
     memory = "cuda" if side.device.startswith("cuda") else "host"
@@ -173,7 +174,7 @@ def _measure(side: Side, tool: Tool, arguments: Sequence[str], test: Test, tests
     for _ in range(_ATTEMPTS):
         if code == 0 or not any(_REFUSED in line for line in lines):
             break
-        time.sleep(_PAUSE)  # the server has no other sign than that it can be reached
+        time.sleep(_PAUSE)  # a successful connection is the only sign that the server listens
         code, lines = _listen(tool.start([*arguments, "-p", port, "127.0.0.1"], environment_of(side.spec)))
     taken, transports = parse(lines, tests, test.column)
     note = f"{test.note}; not compared; by {', '.join(transports) or 'unknown transports'}"
@@ -184,7 +185,7 @@ def _measure(side: Side, tool: Tool, arguments: Sequence[str], test: Test, tests
 
 
 def _listen(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
-    """Waits for its end: its exit code, and the lines that it printed, which are printed here too."""
+    """Wait for a process's end; return its exit code and its output, which is printed here, too."""
     assert process.stdout is not None
     lines = []
     with process.stdout:

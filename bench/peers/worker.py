@@ -1,4 +1,4 @@
-"""One process of a peer: `python -m bench.peers.worker MODULE RANK LINK RESULTS`, the last two open descriptors."""
+"""Runs one process of a peer: `python -m bench.peers.worker MODULE RANK LINK RESULTS`; the last two: descriptors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LONGEST_REASON = 300
 
 
 def main() -> int:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # does not outlive who started it
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # this process does not outlive its parent
     module, rank, link, results = sys.argv[1], *map(int, sys.argv[2:])
     to_parent = Connection(results)
     side = Side(rank, to_parent.recv(), Connection(link), to_parent)
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def describe(error: Exception) -> str:
-    """One line: the type, and of a message of several lines the first and the last."""
+    """Return one line: the type of the error, and the first and the last line of its message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     parts = [type(error).__name__, *lines[:1]]
     text = ": ".join(parts) + (f" … {lines[-1]}" if len(lines) > 1 else "")
@@ -47,5 +47,5 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Libraries that crash or hang when they are taken down must not spoil what has been measured.
+    # Libraries that crash or hang at exit must not spoil the measured results.
     os._exit(code)

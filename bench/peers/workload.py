@@ -1,7 +1,7 @@
-"""What every peer is asked to do: the cases, their payloads, and the measuring of one case by two processes.
+"""Defines the work of every peer: the cases, their payloads, and the measuring of one case by two processes.
 
-Rank 0 calls, rank 1 owns the memory at the other end. In each round the payload is new, and every byte that is to be
-written holds its complement before; afterwards the whole range is compared, pages that nobody named too.
+Rank 0 calls, rank 1 owns the memory at the other end. In each round the payload is new, and every byte to be written
+holds its complement before; afterwards the whole range is compared, including pages that were in no list.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Octets: TypeAlias = NDArray[np.uint8]
 Pages: TypeAlias = NDArray[np.int64]
 
 KI, MI = 1 << 10, 1 << 20
-# Of the table in the source document that this is measured against.
+# Sizes in the table of RdmaTransport's documentation.
 SIZES: Final = (8 * KI, 64 * KI, 512 * KI, 1 * MI, 4 * MI, 16 * MI, 64 * MI, 256 * MI)
 QUICK_SIZES: Final = (64 * KI, 1 * MI, 64 * MI)
 PAGES: Final = 4096
@@ -34,13 +34,13 @@ _UNTOUCHED: Final = 0xA5
 
 @dataclass(frozen=True)
 class Case:
-    """One row to measure.
+    """Describes one row to measure.
 
     Attributes:
-        name: `write`, `read`, `write_pages`, or one that a peer alone has.
+        name: `write`, `read`, `write_pages`, or a name that only one peer has.
         bytes: of one operation, or of one page, which then divides 64 MiB.
         batch: pages in one operation.
-        memory: "expandable" where the memory must be of that kind, else "".
+        memory: "expandable" if the memory must be of that kind, else "".
     """
 
     name: str
@@ -50,23 +50,23 @@ class Case:
 
     @property
     def span(self) -> int:
-        """Bytes of memory that it is about, in each process."""
+        """Return the number of bytes of memory that the case uses, in each process."""
         return self.bytes if self.batch == 1 else max(_PAGES_WITHIN, self.bytes * self.batch)
 
     @property
     def row_name(self) -> str:
-        """What the results call it."""
+        """Return the name of the row in the results."""
         return f"{self.name}_{self.memory}" if self.memory else self.name
 
     def pages(self) -> tuple[Pages, Pages]:
-        """Numbers of the source's pages and of the target's; random, the same in both processes."""
+        """Return the page numbers of the source and of the target; random, and equal in both processes."""
         shuffle = np.random.default_rng(self.bytes).permutation
         count = self.span // self.bytes
         return shuffle(count)[: self.batch].astype(np.int64), shuffle(count)[: self.batch].astype(np.int64)
 
 
 def cases(*, quick: bool = False) -> tuple[Case, ...]:
-    """All that a peer may be asked, what matters most first: a peer that hangs keeps the rows that it had."""
+    """Return all cases, the most important first: a peer that hangs keeps the rows that it had."""
     sizes = QUICK_SIZES if quick else SIZES
     lists = [Case(name, page, PAGES) for name in ("write_pages", "write_pages_reposted") for page in PAGE_SIZES]
     return (*(Case("write", nbytes) for nbytes in sizes), *lists, *(Case("read", nbytes) for nbytes in sizes))
@@ -77,12 +77,12 @@ EXPANDABLE_CASES: Final = (Case("write", 64 * MI, memory="expandable"),)
 
 @dataclass(frozen=True)
 class Effort:
-    """How much to measure.
+    """Limits how much to measure.
 
     Attributes:
-        rounds: of one case.
-        seconds: of measuring in one round.
-        most: operations of one round.
+        rounds: number of rounds of one case.
+        seconds: time to measure in one round.
+        most: largest number of operations in one round.
         limit: seconds after which a case begins no other round.
     """
 
@@ -92,7 +92,7 @@ class Effort:
     limit: float
 
     def count(self, seconds: float) -> int:
-        """How often to measure in one round what takes about as long."""
+        """Return how often to measure an operation of about `seconds` in one round."""
         least = 5 if seconds < self.seconds else 1
         return max(least, min(self.most, int(self.seconds / max(seconds, 1e-9))))
 
@@ -103,7 +103,7 @@ QUICK: Final = Effort(rounds=2, seconds=0.03, most=50, limit=2.0)
 
 @dataclass(frozen=True)
 class Spec:
-    """What the two processes of a peer are told: devices by rank ("cuda:0" or "cpu"), cases and effort."""
+    """Tells the two processes of a peer their devices by rank ("cuda:0" or "cpu"), the cases and the effort."""
 
     devices: tuple[str, str]
     cases: tuple[Case, ...]
@@ -112,7 +112,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two processes: what it was told, and its connections to the other one and to who started it."""
+    """Holds one process's instructions, and its connections to the other process and to its parent."""
 
     rank: int
     spec: Spec
@@ -121,18 +121,18 @@ class Side:
 
     @property
     def device(self) -> str:
-        """Where this process's memory is."""
+        """Return the device of this process's memory."""
         return self.spec.devices[self.rank]
 
     @property
     def memory_bytes(self) -> int:
-        """Of each process, for all cases."""
+        """Return the bytes of memory that each process needs for all cases."""
         return max(case.span for case in self.spec.cases)
 
     def report(
         self, case: Case, seconds: Sequence[float], *, verified: bool | None, note: str = "", name: str | None = None
     ) -> None:
-        """Gives one row to who started the process. `verified` is None where nobody compared."""
+        """Send one row to the parent process. `verified` is None if nobody compared the bytes."""
         median = statistics.median(seconds)
         row = {
             "name": name or case.row_name,
@@ -147,31 +147,31 @@ class Side:
 
 
 class Half(ABC):
-    """One process's half of a peer that this file measures."""
+    """Declares one process's half of a peer that this file measures."""
 
     names: ClassVar[frozenset[str]] = frozenset({"write"})
     note: str = ""
 
     @abstractmethod
     def put(self, data: Octets) -> None:
-        """Fills this process's memory from its start; on return the bytes are there."""
+        """Fill this process's memory from its start; on return the bytes are there."""
 
     @abstractmethod
     def holds(self, data: Octets) -> bool:
-        """Whether this process's memory begins with these bytes."""
+        """Tell whether this process's memory begins with these bytes."""
 
     @abstractmethod
     def once(self, case: Case, sources: Pages, targets: Pages) -> Callable[[], object]:
-        """On rank 0: what does the case's operation once, and returns when it is done."""
+        """Return, on rank 0, a callable that runs the case's operation once, and returns when it is done."""
 
     def answer(self, case: Case, count: int) -> None:
-        """On rank 1: its part in `count` operations; nothing, where the caller alone works."""
+        """Do rank 1's part in `count` operations; by default nothing, as in peers where only the caller works."""
         del case, count
 
 
 @dataclass(frozen=True)
 class Payload:
-    """Bytes of one round: of the source, and of the target before and after."""
+    """Holds the bytes of one round: those of the source, and those of the target before and after."""
 
     source: Octets
     before: Octets
@@ -179,7 +179,7 @@ class Payload:
 
     @classmethod
     def of(cls, case: Case, seed: int) -> Payload:
-        """The same for the same arguments in every process."""
+        """Make the payload; equal arguments give equal bytes in every process."""
         words = np.random.Generator(np.random.SFC64(seed)).integers(0, 1 << 64, (case.span + 7) // 8, dtype=np.uint64)
         source = words.view(np.uint8)[: case.span]
         if case.batch == 1:
@@ -194,7 +194,7 @@ class Payload:
 
 
 def run(half: Half, side: Side) -> None:
-    """Measures all cases that the half has: rank 0 leads, rank 1 does as it is told."""
+    """Measure all cases that the half supports: rank 0 leads, rank 1 follows its commands."""
     if side.rank:
         _follow(half, side)
         return
@@ -247,7 +247,7 @@ def _follow(half: Half, side: Side) -> None:
             case, seed = arguments
             payload = Payload.of(case, seed)
             half.put(payload.source if case.name == "read" else payload.before)
-            # A read must leave its source as it was.
+            # A read must leave its source unchanged.
             expected = payload.source if case.name == "read" else payload.after
         else:
             assert expected is not None

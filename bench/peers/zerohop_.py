@@ -1,4 +1,4 @@
-"""zerohop: write, read and write_pages between registered tensors."""
+"""Measures zerohop: write, read and write_pages between registered tensors."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _TIMEOUT = 60.0
 
 
 class _Half(TensorHalf):
-    """A Context, and the tensor registered with it."""
+    """Holds a Context, and the tensor registered with it."""
 
     names: ClassVar[frozenset[str]] = frozenset({"write", "read", "write_pages"})
 
     def __init__(self, side: Side) -> None:
-        """Registers, and hands the handle over."""
+        """Register the tensor, and exchange the handle."""
         super().__init__(side)
         self.context = zerohop.Context(timeout=_TIMEOUT)
         self.memory = self.context.register(self.tensor)
@@ -43,6 +43,6 @@ class _Half(TensorHalf):
 
 
 def run(side: Side) -> None:
-    """Both processes' part."""
+    """Run one process's half."""
     side.results.send(("version", zerohop.__version__))
     workload.run(_Half(side), side)

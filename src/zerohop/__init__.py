@@ -60,7 +60,7 @@ __all__ = [
     "wait_all",
 ]
 
-# Pickles of these name this module, so that they can be read whatever file the classes lie in.
+# Pickles of these values name this module, so that they stay readable if the classes move to other files.
 for _value in (Device, Explanation, Notification, RemoteBuffer, RemoteBuffer.from_bytes, Statistics, VerbsOptions):
     _value.__module__ = __name__
 del _value

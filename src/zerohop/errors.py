@@ -1,7 +1,7 @@
-"""What can go wrong, told apart by whose doing it is; and the one table from native outcomes to these errors.
+"""Declares the errors, told apart by their cause, and the one table that maps native outcomes to them.
 
-A bad argument is ``ValueError`` or ``TypeError``, raised by the call before anything is posted. Everything else is a
-``ZerohopError``: it comes from ``result()`` or ``await`` of the Operation, or from the call itself where there is none.
+A bad argument is ``ValueError`` or ``TypeError``, raised by the call before anything is posted. Every other failure is
+a ``ZerohopError``. ``result()`` or ``await`` of the Operation raises it; a call without an Operation raises it itself.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class ZerohopError(Exception):
-    """Base of all errors of this library.
+    """Carries the facts of a failure; the base of all errors of this library.
 
     Attributes:
         reason: what happened, in words.
-        fix: what to do about it; empty where nothing general can be said.
-        peer: id of the other Context; empty where none is involved.
-        provider: the fabric that was in use, such as ``"shm"``; empty where none was.
-        operation: ``"write"``, ``"connect"``, ...; empty where it is no operation.
-        bytes_done: bytes that had been accepted by the other side before the failure; their content is as written,
-            that of all others is undefined.
+        fix: what to do about it; empty if there is no general advice.
+        peer: id of the other Context; empty if none is involved.
+        provider: the provider that was in use, such as ``"shm"``; empty if none was.
+        operation: ``"write"``, ``"connect"``, ...; empty if it is no operation.
+        bytes_done: bytes that the other side had accepted before the failure. Their content is as written; the content
+            of all others is undefined.
     """
 
     def __init__(
@@ -77,35 +77,35 @@ def _rebuild(kind: type[ZerohopError], fields: dict[str, Any]) -> ZerohopError:
 
 
 class Closed(ZerohopError):
-    """You closed what is needed: the Context, Connection, Transport or Memory. Not for what the other side closed."""
+    """Raised if you have closed the Context, Connection, Transport or Memory, not if the other side has closed one."""
 
 
 class PeerLost(ZerohopError, ConnectionError):
-    """The other side or the wire is gone, or was never reached. Not for a slow peer: that is a deadline."""
+    """Raised if the other side or the wire is gone, or was never reached. A slow peer is a DeadlineExceeded instead."""
 
 
 class DeadlineExceeded(ZerohopError, TimeoutError):
-    """The time that you allowed has passed.
+    """Raised if the time that you allowed has passed.
 
-    From the operation's own ``timeout=``, the operation has ended, and its buffers stay pinned until nothing can touch
-    them any more. From ``result(timeout)`` only the wait has ended; the operation is still in flight.
+    With the operation's own ``timeout=``, the operation has ended, and its buffers stay pinned until nothing can touch
+    them any more. With ``result(timeout)`` only the wait has ended, and the operation is still in flight.
     """
 
 
 class WouldBlock(ZerohopError):
-    """A ``_nowait`` call could not go on at once; nothing was posted. Only such calls raise it."""
+    """Raised only by ``_nowait`` calls that cannot go on at once; nothing was posted."""
 
 
 class AccessDenied(ZerohopError):
-    """The owner of the memory does not allow it: bounds, rights, generation, capability, revoked, secret."""
+    """Raised if the memory's owner forbids the access: bounds, rights, generation, capability, revoked, secret."""
 
 
 class RegistrationFailed(ZerohopError):
-    """Memory could not be allocated, registered or mapped."""
+    """Raised if memory could not be allocated, registered or mapped."""
 
 
 class RevocationIncomplete(ZerohopError):
-    """Some peers that had mapped the memory have not given it back within the timeout; it stays allocated.
+    """Raised if peers that had mapped memory did not give it back within the timeout; the memory stays allocated.
 
     Attributes:
         peers: ids of the Contexts that stayed silent.
@@ -120,19 +120,19 @@ class RevocationIncomplete(ZerohopError):
 
 
 class Unsupported(ZerohopError):
-    """This build, this machine or this pair of memories cannot do it; ``reason`` says which, ``fix`` what would."""
+    """Raised if this build, machine or pair of memories cannot do it; ``reason`` says why, ``fix`` what helps."""
 
 
 class ProtocolError(ZerohopError):
-    """Bytes that are not what they should be: a handle that does not parse, a peer of another version."""
+    """Raised for malformed bytes, such as a handle that does not parse, and for a peer of another version."""
 
 
 class DeviceFailed(ZerohopError):
-    """An accelerator or a NIC refused or lost what it was given; the data of the operation is undefined."""
+    """Raised if an accelerator or a NIC refused or lost its work; the data of the operation is undefined."""
 
 
 class StagedPathWarning(RuntimeWarning):
-    """A path goes through host buffers although real accelerators are at its ends; given once per kind of path."""
+    """Warns that a path goes through host buffers despite real accelerators at its ends; once per kind of path."""
 
 
 class _Words(NamedTuple):
@@ -140,7 +140,7 @@ class _Words(NamedTuple):
     fix: str = ""
 
 
-# By the number of `Status` in native/base/status.hpp. CANCELLED has no error here: it becomes CancelledError.
+# Keyed by the number of `Status` in native/base/status.hpp. CANCELLED has no error here: it becomes CancelledError.
 _KINDS: dict[int, type[ZerohopError]] = {
     2: Closed,
     3: PeerLost,
@@ -155,7 +155,7 @@ _KINDS: dict[int, type[ZerohopError]] = {
 CANCELLED = 6
 
 _NEW_HANDLE = "ask the owner for a new handle"
-# Where a reason says nothing, or means something else under this status.
+# Used if a reason has no words of its own, or if there is no reason.
 _BY_STATUS: dict[int, _Words] = {
     2: _Words("closed on this side"),
     3: _Words("the peer is lost"),
@@ -167,7 +167,7 @@ _BY_STATUS: dict[int, _Words] = {
     10: _Words("the device failed"),
     11: _Words("cannot go on at once", "try again later, or use the call without _nowait"),
 }
-# By the number of `Reason`; the text of the reason is repeated in the first words, for whoever looks for it.
+# Keyed by the number of `Reason`; the first words repeat the reason's name, so that one can search for it.
 _BY_REASON: dict[int, _Words] = {
     1: _Words("out of bounds: the range does not lie within the shared memory", "check offset and length"),
     2: _Words(
@@ -228,15 +228,15 @@ _BY_REASON: dict[int, _Words] = {
     36: _Words("its owner, such as a Transport, was closed or aborted"),
     37: _Words("the peer closed its end, such as its Transport"),
 }
-_DOES_NOT_MATTER = _Words("")
+_NO_WORDS = _Words("")
 PEER_LOST, DEADLINE, NO_MEMORY = 3, 4, 9
 OUT_OF_DESCRIPTORS, LANE_RESET = 18, 24
 
 
 def from_native(status: int, reason: int, text: str = "", **fields: Any) -> ZerohopError:
-    """The error for a native outcome; ``text`` is what native code added, ``fields`` those of ZerohopError."""
-    words = _BY_REASON.get(reason, _DOES_NOT_MATTER)
-    general = _BY_STATUS.get(status, _DOES_NOT_MATTER)
+    """Return the error for a native outcome; ``text`` comes from native code, ``fields`` are those of ZerohopError."""
+    words = _BY_REASON.get(reason, _NO_WORDS)
+    general = _BY_STATUS.get(status, _NO_WORDS)
     said = words.reason or general.reason
     if text and text != said:
         said = f"{said}: {text}" if said else text
@@ -245,15 +245,15 @@ def from_native(status: int, reason: int, text: str = "", **fields: Any) -> Zero
 
 
 def copy_of(error: ZerohopError) -> ZerohopError:
-    """A copy of an error, so that raising it to several callers does not grow one traceback."""
+    """Return a copy of an error, so that raising it to several callers does not grow one traceback."""
     return type(error)(**error._fields())
 
 
 def silent_error(peer: str, text: str) -> ZerohopError:
-    """The error for a peer that takes longer than anybody waits: it may only be stopped."""
+    """Return the error for a peer that answers nobody in time; it may be stopped rather than dead."""
     return from_native(DEADLINE, 0, text, peer=peer)
 
 
 def out_of_descriptors(error: OSError) -> bool:
-    """Whether this process, or the system, has no descriptor left."""
+    """Tell whether the process, or the system, has no file descriptor left."""
     return error.errno in (errno.EMFILE, errno.ENFILE)

@@ -32,7 +32,7 @@ class Part(Resource):
     def _release(self) -> None:
         self.said.append(f"{self.name} closed")
 
-    def _let_be(self) -> None:
+    def _forget_native(self) -> None:
         self.said.append(f"{self.name} abandoned")
 
 

@@ -95,7 +95,7 @@ def own_shared_context() -> Iterator[None]:
 
     from zerohop.compat import shared
 
-    shared._forget()
+    shared._reset_after_fork()
     try:
         yield
     finally:
@@ -103,4 +103,4 @@ def own_shared_context() -> Iterator[None]:
         context = shared._process.context
         if context is not None:
             context.close()
-        shared._forget()
+        shared._reset_after_fork()

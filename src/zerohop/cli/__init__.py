@@ -1,6 +1,6 @@
-"""The command line: ``zerohop info | doctor | demo | bench``.
+"""Implements the command line: ``zerohop info | doctor | demo | bench``.
 
-`zerohop.cli.app` declares the options and nothing else; each command imports its work when it runs, so that
+`zerohop.cli.app` declares the options and nothing else. Each command imports its modules when it runs, so that
 ``zerohop --help`` does not pay for numpy, the native module or plotting.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 def main() -> None:
-    """Runs the command line; the entry point of the installed `zerohop` command."""
+    """Run the command line; the entry point of the installed `zerohop` command."""
     from zerohop.cli.app import app
 
     app()

@@ -1,4 +1,4 @@
-"""Lets ``python -m zerohop.cli`` stand for ``zerohop``."""
+"""Makes ``python -m zerohop.cli`` the same as ``zerohop``."""
 
 from zerohop.cli import main
 

@@ -1,4 +1,4 @@
-"""The second process of the demo: ``python -m zerohop.cli._demo_peer``, driven by `zerohop.cli.peer`."""
+"""Runs the second process of the demo: ``python -m zerohop.cli._demo_peer``, driven by `zerohop.cli.peer`."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ if TYPE_CHECKING:
 
 
 class DemoPeer:
-    """One Context with one simulated GPU and one allocation on it; a command per method."""
+    """Holds one Context with one simulated GPU and one allocation on it; each method is a command."""
 
     def __init__(self) -> None:
-        """Opens nothing yet."""
+        """Open nothing yet."""
         self._context: zerohop.Context | None = None
         self._memory: zerohop.Memory | None = None
         self._handle: zerohop.RemoteBuffer | None = None
 
     @property
     def context(self) -> zerohop.Context:
-        """The open Context."""
+        """Return the open Context."""
         assert self._context is not None, "open comes first"
         return self._context
 
     @property
     def memory(self) -> zerohop.Memory:
-        """The device memory."""
+        """Return the device memory."""
         assert self._memory is not None, "allocate comes first"
         return self._memory
 
     def open(self, providers: list[str] | None) -> Answer:
-        """Opens a Context with one simulated device."""
+        """Open a Context with one simulated device."""
         self._context = zerohop.Context(sim_devices=1, providers=providers)
         names = [device.name for device in self._context.devices]
         return {"id": self._context.id, "url": self._context.url, "pid": os.getpid(), "devices": names}
 
     def allocate(self, nbytes: int) -> Answer:
-        """Allocates on the device."""
+        """Allocate on the device."""
         self._memory = self.context.alloc(nbytes, device=DEVICE)
         address = self._memory.address
         return {"nbytes": self._memory.nbytes, "address": address, "access": cpu_access(address)}
 
     def share(self, rights: Rights) -> Answer:
-        """Shares the whole allocation."""
+        """Share the whole allocation."""
         handle = self._shared(rights)
         return {"handle": bytes(handle).hex(), "nbytes": handle.nbytes, "device": handle.device, "rights": rights}
 
@@ -60,34 +60,34 @@ class DemoPeer:
         return self._handle
 
     def expect_notification(self, timeout_s: float) -> Answer:
-        """Waits for one notification."""
+        """Wait for one notification."""
         note = self.context.notification(timeout=timeout_s).result()
         return {"value": note.value, "nbytes": note.nbytes, "context": note.peer.peer}
 
     def digest(self, nbytes: int) -> Answer:
-        """Copies device memory back by the driver and digests it."""
+        """Copy device memory back by the driver, and digest it."""
         return {"digest": digest(self.memory.read_bytes(0, nbytes))}
 
     def blocks(self, offset: int, nbytes: int) -> Answer:
-        """Digests device memory block by block."""
+        """Digest device memory block by block."""
         return {"blocks": block_digests(self.memory.read_bytes(offset, nbytes))}
 
     def inspect(self, offset: int, nbytes: int) -> Answer:
-        """Returns bytes of device memory, to say which ones are wrong."""
+        """Return bytes of device memory, to find the wrong ones."""
         return {"data": self.memory.read_bytes(offset, nbytes).hex()}
 
     def flip(self, offset: int) -> Answer:
-        """Flips a byte of device memory: the injected fault."""
+        """Flip a byte of device memory: the injected fault."""
         return dict(flip_byte(self.memory, offset))
 
     def load(self, path: str, offset: int, nbytes: int) -> None:
-        """Copies a part of the file's data section to the device."""
+        """Copy a part of the file's data section to the device."""
         with Path(path).open("rb") as file:
             file.seek(read_layout(Path(path)).data_start + offset)
             self.memory.write_bytes(offset, file.read(nbytes))
 
     def publish(self, path: str) -> Answer:
-        """Shares every tensor: a slice of one handle each, with a digest taken from the file, not from the device."""
+        """Share every tensor: a slice of one handle each, with a digest taken from the file, not from the device."""
         whole = self._shared("r")
         layout = read_layout(Path(path))
         tensors: list[dict[str, Any]] = []
@@ -106,7 +106,7 @@ class DemoPeer:
         return {"tensors": tensors}
 
     def close(self) -> None:
-        """Closes the memory and the Context."""
+        """Close the memory and the Context."""
         if self._memory is not None:
             self._memory.close()
         if self._context is not None:

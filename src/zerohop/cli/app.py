@@ -1,4 +1,4 @@
-"""Commands and their options. The work is imported inside each command."""
+"""Declares the commands and their options. Each command imports its modules when it runs."""
 
 # No `from __future__ import annotations`: typer reads these annotations at run time.
 import enum
@@ -18,7 +18,7 @@ app = typer.Typer(
 
 
 class Fault(str, enum.Enum):
-    """Faults that the demo can inject to prove that its verification fails when it should."""
+    """Names the faults that the demo can inject, to prove that its verification fails when it should."""
 
     flip = "flip"
     flip_sweep = "flip-sweep"

@@ -1,4 +1,4 @@
-"""What the commands print with: one console, sizes and times as people read them, progress on long work."""
+"""Provides the output of the commands: one console, readable sizes and times, and the progress of long work."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _PLAIN_WIDTH = 160  # a pipe or a log file has no width: do not fold tables at 8
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """Returns a console that colours terminals and prints plain text elsewhere."""
+    """Return a console that colours terminals and prints plain text elsewhere."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(file=stream, highlight=False, emoji=False, width=None if stream.isatty() else _PLAIN_WIDTH)
 
 
 def print_table(console: Console, table: Table | Tree) -> None:
-    """Prints a table or a tree; into a file or a pipe without the spaces that fill its lines up."""
+    """Print a table or a tree; into a file or a pipe without the spaces that pad its lines."""
     if console.is_terminal:
         console.print(table)
         return
@@ -35,7 +35,7 @@ def print_table(console: Console, table: Table | Tree) -> None:
 
 
 def human_bytes(nbytes: int) -> str:
-    """Formats a size: 8 B, 64 KiB, 86.7 MiB."""
+    """Format a size: 8 B, 64 KiB, 86.7 MiB."""
     value = float(nbytes)
     for unit in ("B", "KiB", "MiB"):
         if value < 1024:
@@ -45,7 +45,7 @@ def human_bytes(nbytes: int) -> str:
 
 
 def human_time(seconds: float) -> str:
-    """Formats a duration: 4.2 µs, 13 ms, 2.5 s."""
+    """Format a duration: 4.2 µs, 13 ms, 2.5 s."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}" if seconds < 1000 * scale else f"{seconds / scale:.0f} {unit}"
@@ -54,9 +54,9 @@ def human_time(seconds: float) -> str:
 
 @contextmanager
 def long_work(console: Console, what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
-    """Shows the progress of work that is counted in bytes; yields a function that takes the bytes just done.
+    """Show the progress of work that is counted in bytes; yield a function that takes the number of bytes just done.
 
-    A terminal gets a bar; anything else gets a plain line at most once a second.
+    A terminal gets a bar; any other output gets a plain line at most once a second.
     """
     if console.is_terminal:
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn

@@ -1,4 +1,4 @@
-"""One deadline for a whole command, so that no step can wait longer than what is left."""
+"""Declares one deadline for a whole command, so that no step can wait longer than the time left."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import time
 
 
 class Deadline:
-    """A point in time after which `left` raises."""
+    """Holds a point in time after which `left` raises."""
 
     __slots__ = ("_end", "_seconds")
 
     def __init__(self, seconds: float) -> None:
-        """Sets the end `seconds` from now."""
+        """Set the end `seconds` from now."""
         self._seconds = seconds
         self._end = time.monotonic() + seconds
 
     def left(self) -> float:
-        """Returns the seconds left, above 0.
+        """Return the seconds left, above 0.
 
         Raises:
-            TimeoutError: none is left.
+            TimeoutError: no time is left.
         """
         left = self._end - time.monotonic()
         if left <= 0:

@@ -1,4 +1,4 @@
-"""``zerohop demo``: two processes exchange GPU memory in eight steps, then a size sweep, everything verified."""
+"""Runs ``zerohop demo``: two processes exchange GPU memory in eight steps, then a size sweep, everything verified."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _SWEEP_SECONDS = 0.25  # of repetitions per row
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A byte that is flipped on purpose, so that the verification can be seen to fail.
+    """Tells where to flip a byte on purpose, so that the verification can be seen to fail.
 
     Attributes:
-        in_steps: in the transfer of step 7 (or in the model).
-        in_sweep: in the last row of the sweep.
+        in_steps: flip one in the transfer of step 7 (or in the model).
+        in_sweep: flip one in the last row of the sweep.
     """
 
     in_steps: bool = False
@@ -42,15 +42,15 @@ class Broken:
 
 
 def run(*, model: Path | None, timeout: float, broken: Broken) -> int:
-    """Runs the demo.
+    """Run the demo.
 
     Args:
         model: a safetensors file whose tensors are moved, or None for random bytes.
         timeout: seconds for everything.
-        broken: what to break.
+        broken: where to flip a byte.
 
     Returns:
-        0 when every byte was verified; 1 when a byte was wrong; 2 when the demo could not be completed.
+        0 if every byte was verified; 1 if a byte was wrong; 2 if the demo could not be completed.
     """
     console = make_console()
     started = time.monotonic()
@@ -73,7 +73,7 @@ def run(*, model: Path | None, timeout: float, broken: Broken) -> int:
 
 
 def _exchange(console: Console, peer: PeerProcess, deadline: Deadline, broken: Broken) -> None:
-    """The eight steps with random bytes: this process sends, the other receives and verifies."""
+    """Run the eight steps with random bytes: this process sends, the other receives and verifies."""
     console.print("[bold]Two processes exchange GPU memory.[/] The GPUs are simulated: no GPU is used.\n")
     with open_exchange(console, peer, deadline, _TRANSFER_BYTES) as exchange:
         steps, context, memory = exchange.steps, exchange.context, exchange.memory
@@ -109,7 +109,7 @@ def _exchange(console: Console, peer: PeerProcess, deadline: Deadline, broken: B
 
 
 def _verify(exchange: Exchange, expected: bytes) -> str:
-    """Compares what the receiving device holds with `expected`; returns the digest that both have."""
+    """Compare the receiving device's memory with `expected`; return the digest that both have."""
     peer, left = exchange.peer, exchange.deadline.left
     found: str = peer.call("digest", nbytes=len(expected), timeout=left())["digest"]
     if found == digest(expected):
@@ -124,7 +124,7 @@ def _verify(exchange: Exchange, expected: bytes) -> str:
 
 
 def _sweep(console: Console, peer: PeerProcess, deadline: Deadline, broken: Broken) -> None:
-    """Writes of growing size from device to device, over every usable provider."""
+    """Measure writes of growing size from device to device, over every usable provider."""
     from zerohop.machine.providers import read_providers
 
     names = [provider.name for provider in read_providers() if provider.usable]

@@ -1,7 +1,7 @@
-"""``zerohop demo --input model.safetensors``: one process publishes a model's tensors, the other pulls all of them.
+"""Runs ``zerohop demo --input model.safetensors``: one process publishes a model's tensors, the other pulls them all.
 
-Here this process is the one that pulls: the receiving device is its own, and it verifies each tensor by the digest
-that the publisher took from the file.
+This process pulls: it owns the receiving device, and verifies each tensor by the digest that the publisher took from
+the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from zerohop.cli.deadline import Deadline
     from zerohop.cli.peer import PeerProcess
 
-_LOAD_BYTES = 16 << 20  # what one `load` command copies
+_LOAD_BYTES = 16 << 20  # copied by one `load` command
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class _Tensor:
 
 
 def pull_model(console: Console, peer: PeerProcess, deadline: Deadline, model: Path, *, flip: bool) -> None:
-    """Moves every tensor of `model` from the other process's simulated GPU into this one's, and verifies each.
+    """Move every tensor of `model` from the other process's simulated GPU into this one's, and verify each.
 
     Raises:
-        Mismatch: a tensor arrived with a wrong byte; names the tensor and the bytes.
+        Mismatch: a tensor arrived with a wrong byte; the text names the tensor and the bytes.
         SafetensorsError: the file is not valid.
     """
     layout = read_layout(model)
@@ -109,7 +109,7 @@ def _verify(console: Console, exchange: Exchange, tensors: list[_Tensor]) -> Non
 
 
 def _where(exchange: Exchange, tensor: _Tensor, found: bytes) -> str:
-    """Asks the publisher, which has the right bytes, for the blocks that differ."""
+    """Describe the bytes that differ, by comparison with the publisher, which has the right ones."""
     peer, left = exchange.peer, exchange.deadline.left
 
     def fetch(offset: int, nbytes: int) -> bytes:

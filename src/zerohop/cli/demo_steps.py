@@ -1,4 +1,4 @@
-"""The first four of the eight steps, which every form of the demo begins with, and what the forms share."""
+"""Runs the first four of the demo's eight steps, which all forms of the demo share."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ DEVICE = "sim:0"
 
 
 class Mismatch(Exception):
-    """Received bytes are not the sent ones; the text says which."""
+    """Raised if received bytes differ from the sent ones; the text says which."""
 
 
 class Steps:
     """Prints numbered steps and the facts of each; prints nothing without a console."""
 
     def __init__(self, console: Console | None) -> None:
-        """Starts before step 1."""
+        """Start before step 1."""
         self._console = console
         self._number = 0
 
     def next(self, title: str) -> None:
-        """Begins the next step."""
+        """Begin the next step."""
         self._number += 1
         assert self._number <= STEPS
         if self._console:
             self._console.print(f"[bold]Step {self._number} of {STEPS}: {title}[/]")
 
     def fact(self, text: str) -> None:
-        """Prints what is so, as measured or read."""
+        """Print a measured or read fact."""
         if self._console:
             self._console.print(f"  {escape(text)}", soft_wrap=True)
 
     def fault(self, flipped: dict[str, Any]) -> None:
-        """Says which byte was flipped on purpose."""
+        """Say which byte was flipped on purpose."""
         if self._console:
             where = f"byte {flipped['offset']}: 0x{flipped['before']:02x} became 0x{flipped['after']:02x}"
             self._console.print(f"  [yellow]fault injected on the receiving device:[/] {where}")
@@ -60,7 +60,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """This process's half of an exchange, connected to the other process."""
+    """Holds this process's half of an exchange, connected to the other process."""
 
     steps: Steps
     peer: PeerProcess
@@ -69,7 +69,7 @@ class Exchange:
     memory: zerohop.Memory
 
     def accept(self, handle: str) -> zerohop.RemoteBuffer:
-        """Parses a handle that came as hexadecimal text."""
+        """Parse a handle that came as hexadecimal text."""
         return zerohop.RemoteBuffer.from_bytes(bytes.fromhex(handle))
 
 
@@ -82,7 +82,7 @@ def open_exchange(
     *,
     providers: Sequence[str] | None = None,
 ) -> Iterator[Exchange]:
-    """Opens a Context with one simulated GPU and `nbytes` on it in both processes, and connects the two (steps 1 to 4).
+    """Open a Context with one simulated GPU and `nbytes` on it in both processes, and connect the two (steps 1 to 4).
 
     Both Contexts are closed when the block ends.
     """
@@ -111,12 +111,12 @@ def open_exchange(
 
 
 def short(context_id: str) -> str:
-    """Returns as much of a Context's id as tells two of them apart."""
+    """Return the first digits of a Context's id, enough to tell two apart."""
     return context_id[:8]
 
 
 def _presence(url: str) -> str:
-    """Says who is at a URL and where; the whole URL also names the host and the Unix socket, and is long."""
+    """Describe the Context at a URL; the whole URL also names the host and the Unix socket, and is long."""
     where = address.parse(url)
     return f"context {short(where.context)}, listens on {where.host}:{where.port} and a Unix socket"
 
@@ -126,7 +126,7 @@ def _allocation(whose: str, nbytes: int, address: int, access: str) -> str:
 
 
 def cpu_access(address: int) -> str:
-    """Returns what the CPU may do at `address` of this process, as the kernel has it: "none (---s)" or "rw-s"."""
+    """Return the CPU's access to `address` of this process, as the kernel shows it: "none (---s)" or "rw-s"."""
     for line in Path("/proc/self/maps").read_text(encoding="ascii", errors="replace").splitlines():
         bounds, permissions = line.split(maxsplit=2)[:2]
         first, _, end = bounds.partition("-")
@@ -136,7 +136,7 @@ def cpu_access(address: int) -> str:
 
 
 def flip_byte(memory: zerohop.Memory, offset: int) -> dict[str, int]:
-    """Flips one bit of the byte at `offset` of device memory; returns the offset and the byte before and after."""
+    """Flip one bit of the byte at `offset` of device memory; return the offset and the byte before and after."""
     before = memory.read_bytes(offset, 1)[0]
     memory.write_bytes(offset, bytes([before ^ 0x10]))
     return {"offset": offset, "before": before, "after": memory.read_bytes(offset, 1)[0]}

@@ -1,4 +1,4 @@
-"""``zerohop doctor``: the checks of `zerohop.machine.doctor`, for people or as JSON."""
+"""Runs ``zerohop doctor``: the checks of `zerohop.machine.doctor`, for people or as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red", Stat
 
 
 def run(*, as_json: bool, names: Sequence[str] = (), families: Sequence[str] = (), system: System | None = None) -> int:
-    """Does the checks and prints them; returns 1 when one of them FAILs, 2 for a name that there is not, else 0."""
+    """Run the checks and print them; return 1 if one of them FAILs, 2 for an unknown name, else 0."""
     try:
         checks = diagnose(system or read_system(), names, families)
     except ValueError as error:
@@ -36,13 +36,13 @@ def run(*, as_json: bool, names: Sequence[str] = (), families: Sequence[str] = (
 
 
 def to_json(checks: Sequence[Check]) -> dict[str, Any]:
-    """Returns every check, and how many ended how."""
+    """Return every check, and the number of checks per state."""
     counts = {state.value: sum(check.state is state for check in checks) for state in State}
     return {"checks": [check.to_json() for check in checks], "counts": counts}
 
 
 def show(checks: Sequence[Check], console: Console) -> None:
-    """Prints `checks` for people: a table for each family, then what is to be typed for those that FAIL."""
+    """Print `checks` for people: a table for each family, then the commands to type for those that FAIL."""
     width = max(len(check.name) for check in checks)
     for family in dict.fromkeys(check.family for check in checks):
         console.print(f"[bold]{escape(family)}[/]")
@@ -66,8 +66,8 @@ def _table(checks: Sequence[Check], width: int) -> Table:
     table.add_column(overflow="fold")
     for check in checks:
         if check.state is not State.NOT_HERE:
-            table.add_row(_state(check.state), check.name, _told(check))
-    # What does not apply is told once for all checks that it goes for.
+            table.add_row(_state(check.state), check.name, _describe(check))
+    # A reason why checks do not apply is printed once for all checks that share it.
     for reason in dict.fromkeys(check.found for check in checks if check.state is State.NOT_HERE):
         alike = [check for check in checks if check.state is State.NOT_HERE and check.found == reason]
         fixes = dict.fromkeys(line for check in alike for line in check.fix)
@@ -78,14 +78,14 @@ def _table(checks: Sequence[Check], width: int) -> Table:
     return table
 
 
-def _told(check: Check) -> str:
+def _describe(check: Check) -> str:
     if check.state is State.OK:
         return escape(check.found)
     return "\n".join([escape(check.found), f"[dim]why:[/] {escape(check.why)}", *_fix_lines(check.fix)])
 
 
 def _fix_lines(lines: Sequence[str] | dict[str, None]) -> list[str]:
-    # The mark of what is no command matters only where commands are copied from.
+    # The "# " before text that is no command matters only where lines are copied from: in the list of FAILs.
     heads = ["[bold]fix:[/] ", *["     "] * len(lines)]
     return [head + escape(line.removeprefix("# ")) for head, line in zip(heads, lines, strict=False)]
 

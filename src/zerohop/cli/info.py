@@ -1,4 +1,4 @@
-"""``zerohop info``: the facts of `zerohop.machine`, for people or as JSON."""
+"""Runs ``zerohop info``: the facts of `zerohop.machine`, for people or as JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NOT = "[yellow]not usable[/]"
 
 
 def run(*, as_json: bool, sim_devices: int | None) -> int:
-    """Prints the facts; returns the exit code, which is 0 whenever the machine could be looked at."""
+    """Print the facts; return the exit code, which is 0 whenever the machine could be inspected."""
     try:
         machine = inspect(sim_devices=_opened(sim_devices))
     except (ZerohopError, ValueError) as error:
@@ -40,7 +40,7 @@ def run(*, as_json: bool, sim_devices: int | None) -> int:
 
 
 def _opened(sim_devices: int | None) -> list[str]:
-    """Opens so many simulated devices, or as many as ZEROHOP_SIM_DEVICES says, and returns their names."""
+    """Open so many simulated devices, or as many as ZEROHOP_SIM_DEVICES says, and return their names."""
     wanted = resolve({}).sim_devices if sim_devices is None else sim_devices
     if not wanted:
         return []
@@ -49,7 +49,7 @@ def _opened(sim_devices: int | None) -> list[str]:
 
 
 def show(machine: Machine, console: Console) -> None:
-    """Prints `machine` for people."""
+    """Print `machine` for people."""
     cpu, kernel, memory, limits = machine.cpu, machine.kernel, machine.memory, machine.limits
     console.print(f"[bold]zerohop {escape(machine.zerohop)}[/]")
     facts = _grid()
@@ -132,7 +132,7 @@ def _driver(machine: Machine, nvidia: Nvidia) -> str:
 
 
 def _peers(accelerator: Accelerator, nvidia: Nvidia | None) -> str:
-    """Which other GPUs it reaches, by what; and which it does not."""
+    """List the other GPUs that an accelerator reaches, by which link, and those that it does not reach."""
     lines: dict[str, list[str]] = {}
     for pair in nvidia.pairs if nvidia is not None else ():
         if accelerator.pci_address in (pair.a, pair.b):

@@ -1,4 +1,4 @@
-"""Random payloads that both processes can make, digests of what arrived, and where two buffers differ."""
+"""Makes random payloads that both processes know, digests received bytes, and finds where two buffers differ."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ BLOCK_BYTES = 64 * 1024
 
 
 def random_bytes(seed: int, nbytes: int) -> Octets:
-    """Returns `nbytes` random bytes, writable, the same for the same seed in every process."""
+    """Return `nbytes` random bytes, writable; in every process, a seed gives the same bytes."""
     words = np.random.Generator(np.random.SFC64(seed)).integers(0, 1 << 64, (nbytes + 7) // 8, dtype=np.uint64)
     return words.view(np.uint8)[:nbytes]
 
 
 def digest(data: bytes | memoryview | Octets) -> str:
-    """Returns the BLAKE2b digest (128 bits, hexadecimal) of contiguous bytes."""
+    """Return the BLAKE2b digest (128 bits, hexadecimal) of contiguous bytes."""
     return hashlib.blake2b(data.data if isinstance(data, np.ndarray) else data, digest_size=16).hexdigest()
 
 
 def block_digests(data: bytes | memoryview) -> list[str]:
-    """Returns the digest of each block of BLOCK_BYTES, the last one shorter."""
+    """Return the digest of each block of BLOCK_BYTES; the last block may be shorter."""
     view = memoryview(data)
     return [digest(view[start : start + BLOCK_BYTES]) for start in range(0, len(view), BLOCK_BYTES)]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where received bytes are not the expected ones.
+    """Describes where received bytes differ from the expected ones.
 
     Attributes:
         first: offset of the first wrong byte.
-        last: offset of the last one, as far as blocks were looked into.
-        count: how many are wrong, as far as blocks were looked into.
+        last: offset of the last wrong byte in the examined blocks.
+        count: number of wrong bytes in the examined blocks.
         expected: the byte that should be at `first`.
         found: the byte that is there.
-        more_blocks: differing blocks beyond the ones looked into.
+        more_blocks: number of differing blocks that were not examined.
     """
 
     first: int
@@ -72,14 +72,14 @@ def locate_difference(
     mine_is_expected: bool,
     look_into: int = 8,
 ) -> Difference | None:
-    """Finds which bytes of another process's buffer differ, without moving all of it.
+    """Find the bytes of another process's buffer that differ, without moving all of it.
 
     Args:
-        mine: the bytes that this process has.
-        other_blocks: `block_digests` of the other buffer, which is as long.
-        fetch: returns (offset, length) bytes of the other buffer.
-        mine_is_expected: this process has the right bytes; else the other one has.
-        look_into: how many differing blocks are fetched.
+        mine: the bytes of this process.
+        other_blocks: `block_digests` of the other buffer, which has the same length.
+        fetch: returns the bytes of the other buffer at (offset, length).
+        mine_is_expected: whether this process has the right bytes; else the other one has.
+        look_into: number of differing blocks to fetch and examine.
     """
     view = memoryview(mine)
     bad = [i for i, (here, there) in enumerate(zip(block_digests(view), other_blocks, strict=True)) if here != there]

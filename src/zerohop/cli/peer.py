@@ -1,8 +1,8 @@
-"""The second process of the demo and of the benchmark, and the pipe that drives it.
+"""Runs the second process of the demo and of the benchmark, and the pipe that drives it.
 
-The process is a fresh interpreter (`python -m MODULE`), never a fork: a library with threads of its own must not be
-forked. Commands and answers are lines of JSON on its standard input and output; the bytes that the demo and the
-benchmark are about never travel there.
+The process is a fresh interpreter (`python -m MODULE`), never a fork: a library with its own threads must not be
+forked. Commands and answers are lines of JSON on its standard input and output; the payload of the demo and the
+benchmark never travels there.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ Answer = dict[str, Any]
 
 
 class PeerFailed(RuntimeError):
-    """The second process reported an error, ended, or did not answer in time; the text has its last words."""
+    """Raised if the second process reports an error, ends, or does not answer in time; the text has its last words."""
 
 
 class PeerProcess:
     """Starts ``python -m module`` and calls commands in it, one at a time."""
 
     def __init__(self, module: str, *, pass_fds: Sequence[int] = (), timeout: float = 60.0) -> None:
-        """Starts the process.
+        """Start the process.
 
         Args:
             module: a module whose main part calls `serve`.
-            pass_fds: descriptors that it inherits under the same numbers.
+            pass_fds: descriptors that the process inherits under the same numbers.
             timeout: seconds that a command may take, unless the call says otherwise.
         """
         self._timeout = timeout
@@ -53,11 +53,11 @@ class PeerProcess:
 
     @property
     def pid(self) -> int:
-        """Process id of the second process."""
+        """Return the process id of the second process."""
         return self._process.pid
 
     def call(self, command: str, /, *, timeout: float | None = None, **arguments: Any) -> Answer:
-        """Runs a command there and returns its answer.
+        """Run a command in the second process, and return its answer.
 
         Raises:
             PeerFailed: see the class.
@@ -66,7 +66,7 @@ class PeerProcess:
         return self.finish(timeout=timeout)
 
     def begin(self, command: str, /, **arguments: Any) -> None:
-        """Starts a command there without waiting; `finish` must follow."""
+        """Start a command in the second process without waiting; `finish` must follow."""
         line = json.dumps({"command": command, "arguments": arguments}) + "\n"
         assert self._process.stdin is not None
         try:
@@ -76,7 +76,7 @@ class PeerProcess:
             raise PeerFailed(self._last_words("the second process has ended")) from error
 
     def finish(self, *, timeout: float | None = None) -> Answer:
-        """Waits for the answer of the command that `begin` started."""
+        """Wait for the answer of the command that `begin` started."""
         answer: Answer = json.loads(self._line(self._timeout if timeout is None else timeout))
         if "error" in answer:
             raise PeerFailed(f"in the second process: {answer['error']}")
@@ -105,7 +105,7 @@ class PeerProcess:
         return f"{text}; its last words:\n{words}" if words else text
 
     def close(self, timeout: float = 5.0) -> None:
-        """Ends the process: first by closing its input, after `timeout` seconds by killing it. Idempotent."""
+        """End the process by closing its input, and after `timeout` seconds by killing it. Idempotent."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -136,8 +136,8 @@ def _ending(code: int | None) -> str:
 
 
 def serve(commands: Mapping[str, Callable[..., Answer | None]]) -> None:
-    """Answers commands from standard input until it is closed. Whatever prints goes to standard error instead."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the first process's business; it closes our input
+    """Answer commands from standard input until it is closed. All prints go to standard error meanwhile."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process handles Ctrl-C, and closes this one's input
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""``zerohop info --topology``: where GPUs and RDMA NICs sit, the distances between them, and which NIC serves which."""
+"""Runs ``zerohop info --topology``: places of GPUs and RDMA NICs, their distances, and the NICs that serve each GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GPU_LEGEND = (
 
 
 def run(*, as_json: bool, nics: str | None) -> int:
-    """Prints the topology; returns the exit code, which is 0 unless the filter `nics` cannot be understood."""
+    """Print the topology; return the exit code, which is 0 unless the filter `nics` cannot be understood."""
     try:
         wanted = parse_nic_filter(nics) if nics is not None else None
     except ValueError as error:
@@ -43,7 +43,7 @@ def run(*, as_json: bool, nics: str | None) -> int:
 
 
 def show(layout: Layout, console: Console) -> None:
-    """Prints `layout` for people."""
+    """Print `layout` for people."""
     if not layout.gpus and not layout.nics:
         nodes = len(layout.numa_nodes) or 1
         console.print(f"no GPU and no RDMA NIC on this machine ({nodes} NUMA node{'s' if nodes > 1 else ''})")
@@ -55,7 +55,7 @@ def show(layout: Layout, console: Console) -> None:
         print_table(console, _matrix(layout))
         console.print(f"[dim]{_LEGEND}{_GPU_LEGEND if layout.gpus else ''}[/]", soft_wrap=True)
     console.print("\n[bold]chosen[/]")
-    any_of_them = layout.served[0].selection  # whether and why a port cannot be used is the same for all
+    any_of_them = layout.served[0].selection  # the reasons why a port cannot be used are equal for all
     if any_of_them.chosen:
         print_table(console, _chosen(layout))
     else:
@@ -80,7 +80,7 @@ def _grid() -> Table:
 
 
 def _trees(layout: Layout) -> list[Tree]:
-    """Returns one tree for each memory node, with host bridges, switches and devices; then one of what is nowhere."""
+    """Return one tree for each memory node, with host bridges, switches and devices; then one of software devices."""
     labels = [(gpu.place, f"[cyan]{gpu.name}[/] {escape(gpu.accelerator.model)}") for gpu in layout.gpus]
     labels += [(nic.place, _nic_label(nic.device)) for nic in layout.nics if nic.place is not None]
     seen = {place.numa_node for place, _ in labels if place.numa_node is not None}
@@ -126,7 +126,7 @@ def _port_label(port: RdmaPort, *, alone: bool) -> str:
 
 
 def _columns(layout: Layout) -> list[tuple[int, PlacedNic, RdmaPort, str]]:
-    """Returns a column for each port: the device's place in the layout, the device, the port, the heading."""
+    """Return a column for each port: the device's place in the layout, the device, the port, the heading."""
     return [
         (at, nic, port, nic.device.name if len(nic.device.ports) == 1 else f"{nic.device.name}:{port.number}")
         for at, nic in enumerate(layout.nics)

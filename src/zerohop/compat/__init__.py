@@ -1,1 +1,1 @@
-"""Other libraries' names, on ours: code written for them changes one import."""
+"""Offers other libraries' names on zerohop: code that was written for them changes one import."""

@@ -1,4 +1,4 @@
-"""The Context that all of a process share, for libraries that know none of their own."""
+"""Provides one Context per process, for APIs that have no Context of their own."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _process = _Process()
 
 
 def shared_context() -> Context:
-    """Opened at first use, with the environment's settings; closed when the interpreter exits.
+    """Return the process's Context. It opens at first use, from the environment's settings, and closes at exit.
 
     Raises:
         ValueError: a variable of the environment makes no sense.
-        ZerohopError: as Context has them.
+        ZerohopError: as for Context.
     """
     with _process.lock:
         if _process.context is None:
@@ -30,10 +30,10 @@ def shared_context() -> Context:
         return _process.context
 
 
-def _forget() -> None:
-    """A forked child makes its own, and none of its parent's threads is there to give a lock back."""
+def _reset_after_fork() -> None:
+    """Reset the state in a forked child: the Context and a held lock belong to threads of the parent."""
     global _process
     _process = _Process()
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_reset_after_fork)

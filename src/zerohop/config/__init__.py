@@ -1,1 +1,1 @@
-"""Settings, options of verbs, the filter of NICs and the names of providers."""
+"""Declares settings, options of verbs, the filter of NICs and the names of providers."""

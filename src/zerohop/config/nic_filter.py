@@ -1,9 +1,9 @@
-"""The setting that names the RDMA ports to use, or the ones not to use: ``ZEROHOP_NICS``.
+"""Parses the setting ``ZEROHOP_NICS``, which names the RDMA ports to use, or the ones not to use.
 
-The form is that of ``NCCL_IB_HCA``, which people already have in their scripts, with shell wildcards added: names with
-commas between them, each a device (``mlx5_0``), one port of it (``mlx5_0:1``) or a pattern (``mlx5_*``, ``mlx5_[0-3]``,
-``mlx5_*:1``); ``^`` before the list means all but these. Unlike there, a name is not a prefix: ``mlx5_1`` is not also
-``mlx5_10``.
+The form is that of ``NCCL_IB_HCA``, which many scripts already set, with shell wildcards added. Names are separated by
+commas. A name is a device (``mlx5_0``), one port of it (``mlx5_0:1``) or a pattern (``mlx5_*``, ``mlx5_[0-3]``,
+``mlx5_*:1``). A ``^`` before the list means all ports but these. Unlike in ``NCCL_IB_HCA``, a name is not a prefix:
+``mlx5_1`` does not match ``mlx5_10``.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _PATTERN = re.compile(r"[\w.\-*?\[\]!]+(:\d+)?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class NicFilter:
-    """Which RDMA ports may be used.
+    """Selects the RDMA ports that may be used.
 
     Attributes:
-        include: patterns of which one has to match; empty: every port may be used.
-        exclude: patterns of which none may match.
+        include: patterns, at least one of which must match; empty: every port may be used.
+        exclude: patterns, none of which may match.
     """
 
     include: tuple[str, ...] = ()
@@ -29,10 +29,10 @@ class NicFilter:
 
 
 def parse_nic_filter(text: str) -> NicFilter:
-    """Reads a setting such as "mlx5_0,mlx5_1:1", "mlx5_*" or "^mlx5_2,mlx5_3". Spaces around names do not matter.
+    """Parse a setting such as "mlx5_0,mlx5_1:1", "mlx5_*" or "^mlx5_2,mlx5_3". Spaces around names do not matter.
 
     Raises:
-        ValueError: the text cannot be understood; it says which part.
+        ValueError: the text cannot be understood; the message names the part.
     """
     stripped = text.strip()
     excluding = stripped.startswith("^")
@@ -52,6 +52,6 @@ def parse_nic_filter(text: str) -> NicFilter:
 
 
 def matches(pattern: str, device: str, port: int) -> bool:
-    """Tells whether one pattern of a filter means this port."""
+    """Tell whether a pattern of a filter matches a port."""
     name, _, number = pattern.partition(":")
     return fnmatchcase(device, name) and number in ("", str(port))

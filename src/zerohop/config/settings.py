@@ -1,4 +1,4 @@
-"""Defaults of a Context: each argument's value comes from the call, else from ``ZEROHOP_<NAME>``, else from here."""
+"""Declares the settings of a Context; a value comes from the call, else from ``ZEROHOP_<NAME>``, else from here."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ if TYPE_CHECKING:
 
     from zerohop.config.nic_filter import NicFilter
 
-# In the order in which a Connection prefers them for its messages.
 _MAX_SECONDS: Final = 10.0**9
 
 
 class Unset(enum.Enum):
-    """The type of ``UNSET``: an argument that was not given, where None means something."""
+    """Declares the type of ``UNSET``: an argument that was not given, where None has a meaning of its own."""
 
     UNSET = "from the environment"
 
@@ -28,7 +27,7 @@ UNSET: Final = Unset.UNSET
 
 
 class Settings(NamedTuple):
-    """The arguments of a Context after defaults and environment; seconds and microseconds as in the arguments."""
+    """Holds the arguments of a Context after defaults and environment; seconds and microseconds as in the arguments."""
 
     listen: str | None
     secret: bytes | None
@@ -46,7 +45,7 @@ class Settings(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """One row of the table: how a value is read from the environment, and what it means."""
+    """Describes one setting: its default, how to parse its environment variable, and its meaning."""
 
     name: str
     default: Any
@@ -55,7 +54,7 @@ class Setting(NamedTuple):
 
     @property
     def variable(self) -> str:
-        """Name of the environment variable."""
+        """Return the name of the environment variable."""
         return f"ZEROHOP_{self.name.upper()}"
 
 
@@ -65,7 +64,7 @@ def _text_or_none(text: str) -> str | None:
 
 
 def _secret(text: str) -> str | None:
-    # As it is: "none", or a space, may be the secret, as they may where it is an argument.
+    # Taken unchanged, as in an argument: "none" or a space may be the secret.
     return text or None
 
 
@@ -100,11 +99,11 @@ SETTINGS: Final[tuple[Setting, ...]] = (
 
 
 def resolve(given: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Settings:
-    """Settings from the given arguments (UNSET where not given) and the environment.
+    """Return the settings from the given arguments (UNSET if not given) and the environment.
 
     Raises:
-        ValueError: a value that makes no sense, with the variable's name if it came from there.
-        TypeError: a value of the wrong type.
+        ValueError: a value makes no sense; the message names the variable if the value came from there.
+        TypeError: a value has the wrong type.
     """
     environment = os.environ if environment is None else environment
     values: dict[str, Any] = {}
@@ -126,7 +125,7 @@ def resolve(given: Mapping[str, Any], environment: Mapping[str, str] | None = No
 
 
 def _checked(name: str, value: Any, source: str) -> Any:
-    """The value in its final type."""
+    """Return the value in its final type."""
     return _CHECKS[name](value, source)
 
 
@@ -139,7 +138,7 @@ def _check_text(value: Any, source: str) -> str | None:
 
 
 def _check_encodable(value: str, source: str) -> None:
-    """It will be sent as UTF-8; what os.environ makes of other bytes cannot be."""
+    """Raise ValueError if a text cannot be sent as UTF-8, as the text that os.environ makes of other bytes."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -180,7 +179,7 @@ def _check_require(value: Any, source: str) -> str | None:
 def _check_nics(value: Any, source: str) -> NicFilter | None:
     if value is None:
         return None
-    # Not above: that package needs this module.
+    # Imported here, so that zerohop can be imported without it.
     from zerohop.config.nic_filter import NicFilter, parse_nic_filter
 
     if isinstance(value, NicFilter):
@@ -202,7 +201,7 @@ def _check_verbs(value: Any, source: str) -> VerbsOptions:
 
 
 def _check_flag(value: Any, source: str) -> bool:
-    # Not bool(value), by which the text "false" would be yes.
+    # bool(value) would make True of the text "false".
     if not isinstance(value, bool):
         raise TypeError(f"{source} must be True or False, not {value!r}")
     return value

@@ -1,4 +1,4 @@
-"""VerbsOptions: what can be set of RDMA lanes, and the reason for each default."""
+"""Declares VerbsOptions: the options of RDMA lanes, and the reason for each default."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Name: least and most; the native side has the same table (native/provider/verbs/options.cpp).
+# Smallest and largest value of each option; native/provider/verbs/options.cpp has the same table.
 _RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "queue_pairs": (1, 16),
     "send_depth": (32, 4096),
@@ -33,45 +33,45 @@ _MTUS: Final = (0, 256, 512, 1024, 2048, 4096)
 
 @dataclass(frozen=True)
 class VerbsOptions:
-    """How RDMA lanes are made. A plain value: hashable, comparable, picklable.
+    """Holds the options of RDMA lanes. A plain value: hashable, comparable, picklable.
 
-    ``Context(verbs=VerbsOptions(traffic_class=106))``, or in the environment
-    ``ZEROHOP_VERBS="traffic_class=106,gid_index=3"``. Both ends of a lane may have different ones; where they must
-    agree (queue pairs, MTU, read credit) the smaller counts.
+    Set them with ``Context(verbs=VerbsOptions(traffic_class=106))``, or in the environment with
+    ``ZEROHOP_VERBS="traffic_class=106,gid_index=3"``. The two ends of a lane may have different options; the smaller
+    value counts if they must agree (queue pairs, MTU, read credit).
 
     Attributes:
-        queue_pairs: on each NIC port of a lane. 2: one queue pair is served by one pipeline of the NIC, and two keep a
-            port busy while one waits for an acknowledgement; more cost set-up time and NIC cache.
+        queue_pairs: queue pairs on each NIC port of a lane. 2: one pipeline of the NIC serves a queue pair, and two
+            keep a port busy while one waits for an acknowledgement; more cost set-up time and NIC cache.
         send_depth: work requests in flight on a queue pair. 128: enough for 4 MB in 32 KiB pieces at any distance
             within a data centre, and small enough that a thousand lanes fit into memory.
-        max_inline: bytes of a small host write that go to the NIC with the request itself. 220: what fits into the
-            four 64-byte blocks that common NICs take at once; a NIC that takes less is asked for less.
+        max_inline: bytes of a small host write that go to the NIC with the request itself. 220: that fits into the four
+            64-byte blocks that common NICs take at once; if a NIC takes less, the lane asks for less.
         read_credit: RDMA reads and atomics in flight on a queue pair. 16: the limit of most NICs; with 1, reads wait
             for each other's round trip.
-        timeout: how long an acknowledgement may take: 4.096 µs times 2 to this. 14, 67 ms: longer than a congested
-            switch holds a packet, short enough that `retry_count` of them pass in about half a second.
-        retry_count: times that a request is sent again without an acknowledgement before the lane is lost. 6: some
+        timeout: exponent t of the time that an acknowledgement may take, 4.096 µs times 2 to the t. 14, 67 ms: longer
+            than a congested switch holds a packet, short enough that `retry_count` of them pass in about half a second.
+        retry_count: how often an unacknowledged request is sent again before the lane is lost. 6: some
             devices (Soft-RoCE) take 7 for "for ever".
-        rnr_retry: the same where the peer has no receive posted. 7, for ever: that is back-pressure, not a failure;
-            deadlines and the peer's life are watched elsewhere.
-        min_rnr_timer: how long a sender waits then, as the code of the InfiniBand specification. 12, 0.64 ms.
-        mtu: bytes of a packet; 0: what both ports have.
-        gid_index: of the port's GID table; None: chosen by rule (docs/nics.md).
+        rnr_retry: how often a request is sent again if the peer has no receive posted. 7, for ever: that is
+            back-pressure, not a failure; deadlines and the peer's life are watched elsewhere.
+        min_rnr_timer: time that a sender waits in that case, as the code of the InfiniBand specification. 12, 0.64 ms.
+        mtu: bytes of a packet; 0: the largest that both ports have.
+        gid_index: index in the port's GID table; None: chosen by rule (docs/nics.md).
         service_level: 0. InfiniBand: virtual lane; RoCE: priority, where the network has priorities.
-        traffic_class: 0. RoCE: DSCP times 4 (plus ECN), as the network's operator says.
-        hop_limit: routers on the way. 64: RoCE v2 is routed; 1 would keep it within a subnet.
+        traffic_class: 0. RoCE: DSCP times 4 (plus ECN), as the network's operator prescribes.
+        hop_limit: number of routers on the way. 64: RoCE v2 is routed; 1 would keep it within a subnet.
         pkey_index: 0, the default partition.
         relaxed_ordering: whether a NIC may write a transfer's bytes to memory in any order. 1: much faster on some
-            processors, and notifications are ordered behind data all the same. NICs and kernels without it ignore it.
-        stripe_bytes: a transfer longer than this is cut into pieces of it, which all queue pairs share. 1 MiB: tens of
-            microseconds on the wire, so that cutting costs nothing.
+            processors, and notifications stay ordered behind data. NICs and kernels without it ignore it.
+        stripe_bytes: a longer transfer is cut into pieces of this size, which all queue pairs share. 1 MiB: tens of
+            microseconds on the wire, so that the cost of cutting does not matter.
         rail_bytes: a transfer at least this long is shared by all NIC ports of the lane. 4 MiB: a tenth of a
             millisecond at 400 Gb/s, below which one port is done before the others have begun.
-        rails: NIC ports of one lane at most, of those that are as near and as fast as the best one. 4: the ports that
+        rails: largest number of NIC ports of a lane, all as near and as fast as the best one. 4: the ports that
             share a memory node in common servers.
 
     Raises:
-        TypeError, ValueError: a value that is no integer, or out of range.
+        TypeError, ValueError: a value is no integer, or is out of range.
     """
 
     queue_pairs: int = 2
@@ -109,23 +109,23 @@ class VerbsOptions:
             raise ValueError(f"the verbs option gid_index must be from 0 to 255, or None, not {index}")
 
     def __str__(self) -> str:
-        """What ``ZEROHOP_VERBS`` would say; empty for the defaults."""
+        """Return the text for ``ZEROHOP_VERBS``; empty for the defaults."""
         changed = [field for field in fields(self) if getattr(self, field.name) != field.default]
         return ",".join(f"{field.name}={getattr(self, field.name)}" for field in changed)
 
     def native(self, gid_index: int) -> dict[str, int]:
-        """What the data plane takes, with the index of the GID that was chosen (-1: none)."""
+        """Return the options for the data plane, with the index of the chosen GID (-1: none)."""
         values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         values["gid_index"] = gid_index
-        del values["rails"]  # is chosen from here
+        del values["rails"]  # Python chooses the ports
         return values
 
 
 def parse_verbs_options(text: str) -> VerbsOptions:
-    """``"traffic_class=106,gid_index=3"``.
+    """Parse a text such as ``"traffic_class=106,gid_index=3"``.
 
     Raises:
-        ValueError: no such option, or no such value.
+        ValueError: there is no such option, or a value is not allowed.
     """
     known = {field.name for field in fields(VerbsOptions)}
     values: dict[str, int] = {}

@@ -1,8 +1,8 @@
-"""The explicit, verbs-shaped API: devices, ports, endpoints, memory regions, work requests and completions.
+"""Offers the explicit, verbs-shaped API: devices, ports, endpoints, memory regions, work requests, completions.
 
-For those who want to say themselves which queue pair carries what. Nothing here is chosen, retried or striped, and
-nothing runs in the background: what you post is what the device does. ``zerohop.Context`` is the other way, which also
-needs no RDMA device. The steps are those of MORI's GPU data interchange example:
+For code that decides itself which queue pair carries which request. The library chooses, retries and stripes nothing
+here, and runs nothing in the background: the device does exactly what you post. ``zerohop.Context`` is the
+automatic API, which also works without RDMA devices. The steps are those of MORI's GPU data interchange example:
 
     rdma = Context()                                    # 1
     port = rdma.choose_port()                           # 2
@@ -13,8 +13,8 @@ needs no RDMA device. The steps are those of MORI's GPU data interchange example
     endpoint.post_write(region, remote)                 # 7
     endpoint.wait()
 
-All objects are context managers, and may be used from any thread. Closing one closes what was made from it first; one
-that is dropped closes itself. Each keeps alive what it was made from.
+All objects are context managers, and may be used from any thread. Closing an object first closes all objects that were
+made from it. A dropped object closes itself. An object keeps alive the object that it was made from.
 
 Verified on Soft-RoCE only. **Not verified on hardware.**
 """

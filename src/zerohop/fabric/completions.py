@@ -1,4 +1,4 @@
-"""Completion: how one work request ended, and the error that stands for a failure."""
+"""Declares Completion: the outcome of one work request, and the error for a failure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Final, NamedTuple
 
 from zerohop.errors import AccessDenied, DeviceFailed, PeerLost, ZerohopError
 
-# By the numbers of verbs (enum ibv_wc_status), without the prefix IBV_WC_.
+# Indexed by the numbers of verbs (enum ibv_wc_status), without the prefix IBV_WC_.
 STATUSES: Final = (
     "SUCCESS", "LOC_LEN_ERR", "LOC_QP_OP_ERR", "LOC_EEC_OP_ERR", "LOC_PROT_ERR", "WR_FLUSH_ERR", "MW_BIND_ERR",
     "BAD_RESP_ERR", "LOC_ACCESS_ERR", "REM_INV_REQ_ERR", "REM_ACCESS_ERR", "REM_OP_ERR", "RETRY_EXC_ERR",
     "RNR_RETRY_EXC_ERR", "LOC_RDD_VIOL_ERR", "REM_INV_RD_REQ_ERR", "REM_ABORT_ERR", "INV_EECN_ERR",
     "INV_EEC_STATE_ERR", "FATAL_ERR", "RESP_TIMEOUT_ERR", "GENERAL_ERR", "TM_ERR", "TM_RNDV_INCOMPLETE",
 )  # fmt: skip
-# By the numbers of verbs (enum ibv_wc_opcode).
+# Keyed by the numbers of verbs (enum ibv_wc_opcode).
 OPCODES: Final = {
     0: "SEND",
     1: "RDMA_WRITE",
@@ -31,7 +31,7 @@ class _Meaning(NamedTuple):
     fix: str = ""
 
 
-_ANEW: Final = "close the endpoint and connect a new one"
+_RECONNECT: Final = "close the endpoint and connect a new one"
 _MEANINGS: Final = {
     "LOC_LEN_ERR": _Meaning(
         AccessDenied, "the message is longer than the receive that it met, or than a message may be", "post longer ones"
@@ -43,41 +43,41 @@ _MEANINGS: Final = {
     "LOC_QP_OP_ERR": _Meaning(
         DeviceFailed,
         "the queue pair could not do it: a request that makes no sense to it, or (Soft-RoCE) a region that was closed",
-        _ANEW,
+        _RECONNECT,
     ),
-    "WR_FLUSH_ERR": _Meaning(PeerLost, "flushed: the queue pair failed before the request's turn", _ANEW),
+    "WR_FLUSH_ERR": _Meaning(PeerLost, "flushed: the queue pair failed before the request's turn", _RECONNECT),
     "REM_ACCESS_ERR": _Meaning(
-        AccessDenied, "remote access: the peer's device refused the key, the range or the right", _ANEW
+        AccessDenied, "remote access: the peer's device refused the key, the range or the right", _RECONNECT
     ),
     "REM_INV_REQ_ERR": _Meaning(
         AccessDenied,
         "the peer's device refused the request: longer than the receive that it met, misaligned, or of a kind that it "
         "does not do",
-        _ANEW,
+        _RECONNECT,
     ),
-    "REM_OP_ERR": _Meaning(PeerLost, "the peer's device could not do it", _ANEW),
-    "REM_ABORT_ERR": _Meaning(PeerLost, "the peer's device broke it off", _ANEW),
+    "REM_OP_ERR": _Meaning(PeerLost, "the peer's device could not do it", _RECONNECT),
+    "REM_ABORT_ERR": _Meaning(PeerLost, "the peer's device broke it off", _RECONNECT),
     "RETRY_EXC_ERR": _Meaning(
-        PeerLost, "no answer: the peer's queue pair is gone or not connected, or nothing reaches it", _ANEW
+        PeerLost, "no answer: the peer's queue pair is gone or not connected, or nothing reaches it", _RECONNECT
     ),
-    "RESP_TIMEOUT_ERR": _Meaning(PeerLost, "no answer in time", _ANEW),
-    "RNR_RETRY_EXC_ERR": _Meaning(PeerLost, "not ready: the peer had no receive posted, for all retries", _ANEW),
+    "RESP_TIMEOUT_ERR": _Meaning(PeerLost, "no answer in time", _RECONNECT),
+    "RNR_RETRY_EXC_ERR": _Meaning(PeerLost, "not ready: the peer had no receive posted, for all retries", _RECONNECT),
 }
-_OTHER: Final = _Meaning(DeviceFailed, "the device failed", _ANEW)
+_OTHER: Final = _Meaning(DeviceFailed, "the device failed", _RECONNECT)
 
 
 class Completion(NamedTuple):
-    """How one work request ended.
+    """Holds the outcome of one work request.
 
     Attributes:
-        wr_id: what the request was given.
-        opcode: what it was, in verbs' words: ``"RDMA_WRITE"``, ``"RDMA_READ"``, ``"SEND"``, ``"FETCH_ADD"``,
-            ``"COMP_SWAP"``; or of a receive, what it was used for: ``"RECV"``, ``"RECV_RDMA_WITH_IMM"``. A receive that
-            failed is ``"RECV"``.
-        status: ``"SUCCESS"``, or what went wrong in verbs' words, such as ``"REM_ACCESS_ERR"``.
+        wr_id: the ``wr_id`` of the request.
+        opcode: kind of the request, in verbs' words: ``"RDMA_WRITE"``, ``"RDMA_READ"``, ``"SEND"``, ``"FETCH_ADD"``,
+            ``"COMP_SWAP"``. For a receive, the kind of message that used it: ``"RECV"``, ``"RECV_RDMA_WITH_IMM"``; a
+            failed receive is ``"RECV"``.
+        status: ``"SUCCESS"``, or the failure in verbs' words, such as ``"REM_ACCESS_ERR"``.
         byte_len: bytes moved; 0 for a failure.
         imm: the 32 bits that came with the message, or None.
-        vendor_error: what the device adds to a failure, in its vendor's numbers.
+        vendor_error: the device's own code for a failure, in its vendor's numbers.
     """
 
     wr_id: int
@@ -89,15 +89,15 @@ class Completion(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """It went well."""
+        """Tell whether the request succeeded."""
         return self.status == "SUCCESS"
 
     @property
     def error(self) -> ZerohopError | None:
-        """The error for a failure, a new one each time; None where there is none.
+        """Return the error for a failure, a new one each time; None after a success.
 
-        AccessDenied: a key, range or right was refused, here or there. PeerLost: no answer, or the queue pair had
-        failed before. DeviceFailed: all else.
+        AccessDenied: a key, range or right was refused, here or at the peer. PeerLost: no answer, or the queue pair had
+        failed before. DeviceFailed: any other failure.
         """
         if self.ok:
             return None
@@ -107,7 +107,7 @@ class Completion(NamedTuple):
 
 
 def from_entry(entry: tuple[int, int, int, int, int, int]) -> Completion:
-    """The value for what native code polled."""
+    """Return the Completion for an entry that native code has polled."""
     wr_id, opcode, status, nbytes, imm, vendor = entry
     return Completion(
         wr_id,

@@ -1,4 +1,4 @@
-"""EndpointConfig: what can be set of an endpoint, and the reason for each default."""
+"""Declares EndpointConfig: the options of an endpoint, and the reason for each default."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from zerohop.fabric.devices import DeviceLimits
 
 _MOST: Final = 1 << 30
-# Name: least and most.
+# Smallest and largest value of each option.
 _RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "max_messages": (1, _MOST),
     "max_receives": (1, _MOST),
@@ -39,42 +39,42 @@ _MTUS: Final = (256, 512, 1024, 2048, 4096)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointConfig:
-    """How an endpoint is made. A plain value: hashable, comparable, picklable.
+    """Holds the options of an endpoint. A plain value: hashable, comparable, picklable.
 
     Attributes:
         max_messages: requests outstanding in the send queue. 128: as in MORI; with messages of 4 KiB it covers the
             10 µs that a round trip takes at 400 Gb/s.
-        max_receives: the same of the receive queue; None: as many as ``max_messages``, for a peer with the same
-            configuration can then not outrun it.
-        max_completions: entries of the completion queue; None: as many as both queues have places, so that it cannot
-            overrun, which would end the queue pair. Fewer are refused for that reason.
-        max_sge: local ranges that one request gathers or scatters. 1: more make every request larger.
-        max_inline: bytes that are copied into a request itself, which saves the device a read of memory. 220: what
-            fits into the four 64-byte blocks that common NICs take at once. A device that takes less is asked for less:
-            ``Endpoint.max_inline`` says what came of it.
+        max_receives: requests outstanding in the receive queue. None: as many as ``max_messages``, so that a peer with
+            the same configuration cannot outrun it.
+        max_completions: entries of the completion queue. None: one for each place of both queues, so that it cannot
+            overrun, which would end the queue pair. Fewer entries are refused for that reason.
+        max_sge: local ranges that one request gathers or scatters. 1: a higher limit makes every request larger.
+        max_inline: bytes that are copied into a request itself, which saves the device a read of memory. 220: that fits
+            into the four 64-byte blocks that common NICs take at once. If the device takes less, the endpoint asks for
+            less; ``Endpoint.max_inline`` has the result.
         gid_index: entry of the port's GID table; None: chosen by rule (docs/nics.md), since the order of the table
             differs from host to host.
-        port: the device context's, which has one port; None: the same.
+        port: number of a port, which must be the device context's; None: the port of the device context.
         read_credit: RDMA reads and atomics in flight. 16: the limit of most NICs; with 1, reads wait for each other's
-            round trip. The smaller of both ends counts, and what the devices can do.
-        timeout: how long an acknowledgement may take: 4.096 µs times 2 to this. 14, 67 ms: longer than a congested
-            switch holds a packet.
-        retry_count: times that a request is sent again without an acknowledgement before it fails. 6, half a second
+            round trip. The smallest of both ends' values and the devices' limits counts.
+        timeout: exponent t of the time that an acknowledgement may take, 4.096 µs times 2 to the t. 14, 67 ms: longer
+            than a congested switch holds a packet.
+        retry_count: how often an unacknowledged request is sent again before it fails. 6, half a second
             with that timeout; some devices (Soft-RoCE) take 7 for "for ever".
-        rnr_retry: the same where the peer has no receive posted. 7, for ever: that is back-pressure, not a failure, and
-            ``wait`` has its own timeout.
-        min_rnr_timer: how long the peer waits then, as the code of the InfiniBand specification. 12, 0.64 ms.
-        mtu: bytes of payload in one packet, at most; None: what both ports have.
+        rnr_retry: how often a request is sent again if the peer has no receive posted. 7, for ever: that is
+            back-pressure, not a failure, and ``wait`` has its own timeout.
+        min_rnr_timer: time that a sender waits in that case, as the code of the InfiniBand specification. 12, 0.64 ms.
+        mtu: largest payload of one packet, in bytes; None: the largest that both ports have.
         service_level: 0. InfiniBand: virtual lane; RoCE: priority, where the network has priorities.
-        traffic_class: 0. RoCE: DSCP times 4 (plus ECN), as the network's operator says.
-        hop_limit: routers on the way. 64: RoCE v2 is routed; 1 would keep it within a subnet.
+        traffic_class: 0. RoCE: DSCP times 4 (plus ECN), as the network's operator prescribes.
+        hop_limit: number of routers on the way. 64: RoCE v2 is routed; 1 would keep it within a subnet.
         pkey_index: 0, the default partition.
-        on_gpu: queues in GPU memory, for requests posted by kernels. False: this version has them not, and True is
+        on_gpu: queues in GPU memory, for requests posted by kernels. False: this version lacks them, and True raises
             Unsupported.
 
     Raises:
-        TypeError, ValueError: a value of the wrong type, or out of range.
-        Unsupported: ``on_gpu``.
+        TypeError, ValueError: a value has the wrong type, or is out of range.
+        Unsupported: ``on_gpu`` is True.
     """
 
     max_messages: int = 128
@@ -123,17 +123,17 @@ class EndpointConfig:
 
     @property
     def receives(self) -> int:
-        """Places of the receive queue."""
+        """Return the number of places of the receive queue."""
         return self.max_messages if self.max_receives is None else self.max_receives
 
     @property
     def completions(self) -> int:
-        """Entries of the completion queue."""
+        """Return the number of entries of the completion queue."""
         return self.max_messages + self.receives if self.max_completions is None else self.max_completions
 
 
 def check(config: EndpointConfig, limits: DeviceLimits, port: int) -> None:
-    """Raise ValueError for what an opened port cannot do."""
+    """Raise ValueError if the configuration asks for more than an opened port can do."""
     if config.port not in (None, port):
         raise ValueError(f"this device context is of port {port}, not {config.port}; open another one for that port")
     for name, wanted, most in (
@@ -147,7 +147,7 @@ def check(config: EndpointConfig, limits: DeviceLimits, port: int) -> None:
 
 
 def native_options(config: EndpointConfig, gid_index: int) -> dict[str, int]:
-    """What the data plane takes beside the sizes of the queues; ``gid_index`` -1: no GID."""
+    """Return the options for the data plane, other than the sizes of the queues; ``gid_index`` -1: no GID."""
     same: tuple[str, ...] = (
         "read_credit", "timeout", "retry_count", "rnr_retry", "min_rnr_timer",
         "service_level", "traffic_class", "hop_limit", "pkey_index",

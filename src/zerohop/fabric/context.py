@@ -1,4 +1,4 @@
-"""Context and DeviceContext: the RDMA devices of this machine, and an opened port of one."""
+"""Declares Context, which finds the RDMA devices of this machine, and DeviceContext, an opened port of one."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ if TYPE_CHECKING:
 
 DIRECT: Final = "direct"
 _CANNOT_OPEN: Final = "apt-get install ibverbs-providers, and see to the rights of /dev/infiniband"
-# What peers may do with a zerohop Memory at most, by its rights' bits, in the words of this API.
+# Rights of a zerohop Memory that each kind of remote access needs.
 _NEEDS: Final = {Access.REMOTE_READ: RIGHTS["r"], Access.REMOTE_WRITE: RIGHTS["w"], Access.REMOTE_ATOMIC: RIGHTS["rw"]}
 
 
 class ActivePort(NamedTuple):
-    """A port over which traffic can flow, and the device that it belongs to."""
+    """Names a port over which traffic can flow, and its device."""
 
     device: Device
     port: Port
 
     @property
     def name(self) -> str:
-        """``"mlx5_0:1"``."""
+        """Return device and port in the form ``"mlx5_0:1"``."""
         return f"{self.device.name}:{self.port.number}"
 
 
 class Context(Resource):
-    """The RDMA devices of this machine, through one backend. Not a ``zerohop.Context``, which needs none of this.
+    """Finds and opens the RDMA devices of this machine, through one backend. Independent of ``zerohop.Context``.
 
     Args:
-        backend: ``"verbs"``: requests are posted through libibverbs. ``"direct"``: the queues of mlx5 devices written
-            without it, as a kernel on a GPU would; not in this version, and Unsupported says what else is missing.
+        backend: ``"verbs"`` posts requests through libibverbs. ``"direct"`` is to write the queues of mlx5 devices
+            without it, as a GPU kernel does; this version raises Unsupported, and says what else is missing.
 
     Raises:
-        ValueError: no such backend.
-        Unsupported: the backend cannot be used here; ``reason`` says why, ``fix`` what would help.
+        ValueError: there is no such backend.
+        Unsupported: the backend cannot be used here; ``reason`` says why, ``fix`` says what helps.
     """
 
     __slots__ = ("backend",)
@@ -62,7 +62,7 @@ class Context(Resource):
         if backend not in (VERBS, DIRECT):
             raise ValueError(f'a backend is "{VERBS}" or "{DIRECT}", not {backend!r}')
         if backend == DIRECT:
-            raise _no_direct()
+            raise _direct_unavailable()
         self.backend = backend
         super().__init__(None)
         try:
@@ -72,23 +72,23 @@ class Context(Resource):
             raise
 
     def devices(self) -> tuple[Device, ...]:
-        """All RDMA devices, as they are now; none is no error, and ``choose_port`` says why."""
+        """Return all RDMA devices, in their present state; none is no error, and ``choose_port`` says why."""
         self._check_open()
         return _devices()
 
     def active_ports(self) -> tuple[ActivePort, ...]:
-        """The ports over which traffic can flow now."""
+        """Return the ports over which traffic can flow now."""
         return tuple(ActivePort(device, port) for device in self.devices() for port in device.ports if port.active)
 
     def choose_port(self, nics: str | None = None, *, near: str | None = None) -> ActivePort:
-        """The best port that is active and has a GID, by the rule of docs/nics.md.
+        """Return the best port that is active and has a GID, by the rule of docs/nics.md.
 
         Args:
-            nics: which may be chosen, such as ``"mlx5_0:1"`` or ``"^mlx5_9"``; None: as ``ZEROHOP_NICS`` says.
+            nics: the ports to choose from, such as ``"mlx5_0:1"`` or ``"^mlx5_9"``; None: as ``ZEROHOP_NICS`` says.
             near: PCI address of the GPU whose memory is to be moved.
 
         Raises:
-            Unsupported: there is none; ``reason`` says why for each port, ``fix`` what would help.
+            Unsupported: there is no such port; ``reason`` says why for each port, ``fix`` says what helps.
             ValueError: ``nics`` or ``near`` cannot be understood.
         """
         devices = {device.name: device for device in self.devices()}
@@ -99,7 +99,7 @@ class Context(Resource):
         refused, fix = found.why, found.fix if found.rejected else _fix()
         for choice in found.chosen:
             device = devices.get(choice.device)
-            # In sysfs are also those that this process may not open, or whose user-space driver is not installed.
+            # sysfs also lists devices that this process may not open, or whose user-space driver is not installed.
             if device is not None and not device.why_not:
                 return ActivePort(device, device.ports[choice.port - 1])
             refused = device.why_not if device is not None else f"libibverbs has no driver for {choice.device}"
@@ -110,13 +110,13 @@ class Context(Resource):
         """Open a port of a device, with a protection domain.
 
         Args:
-            device: an active port; or a device, or its name, and then ``port`` counts.
-            port: its number.
+            device: an active port; or a device or its name, with ``port``.
+            port: number of the port; ignored if ``device`` is an active port.
 
         Raises:
-            TypeError: neither of these.
+            TypeError: ``device`` or ``port`` has the wrong type.
             Unsupported: there is no such device or port, or it cannot be opened.
-            DeviceFailed: it does not answer.
+            DeviceFailed: the device does not answer.
             Closed: the Context is closed.
         """
         self._check_open()
@@ -128,7 +128,7 @@ class Context(Resource):
             raise TypeError(f"a device is given as a Device, an ActivePort or by its name, not {type(name).__name__}")
         if isinstance(port, bool) or not isinstance(port, int):
             raise TypeError(f"port must be an int, not {type(port).__name__}")
-        found = chosen if isinstance(chosen, Device) else self._named(name)
+        found = chosen if isinstance(chosen, Device) else self._find(name)
         if found.why_not:
             raise Unsupported(found.why_not, fix=_CANNOT_OPEN, provider=VERBS)
         if not 1 <= port <= len(found.ports):
@@ -139,7 +139,7 @@ class Context(Resource):
             raise translate(error, "open") from None
         return DeviceContext(self, native, found, port)
 
-    def _named(self, name: str) -> Device:
+    def _find(self, name: str) -> Device:
         devices = _devices()
         found = next((device for device in devices if device.name == name), None)
         if found is None:
@@ -152,10 +152,10 @@ class Context(Resource):
 
 
 class DeviceContext(Resource):
-    """An opened port of an RDMA device with a protection domain: endpoints and memory regions of one belong together.
+    """Opens a port of an RDMA device, with a protection domain, which all its endpoints and memory regions share.
 
     Attributes:
-        device: as it was when it was opened.
+        device: the device, in the state that it had when it was opened.
         port: number of the port.
     """
 
@@ -174,17 +174,17 @@ class DeviceContext(Resource):
 
     @property
     def name(self) -> str:
-        """``"mlx5_0:1"``."""
+        """Return device and port in the form ``"mlx5_0:1"``."""
         return f"{self.device.name}:{self.port}"
 
     def create_endpoint(self, config: EndpointConfig | None = None) -> Endpoint:
-        """A queue pair with a completion queue and a receive queue of its own, not connected yet.
+        """Make a queue pair with its own completion queue and receive queue; it is not connected yet.
 
         Raises:
             TypeError: ``config`` is no EndpointConfig.
-            ValueError: it asks for more than the device can do, for another port, or for a GID that the port has not.
+            ValueError: it asks for more than the device can do, for another port, or for a GID that the port lacks.
             Unsupported: the port has no usable GID, or the device refused; ``reason`` says why, ``fix`` what helps.
-            RegistrationFailed: the device, or the limit of locked memory, has no room for it.
+            RegistrationFailed: the device, or the limit of locked memory, has no room for the endpoint.
             DeviceFailed: the device does not answer.
             Closed: the DeviceContext is closed.
         """
@@ -208,23 +208,22 @@ class DeviceContext(Resource):
             raise translate(error, "create_endpoint") from None
 
     def register(self, x: Any, access: Access | None = None) -> MemoryRegion:
-        """Register memory with the device, so that requests may name it; without a copy.
+        """Register memory with the device, so that requests may name it; it is not copied.
 
-        Exactly this range is registered. It is kept alive until the region is closed.
+        Registers exactly this range, and keeps the memory alive until the region is closed.
 
         Args:
             x: host memory: a numpy array, a torch tensor, anything with DLPack or the buffer protocol, or a raw
-                ``(pointer, nbytes, "host")``, which you keep alive. Memory of an accelerator, simulated ones included:
-                a Memory or View of the ``zerohop.Context`` that has it.
-            access: what may be done with it. None: LOCAL_WRITE where the memory can be written to, and nothing for
-                peers.
+                ``(pointer, nbytes, "host")``, which you keep alive. For memory of an accelerator, simulated ones
+                included, a Memory or View of the ``zerohop.Context`` that has registered it.
+            access: permitted uses. None: LOCAL_WRITE if the memory is writable, and nothing for peers.
 
         Raises:
-            TypeError: not memory, or ``access`` is no Access.
-            ValueError: not contiguous, or no bytes; write access to read-only memory; more for peers than the rights of
-                a Memory allow; REMOTE_WRITE or REMOTE_ATOMIC without LOCAL_WRITE.
-            Unsupported: REMOTE_ATOMIC, and the device has no atomics; an accelerator's memory given as something else.
-            RegistrationFailed: the system, or the device, refused; the reason tells each way that was tried.
+            TypeError: ``x`` is no memory, or ``access`` is no Access.
+            ValueError: the memory is not contiguous, or empty; write access to read-only memory; more access for peers
+                than the rights of a Memory allow; REMOTE_WRITE or REMOTE_ATOMIC without LOCAL_WRITE.
+            Unsupported: REMOTE_ATOMIC without atomics in the device; an accelerator's memory given as something else.
+            RegistrationFailed: the system, or the device, refused; the reason names each way that was tried.
             Closed: the DeviceContext, or the Memory, is closed.
         """
         self._check_open()
@@ -277,8 +276,8 @@ class DeviceContext(Resource):
             raise Unsupported(f"{self.device.name} has no atomics", fix="leave REMOTE_ATOMIC out", provider=VERBS)
 
     def _gid_index(self, config: EndpointConfig) -> int:
-        """Index of the GID that an endpoint is to use, -1: none."""
-        # Tables are long and change rarely: read again only where the last look does not do any more.
+        """Return the index of the GID that an endpoint is to use; -1: it needs none."""
+        # GID tables are long and change rarely: read them again only if the remembered choice is no longer valid.
         if self._described is not None:
             try:
                 choice = choose_gid(self._described, config.gid_index)
@@ -297,14 +296,14 @@ class DeviceContext(Resource):
         if choice.gid is not None:
             return choice.gid.index
         if port.link_layer == "InfiniBand":
-            # Within one subnet the LID is enough.
+            # Within one subnet the LID suffices.
             return -1
         raise Unsupported(f"{self.name}: {choice.why}", fix=choice.fix, provider=VERBS)
 
     def _release(self) -> None:
         self._native.close()
 
-    def _let_be(self) -> None:
+    def _forget_native(self) -> None:
         self._native.abandon()
 
     def __repr__(self) -> str:
@@ -322,16 +321,16 @@ def _devices() -> tuple[Device, ...]:
 
 
 def _fix() -> str:
-    """What would make verbs usable, as its provider says."""
+    """Return what would make verbs usable, as its provider says."""
     return next((fix for name, _, _, fix in providers() if name == VERBS), "")
 
 
-def _no_direct() -> Unsupported:
+def _direct_unavailable() -> Unsupported:
     fix = f'use backend="{VERBS}"'
     try:
         why = fabric_why_not_direct()
     except NativeError as error:
-        # Then the other backend is not usable either.
+        # The verbs backend is not usable either.
         why, fix = translate(error, "open").reason, _fix()
     return Unsupported(why, fix=fix, operation="open")
 

@@ -1,4 +1,4 @@
-"""RDMA devices and their ports, as values: what verbs says of them."""
+"""Declares RDMA devices and their ports as values, with the facts that verbs reports."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ LinkLayer = Literal["InfiniBand", "Ethernet", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One port of an RDMA device, as it was when it was asked.
+    """Describes one port of an RDMA device, in the state that it had when it was queried.
 
     Attributes:
         number: 1, 2, ...
         state: ``"ACTIVE"``, ``"DOWN"``, ``"INIT"``, ``"ARMED"``, ``"ACTIVE_DEFER"`` or ``"unknown"``.
         link_layer: ``"InfiniBand"``, ``"Ethernet"`` (RoCE) or ``"unknown"``.
         lid: the subnet manager's local id; 0 on Ethernet.
-        max_mtu: bytes of payload in one packet, at most.
-        active_mtu: bytes of payload in one packet now.
-        max_message: bytes of the longest message.
+        max_mtu: largest payload of one packet that the port supports, in bytes.
+        active_mtu: largest payload of one packet now, in bytes.
+        max_message: length of the longest message, in bytes.
         gid_entries: length of the GID table, empty entries included.
     """
 
@@ -34,21 +34,21 @@ class Port:
 
     @property
     def active(self) -> bool:
-        """Traffic can flow."""
+        """Tell whether traffic can flow."""
         return self.state == "ACTIVE"
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceLimits:
-    """What a device can do at most.
+    """Holds the limits of a device.
 
     Attributes:
-        queue_pairs: of the device.
-        requests: outstanding in one send or receive queue.
-        sge: local ranges of one request.
+        queue_pairs: queue pairs of the device.
+        requests: outstanding requests in one send or receive queue.
+        sge: local ranges (scatter/gather entries) of one request.
         completions: entries of one completion queue.
-        regions: registrations.
-        region_bytes: of one registration.
+        regions: memory regions of the device.
+        region_bytes: length of one memory region.
         read_credit: RDMA reads and atomics that one queue pair answers at once.
         atomics: ``"none"``; ``"hca"``: atomic among the queue pairs of this device; ``"global"``: also against the CPU.
     """
@@ -65,17 +65,17 @@ class DeviceLimits:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One RDMA device.
+    """Describes one RDMA device.
 
     Attributes:
         name: ``"mlx5_0"``, ``"rxe0"``, ...
-        why_not: empty, or why it cannot be opened; then the other fields are empty.
+        why_not: empty, or the reason why the device cannot be opened; then the other fields are empty.
         guid: node GUID, unique among devices: four groups of four hexadecimal digits.
         firmware: version of its firmware; empty for a software device.
         vendor: PCI vendor id.
         part: the vendor's number for the kind of device.
-        limits: what it can do at most.
-        ports: by number.
+        limits: its limits.
+        ports: its ports, in the order of their numbers.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Device:
 
 
 def from_facts(facts: dict[str, Any]) -> Device:
-    """The value for what native code found."""
+    """Return the Device for the facts that native code found."""
     return Device(
         name=facts["name"],
         why_not=facts["why_not"],

@@ -1,4 +1,4 @@
-"""Endpoint: a reliable connected queue pair with a completion queue and a receive queue of its own."""
+"""Declares Endpoint: a reliable connected queue pair with its own completion queue and receive queue."""
 
 from __future__ import annotations
 
@@ -25,30 +25,29 @@ if TYPE_CHECKING:
 
     Errors = Literal["raise", "return"]
 
-# A wait returns to Python this often, so that Ctrl-C is heard.
+# A wait returns to Python this often, so that Ctrl-C has an effect.
 _SLICE_NS: Final = 200_000_000
 
 
 class Endpoint(Resource):
-    """A reliable connected (RC) queue pair, made by ``DeviceContext.create_endpoint``.
+    """Posts work requests to a reliable connected (RC) queue pair; made by ``DeviceContext.create_endpoint``.
 
-    Requests of one endpoint begin in the order in which they were posted, and complete in it; receives likewise. A
-    request takes a place in its queue until its completion has been polled; an unsignalled one, until a later one's
-    has. A call that finds too few places raises WouldBlock, with nothing posted: poll, and post again.
+    Requests of one endpoint begin and complete in the order in which they were posted; so do receives. A request takes
+    a place in its queue until its completion has been polled; an unsignalled request, until the completion of a later
+    one has. A call that finds too few places raises WouldBlock and posts nothing: poll, and post again.
 
-    A failed request ends the queue pair: whatever is posted then is flushed, with a completion for each. Make a new
-    endpoint.
+    A failed request ends the queue pair: all requests behind it are flushed, with a completion each. Make a new one.
 
-    Regions that requests in flight refer to stay alive until their completions have been polled.
+    Regions that are used by requests in flight stay alive until the completions of these requests have been polled.
 
-    A completion of a write says that the peer's device has the bytes, not that the peer's CPU or accelerator sees them:
-    that is what the peer's own completion of a send, or of a write with ``imm``, says.
+    The completion of a write says that the peer's device has the bytes, not that the peer's CPU or accelerator sees
+    them. Only the peer's own completion of a send, or of a write with ``imm``, says that.
 
     Attributes:
-        config: as it was made.
-        handle: for the peer's ``connect``.
-        max_inline: bytes that a request may carry inline.
-        max_message: bytes that a request may move.
+        config: the configuration that it was made with.
+        handle: the address for the peer's ``connect``.
+        max_inline: number of bytes that a request may carry inline.
+        max_message: number of bytes that a request may move.
     """
 
     __slots__ = (
@@ -74,11 +73,11 @@ class Endpoint(Resource):
         self._native = native
         self._device_context = device_context
         self._connected = False
-        # Over each of the two queues and what it keeps alive; never held while anybody sleeps.
+        # Guards each of the two queues and the regions that it keeps alive; no thread sleeps while it holds the lock.
         self._lock = threading.Lock()
         self._sends: deque[tuple[MemoryRegion, ...]] = deque()
         self._receives: deque[tuple[MemoryRegion, ...]] = deque()
-        # Polled, and not returned yet: those behind a failure that was raised.
+        # Completions that were polled and not returned yet: those behind a failure that was raised.
         self._ready: deque[Completion] = deque()
         self.config = config
         self.max_inline = native.max_inline
@@ -98,34 +97,35 @@ class Endpoint(Resource):
 
     @property
     def device_context(self) -> DeviceContext:
-        """What it was made from."""
+        """Return the DeviceContext that it was made from."""
         return self._device_context
 
     @property
     def qpn(self) -> int:
-        """Queue pair number."""
+        """Return the queue pair number."""
         return self.handle.qpn
 
     @property
     def connected(self) -> bool:
-        """Whether ``connect`` was called and went well."""
+        """Tell whether ``connect`` has succeeded."""
         return self._connected
 
     @property
     def outstanding(self) -> tuple[int, int]:
-        """Places taken in the send queue and in the receive queue."""
+        """Return the number of places taken in the send queue and in the receive queue."""
         self._check_open()
         return self._native.sends, self._native.receives
 
     def connect(self, handle: EndpointHandle) -> None:
-        """Connect to the endpoint that the handle stands for, which must do the same with this one's.
+        """Connect to the peer's endpoint; the peer must call ``connect`` with the handle of this one.
 
-        Nothing goes over the wire, so it does not say whether the peer is there. Receives can be posted before; so that
-        nothing that the peer sends finds none, post them before it connects.
+        Nothing goes over the wire, so success does not prove that the peer is there. Receives can be posted earlier:
+            post
+        them before the peer connects, so that each of its messages finds one.
 
         Raises:
-            TypeError: not a handle.
-            ValueError: it is connected already.
+            TypeError: ``handle`` is no EndpointHandle.
+            ValueError: the endpoint is connected already.
             Unsupported: one end is on Ethernet and the other on InfiniBand, or the device refused the address.
             Closed: the endpoint is closed.
         """
@@ -197,15 +197,15 @@ class Endpoint(Resource):
         self.post(CompareSwap(into, remote, compare, swap, wr_id=wr_id, signalled=signalled))
 
     def post(self, *requests: SendRequest) -> None:
-        """Post requests to the send queue as one chain, with one doorbell: all of them, or none.
+        """Post requests to the send queue as one chain, with one doorbell: either all of them or none.
 
         Raises:
-            TypeError: not a request.
-            ValueError: the endpoint is not connected; memory of another device context; more bytes, inline bytes or
-                local ranges than the endpoint takes.
-            WouldBlock: the send queue has too few places; poll, which frees them.
-            Unsupported: an atomic, and the device has none.
-            DeviceFailed: the device refused a request; those before it are posted.
+            TypeError: an argument is no request.
+            ValueError: the endpoint is not connected; memory belongs to another device context; a request has more
+                bytes, inline bytes or local ranges than the endpoint takes.
+            WouldBlock: the send queue has too few free places; ``poll`` frees places.
+            Unsupported: a request is an atomic, and the device has none.
+            DeviceFailed: the device refused a request; the requests before it are posted.
             Closed: the endpoint or a region is closed.
         """
         self._check_open()
@@ -223,7 +223,7 @@ class Endpoint(Resource):
             raise ValueError("the endpoint is not connected yet")
         chain = [request._native for request in requests]
         with self._lock:
-            # Before, so that nothing that was posted is ever without what keeps its memory.
+            # Before the requests are posted, so that their memory is kept alive at all times.
             self._sends.extend([request._regions for request in requests])
             try:
                 self._native.post(chain)
@@ -238,13 +238,13 @@ class Endpoint(Resource):
         self.post_recvs(Receive(into, wr_id=wr_id))
 
     def post_recvs(self, *requests: Receive) -> None:
-        """Post requests to the receive queue, all of them or none; also before the endpoint is connected.
+        """Post requests to the receive queue, either all of them or none; possible before the endpoint is connected.
 
         Raises:
-            TypeError: not a Receive.
-            ValueError: memory of another device context, or more local ranges than the endpoint takes.
-            WouldBlock: the receive queue has too few places; poll, which frees those that were used.
-            DeviceFailed: the device refused a request; those before it are posted.
+            TypeError: an argument is no Receive.
+            ValueError: memory is of another device context, or a request has more local ranges than the endpoint takes.
+            WouldBlock: the receive queue has too few free places; ``poll`` frees the used ones.
+            DeviceFailed: the device refused a request; the requests before it are posted.
             Closed: the endpoint or a region is closed.
         """
         self._check_open()
@@ -266,24 +266,24 @@ class Endpoint(Resource):
     # Completions
 
     def poll(self, limit: int = 16, *, errors: Errors = "raise") -> list[Completion]:
-        """Completions that are there, in the order of their queues; without waiting.
+        """Return the completions that have arrived, in the order of their queues, without waiting.
 
         Args:
-            limit: how many at most.
-            errors: ``"return"``: failures are in the list, with their ``error``. ``"raise"``: the first failure is
-                raised. What came before it is returned first, and what comes after it stays for the next call, so that
-                no completion is lost.
+            limit: the largest number of completions to return.
+            errors: ``"return"`` puts failures into the list, with their ``error``. ``"raise"`` raises the first
+                failure. Completions before it are returned first, and those after it stay for the next call, so that no
+                completion is lost.
 
         Raises:
             ZerohopError: the ``error`` of a completion.
-            ValueError, TypeError: ``limit`` is no positive integer; ``errors`` is neither.
+            ValueError, TypeError: ``limit`` is no positive integer, or ``errors`` is neither of the two.
             Closed: the endpoint is closed.
         """
         _check_poll(limit, errors)
         return self._take(limit, errors)
 
     def wait(self, limit: int = 16, *, timeout: float = 30.0, errors: Errors = "raise") -> list[Completion]:
-        """Like ``poll``, but sleeps until there is at least one. Other threads run meanwhile.
+        """Return completions like ``poll``, but sleep until there is at least one. Other threads run meanwhile.
 
         Args:
             limit: as for ``poll``.
@@ -292,8 +292,8 @@ class Endpoint(Resource):
 
         Raises:
             DeadlineExceeded: ``timeout`` seconds have passed; the requests are still in flight.
-            ValueError, TypeError: also where ``timeout`` is negative, NaN or no number.
-            Closed: also where another thread closes the endpoint meanwhile. Other errors as for ``poll``.
+            ValueError, TypeError: as for ``poll``; also if ``timeout`` is negative, NaN or no number.
+            Closed: as for ``poll``; also if another thread closes the endpoint meanwhile. Other errors as for ``poll``.
         """
         _check_poll(limit, errors)
         deadline = deadline_after(timeout)
@@ -302,7 +302,7 @@ class Endpoint(Resource):
                 return ended
             try:
                 self._native.arm()
-                # What came before that wakes nobody.
+                # Completions that came before arm() wake nobody, so poll once more.
                 if ended := self._take(limit, errors):
                     return ended
                 now = time.monotonic_ns()
@@ -342,7 +342,7 @@ class Endpoint(Resource):
             return ended
 
     def _check(self, request: SendRequest | Receive) -> None:
-        """Raise for what this endpoint cannot post."""
+        """Raise an error if this endpoint cannot post the request."""
         for region in request._regions:
             region._check_open()
             if region._device_context is not self._device_context:
@@ -357,7 +357,7 @@ class Endpoint(Resource):
         self._sends.clear()
         self._receives.clear()
 
-    def _let_be(self) -> None:
+    def _forget_native(self) -> None:
         self._native.abandon()
 
     def __repr__(self) -> str:
@@ -366,7 +366,7 @@ class Endpoint(Resource):
 
 
 def translate(error: NativeError, operation: str) -> ZerohopError:
-    """The error for what native code raised."""
+    """Return the error that stands for a NativeError."""
     status, reason, text = error.args
     if status == Status.WOULD_BLOCK.value:
         return WouldBlock(text, fix="poll(), which frees places", provider="verbs", operation=operation)

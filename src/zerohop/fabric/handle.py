@@ -1,4 +1,4 @@
-"""EndpointHandle: what a peer needs to connect to an endpoint, as a plain value."""
+"""Declares EndpointHandle: the plain value that a peer needs to connect to an endpoint."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from zerohop.errors import ProtocolError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Four letters and the version of what follows.
+# Four letters and the version of the layout that follows them.
 _MAGIC: Final = b"ZHEP"
 _VERSION: Final = 1
-# Magic, version, link layer, MTU, 1 with a GID, number, PSN, LID, port, read credit, GID.
+# Magic, version, link layer, MTU, 1 if there is a GID, queue pair number, PSN, LID, port, read credit, GID.
 _LAYOUT: Final = struct.Struct("!4sBBBBIIHBB16s")
 # Codes of verbs (ibv_port_attr.link_layer, enum ibv_mtu).
 LINK_LAYERS: Final[Mapping[int, Literal["InfiniBand", "Ethernet"]]] = {1: "InfiniBand", 2: "Ethernet"}
@@ -28,24 +28,24 @@ _24_BITS: Final = 0xFF_FFFF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointHandle:
-    """Where an endpoint is, for the other end's ``connect``.
+    """Holds the address of an endpoint, for the ``connect`` of the other endpoint.
 
     A plain value: hashable, comparable, picklable, and 36 bytes as ``bytes(handle)``. It is no secret: a queue pair
-    answers only the one that it is connected to. Made by ``Endpoint.handle``; made by yourself, it stands for a queue
+    answers only the queue pair that it is connected to. ``Endpoint.handle`` gives it; you can also make one for a queue
     pair of another library.
 
     Attributes:
         qpn: queue pair number, 24 bits.
-        psn: number of the first packet that it will send, 24 bits.
-        port: number of its port.
-        lid: local id of its port; 0 on Ethernet.
-        gid: 16 bytes, or none on InfiniBand.
-        mtu: bytes of payload in a packet that it takes: 256, 512, 1024, 2048 or 4096.
+        psn: packet sequence number of the first packet that the queue pair will send, 24 bits.
+        port: number of the device's port.
+        lid: local id of the port; 0 on Ethernet.
+        gid: 16 bytes; empty if there is none, on InfiniBand only.
+        mtu: bytes of payload in a packet that the port takes: 256, 512, 1024, 2048 or 4096.
         link_layer: ``"InfiniBand"`` or ``"Ethernet"``.
-        read_credit: RDMA reads and atomics that it answers at once.
+        read_credit: RDMA reads and atomics that the queue pair answers at once.
 
     Raises:
-        TypeError, ValueError: a value of the wrong type, or that no queue pair has.
+        TypeError, ValueError: a value has the wrong type, or no queue pair can have it.
     """
 
     qpn: int
@@ -59,7 +59,7 @@ class EndpointHandle:
 
     def __post_init__(self) -> None:
         for name, least, most in (
-            # 0 and 1 are those of the subnet's management.
+            # Queue pairs 0 and 1 belong to the subnet's management.
             ("qpn", 2, _24_BITS),
             ("psn", 0, _24_BITS),
             ("port", 1, 255),
@@ -84,7 +84,7 @@ class EndpointHandle:
 
     @property
     def address(self) -> str:
-        """The GID in words: ``"10.0.0.1"`` for an IPv4-mapped one, else IPv6 in its short form; empty without one."""
+        """Return the GID in words: ``"10.0.0.1"`` if it maps IPv4, else IPv6 in its short form; empty without a GID."""
         if not self.gid:
             return ""
         address = ipaddress.IPv6Address(self.gid)
@@ -106,18 +106,18 @@ class EndpointHandle:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Through the bytes, so that unpickling checks what from_bytes checks.
+        # Through the bytes, so that unpickling makes the checks of from_bytes.
         return EndpointHandle.from_bytes, (bytes(self),)
 
     @staticmethod
     def from_bytes(data: bytes | bytearray | memoryview) -> EndpointHandle:
-        """The handle whose ``bytes()`` these are. Connects to nothing.
+        """Return the handle whose ``bytes()`` these are. It connects to nothing.
 
         Raises:
-            TypeError: not bytes, nor another object with the buffer protocol.
-            ProtocolError: they are not, or they come from another version of zerohop.
+            TypeError: neither bytes nor another object with the buffer protocol.
+            ProtocolError: the bytes are no handle, or come from another version of zerohop.
         """
-        # Not bytes(data), which makes zeros of a number.
+        # bytes(data) would turn a number into that many zeros.
         raw = data if type(data) is bytes else memoryview(data).tobytes()
         if raw[:4] != _MAGIC or len(raw) < 5:
             raise _malformed("these bytes do not begin like one")

@@ -1,4 +1,4 @@
-"""Memory regions: memory registered with a device, slices of it, and what a peer needs to reach it."""
+"""Declares memory regions (memory registered with a device), their slices, and the values that peers reach them by."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _ADDRESSES: Final = 1 << 64
 
 
 class Access(enum.Flag):
-    """What may be done with a memory region: the flags of verbs (``IBV_ACCESS_*``), with its numbers."""
+    """Names the permitted uses of a memory region: the flags of verbs (``IBV_ACCESS_*``), with the same numbers."""
 
     NONE = 0
-    # The device may write to it: receives, the results of reads and atomics.
+    # The device may write to the region: receives, and the results of reads and atomics.
     LOCAL_WRITE = 1
-    # Peers may; both need LOCAL_WRITE.
+    # Peers may do this; writes and atomics need LOCAL_WRITE, too.
     REMOTE_WRITE = 1 << 1
     REMOTE_READ = 1 << 2
     REMOTE_ATOMIC = 1 << 3
@@ -41,19 +41,19 @@ WRITES: Final = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_ATOMIC
 
 
 class RemoteMemory:
-    """Part of a peer's memory, as requests name it: address and key.
+    """Names a part of a peer's memory in requests, by address and key.
 
     A frozen value: hashable, comparable, picklable, 25 bytes as ``bytes(remote)``. Slices (``remote[a:b]``, in bytes)
-    are RemoteMemories of the same key. Whoever has it, and a connected endpoint of the region's device context, can use
-    it until the region is closed; the key alone protects nothing else.
+    are RemoteMemories with the same key. Every process that has this value and an endpoint connected to the region's
+    device context can use the region until it is closed; the key is the only protection.
 
     Attributes:
-        addr: of the first byte, as the owner's device knows it.
-        rkey: of the region that it lies in.
+        addr: address of the first byte, as the owner's device knows it.
+        rkey: remote key of the memory region.
         length: in bytes.
 
     Raises:
-        TypeError, ValueError: a value of the wrong type, or out of range.
+        TypeError, ValueError: a value has the wrong type, or is out of range.
     """
 
     __slots__ = ("addr", "length", "rkey")
@@ -103,18 +103,18 @@ class RemoteMemory:
         return _LAYOUT.pack(_MAGIC, _VERSION, self.addr, self.length, self.rkey)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Through the bytes, so that unpickling checks what from_bytes checks.
+        # Through the bytes, so that unpickling makes the checks of from_bytes.
         return RemoteMemory.from_bytes, (bytes(self),)
 
     @staticmethod
     def from_bytes(data: bytes | bytearray | memoryview) -> RemoteMemory:
-        """The value whose ``bytes()`` these are.
+        """Return the value whose ``bytes()`` these are.
 
         Raises:
-            TypeError: not bytes, nor another object with the buffer protocol.
-            ProtocolError: they are not, or they come from another version of zerohop.
+            TypeError: neither bytes nor another object with the buffer protocol.
+            ProtocolError: the bytes are no RemoteMemory, or come from another version of zerohop.
         """
-        # Not bytes(data), which makes zeros of a number.
+        # bytes(data) would turn a number into that many zeros.
         raw = data if type(data) is bytes else memoryview(data).tobytes()
         if raw[:4] != _MAGIC or len(raw) < 5:
             raise _malformed("these bytes do not begin like one")
@@ -133,7 +133,7 @@ class RemoteMemory:
 
 
 class LocalRange:
-    """What a region and its slices have in common: a range that requests gather from or scatter to."""
+    """Declares a range that requests gather from or scatter to; the base of regions and their slices."""
 
     __slots__ = ()
 
@@ -142,34 +142,34 @@ class LocalRange:
 
     @property
     def region(self) -> MemoryRegion:
-        """What is registered."""
+        """Return the memory region that contains the range."""
         raise NotImplementedError
 
     @property
     def lkey(self) -> int:
-        """By which the own device knows the memory."""
+        """Return the local key, by which this side's device knows the memory."""
         return self.region._lkey
 
     @property
     def rkey(self) -> int:
-        """By which peers reach the memory, as far as ``access`` lets them."""
+        """Return the remote key, by which peers reach the memory as far as ``access`` permits."""
         return self.region._rkey
 
     @property
     def access(self) -> Access:
-        """What it was registered for."""
+        """Return the permitted uses that the region was registered with."""
         return self.region._access
 
     @property
     def device(self) -> str:
-        """Where the memory is: ``"host"``, ``"sim:0"``, ..."""
+        """Return the place of the memory: ``"host"``, ``"sim:0"``, ..."""
         return self.region._device
 
     def remote(self) -> RemoteMemory:
-        """What a peer needs to reach this range.
+        """Return the value that a peer needs to reach this range.
 
         Raises:
-            ValueError: the region was registered without a right for peers.
+            ValueError: the region was registered without any right for peers.
             Closed: the region is closed.
         """
         self.region._check_open()
@@ -186,10 +186,10 @@ class LocalRange:
 
 
 class RegionSlice(LocalRange, NotCopyable):
-    """Part of a memory region, made by slicing: ``region[a:b]``, in bytes. Keeps the region alive.
+    """Names a part of a memory region, made by slicing: ``region[a:b]``, in bytes. Keeps the region alive.
 
     Attributes:
-        addr: of the first byte.
+        addr: address of the first byte.
         length: in bytes.
     """
 
@@ -204,7 +204,7 @@ class RegionSlice(LocalRange, NotCopyable):
 
     @property
     def region(self) -> MemoryRegion:
-        """What it is part of."""
+        """Return the memory region that it is a part of."""
         return self._region
 
     def __repr__(self) -> str:
@@ -212,15 +212,15 @@ class RegionSlice(LocalRange, NotCopyable):
 
 
 class MemoryRegion(LocalRange, Resource):
-    """Memory registered with a device, made by ``DeviceContext.register``. Keeps what it was made from alive.
+    """Holds memory registered with a device; made by ``DeviceContext.register``. Keeps the memory alive.
 
-    Requests that are in flight keep it alive, too. Closing it yourself while some are ends them with an error, and
-    nothing is touched any more when ``close`` has returned.
+    Requests in flight keep the region alive, too. If you close it while requests use it, they end with an error, and
+    the device touches the memory no more once ``close`` has returned.
 
     Attributes:
-        addr: of the first byte; for an accelerator's memory the address on the device.
+        addr: address of the first byte; for memory of an accelerator the address on the device.
         length: in bytes.
-        how: the way in which the device took the memory, and what had failed before, in words.
+        how: how the device registered the memory, and the attempts that failed before, in words.
     """
 
     __slots__ = ("_access", "_device", "_device_context", "_keep", "_lkey", "_native", "_rkey", "addr", "how", "length")
@@ -252,15 +252,15 @@ class MemoryRegion(LocalRange, Resource):
 
     @property
     def region(self) -> MemoryRegion:
-        """Itself."""
+        """Return the region itself."""
         return self
 
     def _release(self) -> None:
-        # The memory may go only after the registration.
+        # Deregister before the memory may be freed.
         self._native.close()
         self._keep = None
 
-    def _let_be(self) -> None:
+    def _forget_native(self) -> None:
         self._native.abandon()
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Work requests: made once, checked as they are made, and posted as often as one likes."""
+"""Declares work requests: checked when they are made, and posted as often as you like."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 _WRITE, _WRITE_IMM, _SEND, _SEND_IMM, _READ, _SWAP, _ADD = range(7)
 _FENCE, _SIGNALED, _INLINE = 1, 2, 8
 _ATOMIC_BYTES: Final = 8
-# The specification's limit; a port's own is checked when the request is posted.
+# The specification's limit; the port's limit is checked when the request is posted.
 _LONGEST: Final = 1 << 31
 _32_BITS: Final = 0xFFFF_FFFF
 _64_BITS: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class SendRequest:
-    """A request for a send queue: Write, Read, Send, FetchAdd or CompareSwap.
+    """Holds a request for a send queue; the base of Write, Read, Send, FetchAdd and CompareSwap.
 
     Keeps the regions that it names alive.
 
     Attributes:
-        wr_id: 64 bits of yours, which its completion carries.
-        nbytes: what it moves.
-        signalled: whether its success is told; a failure always is. With one queue pair, whatever was posted before
-            something that has succeeded has succeeded, too.
+        wr_id: 64 bits of your choice, which the completion carries.
+        nbytes: number of bytes that the request moves.
+        signalled: whether a success gives a completion; a failure always does. On one queue pair, all requests before a
+            request that has succeeded have succeeded, too.
         inline: whether the bytes are copied into the request when it is posted.
     """
 
@@ -95,20 +95,20 @@ class SendRequest:
 
 
 class Write(SendRequest):
-    """RDMA write: local memory to a peer's, which does not notice, unless with ``imm``.
+    """Writes local memory to a peer's memory (RDMA write). The peer does not notice, unless ``imm`` is given.
 
     Args:
         local: a region, a slice, or several of them, one after the other; with ``inline`` also any bytes.
-        remote: where to, of the same length.
-        wr_id: comes back with the completion.
-        imm: 32 bits for the peer, which take one of its receives; that completes when the data is there.
-        inline: copy the bytes into the request, which are then free when it is posted. Host memory only.
-        signalled: tell of its success.
-        fence: begin when all reads and atomics that were posted before are done.
+        remote: the destination, of the same length.
+        wr_id: 64 bits of your choice, which the completion carries.
+        imm: 32 bits for the peer. They use up one of its receives, which completes when the data is there.
+        inline: copy the bytes into the request, so that you may reuse them once it is posted. Host memory only.
+        signalled: give a completion for a success, too.
+        fence: begin after all reads and atomics that were posted before are done.
 
     Raises:
-        TypeError: not registered memory, or an argument of the wrong type.
-        ValueError: unequal lengths, or an argument out of range.
+        TypeError: the memory is not registered, or an argument has the wrong type.
+        ValueError: the lengths differ, or an argument is out of range.
     """
 
     __slots__ = ()
@@ -133,7 +133,7 @@ class Write(SendRequest):
 
 
 class Send(SendRequest):
-    """Send: a message for the next receive that the peer has posted. Arguments and errors as for Write."""
+    """Sends a message into the next receive that the peer has posted. Arguments and errors as for Write."""
 
     __slots__ = ()
 
@@ -155,7 +155,7 @@ class Send(SendRequest):
 
 
 class Read(SendRequest):
-    """RDMA read: a peer's memory to local memory. Arguments and errors as for Write; ``into`` needs LOCAL_WRITE."""
+    """Reads a peer's memory into local memory (RDMA read), which needs LOCAL_WRITE. Otherwise like Write."""
 
     __slots__ = ()
 
@@ -167,20 +167,20 @@ class Read(SendRequest):
 
 
 class FetchAdd(SendRequest):
-    """Add to an unsigned integer of 8 bytes in a peer's memory, which wraps around.
+    """Adds to an unsigned 8-byte integer in a peer's memory, which wraps around.
 
-    Atomic against atomics of the same device, and where its limits say ``"global"`` against the CPU.
+    Atomic against atomics of the same device, and also against the CPU if the device's limits say ``"global"``.
 
     Args:
-        into: 8 bytes, which get what was there before; in this machine's byte order.
+        into: 8 bytes, which receive the old value, in this machine's byte order.
         remote: 8 bytes, at a multiple of 8.
-        add: 64 bits.
-        wr_id: comes back with the completion.
-        signalled: tell of its success.
-        fence: begin when all reads and atomics that were posted before are done.
+        add: the summand, 64 bits.
+        wr_id: 64 bits of your choice, which the completion carries.
+        signalled: give a completion for a success, too.
+        fence: begin after all reads and atomics that were posted before are done.
 
     Raises:
-        TypeError, ValueError: as for Read; not 8 bytes, or not aligned to them.
+        TypeError, ValueError: as for Read; also if ``remote`` has not 8 bytes, or is not aligned to them.
     """
 
     __slots__ = ()
@@ -201,7 +201,7 @@ class FetchAdd(SendRequest):
 
 
 class CompareSwap(SendRequest):
-    """Put ``swap`` into 8 bytes of a peer's memory if they are ``compare``; ``into`` gets what was there before.
+    """Replaces 8 bytes of a peer's memory by ``swap`` if they equal ``compare``; ``into`` receives the old value.
 
     Arguments, atomicity and errors as for FetchAdd.
     """
@@ -228,15 +228,15 @@ class CompareSwap(SendRequest):
 
 
 class Receive:
-    """A request for a receive queue: where the next message goes. Keeps the regions that it names alive.
+    """Gives the memory for one message to a receive queue. Keeps the regions that it names alive.
 
     Args:
-        into: a region, a slice, or several; none for what brings no bytes here, such as a write with ``imm``.
-        wr_id: 64 bits of yours, which the completion carries.
+        into: a region, a slice, or several; none for a message without bytes, such as a write with ``imm``.
+        wr_id: 64 bits of your choice, which the completion carries.
 
     Raises:
-        TypeError: not registered memory, or an argument of the wrong type.
-        ValueError: a region without LOCAL_WRITE, or an argument out of range.
+        TypeError: the memory is not registered, or an argument has the wrong type.
+        ValueError: a region lacks LOCAL_WRITE, or an argument is out of range.
     """
 
     __slots__ = ("_native", "_regions", "_sge", "nbytes", "wr_id")
@@ -279,7 +279,7 @@ def _check_word(remote: RemoteMemory) -> None:
 
 
 def _ranges(local: Any) -> tuple[LocalRange, ...]:
-    """What a request's local argument stands for, without the empty ones: to a device, length 0 may mean 2 GiB."""
+    """Return the ranges of a request's local argument, without empty ones: to a device, length 0 may mean 2 GiB."""
     pieces = (local,) if isinstance(local, LocalRange) else local
     if not isinstance(pieces, (tuple, list)):
         raise TypeError(f"local memory is a MemoryRegion or a slice of one, not {type(local).__name__}; register it")

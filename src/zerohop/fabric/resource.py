@@ -1,4 +1,4 @@
-"""What contexts, endpoints and memory regions have in common: a life that ends once, children first."""
+"""Declares Resource, the base of contexts, endpoints and memory regions, which are closed once, children first."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import ClassVar
 from zerohop.core.base.resource import Closeable, NotCopyable
 from zerohop.errors import Closed
 
-# For a forked child to find them; holds nothing alive.
+# Roots for a forked child to find; weak references, so that they keep nothing alive.
 _roots: weakref.WeakSet[Resource] = weakref.WeakSet()
 
 
 class Resource(Closeable, NotCopyable):
-    """Something that must be closed; a context manager that does."""
+    """Closes itself and its children once; a context manager, and the base of objects that must be closed."""
 
     __slots__ = ("__weakref__", "_children", "_closed", "_forked")
 
-    # What it is, in the words of errors.
+    # Name of the class in messages of errors.
     _kind: ClassVar[str]
 
     def __init__(self, parent: Resource | None) -> None:
@@ -29,11 +29,11 @@ class Resource(Closeable, NotCopyable):
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed, by you or with its parent."""
+        """Tell whether it was closed, by you or with its parent."""
         return self._closed
 
     def close(self) -> None:
-        """Close what was made from it, then itself; idempotent. It waits for nothing but the device's driver."""
+        """Close the objects that were made from it, then itself; idempotent. It waits only for the device's driver."""
         if self._closed:
             return
         self._closed = True
@@ -42,16 +42,16 @@ class Resource(Closeable, NotCopyable):
         self._release()
 
     def _release(self) -> None:
-        """Let go of what is native."""
+        """Release the native object."""
 
-    def _let_be(self) -> None:
-        """In a forked child: let go of what is native without ending it, for it is the parent's."""
+    def _forget_native(self) -> None:
+        """Forget the native object in a forked child, without ending it: it belongs to the parent process."""
 
     def _abandon(self) -> None:
         self._forked = self._closed = True
         for child in list(self._children):
             child._abandon()
-        self._let_be()
+        self._forget_native()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -60,7 +60,7 @@ class Resource(Closeable, NotCopyable):
             raise Closed(f"this {self._kind} is closed")
 
     def __del__(self) -> None:
-        # __init__ may not have come far.
+        # __init__ may have failed early.
         if not getattr(self, "_closed", True):
             self.close()
 

@@ -1,1 +1,1 @@
-"""Bridges to other libraries and formats. Nothing here is imported unless it is asked for."""
+"""Bridges zerohop and other libraries and formats. Each module is imported only on request."""

@@ -1,9 +1,9 @@
-"""A strict reader of the safetensors header: where each tensor's bytes lie in the file.
+"""Reads the safetensors header strictly: it tells where each tensor's bytes lie in the file.
 
 The format (https://huggingface.co/docs/safetensors): 8 bytes little-endian header length, a JSON object that maps names
-to ``{"dtype", "shape", "data_offsets"}``, then the data. This reader checks everything that the format promises before
-it returns: nothing of a file that breaks a promise is used. Reading a header never allocates more than the header's
-own size, which is at most 100 MB.
+to ``{"dtype", "shape", "data_offsets"}``, then the data. This reader checks every promise of the format before it
+returns, and uses nothing of a file that breaks one. Reading a header never allocates more than the header's own size,
+which is at most 100 MB.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BITS = {
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """One tensor: its name, dtype as the format names it, shape, and offset and length of its bytes in the data."""
+    """Describes one tensor: name, dtype as the format names it, shape, offset and length of its bytes in the data."""
 
     name: str
     dtype: str
@@ -38,13 +38,13 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True)
 class SafetensorsFile:
-    """The layout of one file.
+    """Holds the layout of one file.
 
     Attributes:
-        data_start: where the data section begins in the file.
-        data_nbytes: its length; the tensors cover it without a gap and without overlap.
-        tensors: in the order of their bytes.
-        metadata: the file's own strings.
+        data_start: offset of the data section in the file.
+        data_nbytes: length of the data section; the tensors cover it without a gap and without overlap.
+        tensors: the tensors, in the order of their bytes.
+        metadata: the strings that the file's author added.
     """
 
     data_start: int
@@ -54,15 +54,15 @@ class SafetensorsFile:
 
 
 class SafetensorsError(ValueError):
-    """The file is not valid safetensors; the message says what is wrong."""
+    """Raised if a file is not valid safetensors; the message says what is wrong."""
 
 
 def read_layout(path: Path) -> SafetensorsFile:
-    """Reads and checks the header of `path`.
+    """Read and check the header of `path`.
 
     Raises:
         SafetensorsError: the file breaks the format.
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     size = path.stat().st_size
     try:
@@ -105,7 +105,7 @@ def _parse(header: bytes) -> dict[str, Any]:
         raw = json.loads(header.decode("utf-8"), object_pairs_hook=_no_duplicates)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise SafetensorsError(f"the header is not valid JSON: {error}") from error
-    assert isinstance(raw, dict)  # it starts with '{' and is valid
+    assert isinstance(raw, dict)  # the header is valid JSON and starts with '{'
     return raw
 
 

@@ -1,8 +1,8 @@
-"""What this machine has, and why something is missing.
+"""Inspects this machine: its hardware, and the reason why something is missing.
 
-Every fact is read from the kernel (``/proc``, ``/sys``), from the native module or from this process's own limits when
-`inspect` is called; nothing is guessed and nothing is cached. All readers take the root of the file system they look
-at, so that they can be tried on the files of another machine.
+`inspect` reads every fact from the kernel (``/proc``, ``/sys``), from the native module or from this process's own
+limits when it is called; it guesses and caches nothing. All readers take the root of the file system that they read,
+so that they can be tried on the files of another machine.
 """
 
 from zerohop.config.nic_filter import NicFilter, parse_nic_filter

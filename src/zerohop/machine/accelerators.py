@@ -1,7 +1,6 @@
-"""Accelerators: the simulated ones that were asked for, and the graphics processors that PCI shows.
+"""Describes accelerators: the requested simulated devices, and the graphics processors that PCI shows.
 
-Whether a driver then starts is not tried: that takes some hundred milliseconds, and makes this a process that uses
-GPUs.
+It does not try to start a driver: that takes some hundred milliseconds, and makes this a process that uses GPUs.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ _VENDORS = {
     0x10DE: ("cuda", "NVIDIA", ("nvidia",)),
     0x1002: ("hip", "AMD", ("amdgpu",)),
 }
-# Kinds of GPUs that the library has run on, and on which processors. docs/guarantees.md says which ones.
+# Kinds of GPUs that the library has run on, and the processor of the host. docs/guarantees.md names the GPUs.
 _VERIFIED = {"cuda": "x86_64"}
 _CLASSES = (0x0300, 0x0302, 0x0380, 0x1200)  # VGA, 3D, other display controllers; processing accelerators
 
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """One accelerator and whether this library can use it.
+    """Describes one accelerator, and says whether this library can use it.
 
     Attributes:
         name: "sim:0" for a simulated device; the PCI address for a device that no driver of the library has opened.
         kind: "sim", "cuda" or "hip".
-        model: what it is, in words.
-        usable: a Context of this process can allocate on it.
-        why: the reason when it cannot be used, else "".
-        fix: what to do about it, or "" when nothing on this machine would help.
-        verified: the driver has run on such hardware; a simulated device never counts as hardware.
-        pci_address: where it is, or None for a simulated device.
+        model: name of the model.
+        usable: whether a Context of this process can allocate on it.
+        why: the reason why it cannot be used, else "".
+        fix: what to do about that, or "" if nothing on this machine would help.
+        verified: whether the driver has run on such hardware; a simulated device never counts as hardware.
+        pci_address: PCI address, or None for a simulated device.
         numa_node: memory node that it is attached to, or None.
     """
 
@@ -55,23 +54,24 @@ class Accelerator:
 
 
 def simulated(names: Sequence[str]) -> tuple[Accelerator, ...]:
-    """Describes the simulated devices that a Context has opened."""
+    """Describe the simulated devices that a Context has opened."""
     model = "simulated in host memory; not a GPU"
     return tuple(Accelerator(name, "sim", model, usable=True, why="", fix="", verified=False) for name in names)
 
 
 def read_open_modules(root: Path) -> bool | None:
-    """Whether NVIDIA's kernel modules are the open ones, which export GPU memory as dma-buf; None without them."""
+    """Tell whether NVIDIA's kernel modules are the open ones, which export GPU memory as dma-buf; None without them."""
     version = files.text(root / "proc/driver/nvidia/version")
     return None if version is None else "Open Kernel Module" in version
 
 
 def read_accelerators(root: Path, drivers: Mapping[str, str] | None = None) -> tuple[Accelerator, ...]:
-    """Reads the graphics processors below `root`.
+    """Read the graphics processors below `root`.
 
     Args:
-        root: of the file system that is looked at.
-        drivers: kinds of GPUs that the library has a driver for, and why it cannot be used; None: asks the library.
+        root: root of the file system.
+        drivers: kinds of GPUs that the library has a driver for, each with the reason why it cannot be used; None: asks
+            the library.
     """
     if drivers is None:
         from zerohop._native import gpu_drivers

@@ -1,4 +1,4 @@
-"""Everything that `zerohop info` knows, in one value."""
+"""Collects all facts that `zerohop info` shows in one value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What this machine and this process have; what NVIDIA's driver says is None without its GPUs."""
+    """Holds the facts of this machine and this process; ``nvidia`` is None without NVIDIA GPUs."""
 
     zerohop: str
     cpu: Cpu
@@ -39,12 +39,12 @@ class Machine:
     nvidia_open_modules: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain dicts, lists, strings and numbers."""
+        """Return plain dicts, lists, strings and numbers."""
         return asdict(self)
 
 
 def package_version() -> str:
-    """Returns the installed version of zerohop, or "unknown" when it runs from a source tree."""
+    """Return the installed version of zerohop, or "unknown" if it runs from a source tree."""
     try:
         return version("zerohop")
     except PackageNotFoundError:
@@ -52,11 +52,11 @@ def package_version() -> str:
 
 
 def inspect(*, sim_devices: Sequence[str] = (), root: Path = Path("/")) -> Machine:
-    """Looks at this machine.
+    """Inspect this machine.
 
     Args:
         sim_devices: names of the simulated devices to show beside the real ones.
-        root: where /proc, /sys and /etc are looked for.
+        root: root of the file system, with /proc, /sys and /etc.
 
     Raises:
         ValueError: a setting of the environment cannot be understood.

@@ -1,4 +1,4 @@
-"""Small readers of `/proc` and `/sys` files: a missing or unreadable file is an answer, not an error."""
+"""Reads small files of `/proc` and `/sys`: a missing or unreadable file is an answer, not an error."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# As much as sysfs gives at once.
+# The kernel gives at most this many bytes of a sysfs file at once.
 _CHUNK: Final = 4096
 
 
 def text(path: Path | str) -> str | None:
-    """Returns the stripped text of `path`, or None when it cannot be read (sysfs answers some reads with EINVAL)."""
-    # Not through a file object, which takes seven system calls: a table of GIDs is hundreds of files.
+    """Return the stripped text of `path`, or None if it cannot be read (sysfs answers some reads with EINVAL)."""
+    # A file object would take seven system calls, and a GID table is hundreds of files.
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -32,7 +32,7 @@ def text(path: Path | str) -> str | None:
 
 
 def number(path: Path | str) -> int | None:
-    """Returns the integer in `path` (decimal or 0x…), or None when there is none."""
+    """Return the integer in `path` (decimal or 0x…), or None if there is none."""
     content = text(path)
     if content is None:
         return None
@@ -43,7 +43,7 @@ def number(path: Path | str) -> int | None:
 
 
 def link_name(path: Path) -> str | None:
-    """Returns the last part of what the symbolic link `path` points to, or None when it is no link."""
+    """Return the last part of the path that the symbolic link `path` points to, or None if it is no link."""
     try:
         return path.readlink().name
     except OSError:
@@ -51,7 +51,7 @@ def link_name(path: Path) -> str | None:
 
 
 def entries(folder: Path) -> list[Path]:
-    """Returns the entries of `folder` sorted by name; empty when there is no such folder."""
+    """Return the entries of `folder` sorted by name; empty if there is no such folder."""
     try:
         return sorted(folder.iterdir())
     except OSError:
@@ -59,7 +59,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 def fields(path: Path, separator: str = ":") -> dict[str, str]:
-    """Returns the `key<separator>value` lines of `path`; the first of several equal keys wins."""
+    """Return the `key<separator>value` lines of `path`; the first of several equal keys wins."""
     found: dict[str, str] = {}
     for line in (text(path) or "").splitlines():
         key, mark, value = line.partition(separator)

@@ -1,16 +1,16 @@
-"""Which entry of a port's GID table a queue pair uses.
+"""Chooses the entry of a port's GID table that a queue pair uses.
 
-The rule, in this order:
+The rules, in this order:
 
-1. An index that was asked for is taken as it is, whatever its entry says, if the table has it; else it is an error.
-2. On InfiniBand it is entry 0, the port's own GID. Packets are addressed by LID; the global routing header (GRH) that
-   carries the GID goes along only when the peer is on another subnet, or when it is asked for: `needs_grh`.
+1. A requested index is taken, whatever its entry says, if the table has it; else it is an error.
+2. On InfiniBand it is entry 0, the port's own GID. Packets are addressed by LID. They carry the GID, in the global
+routing header (GRH), only if the peer is on another subnet, or if the header is requested: `needs_grh`.
 3. On Ethernet only entries of RoCE v2 count: v1 is not routed, and switches of today do not expect it. An entry whose
    interface is down does not count either, since no address of that interface answers.
-4. Of those, an IPv4-mapped address goes before a global IPv6 address, and that before a link-local one: IPv4 is what
-   administrators of RoCE networks set up and route, and a link-local address reaches nothing beyond the own link.
-5. Of equals, an entry whose interface is up goes before one whose interface's state is not known.
-6. Of equals again, the lowest index.
+4. Of the rest, an IPv4-mapped address goes before a global IPv6 address, and that before a link-local one: IPv4 is what
+administrators of RoCE networks set up and route, and a link-local address reaches nothing beyond the own link.
+5. Of equal entries, one whose interface is up goes before one whose interface's state is not known.
+6. Of entries that are still equal, the one with the lowest index.
 
 The order of a table is not the same on two hosts, nor on one host before and after a reboot: an index that is right on
 one host says nothing about another.
@@ -31,12 +31,12 @@ _KINDS = ("IPv4", "global IPv6", "link-local IPv6")
 
 @dataclass(frozen=True, slots=True)
 class GidChoice:
-    """The entry that a port's queue pairs use, or why there is none.
+    """Holds the entry that a port's queue pairs use, or the reason why there is none.
 
     Attributes:
         gid: the entry, or None.
-        why: in words, why this one, or why none.
-        fix: what to do when there is none, else "".
+        why: in words, the reason for this entry, or for none.
+        fix: what to do if there is none, else "".
     """
 
     gid: Gid | None
@@ -45,14 +45,14 @@ class GidChoice:
 
 
 def choose_gid(port: RdmaPort, index: int | None = None) -> GidChoice:
-    """Chooses by the rule of this module.
+    """Choose an entry by the rules of this module.
 
     Args:
-        port: whose table it is.
-        index: an entry that was asked for, or None.
+        port: the port, with its table.
+        index: a requested entry, or None.
 
     Raises:
-        ValueError: the table has no entry `index`; the text lists those that it has.
+        ValueError: the table has no entry `index`; the text lists its entries.
     """
     if index is not None:
         return _asked_for(port, index)
@@ -65,15 +65,15 @@ def choose_gid(port: RdmaPort, index: int | None = None) -> GidChoice:
 
 
 def needs_grh(port: RdmaPort, gid: Gid, remote_gid: str, *, asked: bool = False) -> bool:
-    """Tells whether packets from `port` to the port with `remote_gid` need the global routing header.
+    """Tell whether packets from `port` to the port with `remote_gid` need the global routing header.
 
     On Ethernet they always do. On InfiniBand they do between two subnets, which the first 64 bits of a GID tell apart.
 
     Args:
         port: the local port.
-        gid: its entry.
-        remote_gid: text of the peer's.
-        asked: the header was asked for.
+        gid: the entry of the local port.
+        remote_gid: text of the peer's GID.
+        asked: the header is requested.
     """
     if asked or port.link_layer != "InfiniBand":
         return True
@@ -119,7 +119,7 @@ def _ethernet(port: RdmaPort) -> GidChoice:
 
 
 def _kind(gid: Gid) -> int:
-    """Returns the place of an address in the order of _KINDS."""
+    """Return the place of an address in the order of _KINDS."""
     address = ipaddress.IPv6Address(gid.text)
     if address.ipv4_mapped is not None:
         return 0

@@ -1,4 +1,4 @@
-"""Processor and kernel of this machine."""
+"""Describes the processor and the kernel of this machine."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """The processors that this process may use.
+    """Describes the processors that this process may use.
 
     Attributes:
-        model: the name that the processor gives itself.
+        model: the processor's own name.
         architecture: "x86_64", "aarch64", ...
         online: processors of the machine.
         usable: processors that this process may run on (affinity mask).
         quota: processors' worth of time that the control group allows, or None without a limit.
-        numa_nodes: memory nodes.
+        numa_nodes: number of memory nodes.
     """
 
     model: str
@@ -36,12 +36,12 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """The kernel and what surrounds it.
+    """Describes the kernel and its surroundings.
 
     Attributes:
         release: as `uname -r` prints it.
         distribution: PRETTY_NAME of os-release, or "unknown".
-        virtual: the processor says that it runs under a hypervisor.
+        virtual: whether the processor says that it runs under a hypervisor.
     """
 
     release: str
@@ -50,7 +50,7 @@ class Kernel:
 
 
 def read_cpu(root: Path) -> Cpu:
-    """Reads the processor's facts below `root`."""
+    """Read the processor's facts below `root`."""
     cpuinfo = files.fields(root / "proc/cpuinfo")
     nodes = [node for node in files.entries(root / "sys/devices/system/node") if node.name[4:].isdigit()]
     return Cpu(
@@ -71,7 +71,7 @@ def _quota(cpu_max: str | None) -> float | None:
 
 
 def read_kernel(root: Path) -> Kernel:
-    """Reads the kernel's facts below `root`."""
+    """Read the kernel's facts below `root`."""
     release = files.fields(root / "etc/os-release", "=")
     flags = files.fields(root / "proc/cpuinfo").get("flags", "").split()
     return Kernel(

@@ -1,4 +1,4 @@
-"""Where the GPUs and RDMA NICs of this machine sit, how far they are from each other, and which NIC serves which."""
+"""Places the GPUs and RDMA NICs of this machine: their distances, and the NICs that serve each GPU."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from zerohop.machine.topology import NicSelection, choose_nics
 
 @dataclass(frozen=True, slots=True)
 class PlacedGpu:
-    """A GPU and where it sits.
+    """Holds a GPU and its place.
 
     Attributes:
         name: "GPU0", counting PCI addresses upwards, as nvidia-smi does; CUDA_VISIBLE_DEVICES does not matter here.
-        accelerator: what is known of it.
-        place: where it sits.
+        accelerator: its facts.
+        place: its place on PCI.
     """
 
     name: str
@@ -30,7 +30,7 @@ class PlacedGpu:
 
 @dataclass(frozen=True, slots=True)
 class PlacedNic:
-    """An RDMA device and where it sits; None for a software device."""
+    """Holds an RDMA device and its place; None for a software device."""
 
     device: RdmaDevice
     place: PciPlace | None
@@ -38,14 +38,14 @@ class PlacedNic:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A GPU, or the host memory of one NUMA node, and the RDMA ports that serve it.
+    """Holds a GPU, or the host memory of one NUMA node, and the RDMA ports that serve it.
 
     Attributes:
         name: "GPU0", "NUMA 0", or "host" on a machine with a single node.
         gpu: PCI address, or None for host memory.
-        numa_node: memory node, or None where it is not known or there is just one.
-        distances: of each RDMA device, in the order of the devices; None where it is not known, and for host memory.
-        selection: which ports, in which order.
+        numa_node: memory node, or None if it is not known or there is just one.
+        distances: distance to each RDMA device, in the order of the devices; None if not known, and for host memory.
+        selection: the ports, in their order.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The memory nodes, the GPUs by address, the RDMA devices by name, and what serves what."""
+    """Holds the memory nodes, the GPUs by address, the RDMA devices by name, and the ports that serve them."""
 
     numa_nodes: tuple[int, ...]
     gpus: tuple[PlacedGpu, ...]
@@ -65,7 +65,7 @@ class Layout:
     served: tuple[Served, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain dicts, lists, strings and numbers."""
+        """Return plain dicts, lists, strings and numbers."""
         return {
             "numa_nodes": list(self.numa_nodes),
             "accelerators": [
@@ -89,11 +89,11 @@ class Layout:
 
 
 def read_layout(root: Path = Path("/"), nics: NicFilter | None = None) -> Layout:
-    """Looks at the machine below `root` and chooses NICs for each GPU and each memory node.
+    """Inspect the machine below `root`, and choose NICs for each GPU and each memory node.
 
     Args:
-        root: where /sys and /proc are looked for.
-        nics: the filter to choose with; None for none.
+        root: root of the file system, with /sys and /proc.
+        nics: the filter to choose with, or None.
     """
     wanted = nics or NicFilter()
     nodes = numa_nodes(root)

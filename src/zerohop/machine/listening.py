@@ -1,4 +1,4 @@
-"""Where a Context of this process would listen, and whether strangers could reach it."""
+"""Judges where a Context of this process would listen, and whether strangers could reach it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """What the settings of this process mean for its peers.
+    """Holds the meaning of this process's settings for its peers.
 
     Attributes:
-        address: "host:port", or None when nothing listens on the network.
-        loopback: only this host can connect.
-        secret: peers have to prove that they know a secret.
-        insecure: listening off loopback without a secret was asked for: whoever can reach the address can connect.
-        why: why a Context would refuse these settings, else "".
-        fix: what to do about it, or about an insecure listener, else "".
+        address: "host:port", or None if nothing listens on the network.
+        loopback: whether only this host can connect.
+        secret: whether peers must prove that they know a secret.
+        insecure: whether listening off loopback without a secret was requested, so that anybody can connect.
+        why: the reason why a Context would refuse these settings, else "".
+        fix: what to do about that, or about an insecure listener, else "".
     """
 
     address: str | None
@@ -28,12 +28,12 @@ class Listening:
 
 
 def describe(address: str | None, *, secret: bool, insecure: bool) -> Listening:
-    """Judges a listening address.
+    """Judge a listening address.
 
     Args:
         address: "host:port" or None.
-        secret: a shared secret is set.
-        insecure: listening without one was explicitly allowed.
+        secret: whether a shared secret is set.
+        insecure: whether listening without a secret was explicitly allowed.
     """
     loopback = address is None or _is_loopback(address.rpartition(":")[0].strip("[]"))
     exposed = not loopback and not secret
@@ -51,4 +51,4 @@ def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return False  # a name may resolve to anything; "" is every interface
+        return False  # a name may resolve to any address; "" is every interface

@@ -1,4 +1,4 @@
-"""Memory, shared memory and the limits of this process that decide what can be shared and registered."""
+"""Reads memory, shared memory and the limits of this process that decide what can be shared and registered."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MemorySizes:
-    """Sizes in bytes; None where the kernel does not say.
+    """Holds sizes in bytes; None if the kernel does not say.
 
     Attributes:
         total: installed memory that the kernel manages.
-        available: what can be had without swapping.
-        cgroup_limit: limit of the control group, which shared memory counts against.
+        available: memory that can be had without swapping.
+        cgroup_limit: limit of the control group; shared memory counts against it.
         shared_total: size of /dev/shm. zerohop's own shared memory is anonymous (memfd) and not bound by it;
             `multiprocessing.shared_memory` and shared torch tensors are.
         shared_free: free space of /dev/shm.
@@ -37,10 +37,10 @@ class MemorySizes:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of this process; None stands for unlimited.
+    """Holds the limits of this process; None means unlimited.
 
     Attributes:
-        descriptors: open descriptors at most. A mapped allocation and a connection take a few each.
+        descriptors: largest number of open descriptors. A mapped allocation and a connection take a few each.
         locked_memory: bytes that may be pinned. Verbs registration needs it; shm and tcp pin nothing.
         address_space: bytes of address space.
     """
@@ -51,7 +51,7 @@ class Limits:
 
 
 def read_memory(root: Path) -> MemorySizes:
-    """Reads the sizes below `root`."""
+    """Read the sizes below `root`."""
     meminfo = files.fields(root / "proc/meminfo")
     limit = files.text(root / "sys/fs/cgroup/memory.max")
     total, free = _shared_memory(root / "dev/shm")
@@ -66,7 +66,7 @@ def read_memory(root: Path) -> MemorySizes:
 
 
 def read_limits() -> Limits:
-    """Reads the soft limits of this process."""
+    """Read the soft limits of this process."""
     return Limits(
         descriptors=_limit(resource.RLIMIT_NOFILE),
         locked_memory=_limit(resource.RLIMIT_MEMLOCK),
@@ -92,7 +92,7 @@ def _shared_memory(folder: Path) -> tuple[int | None, int | None]:
 
 
 def _chosen(setting: str | None) -> str | None:
-    """Returns the word in brackets: the kernel prints `always [never] advise`."""
+    """Return the word in brackets: the kernel prints `always [never] advise`."""
     for word in (setting or "").split():
         if word.startswith("["):
             return word.strip("[]")

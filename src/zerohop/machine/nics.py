@@ -1,6 +1,6 @@
-"""Network interfaces and RDMA devices, from sysfs.
+"""Reads network interfaces and RDMA devices from sysfs.
 
-The files of an RDMA port are described in the kernel's ``Documentation/ABI/stable/sysfs-class-infiniband``.
+The kernel's ``Documentation/ABI/stable/sysfs-class-infiniband`` describes the files of an RDMA port.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from zerohop.machine import files
 from zerohop.machine.pci import numa_node, place_of
 
 _LOOPBACK = 772  # ARPHRD_LOOPBACK in the kernel's if_arp.h
-# The headers that the kernel leaves room for when it derives a RoCE port's MTU: GRH, UDP, BTH, the longest extended
+# The kernel leaves room for these headers when it derives a RoCE port's MTU: GRH, UDP, BTH, the longest extended
 # headers and the checksum (iboe_get_mtu in rdma/ib_addr.h).
 _ROCE_HEADERS = 96
 _IB_MTUS = (4096, 2048, 1024, 512, 256)
@@ -23,15 +23,15 @@ _IB_MTUS = (4096, 2048, 1024, 512, 256)
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """One network interface.
+    """Describes one network interface.
 
     Attributes:
         name: the kernel's name.
-        kind: "physical" (has a device behind it, a virtio device too), "loopback" or "virtual".
+        kind: "physical" (with a device behind it, also a virtio device), "loopback" or "virtual".
         driver: kernel driver of the device, or None.
-        pci_address: or None.
-        state: operational state, "up", "down", "unknown" (loopback says that).
-        gbps: link speed in gigabits a second, or None where the driver does not say.
+        pci_address: PCI address of the device, or None.
+        state: operational state, "up", "down" or "unknown" (the state of loopback).
+        gbps: link speed in gigabits a second, or None if the driver does not say.
         mtu: bytes, or None.
         numa_node: memory node that the device is attached to, or None.
         rdma: the RDMA device of the same function, or None.
@@ -50,15 +50,15 @@ class Nic:
 
 @dataclass(frozen=True, slots=True)
 class Gid:
-    """One entry of a port's GID table.
+    """Describes one entry of a port's GID table.
 
     Attributes:
-        index: its place in the table, which is what a queue pair is given.
-        text: as the kernel writes it, eight groups of four hexadecimal digits.
-        type: "IB/RoCE v1" or "RoCE v2"; "" where the kernel does not say.
-        netdev: network interface that the entry belongs to, or None (InfiniBand, or not to be read).
-        netdev_up: that interface is up (True) or down (False); None where its state is not known, as of one in another
-            network namespace, or of a driver that keeps no carrier state.
+        index: its place in the table, which names it to a queue pair.
+        text: the GID as the kernel writes it, eight groups of four hexadecimal digits.
+        type: "IB/RoCE v1" or "RoCE v2"; "" if the kernel does not say.
+        netdev: network interface that the entry belongs to, or None (InfiniBand, or not readable).
+        netdev_up: whether that interface is up; None if its state is not known, as for an interface in another network
+            namespace, or a driver that keeps no carrier state.
     """
 
     index: int
@@ -69,14 +69,14 @@ class Gid:
 
     @property
     def address(self) -> str:
-        """The entry as an address: "10.0.0.1" for an IPv4-mapped one, else IPv6 in its short form."""
+        """Return the GID as an address: "10.0.0.1" if it maps IPv4, else IPv6 in its short form."""
         address = ipaddress.IPv6Address(self.text)
         return str(address.ipv4_mapped or address)
 
 
 @dataclass(frozen=True, slots=True)
 class PKey:
-    """One entry of a port's P_Key table: its index, and the key with the membership bit (0xffff: default, full)."""
+    """Holds one entry of a port's P_Key table: index, and key with the membership bit (0xffff: default, full)."""
 
     index: int
     value: int
@@ -84,7 +84,7 @@ class PKey:
 
 @dataclass(frozen=True, slots=True)
 class RdmaPort:
-    """One port of an RDMA device.
+    """Describes one port of an RDMA device.
 
     Attributes:
         number: 1, 2, ...
@@ -93,12 +93,12 @@ class RdmaPort:
         link_layer: "InfiniBand", "Ethernet" or "unknown".
         physical_state: "LinkUp", "Disabled", "Polling", ... or "unknown".
         gbps: the rate in gigabits a second, or None.
-        active_mtu: bytes of payload in one packet. sysfs has it for no device; for Ethernet it follows from the
-            interface's MTU by the kernel's rule, for InfiniBand it is None.
-        lid: the subnet manager's local id; 0 until it gave one, None without the file.
-        netdevs: interfaces of this port, those of its GID table first.
-        gids: the entries of the GID table that are in use, by index.
-        pkeys: the entries of the P_Key table that are in use, by index.
+        active_mtu: bytes of payload in one packet. sysfs does not give it; on Ethernet it follows from the interface's
+            MTU by the kernel's rule, on InfiniBand it is None.
+        lid: the subnet manager's local id; 0 until it gives one, None without the file.
+        netdevs: interfaces of this port; those of its GID table come first.
+        gids: the used entries of the GID table, by index.
+        pkeys: the used entries of the P_Key table, by index.
     """
 
     number: int
@@ -115,21 +115,21 @@ class RdmaPort:
 
     @property
     def active(self) -> bool:
-        """Traffic can flow."""
+        """Tell whether traffic can flow."""
         return self.state == "ACTIVE"
 
 
 @dataclass(frozen=True, slots=True)
 class RdmaDevice:
-    """One RDMA device.
+    """Describes one RDMA device.
 
     Attributes:
         name: "mlx5_0", "rxe0", ...
         driver: kernel driver of the PCI function, or None for a software device.
-        pci_address: or None for a software device, even if the interface that it runs on has one.
-        ports: by number.
+        pci_address: PCI address, or None for a software device, even if its interface has one.
+        ports: its ports, by number.
         numa_node: memory node that the device is attached to, or None.
-        netdevs: the network interfaces of the same function, or the one that a software device runs on.
+        netdevs: network interfaces of the same function; for a software device, the interface that it runs on.
     """
 
     name: str
@@ -141,27 +141,27 @@ class RdmaDevice:
 
 
 def read_nics(root: Path) -> tuple[Nic, ...]:
-    """Reads the interfaces below `root`; physical ones first, then loopback, then virtual ones."""
+    """Read the interfaces below `root`; physical ones first, then loopback, then virtual ones."""
     found = [_nic(folder) for folder in files.entries(root / "sys/class/net") if (folder / "mtu").exists()]
     order = {"physical": 0, "loopback": 1, "virtual": 2}
     return tuple(sorted(found, key=lambda nic: (order[nic.kind], nic.name)))
 
 
 def read_rdma_devices(root: Path = Path("/")) -> tuple[RdmaDevice, ...]:
-    """Reads the RDMA devices below `root`, in the order of their names: mlx5_2 before mlx5_10."""
+    """Read the RDMA devices below `root`, in the order of their names: mlx5_2 before mlx5_10."""
     folders = files.entries(root / "sys/class/infiniband")
     return tuple(_rdma_device(root, folder) for folder in sorted(folders, key=lambda folder: by_number(folder.name)))
 
 
 def has_gid(device: str, port: int, gid: Gid, root: Path = Path("/")) -> bool:
-    """Whether that entry of a port's table is still what it was when it was read; a look at two files."""
+    """Tell whether an entry of a port's table is still as it was read; this reads two files."""
     folder = root / f"sys/class/infiniband/{device}/ports/{port}"
     now = files.text(folder / f"gids/{gid.index}"), files.text(folder / f"gid_attrs/types/{gid.index}") or ""
     return now == (gid.text, gid.type)
 
 
 def by_number(name: str) -> tuple[tuple[str, int], ...]:
-    """A sorting key that counts: mlx5_2 comes before mlx5_10."""
+    """Return a sorting key that respects numbers: mlx5_2 comes before mlx5_10."""
     return tuple((text, int(digits or -1)) for text, digits in re.findall(r"(\D*)(\d*)", name))
 
 
@@ -189,7 +189,7 @@ def _nic(folder: Path) -> Nic:
 def _rdma_device(root: Path, folder: Path) -> RdmaDevice:
     device = folder / "device"
     ports = sorted((port for port in files.entries(folder / "ports") if port.name.isdigit()), key=lambda p: int(p.name))
-    # Older kernels make the interface's PCI function the parent of a software device, which is no hardware for that.
+    # Older kernels make the interface's PCI function the parent of a software device, although it is no hardware.
     parent = files.text(folder / "parent")
     description = files.text(folder / "node_desc") or ""
     if parent is not None or description == "rxe" or description.startswith("Software iWARP"):
@@ -208,7 +208,7 @@ def _rdma_device(root: Path, folder: Path) -> RdmaDevice:
 
 
 def _of_port(interfaces: list[Path], number: int) -> tuple[str, ...]:
-    """Names the interfaces of port `number`: dev_port counts a function's ports from 0."""
+    """Name the interfaces of port `number`: dev_port counts a function's ports from 0."""
     return tuple(folder.name for folder in interfaces if files.number(folder / "dev_port") == number - 1)
 
 
@@ -216,7 +216,7 @@ def _port(root: Path, folder: Path, netdevs: tuple[str, ...]) -> RdmaPort:
     rate = files.text(folder / "rate") or "unknown"
     link_layer = files.text(folder / "link_layer") or "unknown"
     gids = _gids(root, folder)
-    # The GID table is what the kernel itself goes by; it also knows the VLANs and bonds above the function's interface.
+    # The kernel itself uses the GID table, which also names the VLANs and bonds above the function's interface.
     names = tuple(dict.fromkeys([*(gid.netdev for gid in gids if gid.netdev is not None), *netdevs]))
     mtu = files.number(root / "sys/class/net" / names[0] / "mtu") if names and link_layer == "Ethernet" else None
     return RdmaPort(
@@ -235,7 +235,7 @@ def _port(root: Path, folder: Path, netdevs: tuple[str, ...]) -> RdmaPort:
 
 
 def _after_colon(text: str | None) -> str:
-    """Returns the word in "4: ACTIVE"."""
+    """Return the word in "4: ACTIVE"."""
     return (text or "unknown").rpartition(":")[2].strip()
 
 
@@ -248,8 +248,8 @@ def _roce_mtu(interface_mtu: int) -> int | None:
     return next((mtu for mtu in _IB_MTUS if mtu + _ROCE_HEADERS <= interface_mtu), None)
 
 
-# The kernel puts a new GID into the first free entry, so that gaps are what was there and is gone: interfaces and
-# addresses that were removed. After so many empty entries in a row no more is expected.
+# The kernel puts a new GID into the first free entry, so that gaps come only from removed interfaces and addresses.
+# After so many empty entries in a row, no further entry is expected.
 _EMPTY_GIDS = 64
 
 
@@ -286,7 +286,7 @@ def _pkeys(port: Path) -> tuple[PKey, ...]:
 
 def _indices(folder: Path) -> list[int]:
     try:
-        names = os.listdir(folder)  # noqa: PTH208 - a thousand Paths take longer to make than the files to read
+        names = os.listdir(folder)  # noqa: PTH208 - to make a thousand Paths takes longer than to read the files
         return sorted(int(name) for name in names if name.isdigit())
     except OSError:
         return []

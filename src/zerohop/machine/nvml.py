@@ -1,6 +1,6 @@
-"""What NVIDIA's management library tells of the driver and of the GPUs, without starting CUDA.
+"""Asks NVIDIA's management library (NVML) about the driver and the GPUs, without starting CUDA.
 
-It is opened once, and asked anew each time. What it does not know, or does not have in its version, is left out.
+The library is opened once, and each query asks it anew. A fact is left out if the library or its version lacks it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _OK: Final = 0
 _MISMATCH: Final = 18
 _TEXT: Final = 96
 
-# What nvmlDeviceGetP2PStatus is asked about, and what it answers.
+# Questions for nvmlDeviceGetP2PStatus, and its answers.
 _WRITE, _NVLINK = 1, 2
 _NO_PEER: Final = {
     1: "the chipset does not support it",
@@ -48,12 +48,12 @@ class _FabricInfo(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class NvidiaGpu:
-    """A GPU that this process may see.
+    """Describes a GPU that this process may see.
 
     Attributes:
-        pci_address: as the kernel writes it.
-        mig: it is divided (Multi-Instance GPU).
-        fabric: "" when its fabric of NVSwitches is ready, or it has none; else "not started", "starting" or "failed".
+        pci_address: PCI address as the kernel writes it.
+        mig: whether the GPU is divided (Multi-Instance GPU).
+        fabric: "" if its fabric of NVSwitches is ready, or if it has none; else "not started", "starting" or "failed".
     """
 
     pci_address: str
@@ -63,13 +63,13 @@ class NvidiaGpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuPair:
-    """Two GPUs, by their PCI addresses.
+    """Describes the link of two GPUs, which their PCI addresses name.
 
     Attributes:
-        a: the one.
-        b: the other.
-        link: "nvlink" or "pcie"; "" when they do not reach each other's memory.
-        why: why they do not.
+        a: the first GPU.
+        b: the second GPU.
+        link: "nvlink" or "pcie"; "" if they cannot reach each other's memory.
+        why: the reason why they cannot.
     """
 
     a: str
@@ -80,15 +80,15 @@ class GpuPair:
 
 @dataclass(frozen=True, slots=True)
 class Nvidia:
-    """The driver and its GPUs.
+    """Describes the driver and its GPUs.
 
     Attributes:
-        why_not: why it cannot be asked; nothing else is known then.
-        mismatch: the library is of another version than the kernel's modules.
+        why_not: the reason why the library cannot be asked; then no other field is known.
+        mismatch: whether the library has another version than the kernel's modules.
         driver: version of the driver.
-        cuda: version of CUDA that it has, as (12, 4); None: unknown.
-        gpus: those that this process may see, whatever CUDA_VISIBLE_DEVICES says.
-        pairs: every two of them that it knows about.
+        cuda: version of CUDA that the driver supports, as (12, 4); None: unknown.
+        gpus: the GPUs that this process may see, whatever CUDA_VISIBLE_DEVICES says.
+        pairs: every pair of them that the driver knows about.
     """
 
     why_not: str
@@ -100,7 +100,7 @@ class Nvidia:
 
 
 def read_nvidia() -> Nvidia:
-    """Asks it; takes some ten milliseconds the first time."""
+    """Query the library; takes some ten milliseconds the first time."""
     library, why_not, code = _open()
     if library is None:
         return Nvidia(why_not, mismatch=code == _MISMATCH)
@@ -123,7 +123,7 @@ def read_nvidia() -> Nvidia:
 
 
 def over_nvlink(uuid: str, other: str) -> bool | None:
-    """Whether two GPUs reach each other by NVLink; None where nobody knows."""
+    """Tell whether two GPUs reach each other by NVLink; None if that is not known."""
     library, *_ = _open()
     if library is None:
         return None
@@ -138,14 +138,14 @@ def over_nvlink(uuid: str, other: str) -> bool | None:
 
 
 def p2p_status(library: ctypes.CDLL, here: ctypes.c_void_p, there: ctypes.c_void_p, what: int) -> int | None:
-    """The library's answer about two GPUs; None where it has none."""
+    """Return the library's answer about two GPUs; None if it has none."""
     status = ctypes.c_int(-1)
     return status.value if _ask(library, "nvmlDeviceGetP2PStatus", here, there, what, ctypes.byref(status)) else None
 
 
 @functools.cache
 def _open() -> tuple[ctypes.CDLL | None, str, int]:
-    """The library; else why it cannot be used, and its number for that."""
+    """Return the library; else the reason why it cannot be used, and its error code."""
     try:
         library = ctypes.CDLL(_LIBRARY)
         code = library.nvmlInit_v2()
@@ -158,7 +158,7 @@ def _open() -> tuple[ctypes.CDLL | None, str, int]:
 
 
 def _ask(library: ctypes.CDLL, function: str, *arguments: Any) -> bool:
-    """Whether it answered."""
+    """Call a function of the library, and tell whether it succeeded."""
     try:
         return bool(getattr(library, function)(*arguments) == _OK)
     except AttributeError:
@@ -169,7 +169,7 @@ def _handles(library: ctypes.CDLL) -> list[ctypes.c_void_p]:
     count = ctypes.c_uint()
     _ask(library, "nvmlDeviceGetCount_v2", ctypes.byref(count))
     handles = [ctypes.c_void_p() for _ in range(count.value)]
-    # One that has fallen off the bus gives none.
+    # A GPU that has fallen off the bus has no handle.
     return [
         handle
         for number, handle in enumerate(handles)

@@ -1,7 +1,7 @@
-"""Where a PCI function sits, and how far two of them are from each other.
+"""Finds the place of a PCI function, and the distance between two functions.
 
-``/sys/bus/pci/devices/<address>`` links into ``/sys/devices``, and the path there is the way from the root complex to
-the function: ``pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0`` is the host bridge, a root port, the
+``/sys/bus/pci/devices/<address>`` links into ``/sys/devices``. The path there leads from the root complex to the
+function: ``pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0`` is the host bridge, a root port, the
 upstream and a downstream port of a switch, and the function.
 """
 
@@ -22,7 +22,7 @@ _HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 
 
 class Distance(enum.IntEnum):
-    """What lies between two PCI functions, nearest first, in the words of ``nvidia-smi topo``."""
+    """Names the distance between two PCI functions, nearest first, in the terms of ``nvidia-smi topo``."""
 
     PIX = 1
     PXB = 2
@@ -32,7 +32,7 @@ class Distance(enum.IntEnum):
 
     @property
     def words(self) -> str:
-        """The distance in words."""
+        """Return the distance in words."""
         return _WORDS[self]
 
 
@@ -47,14 +47,14 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class PciPlace:
-    """Where one PCI function sits.
+    """Holds the place of a PCI function.
 
     Attributes:
-        address: "0000:18:00.0".
+        address: PCI address, such as "0000:18:00.0".
         host_bridge: the root of its tree, "pci0000:15".
         bridges: addresses of the PCI bridges between the host bridge and the function, the root port first. A switch
             is two of them: its upstream port, and the downstream port that leads to the function.
-        numa_node: memory node that the function is attached to, or None where the kernel does not say.
+        numa_node: memory node that the function is attached to, or None if the kernel does not say.
     """
 
     address: str
@@ -64,18 +64,18 @@ class PciPlace:
 
     @property
     def switches(self) -> tuple[str, ...]:
-        """Upstream ports of the switches on the way, outermost first: every second bridge below the root port.
+        """Return the upstream ports of the switches on the way, outermost first: every second bridge below a root port.
 
-        A bridge that leads nowhere but to the function (a card's own) is not counted.
+        A bridge that leads to the function alone (a card's own) is not counted.
         """
         return self.bridges[1:-1:2]
 
 
 def pci_address(text: str) -> str:
-    """Returns an address as sysfs writes it: the management libraries print "00000000:18:00.0" and capital letters.
+    """Return an address as sysfs writes it: the management libraries print "00000000:18:00.0" and capital letters.
 
     Raises:
-        ValueError: `text` is not of the form domain:bus:device.function.
+        ValueError: `text` does not have the form domain:bus:device.function.
     """
     parts = _ADDRESS.fullmatch(text.strip().lower())
     if parts is None:
@@ -85,7 +85,7 @@ def pci_address(text: str) -> str:
 
 
 def read_place(root: Path, address: str) -> PciPlace | None:
-    """Reads where the function `address` sits; None when this machine does not have it.
+    """Read the place of the function `address`; None if this machine does not have it.
 
     Raises:
         ValueError: `address` is no PCI address.
@@ -94,9 +94,9 @@ def read_place(root: Path, address: str) -> PciPlace | None:
 
 
 def place_of(device: Path) -> PciPlace | None:
-    """Reads where a device is whose sysfs folder, or a link to it, is `device`; None when it is not on PCI.
+    """Read the place of a device, given its sysfs folder or a link to that; None if it is not on PCI.
 
-    What is below a PCI function (a virtio or auxiliary device) is where its function is.
+    A device below a PCI function (a virtio or auxiliary device) has the place of the function.
     """
     try:
         resolved = device.resolve(strict=True)
@@ -107,7 +107,7 @@ def place_of(device: Path) -> PciPlace | None:
             return None
         resolved = resolved.parent
     parts = resolved.parts
-    # The first one: devices behind a volume management device have a second host bridge below it.
+    # Take the first one: devices behind a volume management device have a second host bridge below it.
     bridges = [at for at, part in enumerate(parts) if _HOST_BRIDGE.fullmatch(part)]
     if not bridges:
         return None
@@ -121,25 +121,25 @@ def place_of(device: Path) -> PciPlace | None:
 
 
 def numa_node(device: Path) -> int | None:
-    """Reads the memory node of the device folder `device`; the kernel writes -1 where it does not know."""
+    """Read the memory node of the device folder `device`; the kernel writes -1 if it does not know."""
     node = files.number(device / "numa_node")
     return node if node is not None and node >= 0 else None
 
 
 def numa_nodes(root: Path) -> tuple[int, ...]:
-    """Reads the numbers of the memory nodes below `root`; a kernel without NUMA has none."""
+    """Read the numbers of the memory nodes below `root`; a kernel without NUMA has none."""
     names = (folder.name for folder in files.entries(root / "sys/devices/system/node"))
     return tuple(sorted(int(name[4:]) for name in names if re.fullmatch(r"node\d+", name)))
 
 
 def distance(one: PciPlace, other: PciPlace, *, nodes: int) -> Distance:
-    """Returns how far two functions are from each other.
+    """Return the distance between two functions.
 
     Args:
-        one: a place of this machine.
-        other: another one.
-        nodes: memory nodes of the machine. Where the kernel does not say which one a function belongs to, two host
-            bridges are taken to be of one node only if there is no second one.
+        one: the place of one function of this machine.
+        other: the place of the other.
+        nodes: number of memory nodes of the machine. If the kernel does not say which node a function belongs to, two
+            host bridges count as one node only if the machine has no second node.
     """
     if one.host_bridge == other.host_bridge:
         return _below_one_host_bridge(one, other)
@@ -156,7 +156,7 @@ def _below_one_host_bridge(one: PciPlace, other: PciPlace) -> Distance:
         shared += 1
     if shared == 0:
         return Distance.PHB
-    # Below the last shared bridge each has at most the downstream port of its own: that bridge's switch joins them.
+    # Below the last shared bridge each has at most its own downstream port, so that bridge's switch joins them.
     if max(len(one.bridges), len(other.bridges)) - shared <= 1:
         return Distance.PIX
     return Distance.PXB

@@ -1,11 +1,11 @@
-"""Providers: which kinds of fabric this process can use, and why not the others."""
+"""Reports the providers: which of them this process can use, and why it cannot use the others."""
 
 from __future__ import annotations
 
 import platform
 from dataclasses import dataclass
 
-# What each provider has run on. Whatever is not listed here is labelled "not verified on hardware".
+# Hardware that each provider has run on. Others are labelled "not verified on hardware".
 _VERIFIED = {
     "shm": "x86_64",
     "tcp": "x86_64, loopback",
@@ -15,15 +15,15 @@ _VERIFIED = {
 
 @dataclass(frozen=True, slots=True)
 class ProviderFacts:
-    """One provider.
+    """Describes one provider.
 
     Attributes:
         name: "shm", "tcp", ...
-        usable: a Context can open it here.
-        why: the reason when it cannot, else "".
+        usable: whether a Context can open it here.
+        why: the reason why it cannot, else "".
         fix: what would make it usable, or "".
-        verified_on: what it has run on, or "" for nothing.
-        label: "" or "not verified on hardware", with what that applies to.
+        verified_on: hardware that it has run on, or "" for none.
+        label: "" or "not verified on hardware", with the hardware that this applies to.
     """
 
     name: str
@@ -35,14 +35,14 @@ class ProviderFacts:
 
 
 def read_providers() -> tuple[ProviderFacts, ...]:
-    """Asks the native module."""
+    """Ask the native module for the providers."""
     from zerohop._native import providers
 
     return describe(providers(), platform.machine())
 
 
 def describe(probed: list[tuple[str, bool, str, str]], architecture: str) -> tuple[ProviderFacts, ...]:
-    """Turns the answers of the native probes into facts.
+    """Turn the answers of the native probes into facts.
 
     Args:
         probed: name, usable, reason and fix of each provider of the native module.

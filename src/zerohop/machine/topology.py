@@ -1,18 +1,18 @@
-"""Which RDMA ports serve a GPU, or the memory of the host, and in which order.
+"""Chooses the RDMA ports that serve a GPU, or the memory of the host, and their order.
 
-A port can be used when its state is ACTIVE, no filter leaves it out and it has a GID (`zerohop.machine.gids`). Those
-that can be used are ordered by
+A port is usable if its state is ACTIVE, no filter leaves it out and it has a GID (`zerohop.machine.gids`). Usable ports
+are ordered by
 
-1. distance to the GPU, nearest first, where there is one: PIX, PXB, PHB, NODE, SYS (`zerohop.machine.pci`); a software
-   device, which is nowhere on PCI, comes last;
+1. distance to the GPU, if there is one, nearest first: PIX, PXB, PHB, NODE, SYS (`zerohop.machine.pci`); a software
+device, which has no place on PCI, comes last;
 2. link speed, fastest first;
-3. NUMA node: that of the GPU, or the one that was asked for, before one that is not known, before the others;
-4. name and port, counting: mlx5_2 before mlx5_10.
+3. NUMA node: that of the GPU, or the requested one, goes before an unknown one, and that before the others;
+4. name and port, with numbers in their order: mlx5_2 before mlx5_10.
 
-The order depends on nothing but the machine and the arguments, so every process that asks the same gets the same. To
-spread the processes of a host that work without GPUs over its NICs, each asks with the NUMA node that it runs on
-(`process_numa_node`): it gets the NICs of its node first, where they are equally fast. Processes of one node get the
-same order; to keep them apart, give each its own filter.
+The order depends on the machine and the arguments only, so that every process gets the same result. To spread those
+processes of a host that work without GPUs over its NICs, each asks with the NUMA node that it runs on
+(`process_numa_node`): among equally fast NICs it gets those of its node first. Processes of one node get the same
+order; to keep them apart, give each its own filter.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NicChoice:
-    """One port that can be used.
+    """Describes one usable port.
 
     Attributes:
         device: name of the RDMA device.
-        port: its number.
-        gid: the entry of its GID table that queue pairs use.
-        distance: to the GPU; None without one, or where the place of either is not known.
-        gbps: link speed, or None.
-        numa_node: or None.
-        why: in words, what its place in the order comes from.
+        port: number of the port.
+        gid: the entry of the port's GID table that queue pairs use.
+        distance: distance to the GPU; None without a GPU, or if either place is not known.
+        gbps: link speed in gigabits a second, or None.
+        numa_node: memory node, or None.
+        why: in words, the reasons for its place in the order.
     """
 
     device: str
@@ -59,13 +59,13 @@ class NicChoice:
 
     @property
     def name(self) -> str:
-        """As a filter names it: "mlx5_0:1"."""
+        """Return device and port as a filter names them: "mlx5_0:1"."""
         return f"{self.device}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedNic:
-    """One port that cannot be used: its name ("mlx5_0:1"), why, and what to do about it ("" if it was left out)."""
+    """Describes one unusable port: name ("mlx5_0:1"), reason, and what to do about it ("" if a filter left it out)."""
 
     name: str
     why: str
@@ -74,13 +74,13 @@ class RejectedNic:
 
 @dataclass(frozen=True, slots=True)
 class NicSelection:
-    """What `choose_nics` found.
+    """Holds the result of `choose_nics`.
 
     Attributes:
-        chosen: the ports that can be used, best first.
-        rejected: the others, by name.
-        unmatched: patterns of the filters that mean no port of this machine; most likely typing errors.
-        why: why `chosen` is empty, else "".
+        chosen: the usable ports, best first.
+        rejected: the other ports, by name.
+        unmatched: patterns of the filters that match no port of this machine; most likely typing errors.
+        why: the reason why `chosen` is empty, else "".
         fix: what to do about that, else "".
     """
 
@@ -101,20 +101,20 @@ def choose_nics(
     gid_index: int | None = None,
     root: Path = Path("/"),
 ) -> NicSelection:
-    """Orders the ports of `devices` by the rule of this module.
+    """Order the ports of `devices` by the rules of this module.
 
     Args:
-        devices: what `read_rdma_devices` found.
+        devices: the result of `read_rdma_devices`.
         near: PCI address of the GPU whose memory is moved; None for the memory of the host.
         numa: memory node to prefer; None takes the one of `near`.
-        include: patterns of a filter of which one has to match; empty: all ports.
-        exclude: patterns of which none may match.
-        gid_index: entry of the GID table to use on every port instead of the one that the rule gives.
-        root: where the PCI devices are looked for.
+        include: patterns of a filter, at least one of which must match; empty: all ports.
+        exclude: patterns of a filter, none of which may match.
+        gid_index: entry of the GID table to use on every port, instead of the entry that the rules choose.
+        root: root of the file system with the PCI devices.
 
     Raises:
         ValueError: `near` is no PCI address. An address that this machine does not have is no error: the order then
-            goes without distances, and the reasons say so.
+            ignores distances, and the reasons say so.
     """
     gpu = read_place(root, near) if near is not None else None
     view = _View(root, near, gpu, gpu.numa_node if numa is None and gpu is not None else numa, len(numa_nodes(root)))
@@ -128,7 +128,7 @@ def choose_nics(
             chosen.append(judged)
         else:
             rejected.append(judged)
-    chosen.sort(key=view.rank)  # stable: of equals, the order of the names stays
+    chosen.sort(key=view.rank)  # stable: equal ports stay in the order of their names
     patterns = (*include, *exclude)
     unmatched = tuple(
         pattern for pattern in patterns if not any(matches(pattern, device.name, port.number) for device, port in ports)
@@ -138,11 +138,11 @@ def choose_nics(
 
 
 def process_numa_node(root: Path = Path("/"), cpus: Iterable[int] | None = None) -> int | None:
-    """Returns the memory node that this process is bound to; None when it may run on several, or there are none.
+    """Return the memory node that this process is bound to; None if it may run on several, or there are none.
 
     Args:
-        root: where the nodes are looked for.
-        cpus: processors to go by; None takes those that this process may run on.
+        root: root of the file system with the nodes.
+        cpus: processors to consider; None: those that this process may run on.
     """
     wanted = set(os.sched_getaffinity(0) if cpus is None else cpus)
     holding = [
@@ -154,7 +154,7 @@ def process_numa_node(root: Path = Path("/"), cpus: Iterable[int] | None = None)
 
 
 def _cpu_list(text: str) -> set[int]:
-    """Reads "0-3,8,10-11"; a node of memory alone has an empty list."""
+    """Read a list such as "0-3,8,10-11"; a node without processors has an empty list."""
     found: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -164,7 +164,7 @@ def _cpu_list(text: str) -> set[int]:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """From where the ports are looked at."""
+    """Holds the point from which ports are ranked: a GPU or a memory node."""
 
     root: Path
     near: str | None
@@ -236,10 +236,10 @@ def _why_none(rejected: list[RejectedNic], unmatched: tuple[str, ...]) -> tuple[
             "with an RDMA NIC: load its driver (modprobe mlx5_ib); without one, use shm or tcp",
         )
     fix = next((port.fix for port in rejected if port.fix), None)
-    if fix is None:  # whatever is not left out has a fix
+    if fix is None:  # every port has a fix unless a filter left it out
         typed = f"; {', '.join(unmatched)} means no port of this machine" if unmatched else ""
         names = ", ".join(port.name for port in rejected)
         return f"the filter leaves no RDMA port{typed}; there are {names}", "correct the filter (ZEROHOP_NICS)"
-    # Those that a filter left out were not wanted; they would only hide the others.
+    # Ports that a filter left out are not wanted; to list them would hide the others.
     each = "; ".join(f"{port.name}: {port.why}" for port in rejected if port.fix)
     return f"no RDMA port can be used: {each}", fix

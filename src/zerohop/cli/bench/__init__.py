@@ -1,4 +1,4 @@
-"""``zerohop bench``: measured between two processes, driven from Python, every byte verified, against raw floors."""
+"""Runs ``zerohop bench``: two processes driven from Python, every byte verified, compared with raw floors."""
 
 from zerohop.cli.bench.case import Case
 from zerohop.cli.bench.plan import Request, plan

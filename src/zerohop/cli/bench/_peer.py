@@ -1,4 +1,4 @@
-"""The second process of the benchmark: ``python -m zerohop.cli.bench._peer``, driven by `zerohop.cli.peer`."""
+"""Runs the second process of the benchmark: ``python -m zerohop.cli.bench._peer``, driven by `zerohop.cli.peer`."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from zerohop.cli.peer import Answer, serve
 
 
 class BenchPeer:
-    """One Context and one memory that the first process reaches; a command per method."""
+    """Holds one Context and one memory that the first process reaches; each method is a command."""
 
     def __init__(self) -> None:
-        """Opens nothing yet."""
+        """Open nothing yet."""
         self._context: zerohop.Context | None = None
         self._memories: list[LocalMemory] = []
-        # The last that was asked for; the one before is dropped, and so closed.
+        # The Transport that was requested last; the one before is dropped, and so closed.
         self._transport: zerohop.Transport | None = None
 
     @property
     def context(self) -> zerohop.Context:
-        """The open Context."""
+        """Return the open Context."""
         assert self._context is not None, "open comes first"
         return self._context
 
     @property
     def memory(self) -> LocalMemory:
-        """The memory that the first process reaches; of several the last."""
+        """Return the memory that the first process reaches; of several memories, the last."""
         assert self._memories, "allocate comes first"
         return self._memories[-1]
 
     def open(self, providers: list[str] | None, sim_devices: int, spin_us: float | None) -> Answer:
-        """Opens a Context; spin_us None keeps the default."""
+        """Open a Context; spin_us None keeps the default."""
         if spin_us is None:
             self._context = zerohop.Context(providers=providers, sim_devices=sim_devices)
         else:
@@ -48,12 +48,12 @@ class BenchPeer:
         return {"url": self._context.url}
 
     def transport(self) -> Answer:
-        """Makes a Transport for the first process to join."""
+        """Make a Transport for the first process to join."""
         self._transport = zerohop.Transport(ctx=self.context)
         return {"url": self._transport.bind()}
 
     def close(self) -> None:
-        """Closes the Context and what is left of its memory."""
+        """Close the Context and the memory that is still open."""
         self.release()
         self._transport = None
         if self._context is not None:
@@ -61,42 +61,42 @@ class BenchPeer:
         self._context = None
 
     def allocate(self, kind: str, nbytes: int) -> Answer:
-        """Makes memory, besides what there is, and shares all of it."""
+        """Make one more memory, and share all of it."""
         self._memories.append(LocalMemory(self.context, kind, nbytes))
         return {"handle": bytes(self.memory.memory.share("rw")).hex()}
 
     def release(self) -> None:
-        """Closes all memory."""
+        """Close all memory."""
         while self._memories:
             self._memories.pop().close()
 
     def fill(self, seed: int, nbytes: int) -> None:
-        """Fills the memory with random bytes."""
+        """Fill the memory with random bytes."""
         self.memory.put(random_bytes(seed, nbytes))
 
     def flip(self, mask: int) -> None:
-        """Changes every byte of the memory."""
+        """Change every byte of the memory."""
         self.memory.flip(mask)
 
     def clear(self) -> None:
-        """Fills the memory with zeros."""
+        """Fill the memory with zeros."""
         self.memory.put(np.zeros(self.memory.memory.nbytes, np.uint8))
 
     def digest(self, nbytes: int, number: int = -1) -> Answer:
-        """Digests the first `nbytes` of the memory, or of the one of that number."""
+        """Digest the first `nbytes` of the memory, or of the memory of that number."""
         return {"digest": self._memories[number].digest(nbytes)}
 
     def notify(self, handle: str, value: int) -> None:
-        """Gives the owner of a handle a notification."""
+        """Notify the owner of a handle."""
         self.context.notify(zerohop.RemoteBuffer.from_bytes(bytes.fromhex(handle)), value).result(TIMEOUT)
 
     def poll(self, stop: int) -> None:
-        """Waits in Python until the notification `stop` comes; how it waits is the Context's setting."""
+        """Wait in Python until the notification `stop` comes; the Context's settings decide how it waits."""
         while self.context.notification(timeout=TIMEOUT).result().value != stop:
             pass
 
     def pong(self, mode: str, rounds: int, message_bytes: int, seed: int, handle: str, total: int, kind: str) -> Answer:
-        """Answers a ping-pong, from memory of `kind`."""
+        """Answer a ping-pong, from memory of `kind`."""
         remote = zerohop.RemoteBuffer.from_bytes(bytes.fromhex(handle))
         source = LocalMemory(self.context, kind, total)
         source.put(random_bytes(seed, total))
@@ -113,28 +113,28 @@ class BenchPeer:
         return {"times": times}
 
     def read_digest(self, handle: str) -> Answer:
-        """Reads all of a handle and digests it."""
+        """Read all of a handle and digest it."""
         remote = zerohop.RemoteBuffer.from_bytes(bytes.fromhex(handle))
         target = np.zeros(remote.nbytes, np.uint8)
         self.context.read(remote, target).result(TIMEOUT)
         return {"digest": digest(target)}
 
     def cpu_seconds(self) -> Answer:
-        """Returns the processor time of this process."""
+        """Return the processor time of this process."""
         return {"seconds": time.process_time()}
 
 
 class FloorPeer:
-    """The other side of the floors; uses no zerohop code."""
+    """Runs the other side of the floors; uses no zerohop code."""
 
     def __init__(self) -> None:
-        """Takes its descriptors in `floor_open`."""
+        """Prepare; `floor_open` brings the descriptors."""
         self._fds: dict[str, int] = {}
         self._ring_bytes = 0
         self._target: Octets = np.zeros(0, np.uint8)
 
     def floor_open(self, descriptors: dict[str, int], ring_bytes: int) -> None:
-        """Takes the inherited descriptors by name."""
+        """Take the inherited descriptors by name."""
         self._fds, self._ring_bytes = descriptors, ring_bytes
 
     def _room(self, nbytes: int) -> Octets:
@@ -144,38 +144,38 @@ class FloorPeer:
         return self._target
 
     def floor_shared_digest(self, nbytes: int) -> Answer:
-        """Digests the shared memory as this process sees it."""
+        """Digest the shared memory as this process sees it."""
         with mmap.mmap(self._fds["shared"], os.fstat(self._fds["shared"]).st_size) as view:
             return {"digest": digest(view[:nbytes])}
 
     def floor_target_digest(self, nbytes: int) -> Answer:
-        """Digests what the last ring or stream brought."""
+        """Digest the bytes that the last ring or stream brought."""
         return {"digest": digest(self._target[:nbytes])}
 
     def floor_ring(self, target_bytes: int, nbytes: int) -> None:
-        """Receives from the ring."""
+        """Receive from the ring."""
         target = self._room(target_bytes)
         Ring(self._fds["ring"], self._ring_bytes).receive(target, nbytes, TIMEOUT)
 
     def floor_flag(self, rounds: int, seed: int) -> None:
-        """Answers the flag."""
+        """Answer the flag."""
         Flag(self._fds["flag"]).pong(rounds, seed, TIMEOUT)
 
     def floor_pong(self, which: str, nbytes: int, rounds: int) -> None:
-        """Echoes over a socket."""
+        """Echo over a socket."""
         socket_pong(self._fds[which], nbytes, rounds, TIMEOUT)
 
     def floor_pong_asyncio(self, which: str, nbytes: int, rounds: int, pause: float) -> Answer:
-        """Answers over a socket from an event loop."""
+        """Answer over a socket from an event loop."""
         return {"times": asyncio.run(asyncio_floor.pong(self._fds[which], bytes(nbytes), rounds, pause))}
 
     def floor_receive(self, nbytes: int, rounds: int) -> None:
-        """Receives a stream over TCP."""
+        """Receive a stream over TCP."""
         socket_receive(self._fds["tcp"], self._room(nbytes), rounds, TIMEOUT)
 
 
 def main() -> None:
-    """Serves commands until the first process closes the pipe."""
+    """Serve commands until the first process closes the pipe."""
     peer, floor = BenchPeer(), FloorPeer()
     commands = ("open", "close", "allocate", "release", "fill", "flip", "clear", "digest", "notify", "poll", "pong")
     floors = ("open", "shared_digest", "target_digest", "ring", "flag", "pong", "pong_asyncio", "receive")

@@ -1,4 +1,4 @@
-"""What a floor must have delivered."""
+"""Computes the bytes that a floor must have delivered."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Pages: TypeAlias = NDArray[np.int64]
 
 
 class FloorBroken(RuntimeError):
-    """A floor delivered wrong bytes: this machine, or the measurement, is not to be trusted."""
+    """Raised if a floor delivered wrong bytes: this machine, or the measurement, is not to be trusted."""
 
 
 def placed(source: Octets, here: Pages, there: Pages, page_bytes: int) -> Octets:
-    """Returns what a zeroed buffer holds after pages `here` of `source` were written to its pages `there`, in order."""
+    """Return the content of a zeroed buffer after pages `here` of `source` were written, in order, to pages `there`."""
     target = np.zeros_like(source)
     pages = target[: source.size // page_bytes * page_bytes].reshape(-1, page_bytes)
     origin = source[: source.size // page_bytes * page_bytes].reshape(-1, page_bytes)

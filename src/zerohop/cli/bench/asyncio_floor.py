@@ -1,4 +1,4 @@
-"""The floor of rows that sleep in `await`: two event loops and a socket, with nothing of zerohop between them."""
+"""Measures the floor of rows that sleep in `await`: two event loops and a socket, with no zerohop between them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import time
 
 
 async def ping(fd: int, message: bytes, rounds: int, pause: float) -> list[int]:
-    """Sends `message` after each pause and awaits as many bytes.
+    """Send `message` after each pause, and await as many bytes.
 
     Returns:
-        The time of each departure and of each arrival in turn, in nanoseconds of the monotonic clock.
+        Departure and arrival times in turn, in nanoseconds of the monotonic clock.
     """
     times = []
     for _ in range(rounds):
@@ -24,7 +24,7 @@ async def ping(fd: int, message: bytes, rounds: int, pause: float) -> list[int]:
 
 
 async def pong(fd: int, message: bytes, rounds: int, pause: float) -> list[int]:
-    """Answers; returns the time of each arrival and of each departure in turn."""
+    """Answer each message after a pause; return arrival and departure times in turn."""
     times = []
     for _ in range(rounds):
         await _receive(fd, len(message))

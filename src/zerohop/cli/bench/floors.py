@@ -1,4 +1,4 @@
-"""The raw limits that rows are compared with, measured by `zerohop._floors` between this process and the second one."""
+"""Measures the raw limits that rows are compared with, by `zerohop._floors`, between this process and the second."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 _TIMEOUT: Final = 30.0
 _RING_BYTES: Final = 2 << 20
-MOST: Final = 500  # rounds of a floor at most: where others take the processors, two spinning processes starve
-_SMALL: Final = 64  # up to here a socket floor is a round trip, above it a stream with an answer at its end
+MOST: Final = 500  # rounds of a floor at most: on processors that others use, two spinning processes starve
+_SMALL: Final = 64  # up to this size a socket floor is a round trip, above it a stream with an answer at its end
 
 
 class FloorDescriptors:
-    """Memory and sockets that both processes use, made before the second process starts and inherited by it."""
+    """Holds memory and sockets for both processes, made before the second process starts and inherited by it."""
 
     def __init__(self) -> None:
-        """Creates them; nothing has a name in the file system, so nothing can be left behind."""
+        """Create them; none has a name in the file system, so that none can be left behind."""
         self.shared = os.memfd_create("zerohop-floor-copy")
         self.ring = os.memfd_create("zerohop-floor-ring")
         self.flag = os.memfd_create("zerohop-floor-flag")
@@ -51,12 +51,12 @@ class FloorDescriptors:
             end.settimeout(None)  # blocking, in the kernel too
 
     def for_peer(self) -> dict[str, int]:
-        """Returns the descriptors that the second process needs, by name."""
+        """Return the descriptors that the second process needs, by name."""
         sockets = {"tcp": self.tcp_there.fileno(), "unix": self.unix_there.fileno()}
         return {"shared": self.shared, "ring": self.ring, "flag": self.flag, **sockets}
 
     def close(self) -> None:
-        """Closes everything here."""
+        """Close all of them in this process."""
         for fd in (self.shared, self.ring, self.flag):
             os.close(fd)
         for end in (self.tcp, self.tcp_there, self.unix, self.unix_there):
@@ -67,14 +67,14 @@ class Floors:
     """Runs floors. Each method moves `source` (or a message) `rounds` times, checks it, returns nanoseconds."""
 
     def __init__(self, peer: PeerProcess, descriptors: FloorDescriptors) -> None:
-        """Takes the second process, which has inherited `descriptors`."""
+        """Take the second process, which has inherited `descriptors`."""
         self._peer = peer
         self._fds = descriptors
         self._copy: tuple[int, SharedCopy] | None = None
         peer.call("floor_open", descriptors=descriptors.for_peer(), ring_bytes=_RING_BYTES)
 
     def _shared_copy(self, nbytes: int) -> SharedCopy:
-        """Maps `nbytes`; the mapping of the last size is kept, so that rounds do not pay for page faults."""
+        """Map `nbytes`; the mapping of the last size is kept, so that rounds do not pay for page faults."""
         if self._copy is None or self._copy[0] != nbytes:
             self._copy = None
             os.ftruncate(self._fds.shared, max(nbytes, mmap.PAGESIZE))
@@ -82,13 +82,13 @@ class Floors:
         return self._copy[1]
 
     def copy_in(self, source: Octets, rounds: int) -> list[int]:
-        """Memcpy into a mapping that the other process reads back and digests."""
+        """Copy (memcpy) into a mapping that the other process reads back and digests."""
         times = self._shared_copy(source.size).write(source, rounds)
         self._check("floor_shared_digest", source, nbytes=source.size)
         return times
 
     def copy_out(self, source: Octets, rounds: int) -> list[int]:
-        """Memcpy out of a mapping that holds `source`."""
+        """Copy (memcpy) out of a mapping that holds `source`."""
         copy = self._shared_copy(source.size)
         copy.write(source, 1)
         target = np.zeros_like(source)
@@ -100,7 +100,7 @@ class Floors:
     def copy_pages_out(
         self, source: Octets, there: Pages, here: Pages, page_bytes: int, batch: int, rounds: int
     ) -> list[int]:
-        """One memcpy per page out of a mapping that holds `source`, page lists in batches."""
+        """Copy each page by one memcpy out of a mapping that holds `source`, page lists in batches."""
         copy = self._shared_copy(source.size)
         copy.write(source, 1)
         target = np.zeros_like(source)
@@ -112,7 +112,7 @@ class Floors:
     def copy_pages(
         self, source: Octets, here: Pages, there: Pages, page_bytes: int, batch: int, rounds: int
     ) -> list[int]:
-        """One memcpy per page into a shared mapping, page lists in batches."""
+        """Copy each page by one memcpy into a shared mapping, page lists in batches."""
         copy = self._shared_copy(source.size)
         copy.write(np.zeros_like(source), 1)
         times = copy.write_pages(source, here, there, page_bytes, batch, rounds)
@@ -120,7 +120,7 @@ class Floors:
         return times
 
     def ring(self, source: Octets, rounds: int) -> list[int]:
-        """A single-producer single-consumer ring, both processes spinning; done when the other one placed the bytes."""
+        """Send through a ring with one producer and one consumer, both spinning; done once the bytes are placed."""
         ring = Ring(self._fds.ring, _RING_BYTES)
         ring.reset()
         self._peer.begin("floor_ring", target_bytes=source.size, nbytes=source.size * rounds)
@@ -131,7 +131,7 @@ class Floors:
     def ring_pages(
         self, source: Octets, here: Pages, there: Pages, page_bytes: int, batch: int, rounds: int
     ) -> list[int]:
-        """The same ring, one record per page."""
+        """Send pages through the ring, one record per page."""
         ring = Ring(self._fds.ring, _RING_BYTES)
         ring.reset()
         self._peer.begin("floor_ring", target_bytes=source.size, nbytes=page_bytes * batch * rounds)
@@ -140,7 +140,7 @@ class Floors:
         return times
 
     def flag(self, rounds: int) -> list[int]:
-        """A flag with 8 bytes of payload in shared memory: half round trips."""
+        """Exchange a flag with 8 bytes of payload in shared memory; return half round trips."""
         flag = Flag(self._fds.flag)
         flag.reset()
         self._peer.begin("floor_flag", rounds=rounds, seed=rounds)
@@ -149,9 +149,9 @@ class Floors:
         return [time // 2 for time in times]
 
     def round_trip(self, which: str, source: Octets, nbytes: int, rounds: int, *, pause: float = 0.0) -> list[int]:
-        """Messages of `nbytes` and their echo over a blocking socket, "tcp" or "unix".
+        """Send messages of `nbytes` over a blocking socket, "tcp" or "unix", and wait for each echo.
 
-        With a pause before each message, both processes and their processors have gone to sleep.
+        A pause before each message lets both processes and their processors go to sleep.
         """
         end = self._fds.tcp if which == "tcp" else self._fds.unix
         self._peer.begin("floor_pong", which=which, nbytes=nbytes, rounds=rounds)
@@ -166,14 +166,14 @@ class Floors:
         return times
 
     def asyncio_one_way(self, which: str, nbytes: int, rounds: int, pause: float) -> list[int]:
-        """Messages and answers over a socket, "tcp" or "unix", between two asyncio loops that pause before each."""
+        """Send messages and answers over a "tcp" or "unix" socket, between two asyncio loops that pause before each."""
         end = self._fds.tcp if which == "tcp" else self._fds.unix
         self._peer.begin("floor_pong_asyncio", which=which, nbytes=nbytes, rounds=rounds, pause=pause)
         here = asyncio.run(asyncio_floor.ping(end.fileno(), bytes(nbytes), rounds, pause))
         return one_way(here, self._peer.finish()["times"])
 
     def tcp_stream(self, source: Octets, rounds: int) -> list[int]:
-        """`source` over a blocking TCP socket, until one byte of answer says that all of it has come."""
+        """Send `source` over a blocking TCP socket, until one byte of answer says that all of it has come."""
         self._peer.begin("floor_receive", nbytes=source.size, rounds=rounds)
         times = socket_send(self._fds.tcp.fileno(), source, rounds, _TIMEOUT)
         self._check("floor_target_digest", source, finish=True, nbytes=source.size)
@@ -183,17 +183,17 @@ class Floors:
         if finish:
             self._peer.finish()
         self._peer.begin(command, nbytes=nbytes)
-        wanted = digest(expected)  # while the other process digests what it has
+        wanted = digest(expected)  # computed while the other process digests its bytes
         if self._peer.finish()["digest"] != wanted:
             raise FloorBroken(f"wrong bytes after {command}")
 
 
 def one_way(here: Sequence[int], there: Sequence[int]) -> list[int]:
-    """Pairs departures with arrivals; both processes read the one monotonic clock of their host.
+    """Pair departures with arrivals; both processes read the one monotonic clock of their host.
 
     Args:
-        here: departure of a message and arrival of its answer, in turn.
-        there: arrival of the message and departure of the answer, in turn.
+        here: times at which a message departed and its answer arrived, in turn.
+        there: times at which the message arrived and its answer departed, in turn.
     """
     out = [arrival - departure for departure, arrival in zip(here[::2], there[::2], strict=True)]
     back = [arrival - departure for departure, arrival in zip(there[1::2], here[1::2], strict=True)]
@@ -203,12 +203,12 @@ def one_way(here: Sequence[int], there: Sequence[int]) -> list[int]:
 def transfer_floor(
     floors: Floors, case: Case, pause: float
 ) -> tuple[str | None, Callable[[Octets, int], list[int]] | None]:
-    """Returns the floor of a case that writes or reads one range: its name, and what measures (source, rounds).
+    """Return the floor of a case that writes or reads one range: its name, and its measurement (source, rounds).
 
-    None where there is none: between a host's memory and a GPU's, or of many small operations on a GPU.
+    Both are None if there is no floor: between host memory and a GPU, or for many small operations on a GPU.
 
-    `source` holds one measurement's bytes, or several messages for the small socket floors. `pause` is what a case
-    with a sleeping target waits before each measurement; its floor waits as long.
+    `source` holds one measurement's bytes, or several messages for the small socket floors. `pause` is the time that a
+    case with a sleeping target waits before each measurement; its floor waits as long.
     """
     total = case.bytes * case.batch
     if case.provider == "p2p" and (is_gpu(case.src) or is_gpu(case.dst)):

@@ -1,4 +1,4 @@
-"""What two GPUs allow, measured by `zerohop._floors` in this process, which sees both."""
+"""Measures the limits of two GPUs, by `zerohop._floors` in this process, which sees both."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _TRIES: Final = 5
 
 
 class GpuFloors:
-    """Between the two GPUs of one case; memory is taken when it is made, and given back with it."""
+    """Copies between the two GPUs of one case; allocates their memory when it is made, and frees it at its end."""
 
     def __init__(self, case: Case, nbytes: int) -> None:
-        """`nbytes` on each of the two."""
+        """Allocate `nbytes` on each of the two GPUs."""
         assert case.src is not None
         assert case.dst is not None
         here, there = (int(place.partition(":")[2] or 0) for place in (case.src, case.dst))
         self._copies = GpuCopies(here, there, nbytes)
-        # Who reads has the copy run on its own GPU.
+        # For a read, the copy runs on the reader's own GPU.
         self._pull = case.reads
         self._blocks = 0
 
     def copy(self, source: Octets, rounds: int) -> list[int]:
-        """A copy, and a synchronisation of its stream."""
+        """Copy, and synchronise the stream."""
         self._copies.fill(source)
         times = self._copies.copy(source.size, rounds, self._pull)
         self._check(source)
         return times
 
     def copy_word(self, source: Octets, rounds: int) -> list[int]:
-        """A copy, and a word after it that the host waits for."""
+        """Copy, then write a word that the host waits for."""
         self._copies.fill(source)
         times = self._copies.copy_word(source.size, rounds)
         self._check(source)
@@ -49,7 +49,7 @@ class GpuFloors:
     def pages(
         self, image: bytes, source: Octets, here: Pages, there: Pages, page_bytes: int, batch: int, rounds: int
     ) -> list[int]:
-        """One kernel for each list of pages, whose numbers lie on the GPU; of three grids the fastest."""
+        """Run one kernel for each list of pages, whose numbers lie on the GPU; with the fastest of three grids."""
 
         def run(count: int, blocks: int) -> list[int]:
             return self._copies.pages(image, here, there, page_bytes, batch, count, self._pull, blocks)
@@ -71,5 +71,5 @@ class GpuFloors:
 
 
 def page_kernel(capability: int) -> tuple[bytes | None, str]:
-    """The floor's kernel, compiled for a device of that compute capability; or None, and why not."""
+    """Return the floor's kernel, compiled for a device of that compute capability; else None and the reason."""
     return kernels.compiled(PAGES_KERNEL, capability)

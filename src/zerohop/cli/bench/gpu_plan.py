@@ -1,4 +1,4 @@
-"""The cases of a benchmark between GPUs: what `--src cuda:0 --dst cuda:1` measures."""
+"""Plans the cases of a benchmark between GPUs, such as `--src cuda:0 --dst cuda:1`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _KI, _MI = 1 << 10, 1 << 20
-# Those of the table that RdmaTransport's documentation has.
+# Sizes in the table of RdmaTransport's documentation.
 SEED_SIZES: Final = tuple(8 * _KI << power for power in range(16))
 TOGETHER: Final = 1000
 LIST: Final = 10_000
@@ -26,12 +26,12 @@ _EXPANDABLE: Final = "expandable"
 
 
 def is_gpu(place: str | None) -> bool:
-    """Whether a place is a real GPU."""
+    """Tell whether a place is a real GPU."""
     return place is not None and place.partition(":")[0] in ("cuda", "hip")
 
 
 def gpu_cases(name: str, src: str, dst: str, sizes: tuple[int, ...] | None, batch: int | None) -> Iterable[Case]:
-    """The cases of one name, between two places of which one at least is a GPU."""
+    """Return the cases of one name between two places, at least one of which is a GPU."""
     if name in ("write", "read"):
         return _transfers(name, src, dst, sizes, batch)
     if name in ("write_pages", "read_pages"):
@@ -49,7 +49,7 @@ def gpu_cases(name: str, src: str, dst: str, sizes: tuple[int, ...] | None, batc
     if name == "transport_write_many":
         return [Case(name, "p2p", src, dst, nbytes, batch or LIST) for nbytes in sizes or (8,)]
     if name == "transport_register":
-        # Whose tensors are registered: the first GPU's of the two.
+        # The registered tensors are those of the first GPU of the two places.
         device = src if is_gpu(src) else dst
         return registrations(("host", device) if _has_torch() else ("host",), sizes)
     if not _both(src, dst) or not _has_torch():
@@ -63,7 +63,7 @@ def gpu_cases(name: str, src: str, dst: str, sizes: tuple[int, ...] | None, batc
 
 
 def registrations(places: Sequence[str], sizes: tuple[int, ...] | None) -> list[Case]:
-    """The cases of `transport_register` for memory of these places."""
+    """Return the cases of `transport_register` for memory of these places."""
     return [
         Case("transport_register", src=place, bytes=nbytes, mode=mode)
         for place in places
@@ -93,7 +93,7 @@ def _both(src: str, dst: str) -> bool:
 
 @functools.cache
 def _has_torch() -> bool:
-    """Whether there is a torch that can use GPUs: some are built without."""
+    """Tell whether there is a torch that can use GPUs: some are built without."""
     if importlib.util.find_spec("torch") is None:
         return False
     return bool(importlib.import_module("torch").cuda.is_available())

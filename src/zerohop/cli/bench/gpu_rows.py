@@ -1,4 +1,4 @@
-"""The rows of GPUs that are no transfer between two memories: tensors, a stream that waits, all GPUs at once."""
+"""Measures the rows of GPUs that are no transfer between two memories: tensors, a waiting stream, all GPUs at once."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from zerohop.cli.bench.case import Case
     from zerohop.cli.bench.session import Session
 
-# In so many rounds: what a new Context still has to do, such as to load kernels, disturbs the first of them.
+# Enough rounds that a new Context's first work, such as loading kernels, disturbs few of them.
 _ROUNDS: Final = 15
 _SECONDS: Final = 0.1
 _STANDS_STILL_S: Final = 0.2
-_RELEASED: Final = 7  # the notification that lets the stream go
+_RELEASED: Final = 7  # the notification that releases the stream
 
 
 def measure_tensors(session: Session, case: Case) -> Row:
-    """Registers a tensor whose allocation is known, or a list of tensors that lie in one new allocation.
+    """Register a tensor whose allocation is known, or a list of tensors in one new allocation.
 
-    Verified: the other process reads the last of them through a handle, and has the right bytes.
+    Verified: the other process reads the last tensor through a handle, and gets the right bytes.
     """
     torch = import_torch()
     set_expandable(on=False)
@@ -48,7 +48,7 @@ def measure_tensors(session: Session, case: Case) -> Row:
             register(whole)
         ends = time.perf_counter() + (_SECONDS if case.mode == "cached" else 0)
         while made is None or time.perf_counter() < ends:
-            made = None  # its end does not count
+            made = None  # closed here, outside the measured time
             cpu, start = time.process_time_ns(), clock()
             made = register(what)
             samples.times_ns.append(clock() - start)
@@ -62,9 +62,9 @@ def measure_tensors(session: Session, case: Case) -> Row:
 
 
 def measure_stream_wait(session: Session, case: Case) -> Row:
-    """Counts the processor time of this process while a stream waits for a notification.
+    """Measure the processor time of this process while a stream waits for a notification.
 
-    Verified: the stream stands still until it comes, and goes on then.
+    Verified: the stream stands still until the notification comes, and goes on then.
     """
     torch = import_torch()
     seconds = session.effort.idle_seconds
@@ -72,10 +72,10 @@ def measure_stream_wait(session: Session, case: Case) -> Row:
     inbox = session.context.alloc(8)
     note = session.context.notification(timeout=seconds + TIMEOUT)
     note.wait_on(stream)
-    time.sleep(_STANDS_STILL_S)  # a stream that did not wait would be through by now
+    time.sleep(_STANDS_STILL_S)  # long enough for a stream that does not wait to finish
     stood_still = not stream.query()
     used = time.process_time()
-    time.sleep(seconds)  # what is measured: the processor time of doing nothing
+    time.sleep(seconds)  # the measured time: the processor time of doing nothing
     used = time.process_time() - used
     session.peer.call("notify", handle=bytes(inbox.share("w")).hex(), value=_RELEASED)
     came = note.result(TIMEOUT).value == _RELEASED
@@ -97,7 +97,7 @@ def measure_stream_wait(session: Session, case: Case) -> Row:
 
 
 def measure_all_pairs(session: Session, case: Case) -> Row:
-    """Writes from memory of every GPU here to memory of every other GPU there, all at once.
+    """Write from memory of every GPU of this process to memory of every other GPU of the peer, all at once.
 
     `batch` of the row is the number of pairs; one measurement lasts until the last write has ended.
     """

@@ -1,4 +1,4 @@
-"""What the library promises of its numbers between two GPUs."""
+"""Declares the targets of the numbers between two GPUs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PAIR: Final = {"provider": "p2p", "src": "cuda:0", "dst": "cuda:1"}
 _SINGLE: Final = {**_PAIR, "batch": 1}
 _EXPANDABLE: Final = "expandable"
 _TCP: Final = {"provider": "tcp", "bytes": 256 * _MI, "batch": 1}
-_WITHIN: Final = 0.95  # of the same row on memory of cudaMalloc
+_WITHIN: Final = 0.95  # of the speed of the same row on memory of cudaMalloc
 
 
 def _times_faster(nbytes: int) -> float:

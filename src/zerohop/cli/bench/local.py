@@ -1,4 +1,4 @@
-"""The rows without a transfer to time: `register`, `idle`, `import` and `wheel`."""
+"""Measures the rows without a transfer: `register`, `idle`, `import` and `wheel`."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _IMPORT: Final = (
 
 
 def measure_register(session: Session, case: Case) -> Row:
-    """Registers a numpy array whose pages are present: a new one each time ("cold"), or one that already is ("cached").
+    """Register a numpy array whose pages are present: a new one each time ("cold"), or a registered one ("cached").
 
-    Verified: the other process reads a part of it through a handle, and has the right bytes.
+    Verified: the other process reads a part of it through a handle, and gets the right bytes.
     """
     register, clock = session.context.register, time.perf_counter_ns
     probe = min(_PROBE_BYTES, case.bytes)
@@ -58,7 +58,7 @@ def measure_register(session: Session, case: Case) -> Row:
 
 
 def measure_idle(session: Session, case: Case) -> Row:
-    """Counts the processor time of both processes while they are connected and nothing is asked of them.
+    """Measure the processor time of both processes while they are connected and idle.
 
     Verified: a transfer before and one after the wait arrive as sent.
     """
@@ -96,9 +96,9 @@ def measure_idle(session: Session, case: Case) -> Row:
 
 
 def measure_import(effort: Effort, case: Case) -> Row:
-    """Times ``import zerohop`` after ``import numpy`` in fresh interpreters; the floor is the import of numpy."""
+    """Time ``import zerohop`` after ``import numpy`` in fresh interpreters; the floor is the import of numpy."""
     samples = Samples()
-    # As where it is installed: compiled once, whatever is set here.
+    # An installed package is compiled once; so is this one, whatever PYTHONDONTWRITEBYTECODE says here.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     for _ in range(effort.imports + 1):  # the first one compiles, fills the file cache, and is dropped
         run = subprocess.run(
@@ -114,5 +114,5 @@ def measure_import(effort: Effort, case: Case) -> Row:
 
 
 def weigh_wheel(case: Case) -> Row:
-    """Makes the row of a wheel whose size the plan has read."""
+    """Make the row of a wheel whose size the plan has read."""
     return Row(name=case.name, provider=None, direct=None, src=None, dst=None, bytes=case.bytes, batch=1, verified=True)

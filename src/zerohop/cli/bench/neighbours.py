@@ -1,4 +1,4 @@
-"""How busy the rest of the machine was during a run: on a busy one the numbers say little about the library."""
+"""Measures how busy other processes kept the machine during a run: then the numbers say little about the library."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import time
 from pathlib import Path
 from typing import Final
 
-NOISY: Final = 0.1  # processors in use by others from which on a run is not called quiet
+NOISY: Final = 0.1  # a run is not called quiet if others use this many processors or more
 _IDLE, _WAITING = 3, 4  # fields of /proc/stat
 
 
 class Neighbours:
-    """Counts the processor time that others use from now on. This process's children count once they have ended."""
+    """Measures the processor time that others use from now on. Children of this process count once they have ended."""
 
     def __init__(self, stat: Path = Path("/proc/stat")) -> None:
-        """Takes the first look."""
+        """Take the first reading."""
         self._stat = stat
         self._started = time.monotonic()
         self._busy_at_first = self._busy()
 
     def processors(self) -> float | None:
-        """Returns how many processors others kept busy on average; None where the kernel does not say."""
+        """Return the average number of processors that others kept busy; None if the kernel does not say."""
         busy = self._busy()
         if busy is None or self._busy_at_first is None:
             return None
         return round(max(0.0, busy - self._busy_at_first) / max(0.01, time.monotonic() - self._started), 3)
 
     def _busy(self) -> float | None:
-        """Returns the seconds that were used by others, or taken by the hypervisor, since the machine started."""
+        """Return the seconds that others used, or the hypervisor took, since the machine started."""
         try:
             ticks = [int(word) for word in self._stat.read_text("ascii").splitlines()[0].split()[1:9]]
         except (OSError, ValueError, IndexError):

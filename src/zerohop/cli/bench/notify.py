@@ -1,4 +1,4 @@
-"""The `write_notify` rows: one way from the call in one Python to the notification in the other."""
+"""Measures the `write_notify` rows: one way, from the call in one Python to the notification in the other."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     Outlets = list[tuple[zerohop.View, zerohop.RemoteBuffer]]
 
 BLOCKING: Final = ("result", "expandable")  # modes whose callers wait without asyncio
-FALL_ASLEEP: Final = 0.004  # seconds between two messages when both sides are to sleep; spinning lasts 50 µs
+FALL_ASLEEP: Final = 0.004  # seconds between two messages if both sides are to sleep; spinning lasts 50 µs
 _WARM_UP: Final = 30
 
 
 class WrongNotification(RuntimeError):
-    """A notification carried another value than the one that was sent."""
+    """Raised if a notification carried another value than the sent one."""
 
 
 def measure_notify(session: Session, case: Case) -> Row:
-    """Measures one `write_notify` case: a ping-pong, each message in its own place, all of them compared at the end."""
+    """Measure one `write_notify` case: a ping-pong, each message in its own place, all of them compared at the end."""
     assert case.src is not None
     assert case.dst is not None
     asleep = case.mode == "await-asleep"
@@ -78,7 +78,7 @@ def measure_notify(session: Session, case: Case) -> Row:
 
 
 def ping(context: zerohop.Context, outlets: Outlets) -> list[int]:
-    """Sends each message with its number and waits for the same number; returns round trips in nanoseconds."""
+    """Send each message with its number, and wait for the same number; return round trips in nanoseconds."""
     write, notification, clock = context.write, context.notification, time.perf_counter_ns
     times = [0] * len(outlets)
     for index, (source, target) in enumerate(outlets):
@@ -91,7 +91,7 @@ def ping(context: zerohop.Context, outlets: Outlets) -> list[int]:
 
 
 def pong(context: zerohop.Context, outlets: Outlets) -> None:
-    """Answers each message."""
+    """Answer each message."""
     write, notification = context.write, context.notification
     for index, (source, target) in enumerate(outlets):
         note = notification().result()
@@ -100,11 +100,11 @@ def pong(context: zerohop.Context, outlets: Outlets) -> None:
 
 
 async def ping_async(context: zerohop.Context, outlets: Outlets, *, asleep: bool) -> list[int]:
-    """The same with `await`.
+    """Send each message like `ping`, but with `await`.
 
     Returns:
-        Round trips in nanoseconds; with `asleep`, after a pause before each message, the time of each departure and of
-        each arrival in turn.
+        Round trips in nanoseconds; with `asleep`, where each message waits for a pause, departure and arrival times
+        in turn.
     """
     write, notification, clock = context.write, context.notification, time.monotonic_ns
     times = []
@@ -121,7 +121,7 @@ async def ping_async(context: zerohop.Context, outlets: Outlets, *, asleep: bool
 
 
 async def pong_async(context: zerohop.Context, outlets: Outlets, *, asleep: bool) -> list[int]:
-    """Answers with `await`; with `asleep` after a pause, and returns the time of each arrival and departure in turn."""
+    """Answer with `await`; with `asleep` after a pause, and return arrival and departure times in turn."""
     write, notification, clock = context.write, context.notification, time.monotonic_ns
     times = []
     for index, (source, target) in enumerate(outlets):
@@ -143,7 +143,7 @@ def _check(value: int, expected: int) -> None:
 def _floor(session: Session, case: Case) -> tuple[str | None, Callable[[int], list[int]]]:
     floors = session.floors
     if is_gpu(case.src) and case.src == case.dst:
-        # A GPU that two processes share takes turns, which one process alone does not see.
+        # Two processes take turns on a GPU that they share; a floor in one process would not show that.
         return None, lambda _: []
     if is_gpu(case.src) and is_gpu(case.dst):
         message = random_bytes(1, case.bytes)

@@ -1,4 +1,4 @@
-"""The `write_pages` and `read_pages` rows: one call moves a list of random pages within 64 MiB."""
+"""Measures the `write_pages` and `read_pages` rows: one call moves a list of random pages within 64 MiB."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 _SPAN: Final = 64 << 20
 _GPU_LISTS: Final = 4
-_GPU_SPAN: Final = 256 << 20  # several times what a GPU caches; more takes long to compare
+_GPU_SPAN: Final = 256 << 20  # several times a GPU's cache; more takes long to compare
 _LISTS: Final = 64  # calls take turns over as many lists, so that no call finds its pages in a near cache
 
 
 def measure_pages(session: Session, case: Case) -> Row:
-    """Measures one page-list case. The lists share no page of the target, so that their order does not matter."""
+    """Measure one page-list case. The lists share no page of the target, so that their order does not matter."""
     assert case.src is not None
     assert case.dst is not None
     writing = case.name == "write_pages"
@@ -65,7 +65,7 @@ def measure_pages(session: Session, case: Case) -> Row:
         start = time.perf_counter_ns()
         once(1)
         estimate = time.perf_counter_ns() - start
-        # Every list is written in each round, and so can be verified.
+        # Every list is written in each round, so that all can be verified.
         lists = session.effort.within_limit(estimate, lists)
         sources, targets = sources[: lists * case.batch], targets[: lists * case.batch]
         floor_name, floor = page_floor(session, case, sources, targets, span)
@@ -103,9 +103,9 @@ def _run(once: Callable[[int], None], count: int, samples: Samples) -> None:
 def page_floor(
     session: Session, case: Case, sources: Pages, targets: Pages, span: int
 ) -> tuple[str | None, Callable[[Octets, int], list[int]] | None]:
-    """Returns the floor of a case that moves lists of `batch` pages: its name, and what measures (source, lists).
+    """Return the floor of a case that moves lists of `batch` pages: its name, and its measurement (source, lists).
 
-    None where there is none: between a host's memory and a GPU's, or of pages on GPUs that are no 16 bytes each.
+    Both are None if there is no floor: between host memory and a GPU, or for pages on GPUs of no multiple of 16 bytes.
     """
     floors, nbytes, batch = session.floors, case.bytes, case.batch
     if case.provider == "p2p" and (is_gpu(case.src) or is_gpu(case.dst)):

@@ -1,4 +1,4 @@
-"""Which cases a benchmark run measures: the default table, narrowed by what the user asked for."""
+"""Plans the cases of a benchmark run: the default table, narrowed by the user's request."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
 NAMES: Final = (
     *("write", "read", "write_notify", "write_pages", "read_pages", "register", "idle", "import"),
-    *("stream_wait", "all_pairs"),  # of GPUs alone
+    *("stream_wait", "all_pairs"),  # for GPUs only
     *("transport_write", "transport_read", "transport_write_many", "transport_register"),
 )
-# All that begin so are asked for by this, too.
+# Requests all names that begin with it.
 TRANSPORT: Final = "transport"
 MANY: Final = "transport_write_many"
 PROVIDERS: Final = ("p2p", "shm", "tcp")
 _HOST_PROVIDERS: Final = ("shm", "tcp")
 _KI, _MI, _GI = 1 << 10, 1 << 20, 1 << 30
 _SIZES: Final = (8, 8 * _KI, 1 * _MI, 64 * _MI)
-# Between what simulated devices take part: the first by itself where nobody names a place.
+# Pairs of places with simulated devices: the first pair is measured even if nobody names a place.
 _SIMULATED: Final = (("sim", "sim"), ("host", "sim"), ("sim", "host"))
-_SIM_DEVICES: Final = 64  # that a Context can have
+_SIM_DEVICES: Final = 64  # a Context can have this many
 _SMALL_WRITE: Final = 8 * _KI
-_SMALL: Final = 64  # up to here it matters whether the target is awake
+_SMALL: Final = 64  # up to this size it matters whether the target is awake
 _PAGE_BYTES, _PAGES = 1 * _KI, 256
 _UNITS: Final = {"": 1, "k": 1000, "ki": _KI, "m": 10**6, "mi": _MI, "g": 10**9, "gi": _GI}
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the user asked for; empty or None leaves a choice to the table."""
+    """Holds the user's request; empty or None leaves a choice to the table."""
 
     names: tuple[str, ...] = ()
     providers: tuple[str, ...] = ()
@@ -52,10 +52,10 @@ class Request:
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Reads "8,64Ki,64Mi": numbers above 0 with k, M, G (thousands) or Ki, Mi, Gi (1024).
+    """Parse sizes such as "8,64Ki,64Mi": numbers above 0 with k, M, G (thousands) or Ki, Mi, Gi (1024).
 
     Raises:
-        ValueError: something in it is no size.
+        ValueError: a part of the text is no size.
     """
     sizes = []
     for word in text.split(","):
@@ -68,7 +68,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 
 def plan(request: Request) -> list[Case]:
-    """Returns the cases to measure, in the order of the table.
+    """Return the cases to measure, in the order of the table.
 
     Raises:
         ValueError: the request names something unknown, or nothing would be measured.
@@ -85,9 +85,9 @@ def plan(request: Request) -> list[Case]:
     names = request.names or NAMES
     if TRANSPORT in names:
         names = (*names, *(name for name in NAMES if name.startswith(TRANSPORT)))
-    cases = [case for name in NAMES if name in names for case in _of(name, request, sizes)]
+    cases = [case for name in NAMES if name in names for case in _cases_of(name, request, sizes)]
     if MANY not in request.names and request.batch is None:
-        # Sizes are meant for the others: 10,000 of 1 MiB are no small writes, and do not fit into memory.
+        # Sizes are meant for the other rows: 10,000 writes of 1 MiB are not small, and do not fit into memory.
         cases = [case for case in cases if case.name != MANY or case.bytes <= _SMALL_WRITE]
     if request.wheel is not None:
         cases.append(Case("wheel", bytes=request.wheel.stat().st_size))
@@ -103,12 +103,12 @@ def plan(request: Request) -> list[Case]:
 
 
 def _texts(case: Case) -> set[str]:
-    """How a case is announced, and how the table has it, which names the form that p2p takes."""
+    """Return the texts that a filter searches: as announced, and as in the table, with the form that p2p takes."""
     return {describe_case(case), describe_case(replace(case, form=case.form or (PEER if case.provider else None)))}
 
 
 def _place(word: str | None) -> str | None:
-    """The place that a word names; a kind of GPU stands for its first, as does "sim"."""
+    """Return the place that a word names; a kind of GPU stands for its first device, as does "sim"."""
     if word is None or word in ("host", "sim"):
         return word
     kind, colon, number = word.partition(":")
@@ -119,7 +119,7 @@ def _place(word: str | None) -> str | None:
     return f"{kind}:{int(number or 0)}"
 
 
-def _of(name: str, request: Request, sizes: tuple[int, ...] | None) -> Iterable[Case]:
+def _cases_of(name: str, request: Request, sizes: tuple[int, ...] | None) -> Iterable[Case]:
     src, dst = request.src or request.dst, request.dst or request.src
     if src is not None and dst is not None and (is_gpu(src) or is_gpu(dst)):
         cases = list(gpu_cases(name, src, dst, sizes, request.batch))
@@ -127,7 +127,7 @@ def _of(name: str, request: Request, sizes: tuple[int, ...] | None) -> Iterable[
     if name in ("stream_wait", "all_pairs"):
         return []
     if name == "transport_register":
-        # Of a simulated device there is nothing to find out: its memory is known to the Context that gave it.
+        # Simulated devices have no such row: a Context already knows the memory that it has allocated.
         return [] if request.providers else registrations(("host",), sizes)
     if name in ("idle", "import", "register"):
         return [] if request.providers or request.src or request.dst else _without_transfer(name, sizes)
@@ -136,7 +136,7 @@ def _of(name: str, request: Request, sizes: tuple[int, ...] | None) -> Iterable[
     elif name == "write_notify":
         cases = _notified(sizes)
     elif name.startswith(TRANSPORT):
-        cases = _of_a_transport(name, sizes, request)
+        cases = _transport_cases(name, sizes, request)
     else:
         cases = _page_lists(name, sizes)
     return [
@@ -154,7 +154,7 @@ def _of(name: str, request: Request, sizes: tuple[int, ...] | None) -> Iterable[
 
 
 def _kind(place: str | None) -> str | None:
-    """What the table calls a place: of the simulated devices it names the first, as "sim"."""
+    """Return the table's name of a place, without a number: "sim" stands for all simulated devices."""
     return None if place is None else place.partition(":")[0]
 
 
@@ -174,8 +174,8 @@ def _transfers(name: str, sizes: tuple[int, ...] | None, *, mixed: bool) -> list
     return cases
 
 
-def _of_a_transport(name: str, sizes: tuple[int, ...] | None, request: Request) -> list[Case]:
-    """RdmaTransport's table over mapped memory; other paths where somebody asks for them, or where they cost little."""
+def _transport_cases(name: str, sizes: tuple[int, ...] | None, request: Request) -> list[Case]:
+    """Return RdmaTransport's table over mapped memory; other paths if they are requested, or cost little."""
     many = name == MANY
     asked = {_kind(request.src), _kind(request.dst), *request.providers}
     every = many or sizes is not None

@@ -1,4 +1,4 @@
-"""The plot of a benchmark: latencies of 8-byte rows, rates over sizes, and page lists, each beside its floor."""
+"""Draws a benchmark: latencies of 8-byte rows, rates over sizes, and page lists, each beside its floor."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from zerohop.cli.bench.rows import Row
 
 _SMALL = 64
-_WIDE = 30  # from this factor between the largest and the smallest on, bars are drawn on a logarithmic scale
-_TICKS = 9  # as many sizes find room under an axis
+_WIDE = 30  # bars get a logarithmic scale if the largest is this many times the smallest
+_TICKS = 9  # number of sizes that have room under an axis
 _COLOURS = {"mapped": "#1b6ca8", "ring": "#2a9d8f", "stream": "#e07a3f", "staged": "#8e5ea2", "peer": "#5b8c2a"}
 
 
 class PlotUnavailable(RuntimeError):
-    """matplotlib is not installed; the text says what to type."""
+    """Raised if matplotlib is not installed, or cannot draw the file; the text says what to do."""
 
 
 def require_matplotlib() -> None:
-    """Raises PlotUnavailable, before anything is measured, when a plot could not be drawn."""
+    """Raise PlotUnavailable, before anything is measured, if a plot could not be drawn."""
     if importlib.util.find_spec("matplotlib") is None:
         raise PlotUnavailable("--plot needs matplotlib, which is not installed: pip install 'zerohop[plot]'")
 
 
 def require_format(target: Path) -> None:
-    """Raises PlotUnavailable, before anything is measured, when matplotlib cannot draw into a file of this name."""
+    """Raise PlotUnavailable, before anything is measured, if matplotlib cannot draw into a file of this name."""
     require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -41,7 +41,7 @@ def require_format(target: Path) -> None:
 
 
 def draw(rows: Sequence[Row], target: Path) -> None:
-    """Draws `rows` into the file `target`, in the format of its suffix.
+    """Draw `rows` into the file `target`, in the format of its suffix.
 
     Raises:
         PlotUnavailable: matplotlib is not installed.
@@ -96,7 +96,7 @@ def _lines(axes: Any, rows: Sequence[Row]) -> None:
     for name, points in series.items():
         ordered = sorted(points, key=lambda row: row.bytes)
         colour = _COLOURS.get(ordered[0].form or "", "grey")
-        # Other memory has few sizes, and marks beside the lines.
+        # Other kinds of memory have few sizes, and get marks beside the lines.
         style = " " if ordered[0].mode else "-" if ordered[0].provider == "shm" else "-."
         axes.plot(
             [row.bytes for row in ordered],

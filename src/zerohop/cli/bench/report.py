@@ -1,4 +1,4 @@
-"""The rows of a benchmark as tables for people, with the floor and the target beside each number."""
+"""Prints the rows of a benchmark as tables, with the floor and the target beside each number."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from zerohop.cli.bench.case import Case
     from zerohop.cli.bench.rows import Row
 
-_LARGE = 64 << 10  # from here on the rate says more than the time
+_LARGE = 64 << 10  # from this size on the rate says more than the time
 
 
 def describe_case(row: Row | Case) -> str:
-    """Names a row in words: `write shm ring 8 B, target asleep`; where the memory is only when not on the host."""
+    """Describe a row in words: `write shm ring 8 B, target asleep`; names the places only if one is not the host."""
     size = human_bytes(row.bytes) if row.bytes else None
     if size and row.batch > 1:
         size = f"{row.batch} × {size}"
@@ -32,7 +32,7 @@ def describe_case(row: Row | Case) -> str:
 
 
 def print_rows(console: Console, rows: Sequence[Row]) -> None:
-    """Prints all rows; nothing for no rows."""
+    """Print all rows; nothing for no rows."""
     if not rows:
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
@@ -40,7 +40,7 @@ def print_rows(console: Console, rows: Sequence[Row]) -> None:
     for title in ("median", "p99", "GB/s", "CPU/op"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("floor")
-    # Only where there is something to say.
+    # A column is shown only if a row has something for it.
     extra = [(head, tell) for head, tell in _EXTRA if any(tell(row) for row in rows)]
     for head, _ in extra:
         table.add_column(head)
@@ -62,7 +62,7 @@ def print_rows(console: Console, rows: Sequence[Row]) -> None:
 
 
 def summarize(row: Row) -> str:
-    """One line about a row that has just been measured."""
+    """Return one line about a row that has just been measured."""
     median, _, rate, _, _ = numbers(row)
     figures = ", ".join(text for text in (median, f"{rate} GB/s") if not text.startswith("–"))
     line = f"{describe_case(row)}: {figures}" if figures else describe_case(row)
@@ -70,12 +70,12 @@ def summarize(row: Row) -> str:
 
 
 def numbers(row: Row) -> tuple[str, str, str, str, str]:
-    """Returns the median, the 99th percentile, the rate, the processor time and the floor as people read them."""
+    """Return the readable median, 99th percentile, rate, processor time and floor."""
     return _time(row.p50_us), _time(row.p99_us), _rate(row.GBps), _time(row.cpu_us_per_op), _floor(row)
 
 
 def beside_table(rows: Sequence[Row]) -> str:
-    """For a page: the rows that took turns with something else of ours, or that RdmaTransport's documentation has."""
+    """Return a table for a page, of the rows compared with other rows of zerohop or RdmaTransport's documentation."""
     head = ("row", "median", "beside it", "RdmaTransport, 400 Gb/s NIC", "floor")
     lines = [
         (describe_case(row), numbers(row)[0], _beside(row) or "–", _seed(row) or "–", numbers(row)[-1])
@@ -86,7 +86,7 @@ def beside_table(rows: Sequence[Row]) -> str:
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table for a page of the documentation."""
+    """Return a table for a page of the documentation."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
@@ -121,5 +121,5 @@ def _floor(row: Row) -> str:
     return f"{_time(row.floor_p50_us)}, {row.floor}"
 
 
-# Columns that few rows have: what took turns with them, and what RdmaTransport's documentation gives.
+# Columns that few rows have: a measurement that took turns with it, and the number of RdmaTransport's documentation.
 _EXTRA: Final = (("beside", _beside), ("RdmaTransport (different fabric)", _seed))

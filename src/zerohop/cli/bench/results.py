@@ -1,4 +1,4 @@
-"""A benchmark run as JSON: the rows, and what one has to know to judge them."""
+"""Stores a benchmark run as JSON: the rows, and the facts that one needs to judge them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _COLUMNS = frozenset(field.name for field in fields(Row))
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One run.
+    """Holds one run.
 
     Attributes:
         zerohop: version of the library.
-        measured: when, in UTC.
-        command: what was typed.
-        machine: processor, kernel and memory, and on a machine with NVIDIA GPUs these and their driver, as `zerohop
-            info --json` has them; there also the versions of the libraries that matter.
-        seconds: that it took.
-        other_processors: how many processors other processes kept busy meanwhile; None where that is not known.
-        rows: what was measured.
+        measured: time of the run, in UTC.
+        command: the command line.
+        machine: processor, kernel and memory, as `zerohop info --json` has them. With NVIDIA GPUs also the GPUs, their
+            driver, and the versions of the libraries that matter.
+        seconds: duration of the run.
+        other_processors: number of processors that other processes kept busy meanwhile; None if it is not known.
+        rows: the measured rows.
     """
 
     zerohop: str
@@ -46,7 +46,7 @@ class Report:
 
     @classmethod
     def of_this_machine(cls, rows: Sequence[Row], seconds: float, other_processors: float | None) -> Report:
-        """Makes the report of a run that has just ended."""
+        """Make the report of a run that has just ended."""
         machine = inspect().to_json()
         return cls(
             zerohop=machine["zerohop"],
@@ -78,7 +78,7 @@ def _version(package: str) -> str:
 
 
 def require_writable(target: Path) -> None:
-    """Raises OSError, before anything is measured, when the file could not be written. Makes and changes nothing."""
+    """Raise OSError, before anything is measured, if the file could not be written. Makes and changes nothing."""
     if target.is_dir():
         raise IsADirectoryError(f"cannot write {target}: it is a directory")
     folder = target.parent
@@ -89,7 +89,7 @@ def require_writable(target: Path) -> None:
 
 
 def write_report(target: str, report: Report) -> None:
-    """Writes `report` into the file `target`, or to standard output for "-"."""
+    """Write `report` into the file `target`, or to standard output for "-"."""
     data = {field.name: getattr(report, field.name) for field in fields(Report)}
     data["rows"] = [row.to_json() for row in report.rows]
     text = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
@@ -100,10 +100,10 @@ def write_report(target: str, report: Report) -> None:
 
 
 def read_report(source: Path) -> Report:
-    """Reads what `write_report` wrote.
+    """Read a file that `write_report` wrote.
 
     Raises:
-        ValueError: the file is not that.
+        ValueError: the file is no such report.
     """
     data = json.loads(source.read_text(encoding="utf-8"))
     try:

@@ -1,4 +1,4 @@
-"""A row of the benchmark: what was measured, its floor, and its form in JSON."""
+"""Declares a row of the benchmark: its measurement, its floor, and its form in JSON."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ _OPTIONAL = (
     *("form", "mode", "target", "path", "samples", "seconds", "cpu_s", "peer_cpu_s"),
     *("beside", "beside_p50_us", "seed_us"),
 )
-_HAS_A_RATE = 4096  # bytes; of less a rate is the latency in disguise
+_HAS_A_RATE = 4096  # bytes; below, a rate is the latency in disguise
 
 
 @dataclass(slots=True)
 class Row:
-    """One row. Times are microseconds, rates are 10^9 bytes a second; None where a number has no meaning.
+    """Holds one row. Times are microseconds, rates are 10^9 bytes a second; None if a number has no meaning.
 
     Attributes:
         name, provider, src, dst, bytes, batch, form, mode, target: see `Case`.
-        direct: the fabric reads and writes the memory itself.
-        p50_us, p99_us, p999_us: of one measurement: an operation, or `batch` operations posted together and waited for.
-            `write_notify` is one way: half a round trip, or with both sides asleep the difference of the two
-            processes' clocks, which on one host are one clock. None where too few samples lie beyond it.
+        direct: whether the fabric reads and writes the memory itself.
+        p50_us, p99_us, p999_us: percentiles of a measurement: one operation, or `batch` operations posted together and
+            waited for. `write_notify` is one way: half a round trip, or with both sides asleep the difference of the
+            two processes' clocks, which on one host are one clock. None if too few samples lie beyond it.
         GBps: bytes × batch over the median; None below 4 KiB.
         cpu_us_per_op: processor time of the initiator, all threads, per operation.
-        floor: what the machine allows, measured in the same run without zerohop.
+        floor: the machine's raw limit, measured in the same run without zerohop.
         verified: every byte arrived as sent.
-        path: what the library says about the path that it took.
-        samples: how many measurements there are.
-        seconds, cpu_s, peer_cpu_s: of the `idle` row.
-        beside, beside_p50_us: what else of zerohop was measured, taking turns with it, and its median.
-        seed_us: what the documentation of torchcomms' RdmaTransport gives for the same, over a NIC of 400 Gb/s.
+        path: the library's explanation of the path that it took.
+        samples: number of measurements.
+        seconds, cpu_s, peer_cpu_s: numbers of the `idle` row.
+        beside, beside_p50_us: another measurement of zerohop that took turns with this one, and its median.
+        seed_us: median in the documentation of torchcomms' RdmaTransport, over a NIC of 400 Gb/s.
     """
 
     name: str
@@ -70,20 +70,20 @@ class Row:
     seed_us: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the row; keys that not every row has are left out where they say nothing."""
+        """Return the row; optional keys are left out if they are None."""
         return {key: value for key, value in asdict(self).items() if value is not None or key not in _OPTIONAL}
 
 
 @dataclass(slots=True)
 class Samples:
-    """What the measurement of one case gathers over its rounds.
+    """Collects the measurements of one case over its rounds.
 
     Attributes:
-        times_ns: of each measurement.
-        floor_ns: of each measurement of the floor.
+        times_ns: duration of each measurement.
+        floor_ns: duration of each measurement of the floor.
         cpu_ns: processor time of this process over all of them.
-        verified: nothing wrong has arrived so far.
-        beside, beside_ns: what took turns with it, and how long each time.
+        verified: whether no wrong byte has arrived so far.
+        beside, beside_ns: the measurement that took turns with it, and its durations.
     """
 
     times_ns: list[int] = field(default_factory=list)
@@ -94,13 +94,13 @@ class Samples:
     beside_ns: list[int] = field(default_factory=list)
 
     def row(self, case: Case, *, operations: int = 1, floor: str | None = None, path: Explanation | None = None) -> Row:
-        """Makes the row of `case`.
+        """Make the row of `case`.
 
         Args:
-            case: what was measured.
-            operations: of one measurement.
-            floor: name of what floor_ns are, or None.
-            path: what the library says about the path, or None.
+            case: the measured case.
+            operations: number of operations in one measurement.
+            floor: name of the floor, or None.
+            path: the library's explanation of the path, or None.
         """
         moved = case.bytes * case.batch if case.provider else 0
         median = percentile(self.times_ns, 0.5)
@@ -122,7 +122,7 @@ class Samples:
             floor_p50_us=_us(floor_median),
             floor_GBps=_rate(moved, floor_median),
             verified=self.verified,
-            form=path.form if path is not None and path.direct else case.form,  # as taken, whatever was planned
+            form=path.form if path is not None and path.direct else case.form,  # the form taken, whatever was planned
             mode=case.mode,
             target=case.target,
             path=None if path is None else str(path),
@@ -133,12 +133,12 @@ class Samples:
         )
 
     def _beyond(self, fraction: float) -> float | None:
-        """Returns the percentile, or None when there are too few samples for one to lie beyond it."""
+        """Return the percentile, or None if there are too few samples for one to lie beyond it."""
         return percentile(self.times_ns, fraction) if len(self.times_ns) * (1 - fraction) > 0.999 else None
 
 
 def percentile(samples: Sequence[float], fraction: float) -> float:
-    """Returns the smallest sample that at least `fraction` of the samples do not exceed.
+    """Return the smallest sample that at least `fraction` of the samples do not exceed.
 
     Raises:
         ValueError: there are no samples.

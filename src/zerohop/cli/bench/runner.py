@@ -43,7 +43,7 @@ _SMALLER = "Ask for less with --bytes or --batch"
 
 
 class _Setting(NamedTuple):
-    """What decides which Contexts a case needs; cases with the same setting share them."""
+    """Holds the facts that decide which Contexts a case needs; cases with equal settings share them."""
 
     provider: str | None
     sim_devices: int
@@ -51,16 +51,16 @@ class _Setting(NamedTuple):
 
 
 def run(request: Request, *, json_to: str | None, plot_to: Path | None) -> int:
-    """Measures what `request` asks for.
+    """Measure the rows of `request`.
 
     Args:
-        request: which rows.
+        request: the rows to measure.
         json_to: file for the rows, "-" for standard output, or None.
         plot_to: file for the plot, or None.
 
     Returns:
-        0; 1 when a byte was wrong; 2 when something could not be measured; 130 when Ctrl-C ended it. What was measured
-        is reported, and written to the files, in these cases, too.
+        0; 1 if a byte was wrong; 2 if something could not be measured; 130 if Ctrl-C ended it. In all cases, the rows
+        measured so far are reported, and written to the files.
     """
     errors = make_console(stderr=True)
     try:
@@ -80,7 +80,7 @@ def run(request: Request, *, json_to: str | None, plot_to: Path | None) -> int:
     neighbours, started = Neighbours(), time.monotonic()
     try:
         for case, row in measure(cases, QUICK if request.quick else FULL, errors):
-            rows[case] = row  # what was measured before a failure is kept
+            rows[case] = row  # rows measured before a failure are kept
             if not errors.is_terminal:
                 errors.print(escape(summarize(row)), soft_wrap=True)
     except (
@@ -98,14 +98,14 @@ def run(request: Request, *, json_to: str | None, plot_to: Path | None) -> int:
     others, seconds = neighbours.processors(), time.monotonic() - started
     print_rows(errors if json_to == "-" else make_console(), ordered)
     try:
-        # Not over what somebody measured before, for nothing.
+        # An interrupted run without rows must not overwrite the results of an earlier run.
         if json_to is not None and (ordered or not isinstance(failure, KeyboardInterrupt)):
             write_report(json_to, Report.of_this_machine(ordered, seconds, others))
         if plot_to is not None and ordered:
             draw(ordered, plot_to)
     except OSError as error:
         if failure is not None:
-            _say_failed(errors, error)
+            _print_failure(errors, error)
         failure = failure or error
     errors.print(f"{len(ordered)} of {len(cases)} rows in {human_time(seconds)}")
     if others is not None and others > NOISY:
@@ -122,7 +122,7 @@ def _verdict(console: Console, rows: list[Row], failure: BaseException | None) -
         console.print(f"[bold red]failed:[/] {escape(text)}", soft_wrap=True)
         return 2
     if failure is not None:
-        _say_failed(console, failure)
+        _print_failure(console, failure)
         return 2
     wrong = [row for row in rows if not row.verified]
     for row in wrong:
@@ -130,12 +130,12 @@ def _verdict(console: Console, rows: list[Row], failure: BaseException | None) -
     return 1 if wrong else 0
 
 
-def _say_failed(console: Console, error: BaseException) -> None:
+def _print_failure(console: Console, error: BaseException) -> None:
     console.print(f"[bold red]failed:[/] {type(error).__name__}: {escape(str(error))}", soft_wrap=True)
 
 
 def require_gpus(cases: list[Case]) -> None:
-    """Raises ValueError, before anything is measured, for a case with a GPU that is not there."""
+    """Raise ValueError, before anything is measured, for a case with a GPU that does not exist."""
     named = {place for case in cases for place in (case.src, case.dst) if is_gpu(place) and place != ALL_GPUS}
     if named:
         with zerohop.Context(listen=None) as context:
@@ -144,7 +144,7 @@ def require_gpus(cases: list[Case]) -> None:
 
 
 def require_memory(cases: list[Case]) -> None:
-    """Raises ValueError, before anything is measured, for a case that takes more memory than this machine has left."""
+    """Raise ValueError, before anything is measured, for a case that takes more memory than this machine has left."""
     available = read_memory(Path("/")).available
     for case in cases:
         needed = case.memory_bytes
@@ -156,7 +156,7 @@ def require_memory(cases: list[Case]) -> None:
 
 
 def measure(cases: list[Case], effort: Effort, console: Console) -> Iterator[tuple[Case, Row]]:
-    """Measures all cases, one setting of Contexts after the other; yields each row as soon as it is there."""
+    """Measure all cases, one setting of Contexts after the other; yield each row as soon as it is measured."""
     descriptors = FloorDescriptors()
     try:
         fds = tuple(descriptors.for_peer().values())

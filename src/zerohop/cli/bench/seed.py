@@ -1,4 +1,4 @@
-"""What the documentation of torchcomms' RdmaTransport gives: two hosts with H100 GPUs and NICs of 400 Gb/s."""
+"""Holds the numbers of torchcomms' RdmaTransport's documentation: two hosts with H100 GPUs and NICs of 400 Gb/s."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from zerohop.cli.bench.case import Case
 
 _KI, _MI = 1 << 10, 1 << 20
-# Median microseconds of a write, by bytes.
+# Median microseconds of a write, by number of bytes.
 SEED_US: Final = {
     8 * _KI: 27.0,
     16 * _KI: 27.4,
@@ -27,11 +27,11 @@ SEED_US: Final = {
     128 * _MI: 2790.0,
     256 * _MI: 5552.0,
 }
-# And of registering 8 KiB and giving it back.
+# Median microseconds to register 8 KiB and to deregister it.
 _REGISTER_US: Final = {8 * _KI: 54.5}
 
 
 def seed_us(case: Case) -> float | None:
-    """Its median for what a row of a Transport measures; None where it gives none, as for reads."""
+    """Return the documented median for a row of a Transport; None if there is none, as for reads."""
     table = {"transport_write": SEED_US, "transport_register": _REGISTER_US}.get(case.name, {})
     return table.get(case.bytes)

@@ -1,4 +1,4 @@
-"""The two processes of a measurement: Contexts here and there, memory of every kind, fresh payload for every round."""
+"""Runs the two processes of a measurement: Contexts, memory of every kind, and fresh payload for every round."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ TIMEOUT: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much to measure.
+    """Limits how much to measure.
 
     Attributes:
         rounds: rounds of one case; each has a fresh payload, is verified, and is preceded by a round of the floor.
-        seconds: of measuring in one round.
-        most: measurements of one round at most.
+        seconds: time to measure in one round.
+        most: largest number of measurements of one round.
         limit: seconds after which a round ends with the measurements that it has, one at least.
-        asleep: measurements of one round in which everything must fall asleep first.
-        idle_seconds: of the idle row.
+        asleep: number of measurements of one round in which everything must fall asleep first.
+        idle_seconds: duration of the idle row.
         imports: interpreters started for the import row.
     """
 
@@ -46,12 +46,12 @@ class Effort:
     imports: int
 
     def repetitions(self, nanoseconds: float, least: int) -> int:
-        """Returns how often to measure in one round what takes about `nanoseconds`; `least` times if that may be."""
+        """Return how often to measure an operation of about `nanoseconds` in one round; `least` times if possible."""
         wanted = max(3, min(least, self.most), min(self.most, int(self.seconds * 1e9 / max(nanoseconds, 1.0))))
         return self.within_limit(nanoseconds, wanted)
 
     def within_limit(self, nanoseconds: float, count: int) -> int:
-        """Returns `count`, or how many of what takes about `nanoseconds` fit into a round; 1 at least."""
+        """Return `count`, or the number of operations of about `nanoseconds` that fit into a round; 1 at least."""
         return max(1, min(count, int(self.limit * 1e9 / max(nanoseconds, 1.0))))
 
 
@@ -60,10 +60,10 @@ QUICK: Final = Effort(rounds=2, seconds=0.03, most=200, limit=1.0, asleep=15, id
 
 
 class LocalMemory:
-    """Memory of this process, with the means to fill and digest it whatever it is made of."""
+    """Holds memory of this process, with the means to fill and digest it, whatever its kind."""
 
     def __init__(self, context: zerohop.Context, kind: str, nbytes: int) -> None:
-        """Makes memory of `kind`: "numpy", "alloc", a device's name, or "expandable" and a GPU's name."""
+        """Make memory of `kind`: "numpy", "alloc", a device's name, or "expandable" and a GPU's name."""
         self.array: Octets | None = None
         how, _, device = kind.rpartition(" ")
         if how:
@@ -78,14 +78,14 @@ class LocalMemory:
                 self.array = self.memory.numpy()
 
     def put(self, data: Octets) -> None:
-        """Fills the memory from its start."""
+        """Fill the memory from its start."""
         if self.array is not None:
             self.array[: data.size] = data
         else:
             self.memory.write_bytes(0, data.tobytes())
 
     def flip(self, mask: int) -> None:
-        """Exclusive or of every byte with `mask`."""
+        """Replace every byte by its exclusive or with `mask`."""
         if self.array is not None:
             self.array ^= np.uint8(mask)
         else:
@@ -93,20 +93,20 @@ class LocalMemory:
             self.put(held ^ np.uint8(mask))
 
     def digest(self, nbytes: int) -> str:
-        """Digests the first `nbytes`; device memory is copied back by its driver."""
+        """Digest the first `nbytes`; device memory is copied back by its driver."""
         if self.array is not None:
             return digest(self.array[:nbytes])
         return digest(self.memory.read_bytes(0, nbytes))
 
     def close(self) -> None:
-        """Closes the memory."""
+        """Close the memory."""
         self.array = None
         self.memory.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A Context here, one in the second process, and the connection between them."""
+    """Holds a Context in each of the two processes, and the connection between them."""
 
     peer: PeerProcess
     floors: Floors
@@ -116,7 +116,7 @@ class Session:
 
     @contextmanager
     def local(self, place: str, nbytes: int, *, alloc: bool = False, mode: str | None = None) -> Iterator[LocalMemory]:
-        """Memory of this process at `place` (see `Case`); host memory is a numpy array unless `alloc`."""
+        """Allocate memory of this process at `place` (see `Case`); host memory is a numpy array unless `alloc`."""
         memory = LocalMemory(self.context, memory_kind(place, mode, alloc=alloc), nbytes)
         try:
             yield memory
@@ -127,10 +127,10 @@ class Session:
     def remote(
         self, place: str, form: str | None, nbytes: int, *, mode: str | None = None
     ) -> Iterator[zerohop.RemoteBuffer]:
-        """Memory of the second process: of its device, from `Context.alloc` when the form is mapped, else numpy.
+        """Allocate memory of the second process: on a device, from `Context.alloc` if the form is mapped, else numpy.
 
-        After an error nothing is asked of that process any more, here and below: it may be in the middle of something,
-        and ends.
+        After an error, here and below, no command is sent to that process any more: it may be in the middle of another
+        one, and is about to end.
         """
         kind = memory_kind(place, mode, alloc=form == "mapped")
         answer = self.peer.call("allocate", kind=kind, nbytes=nbytes)
@@ -138,13 +138,13 @@ class Session:
         self.peer.call("release")
 
     def fill_remote(self, seed: int, nbytes: int) -> Octets:
-        """Fills the second process's memory; returns what it holds now."""
+        """Fill the second process's memory; return its new content."""
         self.peer.call("fill", seed=seed, nbytes=nbytes)
         return random_bytes(seed, nbytes)
 
     @contextmanager
     def polling(self, target: str | None) -> Iterator[None]:
-        """While the block runs, the second process polls if `target` says so."""
+        """Have the second process poll while the block runs, if `target` says so."""
         if target != "polling":
             yield
             return
@@ -155,12 +155,12 @@ class Session:
 
 
 def import_torch() -> Any:
-    """torch, which is there when a case that needs it was planned."""
+    """Return torch, which is installed if a case that needs it was planned."""
     return importlib.import_module("torch")
 
 
 def set_expandable(*, on: bool) -> None:
-    """What torch takes its memory from: segments that grow, made of virtual memory, or cudaMalloc."""
+    """Set whether torch allocates expandable segments of virtual memory, or memory of cudaMalloc."""
     torch = import_torch()
     torch.cuda.empty_cache()
     setter = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
@@ -168,7 +168,7 @@ def set_expandable(*, on: bool) -> None:
 
 
 def _expandable_tensor(nbytes: int, device: str) -> object:
-    """Returns a tensor of zeros, which are there, in an expandable segment."""
+    """Return a tensor in an expandable segment, once its zeros are written."""
     torch = import_torch()
     set_expandable(on=True)
     tensor = torch.zeros(nbytes, dtype=torch.uint8, device=device)
@@ -178,7 +178,7 @@ def _expandable_tensor(nbytes: int, device: str) -> object:
 
 
 def memory_kind(place: str, mode: str | None, *, alloc: bool = False) -> str:
-    """The kind of LocalMemory that a case has at `place`."""
+    """Return the kind of LocalMemory that a case has at `place`."""
     if place == "host":
         return "alloc" if alloc else "numpy"
     device = "sim:0" if place == "sim" else place
@@ -195,15 +195,15 @@ def open_session(
     sim_devices: int = 0,
     polling: bool = False,
 ) -> Iterator[Session]:
-    """Opens Contexts in both processes and connects them.
+    """Open Contexts in both processes, and connect them.
 
     Args:
         peer: the second process.
         floors: measures floors with it.
         effort: how much to measure.
-        provider: the only one to use, or None for all.
-        sim_devices: how many simulated devices to open in each.
-        polling: the second process's Context spins for as long as it waits; this one keeps the default.
+        provider: the only provider to use, or None for all.
+        sim_devices: number of simulated devices to open in each process.
+        polling: whether the second process's Context spins for as long as it waits; this one keeps the default.
     """
     providers = None if provider is None else [provider]
     spin = POLLING_SPIN_US if polling else None

@@ -1,4 +1,4 @@
-"""A limit that the library promises to keep."""
+"""Declares a limit that the library promises to keep."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A limit for the rows whose fields are as in `fields`; exactly one kind of limit is set.
+    """Holds a limit for the rows whose fields are as in `fields`; exactly one kind of limit is set.
 
     Attributes:
-        fields: field name -> value.
+        fields: names and values of fields.
         max_us: limit of the median.
-        max_times_floor: limit of the median as a multiple of the floor's.
+        max_times_floor: limit of the median as a multiple of the floor's median.
         min_gbps: lower limit of the rate.
-        min_of_floor: lower limit of the rate as a part of the floor's.
+        min_of_floor: lower limit of the rate as a fraction of the floor's rate.
         max_cpu_us: limit of the processor time of an operation.
-        min_of_row: lower limit of the speed as a part of that of the first row whose fields are as in `row`.
-        row: that row's fields.
-        times_faster: lower limit of how much faster it is than `than_us`.
+        min_of_row: lower limit of the speed as a fraction of the speed of the first row whose fields are as in `row`.
+        row: fields of that row.
+        times_faster: least factor by which it is faster than `than_us`.
         than_us: microseconds of the same operation elsewhere.
-        max_times_beside: limit of the median as a multiple of what was measured beside it.
-        min_times_beside: lower limit of how much faster it is than that.
+        max_times_beside: limit of the median as a multiple of the median of the row's `beside`.
+        min_times_beside: least factor by which it is faster than the row's `beside`.
         max_cpu: limit of processor seconds per second, in each of the two processes.
         max_bytes: limit of the size.
     """

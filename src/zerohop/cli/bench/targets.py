@@ -1,4 +1,4 @@
-"""What the library promises of its numbers: a limit for some rows, and whether a run kept it."""
+"""Declares the targets of the library's numbers, and judges whether a run met them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOST = {"src": "host", "dst": "host"}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a row compares with its target: the target and the measured value in words, and whether it was met."""
+    """Compares a row with its target: the target and the measured value in words, and whether it was met."""
 
     target: str
     measured: str
@@ -58,7 +58,7 @@ TARGETS: Final = (
 
 
 def judge(row: Row, rows: Sequence[Row] = ()) -> list[Verdict]:
-    """Compares a row with its targets, and with other rows of its run where these say so."""
+    """Compare a row with its targets, and with other rows of its run if a target says so."""
     found = [_verdict(row, target, rows) for target in (*TARGETS, *GPU_TARGETS) if _fits(row, target.fields)]
     return [verdict for verdict in found if verdict is not None]
 

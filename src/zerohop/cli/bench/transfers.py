@@ -1,4 +1,4 @@
-"""The `write` and `read` rows: post to done, from Python."""
+"""Measures the `write` and `read` rows from Python: from the call that posts to the end of the operation."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 _SLOT_BYTES: Final = 256 << 10  # small operations take turns over this much memory
 _SLOTS: Final = 4096
-_WARM_UP: Final = 50  # measurements before those that count, at most
+_WARM_UP: Final = 50  # largest number of measurements that do not count
 _FALL_ASLEEP: Final = 0.003  # seconds; a Context spins for 50 µs by default
 
 
 def measure_transfer(session: Session, case: Case) -> Row:
-    """Measures one `write` or `read` case, interleaved with its floor, a fresh payload in every round."""
+    """Measure one `write` or `read` case, interleaved with its floor, a fresh payload in every round."""
     slots = slots_of(case)
     total = slots * case.bytes
     writing = case.name == "write"
@@ -63,7 +63,7 @@ def measure_transfer(session: Session, case: Case) -> Row:
                 session.fill_remote(seed, total)
             with session.polling(case.target):
                 measure_posts(post, pairs, case.batch, 1 + min(_WARM_UP, count // 10), pause, limit)
-                local.put(payload if writing else zeros)  # what the warm-up moved proves nothing
+                local.put(payload if writing else zeros)  # bytes that the warm-up moved would prove nothing
                 cpu = time.process_time_ns()
                 times = measure_posts(post, pairs, case.batch, count, pause, limit)
                 samples.cpu_ns += time.process_time_ns() - cpu
@@ -75,17 +75,17 @@ def measure_transfer(session: Session, case: Case) -> Row:
 
 
 def slots_of(case: Case) -> int:
-    """How many operations of a case have memory of their own; the next ones take turns over it."""
+    """Return the number of operations of a case that have their own memory; later ones take turns over it."""
     slots = max(case.batch, min(_SLOTS, max(1, _SLOT_BYTES // case.bytes)))
-    return slots - slots % case.batch  # every slot is written, and so can be verified
+    return slots - slots % case.batch  # every slot is written, so that all can be verified
 
 
 def measure_posts(
     post: Callable[..., zerohop.Operation[int]], pairs: Pairs, batch: int, count: int, pause: float, limit: float
 ) -> list[int]:
-    """Returns the nanoseconds of each measurement: from the call to the end of one operation, or of `batch` at once.
+    """Return the nanoseconds of each measurement: from the call to the end of one operation, or of `batch` at once.
 
-    There are `count` of them, or as many as began within `limit` seconds.
+    It takes `count` measurements, or as many as began within `limit` seconds.
     """
     clock = time.perf_counter_ns
     times = [0] * count

@@ -1,4 +1,4 @@
-"""The rows of a Transport: its writes and reads beside the Context's own, registering, and many writes as one."""
+"""Measures the rows of a Transport: writes and reads beside the Context's own, registration, many writes as one."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ if TYPE_CHECKING:
     Post: TypeAlias = Callable[..., zerohop.Operation[int]]
 
 _WARM_UP: Final = 50
-# How often each side of a comparison has its turn in one round: a processor may be slow for longer than a turn. Fewer
-# where all turns together renew and compare more memory than this, which takes longer than measuring.
+# Number of turns that each side of a comparison has in one round: a processor may be slow for longer than a turn.
+# There are fewer if all turns together renew and compare more memory than this, which takes longer than measuring.
 _TURNS: Final = 8
 _RENEWED: Final = 32 << 20
 _CACHED: Final = 2000
 _COLD: Final = 50
-# Lists in one round: each is timed as a whole.
+# Number of lists in one round; each is timed as a whole.
 _LISTS: Final = 20
 
 
 @contextmanager
 def _joined(session: Session) -> Iterator[zerohop.Transport]:
-    """A Transport here, whose peer is one of the second process's."""
+    """Open a Transport whose peer is a Transport of the second process."""
     with zerohop.Transport(ctx=session.context) as transport:
         transport.connect(session.peer.call("transport")["url"]).result(TIMEOUT)
         yield transport
 
 
 class _Source:
-    """What a case moves, in this process or the other one, with a copy of it here.
+    """Holds the source of a case, in this process or the other one, with a copy of it here.
 
     Attributes:
-        content: what it holds.
+        content: the source's bytes.
     """
 
     def __init__(self, session: Session, local: LocalMemory, case: Case, nbytes: int) -> None:
-        """Fills it with random bytes."""
+        """Fill the source with random bytes."""
         self._flip = self._flip_there if case.reads else local.flip
         self._session = session
         self._number = 0
@@ -68,7 +68,7 @@ class _Source:
         self._session.peer.call("flip", mask=mask)
 
     def renew(self) -> None:
-        """Every byte becomes one that it has not been in the last 255 times: what is left of these is wrong bytes."""
+        """Change every byte to a value that it had in none of the last 255 rounds, so that stale bytes are wrong."""
         after = (self._number + 1) % 256
         mask = self._number ^ after
         self._number = after
@@ -77,10 +77,10 @@ class _Source:
 
 
 def measure_transport(session: Session, case: Case) -> Row:
-    """Measures `transport_write` or `transport_read`, taking turns with the Context's own on the same memory.
+    """Measure `transport_write` or `transport_read`, taking turns with the Context's own calls on the same memory.
 
-    Either begins every other time, and each turn is prepared alike: the same call twice is to be as fast as itself.
-    Verified: what each turn of the Transport has moved, of which no byte is what lay there before.
+    The two begin in turn, and each turn is prepared alike: a call compared with itself must come out equally fast.
+    Verified: the bytes that each turn of the Transport has moved, none of which equals the byte that was there before.
     """
     slots = slots_of(case)
     total = slots * case.bytes
@@ -107,7 +107,7 @@ def measure_transport(session: Session, case: Case) -> Row:
 
         def prepare(post: Post, pairs: Pairs) -> None:
             measure_posts(post, pairs, 1, 1 + min(_WARM_UP, count // 10), 0.0, limit)
-            source.renew()  # what the warm-up moved proves nothing
+            source.renew()  # bytes that the warm-up moved would prove nothing
 
         def take_core_turn() -> None:
             prepare(core, core_pairs)
@@ -136,7 +136,7 @@ def measure_transport(session: Session, case: Case) -> Row:
 
 
 def measure_write_many(session: Session, case: Case) -> Row:
-    """Measures one `write_many` of `batch` writes beside as many single ones, which are waited for together.
+    """Measure one `write_many` of `batch` writes beside as many single ones, which are waited for together.
 
     Verified: every byte of the last list of a round.
     """
@@ -177,9 +177,9 @@ def measure_write_many(session: Session, case: Case) -> Row:
 
 
 def measure_transport_register(session: Session, case: Case) -> Row:
-    """Registers and gives back memory: whose allocation is known ("cached"), or new each time ("cold").
+    """Register and deregister memory: with a known allocation ("cached"), or new each time ("cold").
 
-    Verified: the other process reads the last of it through a handle, and has the right bytes.
+    Verified: the other process reads the last memory through a handle, and gets the right bytes.
     """
     make = _tensors(case) if is_gpu(case.src) else _arrays(case)
     samples, clock = Samples(), time.perf_counter_ns
@@ -190,7 +190,7 @@ def measure_transport_register(session: Session, case: Case) -> Row:
         for _ in range(_CACHED if case.mode == "cached" else _COLD):
             if case.mode == "cold":
                 kept.close()
-                # While the last tensor is there, the next one comes from the same allocation, which is known.
+                # While the last tensor exists, the next one would come from the same allocation, which is known.
                 kept = what = None
                 what, payload = make()
             cpu, start = time.process_time_ns(), clock()

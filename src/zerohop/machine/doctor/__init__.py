@@ -1,7 +1,7 @@
-"""Every check that concerns RDMA and that a user would otherwise do by hand.
+"""Runs every check that concerns RDMA and that a user would otherwise do by hand.
 
-`read_system` reads the facts once; each check looks at them and says OK, WARN or FAIL with what to type, or why it does
-not apply here. Checks touch nothing themselves, so that they can be tried on the facts of another machine.
+`read_system` reads the facts once. Each check judges them: it says OK, WARN or FAIL with commands to type, or why it
+does not apply here. A check reads no other facts, so that it can be tried on the facts of another machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CHECKS", "Check", "Checker", "State", "System", "diagnose", "read_system"]
 
-# In the order in which one goes through them: what is missing in one family explains what the next do not find.
+# In the order to read them in: a problem in one family explains failures of later ones.
 CHECKS: tuple[Checker, ...] = (
     *device.CHECKS,
     *software.CHECKS,
@@ -32,15 +32,15 @@ CHECKS: tuple[Checker, ...] = (
 
 
 def diagnose(system: System, names: Collection[str] = (), families: Collection[str] = ()) -> tuple[Check, ...]:
-    """Does the checks.
+    """Run the checks.
 
     Args:
         system: the facts.
-        names: only these checks, and those of `families`; with neither, all.
-        families: only these families.
+        names: run only these checks, and those of `families`; with neither, all.
+        families: run only the checks of these families.
 
     Raises:
-        ValueError: there is no such check or family; the text lists those that there are.
+        ValueError: there is no such check or family; the text lists the known ones.
     """
     known_names = [check.name for check in CHECKS]
     known_families = list(dict.fromkeys(check.family for check in CHECKS))

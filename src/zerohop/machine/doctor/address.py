@@ -1,4 +1,4 @@
-"""Family "address": by which GID, partition and network the ports are reached."""
+"""Checks the family "address": GID, partition and network of each port."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DEFAULT_KEY = 0x7FFF
 
 @check("gid", "a RoCE queue pair is addressed by an entry of the port's GID table; the index differs on every host")
 def gid(system: System) -> Verdict:
-    """Active ports have a GID that other hosts can reach, by the rule of docs/nics.md."""
+    """Check that active ports have a GID that other hosts can reach, by the rules of docs/nics.md."""
     if missing := no_active_port(system):
         return not_here(missing)
     return combined(((name, _gid(system, port)) for name, _, port in system.ports(active=True)), one_is_enough=True)
@@ -29,7 +29,7 @@ def gid(system: System) -> Verdict:
 
 @check("subnets", "both ends need addresses that reach each other; two interfaces in one network answer for each other")
 def subnets(system: System) -> Verdict:
-    """The IPv4 networks of RoCE ports, and that no two interfaces share one without ARP being told."""
+    """Check the IPv4 networks of RoCE ports: interfaces may share one only if ARP is set up for that."""
     if missing := no_active_port(system):
         return not_here(missing)
     networks: dict[ipaddress.IPv4Network, list[str]] = {}
@@ -39,9 +39,7 @@ def subnets(system: System) -> Verdict:
                 networks.setdefault(network, []).append(interface)
     if not networks:
         return not_here("no active port has an IPv4 address of RoCE v2")
-    shared = {
-        network: names for network, names in networks.items() if len(names) > 1 and not _told_apart(system, names)
-    }
+    shared = {network: names for network, names in networks.items() if len(names) > 1 and not _separated(system, names)}
     if shared:
         return warn(
             "; ".join(f"{', '.join(names)} are all in {network}" for network, names in shared.items()),
@@ -54,7 +52,7 @@ def subnets(system: System) -> Verdict:
 
 @check("pkey", "a port talks to ports of the same partition; limited members talk to full members only")
 def pkey(system: System) -> Verdict:
-    """The entry of the P_Key table that queue pairs use is there, and is a full member."""
+    """Check that the P_Key table has the entry that queue pairs use, and that it is a full member."""
     if missing := no_active_port(system):
         return not_here(missing)
     index = system.options.pkey_index
@@ -81,12 +79,12 @@ def _gid(system: System, port: RdmaPort) -> Verdict:
 
 
 def _roce_addresses(system: System) -> dict[str, ipaddress.IPv4Address]:
-    """Returns interface -> IPv4 address of the GIDs that are used."""
+    """Return interface -> IPv4 address of the GIDs that are used."""
     found = {}
     for _, _, port in system.ports(active=True):
         try:
             chosen = choose_gid(port, system.options.gid_index).gid
-        except ValueError:  # the check of GIDs tells it
+        except ValueError:  # the check "gid" reports it
             continue
         if chosen is not None and chosen.netdev is not None:
             address = ipaddress.IPv6Address(chosen.text).ipv4_mapped
@@ -95,8 +93,8 @@ def _roce_addresses(system: System) -> dict[str, ipaddress.IPv4Address]:
     return found
 
 
-def _told_apart(system: System, interfaces: list[str]) -> bool:
-    """Each answers only for its own address, and packets that come in on one are not dropped for another's route."""
+def _separated(system: System, interfaces: list[str]) -> bool:
+    """Tell whether each interface answers for its own address only, and drops no packet routed by another interface."""
     settings = [system.arp.get(name, {}) for name in interfaces]
     return all(
         each.get("arp_ignore", 0) >= 1 and each.get("arp_announce", 0) >= 1 and each.get("rp_filter", 0) != 1

@@ -1,4 +1,4 @@
-"""What a check is, and what it comes to."""
+"""Declares checks and their results."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class State(enum.Enum):
-    """How a check ended.
+    """Names the outcome of a check.
 
-    FAIL: something that is there cannot be used. WARN: it works, but slower than it could, or not in every case.
-    NOT_HERE: the check does not apply to this machine, or what it looks at cannot be read; the reason says which.
+    FAIL: something that exists cannot be used. WARN: it works, but slower than it could, or not in every case.
+    NOT_HERE: the check does not apply to this machine, or its facts cannot be read; the reason says which.
     """
 
     OK = "OK"
@@ -26,7 +26,7 @@ class State(enum.Enum):
 
     @property
     def rank(self) -> int:
-        """Higher is worse."""
+        """Return the rank of the state; higher is worse."""
         return _RANKS[self]
 
 
@@ -36,15 +36,15 @@ _RANKS = {State.NOT_HERE: 0, State.OK: 1, State.WARN: 2, State.FAIL: 3}
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check.
+    """Holds the result of one check.
 
     Attributes:
-        name: what ``--only`` takes.
-        family: what ``--family`` takes.
-        state: how it ended.
-        found: what was found; for NOT_HERE why nothing was looked at.
-        why: why it matters.
-        fix: what to type, one command each. A line that begins with "# " is something that no command does.
+        name: name for ``--only``.
+        family: name for ``--family``.
+        state: outcome of the check.
+        found: the facts that decided; for NOT_HERE the reason why nothing was checked.
+        why: the reason why it matters.
+        fix: commands to type, one each. A line that begins with "# " describes something that no command does.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Check:
     fix: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Returns plain strings and lists."""
+        """Return plain strings and lists."""
         return {
             "name": self.name,
             "family": self.family,
@@ -68,7 +68,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a check says of the system, or of one device: the part of a Check that is not known beforehand."""
+    """Holds a check's judgement of the system, or of one device: the part of a Check that is not known beforehand."""
 
     state: State
     found: str
@@ -76,31 +76,31 @@ class Verdict:
 
 
 def ok(found: str) -> Verdict:
-    """All is well."""
+    """Return the verdict that all is well."""
     return Verdict(State.OK, found)
 
 
 def warn(found: str, *fix: str) -> Verdict:
-    """It works, but not as it should."""
+    """Return the verdict that it works, but not as it should."""
     return Verdict(State.WARN, found, fix)
 
 
 def fail(found: str, *fix: str) -> Verdict:
-    """It cannot be used."""
+    """Return the verdict that it cannot be used."""
     return Verdict(State.FAIL, found, fix)
 
 
 def not_here(reason: str, *fix: str) -> Verdict:
-    """There is nothing to look at, or it cannot be read; `fix` says what would make it readable."""
+    """Return the verdict that there is nothing to check, or that it is unreadable; `fix` would make it readable."""
     return Verdict(State.NOT_HERE, reason, fix)
 
 
 def combined(verdicts: Iterable[tuple[str, Verdict]], *, one_is_enough: bool = False) -> Verdict:
-    """Makes one verdict of those on several devices: the worst state, what is wrong with which, and every fix.
+    """Combine the verdicts on several devices: the worst state, each problem with its devices, and every fix.
 
     Args:
-        verdicts: name of the device or port, and what was found; at least one.
-        one_is_enough: where one of them is usable the others are no failure: they are turned into warnings.
+        verdicts: name of the device or port, and its verdict; at least one.
+        one_is_enough: if one of them is usable, the failures of the others become warnings.
     """
     pairs = list(verdicts)
     assert pairs, "a check that looks at nothing is not_here"
@@ -117,7 +117,7 @@ def combined(verdicts: Iterable[tuple[str, Verdict]], *, one_is_enough: bool = F
         wrong = [pair for pair in shown if pair[1].state in (State.WARN, State.FAIL)]
         fine = len(shown) - len(wrong)
         shown = sorted(wrong, key=lambda pair: -pair[1].state.rank)
-    # Eight ports that are alike are told in one sentence, and by name only where something is wrong with them.
+    # Equal verdicts share one sentence. Only problems name every device, so that eight good ports need few words.
     names: dict[str, list[str]] = {}
     for name, verdict in shown:
         names.setdefault(verdict.found, []).append(name)
@@ -129,13 +129,13 @@ def combined(verdicts: Iterable[tuple[str, Verdict]], *, one_is_enough: bool = F
 
 
 def shortened(names: list[str]) -> str:
-    """Returns "mlx5_0, mlx5_1", or of many "mlx5_0 … mlx5_7 (8)"."""
+    """Return "mlx5_0, mlx5_1", or for many names "mlx5_0 … mlx5_7 (8)"."""
     return ", ".join(names) if len(names) <= _MOST_NAMES else f"{names[0]} … {names[-1]} ({len(names)})"
 
 
 @dataclass(frozen=True, slots=True)
 class Checker:
-    """One check: called with the system's facts, it returns its result."""
+    """Runs one check: called with the system's facts, it returns the result."""
 
     name: str
     family: str
@@ -143,13 +143,13 @@ class Checker:
     look: Callable[[System], Verdict]
 
     def __call__(self, system: System) -> Check:
-        """Looks at `system`, which was read before; touches nothing itself."""
+        """Judge `system`, whose facts were read before; it reads nothing itself."""
         verdict = self.look(system)
         return Check(self.name, self.family, verdict.state, verdict.found, self.why, verdict.fix)
 
 
 def checks_of(family: str) -> Callable[[str, str], Callable[[Callable[[System], Verdict]], Checker]]:
-    """Returns the decorator with which a family's module declares its checks: a name, and why it matters."""
+    """Return a family's decorator, which makes a check of a function, with a name and the reason why it matters."""
 
     def check(name: str, why: str) -> Callable[[Callable[[System], Verdict]], Checker]:
         return lambda look: Checker(name, family, why, look)

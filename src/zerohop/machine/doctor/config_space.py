@@ -1,4 +1,4 @@
-"""What the PCI configuration space of a function says that sysfs does not say otherwise.
+"""Reads facts from the PCI configuration space of a function that sysfs shows nowhere else.
 
 The layout is that of the PCI Express Base Specification: a list of capabilities in the first 256 bytes, and one of
 extended capabilities from byte 256 on. The kernel shows the first 64 bytes to everyone, and the rest to root only.
@@ -16,21 +16,21 @@ _HEADER = 64  # bytes that everyone may read
 _STATUS, _HAS_CAPABILITIES, _FIRST = 0x06, 0x10, 0x34
 _EXPRESS, _EXPRESS_CONTROL = 0x10, 8
 _EXTENDED, _ACS, _ACS_CONTROL = 0x100, 0x000D, 6
-_MOST_CAPABILITIES = 64  # a list that leads back into itself ends here
+_MOST_CAPABILITIES = 64  # the end for a list that leads back into itself
 
-# Of the ACS control register: peer-to-peer requests, completions, or egress by control vector, go up to the root.
+# Bits of the ACS control register: send peer-to-peer requests, completions, or egress by control vector to the root.
 ACS_REDIRECTS = 0x04 | 0x08 | 0x20
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigSpace:
-    """Facts of one function; None where it has no such register.
+    """Holds the facts of one function; a fact is None if the function has no such register.
 
     Attributes:
-        readable: the capabilities could be read; else everything below is None for that reason.
-        acs_control: Access Control Services of a bridge: which peer-to-peer traffic it sends up to the root.
-        read_request: largest read request that the function makes, bytes.
-        relaxed_ordering: it may mark its requests as free to overtake others.
+        readable: whether the capabilities could be read; if not, all other facts are None.
+        acs_control: Access Control Services of a bridge: the peer-to-peer traffic that it sends up to the root.
+        read_request: largest read request that the function makes, in bytes.
+        relaxed_ordering: whether it may mark its requests as free to overtake others.
     """
 
     readable: bool
@@ -40,12 +40,12 @@ class ConfigSpace:
 
     @property
     def redirects(self) -> bool:
-        """This bridge sends peer-to-peer traffic up to the root complex."""
+        """Tell whether this bridge sends peer-to-peer traffic up to the root complex."""
         return bool((self.acs_control or 0) & ACS_REDIRECTS)
 
 
 def read_config_space(function: Path) -> ConfigSpace:
-    """Reads the file `config` of a function's sysfs folder."""
+    """Read the file `config` of a function's sysfs folder."""
     try:
         return decode((function / "config").read_bytes())
     except OSError:
@@ -53,7 +53,7 @@ def read_config_space(function: Path) -> ConfigSpace:
 
 
 def decode(data: bytes) -> ConfigSpace:
-    """Reads the registers out of the bytes of a configuration space; those it lacks are not known."""
+    """Read the registers from the bytes of a configuration space; a register that is not there is None."""
     if len(data) <= _HEADER:
         return ConfigSpace(readable=False)
     control = None

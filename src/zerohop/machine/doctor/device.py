@@ -1,4 +1,4 @@
-"""Family "device": RDMA devices, their kernel modules, their device files, and what they can do."""
+"""Checks the family "device": RDMA devices, their kernel modules, device files and capabilities."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 check = checks_of("device")
 
 _GIVEN_AWAY = ("vfio-pci", "pci-stub", "uio_pci_generic")  # to a virtual machine, or to a driver in user space
-# A handle to the RDMA devices, for pods: which one depends on the cluster's device plugin.
+# Resource that gives a pod the RDMA devices; its name depends on the cluster's device plugin.
 _POD = "resources: limits: {rdma/hca: 1}, or the name that your RDMA device plugin gives"
 
 
 @check("rdma-device", "without one there is no RDMA: bytes to other hosts go over tcp")
 def rdma_device(system: System) -> Verdict:
-    """The kernel has RDMA devices (what ibv_devices lists)."""
+    """Check that the kernel has RDMA devices (as ibv_devices lists them)."""
     if system.hcas:
         return ok(", ".join(_described(hca) for hca in system.hcas))
     if not system.nic_functions:
@@ -43,7 +43,7 @@ def rdma_device(system: System) -> Verdict:
 
 @check("kernel-modules", "a card's Ethernet driver alone makes no RDMA device; ib_uverbs opens it to programs")
 def kernel_modules(system: System) -> Verdict:
-    """ib_uverbs and the RDMA driver of each card are loaded."""
+    """Check that ib_uverbs and the RDMA driver of each card are loaded."""
     if not system.hcas and not system.nic_functions:
         return not_here("this machine has no RDMA NIC")
     if system.hcas and not system.uverbs:
@@ -58,7 +58,7 @@ def kernel_modules(system: System) -> Verdict:
 
 @check("device-node", "a program opens /dev/infiniband/uverbsN to use a device")
 def device_node(system: System) -> Verdict:
-    """The device files exist, and this user may open them."""
+    """Check that the device files exist, and that this user may open them."""
     if missing := no_rdma(system):
         return not_here(missing)
     found = [
@@ -66,13 +66,13 @@ def device_node(system: System) -> Verdict:
         for hca in system.hcas
         for node in hca.nodes or (None,)
     ]
-    # A container is often given some of the devices that it sees.
+    # A container is often given only some of the devices that it sees.
     return combined(found, one_is_enough=True)
 
 
 @check("transport", "zerohop connects reliable queue pairs by itself; iWARP and EFA do not offer that")
 def transport(system: System) -> Verdict:
-    """The devices speak InfiniBand or RoCE."""
+    """Check that the devices speak InfiniBand or RoCE."""
     if missing := no_rdma(system):
         return not_here(missing)
     found = []
@@ -94,7 +94,7 @@ def transport(system: System) -> Verdict:
 
 @check("soft-roce", "a software device runs the RDMA protocol on the processor: right for tests, not for speed")
 def soft_roce(system: System) -> Verdict:
-    """Whether the devices are real ones."""
+    """Check whether the devices are real hardware."""
     software = [hca for hca in system.hcas if hca.software]
     if not software:
         return not_here("no software device")
@@ -111,7 +111,7 @@ def soft_roce(system: System) -> Verdict:
 
 @check("capabilities", "what ibv_devinfo -v is asked for: atomics, reads in flight, how much memory may be registered")
 def capabilities(system: System) -> Verdict:
-    """The devices can do what zerohop asks of them."""
+    """Check that the devices can do what zerohop asks of them."""
     if missing := no_rdma(system):
         return not_here(missing)
     opened = [facts for facts in system.process.verbs or () if not facts["why_not"]]
@@ -137,7 +137,7 @@ def capabilities(system: System) -> Verdict:
 
 @check("settings", "a name that means no NIC, or an option that is not understood, changes what is used")
 def settings(system: System) -> Verdict:
-    """ZEROHOP_NICS and ZEROHOP_VERBS are understood and mean something here."""
+    """Check that ZEROHOP_NICS and ZEROHOP_VERBS are understood, and match something here."""
     given = {name: setting(system.process.environment, name) for name in ("ZEROHOP_NICS", "ZEROHOP_VERBS")}
     told = ", ".join(f"{name}={value}" for name, value in given.items() if value is not None)
     if not told:
@@ -161,7 +161,7 @@ def _described(hca: Hca) -> str:
 
 
 def _served(system: System, function: PciFunction) -> Verdict:
-    """Judges whether a card has become an RDMA device, and if not, what is missing."""
+    """Judge whether a card has become an RDMA device, and if not, what is missing."""
     if function.rdma is not None:
         return ok(f"served by {function.driver}")
     if function.driver is None:
@@ -180,7 +180,7 @@ def _served(system: System, function: PciFunction) -> Verdict:
 
 
 def _node(system: System, node: Node) -> Verdict:
-    """Judges what opening a device file came to."""
+    """Judge the result of opening a device file."""
     if node.error == 0:
         return ok("may be opened")
     device = f"--device={node.path}"

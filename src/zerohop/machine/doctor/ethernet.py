@@ -1,7 +1,7 @@
-"""The fastest speed that a network interface offers: what ``ethtool`` prints as its supported link modes.
+"""Reads the fastest speed that a network interface supports: ``ethtool`` prints it as supported link modes.
 
-sysfs has the speed of the link as it is, and not what the card could do; this is the one fact of the doctor that needs
-a system call on a socket. No right is needed for it. Not verified on hardware with an RDMA NIC.
+sysfs has only the present speed of the link. This is the one fact of the doctor that takes a system call on a socket;
+it needs no privilege. Not verified on hardware with an RDMA NIC.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SIOCETHTOOL = 0x8946
 _GET_LINK_SETTINGS = 0x4C
 _HEADER = 48  # bytes of struct ethtool_link_settings before its bit masks
-_WORDS_AT = 15  # link_mode_masks_nwords, signed: minus the number that the kernel wants, on the first call
+_WORDS_AT = 15  # link_mode_masks_nwords, signed; the first call returns minus the number that the kernel wants
 
 # Gb/s -> bits of enum ethtool_link_mode_bit_indices, first and last of each run.
 _MODES: dict[float, tuple[tuple[int, int], ...]] = {
@@ -40,11 +40,11 @@ _MODES: dict[float, tuple[tuple[int, int], ...]] = {
 
 
 def fastest(interface: str, ask: Callable[[str, bytearray], None] | None = None) -> float | None:
-    """Returns the gigabits a second of the fastest mode that `interface` supports; None where its driver has none.
+    """Return the fastest speed that `interface` supports, in gigabits a second; None if its driver lists no mode.
 
     Args:
-        interface: its name.
-        ask: passes the request to the kernel, which answers in the same buffer; None takes the ioctl.
+        interface: name of the interface.
+        ask: passes the request to the kernel, which answers in the same buffer; None: the ioctl.
     """
     ask = ask or _ioctl
     request = bytearray(_HEADER)

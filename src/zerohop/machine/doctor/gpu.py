@@ -1,6 +1,6 @@
-"""Family "gpu": whether a NIC can reach the memory of each GPU, and how far it is.
+"""Checks the family "gpu": whether a NIC can reach the memory of each GPU, and at which distance.
 
-What is read of a GPU was seen on an H200; with a NIC beside it, not verified on hardware.
+The facts of a GPU were seen on an H200; with a NIC beside it, not verified on hardware.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ check = checks_of("gpu")
 _DRIVERS = {"cuda": "nvidia", "hip": "amdgpu"}
 _NODES = {"cuda": "nvidia", "hip": "kfd"}
 _GIVEN_AWAY = ("vfio-pci", "pci-stub")
-_SMALL_BAR = 256 << 20  # what cards without a resizable BAR have
+_SMALL_BAR = 256 << 20  # size on cards without a resizable BAR
 _DMA_BUF_KERNEL = (5, 12)
-_DMA_BUF_NICS = ("mlx5", "irdma", "bnxt_re", "efa", "mana", "ionic")  # drivers whose kernel side takes one
+_DMA_BUF_NICS = ("mlx5", "irdma", "bnxt_re", "efa", "mana", "ionic")  # drivers whose kernel side accepts dma-buf
 _NO_PEER_INTERFACE = (
     "# where modprobe says 'Invalid argument', the RDMA drivers have no interface for it: install DOCA-OFED, or the"
     " open kernel modules of the NVIDIA driver, which use dma-buf"
@@ -32,7 +32,7 @@ _NO_PEER_INTERFACE = (
 
 @check("gpu-driver", "without its driver a GPU is a PCI card and nothing else")
 def gpu_driver(system: System) -> Verdict:
-    """Each GPU is served by its driver, and has device files here."""
+    """Check that each GPU is served by its driver, and has device files here."""
     if not system.gpus:
         return not_here("this machine has no GPU")
     return combined((gpu.function.address, _driver(system, gpu)) for gpu in system.gpus)
@@ -40,7 +40,7 @@ def gpu_driver(system: System) -> Verdict:
 
 @check("gpu-direct", "without it each byte of GPU memory goes through host memory, and registering it fails")
 def gpu_direct(system: System) -> Verdict:
-    """A NIC may be given GPU memory: nvidia_peermem, dma-buf, or amdgpu's peer memory."""
+    """Check that a NIC can register GPU memory: nvidia_peermem, dma-buf, or amdgpu's peer memory."""
     if missing := no_gpu_beside_nic(system):
         return not_here(missing)
     kinds = dict.fromkeys(gpu.kind for gpu in system.gpus)
@@ -51,7 +51,7 @@ def gpu_direct(system: System) -> Verdict:
 
 @check("gpu-bar", "a NIC reaches GPU memory through the card's PCI window: what is larger cannot be registered at once")
 def gpu_bar(system: System) -> Verdict:
-    """The PCI window of each GPU covers its memory."""
+    """Check that the PCI window of each GPU covers its memory."""
     if missing := no_gpu_beside_nic(system):
         return not_here(missing)
     return combined((gpu.function.address, _window(gpu)) for gpu in system.gpus)
@@ -59,7 +59,7 @@ def gpu_bar(system: System) -> Verdict:
 
 @check("gpu-distance", "behind one PCIe switch GPU and NIC talk at full speed; across processors at a fraction of it")
 def gpu_distance(system: System) -> Verdict:
-    """The NIC that serves each GPU is near (what nvidia-smi topo -m shows)."""
+    """Check that the NIC that serves each GPU is near (as nvidia-smi topo -m shows)."""
     if missing := no_gpu_beside_nic(system):
         return not_here(missing)
     return combined(
@@ -127,7 +127,7 @@ def _amd_direct(system: System) -> Verdict:
 
 
 def _against_dma_buf(system: System) -> list[str]:
-    """Returns what the kernel and libibverbs lack for registering a dma-buf."""
+    """Return the reasons why the kernel and libibverbs cannot register a dma-buf."""
     against = []
     if system.kernel_version < _DMA_BUF_KERNEL:
         against.append(f"Linux {system.kernel.release} is older than 5.12")

@@ -1,4 +1,4 @@
-"""Family "gpu", continued: whether the GPUs of this machine reach each other's memory. NVIDIA's alone."""
+"""Checks the family "gpu", continued: whether NVIDIA's GPUs of this machine reach each other's memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 check = checks_of("gpu")
 
-# From which on streams write words without being asked for it when the module is loaded.
+# From this version of CUDA on, streams can write words without a module parameter for it.
 _NEEDED = (12, 0)
 _REGISTRY = "disabled in the driver's settings"
 
 
 @check("gpu-versions", "a driver that was updated under a running system, or that is too old, cannot be used at all")
 def gpu_versions(system: System) -> Verdict:
-    """The driver's library and its kernel modules fit, and have CUDA 12."""
+    """Check that the driver's library and its kernel modules fit together, and support CUDA 12."""
     nvidia = system.process.nvidia
     if nvidia is not None and nvidia.mismatch:
         fix = "# start the container again" if system.container else "reboot"
@@ -39,7 +39,7 @@ def gpu_versions(system: System) -> Verdict:
 
 @check("gpu-fabric", "GPUs behind NVSwitches cannot be used before the fabric manager has set these up")
 def gpu_fabric(system: System) -> Verdict:
-    """The fabric of NVSwitches is ready."""
+    """Check that the fabric of NVSwitches is ready."""
     if unknown := _unknown(system):
         return unknown
     assert system.process.nvidia is not None
@@ -52,7 +52,7 @@ def gpu_fabric(system: System) -> Verdict:
 
 @check("gpu-peers", "GPUs that do not reach each other's memory exchange every byte through host memory")
 def gpu_peers(system: System) -> Verdict:
-    """All GPUs of this machine reach each other, by NVLink or PCIe."""
+    """Check that all GPUs of this machine reach each other, by NVLink or PCIe."""
     if unknown := _unknown(system):
         return unknown
     nvidia = system.process.nvidia
@@ -73,7 +73,7 @@ def gpu_peers(system: System) -> Verdict:
 
 
 def _unknown(system: System) -> Verdict | None:
-    """The verdict where there is nothing to ask, or nobody who can be asked."""
+    """Return the verdict if there is no NVIDIA GPU, or if its library cannot be asked; else None."""
     if not any(gpu.kind == "cuda" for gpu in system.gpus):
         return not_here("this machine has no NVIDIA GPU")
     nvidia = system.process.nvidia

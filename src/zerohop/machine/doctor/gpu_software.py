@@ -1,6 +1,6 @@
-"""Family "gpu", continued: what a process needs to use the GPUs that are there.
+"""Checks the family "gpu", continued: the software that a process needs to use the GPUs.
 
-Seen on H200s; of AMD's GPUs not verified on hardware.
+Seen on H200s; for AMD's GPUs not verified on hardware.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ check = checks_of("gpu")
 _NONE = "this machine has no GPU"
 _NO_NVIDIA = "this machine has no NVIDIA GPU"
 _LIBRARIES = {"cuda": ("NVIDIA", "libcuda.so.1"), "hip": ("AMD", "libamdhip64")}
-# Of AMD's, the runtime hides some, and HIP some of those that are left.
+# Of AMD's variables, the first hides GPUs from the runtime, and the second hides some of the rest from HIP.
 _VISIBLE = {"cuda": ("CUDA_VISIBLE_DEVICES",), "hip": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")}
 _BY_NAME = ("GPU-", "MIG-")
 
 
 @check("gpu-library", "the library through which programs use GPUs comes with the driver, and containers often lack it")
 def gpu_library(system: System) -> Verdict:
-    """The driver's library for the GPUs that are there can be loaded."""
+    """Check that the driver's library for each kind of GPU can be loaded."""
     kinds = dict.fromkeys(gpu.kind for gpu in system.gpus)
     if not kinds:
         return not_here(_NONE)
@@ -34,7 +34,7 @@ def gpu_library(system: System) -> Verdict:
 
 @check("gpu-visible", "GPUs that a variable leaves out are not there for a process, and nobody says so")
 def gpu_visible(system: System) -> Verdict:
-    """CUDA_VISIBLE_DEVICES, or HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES, show GPUs that exist."""
+    """Check that CUDA_VISIBLE_DEVICES, or HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES, name GPUs that exist."""
     kinds = dict.fromkeys(gpu.kind for gpu in system.gpus)
     variables = [(name, kind) for kind in kinds for name in _VISIBLE[kind]]
     if not variables:
@@ -44,7 +44,7 @@ def gpu_visible(system: System) -> Verdict:
 
 @check("copy-kernels", "one kernel copies a page list; without NVRTC each page is a copy of its own, far slower")
 def copy_kernels(system: System) -> Verdict:
-    """NVRTC, which compiles the copy kernels, can be loaded, and the driver takes what it makes."""
+    """Check that NVRTC, which compiles the copy kernels, can be loaded, and that the driver accepts its output."""
     if not any(gpu.kind == "cuda" for gpu in system.gpus):
         return not_here(_NO_NVIDIA)
     cuda = system.process.nvidia.cuda if system.process.nvidia is not None else None
@@ -55,7 +55,7 @@ def copy_kernels(system: System) -> Verdict:
     told = "NVRTC {}.{}".format(*compiler.version)
     if cuda is not None and compiler.version[0] > cuda[0]:
         told += " makes kernels that this driver, of CUDA {}.{}, refuses".format(*cuda)
-        # What it made is kept, and would be found again.
+        # The compiled kernels are cached, and would be found again.
         return warn(f"{told}: page lists are copied page by page", extra, "rm -f ~/.cache/zerohop/copy-sm*.cubin")
     return ok(told)
 
@@ -63,7 +63,7 @@ def copy_kernels(system: System) -> Verdict:
 def _visible(system: System, variable: str, kind: str) -> Verdict:
     count = sum(gpu.kind == kind for gpu in system.gpus)
     if kind == "cuda":
-        # A container sees all cards on the bus, and has the device files of its own.
+        # A container sees all cards on the bus, but only the device files of its own.
         count = sum(node.removeprefix("nvidia").isdecimal() for node in system.gpu_nodes) or count
     value = system.process.environment.get(variable)
     if value is None:
@@ -71,7 +71,7 @@ def _visible(system: System, variable: str, kind: str) -> Verdict:
     shown: list[str] = []
     for entry in (each.strip() for each in value.split(",")):
         if not _exists(entry, count):
-            # The driver takes those before the first that it does not know, and says nothing.
+            # The driver uses the entries before the first unknown one, and reports nothing.
             what = f"'{entry}' in '{value}' is none of the {count} GPUs here: "
             what += f"it and all after it are hidden, {len(shown)} visible" if shown else "no GPU is visible"
             return warn(what, f"unset {variable}")
@@ -92,7 +92,7 @@ def _library(system: System, kind: str) -> Verdict:
 
 
 def _exists(entry: str, count: int) -> bool:
-    """By number, or by a name that only the driver can tell."""
+    """Tell whether an entry exists: by number; a name counts, since only the driver knows names."""
     return entry.startswith(_BY_NAME) or (entry.isdecimal() and int(entry) < count)
 
 

@@ -1,4 +1,4 @@
-"""RDMA devices as a process meets them: their device files, libraries, firmware and error counters."""
+"""Reads RDMA devices as a process meets them: their device files, libraries, firmware and error counters."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DRIVERS = {
     "rxe": ("rxe", "rdma_rxe"),
     "siw": ("siw", "siw"),
 }
-# Packets that arrived damaged, and packets of RoCE that did not arrive: files of a port's `counters`, `hw_counters`.
+# Files of a port's `counters` and `hw_counters`: packets that arrived damaged, and RoCE packets that were lost.
 DAMAGED = ("symbol_error", "port_rcv_errors", "local_link_integrity_errors", "excessive_buffer_overrun_errors")
 LOST = ("out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "rx_icrc_encapsulated")
 _PLACES = ("usr/lib", "usr/lib64", "usr/local/lib", "usr/local/lib64", "lib", "lib64")
@@ -42,7 +42,7 @@ _PLACES = ("usr/lib", "usr/lib64", "usr/local/lib", "usr/local/lib64", "lib", "l
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A device file: its path, and 0 or the error number that opening it gave."""
+    """Holds a device file: its path, and 0 or the error number from opening it."""
 
     path: str
     error: int
@@ -50,17 +50,17 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Hca:
-    """What `RdmaDevice` does not say of a device.
+    """Holds the facts of a device that `RdmaDevice` lacks.
 
     Attributes:
-        device: what the kernel shows of it.
-        software: it has no hardware of its own.
+        device: the facts that the kernel shows.
+        software: whether it has no hardware of its own.
         kind: "CA" (InfiniBand, RoCE), "RNIC" (iWARP), ... or "unknown".
-        board: kind of card, to compare cards of one kind; "" where the driver does not say.
-        firmware: version; "" where there is none.
-        driver: name of its driver in rdma-core, "" where it is not known.
-        module: kernel module that makes the RDMA device, "" where it is not known.
-        library: path of the library that rdma-core drives it with, "" when it was not found.
+        board: kind of card, to compare cards of one kind; "" if the driver does not say.
+        firmware: version; "" if there is none.
+        driver: name of its driver in rdma-core, "" if it is not known.
+        module: kernel module that makes the RDMA device, "" if it is not known.
+        library: path of rdma-core's library for the device, "" if it was not found.
         nodes: its device files for verbs; none without ib_uverbs.
         counters: error counters of each port that are not 0.
     """
@@ -78,15 +78,15 @@ class Hca:
 
     @property
     def name(self) -> str:
-        """As the kernel names it."""
+        """Return the kernel's name of the device."""
         return self.device.name
 
 
 def read_hca(root: Path, device: RdmaDevice, libraries: tuple[Path, ...]) -> Hca:
-    """Reads what is known of `device`.
+    """Read the facts of `device`.
 
     Args:
-        root: where /sys and /dev are looked for.
+        root: root of the file system, with /sys and /dev.
         device: the device.
         libraries: folders with the libraries of rdma-core's drivers.
     """
@@ -112,7 +112,7 @@ def read_hca(root: Path, device: RdmaDevice, libraries: tuple[Path, ...]) -> Hca
 
 
 def library_folders(root: Path, ibverbs: str) -> tuple[Path, ...]:
-    """Returns the folders in which rdma-core's drivers may lie: beside libibverbs first, then the usual ones."""
+    """Return the folders that may hold rdma-core's drivers: the one beside libibverbs first, then the usual ones."""
     beside = [(root / ibverbs.lstrip("/")).parent / "libibverbs"] if ibverbs else []
     for place in _PLACES:
         beside += [root / place / "libibverbs", *sorted((root / place).glob("*/libibverbs"))]

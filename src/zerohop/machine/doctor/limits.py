@@ -1,4 +1,4 @@
-"""Family "limits": what the system allows this process to lock, open, map and share."""
+"""Checks the family "limits": how much the system allows this process to lock, open, map and share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 check = checks_of("limits")
 
-# A NIC port takes a few MiB for message buffers alone, and every connection more: less than this holds nothing else.
+# A NIC port takes a few MiB for message buffers alone, and every connection more: less than this has room for no data.
 _LEAST_LOCKED = 64 << 20
 _LEAST_SHARED = 1 << 30
 _LEAST_DESCRIPTORS = 1024
@@ -23,7 +23,7 @@ _LOGIN = "printf '* soft memlock unlimited\\n* hard memlock unlimited\\n' >/etc/
 
 @check("memlock", "a NIC reads and writes only memory that is locked: registration fails when the limit is reached")
 def memlock(system: System) -> Verdict:
-    """The limit of locked memory leaves room for registered memory."""
+    """Check that the limit of locked memory leaves room for registered memory."""
     if missing := no_rdma(system):
         return not_here(f"{missing}: nothing locks memory")
     limit = system.process.memlock
@@ -40,7 +40,7 @@ def memlock(system: System) -> Verdict:
 
 @check("descriptors", "each connection, and each allocation that a peer has mapped, takes a few descriptors")
 def descriptors(system: System) -> Verdict:
-    """The limit of open descriptors leaves room for connections."""
+    """Check that the limit of open descriptors leaves room for connections."""
     limit = system.process.descriptors
     if limit.soft is None:
         return ok("unlimited")
@@ -59,7 +59,7 @@ def descriptors(system: System) -> Verdict:
 
 @check("shared-memory", "multiprocessing.shared_memory and shared torch tensors live in /dev/shm; zerohop's own do not")
 def shared_memory(system: System) -> Verdict:
-    """/dev/shm is there, large enough, and not full."""
+    """Check that /dev/shm exists, is large enough, and is not full."""
     total, free = system.memory.shared_total, system.memory.shared_free
     enlarge = (
         add_to_container(system, "--shm-size=16g", "mount an emptyDir volume with medium: Memory at /dev/shm")
@@ -78,7 +78,7 @@ def shared_memory(system: System) -> Verdict:
 
 @check("address-space", "GPU drivers reserve address space for all memory of the machine; a limit makes them fail")
 def address_space(system: System) -> Verdict:
-    """Address space is not limited."""
+    """Check that address space is not limited."""
     limit = system.process.address_space
     if limit.soft is None:
         return ok("unlimited")

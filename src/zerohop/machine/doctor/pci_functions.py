@@ -1,4 +1,4 @@
-"""The PCI functions that a transfer passes: RDMA NICs, GPUs, and the bridges between them."""
+"""Reads the PCI functions that a transfer passes: RDMA NICs, GPUs, and the bridges between them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BARS = 6
-# Functions that are RDMA NICs, all of them, by vendor and class or device; the NICs of other makers, of which some are
-# and some are not, are recognised by the RDMA device that they have.
+# All functions with these vendors and classes or devices are RDMA NICs. Of other makers only some are: those are
+# recognised by their RDMA device.
 _MELLANOX, _MELLANOX_CLASSES = 0x15B3, (0x0200, 0x0207)  # Ethernet, InfiniBand
 _FIRST_OF_MLX5 = 0x1011  # Connect-IB
 _AMAZON, _EFA_DEVICES = 0x1D0F, range(0xEFA0, 0xEFB0)
@@ -24,7 +24,7 @@ _AMAZON, _EFA_DEVICES = 0x1D0F, range(0xEFA0, 0xEFB0)
 
 @dataclass(frozen=True, slots=True)
 class PciLink:
-    """A PCI Express link: gigatransfers a second of one lane, and lanes; None where the kernel does not know."""
+    """Holds speed and width of a PCI Express link: gigatransfers a second of one lane, and lanes; None if not known."""
 
     gts: float | None = None
     lanes: int | None = None
@@ -35,7 +35,7 @@ class PciLink:
 
     @property
     def gbps(self) -> float | None:
-        """Gigabits a second in one direction, after the line code and before packet headers."""
+        """Return the gigabits a second in one direction, after the line code and before packet headers."""
         if self.gts is None or self.lanes is None:
             return None
         return self.gts * self.lanes * (128 / 130 if self.gts >= 8 else 8 / 10)
@@ -43,19 +43,20 @@ class PciLink:
 
 @dataclass(frozen=True, slots=True)
 class PciFunction:
-    """One function.
+    """Holds the facts of one PCI function.
 
     Attributes:
-        address: "0000:18:00.0".
+        address: PCI address, such as "0000:18:00.0".
         driver: kernel driver that serves it, or None.
-        made_for: the kernel driver that is made for it, where that is known without one; else "".
-        rdma: the RDMA device that it has, or None.
-        link: as it is now.
-        most: what the function can do.
-        slot: what the bridge above it can do; None where there is no such bridge.
-        iommu: how the IOMMU treats it: "identity", "DMA", "DMA-FQ", ...; "" in a group of unknown type, None in none.
-        bars: bytes of its memory windows, of those that it has.
-        place: where it sits.
+        made_for: the kernel driver that is made for it, if that is known even without a driver; else "".
+        rdma: its RDMA device, or None.
+        link: the link in its present state.
+        most: the best link that the function supports.
+        slot: the best link that the bridge above it supports; None if there is no such bridge.
+        iommu: mode of its IOMMU group: "identity", "DMA", "DMA-FQ", ...; "" if the type is unknown, None without a
+            group.
+        bars: sizes of its memory windows, in bytes.
+        place: its place on PCI.
         config: its configuration space.
     """
 
@@ -74,7 +75,7 @@ class PciFunction:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU: "cuda" or "hip", what it is called, its memory in bytes where sysfs says it, and its function."""
+    """Holds a GPU: "cuda" or "hip", the name of its model, its memory in bytes if sysfs shows it, and its function."""
 
     kind: str
     model: str
@@ -83,13 +84,13 @@ class Gpu:
 
 
 def read_nic_functions(root: Path) -> tuple[PciFunction, ...]:
-    """Reads the functions below `root` that are RDMA NICs, whether or not a driver has made an RDMA device of them."""
+    """Read the functions below `root` that are RDMA NICs, whether or not a driver has made an RDMA device of them."""
     found = (_function(root, folder) for folder in files.entries(root / "sys/bus/pci/devices") if _is_nic(folder))
     return tuple(function for function in found if function is not None)
 
 
 def read_gpus(root: Path) -> tuple[Gpu, ...]:
-    """Reads the GPUs below `root`, by PCI address."""
+    """Read the GPUs below `root`, by PCI address."""
     found = []
     for gpu in read_accelerators(root):
         folder = root / "sys/bus/pci/devices" / gpu.name
@@ -100,7 +101,7 @@ def read_gpus(root: Path) -> tuple[Gpu, ...]:
 
 
 def read_bridges(root: Path, functions: tuple[PciFunction, ...]) -> dict[str, ConfigSpace]:
-    """Reads the configuration spaces of all bridges on the way to `functions`."""
+    """Read the configuration spaces of all bridges on the way to `functions`."""
     addresses = {bridge for function in functions for bridge in function.place.bridges}
     return {address: read_config_space(root / "sys/bus/pci/devices" / address) for address in sorted(addresses)}
 
@@ -117,7 +118,7 @@ def _made_for(folder: Path) -> str:
 
 
 def _rdma_device(folder: Path) -> str | None:
-    # A software device over the function's interface is not the function's own.
+    # A software device over the function's interface does not belong to the function.
     for device in files.entries(folder / "infiniband"):
         if files.text(device / "parent") is None and files.text(device / "node_desc") != "rxe":
             return device.name
@@ -147,7 +148,7 @@ def _function(root: Path, folder: Path) -> PciFunction | None:
 def _link(folder: Path, which: str) -> PciLink:
     speed = re.match(r"(\d+(?:\.\d+)?) GT/s", files.text(folder / f"{which}_link_speed") or "")
     lanes = files.number(folder / f"{which}_link_width")
-    # A virtual machine may show a link of no lanes, and a driver that does not know 255.
+    # A virtual machine may show a link of 0 lanes; a driver that does not know the width shows 255.
     return PciLink(float(speed[1]) if speed else None, lanes if lanes is not None and 0 < lanes < 64 else None)
 
 

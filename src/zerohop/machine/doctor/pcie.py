@@ -1,4 +1,4 @@
-"""Family "pcie": links, redirection and address translation between NICs, GPUs and memory."""
+"""Checks the family "pcie": links, redirection and address translation between NICs, GPUs and memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _AS_ROOT = "sudo zerohop doctor --only"
 
 @check("pcie-link", "a card in a slot with fewer lanes, or a slower one, is as fast as that slot")
 def pcie_link(system: System) -> Verdict:
-    """NICs and GPUs use all their lanes at full speed, and a NIC's slot is as fast as its port."""
+    """Check that NICs and GPUs use all lanes at full speed, and that a NIC's slot is as fast as its port."""
     if not system.hardware and not system.gpus:
         return not_here(f"{_NO_NIC}, and no GPU")
     found = [(_name(function), _nic_link(system, function)) for function in system.hardware]
@@ -37,7 +37,7 @@ def pcie_link(system: System) -> Verdict:
 
 @check("pcie-acs", "switches with ACS send bytes between GPU and NIC up to the processor and back, or drop them")
 def pcie_acs(system: System) -> Verdict:
-    """No switch between a GPU and the NIC behind it redirects (what lspci -vvv shows as ACSCtl)."""
+    """Check that no switch between a GPU and its NIC redirects traffic (lspci -vvv shows this as ACSCtl)."""
     if missing := no_gpu_beside_nic(system):
         return not_here(missing)
     ports = list(dict.fromkeys(_between(system)))
@@ -59,7 +59,7 @@ def pcie_acs(system: System) -> Verdict:
 
 @check("iommu", "an IOMMU that translates costs a NIC a look-up for each page, and GPU and NIC their direct way")
 def iommu(system: System) -> Verdict:
-    """The IOMMU is off, or passes addresses of NICs and GPUs through."""
+    """Check that the IOMMU is off, or passes addresses of NICs and GPUs through."""
     if not system.hardware:
         return not_here(_NO_NIC)
     functions = [*system.hardware, *(gpu.function for gpu in system.gpus)]
@@ -82,7 +82,7 @@ def iommu(system: System) -> Verdict:
 
 @check("pcie-requests", "small read requests and strict ordering hold a fast NIC up")
 def pcie_requests(system: System) -> Verdict:
-    """NICs may use relaxed ordering, and make large read requests."""
+    """Check that NICs may use relaxed ordering, and make large read requests."""
     if not system.hardware:
         return not_here(_NO_NIC)
     if not all(function.config.readable for function in system.hardware):
@@ -94,7 +94,7 @@ def pcie_requests(system: System) -> Verdict:
     "numa-balancing", "the kernel moves pages between memory nodes by making them fault, which registered ones bear ill"
 )
 def numa_balancing(system: System) -> Verdict:
-    """Automatic NUMA balancing is off on a machine with several memory nodes."""
+    """Check that automatic NUMA balancing is off on a machine with several memory nodes."""
     if not system.hardware:
         return not_here(_NO_NIC)
     if len(system.layout.numa_nodes) < 2 or system.numa_balancing is None:
@@ -141,7 +141,7 @@ def _lanes(function: PciFunction, *, gpu: bool) -> Verdict:
 
 
 def _between(system: System) -> Iterator[str]:
-    """Yields the downstream ports of switches between each GPU and the NIC that serves it, where they share one."""
+    """Yield the downstream ports of switches between each GPU and the NIC that serves it, if they share one."""
     places = {nic.device.name: nic.place for nic in system.layout.nics}
     for served in system.layout.served:
         chosen = next((choice for choice in served.selection.chosen if choice.distance is not None), None)

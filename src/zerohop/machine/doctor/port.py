@@ -1,4 +1,4 @@
-"""Family "port": state, speed, errors and packet size of each port."""
+"""Checks the family "port": state, speed, errors and packet size of each port."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ check = checks_of("port")
 
 _LANES = 4  # of an InfiniBand port
 _FULL_MTU = 4096
-_INTERFACE_MTU = 4200  # bytes of an Ethernet interface that leave room for it and the RoCE headers
+_INTERFACE_MTU = 4200  # an Ethernet MTU that leaves room for _FULL_MTU and the RoCE headers
 
 
 @check("port-state", "bytes flow through a port that is ACTIVE, and through no other")
 def port_state(system: System) -> Verdict:
-    """At least one port is active (what ibstat shows)."""
+    """Check that at least one port is active (as ibstat shows)."""
     if missing := no_rdma(system):
         return not_here(missing)
     fixes = {port.name: port.fix for port in system.layout.served[0].selection.rejected}
@@ -41,7 +41,7 @@ def port_state(system: System) -> Verdict:
 
 @check("link-speed", "a link that lost lanes, or agreed on less than the card can, still works, at that speed")
 def link_speed(system: System) -> Verdict:
-    """Active ports run as fast as their card, and as the other cards of their kind."""
+    """Check that active ports run as fast as their card, and as other cards of the same kind."""
     if missing := no_active_port(system):
         return not_here(missing)
     fastest: dict[str, float] = {}
@@ -54,7 +54,7 @@ def link_speed(system: System) -> Verdict:
 
 @check("link-errors", "damaged or lost packets are sent again: the transfer succeeds, late")
 def link_errors(system: System) -> Verdict:
-    """No error counter of an active port counts."""
+    """Check that all error counters of active ports are 0."""
     if missing := no_active_port(system):
         return not_here(missing)
     found = []
@@ -76,7 +76,7 @@ def link_errors(system: System) -> Verdict:
 
 @check("mtu", "a packet carries at most the port's MTU: below 4096 bytes there are more packets, and more work")
 def mtu(system: System) -> Verdict:
-    """Active ports send packets of 4096 bytes."""
+    """Check that active ports send packets of 4096 bytes."""
     if missing := no_active_port(system):
         return not_here(missing)
     asked = {
@@ -109,7 +109,7 @@ def _short_packets(system: System, interface: str, size: int) -> Verdict:
 
 
 def _speed(system: System, hca: Hca, port: RdmaPort, alike: float) -> Verdict:
-    """Judges one port's speed; `alike` is that of the fastest active port of the same kind of card."""
+    """Judge one port's speed; `alike` is the speed of the fastest active port of the same kind of card."""
     if hca.software:
         return not_here("a software device has no link")
     if port.gbps is None:

@@ -1,4 +1,4 @@
-"""What this process may do, and what it was given: the facts of the doctor that are in no file of another machine."""
+"""Reads the rights, limits and environment of this process: facts that no file of another machine could show."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _VARIABLES = ("ZEROHOP_", "RDMAV_", "IBV_", "KUBERNETES_SERVICE_HOST", "containe
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A resource limit: the one that holds, and the one up to which the process may raise it; None is unlimited."""
+    """Holds a resource limit: the present one, and the one up to which the process may raise it; None is unlimited."""
 
     soft: int | None
     hard: int | None
@@ -34,7 +34,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A shared library: where it was loaded from, or why it was not; and whether it can register a dma-buf."""
+    """Holds a shared library: its path, or why it could not be loaded; and whether it can register a dma-buf."""
 
     path: str
     why_not: str = ""
@@ -43,7 +43,7 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """NVRTC, which compiles the copy kernels: its version, or why there is none here."""
+    """Holds the version of NVRTC, which compiles the copy kernels, or the reason why there is none here."""
 
     version: tuple[int, int] | None
     why_not: str = ""
@@ -51,23 +51,24 @@ class Compiler:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """This process.
+    """Holds the facts of this process.
 
     Attributes:
-        locks_freely: it may lock memory beyond its limit (CAP_IPC_LOCK of the machine, not of a user namespace).
-        memlock: bytes that it may lock.
-        descriptors: descriptors that it may have open.
-        address_space: bytes of address space.
+        locks_freely: whether it may lock memory beyond its limit (CAP_IPC_LOCK of the machine, not of a user
+            namespace).
+        memlock: limit of locked memory, in bytes.
+        descriptors: limit of open descriptors.
+        address_space: limit of address space, in bytes.
         environment: the variables that matter here.
         ibverbs: the verbs library.
-        providers: what `zerohop._native.providers()` says: name, usable, reason, fix.
-        verbs: what libibverbs says of each RDMA device (`zerohop._native.fabric_devices()`); None where it cannot be
+        providers: result of `zerohop._native.providers()`: name, usable, reason, fix.
+        verbs: facts of each RDMA device from libibverbs (`zerohop._native.fabric_devices()`); None if it cannot be
             asked.
-        fastest: gigabits a second that each network interface could do, of those whose driver says it.
-        gpu_drivers: what `zerohop._native.gpu_drivers()` says: kind of GPU, and why its library cannot be loaded, else
+        fastest: fastest speed of each network interface, in gigabits a second, if its driver says it.
+        gpu_drivers: result of `zerohop._native.gpu_drivers()`: kind of GPU, and why its library cannot be loaded, else
             "".
-        nvidia: what NVIDIA's management library tells; None where it was not asked.
-        compiler: NVRTC, as the packages that the copy kernels are compiled with find it.
+        nvidia: facts from NVIDIA's management library; None if it was not asked.
+        compiler: NVRTC, found as the packages that compile the copy kernels find it.
     """
 
     locks_freely: bool
@@ -85,7 +86,7 @@ class Process:
 
 
 def read_process() -> Process:
-    """Looks at this process, on this machine."""
+    """Read the facts of this process, on this machine."""
     from zerohop._native import gpu_drivers, providers
     from zerohop.machine.doctor.ethernet import fastest
 
@@ -108,10 +109,10 @@ def read_process() -> Process:
 
 
 def locks_freely(status: str, uid_map: str) -> bool:
-    """Tells from the texts of /proc/self/status and uid_map whether the limit of locked memory does not hold.
+    """Tell, from the texts of /proc/self/status and uid_map, whether the limit of locked memory has no effect.
 
-    The kernel asks for the capability of the machine: that of root in a user namespace (a rootless container) does not
-    count.
+    The kernel checks the capability of the machine: root's capability in a user namespace (a rootless container) does
+    not count.
     """
     effective = 0
     for line in status.splitlines():
@@ -122,7 +123,7 @@ def locks_freely(status: str, uid_map: str) -> bool:
 
 
 def load_library(names: tuple[str, ...]) -> Library:
-    """Loads the first of `names` that can be loaded, as the native module does, and says where it was."""
+    """Load the first loadable library of `names`, as the native module does, and return its path."""
     why_not = ""
     for name in names:
         try:
@@ -143,9 +144,9 @@ def _mapped_from(name: str) -> str:
 
 
 def find_compiler() -> Compiler:
-    """Loads NVRTC, as compiling the copy kernels does: that packages are there says nothing of the library.
+    """Load NVRTC, as compiling the copy kernels does: installed packages do not prove that the library is there.
 
-    It lies in a package of its own, or in a CUDA toolkit.
+    NVRTC lies in a package of its own, or in a CUDA toolkit.
     """
     if not _is_installed("cuda.core"):
         return Compiler(None, "cuda-core is not installed")
@@ -153,7 +154,7 @@ def find_compiler() -> Compiler:
         from cuda.bindings import nvrtc
 
         code, major, minor = nvrtc.nvrtcVersion()
-    except Exception as error:  # noqa: BLE001 - it loads a library, and says so in its own way when it cannot
+    except Exception as error:  # noqa: BLE001 - cuda.bindings raises errors of its own kinds if the library is missing
         told = str(error).strip().splitlines() or [type(error).__name__]
         return Compiler(None, f"cuda-core is installed, and finds no NVRTC ({told[0]})")
     return Compiler((major, minor)) if int(code) == 0 else Compiler(None, f"NVRTC answers with {code}")
@@ -162,7 +163,7 @@ def find_compiler() -> Compiler:
 def _is_installed(package: str) -> bool:
     try:
         return importlib.util.find_spec(package) is not None
-    except ImportError:  # not even the package that it is in
+    except ImportError:  # the parent package is missing, too
         return False
 
 

@@ -1,4 +1,4 @@
-"""Family "software": libraries, versions, and what the kernel promises of forked processes."""
+"""Checks the family "software": libraries, versions, and the kernel's behaviour on fork()."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 check = checks_of("software")
 
-# Those whose versions a maintainer asks for first.
+# Modules whose versions a maintainer asks for first.
 _MODULES = ("mlx5_core", "mlx4_core", "bnxt_re", "irdma", "efa", "nvidia", "nvidia_peermem", "amdgpu")
 _FORK_VARIABLES = ("RDMAV_FORK_SAFE", "IBV_FORK_SAFE")
 
 
 @check("versions", "what every report of a problem begins with; cards of one kind should run one firmware")
 def versions(system: System) -> Verdict:
-    """Versions of zerohop, kernel, driver modules and firmware."""
+    """Report the versions of zerohop, kernel, driver modules and firmware."""
     known = [f"{name} {system.modules[name]}" for name in _MODULES if system.modules.get(name)]
     kernel = f"Linux {system.kernel.release} ({system.kernel.distribution})"
     boards: dict[str, dict[str, list[str]]] = {}
@@ -36,7 +36,7 @@ def versions(system: System) -> Verdict:
 
 @check("libibverbs", "the library through which every program talks to RDMA NICs")
 def libibverbs(system: System) -> Verdict:
-    """The verbs library can be loaded."""
+    """Check that the verbs library can be loaded."""
     library = system.process.ibverbs
     if library.path:
         return ok(library.path)
@@ -47,7 +47,7 @@ def libibverbs(system: System) -> Verdict:
 
 @check("provider-library", "libibverbs shows no device whose driver's library it lacks, and says nothing about it")
 def provider_library(system: System) -> Verdict:
-    """rdma-core's library for the driver of each device is installed."""
+    """Check that rdma-core's library for the driver of each device is installed."""
     if missing := no_rdma(system):
         return not_here(missing)
     found = []
@@ -65,7 +65,7 @@ def provider_library(system: System) -> Verdict:
 
 @check("verbs", "what zerohop itself says of the RDMA devices of this machine")
 def verbs(system: System) -> Verdict:
-    """The verbs provider of zerohop is built, usable, and sees every device."""
+    """Check that the verbs provider of zerohop is built, usable, and sees every device."""
     probed = {name: (usable, why, fix) for name, usable, why, fix in system.process.providers}
     if "verbs" not in probed:
         missing = "this build of zerohop has no verbs: it was built without libibverbs' headers"
@@ -93,7 +93,7 @@ def verbs(system: System) -> Verdict:
 
 @check("fork", "before Linux 5.12 a child of fork() takes pages away that the parent has registered with a NIC")
 def fork(system: System) -> Verdict:
-    """The kernel gives a forked child copies of registered pages, or libibverbs keeps them from it."""
+    """Check that a forked child gets copies of registered pages, or that libibverbs keeps these pages from it."""
     if missing := no_rdma(system):
         return not_here(missing)
     release = system.kernel.release

@@ -1,4 +1,4 @@
-"""What is around this process: the container, the distribution, the kernel's modules and settings, the IP networks."""
+"""Reads the surroundings of this process: container, distribution, kernel modules and settings, IP networks."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-# What kernels need for AMD's GPU memory to be reached by a NIC.
+# Options that a kernel needs so that a NIC can reach memory of AMD's GPUs.
 _OPTIONS = ("CONFIG_HSA_AMD_P2P", "CONFIG_PCI_P2PDMA", "CONFIG_DMABUF_MOVE_NOTIFY")
 _PEERS = ("sys/kernel/mm/memory_peers", "sys/kernel/memory_peers", "sys/memory_peers")
-_ON_LINK = 0  # gateway of a route to a network of the interface's own
+_ON_LINK = 0  # gateway of a route to a network that the interface itself is in
 
 
 def read_container(root: Path, environment: Mapping[str, str]) -> str:
-    """Says in what kind of container this is: "kubernetes", "docker", "podman", another one's name, or "" for none."""
+    """Return the kind of container: "kubernetes", "docker", "podman", another one's name, or "" for none."""
     if "KUBERNETES_SERVICE_HOST" in environment or (root / "var/run/secrets/kubernetes.io").exists():
         return "kubernetes"
     if (root / "run/.containerenv").exists():
         return "podman"
-    # The mark alone is also in the disk image of a virtual machine that was made from a container image; a container's
-    # engine mounts these files as well.
+    # The file alone is also in the disk image of a virtual machine that was made from a container image. A container's
+    # engine also mounts other files.
     mounted = {line.split()[1] for line in (files.text(root / "proc/mounts") or "").splitlines() if " " in line}
     if (root / ".dockerenv").exists() and mounted & {"/etc/resolv.conf", "/etc/hostname"}:
         return "docker"
@@ -34,13 +34,13 @@ def read_container(root: Path, environment: Mapping[str, str]) -> str:
 
 
 def read_distribution(root: Path) -> tuple[str, ...]:
-    """Returns the name of the distribution and of those that it is like: ("ubuntu", "debian")."""
+    """Return the name of the distribution and of those that it is like: ("ubuntu", "debian")."""
     release = files.fields(root / "etc/os-release", "=")
     return tuple(f"{release.get('ID', '')} {release.get('ID_LIKE', '')}".replace('"', "").split())
 
 
 def read_modules(root: Path) -> dict[str, str]:
-    """Returns the kernel modules that are loaded or built in, each with its version or ""."""
+    """Return the kernel modules that are loaded or built in, each with its version or ""."""
     loaded = {line.split()[0]: "" for line in (files.text(root / "proc/modules") or "").splitlines() if line}
     for folder in files.entries(root / "sys/module"):
         loaded[folder.name] = files.text(folder / "version") or ""
@@ -48,7 +48,7 @@ def read_modules(root: Path) -> dict[str, str]:
 
 
 def read_config(root: Path, release: str) -> dict[str, str] | None:
-    """Returns the options of the kernel's configuration that the doctor asks for; None where it is not published."""
+    """Return the options of the kernel's configuration that the doctor asks for; None if it is not published."""
     text = files.text(root / f"boot/config-{release}")
     if text is None:
         try:
@@ -59,18 +59,18 @@ def read_config(root: Path, release: str) -> dict[str, str] | None:
 
 
 def read_memory_peers(root: Path) -> tuple[str, ...]:
-    """Returns the GPU drivers that have registered their memory with the RDMA drivers: "nv_mem", "amdkfd", ..."""
+    """Return the GPU drivers that have registered their memory with the RDMA drivers: "nv_mem", "amdkfd", ..."""
     return tuple(folder.name for place in _PEERS for folder in files.entries(root / place))
 
 
 def read_subnets(root: Path) -> dict[str, tuple[ipaddress.IPv4Network, ...]]:
-    """Returns the IPv4 networks that each interface is in, from the routing table."""
+    """Return the IPv4 networks that each interface is in, from the routing table."""
     found: dict[str, tuple[ipaddress.IPv4Network, ...]] = {}
     for line in (files.text(root / "proc/net/route") or "").splitlines()[1:]:
         name, target, gateway, _, _, _, _, mask, *_ = line.split()
         bits = int(mask, 16).bit_count()
         if int(gateway, 16) == _ON_LINK and bits:
-            # The file has the address as the processor reads its four bytes, which are in the network's order.
+            # The file shows the address as a number in the processor's byte order; its four bytes are in network order.
             address = ipaddress.IPv4Address(bytes.fromhex(target)[::-1])
             network = ipaddress.IPv4Network((address, bits), strict=False)
             found[name] = (*found.get(name, ()), network)
@@ -78,7 +78,7 @@ def read_subnets(root: Path) -> dict[str, tuple[ipaddress.IPv4Network, ...]]:
 
 
 def read_arp_settings(root: Path, interfaces: tuple[str, ...]) -> dict[str, dict[str, int]]:
-    """Returns arp_ignore, arp_announce and rp_filter as they hold for each of `interfaces`: the greater of "all"'s."""
+    """Return the effective arp_ignore, arp_announce and rp_filter of `interfaces`: the greater of own and "all"'s."""
     folder = root / "proc/sys/net/ipv4/conf"
     return {
         name: {

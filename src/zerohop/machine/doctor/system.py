@@ -1,4 +1,4 @@
-"""All facts that the checks look at, read once."""
+"""Collects all facts for the checks, read once."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """What the checks look at.
+    """Holds the facts for the checks.
 
     Attributes:
         zerohop: version of this package.
         kernel: the kernel and the distribution's name.
-        distribution: its identifier, and those of the ones that it is like.
+        distribution: identifier of the distribution, and of those that it is like.
         container: kind of container that the process is in, or "".
-        process: what the process may do.
+        process: rights, limits and environment of the process.
         memory: memory and /dev/shm.
         modules: kernel modules with their versions.
         command_line: words of the kernel's command line.
-        config: options of the kernel's configuration; None where it cannot be read.
-        open_nvidia: NVIDIA's kernel modules are the open ones; None without them.
+        config: options of the kernel's configuration; None if it cannot be read.
+        open_nvidia: whether NVIDIA's kernel modules are the open ones; None without them.
         memory_peers: GPU drivers that the RDMA drivers know.
-        gpu_nodes: device files of GPUs that are there: "nvidia0", "kfd".
-        uverbs: the kernel offers verbs to user space.
+        gpu_nodes: present device files of GPUs: "nvidia0", "kfd".
+        uverbs: whether the kernel offers verbs to user space.
         hcas: RDMA devices.
         nic_functions: PCI functions that are RDMA NICs.
         gpus: GPUs.
@@ -54,11 +54,11 @@ class System:
         interfaces: network interfaces by name.
         subnets: IPv4 networks of each interface.
         arp: ARP settings of the interfaces of RDMA ports.
-        layout: distances, and which NIC serves which GPU.
-        filter: which NICs are to be used (ZEROHOP_NICS).
-        options: of RDMA lanes (ZEROHOP_VERBS).
-        setting_errors: what of the two is not understood.
-        numa_balancing: the kernel moves memory between nodes by itself; None where it does not say.
+        layout: distances, and the NICs that serve each GPU.
+        filter: the NICs to use (ZEROHOP_NICS).
+        options: options of RDMA lanes (ZEROHOP_VERBS).
+        setting_errors: the errors in these two variables.
+        numa_balancing: whether the kernel moves memory between nodes by itself; None if it does not say.
     """
 
     zerohop: str
@@ -89,17 +89,17 @@ class System:
 
     @property
     def kernel_version(self) -> tuple[int, int]:
-        """The first two numbers of the kernel's release."""
+        """Return the first two numbers of the kernel's release."""
         numbers = re.match(r"(\d+)\.(\d+)", self.kernel.release)
         return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
 
     @property
     def hardware(self) -> tuple[PciFunction, ...]:
-        """The RDMA NICs that have a device here."""
+        """Return the RDMA NICs that have a device here."""
         return tuple(function for function in self.nic_functions if function.rdma is not None)
 
     def ports(self, *, active: bool = False) -> Iterator[tuple[str, Hca, RdmaPort]]:
-        """Yields the ports that ZEROHOP_NICS leaves, each with its name and device; with `active` only those."""
+        """Yield the ports that ZEROHOP_NICS allows, each with its name and device; with `active` only active ones."""
         for hca in self.hcas:
             for port in hca.device.ports:
                 if self._wanted(hca.name, port.number) and (port.active or not active):
@@ -111,11 +111,11 @@ class System:
 
 
 def read_system(root: Path = Path("/"), process: Process | None = None) -> System:
-    """Reads the facts.
+    """Read the facts.
 
     Args:
-        root: where /proc, /sys, /dev, /etc and /usr are looked for.
-        process: facts of a process; None takes this one.
+        root: root of the file system, with /proc, /sys, /dev, /etc and /usr.
+        process: facts of a process; None: this process.
     """
     process = process or read_process()
     kernel = read_kernel(root)
@@ -154,7 +154,7 @@ def read_system(root: Path = Path("/"), process: Process | None = None) -> Syste
 
 
 def setting(environment: Mapping[str, str], name: str) -> str | None:
-    """Returns a variable that is set to something, as a Context takes it: "" and "none" are nothing."""
+    """Return the value of a variable, or None if a Context takes it as not set: "" and "none"."""
     text = environment.get(name, "").strip()
     return None if text.lower() in ("", "none") else text
 

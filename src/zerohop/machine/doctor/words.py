@@ -1,4 +1,4 @@
-"""Fixes that several checks give, in the words of the machine at hand: its distribution, its container."""
+"""Words the fixes that several checks share for the machine at hand: its distribution, its container."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NO_DEVICE = "this machine has no RDMA device"
 
 
 def install_verbs(system: System) -> tuple[str, ...]:
-    """What installs libibverbs and the libraries of its drivers."""
+    """Return the command that installs libibverbs and the libraries of its drivers."""
     for name in system.distribution:
         if name in _INSTALL:
             return (" ".join(_INSTALL[name]),)
@@ -28,14 +28,14 @@ def install_verbs(system: System) -> tuple[str, ...]:
 
 
 def on_the_host(system: System, *commands: str) -> tuple[str, ...]:
-    """Commands that change the kernel: out of a container they are typed on its host."""
+    """Return commands that change the kernel; in a container, with the remark that they are for its host."""
     if not system.container:
         return commands
     return ("# on the host, not in this container:", *commands)
 
 
 def add_to_container(system: System, flags: str, kubernetes: str) -> tuple[str, ...]:
-    """How this container has to be started instead: `flags` of docker or podman, or what a pod's description needs."""
+    """Return how to start this container instead: with `flags` of docker or podman, or `kubernetes` in a pod's spec."""
     if system.container == "kubernetes":
         return (f"# in the pod: {kubernetes}",)
     if system.container in ("docker", "podman"):
@@ -44,7 +44,7 @@ def add_to_container(system: System, flags: str, kubernetes: str) -> tuple[str, 
 
 
 def kernel_argument(system: System, argument: str) -> tuple[str, ...]:
-    """How a word is added to the kernel's command line."""
+    """Return the commands that add a word to the kernel's command line."""
     if {"fedora", "rhel"} & set(system.distribution):
         return on_the_host(system, f"grubby --update-kernel=ALL --args={argument}", "reboot")
     return on_the_host(
@@ -53,7 +53,7 @@ def kernel_argument(system: System, argument: str) -> tuple[str, ...]:
 
 
 def no_rdma(system: System) -> str:
-    """Why checks of RDMA devices have nothing to look at; "" when there is a device."""
+    """Return why checks of RDMA devices have nothing to judge; "" if there is a device."""
     if system.hcas:
         return ""
     if system.nic_functions:
@@ -62,7 +62,7 @@ def no_rdma(system: System) -> str:
 
 
 def no_active_port(system: System) -> str:
-    """Why checks of active ports have nothing to look at; "" when there is one."""
+    """Return why checks of active ports have nothing to judge; "" if there is one."""
     if missing := no_rdma(system):
         return missing
     if not any(system.ports()):
@@ -71,14 +71,14 @@ def no_active_port(system: System) -> str:
 
 
 def no_gpu_beside_nic(system: System) -> str:
-    """Why checks of the way between GPU and NIC have nothing to look at; "" when both are there."""
+    """Return why checks of the way between GPU and NIC have nothing to judge; "" if both exist."""
     if not system.gpus:
         return "this machine has no GPU"
     return "" if system.hardware else "no RDMA NIC beside the GPU"
 
 
 def size(nbytes: int) -> str:
-    """Returns "64 KiB", "8 MiB", "23.5 GiB"."""
+    """Return a size such as "64 KiB", "8 MiB" or "23.5 GiB"."""
     for unit, bits in (("TiB", 40), ("GiB", 30), ("MiB", 20)):
         if nbytes >= 1 << bits:
             return f"{nbytes / (1 << bits):.3g} {unit}"
