@@ -71,10 +71,10 @@ struct Numbers {
     }
 };
 
-bool wide() {
+bool has_avx2() {
 #if defined(__x86_64__)
-    static const bool has = __builtin_cpu_supports("avx2") != 0;
-    return has;
+    static const bool supported = __builtin_cpu_supports("avx2") != 0;
+    return supported;
 #else
     return false;
 #endif
@@ -84,19 +84,19 @@ bool wide() {
 
 bool copy_numbers(std::span<const int64_t> from, uint64_t* to, uint64_t& most) {
     int64_t largest = 0;
-    const auto copy = wide() ? &Numbers::copy_wide : &Numbers::copy;
+    const auto copy = has_avx2() ? &Numbers::copy_wide : &Numbers::copy;
     const bool good = copy(from.data(), to, from.size(), largest);
     most = static_cast<uint64_t>(largest);
     return good;
 }
 
 bool narrow_numbers(std::span<const uint64_t> from, uint32_t* to) {
-    const auto narrow = wide() ? &Numbers::narrow_wide : &Numbers::narrow;
+    const auto narrow = has_avx2() ? &Numbers::narrow_wide : &Numbers::narrow;
     return narrow(from.data(), to, from.size());
 }
 
 uint64_t largest_number(std::span<const uint64_t> numbers) {
-    const auto largest = wide() ? &Numbers::largest_wide : &Numbers::largest;
+    const auto largest = has_avx2() ? &Numbers::largest_wide : &Numbers::largest;
     return largest(numbers.data(), numbers.size());
 }
 
