@@ -64,7 +64,8 @@ struct Word {
     uint32_t value = 0;
 };
 
-// All that another process needs to map a range of device memory. close() of the descriptors is the caller's task.
+// All that another process needs to map a range of device memory. The receiver of the struct owns the descriptors, and
+// must close() them.
 struct Exported {
     struct Piece {
         size_t nbytes = 0;  // the mapped size, which may reach past the end of the range

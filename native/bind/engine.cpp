@@ -1,3 +1,4 @@
+// Binds the engine.
 #include "accel/gpu/gpu_driver.hpp"
 #include "accel/sim/sim.hpp"
 #include "bind/common.hpp"

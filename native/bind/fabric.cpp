@@ -1,3 +1,4 @@
+// Binds the explicit verbs API; in a build without verbs, stand-ins that raise.
 #include "bind/common.hpp"
 
 #include <nanobind/stl/map.h>

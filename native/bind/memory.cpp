@@ -1,3 +1,4 @@
+// Binds regions of memory, mappings of peers' memory, and the address of a Python buffer.
 #include "base/sync.hpp"
 #include "bind/common.hpp"
 #include "memory/region.hpp"

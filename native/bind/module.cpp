@@ -1,3 +1,4 @@
+// Defines the Python module zerohop._native.
 #include "bind/common.hpp"
 #include "bind/in_flight.hpp"
 #include "bind/slots.hpp"

@@ -1,3 +1,4 @@
+// Binds operations, groups of operations, completion queues and the bell of an event loop.
 #include "operation/operation.hpp"
 
 #include "bind/common.hpp"

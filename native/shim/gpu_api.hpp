@@ -81,7 +81,7 @@ struct GpuApi {
     GpuResult (*context_pop)(void**);
     GpuResult (*context_enable_peer)(void*, unsigned);
     GpuResult (*context_synchronize)();
-    GpuResult (*context_record)(void*, void*); // null: the library has none of it
+    GpuResult (*context_record)(void*, void*); // null if the library does not have it
 
     GpuResult (*pointer_attributes)(unsigned, const int*, void**, GpuAddress);
     GpuResult (*address_range)(GpuAddress*, size_t*, GpuAddress);
@@ -90,7 +90,7 @@ struct GpuApi {
     GpuResult (*host_alloc)(void**, size_t, unsigned);
     GpuResult (*host_register)(void*, size_t, unsigned);
     GpuResult (*host_unregister)(void*);
-    // Null where the library has none of it.
+    // Null if the library does not have it.
     GpuResult (*dma_buf)(int*, GpuAddress, size_t, int, unsigned long long);
     GpuResult (*pointer_set)(const void*, int, GpuAddress);
     GpuResult (*flush_direct)(int, int);
@@ -117,7 +117,7 @@ struct GpuApi {
     GpuResult (*stream_create)(void**, unsigned, int);
     GpuResult (*stream_destroy)(void*);
     GpuResult (*stream_query)(void*);
-    GpuResult (*stream_context)(void*, void**); // null: the library has none of it
+    GpuResult (*stream_context)(void*, void**); // null if the library does not have it
     GpuResult (*stream_capturing)(void*, int*);
     GpuResult (*stream_wait_event)(void*, void*, unsigned);
     GpuResult (*stream_write32)(void*, GpuAddress, uint32_t, unsigned);
@@ -127,7 +127,7 @@ struct GpuApi {
     GpuResult (*event_record)(void*, void*);
     GpuResult (*event_query)(void*);
     GpuResult (*copy)(GpuAddress, GpuAddress, size_t, void*);
-    // Null where the library has none of it.
+    // Null if the library does not have it.
     GpuResult (*copy_batch)(const GpuAddress*, const GpuAddress*, const size_t*, size_t, const GpuCopyAttributes*,
                             const size_t*, size_t, size_t*, void*);
 

@@ -141,8 +141,8 @@ std::vector<Registrable> registrable(DeviceState& device, uint64_t address, size
     const uint64_t stop = (address + nbytes + page - 1) / page * page;
     Registrable buffer{.kind = Kind::dma_buf, .buffer = nullptr, .offset = address - start, .why_not = ""};
     const CurrentContext current(device);
-    // With this attribute, calls that return before their copy is done complete it before a NIC reads the memory.
-    // Virtual memory has no such attribute: there the calls of frameworks are ordered by streams.
+    // The attribute makes calls wait for copies that they would otherwise leave running, so that a NIC reads the copied
+    // bytes. Virtual memory has no such attribute: there the calls of frameworks are ordered by streams.
     const unsigned on = 1;
     if (device.api.pointer_set != nullptr) {
         (void)device.api.pointer_set(&on, static_cast<int>(GpuPointer::sync_memops), address);
