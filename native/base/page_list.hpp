@@ -14,7 +14,7 @@ namespace zerohop {
 
 // Leaves new elements uninitialized: lists have thousands of numbers, and each is written at once anyway.
 template <class T> struct Unfilled : std::allocator<T> {
-    template <class U> struct rebind { // the standard's name
+    template <class U> struct rebind { // NOLINT(readability-identifier-naming): the standard's name
         using other = Unfilled<U>;     // NOLINT(readability-identifier-naming)
     };
     void construct(T* /*where*/) noexcept {}
@@ -49,8 +49,8 @@ struct PageList {
 [[nodiscard]] uint64_t largest_number(std::span<const uint64_t> numbers);
 
 // Returns the same pairs of pages sorted by remote page, if these lie so densely that most have neighbours: a NIC then
-// moves several pages with one request. Returns the list itself if sorting gains nothing, or if it names a remote page
-// twice. Takes linear time.
+// moves several pages with one request. Returns the list itself if sorting gains nothing, or if the list names a remote
+// page twice. Takes linear time.
 [[nodiscard]] std::shared_ptr<const PageList> in_remote_order(std::shared_ptr<const PageList> pages);
 
 } // namespace zerohop

@@ -10,7 +10,7 @@ struct Left {
     bool ready = false;   // poll() would find work
     bool unarmed = false; // a device may do something that somebody must act upon, and would wake nobody
     uint64_t sleep_limit_ns = UINT64_MAX;        // tick() or poll() must run within this time
-    uint64_t caller_sleep_limit_ns = UINT64_MAX; // the same limit for a caller that sleeps
+    uint64_t caller_sleep_limit_ns = UINT64_MAX; // an additional limit for a caller that sleeps
 };
 
 // What a poll() did: nothing; it handled the ends of operations that nobody waits for; or other work, after which more

@@ -215,7 +215,7 @@ void register_engine(nb::module_& m) {
         .def(
             "register_local",
             [](Engine& self, const PyRegion& region, const PyDomain& domain) {
-                // our own copy: another thread may close the region
+                // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): kept while others may close it
                 const std::shared_ptr<Region> memory = region.get();
                 const Released release;
                 const auto made = self.register_local(*domain.domain, memory);

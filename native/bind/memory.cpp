@@ -155,7 +155,7 @@ void register_memory(nb::module_& m) {
         .def(
             "deregister",
             [](PyRegion& self, bool wait) {
-                // our own copy: another thread may close the region
+                // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): kept while others may close it
                 const std::shared_ptr<Region> region = self.region;
                 const Released release;
                 return !region || region->deregister(wait);
