@@ -95,8 +95,7 @@ public:
 // One way in which a NIC may register a range of memory.
 struct Registrable {
     enum class Kind : uint8_t {
-        // the address itself: host memory, or device memory if a driver makes it known to NICs (nvidia_peermem)
-        plain,
+        plain,   // the address itself: host memory, or device memory that NICs know (nvidia_peermem)
         alias,   // another address of the pages, registered under the device address as IO virtual address
         dma_buf, // a descriptor, and an offset in it
     };

@@ -70,8 +70,7 @@ uint64_t IdleCalls::last() const {
 }
 
 bool IdleCalls::is_done(uint64_t number) const {
-    return done_number_ >= number ||
-           number > last_number_; // a larger number was the parent's, and nothing is left to do for it
+    return done_number_ >= number || number > last_number_; // a larger number was a parent's: nothing is left to do
 }
 
 bool IdleCalls::done(uint64_t number, uint64_t patience_ns) {

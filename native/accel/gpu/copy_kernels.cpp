@@ -51,8 +51,7 @@ std::shared_ptr<const CopyKernels> load(DeviceState& device, const std::string& 
 std::shared_ptr<const CopyKernels> load_kernels(DeviceState& device, const std::string& image) {
     static std::mutex mutex;
     static auto* const loaded = new std::map<std::tuple<std::string_view, int, std::string>,
-                                             // never destroyed, as modules are never unloaded
-                                             std::shared_ptr<const CopyKernels>>;
+                                             std::shared_ptr<const CopyKernels>>; // modules are never unloaded
     const std::tuple key{std::string_view(device.api.kind), device.handle, image};
     {
         const std::lock_guard lock(mutex);

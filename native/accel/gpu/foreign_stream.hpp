@@ -9,8 +9,8 @@
 
 namespace zerohop::accel::gpu {
 
-// Returns if the stream may be used: unsupported/capturing while it, or a stream that the default stream waits for, is
-// captured.
+// Tells whether the stream may be used: unsupported/capturing while it, or a stream that the default stream waits for,
+// is captured.
 [[nodiscard]] Outcome capturing(const GpuApi& api, void* stream);
 // Throws NativeError if the stream is being captured, or is no stream.
 void check_foreign(DeviceState& device, uint64_t native_stream);

@@ -13,8 +13,7 @@ namespace zerohop::accel::gpu {
 namespace {
 
 constexpr unsigned kPortableMapped = 1 | 2; // usable in all contexts, and for words that streams write
-// for pages that the process may not write; not every device takes such pages
-constexpr unsigned kReadOnly = 8;
+constexpr unsigned kReadOnly = 8;           // for pages that the process may not write; not every device takes such
 constexpr auto kUnregisterTimeout = std::chrono::seconds(1);
 
 } // namespace
