@@ -15,18 +15,18 @@ namespace zerohop::accel {
 
 namespace {
 
-constexpr auto kTryAgain = std::chrono::milliseconds(50);
-constexpr auto kLinger = std::chrono::milliseconds(5); // more often than not there is more to do
+constexpr auto kRetryInterval = std::chrono::milliseconds(50);
+constexpr auto kLinger = std::chrono::milliseconds(5); // the thread lingers, because there often is more to do
 
 } // namespace
 
 IdleCalls::IdleCalls() : process_(::getpid()) {}
 
 IdleCalls& IdleCalls::of_process() {
-    static std::atomic<IdleCalls*> current{new IdleCalls}; // used by destructors at exit
+    static std::atomic<IdleCalls*> current{new IdleCalls}; // never destroyed, because destructors use it at exit
     IdleCalls* calls = current.load(std::memory_order_acquire);
     if (calls->process_ != ::getpid()) {
-        // The parent's: a thread that is not here may have its lock.
+        // This is the parent's, whose lock a thread may hold that does not exist in this child.
         auto* const own = new IdleCalls;
         calls = current.compare_exchange_strong(calls, own, std::memory_order_acq_rel) ? own : calls;
     }
@@ -36,12 +36,13 @@ IdleCalls& IdleCalls::of_process() {
 uint64_t IdleCalls::later(std::function<void()> call) {
     const std::lock_guard lock(mutex_);
     if (ended_) {
-        static_cast<void>(new std::function<void()>(std::move(call))); // what it holds goes with the process
+        // leaked on purpose: what the call holds goes with the process
+        static_cast<void>(new std::function<void()>(std::move(call)));
         return 0;
     }
     calls_.push_back(std::move(call));
     start();
-    return ++given_;
+    return ++last_number_;
 }
 
 void IdleCalls::start() {
@@ -49,7 +50,7 @@ void IdleCalls::start() {
         return;
     }
     if (working_) {
-        came_.notify_one();
+        call_queued_.notify_one();
         return;
     }
     const SignalsBlocked blocked; // the new thread inherits the mask
@@ -59,17 +60,17 @@ void IdleCalls::start() {
         pthread_setname_np(thread.native_handle(), "zerohop-idle");
         thread.detach();
     } catch (const std::system_error&) {
-        working_ = false; // there are too many threads: whatever comes next tries again
+        working_ = false; // too many threads exist: the next later() or wait() tries again
     }
 }
 
 uint64_t IdleCalls::last() const {
     const std::lock_guard lock(mutex_);
-    return given_;
+    return last_number_;
 }
 
 bool IdleCalls::is_done(uint64_t number) const {
-    return done_ >= number || number > given_; // of a parent's numbers nothing is left to do
+    return done_number_ >= number || number > last_number_; // a larger number was a parent's: nothing is left to do
 }
 
 bool IdleCalls::done(uint64_t number, uint64_t patience_ns) {
@@ -78,13 +79,13 @@ bool IdleCalls::done(uint64_t number, uint64_t patience_ns) {
     if (is_done(number) || patience_ns == 0 || stuck) {
         return is_done(number);
     }
-    return went_.wait_for(lock, std::chrono::nanoseconds(patience_ns), [&] { return is_done(number); });
+    return call_done_.wait_for(lock, std::chrono::nanoseconds(patience_ns), [&] { return is_done(number); });
 }
 
 void IdleCalls::wait(uint64_t number) {
     std::unique_lock lock(mutex_);
-    while (!went_.wait_for(lock, kTryAgain, [&] { return is_done(number); })) {
-        start(); // there may have been too many threads
+    while (!call_done_.wait_for(lock, kRetryInterval, [&] { return is_done(number); })) {
+        start(); // a thread may not have been available before
     }
 }
 
@@ -95,25 +96,25 @@ void IdleCalls::end() {
 
 void IdleCalls::work() {
     std::unique_lock lock(mutex_);
-    while (came_.wait_for(lock, kLinger, [&] { return holds_ == 0 && !calls_.empty(); })) {
+    while (call_queued_.wait_for(lock, kLinger, [&] { return holds_ == 0 && !calls_.empty(); })) {
         std::function<void()> call = std::move(calls_.front());
         calls_.pop_front();
         begun_ns_ = now_ns();
         lock.unlock();
         call();
-        call = nullptr; // before it counts as done
+        call = nullptr; // destroys what the call holds before it counts as done
         lock.lock();
         begun_ns_ = 0;
-        ++done_;
-        went_.notify_all();
+        ++done_number_;
+        call_done_.notify_all();
     }
     working_ = false;
 }
 
 IdleCalls::Hold::Hold() : calls_(of_process()) {
     std::unique_lock lock(calls_.mutex_);
-    ++calls_.holds_; // from now on none begins
-    calls_.went_.wait(lock, [&] { return calls_.begun_ns_ == 0; });
+    ++calls_.holds_; // from now on no call begins
+    calls_.call_done_.wait(lock, [&] { return calls_.begun_ns_ == 0; });
 }
 
 void IdleCalls::Hold::end() {

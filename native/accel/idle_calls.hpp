@@ -1,7 +1,7 @@
-// Calls that a GPU's driver makes only once nothing is queued on any stream of the device: those that free memory,
-// close what was imported, unregister host memory, and load kernels. While one waits for that, the driver lets hardly
-// any other call of the process in. So none may begin while a stream waits for what takes such a call to bring about,
-// and nobody waits for one who is needed for that.
+// Runs the driver calls that a GPU's driver makes only once nothing is queued on any stream of the device: freeing
+// memory, closing imports, unregistering host memory, and loading kernels. While such a call waits for that, the driver
+// lets hardly any other call of the process in. So none may begin while a stream waits for something that itself takes
+// a driver call, and a thread that is needed for that must never wait for such a call.
 //
 // Seen on an H200 with driver 580; CUDA's documentation speaks of "implicit synchronization".
 #pragma once
@@ -17,25 +17,25 @@ namespace zerohop::accel {
 
 class IdleCalls {
 public:
-    // The process's: a forked child has its own.
+    // Returns the instance of this process; a forked child has its own.
     [[nodiscard]] static IdleCalls& of_process();
 
-    // Calls it, after all that came before and while no Hold lives, on a thread that lives as long as there is
-    // something to do. What the call holds goes on that thread, too. Its number.
+    // Queues the call and returns its number. It runs after all earlier ones and while no Hold lives, on a thread that
+    // lives as long as there is something to do. Objects that the call holds are destroyed on that thread, too.
     uint64_t later(std::function<void()> call);
-    // The number of what came last.
+    // Returns the number of the last call.
     [[nodiscard]] uint64_t last() const;
-    // Whether all has been done up to that number, by `patience_ns` from now at the latest. Not waited for is what
-    // cannot begin yet, and what has taken longer than that by itself.
+    // True if all calls up to that number are done, at the latest `patience_ns` from now. It does not wait for calls
+    // that cannot begin yet, or if the running call has already taken longer than that.
     [[nodiscard]] bool done(uint64_t number, uint64_t patience_ns);
-    // Until all has been done up to that number, however long that takes.
+    // Waits until all calls up to that number are done, however long that takes.
     void wait(uint64_t number);
 
-    // The process ends, and the driver with it: what comes from now on is not called.
+    // Drops all later calls: the process ends, and the driver with it.
     void end();
 
-    // A stream is made to wait for something that is not on its device; for as long as one lives no call begins. Its
-    // constructor waits for a call that is under way, which ends by itself, as no stream waits.
+    // Lives while a stream is made to wait for something that is not on its device; no call begins meanwhile. The
+    // constructor waits for a running call, which ends by itself, because no stream waits yet.
     class Hold {
     public:
         Hold();
@@ -51,18 +51,18 @@ public:
 
 private:
     IdleCalls();
-    void start(); // with the lock
+    void start(); // the caller holds the lock
     void work();
     [[nodiscard]] bool is_done(uint64_t number) const;
 
     const pid_t process_;
     mutable std::mutex mutex_;
-    std::condition_variable came_;
-    std::condition_variable went_;
+    std::condition_variable call_queued_;
+    std::condition_variable call_done_;
     std::deque<std::function<void()>> calls_;
-    uint64_t given_ = 0;
-    uint64_t done_ = 0;
-    uint64_t begun_ns_ = 0; // when the call under way began; 0: none is
+    uint64_t last_number_ = 0;
+    uint64_t done_number_ = 0;
+    uint64_t begun_ns_ = 0; // when the running call began; 0: none runs
     uint64_t holds_ = 0;
     bool working_ = false;
     bool ended_ = false;

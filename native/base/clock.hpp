@@ -1,4 +1,4 @@
-// One clock for deadlines and durations: CLOCK_MONOTONIC in nanoseconds, the same as Python's time.monotonic_ns().
+// Reads the one clock for deadlines and durations: CLOCK_MONOTONIC in nanoseconds, as Python's time.monotonic_ns().
 #pragma once
 
 #include <cstdint>

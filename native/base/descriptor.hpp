@@ -1,4 +1,4 @@
-// A file descriptor with one owner.
+// Owns a file descriptor: one owner, who closes it.
 #pragma once
 
 #include <utility>
@@ -24,7 +24,7 @@ public:
     explicit operator bool() const { return fd_ >= 0; }
     void reset(int fd = -1);
 
-    // A close-on-exec duplicate of somebody else's descriptor. Throws NativeError when there are none left.
+    // Returns a close-on-exec duplicate of a descriptor that the caller keeps. Throws NativeError if none are left.
     [[nodiscard]] static Descriptor duplicate(int fd);
 
 private:

@@ -1,4 +1,4 @@
-// A walk over the bytes of an operation on one side: one contiguous range, a list of equal pages, or one of ranges.
+// Walks over the bytes of an operation on one side: one contiguous range, a list of equal pages, or a list of ranges.
 #pragma once
 
 #include <algorithm>
@@ -11,34 +11,35 @@ class Extents {
 public:
     Extents() = default;
     Extents(uint64_t base, uint64_t nbytes) : base_(base), left_(nbytes) {}
-    // `pages` must outlive the walk.
+    // Walks over `count` equal pages; `pages` must outlive the walk.
     Extents(uint64_t base, const uint64_t* pages, size_t count, uint64_t page_bytes)
         : base_(base), left_(count * page_bytes), pages_(pages), page_bytes_(page_bytes) {}
-    // `nbytes` in all, lengths[i] of them from base + offsets[i] on; none is 0. Both lists must outlive the walk.
+    // Walks over ranges: lengths[i] bytes from base + offsets[i] on, `nbytes` in all; no length is 0. Both lists must
+    // outlive the walk.
     Extents(uint64_t base, const uint64_t* offsets, const uint64_t* lengths, uint64_t nbytes)
         : base_(base), left_(nbytes), pages_(offsets), lengths_(lengths), page_bytes_(1) {}
 
     uint64_t left() const { return left_; }
     bool paged() const { return pages_ != nullptr; }
-    // Of its parts, each has a length of its own.
+    // True if the parts are ranges, each with a length of its own.
     bool ranged() const { return lengths_ != nullptr; }
     uint64_t page_bytes() const { return page_bytes_; }
-    // List positions; only where within() is 0 is it the start of a page, or of a range.
+    // Return the current list positions. They are the start of a page or range only if within() is 0.
     const uint64_t* page() const { return pages_; }
     const uint64_t* lengths() const { return lengths_; }
     uint64_t within() const { return within_; }
 
-    // Address of the next byte, and how many follow it without a gap.
+    // Return the address of the next byte, and the number of bytes that follow without a gap.
     uint64_t address() const { return paged() ? base_ + *pages_ * page_bytes_ + within_ : base_; }
     uint64_t contiguous() const { return paged() ? std::min(left_, part_bytes() - within_) : left_; }
 
-    // Where the page `count` after this one lies; 0 if there is none.
+    // Returns the address of the page `count` after this one; 0 if there is none.
     uint64_t page_ahead(size_t count) const {
         return paged() && !ranged() && within_ == 0 && left_ > count * page_bytes_ ? base_ + pages_[count] * page_bytes_
                                                                                    : 0;
     }
 
-    // Past `nbytes`, which may span pages.
+    // Moves on by `nbytes`, which may span pages.
     void advance(uint64_t nbytes) {
         left_ -= nbytes;
         if (!paged()) {
@@ -56,7 +57,7 @@ public:
         if (within_ < page_bytes_) {
             return;
         }
-        if (within_ == page_bytes_) { // the usual step, without two divisions
+        if (within_ == page_bytes_) { // the usual case, kept free of the two divisions below
             within_ = 0;
             ++pages_;
             return;
@@ -65,15 +66,15 @@ public:
         within_ %= page_bytes_;
     }
 
-    // The first `nbytes` of what is left, as a walk of its own.
+    // Returns a walk over the first `nbytes` of what is left.
     Extents first(uint64_t nbytes) const {
         Extents part = *this;
         part.left_ = std::min(left_, nbytes);
         return part;
     }
 
-    // How much to move as one unit of at most `limit` bytes and `most` pages or ranges, so that it is either whole ones
-    // or a part of one.
+    // Returns the bytes to move as one unit, of at most `limit` bytes and `most` pages or ranges: either whole pages or
+    // ranges, or a part of one.
     uint64_t unit(uint64_t limit, size_t most) const {
         if (!paged()) {
             return std::min(left_, limit);

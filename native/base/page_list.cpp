@@ -14,8 +14,8 @@ namespace zerohop {
 
 namespace {
 
-// Each loop twice, for processors with and without wide registers: lists have thousands of numbers, and are gone
-// through while a device could have begun.
+// Each loop exists twice, for processors with and without AVX2. Lists have thousands of numbers, and a device waits
+// while they are gone through.
 struct Numbers {
     static bool copy(const int64_t* from, uint64_t* to, size_t count, int64_t& most) {
         int64_t all = 0;
@@ -71,10 +71,10 @@ struct Numbers {
     }
 };
 
-bool wide() {
+bool has_avx2() {
 #if defined(__x86_64__)
-    static const bool has = __builtin_cpu_supports("avx2") != 0;
-    return has;
+    static const bool supported = __builtin_cpu_supports("avx2") != 0;
+    return supported;
 #else
     return false;
 #endif
@@ -84,19 +84,19 @@ bool wide() {
 
 bool copy_numbers(std::span<const int64_t> from, uint64_t* to, uint64_t& most) {
     int64_t largest = 0;
-    const auto copy = wide() ? &Numbers::copy_wide : &Numbers::copy;
+    const auto copy = has_avx2() ? &Numbers::copy_wide : &Numbers::copy;
     const bool good = copy(from.data(), to, from.size(), largest);
     most = static_cast<uint64_t>(largest);
     return good;
 }
 
 bool narrow_numbers(std::span<const uint64_t> from, uint32_t* to) {
-    const auto narrow = wide() ? &Numbers::narrow_wide : &Numbers::narrow;
+    const auto narrow = has_avx2() ? &Numbers::narrow_wide : &Numbers::narrow;
     return narrow(from.data(), to, from.size());
 }
 
 uint64_t largest_number(std::span<const uint64_t> numbers) {
-    const auto largest = wide() ? &Numbers::largest_wide : &Numbers::largest;
+    const auto largest = has_avx2() ? &Numbers::largest_wide : &Numbers::largest;
     return largest(numbers.data(), numbers.size());
 }
 
@@ -107,11 +107,11 @@ std::shared_ptr<const PageList> in_remote_order(std::shared_ptr<const PageList> 
     }
     const auto [least, most] = std::minmax_element(remote.begin(), remote.end());
     const uint64_t first = *least;
-    const uint64_t span = *most - first; // one less than the places: it may be as long as numbers go
+    const uint64_t span = *most - first; // one less than the number of places, which could overflow
     if (span >= 2 * remote.size()) {
         return pages;
     }
-    // Which entry of the list each place gets; the largest number where it gets none.
+    // Maps each place to its entry in the list, or to `none`.
     const size_t none = remote.size();
     std::vector<size_t> entries(span + 1, none);
     for (size_t i = 0; i < remote.size(); ++i) {

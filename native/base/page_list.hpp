@@ -1,4 +1,4 @@
-// The pages of one operation, on both sides.
+// Holds the pages or ranges of one operation, on both sides, and the loops over their numbers.
 #pragma once
 
 #include "base/extents.hpp"
@@ -12,9 +12,9 @@
 
 namespace zerohop {
 
-// Leaves what it makes as it finds it: lists have thousands of numbers, each of which is written at once.
+// Leaves new elements uninitialized: lists have thousands of numbers, and each is written at once anyway.
 template <class T> struct Unfilled : std::allocator<T> {
-    template <class U> struct rebind { // NOLINT(readability-identifier-naming): the name that allocators have it by
+    template <class U> struct rebind { // NOLINT(readability-identifier-naming): the standard's name
         using other = Unfilled<U>;     // NOLINT(readability-identifier-naming)
     };
     void construct(T* /*where*/) noexcept {}
@@ -26,30 +26,31 @@ using PageNumbers = std::vector<uint64_t, Unfilled<uint64_t>>;
 
 struct PageList {
     PageNumbers local;
-    PageNumbers remote; // as many
+    PageNumbers remote; // as many as `local` has
     uint64_t page_bytes = 0;
-    uint64_t remote_end = 0; // one past the largest number of `remote`; 0: nobody has looked
-    // Not empty: pages of one byte are where so many begin, and `remote_end` is past the last byte of all.
+    uint64_t remote_end = 0; // one past the largest number in `remote`; 0: not known
+    // If not empty, this is a list of ranges: `local` and `remote` hold byte offsets (page_bytes is 1), `lengths` the
+    // size of each range, and `remote_end` is one past the last byte of all.
     PageNumbers lengths;
 
     [[nodiscard]] bool ranges() const { return !lengths.empty(); }
-    // One side of them, which is in memory at `base`; `nbytes` in all.
+    // Walks over one side, `local` or `remote`, of memory at `base`; `nbytes` in all.
     [[nodiscard]] Extents walk(uint64_t base, const PageNumbers& side, uint64_t nbytes) const {
         return ranges() ? Extents(base, side.data(), lengths.data(), nbytes)
                         : Extents(base, side.data(), side.size(), page_bytes);
     }
 };
 
-// Copies the numbers; false where one is negative. `most` is the largest of the others.
+// Copies the numbers and sets `most` to the largest; false if one is negative.
 [[nodiscard]] bool copy_numbers(std::span<const int64_t> from, uint64_t* to, uint64_t& most);
-// The same into 32 bits; false where one does not fit.
+// Copies the numbers into 32 bits; false if one does not fit.
 [[nodiscard]] bool narrow_numbers(std::span<const uint64_t> from, uint32_t* to);
-// The largest number; 0 of none.
+// Returns the largest number; 0 if there is none.
 [[nodiscard]] uint64_t largest_number(std::span<const uint64_t> numbers);
 
-// The same pairs of pages in the order of the remote ones, where these lie so closely that most have neighbours: a NIC
-// then moves several of them with one request. The list itself where nothing is gained, or a remote page is in it
-// twice. Takes linear time.
+// Returns the same pairs of pages sorted by remote page, if these lie so densely that most have neighbours: a NIC then
+// moves several pages with one request. Returns the list itself if sorting gains nothing, or if the list names a remote
+// page twice. Takes linear time.
 [[nodiscard]] std::shared_ptr<const PageList> in_remote_order(std::shared_ptr<const PageList> pages);
 
 } // namespace zerohop

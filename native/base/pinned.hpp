@@ -1,4 +1,5 @@
-// Memory that operations may be using: it can be closed at any time, and is given back when the last user lets go.
+// Counts the operations that use a piece of memory, so that it can be closed at any time and is freed after the last
+// one.
 #pragma once
 
 #include <atomic>
@@ -8,12 +9,12 @@
 
 namespace zerohop {
 
-// One word holds all: how many pins there are, and whether it is closed, or without an owner.
+// An object that operations pin. One atomic word holds the number of pins and two flags: closed, and without an owner.
 class Pinnable {
 public:
     virtual ~Pinnable() = default;
 
-    // False once closed: a new operation must not begin.
+    // Pins the object for a new operation; false if it is closed.
     [[nodiscard, gnu::always_inline]] bool try_pin() {
         if ((word_.fetch_add(1, std::memory_order_acq_rel) & kClosed) == 0) {
             return true;
@@ -28,12 +29,12 @@ public:
         }
     }
 
-    // No operation begins after this; true once none is left that began before.
+    // Lets no new operation begin; true if none that began before is left.
     bool close() { return (word_.fetch_or(kClosed, std::memory_order_acq_rel) & kPins) == 0; }
     bool closed() const { return (word_.load(std::memory_order_acquire) & kClosed) != 0; }
     uint64_t pins() const { return word_.load(std::memory_order_acquire) & kPins; }
 
-    // What its owners let go of it with: it goes with the last pin.
+    // The deleter of the owners' shared_ptr: deletes the object now, or leaves that to the last pin.
     struct Orphan {
         void operator()(Pinnable* object) const {
             if ((object->word_.fetch_or(kOrphan, std::memory_order_acq_rel) & kPins) == 0) {
@@ -49,16 +50,16 @@ private:
     std::atomic<uint64_t> word_{0};
 };
 
-// One that may be pinned. (std::make_shared would take it away under its pins.)
+// Makes an object that may be pinned. (std::make_shared would free it although it still has pins.)
 template <class T, class... Arguments> [[nodiscard]] std::shared_ptr<T> make_pinnable(Arguments&&... arguments) {
     return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...), Pinnable::Orphan{});
 }
 
-// Holds a pin, and with it the object itself: cheaper than another owner.
+// Holds a pin, which keeps the object alive and costs less than another shared_ptr.
 template <class T> class Pin {
 public:
     Pin() = default;
-    // A copy of a pin pins again, whether or not the target has been closed since.
+    // Pins again, even if the target has been closed since.
     Pin(const Pin& other) : target_(other.target_) {
         if (target_ != nullptr) {
             target_->pin_again();
@@ -71,13 +72,13 @@ public:
     }
     ~Pin() { reset(); }
 
-    // Empty when the target is closed or null.
+    // Returns a pin, empty if the target is closed or null.
     [[nodiscard]] static Pin of(const std::shared_ptr<T>& target) {
         Pin pin;
         (void)pin.pin(target);
         return pin;
     }
-    // To be called on an empty one; false, and still empty, when the target is closed or null.
+    // Fills this pin, which must be empty; false, and still empty, if the target is closed or null.
     [[nodiscard, gnu::always_inline]] bool pin(const std::shared_ptr<T>& target) {
         if (target && target->try_pin()) {
             target_ = target.get();

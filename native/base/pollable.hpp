@@ -1,42 +1,43 @@
-// What the poller drives, as the poller sees it.
+// Defines what the poller needs of the object that it drives.
 #pragma once
 
 #include <cstdint>
 
 namespace zerohop {
 
-// What whoever stops polling leaves to others.
+// The state in which a thread that stops polling leaves the work.
 struct Left {
-    bool ready = false;   // poll() would find something
-    bool unarmed = false; // something may happen in a device that somebody must act upon, and nobody would notice
-    uint64_t sleep_limit_ns = UINT64_MAX;        // tick() or poll() must run by then
-    uint64_t caller_sleep_limit_ns = UINT64_MAX; // and then, too, where it is a caller that sleeps
+    bool ready = false;   // poll() would find work
+    bool unarmed = false; // a device may do something that somebody must act upon, and would wake nobody
+    uint64_t sleep_limit_ns = UINT64_MAX;        // tick() or poll() must run within this time
+    uint64_t caller_sleep_limit_ns = UINT64_MAX; // an additional limit for a caller that sleeps
 };
 
-// What a poll() did: nothing, see to the ends of operations that nobody waits for, or anything else, which is likely to
-// be followed by more.
+// What a poll() did: nothing; it handled the ends of operations that nobody waits for; or other work, after which more
+// is likely to come.
 enum class Found : uint8_t { nothing, ends, work };
 
-// What the poller drives; the engine implements it.
+// The interface that the poller drives; the engine implements it.
 class Pollable {
 public:
     virtual ~Pollable() = default;
-    // Moves what can be moved. Called by one thread at a time.
+    // Moves whatever can be moved. One thread at a time calls this.
     virtual Found poll() = 0;
-    // Deadlines, peers' lives, heartbeats. Called by the polling thread about once a millisecond.
+    // Sees to deadlines, dead peers and heartbeats. The polling thread calls this about once a millisecond.
     virtual void tick(uint64_t now) = 0;
-    // Called by a thread about to sleep, or that stops polling.
+    // Returns the state of the work. A thread that is about to sleep, or stops polling, calls this.
     virtual Left left(uint64_t now) = 0;
-    // That of left() alone.
+    // Returns Left::unarmed alone.
     virtual bool unarmed() { return false; }
-    // Where the last poll() left nothing, and whatever comes up now is either told by whoever brings it or may wait:
-    // for how long. left() need not be asked by who knows that somebody looks by then. 0: ask.
+    // Returns for how long nobody needs to ask left(): the last poll() left no work, and new work either wakes somebody
+    // or may wait that long. A thread that knows that somebody polls within this time need not ask. 0: ask left().
     virtual uint64_t may_wait_ns() { return 0; }
-    // Nobody will poll for a while: from now on, what happens in a device makes a watched descriptor readable. True
-    // when something may have happened before that. `for_caller`: one that waits for anything at all, and else for
-    // what somebody must act upon.
+    // Makes device events readable on a watched descriptor from now on, because nobody will poll for a while. True if
+    // something may have happened before that. With `for_caller` a caller sleeps, who may wait for any event; otherwise
+    // only events that somebody must act upon count.
     virtual bool arm(bool /*for_caller*/) { return false; }
-    // A descriptor became readable: takes what a device says by its own, which would stay readable otherwise.
+    // Takes the pending events from the descriptors of the devices, which would stay readable otherwise. Called when a
+    // watched descriptor has become readable.
     virtual void woken() {}
 };
 

@@ -1,13 +1,13 @@
-// Threads of our own take none of the process's signals.
+// Keeps the process's signals away from the library's own threads.
 #pragma once
 
 #include <csignal>
 
 namespace zerohop {
 
-// While one lives, the threads that are started inherit the mask. Signals of the process are for the threads of the
-// program: a SIGINT that lands in one of ours would interrupt nobody. Faults stay open, so that a crash handler still
-// reports them.
+// Blocks signals in this thread while the object lives; threads that are started meanwhile inherit the mask. Signals of
+// the process are for the program's threads: a SIGINT taken by one of ours would interrupt nobody. Faults stay
+// unblocked, so that a crash handler still reports them.
 class SignalsBlocked {
 public:
     SignalsBlocked() {

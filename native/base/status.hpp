@@ -1,4 +1,5 @@
-// How an operation ended, and why: the two numbers that native code hands to Python, which turns them into errors.
+// Defines how an operation ended, and why: the two numbers that native code hands to Python, which makes errors of
+// them.
 #pragma once
 
 #include <cstdint>
@@ -74,7 +75,7 @@ struct [[nodiscard]] Outcome {
     friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 
-// What the boundary to Python throws for an error known at once. Inside the data plane errors are values.
+// The exception that the boundary to Python throws for an error known at once. Inside the data plane errors are values.
 class NativeError : public std::runtime_error {
 public:
     NativeError(Status status, Reason reason, const std::string& text)

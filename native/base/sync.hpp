@@ -1,5 +1,5 @@
-// The two waits of the data plane that no standard type gives: a lock that is mostly held for some instructions, and a
-// wait for "something changed" that costs its notifier one load when nobody waits.
+// Defines the two waits that no standard type offers: a lock that is mostly held for a few instructions, and a wait for
+// "something changed" that costs the notifier one load if nobody waits.
 #pragma once
 
 #include "base/clock.hpp"
@@ -22,19 +22,20 @@ inline void cpu_pause() {
 #endif
 }
 
-// The least that a processor can be given away for (some 70 µs, as the kernel rounds it), so that whoever was displaced
-// from it goes on. To yield it is not enough: the kernel comes straight back to a thread that has just been woken.
+// Gives the processor away for the shortest possible time (some 70 µs, as the kernel rounds it), so that the thread
+// that was displaced from it goes on. Yielding is not enough: the kernel returns at once to a thread that has just been
+// woken.
 inline void nap_shortly() {
     constexpr timespec kNap{0, 20'000};
     nanosleep(&kNap, nullptr);
 }
 
-// Test-and-set, and while it is held test-and-test-and-set. After a short spin it sleeps, because on a small machine
-// the holder may need this core.
-// kUnlock: how what comes after an unlock() is ordered. With seq_cst whoever asks for it in vain, having said so
-// before, is seen by who unlocks.
-// kInTurn: who comes while others sleep for it lets them go first. Else one that takes it again as soon as it has given
-// it back, and keeps it for long, would have to be met in between.
+// Test-and-set lock; test-and-test-and-set while it is held. After a short spin a waiter sleeps, because on a small
+// machine the holder may need this core.
+// kUnlock: the memory order of unlock(). With seq_cst, a thread that first announces itself and then fails in
+// try_lock() is seen by the thread that unlocks.
+// kInTurn: a thread that comes while others sleep lets them go first. Otherwise a thread that takes the lock again as
+// soon as it has released it, and holds it for long, would leave the sleepers only a short gap to take it in.
 template <std::memory_order kUnlock, bool kInTurn> class BasicSpinLock {
 public:
     [[gnu::always_inline]] void lock() {
@@ -54,8 +55,8 @@ private:
     static constexpr int kMostNaps = 64; // some milliseconds
 
     [[gnu::noinline]] void wait_and_lock() {
-        // Who lets others go first does not count as one himself: two would let each other go first for ever. On a busy
-        // machine they do not get a processor within one nap, and would come by chance only.
+        // A thread that lets others go first does not count as a sleeper itself: two would let each other go first for
+        // ever. It naps more than once, because on a busy machine the sleepers do not get a processor within one nap.
         for (int naps = 0; kInTurn && naps < kMostNaps && sleepers_.load(std::memory_order_relaxed) != 0; ++naps) {
             nap_shortly();
         }
@@ -82,7 +83,7 @@ private:
 
 using SpinLock = BasicSpinLock<std::memory_order_release, false>;
 using OrderedSpinLock = BasicSpinLock<std::memory_order_seq_cst, false>;
-// Held over system calls, too: what is posted to some devices is one.
+// The lock of a lane. It is also held over system calls, because posting to some devices is one.
 using LaneLock = BasicSpinLock<std::memory_order_release, true>;
 
 inline void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, uint64_t timeout_ns) {
@@ -94,7 +95,8 @@ inline void futex_wake_all(std::atomic<uint32_t>& word) {
     syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
-// Usage: ticket = prepare(); check the condition; wait(ticket) or cancel(). A notify after prepare() ends the wait.
+// Waits for a notification. Usage: ticket = prepare(); check the condition; wait(ticket) or cancel(). A notify_all()
+// after prepare() ends the wait.
 class EventCount {
 public:
     uint32_t prepare() {

@@ -1,4 +1,5 @@
-// What the binding files share: the objects that Python holds. Each keeps its engine alive; nothing here has policy.
+// Defines the objects that Python holds, which the binding files share. Each keeps its engine alive; none decides
+// policy.
 #pragma once
 
 #include "bind/released.hpp"
@@ -20,7 +21,7 @@ namespace nb = nanobind;
 
 struct PyEngine;
 
-// One reader of completions: the queue, and the engine to wait with.
+// A completion queue, and the engine that its reader waits with.
 struct PyQueue {
     std::shared_ptr<Engine> engine;
     std::shared_ptr<CompletionQueue> queue;
@@ -31,16 +32,16 @@ struct PyBell {
     std::unique_ptr<LoopBell> bell;
 };
 
-// Once its end has been taken over, it needs the slot no more.
+// An operation. Once it has copied the result, it needs the slot no more.
 struct PyOp {
     std::shared_ptr<Engine> engine;
-    OpRef op; // none, and no engine: taken over
+    OpRef op; // empty, as is `engine`, once the result has been copied
     uint64_t bytes_done = 0;
     uint64_t value = 0;
     uint64_t started_ns = 0;
     uint64_t finished_ns = 0;
 
-    void take_over() {
+    void detach() {
         bytes_done = op->bytes_done();
         value = op->value();
         started_ns = op->started_ns();
@@ -50,17 +51,18 @@ struct PyOp {
     }
 };
 
-// Whose operations end together.
-struct PyGroup { // knows no engine: whoever keeps a Transport that has ended keeps none with it
+// A group of operations that end together.
+struct PyGroup { // no engine, so that a Transport that has ended does not keep one alive
     std::shared_ptr<OperationGroup> group = std::make_shared<OperationGroup>();
 };
 
-// Whether it has ended well, or does so while it is waited for in place; its end is then taken over.
+// True if the operation has succeeded, or does so while this call waits in place (`patient`); its result is then
+// copied.
 [[nodiscard]] bool ended_well(PyOp& self, bool patient);
 
-// Without the GIL where this is the last that has it: to free a device's memory waits for its streams, and one of those
-// may wait for what only Python does.
-template <class T> void let_go(std::shared_ptr<T>& held) {
+// Resets the pointer, without the GIL if it is the last owner: freeing a device's memory waits for its streams, and one
+// of those may wait for something that only Python does.
+template <class T> void reset_without_gil(std::shared_ptr<T>& held) {
     if (held.use_count() == 1 && PyGILState_Check() != 0) {
         const Released release;
         held.reset();
@@ -71,17 +73,17 @@ template <class T> void let_go(std::shared_ptr<T>& held) {
 
 struct PyRegion {
     std::shared_ptr<Engine> engine;
-    std::shared_ptr<Region> region; // null once closed and let go
+    std::shared_ptr<Region> region; // null once closed and dropped
     uint64_t address = 0;
     uint64_t nbytes = 0;
     int device = kHostDevice;
 
     // Throws ValueError after close().
     const std::shared_ptr<Region>& get() const;
-    ~PyRegion() { let_go(region); }
+    ~PyRegion() { reset_without_gil(region); }
 };
 
-// Our number of the device "sim:<number>"; throws ValueError where there is none.
+// Returns our number of the device "sim:<number>". Throws ValueError if there is none.
 [[nodiscard]] int sim_device(Engine& engine, int number);
 
 struct PyMapping {
@@ -89,13 +91,13 @@ struct PyMapping {
 };
 
 struct PyPeerMemory {
-    std::shared_ptr<p2p::PeerMemory> memory; // null once closed and let go
+    std::shared_ptr<p2p::PeerMemory> memory; // null once closed and dropped
     uint64_t nbytes = 0;
-    uint64_t release = 0; // by which it is not mapped any more
+    uint64_t release = 0; // the number of the IdleCalls call after which it is not mapped any more
 
     // Throws NativeError after close().
     const std::shared_ptr<p2p::PeerMemory>& get() const;
-    ~PyPeerMemory() { let_go(memory); }
+    ~PyPeerMemory() { reset_without_gil(memory); }
 };
 
 struct PyDomain {
@@ -110,7 +112,7 @@ struct PyRemoteKeys {
 struct PyEndpoint {
     std::shared_ptr<Engine> engine;
     std::shared_ptr<Endpoint> endpoint;
-    size_t rails = 0; // domains that it was made over
+    size_t rails = 0; // the number of domains that it was made over
 };
 
 void register_status(nb::module_& m);

@@ -1,4 +1,4 @@
-// Devices, as the engine knows them, and streams of the user's on them.
+// Binds the devices, as the engine knows them, and the synchronization with users' streams on them.
 #include "accel/gpu/gpu_driver.hpp"
 #include "accel/sim/sim.hpp"
 #include "bind/common.hpp"
@@ -26,7 +26,7 @@ accel::SimDriver& sim_driver(Engine& engine, int number) {
 nb::list devices(const std::shared_ptr<Engine>& engine) {
     std::vector<accel::DeviceFacts> found;
     {
-        const Released release; // opens the drivers, the first time
+        const Released release; // the first call opens the drivers
         for (const auto& device : engine->accelerators().devices()) {
             found.push_back(device->facts());
         }
@@ -47,7 +47,8 @@ nb::list devices(const std::shared_ptr<Engine>& engine) {
     return result;
 }
 
-// (device, base, bytes, id) of the allocations that a range of device memory lies in; None where it is no such memory.
+// Returns (device, base, bytes, id) of the allocations that a range of device memory lies in; None if it is no such
+// memory.
 std::optional<std::tuple<int, uint64_t, uint64_t, uint64_t>> describe(Engine& engine, uint64_t address,
                                                                       uint64_t nbytes) {
     const accel::Description found = engine.accelerators().describe(address, nbytes);
@@ -61,7 +62,7 @@ uint64_t allocation_id(Engine& engine, uint64_t address) {
     return engine.accelerators().allocation_id(address);
 }
 
-// Of each kind of GPU whose driver is there, why it shows none; empty where it does.
+// Returns, for each kind of GPU with a driver, why it shows no devices; an empty text if it shows some.
 nb::dict why_no_gpus(Engine& engine) {
     nb::dict found;
     for (const auto& driver : engine.accelerators().drivers()) {
@@ -140,7 +141,7 @@ void def_devices(nb::module_& m, nb::class_<Engine>& engine) {
         .def(
             "hold_stream",
             [](Engine& self, const PyOp& op, const PyEndpoint* lane, int device, uint64_t stream) {
-                const Released release; // it may wait for a call of the driver's
+                const Released release; // it may wait for a call of the GPU's driver
                 self.hold_stream(op.op, lane == nullptr ? nullptr : lane->endpoint.get(), device, stream);
             },
             nb::arg("op"), nb::arg("lane").none(), nb::arg("device"), nb::arg("stream"))

@@ -1,3 +1,4 @@
+// Binds domains (opened device ports) and the keys of remote memory.
 #include "bind/common.hpp"
 #include "provider/provider.hpp"
 

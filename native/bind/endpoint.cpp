@@ -1,3 +1,4 @@
+// Binds the ends of lanes, and the list of providers.
 #include "bind/common.hpp"
 #include "provider/provider.hpp"
 

@@ -1,3 +1,4 @@
+// Binds the engine.
 #include "accel/gpu/gpu_driver.hpp"
 #include "accel/sim/sim.hpp"
 #include "bind/common.hpp"
@@ -59,7 +60,7 @@ PyRegion alloc(const std::shared_ptr<Engine>& engine, uint64_t nbytes, int devic
     const auto on = device_at(*engine, device);
     std::shared_ptr<Region> region;
     {
-        const Released release; // where the device is full it waits for what is being freed
+        const Released release; // if the device is full, this waits for frees under way
         region = Region::allocate_device(on, device, nbytes);
     }
     return own(engine, region);
@@ -111,7 +112,7 @@ uint64_t route(const std::shared_ptr<Engine>& engine, const PyEndpoint& endpoint
     return engine->add_route(std::move(result));
 }
 
-// Throws where it is closed, or never was.
+// Throws NativeError if the queue is closed, or never existed.
 std::shared_ptr<NotificationQueue> notification_queue(Engine& engine, uint16_t number) {
     std::shared_ptr<NotificationQueue> found = engine.notifications().of(number);
     if (!found) {
@@ -129,7 +130,8 @@ pop_notification(const std::shared_ptr<Engine>& engine, int64_t deadline_ns, uin
         note = engine->pop_notification(number, static_cast<uint64_t>(deadline_ns), spin_ns, true);
     }
     if (!note && from && from->ended()) {
-        note = engine->pop_notification(number, 0, 0, false); // it may have come while this waited for the interpreter
+        // one may have come while this thread waited for the interpreter
+        note = engine->pop_notification(number, 0, 0, false);
         if (!note) {
             throw NativeError(Status::closed, Reason::lane_closed, "the queue of notifications has ended");
         }
@@ -213,7 +215,7 @@ void register_engine(nb::module_& m) {
         .def(
             "register_local",
             [](Engine& self, const PyRegion& region, const PyDomain& domain) {
-                // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): ours, while others may close it
+                // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): kept while others may close it
                 const std::shared_ptr<Region> memory = region.get();
                 const Released release;
                 const auto made = self.register_local(*domain.domain, memory);

@@ -1,3 +1,4 @@
+// Binds the explicit verbs API; in a build without verbs, stand-ins that raise.
 #include "bind/common.hpp"
 
 #include <nanobind/stl/map.h>
@@ -23,18 +24,18 @@ namespace zerohop::bind {
 
 namespace {
 
-// Address, length, local key.
-using Pieces = std::vector<std::tuple<uint64_t, uint32_t, uint32_t>>;
-// Id, opcode, status, bytes, immediate or -1, vendor's error.
-using Ended = std::tuple<uint64_t, int, int, uint32_t, int64_t, uint32_t>;
-// Queue pair number, PSN, LID, link layer, MTU code, read credit, GID or nothing.
+// (address, length, local key) of each entry of a scatter/gather list.
+using ScatterGatherList = std::vector<std::tuple<uint64_t, uint32_t, uint32_t>>;
+// A work completion: id, opcode, status, bytes, immediate or -1, vendor's error.
+using CompletionTuple = std::tuple<uint64_t, int, int, uint32_t, int64_t, uint32_t>;
+// An address: queue pair number, PSN, LID, link layer, MTU code, read credit, GID or nothing.
 using AddressTuple = std::tuple<uint32_t, uint32_t, uint16_t, uint8_t, uint8_t, uint8_t, nb::bytes>;
 
-// What Python holds; nothing after close() or abandon().
+// An object that Python holds; empty after close() or abandon().
 template <class T> struct Held {
     std::shared_ptr<T> object;
 
-    // The caller's own: once the interpreter is released, another thread may close it.
+    // Returns a reference of the caller's own: once the GIL is released, another thread may close the object.
     std::shared_ptr<T> get() const {
         if (!object) {
             throw NativeError(Status::closed, Reason::none, "");
@@ -46,7 +47,8 @@ template <class T> struct Held {
         const Released release;
         last.reset();
     }
-    // In a forked child, which has the parent's descriptors: destroying what they stand for would destroy the parent's.
+    // For a forked child, which shares the parent's descriptors: destroying the object would destroy the parent's
+    // resources.
     void abandon() {
         static auto* kept = new std::vector<std::shared_ptr<T>>;
         kept->push_back(std::move(object));
@@ -162,7 +164,7 @@ void connect(const PyFabricEndpoint& self, uint32_t number, uint32_t psn, uint16
     endpoint->connect(remote);
 }
 
-std::vector<ibv_sge> pieces_of(const Pieces& pieces) {
+std::vector<ibv_sge> pieces_of(const ScatterGatherList& pieces) {
     std::vector<ibv_sge> made;
     made.reserve(pieces.size());
     for (const auto& [address, nbytes, key] : pieces) {
@@ -173,7 +175,7 @@ std::vector<ibv_sge> pieces_of(const Pieces& pieces) {
 
 void make_request(fabric::Request* self, uint64_t id, int opcode, unsigned flags, uint32_t immediate,
                   uint64_t remote_address, uint32_t remote_key, uint64_t operand, uint64_t compare,
-                  const Pieces& pieces, const nb::bytes& payload, uint64_t nbytes) {
+                  const ScatterGatherList& pieces, const nb::bytes& payload, uint64_t nbytes) {
     new (self) fabric::Request{
         .id = id,
         .opcode = static_cast<ibv_wr_opcode>(opcode),
@@ -195,8 +197,8 @@ template <class Work> void post(const PyFabricEndpoint& self, const std::vector<
     endpoint->post(std::span<const Work* const>(chain));
 }
 
-std::vector<Ended> poll(const PyFabricEndpoint& self, size_t most) {
-    std::vector<Ended> ended;
+std::vector<CompletionTuple> poll(const PyFabricEndpoint& self, size_t most) {
+    std::vector<CompletionTuple> ended;
     for (const fabric::Completion& each : self.get()->poll(most)) {
         ended.emplace_back(each.id, each.opcode, each.status, each.nbytes, each.immediate, each.vendor_error);
     }
@@ -211,7 +213,7 @@ void register_requests(nb::module_& m) {
     nb::class_<fabric::Receive>(m, "FabricReceive", "A work request for a receive queue.")
         .def(
             "__init__",
-            [](fabric::Receive* self, uint64_t id, const Pieces& pieces) {
+            [](fabric::Receive* self, uint64_t id, const ScatterGatherList& pieces) {
                 new (self) fabric::Receive{id, pieces_of(pieces)};
             },
             nb::arg("id"), nb::arg("pieces"));
@@ -241,7 +243,7 @@ void register_endpoints(nb::module_& m) {
              [](PyFabricEndpoint& self) {
                  if (const std::shared_ptr<fabric::Endpoint> endpoint = self.object) {
                      const Released release;
-                     endpoint->close(); // now, also where another thread still has it
+                     endpoint->close(); // closes now, even if another thread still holds it
                  }
                  self.close();
              })
@@ -288,7 +290,7 @@ void register_fabric(nb::module_& m) {
 
 namespace {
 
-// Requests are plain values, which may be made also where nothing can post them.
+// Requests are plain values, which may be made even in a build that cannot post them.
 struct UnpostableRequest {};
 struct UnpostableReceive {};
 struct UnbuiltDevice {};

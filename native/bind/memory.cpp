@@ -1,3 +1,4 @@
+// Binds regions of memory, mappings of peers' memory, and the address of a Python buffer.
 #include "base/sync.hpp"
 #include "bind/common.hpp"
 #include "memory/region.hpp"
@@ -28,9 +29,9 @@ void check(const PyRegion& self, uint64_t offset, uint64_t nbytes) {
 
 constexpr uint64_t kSpin = 50 * kMicrosecond;
 constexpr timespec kNap{0, 50'000};
-constexpr uint64_t kLookForSignals = 20 * kMillisecond;
+constexpr uint64_t kSignalCheckNs = 20 * kMillisecond;
 
-// A synchronous copy on a stream of its own; for verification and tools, not for speed. Ends early when the Context is
+// Copies synchronously on a stream of its own; for verification and tools, not for speed. Ends early if the Context is
 // closed or a signal handler raises; dropping the stream then ends the copy, so that nothing is written any more.
 void copy_now(const PyRegion& self, uint64_t dst, uint64_t src, uint64_t nbytes) {
     const auto& devices = self.engine->accelerators().devices();
@@ -54,7 +55,7 @@ void copy_now(const PyRegion& self, uint64_t dst, uint64_t src, uint64_t nbytes)
             stream.reset();
             throw NativeError(Status::closed, Reason::context_closed, "");
         }
-        if (now - looked > kLookForSignals) {
+        if (now - looked > kSignalCheckNs) {
             looked = now;
             const nb::gil_scoped_acquire gil;
             if (PyErr_CheckSignals() != 0) {
@@ -154,7 +155,7 @@ void register_memory(nb::module_& m) {
         .def(
             "deregister",
             [](PyRegion& self, bool wait) {
-                // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): ours, while others may close it
+                // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): kept while others may close it
                 const std::shared_ptr<Region> region = self.region;
                 const Released release;
                 return !region || region->deregister(wait);

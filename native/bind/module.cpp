@@ -1,3 +1,4 @@
+// Defines the Python module zerohop._native.
 #include "bind/common.hpp"
 #include "bind/in_flight.hpp"
 #include "bind/slots.hpp"
@@ -5,7 +6,7 @@
 
 NB_MODULE(_native, m) {
     m.doc() = "The data plane of zerohop: operations, lanes, shares and the engine that drives them.";
-    nanobind::set_leak_warnings(false); // a forked child keeps objects of its parent's on purpose
+    nanobind::set_leak_warnings(false); // a forked child keeps its parent's objects on purpose
     m.def("interpreter_exits", &zerohop::bind::Released::interpreter_exits, nanobind::arg("limit_ns"));
     m.def("interpreter_forked", &zerohop::bind::Released::interpreter_forked);
     zerohop::bind::register_status(m);

@@ -1,3 +1,4 @@
+// Binds operations, groups of operations, completion queues and the bell of an event loop.
 #include "operation/operation.hpp"
 
 #include "bind/common.hpp"
@@ -10,14 +11,14 @@ namespace zerohop::bind {
 
 namespace {
 
-constexpr uint64_t kLongestSpin = 200 * kMillisecond; // in one call, so that Ctrl-C is heard
+constexpr uint64_t kLongestSpin = 200 * kMillisecond; // limits one call, so that Ctrl-C is heard
 
-// Whether it has ended.
+// Waits, and returns true if the operation has ended.
 bool wait(const PyOp& self, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep) {
     if (!self.op || self.op->done()) {
         return true;
     }
-    const OpRef op = self.op; // another thread may take the end over while this one is in here
+    const OpRef op = self.op; // another thread may copy the result meanwhile, and drop the slot
     const std::shared_ptr<Engine> engine = self.engine;
     const Released release;
     return engine->wait([&] { return op->done(); }, deadline_ns, spin_ns, may_sleep);
@@ -27,18 +28,18 @@ bool wait(const PyOp& self, uint64_t deadline_ns, uint64_t spin_ns, bool may_sle
 
 bool ended_well(PyOp& self, bool patient) {
     if (!self.op) {
-        return true; // nothing else is taken over
+        return true; // the result of a success only is copied
     }
     if (self.engine->closed()) {
-        return false; // or this is a forked child, where nothing ends
+        return false; // this may be a forked child, where nothing ends
     }
     const OpRef op = self.op;
     const uint64_t spin_ns = std::min(self.engine->poller().spin_ns(), kLongestSpin);
     if (!(op->done() || (patient && wait(self, 0, spin_ns, false))) || op->status() != Status::ok) {
         return false;
     }
-    if (self.op) { // another thread may have been faster
-        self.take_over();
+    if (self.op) { // another thread may have been first
+        self.detach();
     }
     return true;
 }
@@ -93,7 +94,7 @@ void register_operation(nb::module_& m) {
         .def("close", [](const PyBell& self) { self.bell->close(); });
 
     nb::class_<PyOp>(m, "Op", "An operation in flight. Dropping it never blocks and cancels nothing.")
-        // Whoever asks again and again waits, and may be the only one to poll.
+        // done() polls, too, because a thread that calls it in a loop may be the only one to do so.
         .def("done", [](const PyOp& self) { return wait(self, 0, 0, false); })
         .def(
             "wait",
@@ -115,7 +116,8 @@ void register_operation(nb::module_& m) {
              [](const PyOp& self) {
                  const bool ended = self.op && self.op->finish({Status::cancelled, Reason::user});
                  if (ended) {
-                     self.engine->poller().kick(); // its memory may go now, and nobody else may be awake to see to it
+                     // the operation's memory may be freed now, and nobody else may be awake to do it
+                     self.engine->poller().kick();
                  }
                  return ended;
              })
@@ -124,12 +126,12 @@ void register_operation(nb::module_& m) {
             [](const PyOp& self, const PyQueue& queue, uint64_t token) {
                 const bool armed = self.op && self.op->arm(queue.queue, token);
                 if (armed) {
-                    const std::shared_ptr<Engine> engine = self.engine; // another thread may take the end over
+                    const std::shared_ptr<Engine> engine = self.engine; // another thread may copy the result
                     if (engine->poller().devices_unarmed()) {
                         const Released release;
                         engine->poller().arm_devices();
                     }
-                    engine->note_awaited(); // also of what that look has left
+                    engine->note_awaited(); // also for work that arming the devices has found and left
                 }
                 return armed;
             },

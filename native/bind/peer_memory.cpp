@@ -1,4 +1,4 @@
-// Memory of devices that goes from one process to another: exported here, imported there.
+// Binds the export of device memory to another process, and its import there.
 #include "provider/p2p/peer_memory.hpp"
 
 #include "accel/idle_calls.hpp"
@@ -25,9 +25,9 @@ const std::shared_ptr<p2p::PeerMemory>& PyPeerMemory::get() const {
 
 namespace {
 
-constexpr uint64_t kPatience = 2 * kMillisecond; // more than a device takes that has nothing to do
+constexpr uint64_t kIdleDeviceNs = 2 * kMillisecond; // a device that has nothing to do takes less
 
-// (form, device, process, address, offset, bytes, pieces, descriptors), as the owner's side tells it.
+// Returns (form, device, process, address, offset, bytes, pieces, descriptors), from the owner's side.
 nb::tuple export_share(Engine& engine, uint64_t share_id) {
     const std::shared_ptr<Share> share = engine.shares().find(ShareId::unpack(share_id));
     if (!share) {
@@ -85,7 +85,7 @@ PyPeerMemory import_host(Engine& engine, int fd, uint64_t offset, uint64_t nbyte
 }
 
 std::pair<int, uint64_t> reach_peer(Engine& engine, const PyRegion& region, const PyPeerMemory& memory) {
-    const Pin<Region> local = Pin<Region>::of(region.get()); // what is being pinned for devices is in use
+    const Pin<Region> local = Pin<Region>::of(region.get()); // memory that is being pinned for devices counts as in use
     if (!local) {
         throw NativeError(Status::closed, Reason::none, "the memory is closed");
     }
@@ -113,10 +113,11 @@ void register_peer_memory(nb::module_& m) {
                 }
                 const bool first = memory != nullptr;
                 self.memory.reset();
-                let_go(memory);
+                reset_without_gil(memory);
                 self.release = first ? calls.last() : self.release;
                 const Released release;
-                return calls.done(self.release, first ? kPatience : 0); // its owner is told next, and may free it
+                // the owner is told next, and may then free the memory
+                return calls.done(self.release, first ? kIdleDeviceNs : 0);
             },
             "No operation begins with it any more; True once none is left that did before, and it is not mapped here "
             "any more. Call again then.");

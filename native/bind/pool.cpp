@@ -1,4 +1,4 @@
-// What memory pools need: parts of a region, the end of what a device has been told so far, and arrays for others.
+// Binds what memory pools need: parts of a region, marks of a device's progress, and arrays over the memory.
 #include "bind/common.hpp"
 
 #include <nanobind/ndarray.h>
@@ -8,7 +8,7 @@ namespace zerohop::bind {
 namespace {
 
 struct PyMark {
-    std::shared_ptr<Engine> engine; // whose driver it needs
+    std::shared_ptr<Engine> engine; // keeps alive the driver that the event needs
     std::shared_ptr<accel::Event> event;
 };
 

@@ -14,7 +14,7 @@ namespace {
 using Self = std::shared_ptr<Engine>;
 using Indices = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// Above this a copy takes longer than giving the interpreter to another thread.
+// Above this size a copy takes longer than handing the interpreter to another thread.
 constexpr uint64_t kHoldGilBytes = 4096;
 
 [[noreturn]] void raise(const Posted& posted) {
@@ -30,7 +30,7 @@ void check_local(const Route& route, uint64_t offset, uint64_t nbytes, bool read
     }
 }
 
-// What Python gets: elapsed nanoseconds when it ended inline, else the operation.
+// Returns to Python the elapsed nanoseconds if the operation ended inline, else the operation.
 nb::object result(const Self& engine, Posted& posted, const Request& request) {
     switch (posted.what) {
     case Posted::What::done:
@@ -54,7 +54,7 @@ Posted post_released(Engine& engine, Endpoint& endpoint, Request& request, bool 
     return engine.post(endpoint, request, nowait);
 }
 
-// Copies the page numbers; false when one of them is not below `limit`.
+// Copies the page numbers; false if one is not below `limit`.
 bool copy_pages(const Indices& indices, uint64_t limit, PageNumbers& pages, uint64_t& most) {
     pages.resize(indices.size());
     return copy_numbers({indices.data(), indices.size()}, pages.data(), most) && (pages.empty() || most < limit);
@@ -96,7 +96,7 @@ nb::object post_pages(const Self& engine, uint64_t route, int kind, const Indice
     if (!copy_pages(local_pages, local_nbytes / page_bytes, pages->local, most)) {
         throw nb::value_error("a page number is negative, or its page not within the local memory");
     }
-    // The owner knows the bounds; this is what has no offset at all.
+    // The owner checks the bounds; this check finds page numbers that have no 64-bit offset at all.
     if (!copy_pages(remote_pages, UINT64_MAX / page_bytes / 2, pages->remote, most)) {
         throw NativeError(Status::access_denied, Reason::bounds, "a page number is negative, or too large");
     }
@@ -113,7 +113,7 @@ nb::object post_pages(const Self& engine, uint64_t route, int kind, const Indice
     return result(engine, posted, request);
 }
 
-// Empty ranges are left out.
+// Posts the ranges that are not empty.
 nb::object post_many(const Self& engine, uint64_t route, const Indices& local, const Indices& remote,
                      const Indices& lengths, int64_t notify, uint64_t deadline_ns, bool nowait, const PyGroup* group) {
     const size_t count = lengths.size();
@@ -215,8 +215,8 @@ Posted post_range(Engine& engine, uint64_t route, Kind kind, uint64_t local_offs
     request.nbytes = nbytes;
     request.notify = notify;
     Endpoint& endpoint = *found->endpoint;
-    // A small mapped copy, or a request to a NIC, is over before another thread could use the interpreter; anything
-    // that may make a system call or wait gives it up.
+    // A small mapped copy, or a request to a NIC, is over before another thread could use the interpreter. Anything
+    // that may make a system call, or wait, releases the GIL.
     if ((found->mapping || found->keys) && nbytes <= kHoldGilBytes) {
         Posted posted = engine.try_post(endpoint, request);
         if (posted.what != Posted::What::retry) {

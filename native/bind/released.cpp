@@ -12,15 +12,15 @@ namespace zerohop::bind {
 
 namespace {
 
-constexpr auto kLook = std::chrono::microseconds(200);
+constexpr auto kPollInterval = std::chrono::microseconds(200);
 
-std::atomic<int> inside{0};
-std::atomic<std::thread::id> ends_interpreter{std::thread::id()}; // no thread's: it does not end yet
+std::atomic<int> threads_inside{0};
+std::atomic<std::thread::id> ends_interpreter{std::thread::id()}; // no thread's id: the interpreter does not end yet
 
 } // namespace
 
 Released::Released() : state_(PyEval_SaveThread()) {
-    inside.fetch_add(1, std::memory_order_relaxed);
+    threads_inside.fetch_add(1, std::memory_order_relaxed);
 }
 
 Released::~Released() {
@@ -29,7 +29,7 @@ Released::~Released() {
         pause();
     }
     PyEval_RestoreThread(state_);
-    inside.fetch_sub(1, std::memory_order_relaxed);
+    threads_inside.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void Released::interpreter_exits(uint64_t limit_ns) {
@@ -37,15 +37,16 @@ void Released::interpreter_exits(uint64_t limit_ns) {
     accel::IdleCalls& calls = accel::IdleCalls::of_process();
     (void)calls.done(calls.last(), limit_ns);
     calls.end();
-    for (const uint64_t limit = now_ns() + limit_ns; inside.load(std::memory_order_relaxed) != 0 && now_ns() < limit;) {
-        std::this_thread::sleep_for(kLook);
+    for (const uint64_t limit = now_ns() + limit_ns;
+         threads_inside.load(std::memory_order_relaxed) != 0 && now_ns() < limit;) {
+        std::this_thread::sleep_for(kPollInterval);
     }
     ends_interpreter.store(std::this_thread::get_id(), std::memory_order_release);
     PyEval_RestoreThread(state);
 }
 
 void Released::interpreter_forked() {
-    inside.store(0, std::memory_order_relaxed);
+    threads_inside.store(0, std::memory_order_relaxed);
 }
 
 } // namespace zerohop::bind

@@ -1,8 +1,8 @@
-// Giving the interpreter up while native code waits or copies.
+// Releases the GIL while native code waits or copies.
 //
-// When the interpreter ends it kills the threads that ask for it again, by unwinding their stacks, and C++ destructors
-// do not let that pass: the process aborts. So threads that are inside are given the time to come out before the
-// interpreter ends, and whoever comes out later than that waits for the end of the process here.
+// When the interpreter ends, it kills the threads that ask for the GIL again, by unwinding their stacks. C++
+// destructors do not let that pass, and the process would abort. So threads in native code get the time to come out
+// before the interpreter ends, and a thread that comes out later waits in the destructor for the end of the process.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -18,10 +18,10 @@ public:
     Released(const Released&) = delete;
     Released& operator=(const Released&) = delete;
 
-    // On the thread that ends the interpreter, which goes on as before: waits, at most so long, for all other threads
-    // to come out, and lets none in again.
+    // Runs on the thread that ends the interpreter, which goes on as before: waits, at most `limit_ns`, for all other
+    // threads to come out, and lets none in again.
     static void interpreter_exits(uint64_t limit_ns);
-    // In a forked child: the threads that were inside are not there, and nobody must wait for them.
+    // Runs in a forked child: the threads that were in native code do not exist there, and nobody may wait for them.
     static void interpreter_forked();
 
 private:

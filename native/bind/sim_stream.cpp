@@ -1,4 +1,4 @@
-// Streams of simulated devices such as users have, for tests and examples.
+// Binds streams of simulated devices, like those that users have, for tests and examples.
 #include "accel/sim/sim.hpp"
 #include "bind/common.hpp"
 

@@ -1,3 +1,4 @@
+// Binds Status and Reason, and turns NativeError into the Python exception of that name.
 #include "base/status.hpp"
 
 #include "bind/common.hpp"

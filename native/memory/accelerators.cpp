@@ -4,8 +4,8 @@ namespace zerohop {
 
 namespace {
 
-// Each driver counts by itself.
-uint64_t of_driver(size_t number, uint64_t id) {
+// Makes a driver's allocation id unique among all drivers, each of which counts from its own start.
+uint64_t unique_id(size_t number, uint64_t id) {
     constexpr unsigned kDriverBits = 3;
     return id << kDriverBits | number;
 }
@@ -18,7 +18,7 @@ HostRegistration::HostRegistration(const std::vector<std::shared_ptr<accel::Driv
     for (const auto& driver : drivers) {
         const Outcome outcome = driver->register_host(address, nbytes, writable);
         if (!outcome.ok()) {
-            give_back();
+            unregister();
             throw NativeError(outcome, "the memory could not be registered with the " + driver->kind() + " driver");
         }
         drivers_.push_back(driver);
@@ -26,12 +26,13 @@ HostRegistration::HostRegistration(const std::vector<std::shared_ptr<accel::Driv
 }
 
 HostRegistration::~HostRegistration() {
-    give_back();
+    unregister();
 }
 
-void HostRegistration::give_back() {
+void HostRegistration::unregister() {
     for (const auto& driver : drivers_) {
-        [[maybe_unused]] const Outcome outcome = driver->unregister_host(address_, pages_); // a lost device has none
+        // a lost device has no registration left
+        [[maybe_unused]] const Outcome outcome = driver->unregister_host(address_, pages_);
     }
     drivers_.clear();
 }
@@ -71,7 +72,7 @@ uint64_t Accelerators::allocation_id(uint64_t address) {
     devices();
     for (size_t number = 0; number < drivers_.size(); ++number) {
         if (const uint64_t id = drivers_[number]->allocation_id(address); id != 0) {
-            return of_driver(number, id);
+            return unique_id(number, id);
         }
     }
     return 0;
@@ -85,7 +86,7 @@ accel::Description Accelerators::describe(uint64_t address) {
         if (found.kind == accel::MemoryKind::unknown) {
             continue;
         }
-        found.allocation_id = of_driver(number, found.allocation_id);
+        found.allocation_id = unique_id(number, found.allocation_id);
         for (size_t device = 0; found.device >= 0 && device < places_.size(); ++device) {
             if (places_[device].first == driver && places_[device].second == found.device) {
                 found.device = static_cast<int>(device);
@@ -108,7 +109,7 @@ accel::Description Accelerators::describe(uint64_t address, size_t nbytes) {
             return {};
         }
         whole.size += next.size;
-        constexpr uint64_t kPrime = 0x100000001b3; // of the FNV hash
+        constexpr uint64_t kPrime = 0x100000001b3; // the prime of the FNV hash
         whole.allocation_id = (whole.allocation_id ^ next.allocation_id) * kPrime;
     }
     return whole;
@@ -123,7 +124,7 @@ std::vector<accel::Registrable> Accelerators::registrable(uint64_t address, size
 }
 
 void Accelerators::expect_inbound(int device) {
-    constexpr int kMost = 64; // devices that a machine may have
+    constexpr int kMost = 64; // the bits of flushed_
     if (device >= 0 && device < kMost && devices().at(static_cast<size_t>(device))->needs_flush()) {
         flushed_.fetch_or(uint64_t{1} << device, std::memory_order_acq_rel);
     }

@@ -1,4 +1,4 @@
-// What one Context has of accelerators: the drivers, and their devices numbered through.
+// Holds the accelerator drivers of one Context, and numbers their devices through.
 #pragma once
 
 #include "accel/driver.hpp"
@@ -13,11 +13,12 @@
 
 namespace zerohop {
 
-// Host memory that devices copy to and from by themselves, for as long as this lives.
+// Registers host memory with drivers, so that devices copy to and from it by themselves, for as long as this object
+// lives.
 class HostRegistration {
 public:
-    // With each of the drivers. `pages`, where given, stays alive until they have let go of it, which may be after
-    // this. Throws NativeError, with nothing registered.
+    // Registers with each of the drivers. `pages`, if given, stays alive until the drivers have released it, which may
+    // be after this object's end. Throws NativeError, with nothing registered.
     HostRegistration(const std::vector<std::shared_ptr<accel::Driver>>& drivers, void* address, size_t nbytes,
                      bool writable = true, std::shared_ptr<void> pages = nullptr);
     ~HostRegistration();
@@ -25,7 +26,7 @@ public:
     HostRegistration& operator=(const HostRegistration&) = delete;
 
 private:
-    void give_back();
+    void unregister();
     std::vector<std::shared_ptr<accel::Driver>> drivers_;
     void* const address_;
     const std::shared_ptr<void> pages_;
@@ -36,33 +37,35 @@ public:
     explicit Accelerators(std::vector<std::shared_ptr<accel::Driver>> drivers) : drivers_(std::move(drivers)) {}
 
     enum class Direction : uint8_t { outbound, inbound };
-    // The first call opens the drivers, which takes some hundred milliseconds where there are GPUs.
+    // Returns all devices. The first call opens the drivers, which takes some hundred milliseconds if there are GPUs.
     const std::vector<std::shared_ptr<accel::Device>>& devices();
     [[nodiscard]] const std::vector<std::shared_ptr<accel::Driver>>& drivers() const { return drivers_; }
-    // Those that have devices.
+    // Returns the drivers that have devices.
     [[nodiscard]] std::vector<std::shared_ptr<accel::Driver>> in_use();
-    // Of a device by our number: its driver, and the driver's number for it.
+    // Returns, for a device by our number, its driver and the driver's number for it.
     [[nodiscard]] const std::pair<std::shared_ptr<accel::Driver>, int>& place(int device);
-    // As the driver that knows the address says; `device` is our number, and no two drivers give the same id.
+    // Describes the address as the driver that knows it does, but `device` is our number, and no two drivers give the
+    // same id.
     [[nodiscard]] accel::Description describe(uint64_t address);
-    // The id alone; 0 where no driver knows the address.
+    // Returns the allocation id alone; 0 if no driver knows the address.
     [[nodiscard]] uint64_t allocation_id(uint64_t address);
-    // Of all that a range of device memory lies in, which may be several allocations that follow one another: their
-    // ids make one. Unknown where not all of it is allocated on one device.
+    // Describes all that a range of device memory lies in. That may be several allocations that follow one another;
+    // their ids are hashed into one. Returns `unknown` if not all of the range is allocated on one device.
     [[nodiscard]] accel::Description describe(uint64_t address, size_t nbytes);
-    // How a NIC may take device memory, best first; nothing where no driver knows it.
+    // Returns the ways in which a NIC may register device memory, best first; empty if no driver knows the address.
     [[nodiscard]] std::vector<accel::Registrable> registrable(uint64_t address, size_t nbytes);
-    // A NIC may write to memory of the device from now on.
+    // Notes that a NIC may write to the device's memory from now on.
     void expect_inbound(int device);
-    // To be called when NICs have told of something, and before anybody else is: flushes the devices that need it.
+    // Flushes the devices that need it. Call it when NICs have reported something, before passing it on to anybody.
     void flush_inbound() {
         if (flushed_.load(std::memory_order_acquire) != 0) [[unlikely]] {
             flush_devices();
         }
     }
-    // Null, and why: the device is lost, or out of memory.
+    // Returns the device's stream for this direction, made on first use; null, and `why`, if the device is lost, out of
+    // memory, or stopped.
     [[nodiscard]] accel::Stream* stream(int device, Direction direction, Outcome& why);
-    // Ends all copies, whatever that takes, and starts no more.
+    // Ends all copies, however long that takes, and starts no more.
     void stop();
 
 private:
@@ -72,8 +75,8 @@ private:
     const std::vector<std::shared_ptr<accel::Driver>> drivers_;
     std::once_flag opened_;
     std::vector<std::shared_ptr<accel::Device>> devices_;
-    std::vector<std::pair<std::shared_ptr<accel::Driver>, int>> places_; // by device
-    std::atomic<uint64_t> flushed_{0}; // a bit for each device that NICs write to and that has to be flushed
+    std::vector<std::pair<std::shared_ptr<accel::Driver>, int>> places_; // indexed by our device number
+    std::atomic<uint64_t> flushed_{0}; // one bit per device that NICs write to and that must be flushed
     std::mutex mutex_;
     std::map<std::pair<int, Direction>, std::unique_ptr<accel::Stream>> streams_;
     bool stopped_ = false;

@@ -13,7 +13,7 @@ namespace zerohop {
 namespace {
 
 constexpr size_t kLine = 64;
-constexpr size_t kPrefetchPage = 4096; // of a longer page the hardware fetches the rest by itself
+constexpr size_t kPrefetchPage = 4096; // the hardware fetches the rest of a longer page by itself
 constexpr size_t kPagesAhead = 4;
 
 } // namespace
@@ -37,7 +37,7 @@ constexpr size_t kPage = 4096;
     }
 }
 
-// Four pages side by side: more DRAM rows stay open than with one run, which is what a long copy is bound by.
+// Copies four pages side by side: more DRAM rows stay open than in one run, and they are what bounds a long copy.
 [[gnu::target("avx"), gnu::no_sanitize("thread")]] void stream_pages(std::byte* to, const std::byte* from,
                                                                      size_t pages) {
     constexpr size_t kWide = 4;

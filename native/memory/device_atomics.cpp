@@ -50,7 +50,7 @@ bool DeviceAtomics::start() {
         finish({Status::access_denied, Reason::revoked});
         return true;
     }
-    // On the stream that inbound writes use, so that an atomic comes after the writes that were done before it.
+    // The stream is that of inbound writes, so that an atomic comes after the writes that were done before it.
     Outcome why;
     accel::Stream* stream = staging_.stream(front.region->device(), Staging::Direction::inbound, why);
     if (stream == nullptr) {
@@ -74,7 +74,7 @@ void DeviceAtomics::finish(Outcome outcome) {
     buffer_ = {};
     front.region.reset();
     front.share->device_copies.fetch_sub(1, std::memory_order_acq_rel);
-    front.done(outcome, outcome.ok() ? old_ : 0); // `old_` may be another one's
+    front.done(outcome, outcome.ok() ? old_ : 0); // on failure `old_` may be that of an earlier atomic
 }
 
 } // namespace zerohop

@@ -1,5 +1,5 @@
-// Atomics on device memory that no fabric reaches: read, change and write back through staging, one after the other,
-// so that all staged atomics of a Context are atomic towards each other. Driven by the poller.
+// Runs atomics on device memory that no fabric reaches: reads, changes and writes back through staging, one after the
+// other, so that all staged atomics of a Context are atomic towards each other. The poller drives it.
 #pragma once
 
 #include "base/status.hpp"
@@ -27,7 +27,7 @@ class DeviceAtomics {
 public:
     explicit DeviceAtomics(Accelerators& accelerators) : staging_(accelerators) {}
     void push(DeviceAtomic atomic) { queue_.push_back(std::move(atomic)); }
-    // True when it moved on.
+    // Moves the first atomic on; true if it made progress.
     bool poll();
     [[nodiscard]] bool empty() const { return queue_.empty(); }
 
@@ -38,7 +38,7 @@ private:
     Staging staging_;
     std::deque<DeviceAtomic> queue_;
     StagingBuffer buffer_;
-    std::shared_ptr<accel::Event> event_; // of the front's copy
+    std::shared_ptr<accel::Event> event_; // the copy of the first atomic
     bool writing_ = false;
     uint64_t old_ = 0;
 };

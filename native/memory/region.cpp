@@ -19,8 +19,8 @@ namespace zerohop {
 
 namespace {
 
-constexpr uint64_t kPatience = 2 * kMillisecond;                 // more than a device takes that has nothing to do
-[[maybe_unused]] constexpr size_t kPopulateBytes = 256ULL << 20; // some 10 ms
+constexpr uint64_t kIdleDeviceNs = 2 * kMillisecond;             // a device that has nothing to do takes less
+[[maybe_unused]] constexpr size_t kPopulateBytes = 256ULL << 20; // populating takes some 10 ms
 
 [[noreturn]] void raise_errno(const std::string& what, int error) {
     Reason reason = Reason::out_of_shared_memory;
@@ -76,7 +76,7 @@ std::shared_ptr<Region> Region::wrap(uint64_t address, size_t nbytes, int device
 std::shared_ptr<Region> Region::allocate_host(size_t nbytes) {
     std::shared_ptr<Region> region(new Region, Orphan{});
     const size_t mapped = round_to_pages(nbytes == 0 ? 1 : nbytes);
-    // Sealed, so that no holder of the descriptor can pull pages away from under a peer's copy.
+    // Sealed, so that no holder of the descriptor can take pages away under a peer's copy.
     region->backing_ = make_memfd("zerohop-alloc", mapped, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     void* base = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, region->backing_.get(), 0);
     if (base == MAP_FAILED) {
@@ -116,7 +116,8 @@ std::shared_ptr<Region> Region::part(const std::shared_ptr<Region>& whole, uint6
 }
 
 std::shared_ptr<Registration> Region::registration(int domain, uint8_t rights, const MakeRegistration& make) {
-    // Held while it is made, so that nobody makes a second one; nothing of the data plane waits for this lock.
+    // The lock is held while the registration is made, so that nobody makes a second one. The data plane never waits
+    // for it.
     const std::lock_guard lock(registrations_mutex_);
     std::erase_if(registrations_, [](const Registered& each) { return each.registration.expired(); });
     for (const Registered& each : registrations_) {
@@ -152,7 +153,7 @@ void Region::register_with_devices(Accelerators& accelerators) {
 
 bool Region::deregister(bool wait) {
     accel::IdleCalls& calls = accel::IdleCalls::of_process();
-    std::vector<std::shared_ptr<Registration>> ended; // outside the lock
+    std::vector<std::shared_ptr<Registration>> ended; // destroyed outside the lock
     bool first = false;
     uint64_t release = 0;
     {
@@ -162,9 +163,9 @@ bool Region::deregister(bool wait) {
         if (first) {
             device_registration_.reset();
             known_to_devices_.store(false, std::memory_order_release);
-            release_ = calls.last();
+            release_call_ = calls.last();
         }
-        release = release_;
+        release = release_call_;
     }
     if (pages_ != nullptr) {
         return true;
@@ -172,20 +173,20 @@ bool Region::deregister(bool wait) {
     if (wait) {
         calls.wait(release);
     }
-    return calls.done(release, first ? kPatience : 0);
+    return calls.done(release, first ? kIdleDeviceNs : 0);
 }
 
 Region::~Region() {
     own_registrations_.clear();
     if (owner_) {
-        // A lost device has nothing left to free; there is nobody to tell.
+        // A lost device has nothing left to free, and a destructor can report nothing.
         [[maybe_unused]] const Outcome outcome = owner_->free(address_);
     }
 }
 
 Mapping::Mapping(int fd, uint64_t offset, size_t nbytes, bool writable) : nbytes_(nbytes), writable_(writable) {
     struct stat info{};
-    // The peer says where its memory lies; what the file does not have would be a bus error at the first touch.
+    // The peer says where its memory lies; a touch past the end of the file would be a bus error.
     if (fstat(fd, &info) != 0) {
         raise_errno("cannot look at a peer's memory", errno);
     }
@@ -204,8 +205,8 @@ Mapping::Mapping(int fd, uint64_t offset, size_t nbytes, bool writable) : nbytes
     }
     data_ = static_cast<std::byte*>(base_) + lead;
 #ifdef MADV_POPULATE_WRITE
-    // Page faults now, in one call, rather than one by one in the first transfers. An older kernel refuses, and a
-    // larger range takes its faults as it goes.
+    // Takes the page faults now, in one call, rather than one by one in the first transfers. An older kernel refuses
+    // this, and a larger range takes its faults as it goes.
     if (mapped_bytes_ <= kPopulateBytes) {
         madvise(base_, mapped_bytes_, writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
     }

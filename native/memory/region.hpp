@@ -1,4 +1,4 @@
-// A registered range of host or device memory, and a peer's host memory mapped into this process.
+// Holds a registered range of host or device memory, or a peer's host memory mapped into this process.
 #pragma once
 
 #include "accel/driver.hpp"
@@ -23,17 +23,17 @@ inline constexpr int kHostDevice = -1;
 
 class Region : public Pinnable {
 public:
-    // Somebody else's memory: the caller keeps it alive until close() has returned true.
-    // `fd`, where not negative, backs the range from `fd_offset` on and may be mapped by peers.
+    // Wraps memory that the caller owns and keeps alive until close() has returned true.
+    // If `fd` is not negative, it backs the range from `fd_offset` on, and peers may map it.
     [[nodiscard]] static std::shared_ptr<Region> wrap(uint64_t address, size_t nbytes, int device, int fd,
                                                       uint64_t fd_offset, bool readonly);
-    // Host memory of our own in a sealed memfd, zero-filled, page-aligned, mappable by peers.
+    // Allocates host memory in a sealed memfd: zero-filled, page-aligned, and mappable by peers.
     [[nodiscard]] static std::shared_ptr<Region> allocate_host(size_t nbytes);
-    // Device memory of our own.
+    // Allocates device memory.
     [[nodiscard]] static std::shared_ptr<Region> allocate_device(std::shared_ptr<accel::Device> device, int index,
                                                                  size_t nbytes);
-    // Part of another: pinned and closed by itself, while it is the whole that gets registered. That stays as long as
-    // the part. Throws NativeError when it is closed.
+    // Returns a part of another region. The part is pinned and closed by itself, but registrations are made of the
+    // whole, which stays as long as the part. Throws NativeError if the whole is closed.
     [[nodiscard]] static std::shared_ptr<Region> part(const std::shared_ptr<Region>& whole, uint64_t offset,
                                                       size_t nbytes);
     ~Region() override;
@@ -45,21 +45,22 @@ public:
     bool readonly() const { return readonly_; }
     int fd() const { return whole_ ? whole_->fd() : backing_.get(); }
     uint64_t fd_offset() const { return fd_offset_; }
-    // What it is part of; itself where it is none.
+    // Returns the region that this is a part of; itself if it is not a part.
     Region& whole() { return whole_ ? *whole_ : *this; }
     std::byte* host() const { return reinterpret_cast<std::byte*>(address_); }
 
     using MakeRegistration = std::function<std::shared_ptr<Registration>()>;
-    // The registration of all of it with a domain, for what `rights` let a peer do; made if there is none. One without
-    // rights is for our own use and kept until deregister(); others as long as somebody holds them. Not of a part.
+    // Returns the registration of the whole region with a domain, for what `rights` let a peer do; makes it if there is
+    // none. One without rights is for our own use and is kept until deregister(); others are kept as long as somebody
+    // holds them. Not to be called on a part.
     [[nodiscard]] std::shared_ptr<Registration> registration(int domain, uint8_t rights, const MakeRegistration& make);
-    // Has the devices copy to and from it by themselves; host memory, once. Throws NativeError.
+    // Registers host memory with the devices, once, so that they copy to and from it by themselves. Throws NativeError.
     void register_with_devices(Accelerators& accelerators);
     [[nodiscard]] bool known_to_devices() const { return known_to_devices_.load(std::memory_order_acquire); }
-    // Ends those that are kept, of memory that is not part of another. To be called once close() has returned true, and
-    // again until it has, too, before the memory goes: devices may know host memory for as long as something is queued
-    // on their streams. Memory of our own needs no second call: it stays for as long as that. With `wait` it returns
-    // when it is true.
+    // Ends the registrations that are kept; not to be called on a part. Call it once close() has returned true, and
+    // again until it returns true itself, before the memory is freed: devices may know host memory for as long as
+    // something is queued on their streams. Memory that this class allocated stays that long by itself, and needs no
+    // second call. With `wait` it returns only when the result is true.
     [[nodiscard]] bool deregister(bool wait = false);
 
 private:
@@ -76,18 +77,18 @@ private:
     bool readonly_ = false;
     Descriptor backing_;
     uint64_t fd_offset_ = 0;
-    std::shared_ptr<void> pages_;          // ours
-    std::shared_ptr<accel::Device> owner_; // ours to free
+    std::shared_ptr<void> pages_;          // set if this class allocated host memory
+    std::shared_ptr<accel::Device> owner_; // set if this class allocated device memory
     Pin<Region> whole_;
     std::mutex registrations_mutex_;
     std::vector<Registered> registrations_;
     std::vector<std::shared_ptr<Registration>> own_registrations_;
     std::shared_ptr<HostRegistration> device_registration_;
     std::atomic<bool> known_to_devices_{false};
-    uint64_t release_ = 0; // by which devices know it no more
+    uint64_t release_call_ = 0; // the IdleCalls number of the call after which devices no longer know the memory
 };
 
-// Part of a peer's shared memory, mapped here. close() drains; the mapping goes with the last reference.
+// Part of a peer's shared memory, mapped here. close() lets users drain; the mapping goes with the last reference.
 class Mapping : public Pinnable {
 public:
     // Maps [offset, offset + nbytes) of `fd`; `offset` needs no alignment. Throws NativeError.
@@ -99,7 +100,7 @@ public:
     std::byte* data() const { return data_; }
     size_t nbytes() const { return nbytes_; }
     bool writable() const { return writable_; }
-    // Unmaps now if nothing uses it; false: still in use.
+    // Unmaps now if nothing uses it; false if it is still in use.
     bool unmap();
 
 private:
@@ -110,7 +111,8 @@ private:
     bool writable_ = false;
 };
 
-// A memfd of `nbytes` (rounded up to pages by the caller). Throws NativeError with the reason that errno gives.
+// Creates a memfd of `nbytes`, which the caller has rounded up to pages. Throws NativeError with the reason that errno
+// gives.
 [[nodiscard]] Descriptor make_memfd(const char* name, size_t nbytes, unsigned seals);
 [[nodiscard]] size_t page_bytes();
 [[nodiscard]] size_t round_to_pages(size_t nbytes);

@@ -1,4 +1,4 @@
-// Memory registered with a device of a provider: what its keys are.
+// Defines the registration of memory with a provider's device, as its users see it: its keys.
 #pragma once
 
 #include <cstdint>
@@ -6,13 +6,13 @@
 
 namespace zerohop {
 
-// Ends with its destruction, which returns when the device cannot touch the memory any more.
+// Its destructor ends the registration, and returns when the device cannot touch the memory any more.
 class Registration {
 public:
     virtual ~Registration() = default;
     [[nodiscard]] virtual uint32_t local_key() const = 0;
     [[nodiscard]] virtual uint32_t remote_key() const = 0;
-    // The way that was taken, and those that had failed before it, in words.
+    // Returns, in words, the way of registering that was taken, and those that failed before it.
     [[nodiscard]] virtual const std::string& how() const = 0;
 };
 

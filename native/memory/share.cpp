@@ -6,8 +6,8 @@ namespace zerohop {
 
 namespace {
 
-// In time that does not depend on where the first difference is.
-bool same(const Capability& a, const Capability& b) {
+// Compares in constant time, so that the time does not tell where the first difference is.
+bool equal_in_constant_time(const Capability& a, const Capability& b) {
     uint8_t difference = 0;
     for (size_t i = 0; i < a.size(); ++i) {
         difference |= static_cast<uint8_t>(a[i] ^ b[i]);
@@ -32,7 +32,7 @@ std::shared_ptr<Registration> Share::registration(int domain, const Region::Make
 }
 
 void Share::deregister() {
-    std::vector<std::pair<int, std::shared_ptr<Registration>>> ended; // outside the lock
+    std::vector<std::pair<int, std::shared_ptr<Registration>>> ended; // destroyed outside the lock
     const std::lock_guard lock(registrations_mutex_);
     ended.swap(registrations_);
 }
@@ -43,7 +43,7 @@ ShareId ShareTable::add(std::shared_ptr<Region> region, uint64_t offset, uint64_
     share->region = std::move(region);
     share->offset = offset;
     share->nbytes = nbytes;
-    // Where this process itself must not write, no peer may.
+    // A peer may not write where this process itself must not.
     share->rights = share->region->readonly() ? rights & kRightRead : rights;
     share->capability = capability;
     const std::lock_guard lock(lock_);
@@ -90,12 +90,12 @@ Outcome ShareTable::check(ShareId id, const Capability& capability, uint8_t righ
         }
         const Entry& entry = entries_[id.index];
         if (entry.generation != id.generation || !entry.share) {
-            // An older generation was ours and has been given back; a newer one never was.
+            // An older generation was valid once and has been given back; a newer one never was valid.
             return {Status::access_denied, id.generation < entry.generation ? Reason::revoked : Reason::unknown_share};
         }
         share = entry.share;
     }
-    if (!same(share->capability, capability)) {
+    if (!equal_in_constant_time(share->capability, capability)) {
         return {Status::access_denied, Reason::capability};
     }
     if (share->revoked.load(std::memory_order_acquire) || share->region->closed()) {

@@ -1,4 +1,4 @@
-// The shares of this process's memory: what a peer may reach, checked at the target before any byte moves.
+// Keeps the shares of this process's memory: what a peer may reach, checked at the target before any byte moves.
 #pragma once
 
 #include "base/status.hpp"
@@ -34,29 +34,30 @@ struct Share {
     uint64_t nbytes = 0;
     uint8_t rights = 0;
     Capability capability{};
-    // Set once; whoever moves bytes looks at it before each piece.
+    // Set once; every thread that moves bytes checks it before each piece.
     std::atomic<bool> revoked{false};
     // Copies that a device still runs for this share; revocation waits for them.
     std::atomic<uint64_t> device_copies{0};
 
-    // Its registration with a domain, made if there is none and it is not revoked; null when it is.
+    // Returns the share's registration with a domain, made if there is none; null if the share is revoked.
     [[nodiscard]] std::shared_ptr<Registration> registration(int domain, const Region::MakeRegistration& make);
-    // After it was revoked: ends them, and with them all access of NICs under its keys.
+    // Ends the registrations, and with them all access of NICs under their keys. To be called after revocation.
     void deregister();
 
 private:
     std::mutex registrations_mutex_;
-    std::vector<std::pair<int, std::shared_ptr<Registration>>> registrations_; // by domain
+    std::vector<std::pair<int, std::shared_ptr<Registration>>> registrations_; // domain, registration
 };
 
 class ShareTable {
 public:
     [[nodiscard]] ShareId add(std::shared_ptr<Region> region, uint64_t offset, uint64_t nbytes, uint8_t rights,
                               const Capability& capability);
-    // Marks it revoked and forgets it: its id is never valid again. Null when it was not there.
+    // Marks the share revoked and forgets it: its id is never valid again. Returns null if there is no such share.
     std::shared_ptr<Share> remove(ShareId id);
     [[nodiscard]] std::shared_ptr<Share> find(ShareId id);
-    // The share if the peer may do this to [offset, offset + nbytes) of it, else why not.
+    // Checks if the peer may access [offset, offset + nbytes) of the share with this right. Sets `share`, or returns
+    // why not.
     [[nodiscard]] Outcome check(ShareId id, const Capability& capability, uint8_t right, uint64_t offset,
                                 uint64_t nbytes, std::shared_ptr<Share>& share);
 

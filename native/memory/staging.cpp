@@ -34,7 +34,7 @@ StagingBuffer StagingPool::try_acquire() {
             registration_ = std::make_unique<HostRegistration>(accelerators_.in_use(), base,
                                                                kStagingBytes * kStagingBuffers, true, base_);
         } catch (const NativeError&) {
-            registration_.reset(); // unregistered memory still copies correctly, only slower
+            registration_.reset(); // copies to unregistered memory are correct, only slower
         }
         for (size_t i = kStagingBuffers; i-- > 0;) {
             free_.push_back(base_.get() + i * kStagingBytes);
@@ -51,7 +51,7 @@ StagingBuffer StagingPool::try_acquire() {
 void Staging::prepare(int device) {
     for (const Direction direction : {Direction::outbound, Direction::inbound}) {
         Outcome untold;
-        (void)stream(device, direction, untold); // a device that is lost says so when it is used
+        (void)stream(device, direction, untold); // a lost device reports that when it is used
         [[maybe_unused]] const auto buffer = try_acquire(direction);
     }
 }

@@ -1,4 +1,5 @@
-// Host buffers that device memory passes through where no fabric reaches it, and the streams that fill and drain them.
+// Holds the host buffers that device memory passes through if no fabric reaches it, and the streams that copy to and
+// from them.
 #pragma once
 
 #include "base/sync.hpp"
@@ -17,7 +18,7 @@ inline constexpr size_t kStagingBuffers = 8;
 
 class StagingPool;
 
-// One buffer, back in its pool when dropped. The pool outlives it by shared ownership.
+// Holds one buffer, and returns it to the pool when dropped. Shared ownership lets the pool outlive it.
 class StagingBuffer {
 public:
     StagingBuffer() = default;
@@ -38,23 +39,23 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
 public:
     explicit StagingPool(Accelerators& accelerators) : accelerators_(accelerators) {}
 
-    // Empty when all buffers are in use: the caller comes back later. The memory is mapped on first use.
+    // Takes a free buffer; empty if all are in use: the caller tries again later. The memory is mapped on first use.
     [[nodiscard]] StagingBuffer try_acquire();
 
 private:
     friend class StagingBuffer;
     void give_back(std::byte* data);
 
-    Accelerators& accelerators_; // asked on first use only
+    Accelerators& accelerators_; // used on first use only
     SpinLock lock_;
     std::shared_ptr<std::byte> base_;
-    std::unique_ptr<HostRegistration> registration_; // none: unregistered memory copies correctly, only slower
+    std::unique_ptr<HostRegistration> registration_; // null: unregistered memory copies correctly, only slower
     std::vector<std::byte*> free_;
 };
 
-// One lane's way to and from device memory. Buffers are of the lane, not of the Context, so that a peer that has
-// stopped keeps none that another peer's lane waits for; and of one direction, because inbound data must never wait
-// for outbound data to leave: two peers could wait for each other.
+// The way of one lane to and from device memory. Each lane has its own buffers, so that a peer that has stopped holds
+// none that another peer's lane needs. Each direction has its own, too, because inbound data must never wait for
+// outbound data to leave: two peers could wait for each other.
 class Staging {
 public:
     using Direction = Accelerators::Direction;
@@ -62,9 +63,9 @@ public:
         : accelerators_(accelerators), outbound_(std::make_shared<StagingPool>(accelerators)),
           inbound_(std::make_shared<StagingPool>(accelerators)) {}
 
-    // Makes the buffers and streams that are made on first use otherwise.
+    // Makes the buffers and streams now that would be made on first use otherwise.
     void prepare(int device);
-    // Null, and why, where there is none.
+    // Returns the stream; null, and `why`, if there is none.
     [[nodiscard]] accel::Stream* stream(int device, Direction direction, Outcome& why) {
         return accelerators_.stream(device, direction, why);
     }

@@ -23,7 +23,7 @@ void CompletionQueue::push(uint64_t token) {
     }
     tokens_.push_back(token);
     size_.store(tokens_.size(), std::memory_order_release);
-    if (tokens_.size() == 1) { // the descriptor is already readable otherwise
+    if (tokens_.size() == 1) { // if there were tokens before, the descriptor is readable already
         const uint64_t one = 1;
         [[maybe_unused]] const ssize_t written = write(event_.get(), &one, sizeof one);
     }

@@ -1,5 +1,5 @@
-// A completion queue: tokens of the operations that ended, and one event descriptor for all of them, so that an
-// event loop needs a single reader however many operations are in flight.
+// Collects the tokens of operations that have ended, and signals them through one event descriptor, so that an event
+// loop needs a single reader however many operations are in flight.
 #pragma once
 
 #include "base/descriptor.hpp"
@@ -11,12 +11,12 @@
 
 namespace zerohop {
 
-// Who is told of ends, by a token that was agreed on.
+// Is told of the end of an operation, by a token that was agreed on when it was armed.
 class Listener {
 public:
     virtual ~Listener() = default;
     virtual void push(uint64_t token) = 0;
-    // Does not want to know any more.
+    // True if the listener no longer wants to be told.
     [[nodiscard]] virtual bool closed() const { return false; }
 };
 
@@ -24,12 +24,12 @@ class CompletionQueue final : public Listener {
 public:
     CompletionQueue();
 
-    // Readable while tokens wait; -1 after close().
+    // Returns a descriptor that is readable while tokens wait; -1 after close().
     int fd() const { return event_.get(); }
     void push(uint64_t token) override;
     [[nodiscard]] std::vector<uint64_t> drain();
     [[nodiscard]] bool empty() const { return size_.load(std::memory_order_acquire) == 0; }
-    // Later pushes are dropped: the loop that would have read them is gone.
+    // Drops all tokens, also later ones: the event loop that would have read them is gone.
     void close();
     bool closed() const override;
 

@@ -7,7 +7,7 @@
 namespace zerohop {
 
 bool Operation::finish(Outcome outcome, uint64_t bytes_done, uint64_t value) {
-    bool told = false; // somebody, by their queue
+    bool has_listeners = false; // true if a listener waits for this operation
     {
         const std::lock_guard lock(lock_);
         if (status_.load(std::memory_order_relaxed) != Status::pending) {
@@ -17,30 +17,31 @@ bool Operation::finish(Outcome outcome, uint64_t bytes_done, uint64_t value) {
         bytes_done_ = bytes_done;
         value_ = value;
         finished_ns_ = now_ns();
-        told = !armed_.empty();
-        if (told && std::exchange(awaited_, false)) {
+        has_listeners = !armed_.empty();
+        if (has_listeners && std::exchange(awaited_, false)) {
             slab_->awaited_.fetch_sub(1, std::memory_order_relaxed);
         }
-        // Before the status: who sees that it is done does not count it as pending any more.
+        // Before the status: a thread that sees this operation done must not count it as pending.
         slab_->pending_.fetch_sub(1, std::memory_order_acq_rel);
         status_.store(outcome.status, std::memory_order_release);
     }
-    if (told) {
-        tell(); // before the wake: a waiter may be waiting for the queue itself
+    if (has_listeners) {
+        notify_listeners(); // before on_finish_ wakes waiters: one of them may be waiting for the queue itself
     }
     slab_->on_finish_();
     return true;
 }
 
 void Operation::join(const OperationGroup& group) {
-    group_.store(&group, std::memory_order_seq_cst); // either whoever ends them sees it here, or it is seen there
+    // with seq_cst, either finish_group() sees the group here, or ended() below is true
+    group_.store(&group, std::memory_order_seq_cst);
     if (group.ended()) {
         finish(group.outcome());
     }
 }
 
-// Nobody arms it any more.
-void Operation::tell() {
+// Pushes the tokens to the listeners. arm() adds none any more, because the operation is done.
+void Operation::notify_listeners() {
     std::vector<std::pair<std::shared_ptr<Listener>, uint64_t>> armed;
     {
         const std::lock_guard lock(lock_);
@@ -57,7 +58,8 @@ bool Operation::arm(std::shared_ptr<Listener> queue, uint64_t token, Awaited awa
         return false;
     }
     if (awaited == Awaited::yes && !std::exchange(awaited_, true)) {
-        slab_->awaited_.fetch_add(1, std::memory_order_seq_cst); // before it is looked who sleeps for too long
+        // before the poller checks whether a thread sleeps for too long
+        slab_->awaited_.fetch_add(1, std::memory_order_seq_cst);
     }
     std::erase_if(armed_, [](const auto& each) { return each.first->closed(); });
     armed_.emplace_back(std::move(queue), token);
@@ -117,7 +119,7 @@ void OperationSlab::note_deadline(uint64_t deadline_ns) {
 }
 
 void OperationSlab::release(Operation* op) {
-    if (!op->done()) { // dropped while pending: nobody can ever end it or ask for it
+    if (!op->done()) { // dropped while pending: no holder is left to end it or to ask for it
         op->finish({Status::cancelled, Reason::user});
     }
     const std::lock_guard lock(lock_);
@@ -134,7 +136,7 @@ template <class F> void OperationSlab::for_each_pending(F&& f) {
                 if (op.status_.load(std::memory_order_acquire) != Status::pending) {
                     continue;
                 }
-                // Only a slot that somebody still holds may be held by us too.
+                // A slot without a holder is on its way back to the slab and must not be held again.
                 uint32_t holders = op.holders_.load(std::memory_order_relaxed);
                 while (holders != 0 && !op.holders_.compare_exchange_weak(holders, holders + 1)) {
                 }
@@ -153,7 +155,7 @@ uint64_t OperationSlab::expire(uint64_t now) {
     if (now < earliest_.load(std::memory_order_acquire)) {
         return earliest_.load(std::memory_order_acquire);
     }
-    earliest_.store(UINT64_MAX, std::memory_order_release); // creators note theirs again from here on
+    earliest_.store(UINT64_MAX, std::memory_order_release); // from here on new operations note their deadlines again
     for_each_pending([&](Operation& op) {
         const uint64_t deadline = op.deadline_ns();
         if (deadline == 0) {

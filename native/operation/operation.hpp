@@ -1,8 +1,8 @@
-// Operation slots: where an operation in flight keeps its state, and how it ends.
+// Operation slots: keep the state of operations in flight, and end them.
 //
-// A slot has two kinds of holder: whoever may still end it (a lane's request) and whoever may still ask (the Python
-// object). It returns to the slab when the last OpRef goes, so that a completion that comes after its deadline finds
-// its own slot and not somebody else's.
+// A slot has two kinds of holder: those that may still end the operation (a lane's request), and those that may still
+// ask for it (the Python object). The slot returns to the slab with the last OpRef, so that a completion that comes
+// after the deadline finds its own slot, not one that another operation has taken over.
 #pragma once
 
 #include "base/clock.hpp"
@@ -22,7 +22,7 @@ namespace zerohop {
 
 class OperationSlab;
 
-// Operations that end together when whoever began them goes: those in flight, and those that are being posted.
+// Operations that end together when their initiator goes: those in flight, and those that are still being posted.
 class OperationGroup {
 public:
     [[nodiscard]] bool ended() const { return ended_.load(std::memory_order_seq_cst); }
@@ -39,7 +39,7 @@ class alignas(64) Operation {
 public:
     bool done() const { return status_.load(std::memory_order_acquire) != Status::pending; }
     Status status() const { return status_.load(std::memory_order_acquire); }
-    // The rest is meaningful once done().
+    // The values below are meaningful once done().
     Reason reason() const { return reason_; }
     uint64_t bytes_done() const { return bytes_done_; }
     uint64_t value() const { return value_; }
@@ -47,22 +47,22 @@ public:
     uint64_t finished_ns() const { return finished_ns_; }
     uint64_t deadline_ns() const { return deadline_ns_; }
 
-    // It is one of these from now on; it ends where they have.
+    // Adds the operation to the group; it ends at once if the group has ended.
     void join(const OperationGroup& group);
 
-    // Ends the operation; false when it had ended before (its deadline passed, or it was cancelled).
+    // Ends the operation; false if it had ended before (its deadline passed, or it was cancelled).
     bool finish(Outcome outcome, uint64_t bytes_done = 0, uint64_t value = 0);
-    // Asks for `token` in `queue` when it ends, beside whoever asked before; false (and nothing queued) when it has
-    // ended already.
-    enum class Awaited : bool { no, yes }; // no: nobody needs to look for the end sooner because of this
+    // Has `token` pushed to `queue` when the operation ends, in addition to what was armed before; false (and nothing
+    // pushed) if it has ended already. Awaited::no: nobody needs to look for the end sooner because of this token.
+    enum class Awaited : bool { no, yes };
     bool arm(std::shared_ptr<Listener> queue, uint64_t token, Awaited awaited = Awaited::yes);
-    // Whoever asked so does not want to know any more.
+    // Undoes arm(): the token is not pushed any more.
     void disarm(const Listener& queue, uint64_t token);
 
 private:
     friend class OperationSlab;
     friend class OpRef;
-    void tell();
+    void notify_listeners();
 
     std::atomic<Status> status_{Status::ok};
     Reason reason_ = Reason::none;
@@ -74,13 +74,13 @@ private:
     uint64_t bytes_done_ = 0;
     uint64_t value_ = 0;
     std::vector<std::pair<std::shared_ptr<Listener>, uint64_t>> armed_;
-    bool awaited_ = false;                              // it counts among those that are
-    std::atomic<const OperationGroup*> group_{nullptr}; // compared, never looked into
+    bool awaited_ = false;                              // true while it counts in slab_->awaited_
+    std::atomic<const OperationGroup*> group_{nullptr}; // only compared, never dereferenced
     OperationSlab* slab_ = nullptr;
     Operation* next_free_ = nullptr;
 };
 
-// A counted reference to a slot.
+// Holds a counted reference to a slot.
 class OpRef {
 public:
     OpRef() = default;
@@ -97,7 +97,7 @@ public:
     [[gnu::always_inline]] ~OpRef() { reset(); }
     void swap(OpRef& other) noexcept { std::swap(op_, other.op_); }
 
-    [[gnu::always_inline]] void reset(); // a few instructions, and on every way
+    [[gnu::always_inline]] void reset(); // inlined, because every path runs it and it is a few instructions
     Operation* operator->() const { return op_; }
     Operation& operator*() const { return *op_; }
     explicit operator bool() const { return op_ != nullptr; }
@@ -110,22 +110,23 @@ private:
 
 class OperationSlab {
 public:
-    // `on_finish` is called after each operation that ended, on the thread that ended it.
+    // Calls `on_finish` after each operation that has ended, on the thread that ended it.
     explicit OperationSlab(std::function<void()> on_finish) : on_finish_(std::move(on_finish)) {}
 
-    // A pending slot, begun at `started_ns`. Throws NativeError(no_memory) past 1 Mi operations in flight.
+    // Returns a pending slot, begun at `started_ns`. Throws NativeError(no_memory) past 1 Mi operations in flight.
     [[nodiscard]] OpRef create(uint64_t deadline_ns, uint64_t started_ns = now_ns());
-    // Ends with `deadline` whatever has passed its deadline; returns the earliest that is left (0: none).
+    // Ends, with Status::deadline, every operation past its deadline; returns the earliest deadline left (UINT64_MAX:
+    // none).
     uint64_t expire(uint64_t now);
-    // Ends everything that pends.
+    // Ends all pending operations.
     void finish_all(Outcome outcome);
-    // The same of one group, to which nothing can be added any more. The first outcome counts.
+    // Ends the pending operations of the group, and those that join it later. The first outcome counts.
     void finish_group(OperationGroup& group, Outcome outcome);
 
     uint64_t pending() const { return pending_.load(std::memory_order_acquire); }
-    // Of these, how many are to be told of in a completion queue.
+    // Returns how many pending operations have a token awaited in a completion queue.
     uint64_t awaited() const { return awaited_.load(std::memory_order_seq_cst); }
-    // A lower bound of the deadlines in flight; UINT64_MAX when none.
+    // Returns a lower bound of the deadlines in flight; UINT64_MAX if there are none.
     uint64_t earliest_deadline() const { return earliest_.load(std::memory_order_acquire); }
 
 private:

@@ -1,4 +1,4 @@
-// What the data plane knows of a peer Context: whether it is on this host, and whether it lives.
+// Holds what the data plane knows of a peer Context: whether it runs on this host, and whether it is alive.
 #pragma once
 
 #include "base/status.hpp"
@@ -15,16 +15,17 @@ public:
 
     int id() const { return id_; }
     bool same_host() const { return presence_ != nullptr; }
-    // Null for a peer on another host.
+    // Returns null for a peer on another host.
     const PeerPresence* presence() const { return presence_.get(); }
 
     Outcome state() const { return state_.load(std::memory_order_acquire); }
-    // The first loss counts; false when it was lost before.
+    // Marks the peer as lost. The first loss counts; false if the peer was lost before.
     bool lose(Outcome outcome) {
         Outcome expected;
         return state_.compare_exchange_strong(expected, outcome, std::memory_order_acq_rel);
     }
-    // Looked at around each transfer that needs no answer, so that success is never reported to a dead peer.
+    // True if the peer on this host has died or closed. Checked around each transfer that needs no answer, so that a
+    // transfer to a dead peer never counts as a success.
     bool dead() const { return presence_ && presence_->life() != PeerPresence::Life::alive; }
 
 private:

@@ -21,7 +21,8 @@ namespace {
 
 constexpr uint32_t kMagic = 0x7a68'7001; // "zhp", version 1
 
-// The kernel walks this list when the thread exits. One entry; `futex_offset` leads from it to the word.
+// The kernel walks this list when the thread exits. It has one entry; `futex_offset` leads from the entry to the futex
+// word.
 struct RobustList {
     robust_list_head head{};
     robust_list entry{};
@@ -43,7 +44,8 @@ Presence::Presence() : fd_(make_memfd("zerohop-presence", page_bytes(), F_SEAL_S
     }
     page_ = static_cast<PresencePage*>(base);
     page_->magic.store(kMagic);
-    // Ours is the last writable mapping; a kernel before 5.1 lacks this seal, and a peer there is trusted as its user.
+    // Our mapping is the last writable one. A kernel before 5.1 lacks this seal, and there a peer is trusted as its
+    // user is.
     fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL);
 }
 
@@ -79,7 +81,7 @@ PeerPresence::PeerPresence(int page_fd, int doorbell_fd, Presence* own)
     : doorbell_(Descriptor::duplicate(doorbell_fd)), own_(own) {
     struct stat info{};
     const int seals = fcntl(page_fd, F_GET_SEALS);
-    // Without the seal the peer could shrink the file and our next look would be a bus error.
+    // Without the seal the peer could shrink the file, and our next read would be a bus error.
     if (fstat(page_fd, &info) != 0 || static_cast<size_t>(info.st_size) < page_bytes() || seals < 0 ||
         (seals & F_SEAL_SHRINK) == 0) {
         throw NativeError(Status::protocol, Reason::malformed, "the peer's presence page is too small or not sealed");

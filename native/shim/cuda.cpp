@@ -1,3 +1,4 @@
+// Fills the driver table from libcuda.
 #include "shim/gpu_api.hpp"
 #include "shim/library.hpp"
 

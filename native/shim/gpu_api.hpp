@@ -1,7 +1,8 @@
-// The driver interface of GPUs, as a table: CUDA's driver API, and what HIP has of it under other names.
+// The driver interface of GPUs as a table of functions: CUDA's driver API, and its counterparts in HIP.
 //
-// Written from the vendors' documentation, so that no header of theirs is needed to build. Types have the layout that
-// both libraries give them; the numbers of attributes and flags are the same in both unless the table says otherwise.
+// It is written from the vendors' documentation, so that none of their headers is needed to build. Types have the
+// layout that both libraries give them; the numbers of attributes and flags are equal in both unless a comment says
+// otherwise.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,7 @@ struct GpuPoolPointer {
     char bytes[64];
 };
 struct GpuLocation {
-    int type = 1; // a device
+    int type = 1; // CU_MEM_LOCATION_TYPE_DEVICE
     int id = 0;
 };
 struct GpuAccess {
@@ -31,22 +32,22 @@ struct GpuAccess {
     int flags = 3; // read and write
 };
 
-struct GpuCopyAttributes { // of copies in a batch
-    int order = 1;         // sources are read in the order of the stream
+struct GpuCopyAttributes { // for the copies of a batch
+    int order = 1;         // sources are read in stream order
     GpuLocation src{.type = 0, .id = 0};
-    GpuLocation dst{.type = 0, .id = 0}; // hints for managed memory alone
+    GpuLocation dst{.type = 0, .id = 0}; // hints, used for managed memory only
     unsigned flags = 0;
 };
 
-enum class GpuAttribute : int { // of a device
+enum class GpuAttribute : int { // device attributes
     multiprocessors = 16,
     unified_addressing = 41,
     capability_major = 75,
     capability_minor = 76,
     host_pointer_for_registered = 91,
     virtual_memory = 102,
-    direct_flush_options = 117, // bit 0: the host can flush
-    direct_ordering = 118,      // 0: what a NIC writes is seen by nobody in order; 100: by the device itself
+    direct_flush_options = 117, // bit 0: the host can flush a NIC's writes
+    direct_ordering = 118,      // 0: nobody sees a NIC's writes in order; 100: the device itself does
     dma_buf = 124,
 };
 enum class GpuPointer : int { // attributes of an address
@@ -80,7 +81,7 @@ struct GpuApi {
     GpuResult (*context_pop)(void**);
     GpuResult (*context_enable_peer)(void*, unsigned);
     GpuResult (*context_synchronize)();
-    GpuResult (*context_record)(void*, void*); // null: the library has none of it
+    GpuResult (*context_record)(void*, void*); // null if the library does not have it
 
     GpuResult (*pointer_attributes)(unsigned, const int*, void**, GpuAddress);
     GpuResult (*address_range)(GpuAddress*, size_t*, GpuAddress);
@@ -89,7 +90,7 @@ struct GpuApi {
     GpuResult (*host_alloc)(void**, size_t, unsigned);
     GpuResult (*host_register)(void*, size_t, unsigned);
     GpuResult (*host_unregister)(void*);
-    // Null where the library has none of it.
+    // Null if the library does not have it.
     GpuResult (*dma_buf)(int*, GpuAddress, size_t, int, unsigned long long);
     GpuResult (*pointer_set)(const void*, int, GpuAddress);
     GpuResult (*flush_direct)(int, int);
@@ -116,7 +117,7 @@ struct GpuApi {
     GpuResult (*stream_create)(void**, unsigned, int);
     GpuResult (*stream_destroy)(void*);
     GpuResult (*stream_query)(void*);
-    GpuResult (*stream_context)(void*, void**); // null: the library has none of it
+    GpuResult (*stream_context)(void*, void**); // null if the library does not have it
     GpuResult (*stream_capturing)(void*, int*);
     GpuResult (*stream_wait_event)(void*, void*, unsigned);
     GpuResult (*stream_write32)(void*, GpuAddress, uint32_t, unsigned);
@@ -126,7 +127,7 @@ struct GpuApi {
     GpuResult (*event_record)(void*, void*);
     GpuResult (*event_query)(void*);
     GpuResult (*copy)(GpuAddress, GpuAddress, size_t, void*);
-    // Null where the library has none of it.
+    // Null if the library does not have it.
     GpuResult (*copy_batch)(const GpuAddress*, const GpuAddress*, const size_t*, size_t, const GpuCopyAttributes*,
                             const size_t*, size_t, size_t*, void*);
 
@@ -137,31 +138,31 @@ struct GpuApi {
                         void**);
 };
 
-// What errors mean, where they mean something of their own; the numbers are the same in both libraries.
+// Error codes that need handling of their own; the numbers are equal in both libraries.
 inline constexpr GpuResult kGpuInvalidValue = 1;
 inline constexpr GpuResult kGpuOutOfMemory = 2;
 inline constexpr GpuResult kGpuNoDevice = 100;
-inline constexpr GpuResult kGpuInvalidDevice = 101; // HIP's word for the same, when it starts
+inline constexpr GpuResult kGpuInvalidDevice = 101; // HIP's code for "no device" at initialization
 inline constexpr GpuResult kGpuInvalidContext = 201;
 inline constexpr GpuResult kGpuPeerAccessUnsupported = 217;
 inline constexpr GpuResult kGpuNotReady = 600;
 inline constexpr GpuResult kGpuPeerAccessEnabled = 704;
 inline constexpr GpuResult kGpuHostRegistered = 712;
-// What a driver is asked for that it, the device or this build of the image cannot do; or a handle that is none.
+// Errors of a request that the driver, the device or this image cannot serve, or of an invalid handle.
 inline constexpr GpuResult kGpuInvalidImage = 200;
 inline constexpr GpuResult kGpuNoBinary = 209;
 inline constexpr GpuResult kGpuUnsupportedPtx = 222;
 inline constexpr GpuResult kGpuInvalidHandle = 400;
 inline constexpr GpuResult kGpuNotPermitted = 800;
 inline constexpr GpuResult kGpuNotSupported = 801;
-// Of a stream, or of the default one, that cannot be used because of a capture into a graph.
+// The range of errors for a stream, or the default stream, that cannot be used because of a capture into a graph.
 inline constexpr GpuResult kGpuFirstCapture = 900;
 inline constexpr GpuResult kGpuLastCapture = 908;
 
-// CUDA's, from libcuda.so.1. Null where it is not there or too old; then `why_no_cuda` says why.
+// CUDA's table, from libcuda.so.1. Null if the library is missing or too old; `why_no_cuda` then says why.
 [[nodiscard]] const GpuApi* cuda();
 [[nodiscard]] const std::string& why_no_cuda();
-// HIP's, from libamdhip64. Not verified on hardware.
+// HIP's table, from libamdhip64. Not verified on hardware.
 [[nodiscard]] const GpuApi* hip();
 [[nodiscard]] const std::string& why_no_hip();
 

@@ -1,5 +1,5 @@
-// HIP's runtime as the driver table: most functions are CUDA's under other names; what differs is translated here.
-// Written from AMD's documentation and tried against the library without a device: not verified on hardware.
+// Fills the driver table from HIP's runtime: most functions are CUDA's under other names; this file translates the
+// others. Written from AMD's documentation and tried against the library without a device: not verified on hardware.
 #include "shim/gpu_api.hpp"
 #include "shim/library.hpp"
 
@@ -7,8 +7,8 @@ namespace zerohop::shim {
 
 namespace {
 
-// What has another form than in the table.
-struct Different {
+// HIP's functions whose signature or meaning differs from the table's.
+struct HipFunctions {
     const char* (*error_name)(int);
     int (*device_attribute)(int*, int, int);
     int (*pointer_attributes)(unsigned, int*, void**, void*);
@@ -17,27 +17,27 @@ struct Different {
     int (*driver_version)(int*);
 };
 
-Different different; // filled in before anything of the table is called
+HipFunctions hip_functions; // filled in before any function of the table is called
 
-constexpr int kDefault = 4; // copy between whatever the two addresses are
+constexpr int kMemcpyDefault = 4; // hipMemcpyDefault: the addresses tell the kinds of memory
 
 GpuResult error_name(GpuResult error, const char** name) {
-    *name = different.error_name(error);
+    *name = hip_functions.error_name(error);
     return 0;
 }
 
-// Only those that the driver asks for; what AMD has under no such name is 0.
+// Translates the attributes that our driver asks for; an attribute that AMD does not have reads 0.
 GpuResult device_attribute(int* value, int attribute, int device) {
-    int theirs = -1;
+    int hip_attribute = -1;
     switch (static_cast<GpuAttribute>(attribute)) {
     case GpuAttribute::multiprocessors:
-        theirs = 63;
+        hip_attribute = 63;
         break;
     case GpuAttribute::capability_major:
-        theirs = 23;
+        hip_attribute = 23;
         break;
     case GpuAttribute::capability_minor:
-        theirs = 61;
+        hip_attribute = 61;
         break;
     case GpuAttribute::unified_addressing:
     case GpuAttribute::host_pointer_for_registered:
@@ -48,17 +48,17 @@ GpuResult device_attribute(int* value, int attribute, int device) {
         break;
     }
     *value = 0;
-    return theirs < 0 ? 0 : different.device_attribute(value, theirs, device);
+    return hip_attribute < 0 ? 0 : hip_functions.device_attribute(value, hip_attribute, device);
 }
 
 GpuResult pointer_attributes(unsigned count, const int* which, void** values, GpuAddress address) {
     const GpuResult result =
-        different.pointer_attributes(count, const_cast<int*>(which), values, reinterpret_cast<void*>(address));
-    // Before version 6 the kinds of memory were counted from 0.
+        hip_functions.pointer_attributes(count, const_cast<int*>(which), values, reinterpret_cast<void*>(address));
+    // Before version 6, HIP counted the kinds of memory from 0.
     static const bool from_zero = [] {
         constexpr int kSix = 60'000'000;
         int version = 0;
-        return different.driver_version(&version) == 0 && version < kSix;
+        return hip_functions.driver_version(&version) == 0 && version < kSix;
     }();
     for (unsigned i = 0; from_zero && result == 0 && i < count; ++i) {
         if (which[i] == static_cast<int>(GpuPointer::memory_type)) {
@@ -69,28 +69,29 @@ GpuResult pointer_attributes(unsigned count, const int* which, void** values, Gp
 }
 
 GpuResult copy(GpuAddress dst, GpuAddress src, size_t nbytes, void* stream) {
-    return different.copy(reinterpret_cast<void*>(dst), reinterpret_cast<const void*>(src), nbytes, kDefault, stream);
+    return hip_functions.copy(reinterpret_cast<void*>(dst), reinterpret_cast<const void*>(src), nbytes, kMemcpyDefault,
+                              stream);
 }
 
 GpuResult wait32(void* stream, GpuAddress address, uint32_t value, unsigned flags) {
-    return different.stream_wait32(stream, reinterpret_cast<void*>(address), value, flags, UINT32_MAX);
+    return hip_functions.stream_wait32(stream, reinterpret_cast<void*>(address), value, flags, UINT32_MAX);
 }
 
 struct Loaded {
     Loaded() {
         table.kind = "hip";
         library.need(table.init, "hipInit");
-        library.need(different.error_name, "hipGetErrorName");
+        library.need(hip_functions.error_name, "hipGetErrorName");
         table.error_name = &error_name;
         library.need(table.driver_version, "hipDriverGetVersion");
-        different.driver_version = table.driver_version;
+        hip_functions.driver_version = table.driver_version;
         library.need(table.device_count, "hipGetDeviceCount");
         library.need(table.device_get, "hipDeviceGet");
         library.need(table.device_name, "hipDeviceGetName");
         library.need(table.device_uuid, "hipDeviceGetUuid");
         library.need(table.device_bus_id, "hipDeviceGetPCIBusId");
         library.need(table.device_memory, "hipDeviceTotalMem");
-        library.need(different.device_attribute, "hipDeviceGetAttribute");
+        library.need(hip_functions.device_attribute, "hipDeviceGetAttribute");
         table.device_attribute = &device_attribute;
         library.need(table.can_access_peer, "hipDeviceCanAccessPeer");
         library.need(table.context_retain, "hipDevicePrimaryCtxRetain");
@@ -98,7 +99,7 @@ struct Loaded {
         library.need(table.context_pop, "hipCtxPopCurrent");
         library.need(table.context_synchronize, "hipDeviceSynchronize");
         library.need(table.context_enable_peer, "hipCtxEnablePeerAccess");
-        library.need(different.pointer_attributes, "hipDrvPointerGetAttributes");
+        library.need(hip_functions.pointer_attributes, "hipDrvPointerGetAttributes");
         table.pointer_attributes = &pointer_attributes;
         library.need(table.address_range, "hipMemGetAddressRange");
         library.need(table.memory_alloc, "hipMalloc");
@@ -132,13 +133,13 @@ struct Loaded {
         library.need(table.stream_capturing, "hipStreamIsCapturing");
         library.need(table.stream_wait_event, "hipStreamWaitEvent");
         library.need(table.stream_write32, "hipStreamWriteValue32");
-        library.need(different.stream_wait32, "hipStreamWaitValue32");
+        library.need(hip_functions.stream_wait32, "hipStreamWaitValue32");
         table.stream_wait32 = &wait32;
         library.need(table.event_create, "hipEventCreateWithFlags");
         library.need(table.event_destroy, "hipEventDestroy");
         library.need(table.event_record, "hipEventRecord");
         library.need(table.event_query, "hipEventQuery");
-        library.need(different.copy, "hipMemcpyAsync");
+        library.need(hip_functions.copy, "hipMemcpyAsync");
         table.copy = &copy;
         library.need(table.module_load, "hipModuleLoadData");
         library.need(table.module_unload, "hipModuleUnload");

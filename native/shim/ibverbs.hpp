@@ -1,5 +1,5 @@
-// libibverbs, opened at run time. What verbs.h defines inline (posting, polling) goes through the device's own table
-// and needs nothing from here.
+// Loads libibverbs at run time. Functions that verbs.h defines inline (posting, polling) go through the device's own
+// table, so they are not listed here.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -15,7 +15,7 @@ struct IbVerbs {
     decltype(&::ibv_open_device) open_device;
     decltype(&::ibv_close_device) close_device;
     decltype(&::ibv_query_device) query_device;
-    // The older layout of ibv_port_attr, which is a prefix of today's.
+    // Fills the older layout of ibv_port_attr, which is a prefix of today's.
     int (*query_port)(ibv_context*, uint8_t, ibv_port_attr*);
     decltype(&::ibv_query_gid) query_gid;
     decltype(&::ibv_query_pkey) query_pkey;
@@ -24,7 +24,7 @@ struct IbVerbs {
     decltype(&::ibv_alloc_pd) alloc_pd;
     decltype(&::ibv_dealloc_pd) dealloc_pd;
     ibv_mr* (*reg_mr)(ibv_pd*, void*, size_t, int);
-    // Where the library has them: iova2 takes optional access flags, dma-buf came in rdma-core 34.
+    // Null in an old library: iova2 takes optional access flags; dma-buf came with rdma-core 34.
     ibv_mr* (*reg_mr_iova2)(ibv_pd*, void*, size_t, uint64_t, unsigned int);
     ibv_mr* (*reg_dmabuf_mr)(ibv_pd*, uint64_t, size_t, uint64_t, int, int);
     decltype(&::ibv_dereg_mr) dereg_mr;
@@ -44,7 +44,7 @@ struct IbVerbs {
     decltype(&::ibv_event_type_str) event_type_str;
 };
 
-// Null where the library is not there or not usable; then `why_no_ibverbs` says why.
+// Returns the table; null if the library is missing or not usable, and `why_no_ibverbs` then says why.
 [[nodiscard]] const IbVerbs* ibverbs();
 [[nodiscard]] const std::string& why_no_ibverbs();
 

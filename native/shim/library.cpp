@@ -6,7 +6,7 @@ namespace zerohop::shim {
 
 Library::Library(const char* const* names, size_t count) {
     for (size_t i = 0; i < count && handle_ == nullptr; ++i) {
-        // Its own symbols stay its own: another version of it may be in this process.
+        // RTLD_LOCAL keeps its symbols private: another version of the library may be in this process.
         handle_ = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
         if (handle_ != nullptr) {
             name_ = names[i];
@@ -23,7 +23,7 @@ void* Library::symbol(const char* name) const {
 }
 
 void Library::lacks(const char* name) {
-    handle_ = nullptr; // open all the same: something of it may be in use
+    handle_ = nullptr; // not closed: something of the library may be in use
     why_not_ = name_ + " has no " + name + ": it is too old";
 }
 

@@ -1,4 +1,4 @@
-// A vendor's library, opened at run time: the build needs it nowhere, and a machine without it says so.
+// Opens a vendor's library at run time: no build needs it, and a machine without it reports that.
 #pragma once
 
 #include <string>
@@ -7,16 +7,16 @@ namespace zerohop::shim {
 
 class Library {
 public:
-    // Opens the first of `names` that is there; it stays open for the life of the process.
+    // Opens the first of `names` that exists; it stays open for the life of the process.
     Library(const char* const* names, size_t count);
 
     explicit operator bool() const { return handle_ != nullptr; }
-    // What the loader said where none was there, and the symbols that were asked for in vain.
+    // Returns the loader's error if no library was found, or the required symbol that is missing.
     const std::string& why_not() const { return why_not_; }
 
-    // Null where the library has no such symbol.
+    // Returns null if the library has no such symbol.
     [[nodiscard]] void* symbol(const char* name) const;
-    // As symbol(); one that is missing makes the whole library unusable.
+    // Looks up a required symbol: if it is missing, the whole library is unusable.
     template <class F> void need(F*& function, const char* name) {
         function = reinterpret_cast<F*>(symbol(name));
         if (function == nullptr && handle_ != nullptr) {

@@ -1,4 +1,4 @@
-// libmlx5, opened at run time: what it knows of a device beyond plain verbs.
+// Loads libmlx5 at run time, which knows more of a device than plain verbs does.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -7,11 +7,11 @@
 namespace zerohop::shim {
 
 struct Mlx5 {
-    // Whether the device is driven by mlx5, so that its queues can be written directly.
+    // True if mlx5 drives the device, so that its queues can be written directly.
     bool (*is_supported)(ibv_device*);
 };
 
-// Null where the library is not there; then `why_no_mlx5` says why.
+// Returns the table; null if the library is missing, and `why_no_mlx5` then says why.
 [[nodiscard]] const Mlx5* mlx5();
 [[nodiscard]] const std::string& why_no_mlx5();
 

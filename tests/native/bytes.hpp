@@ -1,4 +1,4 @@
-// What tests expect in memory, byte by byte.
+// Makes and compares the bytes that tests expect in memory.
 #pragma once
 
 #include "sim_fixture.hpp"
@@ -23,7 +23,7 @@ inline void overlay(Bytes& bytes, size_t to, const Bytes& from, size_t at, size_
     }
 }
 
-// Distinct page numbers in no order, all over those that there are.
+// Returns distinct page numbers below `of`, spread over all of them and shuffled.
 inline std::vector<uint64_t> shuffled(size_t count, size_t of, unsigned seed) {
     const size_t candidates = std::min(of, 2 * count);
     std::vector<uint64_t> pages(candidates);
@@ -36,7 +36,7 @@ inline std::vector<uint64_t> shuffled(size_t count, size_t of, unsigned seed) {
     return pages;
 }
 
-// Equal as a whole; a failed check tells where, instead of printing megabytes.
+// Compares as a whole; a failed check tells the first difference, instead of printing megabytes.
 inline bool same_bytes(const Bytes& a, const Bytes& b) {
     if (a.size() != b.size()) {
         MESSAGE("sizes " << a.size() << " and " << b.size());

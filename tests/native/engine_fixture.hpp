@@ -1,6 +1,6 @@
-// Two engines in one process, connected by a lane, and the few verbs that the tests of the data plane are written in.
+// Connects two engines in one process by a lane, and defines the few verbs in which the data plane's tests are written.
 //
-// No test asserts how long something takes: soon() limits every wait only so that a failure is not a hanging run.
+// No test asserts how long something takes: soon() limits waits only so that a failure is not a hanging run.
 #pragma once
 
 #include "bytes.hpp"
@@ -51,7 +51,7 @@ inline uint64_t soon() {
     return now_ns() + patience_ns(30 * kSecond);
 }
 
-// True when `condition` held before soon().
+// True if `condition` held before soon().
 inline bool eventually(const std::function<bool()>& condition) {
     for (const uint64_t limit = soon(); !condition();) {
         if (now_ns() > limit) {
@@ -67,7 +67,7 @@ struct Sockets {
     int b = -1;
 };
 
-// Connected over loopback; the caller closes both.
+// Returns sockets connected over loopback; the caller closes both.
 inline Sockets connected_sockets() {
     const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address{};
@@ -93,15 +93,15 @@ inline EngineOptions quiet() {
     return options;
 }
 
-// One Context, as far as the data plane goes.
+// The part of one Context that the data plane sees.
 struct Side {
     explicit Side(int sim_devices = 1, EngineOptions options = quiet())
         : sim(accel::make_sim_driver(sim_devices)),
           engine(std::make_shared<Engine>(options, std::vector<std::shared_ptr<accel::Driver>>{sim})) {}
 
-    // What the poller of this engine has done until now is visible to the calling thread, and the other way round. (The
-    // rings of two engines in one process are mapped at two addresses, so that ThreadSanitizer cannot see that they
-    // order anything.)
+    // Makes what this engine's poller has done visible to the calling thread, and the other way round. (The rings of
+    // two engines in one process are mapped at two addresses, so that ThreadSanitizer cannot see that they order
+    // anything.)
     void sync() const {
         engine->poller().exclusive([] {});
     }
@@ -146,13 +146,13 @@ struct Side {
         return {op->status(), op->reason()};
     }
 
-    // A mapped copy must never be what a stream is waiting for at destruction: closed here, while all is alive.
+    // Closes the engine while all is alive: a mapped copy must never wait for a stream that is being destroyed.
     void close() const { CHECK(engine->close(soon())); }
 
     std::shared_ptr<accel::SimDriver> sim;
     std::shared_ptr<Engine> engine;
     std::shared_ptr<Peer> peer;     // the other side
-    std::shared_ptr<Endpoint> lane; // to it
+    std::shared_ptr<Endpoint> lane; // the lane to `peer`
 
 private:
     std::unique_ptr<accel::Stream> test_stream(const Region& region) const {
@@ -162,7 +162,7 @@ private:
     }
 };
 
-// Memory of a target that an initiator reaches from memory of its own.
+// A target's memory, the initiator's memory, and the route between them.
 struct Reach {
     std::shared_ptr<Region> local;
     std::shared_ptr<Region> remote;
@@ -206,7 +206,7 @@ struct Pair {
     Pair(const Pair&) = delete;
     Pair& operator=(const Pair&) = delete;
 
-    // `nbytes` of memory on each side; b's is shared with a, and mapped there if asked for.
+    // Allocates `nbytes` on each side; b's memory is shared with a, and mapped there if asked for.
     Reach reach(size_t nbytes, int local = kHostDevice, int remote = kHostDevice, bool mapped = false,
                 uint8_t rights = kReadWrite) {
         Reach reach;
@@ -223,7 +223,7 @@ struct Pair {
         }
         reach.route = a.engine->add_route(route(reach, nbytes, rights));
     }
-    // What a claims to know about b's memory; tests change parts of it to lie.
+    // Returns the route that a has to b's memory; tests change parts of it to lie.
     Route route(const Reach& reach, uint64_t nbytes, uint8_t rights = kReadWrite) const {
         Route route;
         route.endpoint = a.lane;
@@ -291,7 +291,7 @@ inline Notification notification(const Side& side) {
     return *note;
 }
 
-// While one lives, nothing polls this engine: the peer sees what it would see of a stopped process.
+// While it lives, nothing polls this engine: to its peer it looks like a stopped process.
 class Stopped {
 public:
     explicit Stopped(const Side& side)

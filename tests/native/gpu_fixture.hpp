@@ -1,4 +1,4 @@
-// The driver of GPUs over GPUs in software (fake_cuda), and what its tests do with it.
+// Runs the driver of GPUs over GPUs in software (fake_cuda), with helpers for its tests.
 #pragma once
 
 #include "accel/gpu/gpu_driver.hpp"
@@ -61,7 +61,7 @@ inline Held held_by(const Event& event, uint64_t native_stream) {
     return held;
 }
 
-// Until what was freed, unregistered and dropped is gone.
+// Waits until all memory that was freed, unregistered or dropped is gone.
 inline void settle() {
     accel::IdleCalls& calls = accel::IdleCalls::of_process();
     REQUIRE(calls.done(calls.last(), patience_ns(10 * kSecond)));

@@ -1,4 +1,4 @@
-// Virtual memory of GPUs (fake_cuda), as PyTorch's expandable segments have it: allocations that follow one another.
+// Makes virtual memory of GPUs (fake_cuda) as PyTorch's expandable segments do: allocations that follow one another.
 #pragma once
 
 #include "shim/gpu_api.hpp"
@@ -9,14 +9,14 @@
 #include <cstdint>
 #include <vector>
 
-// As libcuda declares it; the driver itself makes no such memory.
+// Declared as in libcuda; the driver itself makes no such memory.
 extern "C" int cuMemCreate(uint64_t* handle, size_t nbytes, const int* properties, unsigned long long flags);
 
 namespace zerohop::test {
 
 inline constexpr size_t kSegment = 128 * 1024;
 
-// Addresses of one device, behind which segments are mapped and unmapped.
+// A range of addresses of one device, in which segments are mapped and unmapped.
 class Segments {
 public:
     Segments(size_t count, int device, bool shareable = true) : device_(device), shareable_(shareable) {

@@ -1,4 +1,4 @@
-// A stream as a user of GPUs in software (fake_cuda) has one.
+// Makes a stream as users of GPUs do, on GPUs in software (fake_cuda).
 #pragma once
 
 #include "shim/gpu_api.hpp"
@@ -8,14 +8,14 @@
 #include <cstddef>
 #include <cstdint>
 
-// As libcuda declares them; the driver itself captures nothing, and lets go of no context.
+// Declared as in libcuda; the driver itself captures nothing, and releases no context.
 extern "C" int cuDevicePrimaryCtxRelease_v2(int device);
 extern "C" int cuStreamBeginCapture_v2(void* stream, int mode);
 extern "C" int cuStreamEndCapture(void* stream, void** graph);
 
 namespace zerohop::test {
 
-// A stream as the user has one: by the library's own functions, in the context of its device.
+// A user's stream: made by the library's own functions, in the context of its device.
 class UserStream {
 public:
     explicit UserStream(int device) : device_(device) {

@@ -1,4 +1,4 @@
-// Two engines in one process whose simulated devices reach each other's memory, as the p2p lane has it.
+// Connects two engines in one process whose simulated devices reach each other's memory, by a p2p lane.
 #pragma once
 
 #include "engine_fixture.hpp"
@@ -12,7 +12,7 @@
 
 namespace zerohop::test {
 
-// b's share as a's devices reach it, instead of through the ring.
+// Imports b's memory for a's devices, so that they reach it directly instead of through the ring.
 inline std::shared_ptr<p2p::PeerMemory> import_from(const Pair& pair, const Region& remote, bool writable = true) {
     Accelerators& ours = pair.a.engine->accelerators();
     if (remote.is_host()) {
@@ -20,14 +20,14 @@ inline std::shared_ptr<p2p::PeerMemory> import_from(const Pair& pair, const Regi
                                               std::make_unique<Mapping>(remote.fd(), 0, remote.nbytes(), writable));
     }
     const accel::Exported exported = pair.b.sim->export_memory(remote.address(), remote.nbytes());
-    std::vector<Descriptor> descriptors; // the import has its own
+    std::vector<Descriptor> descriptors; // closed at the end, because the import has its own
     for (const accel::Exported::Piece& piece : exported.pieces) {
         descriptors.emplace_back(piece.fd);
     }
     return make_pinnable<p2p::PeerMemory>(ours, exported, writable);
 }
 
-// As Pair::reach, but within reach of a's devices.
+// Like Pair::reach, but a's devices reach the memory.
 inline Reach reach_directly(Pair& pair, size_t nbytes, int local, int remote, uint8_t rights = kReadWrite) {
     Reach reach;
     reach.local = pair.a.alloc(nbytes, local);
@@ -42,7 +42,7 @@ inline Reach reach_directly(Pair& pair, size_t nbytes, int local, int remote, ui
     return reach;
 }
 
-// How many bytes devices were given to copy on this lane.
+// Returns how many bytes devices were given to copy on this lane.
 inline uint64_t copied(const Side& side) {
     uint64_t found = UINT64_MAX;
     side.lane->each_statistic(
@@ -56,7 +56,7 @@ inline uint64_t copied(const Side& side) {
     return found;
 }
 
-// A stream of the user's that stands still until it is let go: what follows it does not begin.
+// A user's stream that is held until let_go(): work that follows it does not begin.
 class HeldStream {
 public:
     explicit HeldStream(const Side& side, size_t device = 0) {

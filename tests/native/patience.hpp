@@ -1,5 +1,5 @@
-// How long native tests wait for what should come at once: every limit is multiplied by the setting
-// ZEROHOP_TEST_PATIENCE, a factor, 1 unless set. No limit is there to measure the machine.
+// Scales how long native tests wait for things that should come at once: the setting ZEROHOP_TEST_PATIENCE, 1 unless
+// set, multiplies every limit. No limit measures the machine.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@ inline std::chrono::nanoseconds patience(std::chrono::nanoseconds limit) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(limit * scale);
 }
 
-// Of a limit as the engine has them, in nanoseconds.
+// Scales a limit in nanoseconds, as the engine takes it.
 inline uint64_t patience_ns(uint64_t limit) {
     return static_cast<uint64_t>(patience(std::chrono::nanoseconds(limit)).count());
 }

@@ -1,4 +1,4 @@
-// A poller over work that is only counted.
+// Runs a poller over work that is only counted.
 #pragma once
 
 #include "engine/poller.hpp"
@@ -8,12 +8,12 @@
 
 namespace zerohop::test {
 
-// Past it a sleeper counts as never woken.
+// Past this time a sleeper counts as never woken.
 inline uint64_t longest_wait() {
     return patience_ns(10 * kSecond);
 }
 
-// Counts what is published and what a poll has found of it.
+// Counts the work that is published, and the work that a poll has found.
 class Work final : public Pollable {
 public:
     Found poll() override {
@@ -39,7 +39,7 @@ public:
     }
     void tick(uint64_t /*now*/) override { ticks.fetch_add(1); }
     Left left(uint64_t /*now*/) override {
-        asleep.store(std::this_thread::get_id()); // asked last thing before a sleep
+        asleep.store(std::this_thread::get_id()); // the last call before a sleep
         return {.ready = published.load() != taken.load(), .unarmed = false, .sleep_limit_ns = limit.load()};
     }
     uint64_t may_wait_ns() override { return tells_rest && resting.load() ? kStreak : 0; }
@@ -55,8 +55,8 @@ public:
     std::function<void()> on_poll;
     Found finds = Found::work;
     int readable_fd = -1;
-    bool one_at_a_time = false; // each poll takes one
-    bool tells_rest = false;    // nobody else publishes than who waits
+    bool one_at_a_time = false; // each poll takes one piece of work
+    bool tells_rest = false;    // only the waiting thread publishes
 
 private:
     std::atomic<bool> inside_{false};
@@ -67,7 +67,7 @@ struct Polled {
         poller.start();
         peer = std::make_unique<PeerPresence>(presence.page_fd(), presence.doorbell_fd());
     }
-    // Waits until so much has been polled; false if that was never noticed.
+    // Waits until so much has been polled; false if that was not noticed in time.
     bool wait_for(uint64_t count, uint64_t spin_ns = 0) {
         return wait([this, count] { return work.taken.load() >= count; }, spin_ns);
     }
@@ -75,7 +75,7 @@ struct Polled {
         const uint64_t limit = now_ns() + longest_wait();
         return poller.wait([&] { return condition() && now_ns() < limit; }, limit, spin_ns, true);
     }
-    // As a peer does it: publish, then ring if the flag says so.
+    // Publishes work, then rings if the flag says so, as a peer does.
     void publish_as_peer() {
         work.published.fetch_add(1);
         peer->wake();
@@ -93,7 +93,7 @@ struct Polled {
     std::unique_ptr<PeerPresence> peer;
 };
 
-// A thread in wait_for(1), known to sleep with the right to poll.
+// A thread in wait_for(1), known to sleep while it has the right to poll.
 struct Sleeper {
     explicit Sleeper(Polled& polled) : thread([&] { woken.store(polled.wait_for(1)); }) {
         REQUIRE(eventually([&] { return polled.work.asleep.load() == thread.get_id(); }));

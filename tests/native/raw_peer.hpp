@@ -1,4 +1,4 @@
-// A peer that speaks the framed protocol by hand: it can lie, stop in the middle of a frame, or never answer.
+// Speaks the framed protocol by hand, as a peer that can lie, stop in the middle of a frame, or never answer.
 #pragma once
 
 #include "engine_fixture.hpp"
@@ -21,7 +21,7 @@ public:
     // Connects a new lane of `side` to this peer.
     RawPeer(Side& side, const std::string& provider)
         : side_(side), engine_presence_(side.engine->presence().page_fd(), side.engine->presence().doorbell_fd()) {
-        presence_.hold(); // by this thread, which must outlive the peer
+        presence_.hold(); // held by this thread, which must outlive the peer
         side.peer = side.engine->add_peer(presence_.page_fd(), presence_.doorbell_fd());
         side.lane = side.engine->add_endpoint(provider, side.peer->id());
         if (provider == "shm") {
@@ -43,7 +43,7 @@ public:
     RawPeer(const RawPeer&) = delete;
     RawPeer& operator=(const RawPeer&) = delete;
 
-    // False when the lane ended before all of it was taken.
+    // False if the lane ended before it took all the bytes.
     bool send_bytes(const void* data, size_t nbytes) {
         const auto* from = static_cast<const std::byte*>(data);
         return eventually([&] {
@@ -60,7 +60,7 @@ public:
         return send_bytes(&header, sizeof header) && send_bytes(table.data(), table.size() * 8) &&
                send_bytes(payload.data(), payload.size());
     }
-    // The next frame of the engine, payload included; credits and pings are passed over.
+    // Returns the engine's next frame, and stores its payload; credits and pings are skipped.
     FrameHeader receive() {
         FrameHeader header;
         do {
@@ -77,7 +77,7 @@ public:
         REQUIRE(header.kind == kind);
         return header;
     }
-    // The answer to a request.
+    // Returns the answer to a request.
     Outcome answer(uint32_t ticket) {
         const FrameHeader ack = receive(FrameKind::ack);
         CHECK(ack.ticket == ticket);
@@ -93,10 +93,10 @@ public:
         }
     }
     framed::RingProducer* ring() { return producer_.get(); }
-    int ring_fd() const { return consumer_->fd(); } // the one that the engine produces into
+    int ring_fd() const { return consumer_->fd(); } // the ring that the engine fills
     void wake_engine() const { engine_presence_.wake(); }
 
-    std::vector<uint64_t> table; // of the frame that came last
+    std::vector<uint64_t> table; // table of the last frame
     Bytes payload;
 
 private:
@@ -139,7 +139,7 @@ private:
     Descriptor socket_;
 };
 
-// One engine, with memory that it shares with a raw peer.
+// An engine that shares memory with a raw peer.
 struct Target {
     explicit Target(const std::string& provider, int device = kHostDevice, size_t nbytes = 1 << 20)
         : peer(side, provider), region(side.alloc(nbytes, device)),
@@ -160,12 +160,12 @@ struct Target {
         header.arg = arg;
         return header;
     }
-    // The lane ends, and the peer with it; the engine lives.
+    // True if the lane ends with this outcome, and the peer with it; the engine lives on.
     bool ends_with(Outcome outcome) const {
         return eventually([&] { return !side.lane->state().ok(); }) && side.lane->state() == outcome &&
                side.peer->state() == outcome;
     }
-    // A route of this engine into the raw peer's (pretended) memory.
+    // Adds a route of this engine to the raw peer's pretended memory.
     uint64_t route(const std::shared_ptr<Region>& local, uint64_t remote_nbytes = 1 << 20) const {
         Route route;
         route.endpoint = side.lane;
@@ -184,9 +184,9 @@ struct Target {
 };
 
 inline constexpr Outcome kBounds{Status::access_denied, Reason::bounds};
-inline const std::vector<std::string> kProviders{"shm", "tcp"}; // whose frames are the same
+inline const std::vector<std::string> kProviders{"shm", "tcp"}; // both use the same frames
 
-// What the engine asked of its peer, as the peer sees it.
+// A request of the engine, and its frame as the peer sees it.
 struct Asked {
     Posted posted;
     FrameHeader header;

@@ -1,7 +1,7 @@
-// What the tests of the sim driver share: outcomes by name, blocking forms of the stream's calls, and the fixture.
+// Defines the tools of the sim driver's tests: outcomes by name, blocking forms of the stream's calls, and the fixture.
 //
-// Nothing here asserts how long something takes. What is waited for has a limit only so that a failure is a failed
-// test and not a hanging one.
+// Nothing here asserts how long something takes. Waits have a limit only so that a failure is a failed test, not a
+// hanging one.
 #pragma once
 
 #include "accel/sim/sim.hpp"
@@ -61,8 +61,8 @@ inline uint64_t alloc(Device& device, size_t nbytes) {
     return address;
 }
 
-// Bytes without a period, so that none can be mistaken for its neighbours. Made a word at a time: the tests make
-// gigabytes of them, and a sanitizer looks at every access.
+// Makes bytes without a period, so that none can be mistaken for its neighbours. It makes a word at a time, because the
+// tests need gigabytes, and a sanitizer checks every access.
 inline Bytes pattern(size_t nbytes, unsigned seed) {
     Bytes bytes(nbytes);
     uint64_t state = seed;

@@ -1,4 +1,4 @@
-// Copies: every alignment, every size around the switches of the streaming copy, every byte, and no byte beside it.
+// Tests copies: every alignment, sizes around the switches of the streaming copy, every byte, and no byte beside them.
 #include "memory/copy.hpp"
 
 #include <doctest/doctest.h>
@@ -25,7 +25,7 @@ std::vector<std::byte> random_bytes(size_t nbytes) {
     return bytes;
 }
 
-// Page-aligned, so that the offsets below are alignments.
+// The memory is page-aligned, so that the offsets below are alignments.
 struct Aligned {
     explicit Aligned(size_t nbytes) : memory(nbytes + kPage) {
         void* start = memory.data();
@@ -53,7 +53,7 @@ void check_copy(Aligned& to, const Aligned& from, size_t to_offset, size_t from_
 } // namespace
 
 TEST_CASE("copy: streaming, sizes around its switches") {
-    // From 4 pages on it streams: a head up to the line, 4 pages abreast, single pages, a tail.
+    // From 4 pages on the copy streams: a head up to the line, 4 pages abreast, single pages, a tail.
     std::set<size_t> sizes{0, 1, 31, 32, 33, 63, 64, 65, kPage - 1, kPage, kPage + 1};
     for (size_t pages = 3; pages <= 13; ++pages) {
         for (const int around : {-65, -64, -63, -33, -32, -31, -1, 0, 1, 31, 32, 33, 62, 63, 64, 65, 127}) {

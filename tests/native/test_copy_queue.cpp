@@ -1,4 +1,4 @@
-// Copies of a p2p lane that are held and issued together: when, and in what pieces.
+// Tests when and in what pieces a p2p lane issues the copies that it holds back.
 #include "base/clock.hpp"
 #include "provider/p2p/copy_queue.hpp"
 
@@ -28,7 +28,7 @@ public:
     bool ended = false;
 };
 
-// Tells how many segments each command had, and ends them when it is told to.
+// Records the number of segments of each command, and ends a command when told to.
 class Recorder final : public accel::Stream {
 public:
     using Stream::copy;
@@ -53,7 +53,7 @@ public:
 
     bool gathering = true;
     std::vector<size_t> commands;
-    std::vector<uint64_t> addresses; // of all segments, in their order
+    std::vector<uint64_t> addresses; // destinations of all segments, in their order
     std::vector<std::shared_ptr<Switch>> events;
 };
 
@@ -63,7 +63,7 @@ struct Queue {
         stream = made.get();
         queue = std::make_unique<CopyQueue>(std::move(made), 0, 0, 300.0);
     }
-    // As a lane posts one.
+    // Posts a copy as a lane does.
     void post(uint64_t nbytes = 100, uint64_t now = kStart) {
         PeerCopy copy;
         copy.nbytes = nbytes;
@@ -102,7 +102,7 @@ TEST_CASE("copy queue: the first is issued at once, those behind it as soon as s
     CHECK(q.stream->commands == Sizes{1});
     CHECK(q.queue->busy());
     CHECK(q.queue->due_ns() > kStart);
-    q.queue->issue_when_due(kStart, false); // nobody waits, and one is under way
+    q.queue->issue_when_due(kStart, false); // nobody waits, and a copy is under way
     CHECK(q.stream->commands == Sizes{1});
     q.queue->issue_when_due(kStart, true);
     CHECK(q.stream->commands == Sizes{1, 3});
@@ -131,7 +131,7 @@ TEST_CASE("copy queue: whoever posts many has them issued in large pieces, with 
     for (const auto& event : q.stream->events) {
         event->ended = true;
     }
-    CHECK(q.reap() == 193); // and not those that are held
+    CHECK(q.reap() == 193); // held copies are not counted
     CHECK(q.queue->size() == 7);
     q.queue->issue_when_due(kStart, false); // nothing else is under way
     CHECK(q.stream->commands.back() == 7);
@@ -166,11 +166,11 @@ TEST_CASE("copy queue: large ones go at once, behind what is held; no stream has
 TEST_CASE("copy queue: what was issued so long ago that it is over, as far as can be told, holds up nothing") {
     Queue q;
     q.post();
-    q.post(100, kStart + kLong); // nobody has looked since
+    q.post(100, kStart + kLong); // nobody has reaped since
     CHECK(q.stream->commands == Sizes{1, 1});
     q.post(100, kStart + kLong);
     CHECK(q.stream->commands == Sizes{1, 1});
-    q.post(100, kStart + 3 * kLong); // what is held keeps its place
+    q.post(100, kStart + 3 * kLong); // held copies keep their place
     q.queue->issue_when_due(kStart + 3 * kLong, false);
     CHECK(q.stream->commands == Sizes{1, 1, 2});
 }
@@ -195,14 +195,14 @@ TEST_CASE("copy queue: only who waited learns how long copies take") {
         for (const auto& event : q.stream->events) {
             event->ended = true;
         }
-        std::this_thread::sleep_for(std::chrono::microseconds(200)); // with something else
+        std::this_thread::sleep_for(std::chrono::microseconds(200)); // the thread is busy with something else
         CHECK(q.reap() == 4);
     }
     CHECK(expected() > at_first / 2);
 }
 
 TEST_CASE("copy queue: the end of a copy is expected from when the one before it ended, whatever was thought before") {
-    constexpr uint64_t kLarge = 3ULL << 20; // tells no rate
+    constexpr uint64_t kLarge = 3ULL << 20; // too large to measure a rate from
     Queue q;
     for (int i = 0; i < 1000; ++i) {
         q.post(kLarge, now_ns());

@@ -1,4 +1,5 @@
-// How long copies are expected to take, by those whose end was seen and those that were slept through.
+// Tests how long copies are expected to take, learned from copies whose end was seen and copies that were slept
+// through.
 #include "base/clock.hpp"
 #include "provider/p2p/copy_rates.hpp"
 
@@ -16,8 +17,8 @@ namespace {
 constexpr uint64_t kBytes = 256ULL << 20;
 constexpr uint64_t kTakesNs = 690 * kMicrosecond;
 
-// Somebody who waits for one copy after the other: spins first, sleeps then until shortly before the end that is
-// expected, wakes late, and looks without pause from then on. How long each took to be noticed.
+// A thread that waits for one copy after the other. It spins first, then sleeps until shortly before the expected end,
+// wakes late, and polls without pause from then on. It records how long each copy took to be noticed.
 class Waiter {
 public:
     Waiter(double gbps, uint64_t wakes_late_ns) : rates(gbps), late_(wakes_late_ns) {}

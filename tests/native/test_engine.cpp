@@ -1,4 +1,4 @@
-// The engine as a whole: waiting in all ways at once, notifications, closing and destroying in every state, fork.
+// Tests the engine as a whole: waiting in all ways at once, notifications, closing and destroying in every state, fork.
 #include "engine_fixture.hpp"
 
 #include <csignal>
@@ -13,7 +13,7 @@ void tick(const Side& side, uint64_t now) {
     side.engine->poller().exclusive([&] { side.lane->tick(now); });
 }
 
-// One ticks, and the other one hears of it.
+// One side ticks, and the other receives its heartbeat.
 void beat(const Side& from, const Side& to, uint64_t now) {
     to.engine->poller().exclusive([&] {
         tick(from, now);
@@ -53,9 +53,9 @@ TEST_CASE("engine: an armed notification tells an event loop") {
     for (uint64_t i = 0; i < 200; ++i) {
         REQUIRE(notes.arm(queue, i));
         static_cast<void>(post(pair.a, request(Kind::notify, 0, 0, 0, 5)));
-        REQUIRE(eventually([&] { return !queue->empty(); })); // the progress thread alone
+        REQUIRE(eventually([&] { return !queue->empty(); })); // only the progress thread polls
         CHECK(queue->drain() == std::vector<uint64_t>{i});
-        CHECK_FALSE(notes.arm(queue, 99)); // one is here now
+        CHECK_FALSE(notes.arm(queue, 99)); // a notification is here now
         CHECK(notification(pair.b).value == 5);
     }
 }
@@ -130,7 +130,7 @@ TEST_CASE("engine: closed and destroyed while devices still copy") {
             CHECK(op.op->done());
         }
         ops.clear();
-        // Everything that Python would hold goes, with the copies still running.
+        // Everything that Python would hold is dropped while the copies still run.
         std::weak_ptr<Region> local = reach.local;
         reach = {};
         pair->a.lane.reset();
@@ -162,7 +162,7 @@ TEST_CASE("engine: a lane closed before it was connected, or connected to nonsen
             if (provider == "shm") {
                 CHECK_THROWS_AS(lane->connect({"", {a.engine->presence().page_fd()}}), NativeError); // not a ring
                 const auto other = b.engine->add_endpoint(provider, b.peer->id());
-                CHECK_NOTHROW(lane->connect(other->address())); // it may be tried again
+                CHECK_NOTHROW(lane->connect(other->address())); // connecting may be tried again
                 CHECK_THROWS_AS(lane->connect(other->address()), NativeError);
                 CHECK(lane->address().fds.size() == 1);
                 b.engine->close_endpoint(other, {Status::closed, Reason::lane_closed});
@@ -187,7 +187,7 @@ TEST_CASE("engine: nothing is left of a hundred lanes") {
         Side b;
         const int before = accel::test::open_descriptors();
         for (int i = 0; i < 100; ++i) {
-            introduce(a, b); // who loses a lane loses the peer
+            introduce(a, b); // a side that loses a lane loses the peer
             connect(a, b, provider);
             Request notify;
             notify.kind = Kind::notify;
@@ -235,14 +235,14 @@ TEST_CASE("engine: a forked child that lets go of it leaves the parent's lanes a
 
 TEST_CASE("engine: a peer on another host that falls silent is lost by its heartbeat") {
     EngineOptions options;
-    options.heartbeat_ns = 3600 * kSecond; // it passes by a clock of the test's own
+    options.heartbeat_ns = 3600 * kSecond; // it passes on a clock of the test's own
     Side a(0, options);
     Side b(0, options);
     a.peer = a.engine->add_peer(-1, -1);
     b.peer = b.engine->add_peer(-1, -1);
     connect(a, b, "tcp");
     uint64_t now = now_ns();
-    // Longer than a heartbeat, kept alive by pings alone.
+    // This lasts longer than a heartbeat, and pings alone keep the peer alive.
     for (int i = 0; i < 6; ++i) {
         now += options.heartbeat_ns / 2;
         beat(a, b, now);
@@ -250,7 +250,7 @@ TEST_CASE("engine: a peer on another host that falls silent is lost by its heart
         REQUIRE(a.lane->state().ok());
         REQUIRE(b.lane->state().ok());
     }
-    tick(a, 1); // by a clock that was read long before
+    tick(a, 1); // a clock value that was read long before
     tick(a, now);
     REQUIRE(a.lane->state().ok());
     {

@@ -1,4 +1,4 @@
-// Walks over contiguous and paged memory, against a model that lists every byte's address.
+// Tests walks over contiguous and paged memory against a model that lists every byte's address.
 #include "base/extents.hpp"
 
 #include <doctest/doctest.h>
@@ -43,7 +43,8 @@ struct Ranges {
     }
 };
 
-// At byte `at` of the list. One result for all of it: a check per byte would be most of the test's time.
+// True if the walk is at byte `at` of the list. It gives one result for all, because a check per byte would take most
+// of the test's time.
 bool stands_at(const Extents& walk, const std::vector<uint64_t>& addresses, uint64_t at) {
     if (walk.left() != addresses.size() - at) {
         return false;
@@ -162,7 +163,7 @@ TEST_CASE("extents: ranges, in any steps") {
             for (const uint64_t stride : {uint64_t{1}, uint64_t{3}, longest, 3 * longest + 1, ranges.nbytes}) {
                 Extents walk = ranges.walk(4096);
                 CHECK(walk.ranged());
-                CHECK(walk.page_ahead(0) == 0); // no list of pages, which a NIC could take as one
+                CHECK(walk.page_ahead(0) == 0); // not a list of pages, which a NIC could take as one
                 for (uint64_t at = 0; at < addresses.size();) {
                     REQUIRE(stands_at(walk, addresses, at));
                     const uint64_t step = std::min<uint64_t>(1 + random() % stride, walk.left());
@@ -186,7 +187,7 @@ TEST_CASE("extents: a unit is whole ranges, and so many of them at most, or a pa
                 const uint64_t unit = walk.unit(limit, most);
                 REQUIRE(unit >= 1);
                 REQUIRE(unit <= limit);
-                // The ranges that it is, if it begins with one.
+                // Counts the ranges that the unit covers, if it begins with a whole one.
                 size_t count = 0;
                 uint64_t whole = 0;
                 while (walk.within() == 0 && whole < unit) {
@@ -194,7 +195,8 @@ TEST_CASE("extents: a unit is whole ranges, and so many of them at most, or a pa
                 }
                 const bool several = walk.within() == 0 && whole == unit && count <= most;
                 REQUIRE((several || unit <= walk.contiguous()));
-                if (several && unit < walk.left() && count < most) { // it ends because the next is too much
+                // the unit ends because the next range would be too much
+                if (several && unit < walk.left() && count < most) {
                     REQUIRE(whole + walk.lengths()[count] > limit);
                 }
                 walk.advance(unit);

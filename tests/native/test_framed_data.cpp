@@ -1,4 +1,4 @@
-// Writes, reads, page lists and atomics over every path, byte by byte, at sizes around every switch of the protocol.
+// Tests writes, reads, page lists and atomics over every path, byte by byte, at sizes around every protocol switch.
 #include "engine_fixture.hpp"
 
 using namespace zerohop;
@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kKi = 1024;
 constexpr size_t kLargest = 5 * kKi * kKi + 3;
-// An empty one; a small frame's inline bytes; what post() sends itself; a slice; streaming; and odd ones.
+// Empty; a small frame's inline bytes; the bytes that post() sends itself; a slice; streaming; and odd sizes.
 const std::vector<size_t> kSizes{
     0,       1,    63,           64,       65,           255,           256,       257,
     4095,    4097, 64 * kKi - 1, 64 * kKi, 64 * kKi + 1, 256 * kKi - 1, 256 * kKi, 256 * kKi + 1,
@@ -96,7 +96,7 @@ TEST_CASE("lane: page lists") {
         size_t page_bytes;
         size_t count;
     };
-    // Many frames of pages, whole slices, more than a slice a page, more pages than one request of a read holds.
+    // Many frames of pages, whole slices, more than a slice per page, and more pages than one request of a read holds.
     const std::vector<Shape> shapes{{1, 3},         {16, 700},       {1000, 2500},  {1024, 1},         {4096, 513},
                                     {256 * kKi, 3}, {300'000, 5},    {8, 8192},     {8, 8193},         {8, 20'000},
                                     {64 * kKi, 9},  {128 * kKi, 11}, {100'000, 17}, {256 * kKi - 1, 4}};

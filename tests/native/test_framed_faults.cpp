@@ -1,4 +1,4 @@
-// When things go wrong on an honest lane: a stopped peer, cancelled operations, devices that fail, closing in flight.
+// Tests faults on an honest lane: a stopped peer, cancelled operations, devices that fail, closing in flight.
 #include "engine_fixture.hpp"
 #include "provider/framed/frame.hpp"
 
@@ -20,13 +20,13 @@ uint64_t in_a_moment() {
 TEST_CASE("fault: a stopped peer is a deadline, and late answers write into nothing") {
     for (const Path& path : every_path()) {
         if (path.mapped) {
-            continue; // needs nothing from the peer
+            continue; // a mapped copy needs nothing from the peer
         }
         for (const size_t nbytes : {size_t{8}, size_t{5000}, 3 * kBytes}) {
             CAPTURE(path.name);
             CAPTURE(nbytes);
             Pair pair(path.provider);
-            // On devices an atomic is a read and a write: where it comes late it may undo a write that overtakes it, so
+            // On devices an atomic is a read and a write. If it comes late, it may undo a write that overtakes it, so
             // it has a word of its own.
             constexpr size_t kWord = 3 * kBytes;
             const Reach reach = pair.reach(kWord + 8, path.local, path.remote);
@@ -51,7 +51,7 @@ TEST_CASE("fault: a stopped peer is a deadline, and late answers write into noth
             // The peer goes on.
             CHECK(eventually([&] { return reach.local->pins() == 0; }));
             CHECK(same_bytes(pair.a.get(*reach.local), mine));
-            CHECK(run(pair.a, reach.route, request(Kind::write, 0, 0, nbytes)) == kOk); // the lane lives
+            CHECK(run(pair.a, reach.route, request(Kind::write, 0, 0, nbytes)) == kOk); // the lane lives on
             CHECK(same_bytes(pair.b.get(*reach.remote, 0, nbytes),
                              {mine.begin(), mine.begin() + static_cast<long>(nbytes)}));
         }
@@ -68,7 +68,7 @@ TEST_CASE("fault: a deadline that nobody waits for passes all the same") {
             const uint64_t sleeps = pair.a.engine->poller().sleeps();
             std::atomic<bool> over{false};
             std::thread caller([&] {
-                if (caller_asleep) { // with the right to poll, and no deadline of its own
+                if (caller_asleep) { // the caller has the right to poll, and no deadline of its own
                     pair.a.engine->wait([&] { return over.load(); }, 0, 0);
                 }
             });
@@ -76,7 +76,7 @@ TEST_CASE("fault: a deadline that nobody waits for passes all the same") {
             const auto queue = std::make_shared<CompletionQueue>();
             const Stopped stopped(pair.b);
             Posted posted = post(pair.a, reach.route, request(Kind::read, 0, 0, 64, -1, in_a_moment()));
-            const bool armed = posted.op->arm(queue, 1); // unless it has passed already
+            const bool armed = posted.op->arm(queue, 1); // false if the deadline has passed already
             CHECK((!armed || eventually([&] { return !queue->empty(); })));
             CHECK(posted.op->status() == Status::deadline);
             over.store(true);
@@ -246,7 +246,7 @@ TEST_CASE("fault: closed in flight, by either side") {
                                                         : Outcome{Status::closed, Reason::lane_closed};
                 for (Posted& op : ops) {
                     const Outcome outcome = pair.a.wait(std::move(op));
-                    CHECK((outcome == expected || outcome == kOk)); // those that had been through
+                    CHECK((outcome == expected || outcome == kOk)); // some may have ended before
                 }
                 CHECK(pair.a.wait(post(pair.a, request(Kind::notify, 0, 0, 0, 1))) == expected);
                 CHECK(eventually([&] { return reach.local->pins() == 0; }));

@@ -1,4 +1,4 @@
-// A peer that lies: its frames are refused or end the lane, and never cost more than the lane.
+// Tests a peer that lies: its frames are refused or end the lane, and never cost more than the lane.
 #include "raw_peer.hpp"
 
 #include <random>
@@ -10,7 +10,7 @@ using namespace zerohop::test;
 TEST_CASE("hostile: frames that nobody sends end the lane") {
     struct Case {
         const char* what;
-        std::function<void(FrameHeader&)> change; // of a write of nothing
+        std::function<void(FrameHeader&)> change; // changes the header of a write of no bytes
     };
     const std::vector<Case> cases{
         {"kind 0", [](FrameHeader& h) { h.kind = FrameKind{0}; }},
@@ -74,7 +74,7 @@ TEST_CASE("hostile: random bytes") {
                 FrameHeader header = target.header(static_cast<FrameKind>(1 + random() % 17), random() % 2000,
                                                    random() % 3000, static_cast<uint8_t>(random()));
                 header.ticket = static_cast<uint32_t>(random() % 4);
-                header.capability = Capability{}; // nothing of it may ever be placed
+                header.capability = Capability{}; // so that no byte of it may be placed
                 header.notify = static_cast<uint32_t>(random());
                 header.page_bytes = static_cast<uint32_t>(random() % 64);
                 header.status = static_cast<uint8_t>(random());
@@ -120,7 +120,7 @@ TEST_CASE("hostile: requests outside of the share are answered, and nothing is t
                 REQUIRE(peer.send(target.header(FrameKind::read, 8, nbytes)));
                 CHECK(peer.answer(7) == kBounds);
             }
-            // Page numbers whose product with the page size wraps around, or lies just outside.
+            // The product of these page numbers with the page size wraps around, or lies just outside.
             for (const uint64_t page :
                  {kBytes / 32, uint64_t{1} << 59, uint64_t{1} << 60, UINT64_MAX / 32, UINT64_MAX}) {
                 CAPTURE(page);
@@ -172,7 +172,7 @@ TEST_CASE("hostile: floods end the lane before they cost memory") {
          }},
         {"device atomics", kSimDevice,
          [](Target& t, int) {
-             t.side.sim->delay(0, 50 * kMillisecond, 0); // else they would end as fast as they come
+             t.side.sim->delay(0, 50 * kMillisecond, 0); // otherwise they would end as fast as they come
              return t.peer.send(t.header(FrameKind::fetch_add), {1});
          }},
         {"notifications without credit", kHostDevice,
@@ -231,11 +231,11 @@ TEST_CASE("hostile: ring indices that cannot be") {
     };
     {
         Target target("shm");
-        // The ring that the engine consumes: nothing but its tail is needed to lie.
+        // This is the ring that the engine consumes: to lie, the peer needs only its tail.
         FrameHeader header = target.header(FrameKind::ping);
         REQUIRE(target.peer.send(header));
         framed::RingIndices* page = indices(target.peer.ring_fd());
-        page->head.store(UINT64_MAX / 2); // of the ring that the engine fills
+        page->head.store(UINT64_MAX / 2); // head of the ring that the engine fills
         const auto local = target.side.alloc(1 << 20);
         std::vector<Posted> writes;
         for (int i = 0; i < 3; ++i) {
@@ -268,7 +268,7 @@ TEST_CASE("hostile: a stopped peer takes no staging buffers from the lanes of ot
         CAPTURE(provider);
         Side side;
         const auto local = side.alloc(3 << 20, kSimDevice);
-        // Each of these has more to send, and more to receive, than all the staging buffers hold, and never goes on.
+        // Each peer has more to send, and more to receive, than all the staging buffers hold, and never goes on.
         std::vector<std::unique_ptr<RawPeer>> stopped;
         std::vector<Posted> ops;
         for (int i = 0; i < 3; ++i) {
@@ -284,7 +284,7 @@ TEST_CASE("hostile: a stopped peer takes no staging buffers from the lanes of ot
                 ops.push_back(post(side, id, request(Kind::write, 0, 0, 3 << 20)));
             }
         }
-        // Another peer's lane moves all the same.
+        // Another peer's lane makes progress all the same.
         Side other;
         introduce(side, other);
         connect(side, other, provider);

@@ -1,4 +1,4 @@
-// A peer that lies in its answers, or asks twice by one ticket: that ends the lane, and gives no memory back early.
+// Tests a peer that lies in its answers, or asks twice by one ticket: that ends the lane, and frees no memory early.
 #include "raw_peer.hpp"
 
 using namespace zerohop;
@@ -39,7 +39,7 @@ TEST_CASE("hostile: more answers than questions") {
     }
     for (const std::string& provider : kProviders) {
         CAPTURE(provider);
-        // Answered as a whole while the device still copies, and then once more.
+        // The peer answers everything while the device still copies, and then once more.
         Target target(provider);
         target.side.sim->delay(0, 500 * kMillisecond, 0);
         const auto local = target.side.alloc(4096, kSimDevice);
@@ -88,7 +88,7 @@ TEST_CASE("hostile: an answer while the device still copies does not give the me
         REQUIRE(target.peer.send(reply(FrameKind::read_data, asked, 0, 0), {}, Bytes(kBytes, 6)));
         REQUIRE(target.peer.send(reply(FrameKind::ack, asked, 0, kLast)));
         CHECK(target.side.wait(asked.posted.op) == kOk);
-        CHECK(target.side.get(*local, kBytes - 1, 1) == Bytes(1, 6)); // as the operation said: it was over
+        CHECK(target.side.get(*local, kBytes - 1, 1) == Bytes(1, 6)); // as the operation said, its copy was over
     }
 }
 
@@ -107,7 +107,7 @@ TEST_CASE("hostile: one ticket for two messages") {
             REQUIRE(target.peer.send(send));
             target.peer.receive(FrameKind::clear_to_send);
             REQUIRE(target.peer.send(send));
-            // Half a frame of data, and then a second recv takes the same ticket.
+            // The peer sends half a frame of data, and then a second recv takes the ticket.
             FrameHeader data;
             data.kind = FrameKind::send_data;
             data.ticket = 3;
@@ -118,7 +118,7 @@ TEST_CASE("hostile: one ticket for two messages") {
             REQUIRE(target.peer.send_bytes(half.data(), half.size()));
             Posted second = post(target.side, message(Kind::recv, buffer, 100'000));
             CHECK(target.ends_with(kMalformed));
-            target.peer.send_bytes(half.data(), half.size()); // into nothing
+            target.peer.send_bytes(half.data(), half.size()); // nobody takes these bytes
             CHECK(target.side.wait(first.op).status == Status::protocol);
             CHECK(target.side.wait(second.op).status == Status::protocol);
             CHECK(eventually([&] { return buffer->pins() == 0; }));

@@ -1,4 +1,4 @@
-// A peer that lies in the ranges of one request: they are refused or end the lane.
+// Tests a peer that lies in the ranges of one request: they are refused or end the lane.
 #include "raw_peer.hpp"
 
 using namespace zerohop;
@@ -29,7 +29,7 @@ TEST_CASE("hostile: ranges outside of the share are answered, and nothing is tou
                 FrameHeader write = target.header(FrameKind::write_ranges, 0, 64, kLast | kNotify);
                 REQUIRE(peer.send(write, table, payload));
                 CHECK(peer.answer(7) == kBounds);
-                // The same where the frame itself begins late in the share.
+                // The result does not change if the frame itself begins late in the share.
                 Table moved = table;
                 moved[0] -= 64;
                 moved[1] -= 64;
@@ -113,7 +113,7 @@ TEST_CASE("hostile: ranges that overlap, and as many as a table has") {
 TEST_CASE("hostile: ranges that are cut off place nothing beyond what has come") {
     for (const std::string& provider : kProviders) {
         CAPTURE(provider);
-        // In the table, and in the payload.
+        // The lie is in the table, or in the payload.
         for (const size_t nbytes : {size_t{8}, size_t{16 + 16}, size_t{32 + 40}}) {
             CAPTURE(nbytes);
             Target target(provider);

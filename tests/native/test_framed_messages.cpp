@@ -1,4 +1,4 @@
-// send and recv: matched in order, small and large, posted before and after, too large, given up by either side.
+// Tests send and recv: matched in order, small and large, posted before and after, too large, given up by either side.
 #include "engine_fixture.hpp"
 #include "provider/framed/frame.hpp"
 
@@ -11,7 +11,7 @@ constexpr Outcome kTruncated{Status::protocol, Reason::truncated};
 constexpr size_t kRoom = 600'100;
 const std::vector<size_t> kSizes{0, 1, 255, 256, 257, 8191, 8192, 8193, 262'144, 262'145, 599'999};
 
-// As many sends as arrive here before a recv are waiting at the peer when this returns.
+// When this returns, all sends that were posted before wait at the peer.
 void arrive(const Side& sender, const Side& receiver) {
     REQUIRE(sender.wait(post(sender, request(Kind::notify, 0, 0, 0, 1))) == kOk);
     REQUIRE(notification(receiver).value == 1);
@@ -120,7 +120,7 @@ TEST_CASE("message: too large for its recv") {
             Posted received = post(pair.b, message(Kind::recv, target, nbytes - 1));
             Posted sent = post(pair.a, message(Kind::send, source, nbytes));
             CHECK(pair.b.wait(received.op) == kTruncated);
-            CHECK(received.op->value() == nbytes); // what it should have been
+            CHECK(received.op->value() == nbytes); // the size that the message has
             CHECK(pair.a.wait(sent.op) == kTruncated);
             CHECK(same_bytes(pair.b.get(*target), Bytes(kRoom, 1)));
             // The lane lives, and the next pair matches.
@@ -252,7 +252,7 @@ TEST_CASE("message: given up at any moment by either side, the lane goes on") {
                 if (round % 2 == 0) {
                     sent.op->finish(kCancelled);
                     pair.a.engine->poller().kick();
-                    // Whether it was matched or not is open: a recv that got no message is given up as well.
+                    // The recv may or may not have been matched; one that got no message is given up as well.
                     REQUIRE(eventually([&] { return source->pins() == 0; }));
                     received.op->finish(kCancelled);
                 } else {

@@ -1,4 +1,5 @@
-// A full lane is back-pressure: nothing is lost, and whoever waits for room goes on. Many threads at once.
+// Tests that a full lane is back-pressure: nothing is lost, and a caller that waits for room goes on. Many threads at
+// once.
 #include "engine_fixture.hpp"
 #include "provider/framed/frame.hpp"
 
@@ -18,7 +19,7 @@ const Outcome kNoCredit{Status::would_block, Reason::no_credit};
 TEST_CASE("pressure: a full window, nothing is lost") {
     for (const Path& path : every_path()) {
         if (path.mapped) {
-            continue; // its bytes need no window
+            continue; // a mapped copy needs no window
         }
         for (const Kind kind : {Kind::write, Kind::read}) {
             CAPTURE(path.name);
@@ -88,11 +89,11 @@ TEST_CASE("pressure: credits run out, and come back when notifications are taken
         CHECK(full.what == Posted::What::retry);
         CHECK(full.outcome == kNoCredit);
         CHECK(post(pair.a, request(Kind::notify, 0, 0, 0, 1), true).outcome == kNoCredit);
-        CHECK(run(pair.a, reach.route, request(Kind::write, 0, 0, 8)) == kOk); // needs none
+        CHECK(run(pair.a, reach.route, request(Kind::write, 0, 0, 8)) == kOk); // needs no credit
         std::atomic<bool> over{false};
         std::jthread poller([&] { pair.a.engine->wait([&] { return over.load(); }, soon(), 0); });
         Outcome outcome{Status::pending, Reason::none};
-        std::jthread blocked([&] { // stands in line behind a caller that polls
+        std::jthread blocked([&] { // this caller queues behind one that polls
             outcome = run(pair.a, reach.route, request(Kind::write, 0, 0, 8, framed::kCredits));
         });
         for (uint32_t i = 0; i <= framed::kCredits; ++i) {

@@ -1,4 +1,5 @@
-// What an honest initiator with a wrong idea of the target is told, and that the target's memory stays as it was.
+// Tests the answers to an honest initiator with a wrong idea of the target, and that the target's memory stays
+// unchanged.
 #include "engine_fixture.hpp"
 #include "provider/framed/frame.hpp"
 
@@ -13,7 +14,7 @@ Outcome denied(Reason reason) {
     return {Status::access_denied, reason};
 }
 
-// Paths whose target checks; a mapped one has no target to ask.
+// Returns the paths whose target checks requests; a mapped path has no target to ask.
 std::vector<Path> checked_paths() {
     std::vector<Path> paths;
     for (const Path& path : every_path()) {
@@ -124,14 +125,14 @@ TEST_CASE("refusal: in the middle of an operation, it names the first thing that
         for (const Kind kind : {Kind::write, Kind::read}) {
             CHECK(run(pair.a, id, request(kind, 0, 0, 2 * kBytes, kind == Kind::write ? 1 : -1)) ==
                   denied(Reason::bounds));
-            // The last page only, in a later request of a read (8192 pages each).
+            // Only the last page is outside, in a later request of a read (8192 pages each).
             std::vector<uint64_t> pages(10'000, 3);
             pages.back() = kBytes / 8;
             CHECK(run(pair.a, id, page_request(kind, std::vector<uint64_t>(10'000, 3), pages, 8)) ==
                   denied(Reason::bounds));
         }
         CHECK_FALSE(pair.b.engine->pop_notification(0, 0, 0, false).has_value());
-        // What lies beyond the share is untouched.
+        // Memory beyond the share is untouched.
         CHECK(same_bytes(pair.b.get(*reach.remote, kBytes, kBytes), Bytes(theirs.begin() + kBytes, theirs.end())));
         pair.a.sync();
         CHECK(reach.local->pins() == 0);
@@ -151,12 +152,12 @@ TEST_CASE("refusal: a part of a read of device memory, while another part is sti
         route.share = part;
         const uint64_t id = pair.a.engine->add_route(route);
         std::vector<uint64_t> pages(8192 + 1, 0);
-        pages.back() = 4096 / 32; // the second request of two
+        pages.back() = 4096 / 32; // in the second request of two
         std::vector<uint64_t> local(8192 + 1);
         for (size_t i = 0; i < local.size(); ++i) {
             local[i] = i;
         }
-        pair.a.sim->delay(0, 0, 1); // a quarter of a second a slice
+        pair.a.sim->delay(0, 0, 1); // a slice takes a quarter of a second
         CHECK(run(pair.a, id, page_request(Kind::read, local, pages, 32)) == denied(Reason::bounds));
         pair.a.sim->delay(0, 0, 0);
         CHECK(reach.local->pins() == 0);

@@ -1,4 +1,4 @@
-// Revocation: after revoke() has returned true, no byte of the share moves any more, whatever was under way.
+// Tests revocation: after revoke() has returned true, no byte of the share moves any more, whatever was under way.
 #include "raw_peer.hpp"
 
 using namespace zerohop;
@@ -44,7 +44,7 @@ TEST_CASE("revoke: during streaming writes") {
                     writer.join();
                     CHECK(run(pair.a, reach.route, request(Kind::write, 0, 0, 100)) == kRevoked);
                     CHECK(same_bytes(pair.b.get(*reach.remote), Bytes(kBytes, 2)));
-                    CHECK(pair.b.engine->revoke(reach.share, soon())); // again
+                    CHECK(pair.b.engine->revoke(reach.share, soon())); // revoking twice succeeds
                     CHECK(eventually([&] { return reach.remote->pins() == 0; }));
                 }
             }
@@ -75,7 +75,8 @@ TEST_CASE("revoke: during streaming reads, also when the target's own threads ar
                         through.fetch_add(1);
                     }
                 });
-                std::jthread poster([&] { // each post sends what the lane has, which includes answers to reads
+                // each post sends everything that the lane has, which includes answers to reads
+                std::jthread poster([&] {
                     while (!stop.load()) {
                         CHECK(pair.b.wait(post(pair.b, request(Kind::notify, 0, 0, 0, 1))) == kOk);
                         static_cast<void>(notification(pair.a));
@@ -111,7 +112,7 @@ TEST_CASE("revoke: a read that has been answered in part never ends well") {
                     header.ticket = ticket;
                     REQUIRE(target.peer.send(header));
                 }
-                // The first answer, so that the lane is full of the others when the memory goes.
+                // Takes the first answer, so that the lane is full of the others when the memory goes.
                 std::vector<Bytes> got(reads);
                 uint32_t ended = 0;
                 const auto take = [&] {
@@ -178,7 +179,7 @@ TEST_CASE("revoke: does not wait for a peer that stopped in the middle of a writ
                 FrameHeader header = target.header(FrameKind::write, 0, 1 << 20);
                 header.ticket = 1;
                 REQUIRE(target.peer.send(header, {}, Bytes(200'000, 1)));
-                header.ticket = 2; // another write, all of it: when it is answered, the first piece has been placed
+                header.ticket = 2; // another write, complete: once it is answered, the first piece has been placed
                 header.flags = kLast;
                 header.offset = 300'000;
                 REQUIRE(target.peer.send(header, {}, Bytes(64, 1)));
@@ -217,13 +218,13 @@ TEST_CASE("revoke: waits for the device's copies, and says so when they take too
         CAPTURE(provider);
         Pair pair(provider);
         Reach reach = pair.reach(256 * 1024, kHostDevice, kSimDevice);
-        pair.b.sim->delay(0, 0, 1); // a quarter of a second
+        pair.b.sim->delay(0, 0, 1); // the copy takes a quarter of a second
         Posted write = post(pair.a, reach.route, request(Kind::write, 0, 0, 256 * 1024));
         const std::shared_ptr<Region> remote = reach.remote;
         REQUIRE(eventually([&] { return remote->pins() != 0; }));
         const uint64_t id = reach.share.packed();
         if (!pair.b.engine->revoke(ShareId::unpack(id), now_ns() + kMillisecond)) {
-            CHECK(pair.b.engine->revoke(ShareId::unpack(id), soon())); // asked again, it waits again
+            CHECK(pair.b.engine->revoke(ShareId::unpack(id), soon())); // a second call waits again
         }
         pair.b.sim->delay(0, 0, 0);
         pair.b.put(*reach.remote, Bytes(256 * 1024, 2));

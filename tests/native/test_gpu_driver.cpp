@@ -1,4 +1,4 @@
-// The driver of GPUs, over GPUs in software (fake_cuda): what it makes of memory, streams and page lists.
+// Tests the driver of GPUs, over GPUs in software (fake_cuda): memory, streams and page lists.
 #include "gpu_fixture.hpp"
 #include "memory/accelerators.hpp"
 
@@ -152,7 +152,7 @@ TEST_CASE("gpu: many segments in one command, of every size and alignment") {
         gpu.driver->load_kernels(0, "an image");
     }
     CHECK(gpu.stream->gathers() == (kernels || api->copy_batch != nullptr));
-    constexpr size_t kCount = 300; // more than go with one launch
+    constexpr size_t kCount = 300; // more than one launch takes
     const std::vector<uint8_t> data = random_bytes(kBytes);
     const uint64_t from = gpu.alloc(kBytes);
     const uint64_t to = gpu.alloc(kBytes);
@@ -185,10 +185,11 @@ TEST_CASE("gpu: host memory is registered once for all who ask, and given back b
     REQUIRE(gpu.driver->register_host(base + 100, 3 * kPage, true).ok());
     CHECK(known(100));
     CHECK(known(100 + 3 * kPage - 1));
-    CHECK_FALSE(known(99)); // what lies beside it on its pages is not touched
+    CHECK_FALSE(known(99)); // memory beside it on its pages is not registered
     CHECK_FALSE(known(100 + 3 * kPage));
-    REQUIRE(other.driver->register_host(base + kPage, kPage, true).ok());           // within that
-    CHECK_FALSE(gpu.driver->register_host(base + 2 * kPage, 4 * kPage, true).ok()); // partly: no driver takes that
+    REQUIRE(other.driver->register_host(base + kPage, kPage, true).ok()); // lies within the first range
+    // overlaps in part: no driver takes that
+    CHECK_FALSE(gpu.driver->register_host(base + 2 * kPage, 4 * kPage, true).ok());
     CHECK(gpu.driver->unregister_host(base + 100).ok());
     CHECK(known(100));
     CHECK(other.driver->unregister_host(base + kPage).ok());
@@ -213,7 +214,7 @@ TEST_CASE("gpu: what this process has exported it reaches under its own address,
     }
 }
 
-// As libcuda declares them; the driver itself makes no pools.
+// Declared as in libcuda; the driver itself makes no pools.
 extern "C" int cuDevicePrimaryCtxRelease_v2(int device);
 extern "C" int cuMemPoolCreate(void** pool, const int* properties);
 extern "C" int cuMemPoolDestroy(void* pool);
@@ -243,9 +244,9 @@ TEST_CASE("gpu: memory of a pool is shared where the pool was made for it") {
             REQUIRE(exported.pieces.size() == 2);
             CHECK(exported.pieces[0].nbytes == kBytes);
             const Descriptor descriptor(exported.pieces[1].fd);
-            // This process's own, from each device.
+            // The process imports its own memory, for each device.
             const auto own = gpu.driver->import_memory(exported);
-            // As another process has it.
+            // The import is made as in another process.
             Exported theirs = exported;
             theirs.process += 1;
             const auto imported = gpu.driver->import_memory(theirs);
@@ -299,7 +300,7 @@ TEST_CASE("gpu: memory that a peer describes wrongly is refused") {
     CHECK(refused([](Exported& e) { e.form = "cuda-fd"; }) == Status::protocol);
 }
 
-extern "C" int fake_cuda_flushes(int more); // how often the driver was asked to flush
+extern "C" int fake_cuda_flushes(int more); // returns how often the driver was asked to flush
 
 TEST_CASE("gpu: what NICs write is flushed where a device does not order it, and nowhere else") {
     for (const char* const ordering : {"100", "0"}) {
@@ -309,7 +310,7 @@ TEST_CASE("gpu: what NICs write is flushed where a device does not order it, and
         Accelerators accelerators({make_gpu_driver(*shim::cuda())});
         CHECK(accelerators.devices().at(1)->needs_flush() == needed);
         const int before = fake_cuda_flushes(0);
-        accelerators.flush_inbound(); // no NIC knows any of its memory
+        accelerators.flush_inbound(); // no NIC knows any memory of the device
         CHECK(fake_cuda_flushes(0) == before);
         accelerators.expect_inbound(1);
         accelerators.expect_inbound(1);
@@ -322,7 +323,7 @@ TEST_CASE("gpu: what NICs write is flushed where a device does not order it, and
 
 TEST_CASE("gpu: a device's mark fires when all of its streams have come that far") {
     shim::GpuApi older = *shim::cuda();
-    older.context_record = nullptr; // it waits instead
+    older.context_record = nullptr; // the driver waits instead
     for (const shim::GpuApi* const api : std::array<const shim::GpuApi*, 2>{shim::cuda(), &older}) {
         Gpu gpu(*api);
         CAPTURE(api->context_record != nullptr);
@@ -335,7 +336,7 @@ TEST_CASE("gpu: a device's mark fires when all of its streams have come that far
         if (api->context_record != nullptr) {
             mark = gpu.devices[0]->mark();
             CHECK(mark->query() == EventState::pending);
-            CHECK(ends(*gpu.devices[1]->mark())); // another device's is not concerned
+            CHECK(ends(*gpu.devices[1]->mark())); // another device's mark is not affected
             word = 1;
         } else {
             opens = std::thread([&] {
@@ -356,7 +357,7 @@ TEST_CASE("gpu: a device's mark fires when all of its streams have come that far
 TEST_CASE("gpu: a stream follows another, and waits at a gate") {
     Gpu gpu;
     const uint64_t memory = gpu.alloc(kBytes);
-    // A stream as the user has one: by the library's own functions.
+    // This is a user's stream: made by the library's own functions.
     void* user = nullptr;
     void* context = nullptr;
     REQUIRE(shim::cuda()->context_retain(&context, 0) == 0);

@@ -1,5 +1,5 @@
-// The driver of GPUs (fake_cuda) as NICs and copies need it: how a NIC may take memory of a device, what becomes of
-// memory that it may touch, and host memory that the user has pinned.
+// Tests how the driver of GPUs (fake_cuda) makes memory usable: the ways in which a NIC may register device memory, the
+// state of memory that a NIC may touch, and host memory that the user has pinned.
 #include "bytes.hpp"
 #include "gpu_fixture.hpp"
 #include "gpu_segments.hpp"
@@ -19,7 +19,7 @@ using namespace zerohop::test;
 using zerohop::accel::test::open_descriptors;
 using Ways = std::vector<Registrable>;
 
-// As libcuda declares them; the driver itself has no use for them.
+// Declared as in libcuda; the driver itself does not use them.
 extern "C" int cuDevicePrimaryCtxRelease_v2(int device);
 extern "C" int cuMemAllocManaged(uint64_t* address, size_t nbytes, unsigned flags);
 extern "C" int cuMemFreeHost(void* address);
@@ -28,7 +28,7 @@ namespace {
 
 constexpr size_t kPage = 4096;
 
-// While one lives, the driver exports dma-buf.
+// While it lives, the driver exports dma-buf.
 struct DmaBuf {
     DmaBuf() { REQUIRE(setenv("FAKE_CUDA_DMA_BUF", "1", 1) == 0); }
     ~DmaBuf() { unsetenv("FAKE_CUDA_DMA_BUF"); }
@@ -36,7 +36,7 @@ struct DmaBuf {
     DmaBuf& operator=(const DmaBuf&) = delete;
 };
 
-// The context of the first device, current in this thread.
+// Makes the context of the first device current on this thread.
 struct InContext {
     InContext() {
         REQUIRE(api.context_retain(&context, 0) == 0);
@@ -66,7 +66,7 @@ bool has_dma_buf(const DeviceFacts& facts) {
     return std::find(facts.capabilities.begin(), facts.capabilities.end(), "dma-buf") != facts.capabilities.end();
 }
 
-// What must hold of both ways, whether the first is there or not.
+// Checks both ways of registering; the first need not be available.
 void check_both(const Ways& ways, uint64_t address) {
     REQUIRE(ways.size() == 2);
     CHECK(ways[0].kind == Registrable::Kind::dma_buf);
@@ -98,7 +98,7 @@ TEST_CASE("gpu: a NIC gets a dma-buf of whole pages, and where in it the memory 
     const DmaBuf exported;
     Gpu gpu;
     CHECK(has_dma_buf(gpu.devices[1]->facts()));
-    constexpr size_t kOdd = kBytes - 100; // its last page is not all of the allocation
+    constexpr size_t kOdd = kBytes - 100; // the allocation does not fill its last page
     const uint64_t address = gpu.alloc(kOdd);
     const std::vector<uint8_t> data = random_bytes(kOdd);
     gpu.copy(address, at(data.data()), kOdd);
@@ -112,7 +112,7 @@ TEST_CASE("gpu: a NIC gets a dma-buf of whole pages, and where in it the memory 
         check_both(part, address + 100);
         REQUIRE(part[0].buffer);
         CHECK(part[0].offset == 100);
-        // What a NIC writes there is what the device has.
+        // A NIC's writes there must be the device's bytes.
         void* const mapped = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, part[0].buffer->get(), 0);
         REQUIRE(mapped != MAP_FAILED);
         auto* const bytes = static_cast<uint8_t*>(mapped);
@@ -133,7 +133,7 @@ TEST_CASE("gpu: calls of the driver on memory that a NIC may touch end when thei
         const uint64_t address = gpu.alloc(kBytes, 1);
         const uint64_t other = gpu.alloc(kBytes, 1);
         (void)gpu.driver->describe(address);
-        (void)gpu.driver->export_memory(address, kBytes); // p2p needs it not
+        (void)gpu.driver->export_memory(address, kBytes); // p2p does not need it
         CHECK_FALSE(synchronises(address));
         if (dma_buf) {
             const DmaBuf exported;
@@ -141,7 +141,7 @@ TEST_CASE("gpu: calls of the driver on memory that a NIC may touch end when thei
         } else {
             CHECK(gpu.driver->registrable(address + kPage, kPage).size() == 2);
         }
-        CHECK(synchronises(address)); // all of the allocation
+        CHECK(synchronises(address)); // it covers the whole allocation
         CHECK_FALSE(synchronises(other));
     }
 }
@@ -184,7 +184,7 @@ TEST_CASE("gpu: host memory that the user has pinned needs nothing, and stays pi
     auto* const base = static_cast<std::byte*>(made);
     const auto pinned = [&] { return gpu.driver->describe(at(base)).kind == MemoryKind::host; };
     REQUIRE(pinned());
-    // All of it, a part of it, and the same again: the driver itself would refuse each.
+    // Registers all of it, a part of it, and all again: the vendor's driver itself would refuse each.
     CHECK(api.host_register(base, 8 * kPage, 3) != 0);
     CHECK(gpu.driver->register_host(base, 8 * kPage, true).ok());
     CHECK(gpu.driver->register_host(base + 100, 1000, true).ok());
@@ -200,7 +200,7 @@ TEST_CASE("gpu: host memory that the user has pinned needs nothing, and stays pi
         CHECK(gpu.driver->unregister_host(each).ok());
         CHECK(pinned());
     }
-    CHECK_FALSE(gpu.driver->unregister_host(base).ok()); // as often as it was registered
+    CHECK_FALSE(gpu.driver->unregister_host(base).ok()); // unregistered as often as it was registered
     CHECK(cuMemFreeHost(base) == 0);
     CHECK_FALSE(pinned());
 }
@@ -212,7 +212,7 @@ TEST_CASE("gpu: pages that the process may only read are copied from, too") {
     const std::vector<uint8_t> data = random_bytes(4 * kPage);
     std::memcpy(pages, data.data(), data.size());
     REQUIRE(mprotect(pages, 4 * kPage, PROT_READ) == 0);
-    CHECK_FALSE(gpu.driver->register_host(pages, 4 * kPage, true).ok()); // nobody has said so
+    CHECK_FALSE(gpu.driver->register_host(pages, 4 * kPage, true).ok()); // nobody has declared it read-only
     REQUIRE(gpu.driver->register_host(pages, 4 * kPage, false).ok());
     const uint64_t memory = gpu.alloc(4 * kPage);
     gpu.copy(memory, at(pages), data.size());

@@ -1,5 +1,4 @@
-// The driver of GPUs (fake_cuda) and streams that are not ours: on whichever device they are, and while they are being
-// captured into a graph.
+// Tests the driver of GPUs (fake_cuda) with users' streams: on any device, and while they are captured into a graph.
 #include "bytes.hpp"
 #include "gpu_fixture.hpp"
 #include "gpu_user_stream.hpp"
@@ -25,7 +24,7 @@ template <class F> Outcome refusal(F&& f) {
     return {};
 }
 
-// The driver's own copy, but for one call.
+// Copies like the vendor's driver, but refuses one call.
 int calls_until_refusal = 0;
 shim::GpuResult copy_or_refuse(shim::GpuAddress dst, shim::GpuAddress src, size_t nbytes, void* stream) {
     constexpr shim::GpuResult kInvalidValue = 1;
@@ -47,7 +46,7 @@ TEST_CASE("gpu: a stream follows the user's, and the user's waits for it, on eac
             const uint64_t second = gpu.alloc(kBytes, static_cast<size_t>(theirs));
             const std::vector<uint8_t> data = random_bytes(kBytes);
             gpu.copy(first, at(std::vector<uint8_t>(kBytes).data()), kBytes);
-            // Nothing of it begins before the gate is open; then one thing comes after the other.
+            // Nothing begins before the gate is open; then one copy comes after the other.
             const std::shared_ptr<Gate> gate = gpu.driver->gate(theirs, user.number());
             user.copy(second, at(data.data()), kBytes);
             REQUIRE(stream->follow(user.number()).ok());
@@ -77,7 +76,7 @@ TEST_CASE("gpu: a stream that is being captured is refused, and neither it nor o
         UserStream other(theirs);
         const uint64_t memory = gpu.alloc(kBytes);
         const std::vector<uint8_t> data = random_bytes(kBytes);
-        // Held up, so that there is something that the other could wait for.
+        // The copy is held up, so that there is something that the other stream could wait for.
         const std::shared_ptr<Gate> gate = gpu.driver->gate(theirs, other.number());
         REQUIRE(gpu.stream->follow(other.number()).ok());
         const CopySegment segment{memory, at(data.data()), kBytes};
@@ -121,7 +120,7 @@ TEST_CASE("gpu: a stream that waits for a copy is let go before that comes to an
             const std::shared_ptr<Event> end = gpu.driver->mark(theirs, user.number());
             CHECK_FALSE(ends(*end, 10 * kMillisecond));
             if (round == 1) {
-                held.gate.reset(); // opens it
+                held.gate.reset(); // the destructor opens the gate
             } else {
                 held.gate->open();
             }
@@ -130,7 +129,7 @@ TEST_CASE("gpu: a stream that waits for a copy is let go before that comes to an
         }
         gate->open();
         CHECK(ends(*copied));
-        // What the device has written meanwhile disturbs nobody.
+        // A word that the device has written meanwhile disturbs no later user of it.
         for (int round = 0; round < 20; ++round) {
             UserStream user(theirs);
             const std::shared_ptr<Gate> other = gpu.driver->gate(theirs, user.number());
@@ -144,7 +143,7 @@ TEST_CASE("gpu: a stream that waits for a copy is let go before that comes to an
 }
 
 TEST_CASE("gpu: a copy of which the driver refuses a part has failed once the rest of it has ended") {
-    static shim::GpuApi refusing = *shim::cuda(); // streams use it for as long as the process has any
+    static shim::GpuApi refusing = *shim::cuda(); // static, because streams use it as long as the process has any
     refusing.copy = &copy_or_refuse;
     refusing.copy_batch = nullptr;
     for (const bool many : {false, true}) {
@@ -159,7 +158,7 @@ TEST_CASE("gpu: a copy of which the driver refuses a part has failed once the re
                                                 {memory + kBytes, at(data.data()), kBytes}};
         calls_until_refusal = 1;
         const std::shared_ptr<Event> copied = many ? gpu.stream->copy_many(segments, {}) : gpu.stream->copy(segments);
-        // Whoever hears of the end may give the memory to others.
+        // A caller that hears of the end may give the memory to others.
         CHECK_FALSE(ends(*copied, 10 * kMillisecond));
         gate->open();
         CHECK(ends(*copied));

@@ -1,5 +1,5 @@
-// Virtual memory of GPUs (fake_cuda): a range that consists of several allocations, as PyTorch's expandable segments
-// do, is described, exported and imported as a whole.
+// Tests virtual memory of GPUs (fake_cuda): a range of several allocations, as in PyTorch's expandable segments, is
+// described, exported and imported as a whole.
 #include "base/descriptor.hpp"
 #include "bytes.hpp"
 #include "gpu_fixture.hpp"
@@ -20,7 +20,7 @@ using zerohop::accel::test::open_descriptors;
 
 namespace {
 
-// Closes what an export has opened.
+// Closes the descriptors of an export.
 struct Exports {
     explicit Exports(Exported made) : exported(std::move(made)) {
         for (const Exported::Piece& piece : exported.pieces) {
@@ -56,9 +56,9 @@ TEST_CASE("gpu: of virtual memory the driver describes one allocation at a time,
     const Description second = driver->describe(segments.address(1));
     CHECK(second.base == segments.address(1));
     CHECK(second.allocation_id != first.allocation_id);
-    CHECK(driver->describe(segments.address(3)).kind == MemoryKind::unknown); // reserved alone
+    CHECK(driver->describe(segments.address(3)).kind == MemoryKind::unknown); // only reserved
 
-    // From the middle of the first to the middle of the last one.
+    // The range reaches from the middle of the first segment to the middle of the last.
     const uint64_t address = segments.address() + 1000;
     const Description whole = accelerators.describe(address, 2 * kSegment);
     CHECK(whole.kind == MemoryKind::device);
@@ -66,21 +66,21 @@ TEST_CASE("gpu: of virtual memory the driver describes one allocation at a time,
     CHECK(whole.base == segments.address());
     CHECK(whole.size == 3 * kSegment);
     CHECK(accelerators.describe(address, 2 * kSegment).allocation_id == whole.allocation_id);
-    // The id alone is that of the allocation which the address lies in.
+    // allocation_id() gives the id of the one allocation that the address lies in.
     CHECK(accelerators.describe(address, kSegment - 1000).allocation_id == accelerators.allocation_id(address));
     CHECK(accelerators.allocation_id(address) != 0);
     CHECK(accelerators.allocation_id(address) != whole.allocation_id);
     CHECK(driver->allocation_id(address) == first.allocation_id);
     CHECK(accelerators.allocation_id(segments.address(3)) == 0);
-    // Any of its allocations makes its id, also one in the middle that another has taken the place of.
+    // Every allocation of the range counts in its id, also one in the middle that was replaced.
     segments.unmap(1);
     CHECK(accelerators.describe(address, 2 * kSegment).kind == MemoryKind::unknown);
     segments.map(1);
     const Description remapped = accelerators.describe(address, 2 * kSegment);
     CHECK(remapped.size == whole.size);
     CHECK(remapped.allocation_id != whole.allocation_id);
-    CHECK(accelerators.describe(address, 3 * kSegment).kind == MemoryKind::unknown); // past the last
-    // Of one device, or nobody could tell which one is to copy it.
+    CHECK(accelerators.describe(address, 3 * kSegment).kind == MemoryKind::unknown); // past the last segment
+    // The range must be on one device, or nobody could tell which device is to copy it.
     segments.unmap(2);
     segments.map(2, 0);
     CHECK(accelerators.describe(address, 2 * kSegment).kind == MemoryKind::unknown);
@@ -108,7 +108,7 @@ TEST_CASE("gpu: a range over several allocations goes to another process as one"
             CHECK(piece.nbytes == kSegment);
             CHECK(piece.handle.empty());
         }
-        // Only what lies under the range.
+        // An export contains only the allocations under the range.
         const Exports one(gpu.driver->export_memory(segments.address(1), kSegment));
         REQUIRE(one.exported.pieces.size() == 1);
         CHECK(one.exported.offset == 0);
@@ -125,7 +125,7 @@ TEST_CASE("gpu: a range over several allocations goes to another process as one"
             CHECK(same_bytes(gpu.read(address, nbytes), written));
             accel::test::put(*stream, reached, data);
         }
-        // A page list over all of them, by a kernel and without one.
+        // A page list covers all segments, by a kernel and without one.
         constexpr size_t kPage = 4096 + 512;
         std::vector<uint64_t> pages(nbytes / kPage);
         std::iota(pages.begin(), pages.end(), 0);
@@ -142,7 +142,7 @@ TEST_CASE("gpu: a range over several allocations goes to another process as one"
             CHECK(std::equal(seen.begin(), seen.end(), data.begin()));
         }
     }
-    CHECK(open_descriptors() <= before); // the mappings keep none; what went before may have closed one meanwhile
+    CHECK(open_descriptors() <= before); // the mappings keep none; work of earlier tests may have closed one meanwhile
 }
 
 TEST_CASE("gpu: the memory of an import is there for as long as the import, whatever its owner does") {
@@ -199,9 +199,9 @@ TEST_CASE("gpu: virtual memory that a peer describes wrongly is refused, and not
     CHECK(refused([](Exported& e) { e.pieces[1].fd = -1; }) == Status::protocol);
     CHECK(refused([](Exported& e) { e.pieces[1].nbytes = 0; }) == Status::protocol);
     CHECK(refused([](Exported& e) { e.pieces[1].nbytes = SIZE_MAX; }) == Status::protocol);
-    CHECK(refused([](Exported& e) { e.pieces.pop_back(); }) == Status::protocol); // smaller than it says
+    CHECK(refused([](Exported& e) { e.pieces.pop_back(); }) == Status::protocol); // smaller than it claims
     CHECK(refused([](Exported& e) { e.offset = 1; }) == Status::protocol);
-    // What only the driver can tell: the first piece is mapped by then, and is given back.
+    // Only the vendor's driver can find these errors: the first piece is mapped by then, and must be unmapped.
     CHECK(refused([&](Exported& e) { e.pieces[1].fd = other.get(); }) != Status::ok);
     CHECK(refused([](Exported& e) { e.pieces[1].nbytes *= 2; }) != Status::ok);
     CHECK(refused([](Exported& e) { e.pieces[2].nbytes -= 4096; }) != Status::ok);

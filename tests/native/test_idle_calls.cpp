@@ -1,4 +1,5 @@
-// Calls of drivers that wait for streams: on a thread of their own, in order, and none while a stream waits for us.
+// Tests driver calls that wait for streams: they run on a thread of their own, in order, and none while a stream waits
+// for us.
 #include "accel/idle_calls.hpp"
 #include "base/clock.hpp"
 #include "gpu_fixture.hpp"
@@ -20,7 +21,7 @@ namespace {
 
 constexpr size_t kPage = 4096;
 
-// A user's stream of the first device that stands still for as long as one lives.
+// A user's stream of the first device, which is held while this lives.
 struct Still {
     explicit Still(Gpu& gpu) : gate(gpu.driver->gate(0, stream.number())) {}
     UserStream stream{0};
@@ -56,7 +57,8 @@ TEST_CASE("idle: one that takes long is not waited for longer than is asked, and
     const uint64_t first = calls.later([&] { go.wait(false); });
     const uint64_t second = calls.later([] {});
     CHECK_FALSE(calls.done(first, kMillisecond));
-    CHECK_FALSE(calls.done(second, kMillisecond)); // at once, as the one before it has taken that long already
+    // returns at once, because the call before it has taken that long already
+    CHECK_FALSE(calls.done(second, kMillisecond));
     CHECK_FALSE(calls.done(second, 0));
     go = true;
     go.notify_all();
@@ -127,7 +129,7 @@ TEST_CASE("idle: host memory that is leaving can be registered again before the 
     }
     settle();
     CHECK(held.use_count() == 1);
-    CHECK(is_known(gpu, memory.data())); // it has stayed
+    CHECK(is_known(gpu, memory.data())); // it is still registered
     REQUIRE(gpu.driver->unregister_host(memory.data() + kPage, held).ok());
     settle();
     CHECK(held.use_count() == 1);
@@ -148,5 +150,5 @@ TEST_CASE("idle: memory that is full while some is being freed") {
     for (const uint64_t each : all) {
         REQUIRE(gpu.devices[0]->free(each).ok());
     }
-    gpu.alloc(most / 4); // though the driver may not have been told yet
+    gpu.alloc(most / 4); // fits although the driver may not have freed the memory yet
 }

@@ -1,4 +1,5 @@
-// What wakes an event loop: tokens, and while it listens the messages themselves; and nothing depends on it.
+// Tests the wake-up of an event loop, by tokens and, while it listens, by the messages themselves; nothing depends on
+// it.
 #include "engine/loop_bell.hpp"
 #include "engine_fixture.hpp"
 
@@ -9,7 +10,7 @@ using namespace zerohop::test;
 
 namespace {
 
-// Waits as a loop does; whether the descriptor became readable.
+// Waits as a loop does; true if the descriptor became readable.
 bool readable(const LoopBell& bell, int timeout_ms) {
     pollfd entry{bell.fd(), POLLIN, 0};
     return ::poll(&entry, 1, timeout_ms) == 1;
@@ -22,7 +23,7 @@ struct Loop {
     explicit Loop(const Side& side)
         : engine(side.engine), queue(std::make_shared<CompletionQueue>()), bell(engine->poller(), queue) {}
 
-    // Until one notification has been announced by its token and taken.
+    // Waits until one notification has been announced by its token, and takes it.
     [[nodiscard]] std::optional<Notification> await_notification() {
         for (const uint64_t limit = soon(); now_ns() < limit;) {
             if (!engine->notifications().own().arm(queue, 1)) {

@@ -1,4 +1,5 @@
-// The queues of notifications of one Context: each takes its own, of its own peer, and what is nobody's is dropped.
+// Tests the notification queues of one Context: each takes those of its own peer, and those without a queue are
+// dropped.
 #include "raw_peer.hpp"
 
 #include <set>
@@ -13,7 +14,7 @@ std::optional<Notification> taken(const Side& side, uint16_t queue) {
     return side.engine->pop_notification(queue, 0, 0, false);
 }
 
-// The next one, within the tests' patience.
+// Takes the next notification, within the tests' patience.
 Notification next(const Side& side, uint16_t queue) {
     std::optional<Notification> note =
         side.engine->pop_notification(queue, soon(), side.engine->options().spin_ns, true);
@@ -38,7 +39,7 @@ TEST_CASE("notification: a value and a queue make one number, and come apart aga
     for (const uint16_t queue : {0, 1, 255, 256, 0x7FFF, 0x8000, 0xFFFF}) {
         for (const uint32_t value : {0U, 1U, 0x7FFF'FFFFU, 0x8000'0000U, 0xFFFF'FFFFU}) {
             const int64_t notify = notify_of(queue, value);
-            CHECK(notify >= 0); // which is what says that there is one
+            CHECK(notify >= 0); // a value that is not negative means that there is one
             CHECK(queue_of(notify) == queue);
             CHECK(value_of(notify) == value);
             FrameHeader header;
@@ -134,7 +135,7 @@ TEST_CASE("notification queues: one that has ended gives what it has, then nothi
     side.engine->take_from(queue, 3);
     side.engine->notify(queue, of(3, 1));
     side.engine->notify(queue, of(3, 2));
-    std::jthread waits([&] { // for the third
+    std::jthread waits([&] { // it waits for the third one
         for (const uint32_t value : {1U, 2U}) {
             CHECK(next(side, queue).value == value);
         }
@@ -148,7 +149,7 @@ TEST_CASE("notification queues: one that has ended gives what it has, then nothi
     side.engine->close_queue(queue);
     CHECK_FALSE(taken(side, queue).has_value());
     side.engine->end_queue(queue);
-    CHECK_FALSE(side.engine->pop_notification(queue, soon(), 0, true).has_value()); // at once
+    CHECK_FALSE(side.engine->pop_notification(queue, soon(), 0, true).has_value()); // returns at once
 }
 
 TEST_CASE("notification queues: whoever waits while one comes and the queue ends has it") {
@@ -184,12 +185,12 @@ TEST_CASE("notification queues: who asked to be told hears of the end, and of no
     CHECK(told->drain().empty());
     side.engine->notify(queue, of(3, 1));
     CHECK(told->drain() == std::vector<uint64_t>{7});
-    CHECK_FALSE(mine->arm(told, 8)); // there is one
+    CHECK_FALSE(mine->arm(told, 8)); // a notification is there
     REQUIRE(taken(side, queue).has_value());
     REQUIRE(mine->arm(told, 9));
     side.engine->end_queue(queue);
     CHECK(told->drain() == std::vector<uint64_t>{9});
-    CHECK_FALSE(mine->arm(told, 10)); // there will be none
+    CHECK_FALSE(mine->arm(told, 10)); // no notification will come
 }
 
 TEST_CASE("notification queues: as many as numbers, each used again late") {
@@ -214,7 +215,7 @@ TEST_CASE("notification queues: as many as numbers, each used again late") {
     for (const uint16_t number : numbers) {
         engine.close_queue(number);
     }
-    // A late notification for one that is gone is not taken by one that was opened in its place.
+    // A queue that is opened later does not get a late notification for one that is gone.
     const uint16_t gone = engine.open_queue();
     engine.close_queue(gone);
     CHECK(engine.open_queue() != gone);
@@ -234,7 +235,7 @@ TEST_CASE("notification queues: a raw peer names any queue") {
         }
         CHECK(next(target.side, queue).value == queue);
         CHECK_FALSE(taken(target.side, 0).has_value());
-        // What was aborted says why in the same place, and announces nothing.
+        // An aborted write gives its reason in the place of the notification, and announces nothing.
         write.announce(notify_of(queue, 3));
         write.flags |= kAborted;
         REQUIRE(target.peer.send(write, {}, Bytes(8, 1)));

@@ -1,4 +1,4 @@
-// Operation slots: ended once, by whoever comes first; asked for, armed and dropped at any moment.
+// Tests operation slots: ended exactly once by the first caller; queried, armed and dropped at any moment.
 #include "engine_fixture.hpp"
 #include "operation/operation.hpp"
 
@@ -159,9 +159,9 @@ TEST_CASE("operation: nobody is told who does not want to know any more") {
     CHECK(op->arm(gone, 1));
     gone->close();
     op->disarm(*one, 2);
-    op->disarm(*one, 7); // was never asked for
+    op->disarm(*one, 7); // was never armed
     CHECK(op->arm(one, 4));
-    CHECK(gone.use_count() == 1); // what is closed is let go of when the next one asks
+    CHECK(gone.use_count() == 1); // a closed queue is dropped at the next arm()
     op->finish({});
     op->disarm(*one, 1); // too late
     CHECK(one->drain() == std::vector<uint64_t>{1, 3, 4});
@@ -190,7 +190,7 @@ TEST_CASE("operation: how many somebody is to be told of") {
 }
 
 TEST_CASE("operation: its token is in the queue before those who wait are woken") {
-    // They look at the queue when they wake, and would go back to sleep.
+    // Woken threads look at the queue, and would go back to sleep.
     const auto queue = std::make_shared<CompletionQueue>();
     bool there = false;
     OperationSlab slab([&] { there = !queue->empty(); });
@@ -234,7 +234,7 @@ TEST_CASE("operation: finish, arm, drop and deadline race for one slot") {
     canceller.join();
     loop.join();
     CHECK(s.slab.pending() == 0);
-    CHECK(s.ended.load() == kRounds); // each ended exactly once, by whom does not matter
+    CHECK(s.ended.load() == kRounds); // each ended exactly once, by any of the threads
     CHECK(finished.load() <= kRounds);
     CHECK(queue->drain().size() == static_cast<size_t>(armed.load()));
 }

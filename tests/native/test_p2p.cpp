@@ -1,4 +1,4 @@
-// The p2p lane over simulated devices: copies that devices carry out, what they wait for and what waits for them, and
+// Tests the p2p lane over simulated devices: copies that devices carry out, what delays them, what waits for them, and
 // what is left to the ring. test_p2p_notifications.cpp has the rings of notifications.
 #include "p2p_fixture.hpp"
 
@@ -7,7 +7,7 @@ using namespace zerohop::test;
 
 namespace {
 
-constexpr size_t kBytes = (256 << 10) + 4096; // both kinds of copies fit
+constexpr size_t kBytes = (256 << 10) + 4096; // large enough for both kinds of copies
 
 struct Ends {
     int local;
@@ -40,7 +40,7 @@ TEST_CASE("p2p: devices write to and read from a peer's memory, at every size an
             CHECK(same_bytes(pair.a.get(*reach.local), here));
             moved += 2 * nbytes;
         }
-        CHECK(copied(pair.a) == moved); // not one of them through the ring
+        CHECK(copied(pair.a) == moved); // none went through the ring
         CHECK(run(pair.a, reach.route, request(Kind::write, 0, 0, 0)) == kOk);
         CHECK(copied(pair.a) == moved);
     }
@@ -117,7 +117,7 @@ TEST_CASE("p2p: what a route does not allow is refused before a device hears of 
     CHECK(run(pair.a, readable.route, page_request(Kind::read, {0}, {1}, 4096)) == bounds);
     CHECK(copied(pair.a) == 0);
     CHECK(run(pair.a, readable.route, request(Kind::read, 0, 0, 4096)) == kOk);
-    // Given back here, while the route is still known.
+    // The mapping is closed here while the route is still known.
     const auto route = pair.a.engine->route(readable.route);
     CHECK(route->peer_memory->close());
     CHECK(run(pair.a, readable.route, request(Kind::read, 0, 0, 1)) == kRevoked);
@@ -150,7 +150,7 @@ TEST_CASE("p2p: a copy begins after the user's stream, and a stream of the user'
     const auto waits = accel::user_stream(*pair.a.sim->devices()[0], number);
     pair.a.engine->hold_stream(held.op, pair.a.lane.get(), 0, number);
     const auto end = waits->record();
-    // Another one, that waits for no stream, goes past it.
+    // Another copy, which waits for no stream, overtakes it.
     const Reach other = reach_directly(pair, 4096, kSimDevice, kSimDevice);
     CHECK(run(pair.a, other.route, request(Kind::write, 0, 0, 4096)) == kOk);
     CHECK_FALSE(held.op->done());
@@ -189,7 +189,7 @@ TEST_CASE("p2p: when a lane closes its operations end, and their memory stays un
         const Outcome closed{Status::closed, Reason::lane_closed};
         pair.a.engine->close_endpoint(pair.a.lane, closed);
         CHECK(pair.a.wait(held) == closed);
-        CHECK_FALSE(reach.local->close()); // in use
+        CHECK_FALSE(reach.local->close()); // the memory is in use
         CHECK_FALSE(pair.a.lane->idle());
         CHECK(run(pair.a, reach.route, request(Kind::write, 0, 0, 4096)) == closed);
     }
@@ -210,8 +210,8 @@ TEST_CASE("p2p: whoever begins to wait for a copy without a call has it looked a
         HeldStream before(pair.a);
         const Posted held = post(pair.a, reach.route, after(before, request(Kind::write, 0, 0, 4096)));
         REQUIRE(held.what == Posted::What::posted);
-        std::this_thread::sleep_for(std::chrono::microseconds(200)); // longer than it should have taken
-        // Asleep for some milliseconds, as after a kick.
+        std::this_thread::sleep_for(std::chrono::microseconds(200)); // longer than the copy should have taken
+        // The poller sleeps for some milliseconds, as after a kick.
         uint64_t wakes_at = 0;
         REQUIRE(eventually([&] {
             poller.limit_sleep(now_ns(), 4 * kMillisecond);
@@ -237,15 +237,15 @@ TEST_CASE("p2p: it is looked for the end of a copy when somebody cares, and neit
     const Endpoint& lane = *pair.a.lane;
     constexpr uint64_t kHour = 3600 * kSecond;
     const uint64_t start = now_ns();
-    CHECK(lane.look_in_ns(start, true) == UINT64_MAX); // there is none
+    CHECK(lane.look_in_ns(start, true) == UINT64_MAX); // there is no copy
     CHECK_FALSE(lane.needs_polling());
     HeldStream before(pair.a);
     const Posted silent = post(pair.a, reach.route, after(before, request(Kind::write, 0, 0, 4096)));
     REQUIRE(silent.what == Posted::What::posted);
     CHECK(lane.needs_polling());
-    // Nobody waits, and nobody is to be told.
+    // Nobody waits, and nobody must be notified.
     CHECK(lane.look_in_ns(now_ns(), false) == UINT64_MAX);
-    // Somebody waits: from `first` on it is looked at without pause, then again and again.
+    // A caller waits: from `first` on the copy is polled without pause, then again and again.
     const uint64_t past = start - std::min(start, kHour);
     const uint64_t first = past + lane.look_in_ns(past, true);
     CHECK(first > past);
@@ -255,7 +255,7 @@ TEST_CASE("p2p: it is looked for the end of a copy when somebody cares, and neit
         CHECK(lane.look_in_ns(first + later, true) <= kDeviceInterval);
     }
     CHECK(lane.look_in_ns(first + kHour, true) == kDeviceInterval);
-    // One that is announced: precisely where the peer is asleep, and soon enough where it may yet fall asleep.
+    // A copy with a notification is polled precisely if the peer is asleep, and soon enough if it may yet fall asleep.
     const Posted told = post(pair.a, reach.route, after(before, request(Kind::write, 0, 0, 4096, 1)));
     REQUIRE(told.what == Posted::What::posted);
     const PeerPresence& peer = *pair.a.peer->presence();

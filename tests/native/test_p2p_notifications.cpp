@@ -1,5 +1,4 @@
-// Notifications that devices write into a peer's rings: their order, what happens when a ring is full, and peers whose
-// page is not what it should be.
+// Tests notifications that devices write into a peer's rings: their order, full rings, and peers with a wrong page.
 #include "p2p_fixture.hpp"
 #include "provider/framed/frame.hpp"
 
@@ -19,7 +18,7 @@ namespace {
 
 constexpr uint32_t kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// All that have come by now, in their order.
+// Returns all notifications that have come by now, in their order.
 std::vector<std::pair<uint32_t, uint64_t>> drained(NotifyInbox& inbox) {
     std::vector<std::pair<uint32_t, uint64_t>> found;
     while (inbox.drain([&](uint32_t value, uint64_t nbytes) { found.emplace_back(value, nbytes); }) != 0) {
@@ -27,7 +26,7 @@ std::vector<std::pair<uint32_t, uint64_t>> drained(NotifyInbox& inbox) {
     return found;
 }
 
-// As the device does.
+// Writes the word as the device does.
 void write(const accel::Word& word) {
     accel::test::store(*reinterpret_cast<uint32_t*>(word.address), word.value);
 }
@@ -36,7 +35,7 @@ struct Rings {
     NotifyInbox inbox;
     Accelerators none{{}};
     NotifyOutbox outbox{none, inbox.fd()};
-    NotifyMemory page{inbox.fd()}; // as a hostile peer has it
+    NotifyMemory page{inbox.fd()}; // a hostile peer's view of the page
 };
 
 } // namespace
@@ -49,11 +48,11 @@ TEST_CASE("notify ring: many laps, in order, and never more than it holds") {
         for (uint32_t i = 0; i < kSlots; ++i, ++next) {
             const NotifyOutbox::Ticket ticket = rings.outbox.take(3, next, 10ULL * next);
             REQUIRE(ticket.slot != nullptr);
-            CHECK(rings.inbox.any() == (i != 0)); // counts only once the word is written
+            CHECK(rings.inbox.any() == (i != 0)); // it counts only once the word is written
             write(ticket.word());
         }
         CHECK(rings.outbox.take(3, 0, 0).slot == nullptr);
-        CHECK(rings.outbox.take(4, 7, 8).slot != nullptr); // another one has its own room
+        CHECK(rings.outbox.take(4, 7, 8).slot != nullptr); // another ring has its own room
         for (const auto& [value, nbytes] : drained(rings.inbox)) {
             CHECK(value == seen);
             CHECK(nbytes == 10ULL * seen);
@@ -75,7 +74,7 @@ TEST_CASE("notify ring: what was taken first is seen first, and what is skipped 
     CHECK_FALSE(rings.inbox.any());
     first.skip();
     CHECK(drained(rings.inbox) == std::vector<std::pair<uint32_t, uint64_t>>{{2, 20}, {3, 30}});
-    // One that was written is there, whatever is said later.
+    // A notification that was written counts, even if it is skipped later.
     const NotifyOutbox::Ticket fourth = rings.outbox.take(0, 4, 40);
     write(fourth.word());
     fourth.skip();
@@ -100,7 +99,7 @@ TEST_CASE("notify ring: which queue is told goes beside the length") {
 TEST_CASE("notify ring: a peer that writes nonsense is read within bounds") {
     Rings rings;
     NotifyPage& page = rings.page.page();
-    page.used.store(UINT32_MAX); // more rings than there are
+    page.used.store(UINT32_MAX); // more rings than exist
     CHECK_FALSE(rings.inbox.any());
     for (auto& ring : page.rings) {
         for (auto& slot : ring) {
@@ -109,12 +108,12 @@ TEST_CASE("notify ring: a peer that writes nonsense is read within bounds") {
         }
     }
     CHECK(rings.inbox.any());
-    // A ring's worth at a time, so that a liar holds nobody up.
+    // At most a ring's worth is drained at a time, so that a liar holds nobody up.
     size_t count = 0;
     CHECK(rings.inbox.drain([&](uint32_t, uint64_t) { ++count; }) == kSlots);
     CHECK(drained(rings.inbox).size() == size_t{kRings - 1} * kSlots);
-    CHECK_FALSE(rings.inbox.any()); // the words of one lap are none of the next
-    // The heads are the owner's: what is written there is not believed here, and there it costs room alone.
+    CHECK_FALSE(rings.inbox.any()); // the words of one lap do not count in the next
+    // Only the owner's copy of the heads counts: false heads in the page cost the peer room, and nothing here.
     for (auto& head : page.heads) {
         head.store(UINT64_MAX / 2);
     }
@@ -151,8 +150,8 @@ TEST_CASE("notify ring: a page that is not what it should be is refused, and the
     CHECK_FALSE(refused({good.fds[0]}).ok());
     CHECK_FALSE(refused({}).ok());
     CHECK_FALSE(refused({good.fds[0], good.fds[1], good.fds[1]}).ok());
-    CHECK(accel::test::open_descriptors() == before + 5);  // those above
-    CHECK_FALSE(refused({good.fds[1], good.fds[1]}).ok()); // notifications are no ring
+    CHECK(accel::test::open_descriptors() == before + 5);  // the descriptors above
+    CHECK_FALSE(refused({good.fds[1], good.fds[1]}).ok()); // the notification memory is not a ring
 }
 
 TEST_CASE("p2p: notified writes are told in their order, many times around the ring") {
@@ -175,7 +174,7 @@ TEST_CASE("p2p: notified writes are told in their order, many times around the r
 
 TEST_CASE("p2p: the data is there when its notification is") {
     Pair pair("p2p");
-    constexpr size_t kBytes = 300 << 10; // a large copy, and a small one for each of them: two rings
+    constexpr size_t kBytes = 300 << 10; // each has a large copy and a small one, and so uses two rings
     const Reach reach = reach_directly(pair, 2 * kBytes, kSimDevice, kHostDevice);
     for (unsigned round = 0; round < 20; ++round) {
         const Bytes bytes = pattern(2 * kBytes, round);
@@ -204,7 +203,7 @@ TEST_CASE("p2p: a full ring is back-pressure, and goes on when the peer takes so
         const Posted full = post(pair.a, reach.route, request(Kind::write, 0, 0, 1, 0), true);
         CHECK(full.what == Posted::What::retry);
         CHECK(full.outcome == Outcome{Status::would_block, Reason::no_credit});
-        // What is not announced needs no room.
+        // A write without a notification needs no room.
         CHECK(run(pair.a, reach.route, request(Kind::write, 0, 0, 1)) == kOk);
     }
     CHECK(run(pair.a, reach.route, request(Kind::write, 0, 0, 1, kSlots)) == kOk);
@@ -226,7 +225,7 @@ TEST_CASE("p2p: a write that fails is not announced, and those after it are") {
 
 TEST_CASE("p2p: a peer that announces one more than it was granted loses its lane") {
     Pair pair("p2p");
-    NotifyMemory memory(pair.b.lane->address().fds[1]); // of b, into which a writes
+    NotifyMemory memory(pair.b.lane->address().fds[1]); // b's memory, into which a writes
     NotifyPage& page = memory.page();
     constexpr uint32_t kFull = framed::kCredits / kSlots;
     static_assert(kFull < kRings && framed::kCredits % kSlots == 0);

@@ -1,4 +1,4 @@
-// Lists of pages in the order of the remote ones.
+// Tests page lists sorted by remote page.
 #include "base/page_list.hpp"
 
 #include <doctest/doctest.h>
@@ -34,7 +34,7 @@ std::vector<std::pair<uint64_t, uint64_t>> pairs(const PageList& pages) {
 TEST_CASE("page list: the same pairs, in the order of the remote pages") {
     std::mt19937 random(3);
     for (const size_t count : {2, 3, 17, 256}) {
-        PageNumbers remote(count + count / 2); // a third of the places stays empty
+        PageNumbers remote(count + count / 2); // a third of the places is empty
         std::iota(remote.begin(), remote.end(), 7);
         std::shuffle(remote.begin(), remote.end(), random);
         remote.resize(count);
@@ -54,8 +54,8 @@ TEST_CASE("page list: left as it is where nothing is gained") {
     CHECK(stays(list({5})));
     CHECK(stays(list({5, 6, 9})));       // in order
     CHECK(stays(list({9, 5})));          // far apart
-    CHECK(stays(list({UINT64_MAX, 0}))); // as far as can be
-    CHECK(stays(list({3, 1, 2, 1, 4}))); // one of them twice: which of the two wins is the caller's affair
-    CHECK_FALSE(stays(list({UINT64_MAX, UINT64_MAX - 1}))); // the last numbers there are
+    CHECK(stays(list({UINT64_MAX, 0}))); // as far apart as possible
+    CHECK(stays(list({3, 1, 2, 1, 4}))); // one page appears twice: which entry wins is the caller's affair
+    CHECK_FALSE(stays(list({UINT64_MAX, UINT64_MAX - 1}))); // the largest numbers
     CHECK_FALSE(stays(list({5, 9, 7})));
 }

@@ -1,6 +1,7 @@
-// A peer in another process that is killed, stopped, or leaves: every operation to it ends, and nothing else does.
+// Tests a peer in another process that is killed, stopped, or leaves: every operation to it ends, and nothing else
+// does.
 //
-// The other process is this executable again, running the skipped case at the end of this file.
+// The other process is this executable again, which runs the skipped case at the end of this file.
 #include "engine_fixture.hpp"
 
 #include <array>
@@ -21,7 +22,7 @@ struct Hello {
     uint64_t share = 0;
     uint64_t device_share = 0;
     char provider[8] = {};
-    std::array<int, 4> fds{-1, -1, -1, -1}; // numbers mean nothing at the other end; what is not -1 comes along
+    std::array<int, 4> fds{-1, -1, -1, -1}; // the receiver gets other numbers; only those that are not -1 are sent
 };
 
 void tell(int socket, const Hello& hello) {
@@ -134,7 +135,7 @@ struct Other {
         return side.engine->add_route(std::move(route));
     }
     void signal(int number) const { REQUIRE(::kill(pid, number) == 0); }
-    // Returns when it has stopped: until then it may still answer.
+    // Returns once the process has stopped; until then it may still answer.
     void stop() {
         signal(SIGSTOP);
         int status = 0;
@@ -168,7 +169,7 @@ TEST_CASE("death: killed while operations fly, each of them ends, and the next p
             CAPTURE(provider);
             CAPTURE(stopped_first);
             Side side;
-            Pair bystander(provider); // nobody else's operations are disturbed
+            Pair bystander(provider); // its operations must not be disturbed
             const Reach elsewhere = bystander.reach(1 << 20);
             const auto local = side.alloc(kBytes);
             const auto device = side.alloc(kBytes, kSimDevice);
@@ -196,7 +197,7 @@ TEST_CASE("death: killed while operations fly, each of them ends, and the next p
                     CHECK((lost(outcome) || (!stopped_first && outcome == kOk)));
                 }
                 CHECK(lost(side.peer->state()));
-                side.sync(); // whoever found it dead has told of it
+                side.sync(); // the thread that found it dead has told of it by now
                 CHECK(side.engine->events()->drain() == std::vector<uint64_t>{static_cast<uint64_t>(side.peer->id())});
                 CHECK(lost(run(side, routes[0], request(Kind::write, 0, 0, 8))));
                 CHECK(eventually([&] { return local->pins() == 0 && device->pins() == 0; }));
@@ -260,7 +261,7 @@ TEST_CASE("death: a peer that leaves in order") {
         const auto local = side.alloc(64);
         Other other(side, provider);
         Posted recv = post(side, message(Kind::recv, local, 64));
-        other.socket.reset(); // it is waiting for this
+        other.socket.reset(); // the other process waits for this
         CHECK(side.wait(recv.op) == Outcome{Status::peer_lost, Reason::stream_closed});
         CHECK(other.reap() == 0);
         side.close();
@@ -288,6 +289,6 @@ TEST_CASE("child: a peer" * doctest::skip()) {
     side.lane->connect({"", {theirs.fds[2]}});
     close_all(theirs);
     char last = 0;
-    CHECK(::recv(socket, &last, 1, 0) == 0); // until the parent goes
+    CHECK(::recv(socket, &last, 1, 0) == 0); // returns when the parent closes its end
     side.close();
 }

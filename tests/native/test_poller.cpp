@@ -1,4 +1,4 @@
-// Who polls and who sleeps: one poller at a time, and no way of waking a sleeper that gets lost.
+// Tests who polls and who sleeps: one poller at a time, and no lost wake-up.
 #include "poller_fixture.hpp"
 
 using namespace zerohop;
@@ -12,7 +12,7 @@ TEST_CASE("poller: a peer's work is noticed, whoever sleeps") {
             if (i % 2 == 0) {
                 REQUIRE(polled.wait_for(i, spin_ns));
             } else {
-                REQUIRE(eventually([&] { return polled.work.taken.load() >= i; })); // by the progress thread
+                REQUIRE(eventually([&] { return polled.work.taken.load() >= i; })); // the progress thread polls
             }
         }
         CHECK(polled.work.overlaps.load() == 0);
@@ -37,7 +37,7 @@ TEST_CASE("poller: a second caller takes no doorbell away from the first, which 
             return ended.load();
         }));
     });
-    REQUIRE(eventually([&] { return asked.load() >= 2; })); // it stands in line
+    REQUIRE(eventually([&] { return asked.load() >= 2; })); // it waits for its turn
     polled.publish_as_peer();
     CHECK(sleeper.join());
     polled.end_operation(ended);
@@ -68,7 +68,7 @@ TEST_CASE("poller: an operation that ends between the last look and the sleep is
     int looks = 0;
     CHECK(polled.wait([&] {
         const bool done = ended.load();
-        if (++looks == 3) { // another thread, just after this look
+        if (++looks == 3) { // another thread ends the operation just after this look
             std::thread([&] { polled.end_operation(ended); }).join();
         }
         return done;
@@ -87,7 +87,7 @@ TEST_CASE("poller: operations ended by other threads at any moment") {
                 while (at.load() < i) {
                     cpu_pause();
                 }
-                for (int spins = i % 200; spins != 0; --spins) { // every phase of the caller's way to sleep
+                for (int spins = i % 200; spins != 0; --spins) { // hits every phase of the caller's way to sleep
                     cpu_pause();
                 }
                 polled.end_operation(ended[static_cast<size_t>(i)]);
@@ -242,7 +242,7 @@ TEST_CASE("poller: a descriptor wakes whoever sleeps") {
     polled.poller.watch(fd);
     const uint64_t one = 1;
     for (uint64_t i = 1; i <= 500; ++i) {
-        if (i % 3 == 0) { // the progress thread alone
+        if (i % 3 == 0) { // only the progress thread polls
             REQUIRE(::write(fd, &one, sizeof one) == sizeof one);
             REQUIRE(eventually([&] { return polled.work.taken.load() >= i; }));
         } else {
@@ -269,7 +269,7 @@ TEST_CASE("poller: stopped twice, with a caller asleep") {
     Sleeper sleeper(polled);
     polled.poller.stop();
     polled.poller.stop();
-    polled.publish_as_peer(); // the caller goes on by itself
+    polled.publish_as_peer(); // the caller goes on polling by itself
     CHECK(sleeper.join());
     CHECK(polled.peer->life() == PeerPresence::Life::closed);
 }

@@ -1,4 +1,4 @@
-// The thread that polls while nobody else does: what wakes it, and when it sleeps again.
+// Tests the thread that polls while nobody else does: what wakes it, and when it sleeps again.
 #include "poller_fixture.hpp"
 
 using namespace zerohop;
@@ -19,7 +19,7 @@ TEST_CASE("poller: a deadline that comes up cuts the sleep of the progress threa
 TEST_CASE("poller: a progress thread that is told to sleep for less does only that") {
     Polled polled;
     const uint64_t slept = polled.poller.sleeps();
-    constexpr uint64_t kHour = 3600 * kSecond; // none of these sleeps is over before the test is
+    constexpr uint64_t kHour = 3600 * kSecond; // so that none of these sleeps ends during the test
     for (const uint64_t limit_ns : {4 * kHour, 2 * kHour, kHour}) {
         CAPTURE(limit_ns);
         const uint64_t before = polled.poller.sleeps();
@@ -28,12 +28,12 @@ TEST_CASE("poller: a progress thread that is told to sleep for less does only th
             return polled.poller.sleeps() > before;
         }));
     }
-    CHECK(polled.poller.sleeps() >= slept + 3); // what follows each but the last is over
+    CHECK(polled.poller.sleeps() >= slept + 3); // each sleep but the last has ended
     CHECK(polled.work.polls.load() == 0);
 }
 
 TEST_CASE("poller: a progress thread that finds ends that nobody waits for sleeps again at once") {
-    Polled polled(100 * kSecond); // as long as it would spin for more
+    Polled polled(100 * kSecond); // the time that it would spin after work
     polled.work.finds = Found::ends;
     for (uint64_t i = 1; i <= 3; ++i) {
         polled.work.asleep.store({});
@@ -96,7 +96,7 @@ TEST_CASE("poller: what a caller leaves undone is done by the progress thread") 
         polled.work.tells_rest = tells_rest;
         for (int round = 0; round < 5; ++round) {
             CAPTURE(round);
-            // It comes so often, and for so long, that the progress thread has gone to sleep for good.
+            // A caller polls so often, and for so long, that the progress thread has gone to sleep for good.
             for (const uint64_t until = now_ns() + 30 * kMillisecond; now_ns() < until;) {
                 const uint64_t before = polled.work.taken.load();
                 polled.work.published.fetch_add(1); // nobody rings
@@ -123,7 +123,7 @@ TEST_CASE("poller: a progress thread that sleeps for good is told what a caller 
         }
         const uint64_t before = polled.work.taken.load();
         polled.work.published.fetch_add(1);
-        polled.work.limit.store(kMillisecond); // something that is pending
+        polled.work.limit.store(kMillisecond); // as if something were pending
         REQUIRE(polled.wait_for(before + 1));
         const uint64_t polls = polled.work.polls.load();
         REQUIRE(eventually([&] { return polled.work.polls.load() >= polls + 3; }));

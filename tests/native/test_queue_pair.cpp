@@ -1,4 +1,4 @@
-// What a device is told of a connection, on Ethernet and on InfiniBand.
+// Tests the connection attributes given to a device, on Ethernet and on InfiniBand.
 #ifdef ZEROHOP_VERBS
 
 #include "base/status.hpp"
@@ -17,7 +17,7 @@ using namespace zerohop::verbs;
 
 namespace {
 
-// A queue pair on a device of its own, with a completion queue for both directions.
+// A queue pair on a device of its own, with one completion queue for both directions.
 struct One {
     One(const char* name, const Options& options) : device(Device::open(name, 1)) {
         const shim::IbVerbs& api = device->api();
@@ -213,7 +213,7 @@ TEST_CASE("queue pair: takes as much inline as its device does") {
     const One a(fake::kRoce0, options);
     CHECK(a.pair->max_inline() == 250);
     CHECK(fake::created(a.pair->number())->cap.max_inline_data == 250);
-    fake::fail_call(fake::Call::create_qp, 1, EMFILE); // which no smaller number helps
+    fake::fail_call(fake::Call::create_qp, 1, EMFILE); // a smaller inline size does not help here
     CHECK_THROWS_AS(QueuePair(a.device, {.send = a.queue, .receive = a.queue}, options), const NativeError&);
     fake::reset();
 }

@@ -1,4 +1,5 @@
-// Registrations of memory with devices: who keeps them, and when they end. Without a device: the makers are ours.
+// Tests registrations of memory with devices: who keeps them, and when they end. The tests make the registrations,
+// without a device.
 #include "accel/sim/sim.hpp"
 #include "memory/region.hpp"
 #include "memory/share.hpp"
@@ -71,7 +72,7 @@ TEST_CASE("a part is pinned and closed by itself, keeps the whole, and is regist
         CHECK(Pin<Region>::of(memory.region));
     }
     CHECK(part->close());
-    CHECK_FALSE(memory.region->close()); // the part has it, closed or not
+    CHECK_FALSE(memory.region->close()); // the part pins it, closed or not
     CHECK_THROWS_AS((void)Region::part(memory.region, 0, 8), NativeError);
     part.reset();
     CHECK(memory.region->pins() == 0);
@@ -172,7 +173,7 @@ TEST_CASE("a NIC may take sim memory by its alias where peermem is on, and is of
         CHECK_FALSE(ways[0].why_not.empty());
         CHECK(ways[1].kind == (peermem ? Kind::alias : Kind::plain));
         CHECK((ways[1].address == address + 16) == !peermem);
-        // Past the end nothing is lent out, whatever is asked.
+        // Past the end of the allocation no alias is offered.
         CHECK(driver->registrable(address, 8193)[1].kind == Kind::plain);
         CHECK(driver->devices()[0]->free(address).ok());
     }

@@ -1,4 +1,4 @@
-// The ring of bytes in shared memory: wrapping, full, two threads, and a peer that writes nonsense into it.
+// Tests the ring of bytes in shared memory: wrapping, full, two threads, and a peer that writes nonsense into it.
 #include "engine_fixture.hpp"
 #include "provider/framed/ring.hpp"
 
@@ -13,7 +13,7 @@ using namespace zerohop::test;
 
 namespace {
 
-// Both ends, and the raw indices as a hostile peer sees them.
+// Both ends of a ring, and the raw indices as a hostile peer sees them.
 struct Ring {
     Ring() : producer(consumer.fd()), peer(consumer.fd()) {}
     RingIndices& indices() const { return peer.indices(); }
@@ -125,7 +125,7 @@ TEST_CASE("ring: a tail that cannot be ends the lane, not the process") {
         ring.indices().tail.store(tail);
         CHECK(ring.receive(100).empty());
         CHECK(ring.consumer.corrupt());
-        ring.indices().tail.store(10); // it stays so
+        ring.indices().tail.store(10); // the ring stays corrupt
         CHECK(ring.consumer.corrupt());
     }
     Ring backwards;
@@ -150,7 +150,7 @@ TEST_CASE("ring: a head that cannot be ends the lane, not the process") {
     REQUIRE(backwards.send(bytes) == kRingBytes);
     REQUIRE(backwards.receive(kRingBytes).size() == kRingBytes);
     REQUIRE(backwards.send(bytes) == kRingBytes);
-    backwards.indices().head.store(0); // more in flight than fits
+    backwards.indices().head.store(0); // more bytes in flight than fit
     CHECK(backwards.send(bytes) == 0);
     CHECK(backwards.producer.corrupt());
 }
@@ -164,7 +164,7 @@ TEST_CASE("ring: closed, by either end, is seen by both") {
     REQUIRE(other.send(pattern(10, 1)) == 10);
     other.producer.close();
     CHECK(other.consumer.closed());
-    CHECK(other.receive(100).size() == 10); // what was sent before is still there
+    CHECK(other.receive(100).size() == 10); // bytes that were sent before are still there
 }
 
 TEST_CASE("ring: what is not a sealed ring of the right size is refused") {
@@ -183,7 +183,7 @@ TEST_CASE("ring: what is not a sealed ring of the right size is refused") {
     const auto nbytes = static_cast<size_t>(info.st_size);
     CHECK(refused(make_memfd("small", 4096, F_SEAL_SHRINK).get()));
     CHECK(refused(make_memfd("large", nbytes + 4096, F_SEAL_SHRINK).get()));
-    CHECK(refused(make_memfd("open", nbytes, 0).get())); // its owner could pull the pages away
+    CHECK(refused(make_memfd("open", nbytes, 0).get())); // unsealed: its owner could take the pages away
     CHECK_FALSE(refused(make_memfd("sealed", nbytes, F_SEAL_SHRINK).get()));
     const Sockets sockets = connected_sockets();
     CHECK(refused(sockets.a));
@@ -199,7 +199,7 @@ TEST_CASE("presence: what is not a sealed page is refused") {
     CHECK_THROWS_AS(PeerPresence(make_memfd("small", 0, F_SEAL_SHRINK).get(), presence.doorbell_fd()), NativeError);
     CHECK_THROWS_AS(PeerPresence(make_memfd("other", page_bytes(), F_SEAL_SHRINK).get(), presence.doorbell_fd()),
                     NativeError);
-    // As ours, but its owner could pull the page away.
+    // Like our page, but unsealed, so that its owner could take it away.
     const Descriptor open = make_memfd("open", page_bytes(), 0);
     PresencePage page{};
     void* base = ::mmap(nullptr, page_bytes(), PROT_READ, MAP_SHARED, presence.page_fd(), 0);

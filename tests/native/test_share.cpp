@@ -1,4 +1,4 @@
-// What a share lets a peer do, and what it never does; pins and mappings, on which giving memory back rests.
+// Tests the rights that a share gives a peer, and the pins and mappings that decide when memory may be freed.
 #include "engine_fixture.hpp"
 #include "memory/share.hpp"
 
@@ -114,7 +114,7 @@ TEST_CASE("pins: a closed region takes no new ones and waits for the old") {
     CHECK(region->pins() == 2);
     CHECK_FALSE(region->close());
     CHECK_FALSE(Pin<Region>::of(region));
-    Pin<Region> third = second; // of an operation that began before
+    Pin<Region> third = second; // belongs to an operation that began before
     CHECK(region->pins() == 3);
     first.reset();
     second = std::move(third);

@@ -1,4 +1,5 @@
-// The sim driver behaves as a GPU: memory, copies in every direction, streams, stream-ordered words, registration.
+// Tests that the sim driver behaves as a GPU: memory, copies in every direction, streams, stream-ordered words,
+// registration.
 #include "sim_fixture.hpp"
 
 #include <cstring>
@@ -82,7 +83,8 @@ TEST_CASE("sim: allocation sizes") {
     const size_t total = sim.device().facts().total_bytes;
     CHECK(sim.device().alloc(total + 1, address) == kAllocFailed);
     CHECK(address == 7);
-    // As much as the machine has: it fits because nothing is touched. The device is full then, the other is not.
+    // The allocation is as large as the machine's memory, and fits because nothing is touched. Then this device is
+    // full, and the other is not.
     const uint64_t all = alloc(sim.device(), total);
     CHECK(sim.device().alloc(1, address) == kAllocFailed);
     const uint64_t other = alloc(sim.device(1), total);
@@ -210,7 +212,7 @@ TEST_CASE("sim: streams run at the same time, and independently") {
     uint32_t ping = 0;
     const uint64_t pong = alloc(sim.device(), 4);
     REQUIRE(wait(sim.stream->write32(pong, 0)) == kOk);
-    // Each waits for the other in turn, which ends only if both run.
+    // The streams wait for each other in turn, which ends only if both run.
     std::vector<std::shared_ptr<Event>> events;
     for (uint32_t round = 1; round <= 50; ++round) {
         events.push_back(sim.stream->wait32(at(&ping), round));

@@ -1,5 +1,4 @@
-// The sim driver when things go wrong: what it is told to do wrong, what its user does wrong, and teardown and threads
-// at the worst moment.
+// Tests the sim driver's failures: injected faults, mistakes of the user, and teardown and threads at the worst moment.
 #include "sim_fixture.hpp"
 
 #include <array>
@@ -39,7 +38,7 @@ TEST_CASE("sim: out of bounds fails the event, moves nothing, and the stream goe
     Sim sim;
     constexpr size_t nbytes = 5000;
     const uint64_t memory = alloc(sim.device(), nbytes);
-    alloc(sim.device(), nbytes); // a neighbour, which must not be reached
+    alloc(sim.device(), nbytes); // a neighbour that must not be reached
     const Bytes old = pattern(nbytes, 1);
     put(*sim.stream, memory, old);
     Bytes host(2 * nbytes, 9);
@@ -56,7 +55,7 @@ TEST_CASE("sim: out of bounds fails the event, moves nothing, and the stream goe
     CHECK(wait(copy(*sim.stream, 8, h, 1)) == kBounds);
     CHECK(wait(copy(*sim.stream, memory - 1, h, 2)) == kBounds); // starts before the first allocation
 
-    // One bad segment at the end: the good ones before it do not move either.
+    // A bad segment comes last: the good ones before it do not move either.
     const std::array<CopySegment, 4> batch{
         {{memory, h, 10}, {memory + 10, h, 10}, {h, memory, 10}, {memory + nbytes, h, 1}}};
     CHECK(wait(sim.stream->copy(batch)) == kBounds);
@@ -217,7 +216,7 @@ TEST_CASE("sim: a delay holds the copy and its bytes back, by time or by bandwid
         put(*sim.stream, memory, sent);
         Bytes received(nbytes);
         if (by_bandwidth) {
-            sim.driver->delay(0, 0, 1); // the copy takes a minute, and its last MiB is the last to come
+            sim.driver->delay(0, 0, 1); // the copy takes a minute, and moves its last MiB last
         } else {
             sim.driver->delay(0, UINT64_MAX, 0);
         }

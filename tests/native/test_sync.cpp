@@ -1,4 +1,4 @@
-// The lock of the data plane: what it does to others while it is waited for.
+// Tests the lock of the data plane: how its waiters affect other threads.
 #include "base/sync.hpp"
 #include "engine_fixture.hpp"
 
@@ -9,7 +9,7 @@ using namespace zerohop::test;
 
 namespace {
 
-// How often a thread of this process has given its processor away to sleep.
+// Returns how often a thread of this process has given its processor away to sleep.
 uint64_t slept(pid_t thread) {
     std::ifstream status("/proc/self/task/" + std::to_string(thread) + "/status");
     const std::string name = "voluntary_ctxt_switches:";
@@ -38,7 +38,7 @@ TEST_CASE("a lock that one thread takes again and again, and keeps for long, com
             for (const uint64_t until = now_ns() + kMillisecond; now_ns() < until;) {
                 cpu_pause();
             }
-            // Only a round in which the other one has looked: a busy machine may not let it.
+            // Counts only rounds in which the other thread has looked: a busy machine may not let it.
             const uint64_t looks = slept(waiting.load());
             round += looks > looked ? 1 : 0;
             looked = looks;

@@ -1,5 +1,5 @@
-// The parts of the verbs provider that need no device. test_verbs_*.cpp run it on devices in software, and tests/lab on
-// those of a kernel.
+// Tests the parts of the verbs provider that need no device. test_verbs_*.cpp run it on devices in software, and
+// tests/lab on those of a kernel.
 #ifdef ZEROHOP_VERBS
 
 #include "base/status.hpp"
@@ -80,7 +80,7 @@ TEST_CASE("slots keep their entries where they are") {
     CHECK(slots.in_use() == 1001);
     slots.remove(one);
     CHECK(slots.in_use() == 1000);
-    CHECK(slots.add() == one); // used again
+    CHECK(slots.add() == one); // the slot is used again
 }
 
 #endif

@@ -1,4 +1,4 @@
-// What a verbs lane makes of what its device tells: queue pairs, queues, ports and devices that fail.
+// Tests a verbs lane's reaction to its device's events: queue pairs, queues, ports and devices that fail.
 #ifdef ZEROHOP_VERBS
 
 #include "provider/verbs/endpoint.hpp"
@@ -13,7 +13,7 @@ using namespace zerohop::test;
 
 namespace {
 
-// The next token of that kind which the engine tells; a test that waits in vain fails.
+// Returns the engine's next event token of that kind; fails the test if none comes.
 uint64_t next_event(const Side& side, uint64_t kind) {
     uint64_t found = 0;
     REQUIRE(eventually([&] {
@@ -71,7 +71,7 @@ TEST_CASE("verbs events: an end that has everything but the completions ends all
     for (const Posted& each : posted) {
         CHECK(pair.a.wait(each) == kLaneReset);
     }
-    CHECK(pair.a.engine->wait([&] { return pair.a.lane->idle(); }, soon(), 0)); // no completion ever comes
+    CHECK(pair.a.engine->wait([&] { return pair.a.lane->idle(); }, soon(), 0)); // no completion comes
 }
 
 TEST_CASE("verbs events: a completion queue that has run over, or a device that is lost, ends all lanes") {
@@ -110,7 +110,7 @@ TEST_CASE("verbs events: a completion queue that has run over, or a device that 
         CHECK(pair.a.engine->wait([&] { return first.lane->idle() && pair.a.lane->idle(); }, soon(), 0));
         fake::hold_requests(false);
 
-        // A new domain on the same port is as good as new.
+        // A new domain on the port works like the first.
         pair.a.engine->close_domain(domain);
         pair.domains_a[0] = pair.a.engine->open_domain("verbs", fake::kRoce0, 1, kRoce);
         CHECK(pair.domains_a[0]->alive());
@@ -125,7 +125,7 @@ TEST_CASE("verbs events: a lane that was begun while its device failed is told, 
     VerbsPair pair;
     fake::raise_cq_of(pair.end_a.queue_pairs[0], IBV_EVENT_CQ_ERR);
     CHECK(pair.a.engine->wait([&] { return pair.domains_a[0]->lost(); }, soon(), 0));
-    // As if the device had failed just after somebody looked whether it is alive.
+    // The device fails just after a caller has checked that it is alive.
     const auto domain = std::dynamic_pointer_cast<verbs::VerbsDomain>(pair.domains_a[0]);
     const auto lane = std::make_shared<verbs::VerbsEndpoint>(*pair.a.engine, pair.a.peer, std::vector{domain});
     lane->connect(lane->address());
@@ -152,14 +152,14 @@ TEST_CASE("verbs events: no receive is lost with the lane that it came in on") {
     const auto lane = pair.b.lane;
     const size_t before = fake::receives(fake::kRoce1);
     CHECK(before != 0);
-    // Some have come in that nobody has seen when the lane ends, and what its device has is torn down at once.
+    // Some messages have come in unseen when the lane ends, and its device resources are torn down at once.
     pair.b.engine->poller().exclusive([&] {
         for (int i = 0; i < 20; ++i) {
             CHECK(post(pair.a, request(Kind::notify, 0, 0, 0, i)).op);
         }
         CHECK(fake::receives(fake::kRoce1) < before);
         lane->close(kLaneReset);
-        pair.domains_b[0]->woken(); // the device says that it receives nothing more
+        pair.domains_b[0]->woken(); // the device reports that it receives nothing more
         for (const uint64_t until = soon(); !lane->idle() && now_ns() < until;) {
             pair.domains_b[0]->poll();
             lane->poll();
@@ -189,7 +189,7 @@ TEST_CASE("verbs events: what went wrong with a lane is told beside what that me
 
 TEST_CASE("verbs events: an end whose last word has been taken has nothing under way, also where nobody polls") {
     VerbsPair pair;
-    // Its device does not wake anybody for the end of what was sent.
+    // The device wakes nobody for the end of a send.
     REQUIRE(pair.a.wait(post(pair.a, request(Kind::notify, 0, 0, 0, 1))) == kOk);
     CHECK(notification(pair.b).value == 1);
     CHECK(pair.a.engine->quiet(pair.a.lane));
@@ -210,7 +210,7 @@ TEST_CASE(
             CHECK(run(pair.a, reach.route, request(Kind::write, 0, 0, 64, i)) == kOk);
         }
     });
-    pair.b.engine->close_endpoint(pair.b.lane, kLaneReset); // by a faster way
+    pair.b.engine->close_endpoint(pair.b.lane, kLaneReset); // the news of its end comes by a faster way
     while (const auto note = pair.b.engine->pop_notification(0, 0, 0, false)) {
         seen.push_back(note->value);
     }
@@ -224,7 +224,7 @@ TEST_CASE("verbs events: whoever chose a port's addresses is told when they chan
     fake::raise_device(fake::kRoce0, IBV_EVENT_GID_CHANGE);
     CHECK(next_event(side, kDomainChanged) == (kDomainChanged | static_cast<uint64_t>(domains[0]->number())));
     CHECK(domains[0]->alive());
-    // And says which ones lanes are to have from now on.
+    // The domain also gives the LID or GID for later lanes.
     const auto global = [&] {
         verbs::QueuePairAddress address;
         const std::string bytes = side.engine->add_endpoint("verbs", side.peer->id(), domains)->address().bytes;
@@ -250,7 +250,7 @@ TEST_CASE("verbs events: a port that goes down and comes back") {
     CHECK_FALSE(domain->lost());
     CHECK_THROWS_AS((void)pair.a.engine->add_endpoint("verbs", pair.a.peer->id(), pair.domains_a), const NativeError&);
 
-    // What is under way waits for the link.
+    // Requests under way wait for the link.
     const Posted posted = post(pair.a, reach.route, request(Kind::write, 0, 0, 4096));
     CHECK_FALSE(posted.op->done());
     fake::set_port(fake::kRoce0, true);
@@ -292,7 +292,7 @@ TEST_CASE("verbs events: whoever asks for what he may not gets the blame, and th
         for (const Posted& each : flushed) {
             CHECK(pair.a.wait(each) == kLaneReset);
         }
-        CHECK(pair.a.peer->state().ok()); // it lives
+        CHECK(pair.a.peer->state().ok()); // the peer lives on
         CHECK(same_bytes(pair.b.get(*other.remote), before));
         // The other end is told by its own device.
         CHECK(pair.b.engine->wait([&] { return pair.b.lane->state() == kLaneReset; }, soon(), 0));
@@ -349,7 +349,8 @@ TEST_CASE("verbs events: a peer that dies has denied nothing, though its memory 
             alive.notify_one();
             process.join();
             fake::hold_requests(false);
-            // As many ends as are taken at once: the rest of the page list is not over when the lane is closed.
+            // One poll takes a limited number of completions: the rest of the page list is not over when the lane is
+            // closed.
             (void)pair.domains_a[0]->poll();
             (void)pair.a.lane->poll();
         });
@@ -376,7 +377,7 @@ TEST_CASE("verbs events: what fails while a lane or a domain is made leaves noth
             CAPTURE(static_cast<int>(call));
             CAPTURE(nth);
             if (nth == 2 && call != Call::create_cq && call != Call::reg_mr) {
-                continue; // there is one only
+                continue; // there is only one such call
             }
             fake::fail_call(call, nth, ENOMEM);
             CHECK_THROWS_AS((void)side.engine->open_domain("verbs", fake::kRoce0, 1, kRoce), const NativeError&);

@@ -1,4 +1,4 @@
-// A verbs lane over RDMA devices in software: every byte of every kind of operation.
+// Tests a verbs lane over RDMA devices in software: every byte of every kind of operation.
 #ifdef ZEROHOP_VERBS
 
 #include "verbs_fixture.hpp"
@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kKi = 1024;
 constexpr size_t kMi = kKi * kKi;
 
-// Writes and reads of this length, with guards on both sides of them.
+// Writes and reads this length, with guards on both sides.
 void there_and_back(VerbsPair& pair, Reach& reach, size_t nbytes, unsigned seed) {
     CAPTURE(nbytes);
     constexpr size_t kFrom = 3;
@@ -77,7 +77,7 @@ TEST_CASE("verbs lane: device memory by alias and by dma-buf") {
     VerbsPair pair;
     for (const auto& [local, remote] : {std::pair{kSimDevice, kHostDevice}, {kHostDevice, kSimDevice}}) {
         Reach reach = pair.reach(300 * kKi, local, remote);
-        there_and_back(pair, reach, 100, 1); // not inline: the CPU must not look at it
+        there_and_back(pair, reach, 100, 1); // not inline, because the CPU must not read it
         there_and_back(pair, reach, 256 * kKi, 4);
     }
 }
@@ -93,7 +93,7 @@ TEST_CASE("verbs lane: a transfer that is cut over several queue pairs of severa
     for (const uint32_t number : pair.end_a.queue_pairs) {
         CHECK(fake::carried(number).requests > 8);
     }
-    // Announced once, with all of it in place.
+    // The write is announced once, with all its bytes in place.
     REQUIRE(run(pair.a, reach.route, request(Kind::write, 0, 0, 8 * kMi, 77)) == kOk);
     const Notification note = notification(pair.b);
     CHECK(note.value == 77);
@@ -173,7 +173,7 @@ TEST_CASE("verbs lane: a notification counts every piece, also when all of them 
     const Reach reach = pair.reach(40 * 4 * kKi);
     for (uint32_t pieces = 1; pieces <= 40; ++pieces) {
         CAPTURE(pieces);
-        fake::hold_completions(true); // the queue fills up, and then all that is in it ends at once
+        fake::hold_completions(true); // the queue fills up, and then all its requests end at once
         const Posted posted = post(pair.a, reach.route, request(Kind::write, 0, 0, pieces * 4 * kKi, pieces));
         fake::hold_completions(false);
         REQUIRE(pair.a.wait(posted) == kOk);
@@ -292,7 +292,7 @@ TEST_CASE("verbs lane: a full queue is pushed back on, and a deadline ends a wai
     CHECK(last.outcome == Outcome{Status::would_block, Reason::window_full});
     CHECK(pair.waiting() == posted.size());
     fake::hold_requests(false);
-    // The NIC has done them all, and nobody has looked.
+    // The NIC has carried out all requests, and nobody has polled.
     posted.push_back(post(pair.a, reach.route, request(Kind::write, 0, 0, 64), true));
     CHECK(posted.back().what == Posted::What::posted);
     for (const Posted& each : posted) {

@@ -1,4 +1,4 @@
-// Ends of what a lane has posted, while it is being posted to.
+// Tests the reaping of a lane's completions while another thread posts to it.
 #ifdef ZEROHOP_VERBS
 
 #include "verbs_fixture.hpp"
@@ -12,7 +12,7 @@ using namespace zerohop::test;
 
 namespace {
 
-// A lane whose first write has ended, which nobody can see yet, and on which a second one is being posted.
+// A lane whose first write has ended unseen, and on which a second one is being posted.
 struct BusyLane {
     BusyLane() {
         fake::hold_completions(true);
@@ -63,7 +63,7 @@ TEST_CASE("verbs reap: an end is told to who waits for it, also while its lane i
         }
     });
     const auto queue = std::make_shared<CompletionQueue>();
-    REQUIRE(first.op->arm(queue, 7)); // as an event loop waits
+    REQUIRE(first.op->arm(queue, 7)); // as an event loop does
     pair.a.engine->note_awaited();
     fake::hold_completions(false);
     CHECK(eventually([&] { return !queue->drain().empty(); }));
@@ -79,7 +79,7 @@ TEST_CASE("verbs reap: what has ended when its lane is closed ends well, also wh
     VerbsPair& pair = busy.pair;
     fake::hold_completions(false);
     std::thread later([] {
-        std::this_thread::sleep_for(std::chrono::milliseconds(100)); // while somebody waits for it
+        std::this_thread::sleep_for(std::chrono::milliseconds(100)); // meanwhile a caller waits for it
         fake::hold_posts({});
     });
     pair.a.engine->close_endpoint(pair.a.lane, {Status::closed, Reason::lane_closed});

@@ -1,4 +1,4 @@
-// Two engines in one process with a verbs lane between them, over RDMA devices in software (fake_ibverbs).
+// Connects two engines in one process by a verbs lane, over RDMA devices in software (fake_ibverbs).
 #pragma once
 
 #include "engine_fixture.hpp"
@@ -27,14 +27,14 @@ inline DomainOptions with(DomainOptions options, const DomainOptions& more) {
     return options;
 }
 
-// The devices of both sides, rail by rail.
+// The devices of both sides, one pair per rail.
 struct Rails {
     std::vector<std::string> of_a{fake::kRoce0};
     std::vector<std::string> of_b{fake::kRoce1};
     DomainOptions options_a = kRoce;
     DomainOptions options_b = kRoce;
     int sim_devices = 1;
-    const Presence* life_of_b = nullptr; // as a sees it; b's own otherwise
+    const Presence* life_of_b = nullptr; // what a sees of b's life; null: b's own presence
 };
 
 // One end of a verbs lane, and the numbers of its queue pairs.
@@ -69,7 +69,7 @@ struct VerbsPair {
         connect();
     }
     ~VerbsPair() {
-        fake::reset(); // a test that failed may have left something held
+        fake::reset(); // a failed test may have left something held
         domains_a.clear();
         domains_b.clear();
         a.close();
@@ -78,7 +78,7 @@ struct VerbsPair {
     VerbsPair(const VerbsPair&) = delete;
     VerbsPair& operator=(const VerbsPair&) = delete;
 
-    // A new lane, beside those that are there.
+    // Connects a new lane, in addition to those that exist.
     void connect() {
         end_a = open_end(a, domains_a);
         end_b = open_end(b, domains_b);
@@ -90,7 +90,7 @@ struct VerbsPair {
         b.lane->connect(of_a);
     }
 
-    // Memory of b that a's NICs reach from memory of a.
+    // Allocates memory of b that a's NICs reach from memory of a.
     Reach reach(size_t nbytes, int local = kHostDevice, int remote = kHostDevice, uint8_t rights = kReadWrite) {
         Reach reach;
         reach.local = a.alloc(nbytes, local);
@@ -99,7 +99,7 @@ struct VerbsPair {
         route(reach, rights);
         return reach;
     }
-    // Over the newest lane; `rights` are what a believes to have.
+    // Adds a route over the newest lane; `rights` are those that a believes to have.
     void route(Reach& reach, uint8_t rights = kReadWrite) {
         Route route;
         route.endpoint = a.lane;
@@ -122,7 +122,7 @@ struct VerbsPair {
         reach.route = a.engine->add_route(std::move(route));
     }
 
-    // Requests that the NIC of a carried out.
+    // Returns the number of requests that a's NIC has carried out.
     [[nodiscard]] size_t carried() const {
         size_t requests = 0;
         for (const uint32_t number : end_a.queue_pairs) {

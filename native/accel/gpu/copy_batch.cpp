@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kMostAtOnce = 4096;
 
-// `segment(i)` is the i-th of them; none is empty.
+// `segment(i)` returns the i-th segment; none is empty.
 template <class F> GpuResult copy_all(const GpuApi& api, size_t count, F&& segment, void* stream) {
     GpuResult result = 0;
     if (api.copy_batch == nullptr || count == 1) {

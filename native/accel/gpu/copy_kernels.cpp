@@ -14,12 +14,12 @@ namespace zerohop::accel::gpu {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr uint32_t kPieceBytes = 2048; // of a page, for 32 threads at a time
+constexpr uint32_t kPieceBytes = 2048; // the part of a page for 32 threads at a time
 constexpr unsigned kBlocksPerProcessor = 2;
-constexpr uint64_t kPartBytes = 8192; // of a range, for one block
+constexpr uint64_t kPartBytes = 8192; // the part of a range for one block
 constexpr uint64_t kMostByKernel = 256 * 1024;
 
-// As copy.cu has it.
+// The layout must match copy.cu.
 struct Ranges {
     std::array<uint64_t, kMostRanges> dst;
     std::array<uint64_t, kMostRanges> src;
@@ -27,8 +27,8 @@ struct Ranges {
 };
 
 std::shared_ptr<const CopyKernels> load(DeviceState& device, const std::string& image) {
-    const Current current(device);
-    current.must();
+    const CurrentContext current(device);
+    current.require();
     auto kernels = std::make_shared<CopyKernels>();
     void* module = nullptr;
     check(device.api, device.api.module_load(&module, image.data()), "the copy kernels cannot be loaded");
@@ -78,7 +78,7 @@ std::shared_ptr<const CopyKernels> load_kernels(DeviceState& device, const std::
 
 GpuResult launch_pages(const DeviceState& device, const CopyKernels& kernels, const PageCopy& pages,
                        const PageIndices& indices, void* stream) {
-    // The widest load that every page begins and ends at on both sides.
+    // Picks the widest load to which the start and end of every page are aligned on both sides.
     const uint64_t alignment = pages.dst_base | pages.src_base | pages.page_bytes;
     size_t width = 0;
     while (alignment % CopyKernels::kWidths[width] != 0) {
@@ -91,11 +91,11 @@ GpuResult launch_pages(const DeviceState& device, const CopyKernels& kernels, co
     uint64_t count = pages.dst_pages.size();
     uint64_t page_bytes = pages.page_bytes;
     uint64_t pieces = (page_bytes + kPieceBytes - 1) / kPieceBytes;
-    // No more blocks than there are pieces for their warps.
+    // More blocks than there are pieces for their warps would be idle.
     const uint64_t warps = kThreads / 32;
     const auto blocks =
         static_cast<unsigned>(std::clamp<uint64_t>((count * pieces + warps - 1) / warps, 1, kernels.blocks));
-    // Each block reads the numbers of its own pages first, all at once.
+    // Each block first reads the numbers of its own pages, all at once.
     const uint64_t pages_of_one = (count * pieces / blocks + 1) / pieces + 2;
     constexpr uint64_t kMostShared = 40 * 1024;
     uint64_t batch = std::min<uint64_t>(pages_of_one, kMostShared / (2 * sizeof(uint32_t)));
@@ -107,7 +107,7 @@ GpuResult launch_pages(const DeviceState& device, const CopyKernels& kernels, co
 GpuResult launch_ranges(const DeviceState& device, const CopyKernels& kernels, std::span<const CopySegment> segments,
                         void* stream) {
     GpuResult result = 0;
-    Ranges ranges; // filled as far as the device reads it
+    Ranges ranges; // filled only as far as the device reads it
     size_t count = 0;
     uint64_t longest = 0;
     const auto launch = [&] {

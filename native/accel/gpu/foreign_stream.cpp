@@ -32,8 +32,8 @@ Outcome capturing(const GpuApi& api, void* stream) {
 }
 
 void check_foreign(DeviceState& device, uint64_t native_stream) {
-    const Current current(device);
-    current.must();
+    const CurrentContext current(device);
+    current.require();
     if (const Outcome outcome = capturing(device.api, handle_of(native_stream)); !outcome.ok()) {
         throw NativeError(outcome, outcome.reason == Reason::capturing ? "" : "the stream cannot be used");
     }
@@ -41,7 +41,7 @@ void check_foreign(DeviceState& device, uint64_t native_stream) {
 
 std::shared_ptr<Event> mark_foreign(const std::shared_ptr<DeviceState>& device, uint64_t native_stream) {
     check_foreign(*device, native_stream);
-    const Current current(*device);
+    const CurrentContext current(*device);
     auto marked = std::make_shared<Marked>(device);
     check(device->api,
           device->api.stream_write32(handle_of(native_stream), marked->word.address(), marked->word.value(), 0),
@@ -52,7 +52,7 @@ std::shared_ptr<Event> mark_foreign(const std::shared_ptr<DeviceState>& device, 
 
 std::shared_ptr<Gate> gate_foreign(const std::shared_ptr<DeviceState>& device, uint64_t native_stream) {
     check_foreign(*device, native_stream);
-    const Current current(*device);
+    const CurrentContext current(*device);
     auto gate = std::make_shared<WordGate>(device);
     check(
         device->api,

@@ -1,4 +1,5 @@
-// Streams of the user's: what they have done is seen by a word that they write, and they wait by one that we write.
+// Synchronizes with the user's streams: such a stream writes a word to tell how far it is, and waits for a word that we
+// write.
 #pragma once
 
 #include "accel/gpu/gpu_device.hpp"
@@ -8,9 +9,10 @@
 
 namespace zerohop::accel::gpu {
 
-// Whether it may be used: unsupported/capturing while it, or one that the default stream waits for, is captured.
+// Tells whether the stream may be used: unsupported/capturing while it, or a stream that the default stream waits for,
+// is captured.
 [[nodiscard]] Outcome capturing(const GpuApi& api, void* stream);
-// Throws NativeError: it is being captured, or is no stream.
+// Throws NativeError if the stream is being captured, or is no stream.
 void check_foreign(DeviceState& device, uint64_t native_stream);
 [[nodiscard]] std::shared_ptr<Event> mark_foreign(const std::shared_ptr<DeviceState>& device, uint64_t native_stream);
 [[nodiscard]] std::shared_ptr<Gate> gate_foreign(const std::shared_ptr<DeviceState>& device, uint64_t native_stream);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kLine = 64;
 constexpr size_t kSlab = 64 * 1024;
-constexpr unsigned kPortable = 1; // host memory for all contexts
+constexpr unsigned kPortable = 1; // host memory usable in all contexts
 constexpr unsigned kNoTiming = 2;
 constexpr int kThisContext = 0;
 constexpr int kToOwner = 100;
@@ -22,13 +22,13 @@ public:
     explicit DeviceMark(std::shared_ptr<DeviceState> device) : device_(std::move(device)) {}
     ~DeviceMark() override {
         if (event_ != nullptr) {
-            (void)device_->api.event_destroy(event_); // once it has fired
+            (void)device_->api.event_destroy(event_); // the driver frees it once it has fired
         }
     }
     DeviceMark(const DeviceMark&) = delete;
     DeviceMark& operator=(const DeviceMark&) = delete;
 
-    // With the device's context current.
+    // The device's context must be current.
     void record(void* context) {
         const GpuApi& api = device_->api;
         if (api.context_record == nullptr) {
@@ -52,7 +52,7 @@ public:
 
 private:
     const std::shared_ptr<DeviceState> device_;
-    void* event_ = nullptr; // null: all had ended when it was made
+    void* event_ = nullptr; // null: all work had ended when the mark was made
 };
 
 } // namespace
@@ -84,7 +84,7 @@ Outcome outcome_of(GpuResult result) {
     case shim::kGpuInvalidValue:
     case shim::kGpuInvalidHandle:
         return {Status::device_error, Reason::copy_failed};
-    default: // of a context that is in error, or a device that is gone, every call says something of the kind
+    default: // once a context is in error, or its device is gone, every call fails with an error of this kind
         return {Status::device_error, Reason::device_lost};
     }
 }
@@ -102,7 +102,7 @@ std::atomic<uint32_t>* WordPool::take(const GpuApi& api) {
         if (api.host_alloc(&slab, kSlab, kPortable) != 0) {
             return nullptr;
         }
-        for (size_t at = 0; at < kSlab; at += kLine) { // never given back: a device may write a word late
+        for (size_t at = 0; at < kSlab; at += kLine) { // never freed, because a device may write a word late
             free_.push_back(new (static_cast<std::byte*>(slab) + at) std::atomic<uint32_t>(0));
         }
     }
@@ -129,14 +129,14 @@ void* DeviceState::context(Outcome& outcome) {
 }
 
 Outcome GpuDevice::alloc(size_t nbytes, uint64_t& address) {
-    const Current current(*state_);
+    const CurrentContext current(*state_);
     if (!current.ok()) {
         return current.outcome();
     }
     uint64_t made = 0;
     GpuResult result = state_->api.memory_alloc(&made, nbytes);
     IdleCalls& calls = IdleCalls::of_process();
-    if (result == shim::kGpuOutOfMemory && calls.done(calls.last(), kSecond)) { // some may have come free
+    if (result == shim::kGpuOutOfMemory && calls.done(calls.last(), kSecond)) { // queued frees may have released memory
         result = state_->api.memory_alloc(&made, nbytes);
     }
     const Outcome outcome = outcome_of(result);
@@ -146,7 +146,7 @@ Outcome GpuDevice::alloc(size_t nbytes, uint64_t& address) {
 
 Outcome GpuDevice::free(uint64_t address) {
     IdleCalls::of_process().later([state = state_, address] {
-        const Current current(*state);
+        const CurrentContext current(*state);
         if (current.ok()) { // a lost device has nothing left to free
             (void)state->api.memory_free(address);
         }
@@ -163,15 +163,15 @@ std::unique_ptr<Stream> GpuDevice::stream(Outcome& why) {
 }
 
 void GpuDevice::flush_inbound() {
-    const Current current(*state_);
-    if (current.ok()) { // a device that is lost says so to whoever uses the memory
+    const CurrentContext current(*state_);
+    if (current.ok()) { // a lost device reports that to the user of its memory
         (void)state_->api.flush_direct(kThisContext, kToOwner);
     }
 }
 
 std::shared_ptr<Event> GpuDevice::mark() {
-    const Current current(*state_);
-    current.must();
+    const CurrentContext current(*state_);
+    current.require();
     Outcome outcome;
     auto mark = std::make_shared<DeviceMark>(state_);
     mark->record(state_->context(outcome));

@@ -1,4 +1,4 @@
-// A device of a GpuDriver: its context, which is the device's primary one and made on first use, and what errors mean.
+// Implements a device of a GpuDriver: its primary context, retained on first use, and the meaning of its errors.
 #pragma once
 
 #include "accel/driver.hpp"
@@ -16,16 +16,17 @@ namespace zerohop::accel::gpu {
 using shim::GpuApi;
 using shim::GpuResult;
 
-// The vendor's name of an error, and ours for what it comes to.
+// Return the vendor's name of an error, and the Outcome for it.
 [[nodiscard]] std::string name_of(const GpuApi& api, GpuResult result);
 [[nodiscard]] Outcome outcome_of(GpuResult result);
 // Throws NativeError for anything but success: "WHAT: VENDOR'S NAME".
 void check(const GpuApi& api, GpuResult result, const std::string& what);
 
-// Pinned words that streams write and processors read, of one process: each as long as it lives, one cache line apart.
+// Pools pinned words that streams write and processors read, for one process. They stay for its life, one cache line
+// apart.
 class WordPool {
 public:
-    // Null where the driver gives none. A context must be current.
+    // Returns null if the driver gives none. A context must be current.
     [[nodiscard]] std::atomic<uint32_t>* take(const GpuApi& api);
     void give(std::atomic<uint32_t>* word);
 
@@ -41,19 +42,19 @@ struct DeviceState {
     DeviceState(const DeviceState&) = delete;
     DeviceState& operator=(const DeviceState&) = delete;
 
-    // The primary context; null, and `outcome`, where there can be none. From its first use on it stays until the
-    // process ends, as with frameworks: all Contexts share its kernels and pinned memory.
+    // Returns the primary context; null, and `outcome`, if there can be none. Once used it is retained until the
+    // process ends, as frameworks do: all Contexts share its kernels and pinned memory.
     [[nodiscard]] void* context(Outcome& outcome);
 
     const GpuApi& api;
     const int index;
-    int handle = 0; // the vendor's
+    int handle = 0; // the vendor's device handle
     DeviceFacts facts;
     std::shared_ptr<WordPool> words;
-    bool needs_flush = false; // of what NICs write to it
+    bool needs_flush = false; // true if NICs' writes to the device must be flushed
     std::atomic<bool> lost{false};
     std::mutex kernels_mutex;
-    std::shared_ptr<const CopyKernels> kernels; // null: none were given
+    std::shared_ptr<const CopyKernels> kernels; // null: no kernels were given
     std::atomic<bool> has_kernels{false};
 
 private:
@@ -61,10 +62,10 @@ private:
     void* context_ = nullptr;
 };
 
-// Makes a device's context the current one of this thread, until it goes.
-class Current {
+// Makes a device's context current on this thread, for the lifetime of this object.
+class CurrentContext {
 public:
-    explicit Current(DeviceState& device) : api_(device.api) {
+    explicit CurrentContext(DeviceState& device) : api_(device.api) {
         Outcome outcome;
         void* const context = device.context(outcome);
         outcome_ = outcome;
@@ -73,20 +74,20 @@ public:
             pushed_ = outcome_.ok();
         }
     }
-    Current(const GpuApi& api, void* context) : api_(api), outcome_(outcome_of(api.context_push(context))) {
+    CurrentContext(const GpuApi& api, void* context) : api_(api), outcome_(outcome_of(api.context_push(context))) {
         pushed_ = outcome_.ok();
     }
-    ~Current() {
+    ~CurrentContext() {
         void* popped = nullptr;
         if (pushed_) {
             (void)api_.context_pop(&popped);
         }
     }
-    Current(const Current&) = delete;
-    Current& operator=(const Current&) = delete;
+    CurrentContext(const CurrentContext&) = delete;
+    CurrentContext& operator=(const CurrentContext&) = delete;
 
-    // Throws NativeError where there is none.
-    void must() const {
+    // Throws NativeError if there is no context.
+    void require() const {
         if (!outcome_.ok()) {
             throw NativeError(outcome_, "no context on the device");
         }

@@ -110,7 +110,7 @@ private:
         return api_.device_attribute(&value, static_cast<int>(which), handle) == 0 ? value : 0;
     }
 
-    // AMD's order what comes in, as far as is known: its library has no flush.
+    // AMD's devices order inbound writes, as far as is known: the library has no flush.
     [[nodiscard]] bool needs_flush(int handle) const {
         constexpr int kOwner = 100;
         constexpr int kByHost = 1;
@@ -135,7 +135,7 @@ private:
         std::array<char, 32> bus{};
         if (api_.device_bus_id(bus.data(), bus.size(), state.handle) == 0) {
             facts.pci_address = bus.data();
-            for (char& letter : facts.pci_address) { // as the kernel writes it
+            for (char& letter : facts.pci_address) { // lower case, as the kernel writes it
                 letter = letter >= 'A' && letter <= 'F' ? static_cast<char>(letter - 'A' + 'a') : letter;
             }
         }

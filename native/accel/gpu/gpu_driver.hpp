@@ -1,12 +1,11 @@
-// The driver of GPUs that have CUDA's driver interface, or HIP's.
+// The driver of GPUs with CUDA's driver interface, or HIP's.
 //
 // What a caller may rely on, beyond driver.hpp:
-// - A device's primary context is the one that is used, as frameworks do. It is made on the first use of the device,
-// and
+// - It uses a device's primary context, as frameworks do. The context is retained on the first use of the device, and
 //   never changed: no flag, limit or current device of any thread is touched.
-// - `devices` opens the library; where that fails, or there is no device, there are none, and why_none() says why.
+// - `devices` opens the library; if that fails, or there is no device, the list is empty, and why_none() says why.
 // - Memory is known by the driver's own identifiers, which are never used twice in a process. Memory of the virtual
-//   memory interface may consist of several allocations that follow one another; it is described one at a time.
+//   memory interface may consist of several allocations that follow one another; each is described by itself.
 // - Managed memory is `unknown`: its pages move, so that no address of it can be given to anybody.
 #pragma once
 
@@ -20,11 +19,11 @@ namespace zerohop::accel {
 
 class GpuDriver : public Driver {
 public:
-    // Why `devices` is empty; the empty text when it is not.
+    // Returns why `devices` is empty; an empty text if it is not.
     [[nodiscard]] virtual std::string why_none() = 0;
-    // Gives a device its copy kernels, compiled for it. Throws NativeError.
+    // Gives a device its copy kernels, which were compiled for it. Throws NativeError.
     virtual void load_kernels(int device, const std::string& image) = 0;
-    // Its compute capability, as in 90; 0 where that is not known.
+    // Returns the compute capability, as in 90; 0 if it is not known.
     [[nodiscard]] virtual int capability(int device) = 0;
 };
 

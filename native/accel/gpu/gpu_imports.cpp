@@ -1,4 +1,4 @@
-// Memory of other processes, under addresses of this one.
+// Maps memory of other processes under addresses of this one.
 #include "accel/gpu/gpu_memory.hpp"
 #include "accel/gpu/memory_forms.hpp"
 #include "accel/idle_calls.hpp"
@@ -21,7 +21,7 @@ constexpr unsigned kLazyPeerAccess = 1;
 constexpr size_t kHandleBytes = sizeof(shim::GpuIpcHandle);
 static_assert(sizeof(shim::GpuPoolPointer) == kHandleBytes);
 
-// Enabling access between contexts says nothing of pools.
+// Enabling peer access between contexts does not cover pools.
 GpuResult give_access(const GpuApi& api, void* pool, int device) {
     const shim::GpuAccess access{.location = {.type = 1, .id = device}, .flags = 3};
     return api.pool_access(pool, &access, 1);
@@ -34,34 +34,34 @@ void* pool_of(const GpuApi& api, uint64_t address) {
     return api.pointer_attributes(1, &which, &value, address) == 0 ? pool : nullptr;
 }
 
-// An allocation of another process by the driver's handle: each device opens it in its own context.
-class ByHandle final : public Imported {
+// An allocation of another process, imported by an IPC handle: each device opens it in its own context.
+class IpcImport final : public Imported {
 public:
-    ByHandle(const Devices& devices, const Exported& exported) : devices_(devices), offset_(exported.offset) {
+    IpcImport(const Devices& devices, const Exported& exported) : devices_(devices), offset_(exported.offset) {
         std::memcpy(&handle_, exported.pieces[0].handle.data(), sizeof handle_);
     }
-    ~ByHandle() override {
+    ~IpcImport() override {
         if (open_.empty()) {
             return;
         }
         IdleCalls::of_process().later([devices = devices_, open = std::move(open_)] {
             for (const auto& [device, address] : open) {
-                const Current current(*devices.at(static_cast<size_t>(device)));
+                const CurrentContext current(*devices.at(static_cast<size_t>(device)));
                 if (current.ok()) {
                     (void)devices.front()->api.ipc_close(address);
                 }
             }
         });
     }
-    ByHandle(const ByHandle&) = delete;
-    ByHandle& operator=(const ByHandle&) = delete;
+    IpcImport(const IpcImport&) = delete;
+    IpcImport& operator=(const IpcImport&) = delete;
 
     Outcome open(int device, uint64_t& address) override {
         const std::lock_guard lock(mutex_);
         auto found = open_.find(device);
         if (found == open_.end()) {
             DeviceState& state = *devices_.at(static_cast<size_t>(device));
-            const Current current(state);
+            const CurrentContext current(state);
             if (!current.ok()) {
                 return current.outcome();
             }
@@ -85,28 +85,28 @@ private:
     std::map<int, uint64_t> open_;
 };
 
-// Allocations of another process by descriptors: mapped side by side, once, and each device is given access.
-class ByDescriptors final : public Imported {
+// Allocations of another process, imported by descriptors: mapped side by side, once, and each device is given access.
+class FdImport final : public Imported {
 public:
-    ByDescriptors(const Devices& devices, const Exported& exported)
+    FdImport(const Devices& devices, const Exported& exported)
         : devices_(devices), api_(devices.front()->api), offset_(exported.offset) {
         try {
             map(exported);
-        } catch (...) { // no destructor runs
+        } catch (...) { // the destructor does not run
             unmap();
             throw;
         }
     }
-    ~ByDescriptors() override { unmap(); }
-    ByDescriptors(const ByDescriptors&) = delete;
-    ByDescriptors& operator=(const ByDescriptors&) = delete;
+    ~FdImport() override { unmap(); }
+    FdImport(const FdImport&) = delete;
+    FdImport& operator=(const FdImport&) = delete;
 
     Outcome open(int device, uint64_t& address) override {
         const std::lock_guard lock(mutex_);
         if (!open_.contains(device)) {
             const shim::GpuAccess access{.location = {.type = 1, .id = device}, .flags = 3};
             DeviceState& state = *devices_.at(static_cast<size_t>(device));
-            const Current current(state);
+            const CurrentContext current(state);
             if (!current.ok()) {
                 return current.outcome();
             }
@@ -133,7 +133,7 @@ private:
             check(api_, api_.vmm_import(&handle, reinterpret_cast<void*>(static_cast<intptr_t>(piece.fd)), kDescriptor),
                   "a peer's memory cannot be imported");
             const GpuResult result = api_.vmm_map(base_ + mapped_, piece.nbytes, 0, handle, 0);
-            (void)api_.vmm_release(handle); // the mapping keeps it
+            (void)api_.vmm_release(handle); // the mapping keeps the allocation alive
             check(api_, result, "a peer's memory cannot be mapped");
             mapped_ += piece.nbytes;
             sizes_.push_back(piece.nbytes);
@@ -162,33 +162,33 @@ private:
     std::set<int> open_;
 };
 
-// An allocation of another process's pool: each device is given access to the pool.
-class FromPool final : public Imported {
+// An allocation of another process's memory pool: each device is given access to the pool.
+class PoolImport final : public Imported {
 public:
-    FromPool(const Devices& devices, const Exported& exported)
+    PoolImport(const Devices& devices, const Exported& exported)
         : devices_(devices), api_(devices.front()->api), offset_(exported.offset) {
         std::memcpy(&pointer_, exported.pieces[0].handle.data(), sizeof pointer_);
-        const Current current(*devices.front());
-        current.must();
+        const CurrentContext current(*devices.front());
+        current.require();
         void* const fd = reinterpret_cast<void*>(static_cast<intptr_t>(exported.pieces[1].fd));
         check(api_, api_.pool_import(&pool_, fd, kDescriptor, 0), "a peer's memory pool cannot be imported");
     }
-    ~FromPool() override {
+    ~PoolImport() override {
         if (base_ != 0) {
-            const Current current(*devices_.at(static_cast<size_t>(opened_by_)));
+            const CurrentContext current(*devices_.at(static_cast<size_t>(opened_by_)));
             if (current.ok()) {
                 (void)api_.memory_free(base_);
             }
         }
         (void)api_.pool_destroy(pool_);
     }
-    FromPool(const FromPool&) = delete;
-    FromPool& operator=(const FromPool&) = delete;
+    PoolImport(const PoolImport&) = delete;
+    PoolImport& operator=(const PoolImport&) = delete;
 
     Outcome open(int device, uint64_t& address) override {
         const std::lock_guard lock(mutex_);
         if (!open_.contains(device)) {
-            const Current current(*devices_.at(static_cast<size_t>(device)));
+            const CurrentContext current(*devices_.at(static_cast<size_t>(device)));
             if (!current.ok()) {
                 return current.outcome();
             }
@@ -219,10 +219,10 @@ private:
     std::set<int> open_;
 };
 
-// Memory of this very process, under its own address.
-class Own final : public Imported {
+// Memory of this process itself, under its own address.
+class SameProcessImport final : public Imported {
 public:
-    Own(const Devices& devices, const Exported& exported)
+    SameProcessImport(const Devices& devices, const Exported& exported)
         : devices_(devices), owner_(exported.device), address_(exported.address), pooled_(exported.pieces.size() == 2) {
     }
     Outcome open(int device, uint64_t& address) override {
@@ -231,7 +231,7 @@ public:
             if (other->facts.identity == owner_ && other->index != device) {
                 Outcome outcome;
                 void* const theirs = other->context(outcome);
-                const Current current(state);
+                const CurrentContext current(state);
                 if (theirs == nullptr || !current.ok()) {
                     return theirs == nullptr ? outcome : current.outcome();
                 }
@@ -287,15 +287,15 @@ std::shared_ptr<Imported> import_memory(const Devices& devices, const Exported& 
     }
     if (pooled || (form == kIpc && exported.pieces.size() == 1)) {
         if (exported.process == this_process()) {
-            return std::make_shared<Own>(devices, exported);
+            return std::make_shared<SameProcessImport>(devices, exported);
         }
         if (pooled) {
-            return std::make_shared<FromPool>(devices, exported);
+            return std::make_shared<PoolImport>(devices, exported);
         }
-        return std::make_shared<ByHandle>(devices, exported);
+        return std::make_shared<IpcImport>(devices, exported);
     }
     if (form == kFd && !exported.pieces.empty()) {
-        return std::make_shared<ByDescriptors>(devices, exported);
+        return std::make_shared<FdImport>(devices, exported);
     }
     throw NativeError(Status::protocol, Reason::malformed, "memory shared as " + exported.form);
 }

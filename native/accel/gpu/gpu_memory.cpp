@@ -27,13 +27,13 @@ struct Attributes {
     void* pool = nullptr;
 };
 
-// Asks for some attributes, whose values stay as they were where the driver does not know the address.
-bool ask(const Devices& devices, std::span<const int> which, void** values, uint64_t address) {
+// Gets some attributes of an address; values stay unchanged if the driver does not know it.
+bool get_attributes(const Devices& devices, std::span<const int> which, void** values, uint64_t address) {
     const GpuApi& api = devices.front()->api;
     const auto count = static_cast<unsigned>(which.size());
     GpuResult result = api.pointer_attributes(count, which.data(), values, address);
     if (result == shim::kGpuInvalidContext) {
-        const Current current(*devices.front());
+        const CurrentContext current(*devices.front());
         result = api.pointer_attributes(count, which.data(), values, address);
     }
     return result == 0;
@@ -46,7 +46,7 @@ Attributes attributes_of(const Devices& devices, uint64_t address) {
                              static_cast<int>(GpuPointer::legacy_ipc),  static_cast<int>(GpuPointer::pool)};
     std::array<void*, 6> values{&found.type,    &found.device,     &found.id,
                                 &found.managed, &found.legacy_ipc, static_cast<void*>(&found.pool)};
-    return ask(devices, which, values.data(), address) ? found : Attributes{};
+    return get_attributes(devices, which, values.data(), address) ? found : Attributes{};
 }
 
 void close_all(Exported& exported) {
@@ -57,7 +57,7 @@ void close_all(Exported& exported) {
     }
 }
 
-// The allocations under a range, one after the other.
+// Exports the allocations under a range, one after the other.
 void export_pieces(const Devices& devices, const Description& first, uint64_t stop, Exported& exported) {
     const GpuApi& api = devices.front()->api;
     for (Description piece = first;; piece = describe(devices, piece.base + piece.size)) {
@@ -81,7 +81,7 @@ void export_pieces(const Devices& devices, const Description& first, uint64_t st
     }
 }
 
-// The allocation by what the driver says of it, and its pool by a descriptor.
+// Exports an allocation by its pool pointer, and its pool by a descriptor.
 void export_from_pool(const GpuApi& api, void* pool, const Description& allocation, Exported& exported) {
     int fd = -1;
     if (const GpuResult result = api.pool_export(&fd, pool, kDescriptor, 0); result != 0) {
@@ -117,9 +117,9 @@ Description describe(const Devices& devices, uint64_t address) {
                                : found.pool != nullptr ? AllocatedBy::pool
                                : found.legacy_ipc != 0 ? AllocatedBy::plain
                                                        : AllocatedBy::vmm;
-    // Not the attributes for a range: of virtual memory they tell all that was reserved. This thread may have no
-    // context; that of the device is there, for it has memory.
-    const Current current(*devices.at(static_cast<size_t>(found.device)));
+    // The attributes for a range would not do: for virtual memory they give all that was reserved. This thread may have
+    // no context, but the device has one, for it has memory.
+    const CurrentContext current(*devices.at(static_cast<size_t>(found.device)));
     if (api.address_range(&description.base, &description.size, address) != 0) {
         return {};
     }
@@ -130,7 +130,7 @@ uint64_t allocation_id(const Devices& devices, uint64_t address) {
     uint64_t id = 0;
     const auto which = static_cast<int>(GpuPointer::buffer_id);
     void* value = &id;
-    return ask(devices, {&which, 1}, &value, address) ? id : 0;
+    return get_attributes(devices, {&which, 1}, &value, address) ? id : 0;
 }
 
 std::vector<Registrable> registrable(DeviceState& device, uint64_t address, size_t nbytes) {
@@ -140,9 +140,9 @@ std::vector<Registrable> registrable(DeviceState& device, uint64_t address, size
     const uint64_t start = address / page * page;
     const uint64_t stop = (address + nbytes + page - 1) / page * page;
     Registrable buffer{.kind = Kind::dma_buf, .buffer = nullptr, .offset = address - start, .why_not = ""};
-    const Current current(device);
-    // What the driver copies into the memory by calls that return before they are done must be there when a NIC reads
-    // it. Virtual memory knows no such attribute: there the calls of frameworks are ordered by streams.
+    const CurrentContext current(device);
+    // The attribute makes calls wait for copies that they would otherwise leave running, so that a NIC reads the copied
+    // bytes. Virtual memory has no such attribute: there the calls of frameworks are ordered by streams.
     const unsigned on = 1;
     if (device.api.pointer_set != nullptr) {
         (void)device.api.pointer_set(&on, static_cast<int>(GpuPointer::sync_memops), address);
@@ -167,10 +167,10 @@ Exported export_memory(const Devices& devices, uint64_t address, size_t nbytes) 
     }
     DeviceState& device = *devices.at(static_cast<size_t>(first.device));
     const GpuApi& api = device.api;
-    const Current current(device);
-    current.must();
+    const CurrentContext current(device);
+    current.require();
     const std::string kind = api.kind;
-    Exported exported{.form = "", // below
+    Exported exported{.form = "", // set below
                       .device = device.facts.identity,
                       .process = this_process(),
                       .address = address,
@@ -192,7 +192,7 @@ Exported export_memory(const Devices& devices, uint64_t address, size_t nbytes) 
         exported.form = kind + "-" + kFd;
         try {
             export_pieces(devices, first, address + nbytes, exported);
-        } catch (...) { // the descriptors are nobody's yet
+        } catch (...) { // nobody else owns the descriptors yet
             close_all(exported);
             throw;
         }

@@ -1,4 +1,4 @@
-// What GPU memory is, and how it goes to another process.
+// Describes GPU memory, and shares it with other processes.
 #pragma once
 
 #include "accel/gpu/gpu_device.hpp"
@@ -10,7 +10,7 @@ namespace zerohop::accel::gpu {
 
 using Devices = std::vector<std::shared_ptr<DeviceState>>;
 
-// All of them: there is at least one device. Any thread may, with or without a current context.
+// These functions take all devices, at least one. Any thread may call them, with or without a current context.
 [[nodiscard]] Description describe(const Devices& devices, uint64_t address);
 [[nodiscard]] uint64_t allocation_id(const Devices& devices, uint64_t address);
 [[nodiscard]] std::vector<Registrable> registrable(DeviceState& device, uint64_t address, size_t nbytes);

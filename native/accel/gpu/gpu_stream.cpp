@@ -14,27 +14,28 @@ namespace zerohop::accel::gpu {
 namespace {
 
 constexpr unsigned kNonBlocking = 1;
-// The driver takes the greatest that it has instead. A kernel of ours is short, and what waits for it is another
-// process: it is not to stand in line behind what the user's own kernels have still to begin.
+// The driver takes the greatest priority that it has instead. Our kernels are short, and another process waits for
+// them: they must not queue behind kernels of the user that have not begun.
 constexpr int kGreatestPriority = -1000;
 constexpr unsigned kNoTiming = 2;
 constexpr unsigned kGreaterOrEqual = 0;
-// The stream tells of so many commands, or bytes, at once, unless somebody looks for one before: to tell takes a device
-// as long as a small copy, and whoever posts many of these waits for none of them yet.
+// The stream writes its progress once for so many commands, or bytes, unless somebody asks for one before: writing
+// takes a device as long as a small copy, and a caller that posts many does not wait for any of them yet.
 constexpr uint32_t kCommandsPerMark = 16;
 constexpr uint64_t kBytesPerMark = 1 << 20;
-// The driver is asked whether the device is well after so many looks at a word in vain, and not more often than that.
-constexpr uint32_t kLooksPerCheck = 64;
-constexpr uint64_t kCheckNs = 50 * kMillisecond;
+// The driver is asked for the device's health after so many fruitless checks of a word, and not more often than this
+// interval.
+constexpr uint32_t kChecksPerHealthCheck = 64;
+constexpr uint64_t kHealthCheckNs = 50 * kMillisecond;
 
 std::shared_ptr<const CopyKernels> kernels_of(DeviceState& device) {
     const std::lock_guard lock(device.kernels_mutex);
     return device.kernels;
 }
 
-class Failed final : public Event {
+class FailedEvent final : public Event {
 public:
-    explicit Failed(Outcome outcome) : outcome_(outcome) {}
+    explicit FailedEvent(Outcome outcome) : outcome_(outcome) {}
     [[nodiscard]] EventState query() const override { return EventState::failed; }
     Outcome outcome() const override { return outcome_; }
     std::shared_ptr<Gate> hold(uint64_t /*native_stream*/, Outcome& why) const override {
@@ -46,9 +47,9 @@ private:
     const Outcome outcome_;
 };
 
-class Reached final : public Event {
+class CommandEvent final : public Event {
 public:
-    Reached(std::shared_ptr<StreamState> stream, uint32_t number, Outcome issued, std::shared_ptr<const void> keep)
+    CommandEvent(std::shared_ptr<StreamState> stream, uint32_t number, Outcome issued, std::shared_ptr<const void> keep)
         : stream_(std::move(stream)), number_(number), issued_(issued), keep_(std::move(keep)) {}
     [[nodiscard]] EventState query() const override {
         if (!stream_->reached(number_)) {
@@ -64,14 +65,14 @@ public:
 private:
     const std::shared_ptr<StreamState> stream_;
     const uint32_t number_;
-    const Outcome issued_;                   // refused: what the driver took of it before is under way all the same
-    const std::shared_ptr<const void> keep_; // what the device still reads
+    const Outcome issued_;                   // if refused, what the driver took before is under way all the same
+    const std::shared_ptr<const void> keep_; // memory that the device still reads
 };
 
 } // namespace
 
 Outcome StreamState::open() {
-    const Current current(*device);
+    const CurrentContext current(*device);
     if (!current.ok()) {
         return current.outcome();
     }
@@ -87,14 +88,14 @@ Outcome StreamState::open() {
     if (result != 0) {
         return outcome_of(result);
     }
-    queued_ = word_->load(std::memory_order_relaxed); // as its last user left it
+    queued_ = word_->load(std::memory_order_relaxed); // the value that its last user left
     marked_.store(queued_, std::memory_order_relaxed);
     return {};
 }
 
-// The driver lets a stream go once the device is done with what is queued there.
+// The driver frees a stream once the device is done with what is queued there.
 StreamState::~StreamState() {
-    const Current current(*device);
+    const CurrentContext current(*device);
     const GpuApi& api = device->api;
     if (event_ != nullptr && current.ok()) {
         (void)api.event_destroy(event_);
@@ -103,16 +104,16 @@ StreamState::~StreamState() {
         (void)api.stream_destroy(stream_);
     }
     if (word_ != nullptr && reached(marked_.load(std::memory_order_relaxed))) {
-        device->words->give(word_); // else the device has yet to write it
+        device->words->give(word_); // otherwise the device has yet to write it
     }
 }
 
 template <class Issue>
 std::shared_ptr<Event> StreamState::command(uint64_t nbytes, std::span<const Word> then, Issue&& issue,
                                             std::shared_ptr<const void> keep) {
-    const Current current(*device);
+    const CurrentContext current(*device);
     if (!current.ok()) {
-        return std::make_shared<Failed>(current.outcome());
+        return std::make_shared<FailedEvent>(current.outcome());
     }
     const std::lock_guard lock(lock_);
     const Outcome issued = outcome_of(issue());
@@ -124,10 +125,10 @@ std::shared_ptr<Event> StreamState::command(uint64_t nbytes, std::span<const Wor
     if (result == 0 && worth_marking(nbytes)) {
         result = mark();
     }
-    if (result != 0) { // it may be under way all the same: nothing more can be said of this stream
+    if (result != 0) { // the command may be under way all the same: nothing more can be told about this stream
         failed_.store(true, std::memory_order_release);
     }
-    return std::make_shared<Reached>(shared_from_this(), number, issued, std::move(keep));
+    return std::make_shared<CommandEvent>(shared_from_this(), number, issued, std::move(keep));
 }
 
 bool StreamState::worth_marking(uint64_t nbytes) {
@@ -149,16 +150,17 @@ Outcome StreamState::pending(uint32_t number) {
         return {Status::device_error, Reason::device_lost};
     }
     const auto waits = [&] { return static_cast<int32_t>(number - marked_.load(std::memory_order_acquire)) > 0; };
-    bool ask = (looks_.fetch_add(1, std::memory_order_relaxed) + 1) % kLooksPerCheck == 0;
+    bool ask = (checks_.fetch_add(1, std::memory_order_relaxed) + 1) % kChecksPerHealthCheck == 0;
     if (ask) {
         const uint64_t now = now_ns();
-        uint64_t asked = asked_ns_.load(std::memory_order_relaxed);
-        ask = now > asked + kCheckNs && asked_ns_.compare_exchange_strong(asked, now, std::memory_order_relaxed);
+        uint64_t asked = health_checked_ns_.load(std::memory_order_relaxed);
+        ask = now > asked + kHealthCheckNs &&
+              health_checked_ns_.compare_exchange_strong(asked, now, std::memory_order_relaxed);
     }
     if (!waits() && !ask) {
         return {};
     }
-    const Current current(*device);
+    const CurrentContext current(*device);
     GpuResult result = current.ok() ? 0 : 1;
     if (current.ok()) {
         const std::lock_guard lock(lock_);
@@ -176,11 +178,12 @@ Outcome StreamState::pending(uint32_t number) {
     return {Status::device_error, Reason::device_lost};
 }
 
-// By a word of its own, which this stream writes: so it can be let go too when that never comes to it.
+// Each gate has a word of its own, which this stream writes and the host may write too, so that the other stream can be
+// released even if this one never gets there.
 std::shared_ptr<Gate> StreamState::hold(uint32_t number, uint64_t native_stream, Outcome& why) {
     void* const other = reinterpret_cast<void*>(native_stream);
     const GpuApi& api = device->api;
-    const Current current(*device);
+    const CurrentContext current(*device);
     why = current.ok() ? capturing(api, other) : current.outcome();
     if (!why.ok() || reached(number)) {
         return nullptr;
@@ -203,7 +206,7 @@ std::shared_ptr<Gate> StreamState::hold(uint32_t number, uint64_t native_stream,
 Outcome StreamState::follow(uint64_t native_stream) {
     void* const other = reinterpret_cast<void*>(native_stream);
     const GpuApi& api = device->api;
-    const Current current(*device);
+    const CurrentContext current(*device);
     if (!current.ok()) {
         return current.outcome();
     }
@@ -215,7 +218,8 @@ Outcome StreamState::follow(uint64_t native_stream) {
     if (result == 0) {
         return outcome_of(api.stream_wait_event(stream_, event_, 0));
     }
-    // A stream of another device: an event belongs to one context, that of the stream it is recorded in.
+    // The stream is another device's: an event belongs to one context, which must be that of the stream it is recorded
+    // in.
     void* context = nullptr;
     if (api.stream_context == nullptr) {
         return outcome_of(result);
@@ -223,7 +227,7 @@ Outcome StreamState::follow(uint64_t native_stream) {
     if (result = api.stream_context(other, &context); result != 0) {
         return outcome_of(result);
     }
-    const Current theirs(api, context);
+    const CurrentContext theirs(api, context);
     void* event = nullptr;
     if (!theirs.ok()) {
         return theirs.outcome();
@@ -234,7 +238,7 @@ Outcome StreamState::follow(uint64_t native_stream) {
     if (result = api.event_record(event, other); result == 0) {
         result = api.stream_wait_event(stream_, event, 0);
     }
-    (void)api.event_destroy(event); // once nothing waits for it any more
+    (void)api.event_destroy(event); // the driver frees it once nothing waits for it any more
     return outcome_of(result);
 }
 
@@ -288,7 +292,7 @@ std::shared_ptr<Event> GpuStream::copy_pages(const PageCopy& pages, std::span<co
     const std::shared_ptr<DeviceState>& device = state_->device;
     const uint64_t nbytes = pages.dst_pages.size() * pages.page_bytes;
     if (const std::shared_ptr<const CopyKernels> kernels = kernels_of(*device)) {
-        const Current current(*device);
+        const CurrentContext current(*device);
         std::shared_ptr<PageIndices> indices =
             current.ok() ? PageIndices::of(device->api, pages.src_pages, pages.dst_pages) : nullptr;
         if (indices) {

@@ -1,5 +1,5 @@
-// A stream of a GPU. How far it has come is told by a pinned word that the stream itself writes, a number that counts
-// its commands up: to look costs a load, and one such write may tell of many commands.
+// Implements a stream of a GPU. The stream counts its commands, and writes the count to a pinned word: checking
+// progress costs a load, and one such write may cover many commands.
 #pragma once
 
 #include "accel/gpu/gpu_device.hpp"
@@ -20,17 +20,18 @@ public:
     StreamState& operator=(const StreamState&) = delete;
     [[nodiscard]] Outcome open();
 
-    // Queues what `issue` issues as one command, then the words; `nbytes` is what it moves.
+    // Queues the calls that `issue` makes as one command, then the words; `nbytes` is the size of what it moves.
     template <class Issue>
     [[nodiscard]] std::shared_ptr<Event> command(uint64_t nbytes, std::span<const Word> then, Issue&& issue,
                                                  std::shared_ptr<const void> keep = nullptr);
-    // Signed distances, so that the numbers may wrap around.
+    // Compares signed distances, so that the numbers may wrap around.
     [[nodiscard]] bool reached(uint32_t number) const {
         return static_cast<int32_t>(word_->load(std::memory_order_acquire) - number) >= 0;
     }
-    // Of a command that has not been reached: has the device failed? Has it written of it, it does so soon.
+    // Call for a command that is not reached yet: returns an error if the device has failed. If the stream has not been
+    // told to write a number that covers the command, it is told now.
     [[nodiscard]] Outcome pending(uint32_t number);
-    // Has another stream wait for all that is queued here by now.
+    // Makes another stream wait for all that is queued here by now.
     [[nodiscard]] std::shared_ptr<Gate> hold(uint32_t number, uint64_t native_stream, Outcome& why);
     Outcome follow(uint64_t native_stream);
     [[nodiscard]] void* native() const { return stream_; }
@@ -38,7 +39,7 @@ public:
     const std::shared_ptr<DeviceState> device;
 
 private:
-    // With the lock held, and the context current.
+    // Require the lock and a current context.
     [[nodiscard]] GpuResult mark();
     [[nodiscard]] bool worth_marking(uint64_t nbytes);
 
@@ -46,11 +47,11 @@ private:
     void* stream_ = nullptr;
     void* event_ = nullptr;
     std::atomic<uint32_t>* word_ = nullptr;
-    uint32_t queued_ = 0;             // number of the last command
-    std::atomic<uint32_t> marked_{0}; // up to which the stream has been told to write
+    uint32_t queued_ = 0;             // the number of the last command
+    std::atomic<uint32_t> marked_{0}; // the number up to which the stream has been told to write
     uint64_t unmarked_bytes_ = 0;
-    std::atomic<uint32_t> looks_{0};
-    std::atomic<uint64_t> asked_ns_{0}; // when the driver was asked last whether the device is well
+    std::atomic<uint32_t> checks_{0};
+    std::atomic<uint64_t> health_checked_ns_{0}; // when the driver was last asked for the device's health
     std::atomic<bool> failed_{false};
 };
 

@@ -12,30 +12,30 @@ namespace zerohop::accel::gpu {
 
 namespace {
 
-constexpr unsigned kPortableMapped = 1 | 2; // for all contexts, and for words that streams write
-constexpr unsigned kReadOnly = 8;           // pages that the process may not write; not every device takes such
-constexpr auto kPatience = std::chrono::seconds(1);
+constexpr unsigned kPortableMapped = 1 | 2; // usable in all contexts, and for words that streams write
+constexpr unsigned kReadOnly = 8;           // for pages that the process may not write; not every device takes such
+constexpr auto kUnregisterTimeout = std::chrono::seconds(1);
 
 } // namespace
 
 HostMemory& HostMemory::of(const GpuApi& api) {
-    static auto* const cuda = new HostMemory; // used by destructors at exit
+    static auto* const cuda = new HostMemory; // never destroyed, because destructors use it at exit
     static auto* const hip = new HostMemory;
     return std::string_view(api.kind) == "cuda" ? *cuda : *hip;
 }
 
 Outcome HostMemory::add(const Devices& devices, void* address, size_t nbytes, bool writable) {
-    // Not the pages around it: what lies beside it on them would then be registered in part, and the driver refuses to
-    // copy such a range, also for whoever knows nothing of this.
+    // Registers the range alone, not the pages around it. Neighbours on those pages would be registered in part, and
+    // the driver refuses to copy such a range, even for code that knows nothing of this library.
     const auto start = reinterpret_cast<uint64_t>(address);
     std::unique_lock lock(mutex_);
     const auto leaves = [&] {
         const auto found = overlapping(start, nbytes);
         const auto& [first, range] = found != ranges_.end() ? *found : Ranges::value_type{};
         const bool covers = first <= start && start + nbytes <= first + range.nbytes;
-        return found != ranges_.end() && (range.leaving || (range.users == 0 && !covers));
+        return found != ranges_.end() && (range.unregistering || (range.users == 0 && !covers));
     };
-    if (leaves() && !left_.wait_for(lock, kPatience, [&] { return !leaves(); })) {
+    if (leaves() && !unregistered_.wait_for(lock, kUnregisterTimeout, [&] { return !leaves(); })) {
         return {Status::unsupported, Reason::host_registered};
     }
     const auto known = overlapping(start, nbytes);
@@ -45,7 +45,7 @@ Outcome HostMemory::add(const Devices& devices, void* address, size_t nbytes, bo
         return {};
     }
     DeviceState& any = *devices.front();
-    const Current current(any);
+    const CurrentContext current(any);
     if (!current.ok()) {
         return current.outcome();
     }
@@ -59,7 +59,7 @@ Outcome HostMemory::add(const Devices& devices, void* address, size_t nbytes, bo
         result = any.api.host_register(address, nbytes, kPortableMapped | kReadOnly);
     }
     if (result == shim::kGpuOutOfMemory) {
-        return {Status::no_memory, Reason::none}; // of the host's: it cannot pin so much
+        return {Status::no_memory, Reason::none}; // the host cannot pin so much
     }
     if (result != 0) {
         return outcome_of(result);
@@ -92,25 +92,25 @@ Outcome HostMemory::remove(std::shared_ptr<DeviceState> any, void* address, std:
         return {};
     }
     IdleCalls::of_process().later(
-        [this, any = std::move(any), first = range->first, pages = std::move(pages)] { let_go(*any, first); });
+        [this, any = std::move(any), first = range->first, pages = std::move(pages)] { unregister(*any, first); });
     return {};
 }
 
-void HostMemory::let_go(DeviceState& any, uint64_t first) {
+void HostMemory::unregister(DeviceState& any, uint64_t first) {
     {
         const std::lock_guard lock(mutex_);
         const auto range = ranges_.find(first);
         if (range == ranges_.end() || range->second.users != 0) {
-            return; // somebody has added it again
+            return; // add() has taken it again
         }
-        range->second.leaving = true;
+        range->second.unregistering = true;
     }
-    if (const Current current(any); current.ok()) { // a lost device has none
+    if (const CurrentContext current(any); current.ok()) { // a lost device has no registrations
         (void)any.api.host_unregister(reinterpret_cast<void*>(first));
     }
     const std::lock_guard lock(mutex_);
     ranges_.erase(first);
-    left_.notify_all();
+    unregistered_.notify_all();
 }
 
 } // namespace zerohop::accel::gpu

@@ -1,5 +1,5 @@
-// Host memory that GPUs copy to and from by themselves. A driver takes a page once per process, whoever asks for it:
-// so all Contexts share what is registered.
+// Registers host memory that GPUs copy to and from by themselves. A driver registers a page once per process, so all
+// Contexts share the registrations.
 #pragma once
 
 #include "accel/gpu/gpu_memory.hpp"
@@ -15,30 +15,32 @@ namespace zerohop::accel::gpu {
 
 class HostMemory {
 public:
-    // That of the process for this driver.
+    // Returns the process's instance for this driver.
     [[nodiscard]] static HostMemory& of(const GpuApi& api);
 
-    // Memory that the user has pinned needs nothing. no_memory where the host cannot pin so much, host_registered where
-    // the range overlaps another one without lying in it, or one that does not come free within a second.
+    // Adds a user of a range. Memory that the user program has pinned needs nothing. Returns no_memory if the host
+    // cannot pin so much; host_registered if the range overlaps another one without lying in it, or one that does not
+    // come free within a second.
     Outcome add(const Devices& devices, void* address, size_t nbytes, bool writable);
-    // What add() was called with, as often as that. The last one's end comes later, by IdleCalls, and `pages` with
-    // it; unless somebody adds the range again before.
+    // Removes a user; call it once for each add(). The last one's end comes later, by IdleCalls, and `pages` is dropped
+    // then; unless add() registers the range again before that.
     Outcome remove(std::shared_ptr<DeviceState> any, void* address, std::shared_ptr<void> pages);
 
 private:
     struct Range {
         size_t nbytes = 0;
         size_t users = 0;
-        bool leaving = false; // the driver is being told
+        bool unregistering = false; // the driver is unregistering it
     };
     using Ranges = std::map<uint64_t, Range>;
-    void let_go(DeviceState& any, uint64_t first);
+    void unregister(DeviceState& any, uint64_t first);
     [[nodiscard]] Ranges::iterator overlapping(uint64_t start, size_t nbytes);
 
     std::mutex mutex_;
-    std::condition_variable left_;
-    Ranges ranges_;                                // by their start
-    std::multimap<uint64_t, uint64_t> registered_; // by what add() was called with: start of its range, 0: the user's
+    std::condition_variable unregistered_;
+    Ranges ranges_; // by start address
+    // address given to add() -> start of its range; 0: the user program's
+    std::multimap<uint64_t, uint64_t> registered_;
 };
 
 } // namespace zerohop::accel::gpu

@@ -11,17 +11,17 @@ namespace zerohop::accel::gpu {
 
 namespace {
 
-constexpr size_t kLeast = 8192; // numbers in the smallest buffer
+constexpr size_t kLeast = 8192; // the size of the smallest buffer, in numbers
 constexpr unsigned kPortable = 1;
 
-// Buffers by their size; kept for the life of the process, because a device may read one late.
+// Keeps free buffers by their size, for the life of the process, because a device may read one late.
 struct Pool {
     std::mutex mutex;
     std::multimap<size_t, uint32_t*> free;
 };
 
 Pool& pool() {
-    static auto* const kept = new Pool; // used by destructors at exit
+    static auto* const kept = new Pool; // never destroyed, because destructors use it at exit
     return *kept;
 }
 

@@ -1,4 +1,5 @@
-// Page lists as the copy kernel reads them: numbers of 32 bits in pinned host memory, which the device fetches itself.
+// Holds page lists as the copy kernel reads them: 32-bit numbers in pinned host memory, which the device fetches
+// itself.
 #pragma once
 
 #include "accel/gpu/gpu_device.hpp"
@@ -9,10 +10,11 @@
 
 namespace zerohop::accel::gpu {
 
-// First all numbers of source pages, then all of destination pages. Back in a pool of the process when dropped.
+// Holds all numbers of source pages, then all of destination pages. Its buffer returns to a pool of the process when
+// dropped.
 class PageIndices {
 public:
-    // Null where a number has more than 32 bits, or there is no pinned memory. A context must be current.
+    // Returns null if a number has more than 32 bits, or there is no pinned memory. A context must be current.
     [[nodiscard]] static std::shared_ptr<PageIndices> of(const GpuApi& api, std::span<const uint64_t> src,
                                                          std::span<const uint64_t> dst);
     PageIndices(uint32_t* data, size_t capacity, size_t count) : data_(data), capacity_(capacity), count_(count) {}

@@ -1,4 +1,4 @@
-// Words of pinned memory that streams wait for.
+// Holds words of pinned memory that streams wait for.
 #pragma once
 
 #include "accel/gpu/gpu_device.hpp"
@@ -11,7 +11,7 @@
 
 namespace zerohop::accel::gpu {
 
-// A word of the pool, whose value only grows: so whoever still waits for an older value of it goes on, too.
+// A word of the pool. Its value only grows, so that a stream that still waits for an older value goes on, too.
 class PooledWord {
 public:
     explicit PooledWord(std::shared_ptr<DeviceState> device)
@@ -30,12 +30,13 @@ public:
     PooledWord& operator=(const PooledWord&) = delete;
 
     [[nodiscard]] uint64_t address() const { return reinterpret_cast<uint64_t>(word_); }
-    // What is waited for, or more.
+    // Returns the value to wait for; a greater one ends the wait, too.
     [[nodiscard]] uint32_t value() const { return value_; }
-    // A device is told to write it: nobody else may have it before that has happened.
+    // Call when a device is told to write the word: it goes back to the pool only after that write.
     void expect_device() { by_device_ = true; }
     [[nodiscard]] bool written_by_device() const { return word_->load(std::memory_order_acquire) == value_; }
-    // Unless a device has. If it has yet to, it takes one back, and shows by that that it has.
+    // Releases the waiters, unless a device has already. If a device has yet to write, this writes one more than
+    // value(); the device's later write takes that one back, and so shows that it has happened.
     void write() {
         uint32_t before = value_ - 1;
         word_->compare_exchange_strong(before, by_device_ ? value_ + 1 : value_, std::memory_order_release,
@@ -60,7 +61,7 @@ public:
         hold.end();
     }
 
-    IdleCalls::Hold hold; // before anything that a stream may wait for
+    IdleCalls::Hold hold; // declared first: it must exist before anything that a stream may wait for
     PooledWord word;
 };
 

@@ -9,7 +9,8 @@ namespace zerohop::accel::sim {
 
 namespace {
 
-// Reserving costs no memory, so that one arena is enough for nearly every process. Smaller where RLIMIT_AS says so.
+// Reserving costs no memory, so that one arena is enough for nearly every process. It is smaller if RLIMIT_AS demands
+// it.
 constexpr size_t kArenaBytes = size_t{64} << 30;
 
 void* reserve(void* at, size_t nbytes, int flags) {
@@ -43,12 +44,12 @@ bool AddressSpace::grow(size_t nbytes) {
     }
     const auto address = reinterpret_cast<uint64_t>(at);
     arenas_.push_back({address, size});
-    give(address, size);
+    add_vacant(address, size);
     return true;
 }
 
 uint64_t AddressSpace::map(int fd, size_t nbytes) {
-    // One page between neighbours, so that the address past the end of one allocation is never inside another.
+    // One page lies between neighbours, so that the address past the end of one allocation is never inside another.
     const size_t wanted = nbytes + page_;
     for (int attempt = 0; attempt < 2; ++attempt) {
         for (auto it = vacant_.begin(); it != vacant_.end(); ++it) {
@@ -57,14 +58,14 @@ uint64_t AddressSpace::map(int fd, size_t nbytes) {
                 continue;
             }
             if (::mmap(pointer(address), nbytes, PROT_NONE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
-                // The kernel may have removed the reservation before it failed. Where it cannot be restored, the
-                // range is not used again.
+                // The kernel may have removed the reservation before it failed. If it cannot be restored, the range is
+                // not used again.
                 if (reserve(pointer(address), nbytes, MAP_FIXED) == MAP_FAILED) {
                     vacant_.erase(it);
                 }
                 return 0;
             }
-            // The node is moved, not made anew: taking a range cannot fail for lack of memory.
+            // The node is moved, not made anew, so that taking a range cannot fail for lack of memory.
             auto node = vacant_.extract(it);
             if (size > wanted) {
                 node.key() = address + wanted;
@@ -82,16 +83,16 @@ uint64_t AddressSpace::map(int fd, size_t nbytes) {
 
 void AddressSpace::unmap(uint64_t address, size_t nbytes) noexcept {
     if (reserve(pointer(address), nbytes, MAP_FIXED) == MAP_FAILED) {
-        return; // still mapped or at least still ours; it ends with the arena
+        return; // the range is still mapped or reserved, and ends with its arena
     }
     try {
-        give(address, nbytes + page_);
+        add_vacant(address, nbytes + page_);
     } catch (const std::bad_alloc&) {
-        return; // the addresses are not used again; nothing else is lost
+        return; // the addresses are never used again; nothing else is lost
     }
 }
 
-void AddressSpace::give(uint64_t address, size_t nbytes) {
+void AddressSpace::add_vacant(uint64_t address, size_t nbytes) {
     auto next = vacant_.upper_bound(address);
     if (next != vacant_.begin()) {
         const auto before = std::prev(next);

@@ -1,8 +1,8 @@
-// The range of addresses that sim device memory lives in.
+// Manages the range of addresses that sim device memory lives in.
 //
-// Addresses are reserved in large PROT_NONE arenas that stay until the driver ends, for one reason: an address stays
+// Addresses are reserved in large PROT_NONE arenas that stay until the driver ends, so that an address stays
 // recognisable as a device address after its allocation is freed. Were it unmapped instead, a late copy would take it
-// for host memory and crash, or write into whatever the process mapped there next.
+// for host memory and crash, or write into whatever the process has mapped there since.
 #pragma once
 
 #include <cstddef>
@@ -22,13 +22,13 @@ public:
 
     [[nodiscard]] size_t page() const { return page_; }
 
-    // Maps `nbytes` (whole pages) of `fd` PROT_NONE at a fresh address; 0 when the kernel refuses. Throws
-    // std::bad_alloc, with nothing taken.
+    // Maps `nbytes` (whole pages) of `fd` PROT_NONE at a fresh address; 0 if the kernel refuses. Throws std::bad_alloc,
+    // with nothing taken.
     [[nodiscard]] uint64_t map(int fd, size_t nbytes);
-    // Gives back what `map` returned. The pages are released, the addresses stay reserved and may be used again.
+    // Unmaps a range from `map`. The pages are released; the addresses stay reserved and may be used again.
     void unmap(uint64_t address, size_t nbytes) noexcept;
 
-    // Whether any byte of the range is a device address. The range does not wrap around.
+    // True if any byte of the range is a device address. The range does not wrap around.
     [[nodiscard]] bool touches(uint64_t address, size_t nbytes) const {
         for (const Extent& arena : arenas_) {
             if (address < arena.address + arena.nbytes && arena.address < address + nbytes) {
@@ -45,7 +45,7 @@ private:
     };
 
     [[nodiscard]] bool grow(size_t nbytes);
-    void give(uint64_t address, size_t nbytes);
+    void add_vacant(uint64_t address, size_t nbytes);
 
     size_t page_;
     std::vector<Extent> arenas_;

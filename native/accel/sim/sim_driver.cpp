@@ -15,7 +15,7 @@ namespace {
 constexpr Outcome kDeviceLost{Status::device_error, Reason::device_lost};
 constexpr const char* kForm = "sim";
 
-// Fires when all of them have.
+// Fires when all the events have fired.
 class AllOf final : public Event {
 public:
     explicit AllOf(std::vector<std::shared_ptr<Event>> events) : events_(std::move(events)) {}
@@ -65,7 +65,7 @@ public:
         return state_->shared->memory.alloc(state_->index, nbytes, address);
     }
 
-    // Works on a lost device as well: what it frees is host memory, and somebody has to.
+    // Works on a lost device as well, because what it frees is host memory.
     Outcome free(uint64_t address) override { return state_->shared->memory.free(state_->index, address); }
 
     using Device::stream;
@@ -105,7 +105,7 @@ public:
     SimImported(std::shared_ptr<SimState> shared, std::vector<std::shared_ptr<DeviceState>> states, uint64_t base,
                 uint64_t offset)
         : shared_(std::move(shared)), states_(std::move(states)), base_(base), offset_(offset) {}
-    ~SimImported() override { shared_->memory.give_back(base_); }
+    ~SimImported() override { shared_->memory.release_import(base_); }
     SimImported(const SimImported&) = delete;
     SimImported& operator=(const SimImported&) = delete;
 
@@ -159,9 +159,9 @@ public:
         exported.process = static_cast<uint64_t>(::getpid());
         exported.address = address;
         Exported::Piece piece;
-        const Outcome lent = shared_->memory.lend(address, nbytes, piece.fd, piece.nbytes, exported.offset);
-        if (!lent.ok()) {
-            throw NativeError(lent, "the memory cannot be exported");
+        const Outcome exported_fd = shared_->memory.export_fd(address, nbytes, piece.fd, piece.nbytes, exported.offset);
+        if (!exported_fd.ok()) {
+            throw NativeError(exported_fd, "the memory cannot be exported");
         }
         exported.nbytes = nbytes;
         exported.device = devices_.at(static_cast<size_t>(describe(address).device))->facts().identity;
@@ -175,9 +175,9 @@ public:
             throw NativeError(Status::protocol, Reason::malformed, "no memory of a simulated device");
         }
         uint64_t base = 0;
-        const Outcome borrowed = shared_->memory.borrow(exported.pieces[0].fd, exported.pieces[0].nbytes, base);
-        if (!borrowed.ok()) {
-            throw NativeError(borrowed, "the memory cannot be imported");
+        const Outcome imported = shared_->memory.import_fd(exported.pieces[0].fd, exported.pieces[0].nbytes, base);
+        if (!imported.ok()) {
+            throw NativeError(imported, "the memory cannot be imported");
         }
         return std::make_shared<SimImported>(shared_, states_, base, exported.offset);
     }
@@ -240,7 +240,7 @@ public:
 
 private:
     [[nodiscard]] DeviceState* find(int device) const {
-        const auto index = static_cast<size_t>(device); // a negative one becomes too large
+        const auto index = static_cast<size_t>(device); // a negative number becomes too large
         return index < states_.size() ? states_[index].get() : nullptr;
     }
 

@@ -16,13 +16,14 @@ namespace {
 
 constexpr Outcome kOutOfBounds{Status::access_denied, Reason::bounds};
 
-// Of the process, not of a driver: an id that a second driver handed out again would revive a dead registration.
+// Ids are unique in the process, not only in a driver: an id that a second driver used again would revive a dead
+// registration.
 uint64_t next_allocation_id() {
     static std::atomic<uint64_t> next{1};
     return next.fetch_add(1, std::memory_order_relaxed);
 }
 
-Outcome refused(int error) {
+Outcome outcome_of_errno(int error) {
     if (error == EMFILE || error == ENFILE) {
         return {Status::no_memory, Reason::out_of_descriptors};
     }
@@ -40,27 +41,27 @@ Allocation::~Allocation() {
     }
 }
 
-Outcome Allocation::back(size_t bytes, size_t page) {
+Outcome Allocation::allocate(size_t bytes, size_t page) {
     nbytes = bytes;
     mapped = (bytes + page - 1) / page * page;
     fd = ::memfd_create("zerohop-sim", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) {
-        return refused(errno);
+        return outcome_of_errno(errno);
     }
-    // Sealed, so that nobody the descriptor is handed to can turn our mappings into a SIGBUS.
+    // Sealed, so that no process that gets the descriptor can turn our mappings into a SIGBUS.
     if (::ftruncate(fd, static_cast<off_t>(mapped)) != 0 ||
         ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-        return refused(errno);
+        return outcome_of_errno(errno);
     }
     void* at = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED) {
-        return refused(errno);
+        return outcome_of_errno(errno);
     }
     alias = static_cast<std::byte*>(at);
     return {};
 }
 
-Outcome Allocation::adopt(int theirs, size_t bytes) {
+Outcome Allocation::import_memfd(int theirs, size_t bytes) {
     struct stat info{};
     const int seals = ::fcntl(theirs, F_GET_SEALS);
     if (::fstat(theirs, &info) != 0 || bytes == 0 || static_cast<uint64_t>(info.st_size) < bytes || seals < 0 ||
@@ -69,12 +70,12 @@ Outcome Allocation::adopt(int theirs, size_t bytes) {
     }
     fd = ::fcntl(theirs, F_DUPFD_CLOEXEC, 0);
     if (fd < 0) {
-        return refused(errno);
+        return outcome_of_errno(errno);
     }
     nbytes = mapped = bytes;
     void* at = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED) {
-        return refused(errno);
+        return outcome_of_errno(errno);
     }
     alias = static_cast<std::byte*>(at);
     return {};
@@ -98,7 +99,7 @@ Outcome SimMemory::alloc(int device, size_t nbytes, uint64_t& address) {
     }
     try {
         auto made = std::make_shared<Allocation>();
-        if (const Outcome backed = made->back(nbytes, space_.page()); !backed.ok()) {
+        if (const Outcome backed = made->allocate(nbytes, space_.page()); !backed.ok()) {
             return backed;
         }
         made->device = device;
@@ -110,7 +111,7 @@ Outcome SimMemory::alloc(int device, size_t nbytes, uint64_t& address) {
     }
 }
 
-// Gives it an address, and an id.
+// Gives the allocation an address and an id.
 Outcome SimMemory::place(const std::shared_ptr<Allocation>& made) {
     made->id = next_allocation_id();
     // The registry's node is made before the address is taken, so that nothing has to be undone.
@@ -135,7 +136,7 @@ Outcome SimMemory::place(const std::shared_ptr<Allocation>& made) {
     return {};
 }
 
-Outcome SimMemory::lend(uint64_t address, size_t nbytes, int& fd, size_t& mapped, uint64_t& offset) const {
+Outcome SimMemory::export_fd(uint64_t address, size_t nbytes, int& fd, size_t& mapped, uint64_t& offset) const {
     const std::shared_lock lock(mutex_);
     const std::shared_ptr<Allocation> found = find(address);
     if (!found || found->device < 0 || !found->holds(address, nbytes)) {
@@ -144,13 +145,13 @@ Outcome SimMemory::lend(uint64_t address, size_t nbytes, int& fd, size_t& mapped
     fd = ::fcntl(found->fd, F_DUPFD_CLOEXEC, 0);
     mapped = found->mapped;
     offset = address - found->base;
-    return fd < 0 ? refused(errno) : Outcome{};
+    return fd < 0 ? outcome_of_errno(errno) : Outcome{};
 }
 
-Outcome SimMemory::borrow(int fd, size_t mapped, uint64_t& address) {
+Outcome SimMemory::import_fd(int fd, size_t mapped, uint64_t& address) {
     try {
         auto made = std::make_shared<Allocation>();
-        Outcome outcome = made->adopt(fd, mapped);
+        Outcome outcome = made->import_memfd(fd, mapped);
         if (outcome.ok()) {
             outcome = place(made);
         }
@@ -161,8 +162,8 @@ Outcome SimMemory::borrow(int fd, size_t mapped, uint64_t& address) {
     }
 }
 
-void SimMemory::give_back(uint64_t address) {
-    std::shared_ptr<Allocation> dropped; // as in free()
+void SimMemory::release_import(uint64_t address) {
+    std::shared_ptr<Allocation> dropped; // destroyed outside the lock, as in free()
     const std::unique_lock lock(mutex_);
     if (const auto it = allocations_.find(address); it != allocations_.end()) {
         dropped = std::move(it->second);
@@ -173,7 +174,7 @@ void SimMemory::give_back(uint64_t address) {
 }
 
 Outcome SimMemory::free(int device, uint64_t address) {
-    std::shared_ptr<Allocation> dropped; // outlives the lock: releasing many pages takes time
+    std::shared_ptr<Allocation> dropped; // destroyed outside the lock, because releasing many pages takes time
     const std::unique_lock lock(mutex_);
     const auto it = allocations_.find(address);
     if (it == allocations_.end() || it->second->device != device) {
@@ -243,8 +244,8 @@ bool SimMemory::locate(uint64_t& address, size_t nbytes, Pins& pins) const {
     if (!space_.touches(address, nbytes)) {
         return true; // host memory
     }
-    // A page list has thousands of segments in two allocations: the last two pins answer nearly always. They are
-    // not stale: they were found for this command, under the lock that is still held.
+    // A page list has thousands of segments in two allocations, so the last two pins nearly always match. They are
+    // valid, because they were found for this command under the lock that is still held.
     const size_t newest = pins.size();
     for (size_t back = 1; back <= 2 && back <= newest; ++back) {
         if (const Allocation& pin = *pins[newest - back]; pin.holds(address, nbytes)) {

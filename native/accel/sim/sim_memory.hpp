@@ -1,4 +1,4 @@
-// The memory of all devices of one sim driver: allocations, the registry that finds them by address, and the host
+// Holds the memory of all devices of one sim driver: allocations, the registry that finds them by address, and the host
 // ranges that were registered.
 #pragma once
 
@@ -11,15 +11,15 @@
 
 namespace zerohop::accel::sim {
 
-// One piece of device memory. Shared between the registry and the copies that use it, so that the alias stays mapped
+// One allocation of device memory. The registry and the copies that use it share it, so that the alias stays mapped
 // under a copy whose memory is freed meanwhile.
 struct Allocation {
     uint64_t base = 0; // the device address
-    size_t nbytes = 0; // as asked for; bounds are checked against this
+    size_t nbytes = 0; // the size asked for, against which bounds are checked
     size_t mapped = 0; // whole pages
     uint64_t id = 0;   // never used twice in a process
-    int device = -1;   // none: it is another process's
-    int fd = -1;       // kept open: export to another process hands it over
+    int device = -1;   // -1: the memory is another process's
+    int fd = -1;       // kept open, because export hands it to another process
     std::byte* alias = nullptr;
     std::atomic<bool> freed = false;
 
@@ -28,10 +28,11 @@ struct Allocation {
     Allocation(const Allocation&) = delete;
     Allocation& operator=(const Allocation&) = delete;
 
-    // Makes the memfd and the alias. What was made before a failure goes with the object.
-    Outcome back(size_t bytes, size_t page);
-    // The same over another process's memfd, which is duplicated; malformed where it is none, or could still shrink.
-    Outcome adopt(int theirs, size_t bytes);
+    // Makes the memfd and the alias. On failure the destructor frees what was made.
+    Outcome allocate(size_t bytes, size_t page);
+    // Makes the alias over another process's memfd, which is duplicated; malformed if it is no memfd, or could still
+    // shrink.
+    Outcome import_memfd(int theirs, size_t bytes);
 
     [[nodiscard]] bool holds(uint64_t address, size_t bytes) const {
         return address >= base && address - base <= nbytes && bytes <= nbytes - (address - base);
@@ -41,7 +42,7 @@ struct Allocation {
     }
 };
 
-// What a running command holds on to. A vector that its owner reuses, so that the usual copy allocates nothing.
+// The allocations that a running command uses. The vector's owner reuses it, so that the usual copy allocates nothing.
 using Pins = std::vector<std::shared_ptr<const Allocation>>;
 
 [[nodiscard]] bool any_freed(const Pins& pins);
@@ -53,31 +54,31 @@ public:
 
     [[nodiscard]] size_t total_bytes() const { return total_; }
 
-    // The memory is not touched, so that a large allocation costs nothing until it is used. Outcomes:
+    // Allocates without touching the memory, so that a large allocation costs nothing until it is used. Outcomes:
     // access_denied/bounds for 0 bytes; no_memory with alloc_failed (the device is full), out_of_descriptors, or
     // out_of_shared_memory (the kernel refused).
     Outcome alloc(int device, size_t nbytes, uint64_t& address);
-    // access_denied/bounds unless `address` is what `alloc` of the same device returned and is not freed yet.
+    // Returns access_denied/bounds unless `address` comes from `alloc` of this device and is not freed yet.
     Outcome free(int device, uint64_t address);
-    // The descriptor behind a range, duplicated, how much of it is mapped, and where in it the range begins.
-    Outcome lend(uint64_t address, size_t nbytes, int& fd, size_t& mapped, uint64_t& offset) const;
-    // Another process's allocation under an address of ours, until give_back().
-    Outcome borrow(int fd, size_t mapped, uint64_t& address);
-    void give_back(uint64_t address);
+    // Duplicates the descriptor behind a range, and tells how much of it is mapped, and where in it the range begins.
+    Outcome export_fd(uint64_t address, size_t nbytes, int& fd, size_t& mapped, uint64_t& offset) const;
+    // Maps another process's allocation under an address of this process, until release_import().
+    Outcome import_fd(int fd, size_t mapped, uint64_t& address);
+    void release_import(uint64_t address);
     [[nodiscard]] Description describe(uint64_t address) const;
-    // The address that the CPU, and a NIC, may use for a range of device memory, until it is freed; 0 if it is none.
+    // Returns the address that the CPU, and a NIC, may use for a range of device memory until it is freed; 0 if it is
+    // none.
     [[nodiscard]] uint64_t alias(uint64_t address, size_t nbytes) const;
 
-    // access_denied/bounds for an empty range, one that wraps, is device memory, or overlaps a registered one.
+    // Returns access_denied/bounds for a range that is empty, wraps, is device memory, or overlaps a registered one.
     Outcome register_host(uint64_t address, size_t nbytes);
-    // access_denied/bounds unless `address` is the start of a registered range.
+    // Returns access_denied/bounds unless `address` is the start of a registered range.
     Outcome unregister_host(uint64_t address);
 
-    // Replaces device addresses by addresses that the CPU can use, all or nothing as far as the caller may tell:
-    // on access_denied/bounds the segments must not be used. `pins` keeps the memory until it is cleared. Throws
-    // std::bad_alloc.
+    // Replaces device addresses by addresses that the CPU can use. After access_denied/bounds the segments must not be
+    // used. `pins` keeps the memory until it is cleared. Throws std::bad_alloc.
     Outcome resolve(std::span<CopySegment> segments, Pins& pins) const;
-    // The same for one 32-bit word, which must be aligned.
+    // Like resolve(), for one 32-bit word, which must be aligned.
     Outcome resolve_word(uint64_t& address, Pins& pins) const;
 
 private:
@@ -87,8 +88,8 @@ private:
 
     mutable std::shared_mutex mutex_;
     AddressSpace space_;
-    std::map<uint64_t, std::shared_ptr<Allocation>> allocations_; // by base
-    std::map<uint64_t, size_t> host_;                             // by start
+    std::map<uint64_t, std::shared_ptr<Allocation>> allocations_; // by base address
+    std::map<uint64_t, size_t> host_;                             // by start address
     std::vector<size_t> used_;                                    // by device
     size_t total_;
 };

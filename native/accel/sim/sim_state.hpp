@@ -1,4 +1,4 @@
-// What the driver, its devices and their streams share.
+// Holds the state that the driver, its devices and their streams share.
 #pragma once
 
 #include "accel/sim/sim_memory.hpp"
@@ -13,20 +13,20 @@ namespace zerohop::accel::sim {
 
 using Clock = std::chrono::steady_clock;
 
-// Wakes streams that sleep in the middle of a command: in a wait32 or an emulated delay. One for the whole driver,
-// because the word that a stream of one device awaits may be written by a stream of another.
+// Wakes streams that sleep in the middle of a command: in a wait32 or an emulated delay. The whole driver has one bell,
+// because a stream of one device may write the word that a stream of another waits for.
 class Bell {
 public:
-    // Call after the change that sleepers wait for. Costs one atomic operation when nobody sleeps.
+    // Wakes the sleepers; call it after the change that they wait for. Costs one atomic operation if nobody sleeps.
     void ring() {
-        // Read-modify-write, not a load: it is ordered with the increment in `sleep_until`, so that either this
+        // A read-modify-write, not a load: it is ordered with the increment in `sleep_until`, so that either this call
         // sees the sleeper or the sleeper's test sees the change.
         if (sleepers_.fetch_add(0, std::memory_order_acq_rel) == 0) {
             return;
         }
         {
             const std::lock_guard lock(mutex_);
-        } // a sleeper that tested too early is now waiting
+        } // a sleeper that has tested too early is waiting by now
         woken_.notify_all();
     }
 
@@ -65,7 +65,7 @@ struct DeviceState {
     std::atomic<uint64_t> ns_per_copy{0};
     std::atomic<uint64_t> bytes_per_us{0};
     std::mutex streams_mutex;
-    std::vector<StreamCore*> streams; // those that still take commands
+    std::vector<StreamCore*> streams; // streams that still take commands
 
     // Uses up one injected fault, if there is one.
     static bool take(std::atomic<int>& faults) {

@@ -39,9 +39,9 @@ SimStream::SimStream(std::shared_ptr<DeviceState> device)
 
 SimStream::~SimStream() {
     if (::getpid() != owner_) {
-        // A forked child has no such thread: joining would hang, and so may its locks. The thread's own reference
-        // keeps the core, which the child thus leaks instead of destroying a condition variable in use. So is the
-        // thread leaked: the C library of the child must not be asked to detach it.
+        // The thread does not exist in a forked child: joining would hang, and so might its locks. The thread's
+        // reference keeps the core, so the child leaks it instead of destroying a condition variable in use. The
+        // std::thread is leaked as well, because the child's C library must not be asked to detach it.
         [[maybe_unused]] const std::thread* leaked = thread_.release();
         return;
     }
@@ -57,7 +57,7 @@ std::shared_ptr<Event> SimStream::copy(std::span<const CopySegment> segments, st
     return queue(*core_, Command::Kind::copy, [&](Command& command) {
         command.assign(segments);
         command.then.assign(then.begin(), then.end());
-        // Taken now, not when the copy runs: "the next copy" is then the next one that the caller queues.
+        // Taken now, not when the copy runs, so that "the next copy" is the next one that the caller queues.
         command.fault = DeviceState::take(core_->device->copy_faults);
     });
 }

@@ -1,4 +1,4 @@
-// A stream of a sim device: a FIFO of commands and the thread that runs them.
+// Implements a stream of a sim device: a FIFO of commands and the thread that runs them.
 #pragma once
 
 #include "accel/sim/sim_state.hpp"
@@ -13,9 +13,9 @@ class StreamCore;
 
 class SimStream final : public Stream {
 public:
-    // Starts the thread. Throws std::system_error when there can be no more threads, and std::bad_alloc.
+    // Starts the thread. Throws std::system_error if there can be no more threads, and std::bad_alloc.
     explicit SimStream(std::shared_ptr<DeviceState> device);
-    // Runs what is queued, without emulated delays, and joins. A wait32 whose word is not there is broken off.
+    // Runs what is queued, without emulated delays, and joins. A wait32 whose word has not come is broken off.
     ~SimStream() override;
     SimStream(const SimStream&) = delete;
     SimStream& operator=(const SimStream&) = delete;
@@ -26,12 +26,12 @@ public:
     std::shared_ptr<Event> write32(uint64_t address, uint32_t value) override;
     std::shared_ptr<Event> wait32(uint64_t address, uint32_t value) override;
     std::shared_ptr<Event> record() override;
-    // By the number that native() gives.
+    // Follows the stream whose native() is given.
     Outcome follow(uint64_t native_stream) override;
     [[nodiscard]] uint64_t native() const { return reinterpret_cast<uint64_t>(core_.get()); }
 
 private:
-    std::shared_ptr<StreamCore> core_; // the thread holds it too; see the destructor
+    std::shared_ptr<StreamCore> core_; // the thread shares it; see the destructor
     std::unique_ptr<std::thread> thread_;
     pid_t owner_;
 };

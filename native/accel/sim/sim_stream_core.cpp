@@ -15,15 +15,16 @@ using namespace std::chrono_literals;
 constexpr Outcome kDeviceLost{Status::device_error, Reason::device_lost};
 constexpr Outcome kOutOfMemory{Status::no_memory, Reason::alloc_failed};
 
-// Pieces in which a large segment is copied, so that a lost device and a bandwidth are noticed in between. The first
-// is large because memcpy bypasses the caches only above some tens of MiB.
+// The pieces in which a large segment is copied, so that a lost device or a bandwidth limit takes effect in between.
+// The first size is large because memcpy bypasses the caches only above some tens of MiB.
 constexpr size_t kPieceBytes = size_t{32} << 20;
 constexpr size_t kPacedPieceBytes = size_t{1} << 20;
 
-// A sleep ends about this late, so that the rest of a delay is spun.
+// A sleep ends about this late, so the rest of a delay is spun.
 constexpr auto kSpinBelow = 50us;
 
-// How often a wait32 looks at its word when no stream rings the bell: CPUs and other processes write it silently.
+// The intervals at which a wait32 checks its word if no stream rings the bell: CPUs and other processes write it
+// silently.
 constexpr auto kFirstNap = 50us;
 constexpr auto kLongestNap = 1000us;
 
@@ -44,7 +45,7 @@ std::chrono::nanoseconds duration_of(uint64_t nbytes, uint64_t ns_per_copy, uint
     return std::chrono::nanoseconds(static_cast<int64_t>(std::min(ns, longest)));
 }
 
-// Fires when either does.
+// Fires when either event does.
 class FirstOf final : public Event {
 public:
     FirstOf(std::shared_ptr<const Event> one, std::shared_ptr<const Event> other)
@@ -125,7 +126,7 @@ Outcome StreamCore::follow(std::shared_ptr<const Event> other) {
     try {
         auto command = std::make_shared<Command>(Command::Kind::follow);
         command->other = std::move(other);
-        (void)submit(std::move(command)); // what it waits for ends, well or not
+        (void)submit(std::move(command)); // the event may be dropped, because the other one ends in any case
         return {};
     } catch (const std::bad_alloc&) {
         return kOutOfMemory;
@@ -142,7 +143,7 @@ void StreamCore::stop() {
 }
 
 void StreamCore::work() {
-    std::vector<std::shared_ptr<Command>> batch; // swapped with incoming_: both keep their capacity
+    std::vector<std::shared_ptr<Command>> batch; // swapped with incoming_, so that both keep their capacity
     for (;;) {
         {
             std::unique_lock lock(mutex_);
@@ -158,7 +159,7 @@ void StreamCore::work() {
         }
         for (auto& command : batch) {
             const Outcome outcome = run(*command);
-            pins_.clear(); // before the event fires: then the memory may be freed for good
+            pins_.clear(); // before the event fires, because then the memory may be freed for good
             command->finish(outcome);
             command.reset();
         }
@@ -184,7 +185,7 @@ Outcome StreamCore::run(Command& command) {
             break;
         }
         return {};
-    } catch (const std::bad_alloc&) { // pinning a list of very many allocations
+    } catch (const std::bad_alloc&) { // by pinning a list of very many allocations
         return kOutOfMemory;
     }
 }
@@ -194,7 +195,7 @@ Outcome StreamCore::run_copy(Command& command) {
     if (command.fault) {
         return {Status::device_error, Reason::copy_failed};
     }
-    // All segments are checked before the first one moves, so that a wrong page list does no half of its work.
+    // All segments are checked before the first one moves, so that a wrong page list does not do half of its work.
     if (const Outcome resolved = device->shared->memory.resolve(segments, pins_); !resolved.ok()) {
         return resolved;
     }
@@ -238,7 +239,8 @@ Outcome StreamCore::move_bytes(std::span<const CopySegment> segments) {
     return {};
 }
 
-// Sleeps until the deadline; before the last one a few microseconds too early are good enough. False: device lost.
+// Sleeps until the deadline; unless it is the last one, a few microseconds too early are good enough. False: device
+// lost.
 bool StreamCore::pace(Clock::time_point deadline, bool last) {
     const auto ended = [this] { return lost() || stopping(); };
     while (!ended()) {
@@ -268,8 +270,8 @@ Outcome StreamCore::store(uint64_t address, uint32_t value) {
     return {};
 }
 
-// Until an event of another stream fires; that stream rings no bell of ours when it is another driver's, and none when
-// the event is that of a copy. Destroying this stream ends the wait.
+// Waits until an event of another stream fires. That stream does not ring our bell if it is another driver's, or if the
+// event is that of a copy. Destroying this stream ends the wait.
 Outcome StreamCore::run_follow(const Command& command) {
     const auto ended = [&] { return command.other->query() != EventState::pending || lost() || stopping(); };
     for (auto nap = kFirstNap; !ended(); nap = std::min(nap * 2, kLongestNap)) {

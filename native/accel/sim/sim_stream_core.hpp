@@ -1,4 +1,4 @@
-// The queue of one sim stream and what its thread does with it.
+// Implements the queue of one sim stream, and the thread that runs its commands.
 #pragma once
 
 #include "accel/sim/sim_state.hpp"
@@ -23,9 +23,9 @@ public:
     Outcome outcome() const override { return unpack(ended_.load(std::memory_order_acquire)); }
     [[nodiscard]] std::shared_ptr<Gate> hold(uint64_t native_stream, Outcome& why) const override;
 
-    // Release: whoever sees the event fired also sees what the command wrote.
+    // Release order: a thread that sees the event fired also sees what the command wrote.
     void finish(Outcome outcome) {
-        many_.reset(); // the event may be kept long after the copy
+        many_.reset(); // freed now, because the event may be kept long after the copy
         other.reset();
         ended_.store(pack(outcome), std::memory_order_release);
     }
@@ -38,8 +38,8 @@ public:
     bool fault = false; // fails with copy_failed
     uint32_t value = 0;
     uint64_t address = 0;
-    std::vector<Word> then;             // copy: written after it, if it has moved all bytes
-    std::shared_ptr<const Event> other; // follow: of another stream
+    std::vector<Word> then;             // copy: words written after it, if it has moved all bytes
+    std::shared_ptr<const Event> other; // follow: an event of another stream
 
 private:
     static constexpr uint16_t pack(Outcome outcome) {
@@ -79,18 +79,18 @@ class StreamCore {
 public:
     explicit StreamCore(std::shared_ptr<DeviceState> owner);
 
-    // Queues the command, or fails it at once when the device is lost.
+    // Queues the command, or fails it at once if the device is lost.
     std::shared_ptr<Event> submit(std::shared_ptr<Command> command);
-    // What is submitted from now on runs once the event has fired.
+    // Makes commands that are submitted from now on run after the event has fired.
     Outcome follow(std::shared_ptr<const Event> other);
-    // The event to return when there is no memory for a command.
+    // Returns the event for callers for whose command there is no memory.
     [[nodiscard]] const std::shared_ptr<Event>& no_memory() const { return no_memory_; }
 
-    void work(); // the thread
-    void stop(); // makes `work` return once the queue is empty
+    void work(); // the loop of the stream's thread
+    void stop(); // makes work() return once the queue is empty
 
     const std::shared_ptr<DeviceState> device;
-    std::atomic<bool> capturing{false}; // as a GPU's stream under graph capture: nothing may follow it
+    std::atomic<bool> capturing{false}; // as if under graph capture: nothing may follow the stream
 
 private:
     Outcome run(Command& command);
@@ -111,9 +111,9 @@ private:
     bool asleep_ = false;
     std::atomic<bool> stopping_{false};
 
-    // Of the thread alone:
+    // Used by the stream's thread only:
     Pins pins_;
-    bool broken_off_ = false; // a wait32 was given up; what follows it must not run
+    bool broken_off_ = false; // a wait32 was given up; commands behind it must not run
 };
 
 } // namespace zerohop::accel::sim

@@ -1,9 +1,9 @@
-// A management library of NVIDIA's in software, for whoever is started with its folder in LD_LIBRARY_PATH.
+// Stands in for NVIDIA's management library, in processes that are started with its folder in LD_LIBRARY_PATH.
 //
-// FAKE_NVML says what it tells, in words: "mismatch" and "none" are what it fails to start with; "gpus=N" how many
-// there are, of which two neighbours each have NVLink; "apart" that those far from each other do not reach each other's
-// memory; "mig" and "fabric" that the first is divided, or that its fabric is not started; "old" a driver with
-// CUDA 11.4; "bare" a version without the newer functions.
+// FAKE_NVML says in words what it reports. "mismatch" and "none": initialization fails with that. "gpus=N": the number
+// of GPUs, of which two neighbours each have NVLink. "apart": GPUs that are no neighbours do not reach each other's
+// memory. "mig", "fabric": the first GPU is divided, or its fabric is not started. "old": a driver with CUDA 11.4.
+// "bare": a version without the newer functions.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -86,7 +86,7 @@ FAKE_NVML int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
 }
 
 FAKE_NVML int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
-    // As fake_cuda names them: the last byte is the number.
+    // The last byte of the UUID is the number, as in fake_cuda.
     *device = reinterpret_cast<void*>(std::strtoul(uuid + std::strlen(uuid) - 2, nullptr, 16) + 1);
     return kSuccess;
 }

@@ -1,4 +1,4 @@
-// Devices and contexts.
+// Implements devices and contexts.
 #include "fake_cuda/state.hpp"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ thread_local std::vector<Context*> stack;
 } // namespace
 
 State& state() {
-    static auto* const made = new State; // as a driver's, it outlives everything
+    static auto* const made = new State; // never destroyed: it outlives everything, as a driver's state does
     return *made;
 }
 
@@ -110,8 +110,8 @@ FAKE_CUDA cuDriverGetVersion(int* version) {
     return kSuccess;
 }
 
-// NVRTC (seen with 13.5) asks a driver that it finds for a table of functions, and takes it that there is one: this has
-// its own length, as all have, and nothing else.
+// NVRTC (seen with 13.5) asks a driver that it finds for a table of functions, and assumes that there is one. This
+// table has its own length first, as all have, and nothing else.
 FAKE_CUDA cuGetExportTable(const void** table, const void* /*which*/) {
     static constexpr size_t kEmpty = sizeof(size_t);
     *table = &kEmpty;
@@ -164,7 +164,7 @@ FAKE_CUDA cuDeviceGetAttribute(int* value, int attribute, int /*device*/) {
     return kSuccess;
 }
 
-// How often it was asked to flush; for the tests.
+// Returns how often the driver was asked to flush; for the tests.
 FAKE_CUDA fake_cuda_flushes(int more) {
     static std::atomic<int> count{0};
     return count.fetch_add(more) + more;

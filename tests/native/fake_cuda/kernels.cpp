@@ -1,4 +1,4 @@
-// The copy kernels, by their names.
+// Implements the copy kernels, found by their names.
 #include "fake_cuda/state.hpp"
 
 #include <algorithm>
@@ -18,10 +18,10 @@ bool on_device(uint64_t address) {
 }
 
 struct Kernel {
-    uint32_t width; // of a thread's loads, for a list of pages; 0: of ranges
+    uint32_t width; // width of a thread's loads, for a list of pages; 0: a list of ranges
 };
 
-// As copy.cu has it.
+// The layout must match copy.cu.
 constexpr size_t kMostRanges = 128;
 struct Ranges {
     uint64_t dst[kMostRanges];
@@ -35,7 +35,7 @@ int copy_ranges(Stream& stream, const Ranges& ranges, size_t count, size_t parts
     for (size_t i = 0; i < count; ++i) {
         uint64_t dst = ranges.dst[i];
         uint64_t src = ranges.src[i];
-        // What no block is there for is not copied, as by a real kernel.
+        // Bytes without a block of their own are not copied, as by a real kernel.
         const uint64_t nbytes = std::min<uint64_t>(ranges.nbytes[i], parts * kPart);
         if (count > kMostRanges || !find(dst, ranges.nbytes[i], stream) || !find(src, ranges.nbytes[i], stream)) {
             return kInvalidValue;
@@ -74,7 +74,7 @@ FAKE_CUDA cuModuleGetFunction(void** function, void* /*module*/, const char* nam
         return kSuccess;
     }
     for (Kernel& kernel : kernels) {
-        if (kernel.width == 16 && std::string(name) == "floor_pages") { // the benchmark's own, of bench/floors
+        if (kernel.width == 16 && std::string(name) == "floor_pages") { // the kernel of bench/floors
             *function = &kernel;
             return kSuccess;
         }
@@ -86,7 +86,7 @@ FAKE_CUDA cuModuleGetFunction(void** function, void* /*module*/, const char* nam
     return kNotFound;
 }
 
-// (dst, src, dst_pages, src_pages, count, page_bytes, pieces, batch), or ranges, as copy.cu has them.
+// Takes the arguments as copy.cu does: (dst, src, dst_pages, src_pages, count, page_bytes, pieces, batch), or ranges.
 FAKE_CUDA cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned, unsigned /*block_x*/, unsigned,
                          unsigned, unsigned /*shared*/, void* stream, void** arguments, void** /*extra*/) {
     Stream* const found = stream_of(stream);
@@ -103,7 +103,7 @@ FAKE_CUDA cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsig
     };
     const uint64_t width = static_cast<Kernel*>(function)->width;
     if ((argument(0) | argument(1) | argument(5)) % width != 0) {
-        return kInvalidValue; // a real one would read and write what is misaligned
+        return kInvalidValue; // a real kernel would read and write misaligned addresses
     }
     const auto count = static_cast<size_t>(argument(4));
     const auto pages = [&](size_t i) {
@@ -111,7 +111,7 @@ FAKE_CUDA cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsig
         if (!on_device(argument(i))) {
             return std::vector<uint64_t>(list, list + count);
         }
-        // What the processor cannot read is waited for: nothing that the library launches has its numbers there.
+        // Waits for page numbers that the processor cannot read; the library itself never has its numbers there.
         std::vector<uint32_t> numbers(count);
         uint64_t list_here = argument(i);
         (void)find(list_here, count * sizeof(uint32_t), *found);
@@ -122,7 +122,7 @@ FAKE_CUDA cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsig
     };
     const std::vector<uint64_t> dst = pages(2);
     const std::vector<uint64_t> src = pages(3);
-    // Each page is looked up, for a real kernel faults where there is nothing; the base alone may lie anywhere.
+    // Each page is looked up, because a real kernel faults on an unmapped one; the base alone may lie anywhere.
     const auto base_of = [&](size_t i, const std::vector<uint64_t>& list) {
         uint64_t base = argument(i);
         for (const uint64_t page : list) {
@@ -130,7 +130,7 @@ FAKE_CUDA cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsig
             if (!find(here, argument(5), *found)) {
                 return uint64_t{0};
             }
-            base = here - page * argument(5); // all of it is in one range
+            base = here - page * argument(5); // all pages are in one range
         }
         return base;
     };

@@ -1,4 +1,4 @@
-// Memory: what it is, and how it goes to another process.
+// Implements memory: allocation, description, and sharing with other processes.
 #include "fake_cuda/state.hpp"
 
 #include <cstdio>
@@ -20,7 +20,7 @@ struct AnyHandle {
     char bytes[64];
 };
 
-// Whether the process may write all pages of the range, as the kernel tells it.
+// True if the kernel lets the process write all pages of the range.
 bool writable(uint64_t start, size_t nbytes) {
     std::ifstream maps("/proc/self/maps");
     for (std::string line; std::getline(maps, line);) {
@@ -44,7 +44,7 @@ int close_opened(uint64_t address) {
 } // namespace
 
 int fake::give(uint64_t address, const Range& range, SharedHandle& handle) {
-    // Stays open for as long as the memory is there, as whoever has the handle may come at any time.
+    // The descriptor stays open as long as the memory exists, because a holder of the handle may open it at any time.
     auto& made = state().given[range.id];
     if (made.pid == 0) {
         const Exported exported = state().driver->export_memory(address, range.nbytes);
@@ -93,7 +93,7 @@ FAKE_CUDA cuMemAlloc_v2(uint64_t* address, size_t nbytes) {
     return kSuccess;
 }
 
-// Where a real one moves the pages to whoever touches them, these stay with the host.
+// A real driver moves these pages to the processor or device that touches them; here they stay with the host.
 FAKE_CUDA cuMemAllocManaged(uint64_t* address, size_t nbytes, unsigned /*flags*/) {
     const Context* const context = current();
     if (context == nullptr) {
@@ -133,7 +133,7 @@ FAKE_CUDA cuIpcCloseMemHandle(uint64_t address) {
 FAKE_CUDA cuMemFree_v2(uint64_t address) {
     std::optional<IdleEntry> idle;
     std::unique_lock lock(state().mutex);
-    if (state().opened.contains(address)) { // of another process's pool: waits for nothing
+    if (state().opened.contains(address)) { // another process's pool: closing it waits for nothing
         return close_opened(address);
     }
     if (const auto range = state().find(address); range != state().ranges.end()) {
@@ -195,7 +195,7 @@ FAKE_CUDA cuPointerGetAttributes(unsigned count, const int* which, void** values
     return kSuccess;
 }
 
-// SYNC_MEMOPS alone; virtual memory has none.
+// Takes SYNC_MEMOPS only, which virtual memory does not have.
 FAKE_CUDA cuPointerSetAttribute(const void* value, int which, uint64_t address) {
     if (current() == nullptr) {
         return kInvalidContext;
@@ -212,7 +212,8 @@ FAKE_CUDA cuPointerSetAttribute(const void* value, int which, uint64_t address) 
     return kSuccess;
 }
 
-// A file begins where its allocation does: of a range that begins later there is none here, where a real one has it.
+// Exports no range that begins after its allocation, although a real driver does: a file begins where its allocation
+// does.
 FAKE_CUDA cuMemGetHandleForAddressRange(int* fd, uint64_t address, size_t nbytes, int kind, unsigned long long) {
     constexpr uint64_t kPage = 4096;
     const std::lock_guard lock(state().mutex);
@@ -315,7 +316,7 @@ FAKE_CUDA cuIpcOpenMemHandle_v2(uint64_t* address, AnyHandle bytes, unsigned /*f
     SharedHandle handle{};
     std::memcpy(&handle, bytes.bytes, sizeof handle);
     if (handle.pid == ::getpid()) {
-        return kInvalidContext; // as of the real one
+        return kInvalidContext; // as the real driver does
     }
     return take(handle, context->device, *address);
 }

@@ -1,4 +1,4 @@
-// Memory that has no address yet, and how it goes to another process: as a descriptor of the file that it is.
+// Implements memory that has no address yet, and passes it to other processes as the descriptor of its file.
 #include "fake_cuda/virtual_memory.hpp"
 
 #include <algorithm>
@@ -22,11 +22,11 @@ struct Properties { // the first fields of CUmemAllocationProp
     int device = 0;
 };
 
-// At the end of the file, so that whoever gets the descriptor knows what it stands for.
+// Lies at the end of the file, so that a process that gets the descriptor knows what memory it is.
 struct Label {
     uint64_t magic = 0;
     uint64_t nbytes = 0;
-    uint64_t number = 0; // of the device, of the machine
+    uint64_t number = 0; // the machine's number of the device
 };
 constexpr uint64_t kMagic = 0x616475635f656b61; // "ake_cuda"
 constexpr size_t kLabelBytes = 4096;

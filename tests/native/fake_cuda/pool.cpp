@@ -1,4 +1,4 @@
-// Memory pools, as far as they go to other processes: an allocation is one of cuMemAlloc that knows its pool.
+// Implements memory pools as far as they are shared: an allocation is one of cuMemAlloc that knows its pool.
 #include "fake_cuda/state.hpp"
 
 #include <set>
@@ -18,7 +18,7 @@ struct Properties { // the first fields of CUmemPoolProps
 struct Pool {
     bool shareable = false;
     bool imported = false;
-    std::set<int> access; // of an imported one
+    std::set<int> access; // devices with access, if imported
 };
 
 } // namespace
@@ -69,7 +69,7 @@ FAKE_CUDA cuMemPoolSetAccess(void* pool, const int* access, size_t count) {
 
 FAKE_CUDA cuMemPoolExportPointer(SharedHandle* handle, uint64_t address) {
     const std::lock_guard lock(state().mutex);
-    const auto found = state().ranges.find(address); // the start of an allocation, as of the real one
+    const auto found = state().ranges.find(address); // the start of an allocation, as the real driver demands
     if (found == state().ranges.end() || found->second.pool == nullptr) {
         return kInvalidValue;
     }

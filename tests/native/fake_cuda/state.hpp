@@ -1,8 +1,8 @@
-// GPUs in software below the driver's interface: what libcuda's functions do here is done with simulated devices, so
-// that everything above that interface runs and is tested where there is no GPU.
+// Stands in for libcuda with GPUs in software: its functions work on simulated devices, so that everything above the
+// driver's interface runs and is tested without a GPU.
 //
-// FAKE_CUDA_DEVICES of them (2), seen through CUDA_VISIBLE_DEVICES as real ones are. Memory is a sim device's, which
-// the processor cannot touch; streams are threads. Kernels are those of src/zerohop/core/kernels by their names.
+// There are FAKE_CUDA_DEVICES (2) devices, seen through CUDA_VISIBLE_DEVICES like real ones. Memory is a sim device's,
+// which the processor cannot touch; streams are threads. Kernels are those of src/zerohop/core/kernels by their names.
 #pragma once
 
 #include "accel/sim/sim.hpp"
@@ -41,7 +41,7 @@ struct Stream {
 };
 
 struct Context {
-    int device = 0; // as this process numbers them
+    int device = 0; // by this process's number
     Stream legacy;  // stream 0
 };
 
@@ -49,13 +49,13 @@ struct Range {
     size_t nbytes = 0;
     int device = -1; // -1: host
     uint64_t id = 0;
-    bool ours = false;    // can be shared
-    void* pool = nullptr; // that it comes from
+    bool ours = false;    // this process's own, which can be shared
+    void* pool = nullptr; // the pool that it comes from
     bool managed = false;
     bool sync_memops = false;
 };
 
-// Memory for another process: by the number of a descriptor of its owner, which others reach through /proc.
+// A handle of memory for another process: a descriptor of its owner, which others reach through /proc.
 struct SharedHandle {
     int pid;
     int fd;
@@ -69,11 +69,11 @@ struct State {
     std::recursive_mutex mutex;
     std::shared_ptr<zerohop::accel::SimDriver> driver;
     std::vector<std::shared_ptr<zerohop::accel::Device>> devices;
-    std::vector<int> numbers; // of the machine, by this process's
+    std::vector<int> numbers; // the machine's numbers, by this process's
     std::vector<std::unique_ptr<Context>> contexts;
     std::map<uint64_t, Range> ranges;
-    std::map<uint64_t, std::pair<std::shared_ptr<zerohop::accel::Imported>, int>> opened; // and how often
-    std::map<uint64_t, SharedHandle> given;                                               // by the ids of the ranges
+    std::map<uint64_t, std::pair<std::shared_ptr<zerohop::accel::Imported>, int>> opened; // with the number of opens
+    std::map<uint64_t, SharedHandle> given;                                               // by the id of the range
     uint64_t next_id = 1;
     std::shared_mutex entry;
 
@@ -81,24 +81,25 @@ struct State {
 };
 
 [[nodiscard]] State& state();
-// The current context of this thread; null: none.
+// Returns the current context of this thread; null if there is none.
 [[nodiscard]] Context* current();
-// That of stream 0 where `stream` is null; null without a context.
+// Returns the stream, or stream 0 if `stream` is null; null without a context.
 [[nodiscard]] Stream* stream_of(void* stream);
 [[nodiscard]] int give(uint64_t address, const Range& range, SharedHandle& handle);
 [[nodiscard]] int take(const SharedHandle& handle, int device, uint64_t& address);
-// Virtual memory under a range: its address becomes the one that streams use. Refused: not all of it is mapped, or the
-// device was given no access. Elsewhere: the range is no virtual memory.
+// Translates an address of virtual memory to the one that streams use. refused: not all of the range is mapped, or the
+// device was given no access. elsewhere: the range is no virtual memory.
 enum class Reach : uint8_t { elsewhere, refused, reached };
 [[nodiscard]] Reach reach(uint64_t& address, size_t nbytes, int device);
-// The file of the allocation that begins there, borrowed; -1: no virtual memory does.
+// Returns the file of the allocation that begins there, still owned by it; -1 if none of virtual memory does.
 [[nodiscard]] int file_of(uint64_t address);
-// Where the stream finds the range. As of the real one: it is either within one that the driver knows, or touches none.
+// Translates the address for the stream. As with the real driver, the range lies within one that the driver knows, or
+// touches none.
 [[nodiscard]] bool find(uint64_t& address, size_t nbytes, const Stream& stream);
 void wait_for(const Event& event);
-// Seen on an H200, driver 580: the calls that free, unregister, close and load wait until all streams of the device, or
-// of all devices where it is negative, have come to the end of what is queued on them, and let no call in meanwhile
-// that queues, allocates, registers or opens something. Each of these has an Entry.
+// As seen on an H200 with driver 580, the calls that free, unregister, close and load wait until all streams of the
+// device (of all devices if it is negative) have finished what is queued on them, and meanwhile let no call in that
+// queues, allocates, registers or opens something. Each call of the second kind has an Entry.
 struct IdleEntry {
     explicit IdleEntry(int device);
     std::unique_lock<std::shared_mutex> lock;
@@ -107,9 +108,9 @@ struct Entry {
     Entry();
     std::shared_lock<std::shared_mutex> lock;
 };
-// FAKE_CUDA_FULL is set: nothing more can be had.
+// True if FAKE_CUDA_FULL is set: nothing more can be allocated.
 [[nodiscard]] bool full();
-// FAKE_CUDA_DMA_BUF is set: NICs may have memory by dma-buf, which here is a plain file of it.
+// True if FAKE_CUDA_DMA_BUF is set: NICs may have memory by dma-buf, which here is a plain file of it.
 [[nodiscard]] bool exports_dma_buf();
 [[nodiscard]] bool make_stream(int device, Stream& stream);
 

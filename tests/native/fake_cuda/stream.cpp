@@ -1,4 +1,4 @@
-// Streams and events.
+// Implements streams and events.
 #include "base/sync.hpp"
 #include "fake_cuda/state.hpp"
 #include "shim/gpu_api.hpp"
@@ -11,7 +11,7 @@ using zerohop::accel::EventState;
 
 namespace {
 
-// Fires when a word has come to a value or past it.
+// Fires when a word has reached a value, or passed it.
 class WordReached final : public Event {
 public:
     WordReached(uint64_t address, uint32_t value, bool equal) : address_(address), value_(value), equal_(equal) {}
@@ -29,7 +29,7 @@ private:
 };
 
 struct RecordedEvent {
-    int device = 0; // of the context that it belongs to
+    int device = 0; // the device of its context
     std::shared_ptr<Event> event;
 };
 
@@ -64,7 +64,7 @@ fake::IdleEntry::IdleEntry(int device) : lock(state().entry) {
         std::shared_ptr<Event> mark;
         try {
             mark = state().devices[index]->mark();
-        } catch (const zerohop::NativeError&) { // a stream is being captured; nothing of it runs
+        } catch (const zerohop::NativeError&) { // a stream is being captured, and runs nothing
             continue;
         }
         wait_for(*mark);
@@ -120,7 +120,7 @@ FAKE_CUDA cuStreamGetCtx(void* stream, void** context) {
     return kSuccess;
 }
 
-// Nothing is recorded: the stream only says that it is being captured.
+// Records nothing: the stream only reports that it is being captured.
 FAKE_CUDA cuStreamBeginCapture_v2(void* stream, int /*mode*/) {
     Stream* const found = stream_of(stream);
     if (found == nullptr) {
@@ -214,7 +214,7 @@ FAKE_CUDA cuEventRecord(void* event, void* stream) {
         return kInvalidContext;
     }
     auto* const recorded = static_cast<RecordedEvent*>(event);
-    if (recorded->device != found->device()) { // as of the real one: both are of one context
+    if (recorded->device != found->device()) { // as with the real driver, both must be of one context
         return kInvalidHandle;
     }
     recorded->event = found->stream->record();

@@ -1,5 +1,5 @@
-// Addresses of virtual memory, and what is mapped there. The processor cannot touch it, as little as other memory of a
-// device: streams use an alias of it, and only where their device was given access.
+// Implements addresses of virtual memory, and mappings there. The processor cannot touch them, like other memory of a
+// device: streams use an alias, and only if their device was given access.
 #include "fake_cuda/virtual_memory.hpp"
 
 #include "shim/gpu_api.hpp"
@@ -19,7 +19,7 @@ void* pointer(uint64_t address) {
     return reinterpret_cast<void*>(address);
 }
 
-// Addresses with nothing behind them; 0: there are none.
+// Reserves addresses with nothing behind them; 0 if there are none.
 uint64_t vacate(uint64_t at, size_t nbytes) {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (at == 0 ? 0 : MAP_FIXED);
     void* const made = ::mmap(pointer(at), nbytes, PROT_NONE, flags, -1, 0);
@@ -31,7 +31,7 @@ template <class Map> auto holder(Map& map, uint64_t address) {
     return after == map.begin() ? map.end() : std::prev(after);
 }
 
-// That all of the range lies in; else the end.
+// Returns the reservation in which all of the range lies, or end().
 auto reservation_of(uint64_t address, size_t nbytes) {
     const auto found = holder(virtual_memory().reserved, address);
     const bool inside = found != virtual_memory().reserved.end() && nbytes <= found->second.nbytes &&
@@ -39,7 +39,7 @@ auto reservation_of(uint64_t address, size_t nbytes) {
     return inside ? found : virtual_memory().reserved.end();
 }
 
-// Calls it for each mapping under the range, in order; false: some of it is not mapped.
+// Calls `f` for each mapping under the range, in order; false if part of the range is not mapped.
 template <class F> bool each_mapping(uint64_t address, size_t nbytes, F&& f) {
     const uint64_t stop = address + nbytes;
     for (uint64_t at = address; at < stop;) {
@@ -56,7 +56,7 @@ template <class F> bool each_mapping(uint64_t address, size_t nbytes, F&& f) {
 } // namespace
 
 VirtualMemory& fake::virtual_memory() {
-    static auto* const made = new VirtualMemory; // as the state, it outlives everything
+    static auto* const made = new VirtualMemory; // never destroyed: it outlives everything, as the state does
     return *made;
 }
 
@@ -144,7 +144,7 @@ FAKE_CUDA cuMemMap(uint64_t address, size_t nbytes, size_t offset, uint64_t hand
 FAKE_CUDA cuMemUnmap(uint64_t address, size_t nbytes) {
     const std::lock_guard lock(state().mutex);
     const auto reservation = reservation_of(address, nbytes);
-    std::vector<uint64_t> whole; // a mapping goes as one
+    std::vector<uint64_t> whole; // a mapping is unmapped as a whole
     const bool all = each_mapping(address, nbytes, [&](uint64_t start, const Mapping& mapping) {
         if (start >= address && start + mapping.memory->nbytes <= address + nbytes) {
             whole.push_back(start);

@@ -1,5 +1,5 @@
-// Virtual memory: addresses that are reserved without memory (virtual_memory.cpp), memory that is made without an
-// address (physical_memory.cpp), and mappings of the one to the other.
+// Defines virtual memory: addresses that are reserved without memory (virtual_memory.cpp), memory that is made without
+// an address (physical_memory.cpp), and mappings of memory to addresses.
 #pragma once
 
 #include "fake_cuda/state.hpp"
@@ -13,7 +13,7 @@
 
 namespace fake {
 
-constexpr size_t kGranularity = 64 * 1024; // of a real one: 2 MiB
+constexpr size_t kGranularity = 64 * 1024; // 2 MiB on a real device
 constexpr int kOnDevice = 1;
 
 struct Physical {
@@ -28,7 +28,7 @@ struct Physical {
     const int device;
     const bool shareable;
     uint64_t handle = 0;
-    int references = 0; // to the handle
+    int references = 0; // references to the handle
 };
 
 struct Reservation {
@@ -38,17 +38,17 @@ struct Reservation {
 
 struct Mapping {
     std::shared_ptr<Physical> memory;
-    std::set<int> access; // devices
+    std::set<int> access; // devices with access
 };
 
-// With the state's mutex held.
+// Guarded by the state's mutex.
 struct VirtualMemory {
     std::map<uint64_t, Reservation> reserved;
     std::map<uint64_t, Mapping> mapped;
     std::map<uint64_t, std::shared_ptr<Physical>> handles;
 };
 [[nodiscard]] VirtualMemory& virtual_memory();
-// One more reference to its handle.
+// Returns the memory's handle, with one more reference.
 [[nodiscard]] uint64_t handle_of(const std::shared_ptr<Physical>& memory);
 
 } // namespace fake

@@ -1,4 +1,4 @@
-// Completion queues and channels.
+// Implements completion queues and channels.
 #include "state.hpp"
 
 #include <cerrno>
@@ -8,7 +8,7 @@ namespace zerohop::fake {
 
 namespace {
 
-// Those who sleep are told of what can be seen, once.
+// Sends one completion event if the queue is armed.
 void tell(CompletionQueue& queue) {
     if (queue.armed && queue.channel != nullptr) {
         queue.armed = false;
@@ -22,7 +22,7 @@ void tell(CompletionQueue& queue) {
 
 void complete(CompletionQueue& queue, const Completion& completion) {
     if (queue.entries.size() == static_cast<size_t>(queue.cqe)) {
-        if (!queue.overrun) { // the entry is lost, and the queue is of no more use
+        if (!queue.overrun) { // the entry is lost, and the queue no longer usable
             queue.overrun = true;
             Event event;
             event.event.event_type = IBV_EVENT_CQ_ERR;
@@ -145,7 +145,7 @@ int ibv_destroy_cq(ibv_cq* cq) {
     return 0;
 }
 
-// Never sleeps, whatever the descriptor's flags.
+// Never blocks, whatever the descriptor's flags.
 int ibv_get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** cq_context) {
     const std::lock_guard lock(world().mutex);
     auto& ours = *static_cast<Channel*>(channel);

@@ -44,7 +44,7 @@ void raise_qp(uint32_t queue_pair, ibv_event_type type) {
         stop(pair);
     }
     raise_for(pair, type);
-    progress_all(); // who sent to it finds out
+    progress_all(); // queue pairs that sent to it find out
 }
 
 void raise_cq_of(uint32_t queue_pair, ibv_event_type type) {

@@ -1,4 +1,4 @@
-// Devices, contexts and asynchronous events.
+// Implements devices, contexts and asynchronous events.
 #include "state.hpp"
 
 #include <algorithm>
@@ -78,7 +78,8 @@ World::World() {
     for (const uint8_t last : {uint8_t{1}, uint8_t{2}}) {
         auto device =
             last == 1 ? make_device(kRoce0, true, 0, IBV_MTU_1024, 16) : make_device(kRoce1, true, 0, IBV_MTU_4096, 8);
-        // As Linux fills it: the address of the MAC and the one of IPv4, each for RoCE v1 and for v2.
+        // The GID table is filled as Linux does it: the address of the MAC and the one of IPv4, each for RoCE v1 and
+        // for v2.
         const ibv_gid mac = gid_of(kLinkLocal, last);
         const ibv_gid ip = gid_of(0, 0x0000'ffff'0a00'0000 | last);
         device->gids = {mac, mac, ip, ip};
@@ -195,7 +196,7 @@ int ibv_query_device(ibv_context* context, ibv_device_attr* attributes) {
 }
 
 #undef ibv_query_port
-// A caller of this symbol has the older and shorter layout: what came later stays as it is.
+// A caller of this symbol has the older and shorter layout: later fields must stay unchanged.
 int ibv_query_port(ibv_context* context, uint8_t number, _compat_ibv_port_attr* attributes) {
     const std::lock_guard lock(world().mutex);
     const auto* ours = static_cast<Context*>(context);
@@ -225,7 +226,7 @@ int ibv_query_pkey(ibv_context* /*context*/, uint8_t number, int index, __be16* 
     return 0;
 }
 
-// Never sleeps, whatever the descriptor's flags.
+// Never blocks, whatever the descriptor's flags.
 int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
     const std::lock_guard lock(world().mutex);
     auto* ours = static_cast<Context*>(context);

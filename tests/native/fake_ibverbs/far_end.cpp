@@ -1,4 +1,4 @@
-// What requests do at the far end of their queue pair.
+// Carries out requests at the far end of their queue pair.
 #include "state.hpp"
 
 #include <algorithm>
@@ -12,15 +12,16 @@ bool is_atomic(ibv_wr_opcode opcode) {
     return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
 
-// The memory behind a list of pieces, or none where a key, a range or a right is wrong.
+// A piece of the memory behind a scatter/gather list.
 struct Span {
     std::byte* data;
     size_t nbytes;
 };
+// Finds the memory of all pieces; false if a key, a range or a right is wrong.
 bool resolve(const Domain* domain, const std::vector<ibv_sge>& pieces, int access, std::vector<Span>& spans) {
     for (const ibv_sge& piece : pieces) {
         const auto found = world().memory.find(piece.lkey);
-        // To devices a piece of no bytes may be one of 2^31.
+        // Devices may take a piece of no bytes for one of 2^31.
         if (piece.length == 0 || found == world().memory.end() || found->second->of != domain ||
             !found->second->has(piece.addr, piece.length) || (found->second->access & access) != access) {
             return false;
@@ -58,7 +59,7 @@ bool same(const ibv_gid& a, const ibv_gid& b) {
     return std::memcmp(a.raw, b.raw, sizeof a.raw) == 0;
 }
 
-// Do packets of this queue pair come to that port?
+// True if packets of this queue pair reach that port.
 bool arrives(const QueuePair& from, const Device& to) {
     const Device& own = *from.of().of;
     const ibv_ah_attr& path = from.now.ah_attr;
@@ -75,7 +76,7 @@ bool arrives(const QueuePair& from, const Device& to) {
     return one_subnet ? path.dlid == to.port.lid : by_gid;
 }
 
-// Where a queue pair has its connection; null with a status where it has none, and without one where it must wait.
+// Returns the connected queue pair; null with a status if there is none, and without one if the request must wait.
 QueuePair* other_end(const QueuePair& pair, ibv_wc_status& status) {
     status = IBV_WC_RETRY_EXC_ERR;
     const auto found = world().queue_pairs.find(pair.now.dest_qp_num);
@@ -89,14 +90,14 @@ QueuePair* other_end(const QueuePair& pair, ibv_wc_status& status) {
         return nullptr;
     }
     const bool up = pair.of().of->port.state == IBV_PORT_ACTIVE && other.of().of->port.state == IBV_PORT_ACTIVE;
-    if (!started || !up || other.of().dead) { // tried again until it is there
+    if (!started || !up || other.of().dead) { // retried until it is there
         status = IBV_WC_SUCCESS;
         return nullptr;
     }
     return &other;
 }
 
-// A fault at the far end stops both.
+// Stops the far end's queue pair for a fault found there.
 ibv_wc_status refuse(QueuePair& other, ibv_wc_status status) {
     stop(other);
     raise_for(other, status == IBV_WC_REM_ACCESS_ERR ? IBV_EVENT_QP_ACCESS_ERR : IBV_EVENT_QP_REQ_ERR);
@@ -108,7 +109,7 @@ struct Target {
     std::byte* data = nullptr;
 };
 
-// The remote memory of a one-sided request; none where the far end does not let it be reached.
+// Finds the remote memory of a one-sided request; false if the far end denies access.
 bool reach(const QueuePair& other, uint32_t key, uint64_t address, size_t nbytes, int access, Target& target) {
     if (nbytes == 0) {
         return true;
@@ -123,7 +124,7 @@ bool reach(const QueuePair& other, uint32_t key, uint64_t address, size_t nbytes
     return true;
 }
 
-// The far end's next receive takes the bytes of a message, or what goes with a write.
+// Gives the bytes of a message, or the immediate of a write, to the far end's next receive.
 ibv_wc_status receive(QueuePair& pair, QueuePair& other, const Send& send, const std::byte* data, size_t nbytes) {
     ReceiveQueue& queue = other.inbound();
     const Receive receive = std::move(queue.posted.front());

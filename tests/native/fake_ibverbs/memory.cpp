@@ -1,4 +1,4 @@
-// Protection domains and memory regions.
+// Implements protection domains and memory regions.
 #include "state.hpp"
 
 #include <cerrno>
@@ -10,7 +10,7 @@ namespace zerohop::fake {
 
 namespace {
 
-// With the lock held.
+// The lock must be held.
 ibv_mr* add(Memory* memory, ibv_pd* pd, void* address, size_t nbytes, uint64_t iova, int access) {
     World& all = world();
     constexpr int kRemoteWrites = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;

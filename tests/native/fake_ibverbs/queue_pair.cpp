@@ -1,4 +1,4 @@
-// Queue pairs and their states, and the queues that receive.
+// Implements queue pairs and their states, and shared receive queues.
 #include "state.hpp"
 
 #include <cerrno>
@@ -17,11 +17,11 @@ int post_to(ReceiveQueue& queue, ibv_recv_wr* first, ibv_recv_wr** bad) {
         }
         queue.posted.push_back({request->wr_id, {request->sg_list, request->sg_list + request->num_sge}});
     }
-    progress_all(); // somebody may have waited for it
+    progress_all(); // a request may have waited for the receive
     return 0;
 }
 
-// What libibverbs takes out of the attributes, and no more.
+// Copies those attributes that libibverbs copies.
 void merge(ibv_qp_attr& now, const ibv_qp_attr& wanted, int mask) {
     const auto take = [&](int bit, auto ibv_qp_attr::* field) {
         if ((mask & bit) != 0) {
@@ -45,7 +45,7 @@ void merge(ibv_qp_attr& now, const ibv_qp_attr& wanted, int mask) {
     take(IBV_QP_RNR_RETRY, &ibv_qp_attr::rnr_retry);
 }
 
-// Whether a queue pair may go from one state to the other, with just what the specification asks for.
+// True if a queue pair may go from one state to the other with exactly the attributes that the specification demands.
 bool may_become(ibv_qp_state from, ibv_qp_state to, int mask) {
     switch (to) {
     case IBV_QPS_RESET:
@@ -64,7 +64,7 @@ bool may_become(ibv_qp_state from, ibv_qp_state to, int mask) {
     }
 }
 
-// What a device refuses of the path that it is given.
+// Checks the path as a device does.
 bool path_is_possible(const QueuePair& pair, const ibv_qp_attr& wanted) {
     const Device& device = *pair.of().of;
     const bool ethernet = device.port.link_layer == IBV_LINK_LAYER_ETHERNET;
@@ -185,7 +185,7 @@ int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* wanted, int mask) {
         stop(pair);
     }
     pair.state = wanted->qp_state;
-    progress_all(); // who sends to it waits until it is ready, and finds out when it stops
+    progress_all(); // queue pairs that send to it wait until it is ready, and find out when it stops
     return 0;
 }
 
@@ -205,7 +205,7 @@ int ibv_destroy_qp(ibv_qp* qp) {
     world().queue_pairs.erase(pair->qp_num);
     forget_events(pair->of(), &pair->async_acknowledged);
     world().acknowledged.wait(lock, [&] { return pair->async_told == pair->async_acknowledged; });
-    // As the drivers of NICs do: nothing of it is left in its queues.
+    // As the drivers of NICs do, this leaves nothing of the queue pair in its completion queues.
     for (CompletionQueue* queue : {&pair->sent(), &pair->received()}) {
         std::erase_if(queue->entries, [&](const Completion& each) { return each.entry.qp_num == pair->qp_num; });
         --queue->users;
@@ -216,7 +216,7 @@ int ibv_destroy_qp(ibv_qp* qp) {
     --static_cast<Domain*>(pair->pd)->users;
     --world().open.queue_pairs;
     delete pair;
-    progress_all(); // who sent to it finds out
+    progress_all(); // queue pairs that sent to it find out
     return 0;
 }
 

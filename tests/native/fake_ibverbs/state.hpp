@@ -1,4 +1,4 @@
-// What the software devices are made of. One lock guards all of it: they need not be fast.
+// Defines the state of the software devices. One lock guards all of it: they need not be fast.
 #pragma once
 
 #include "control.hpp"
@@ -43,7 +43,7 @@ struct Device : ibv_device {
 
 struct Event {
     ibv_async_event event{};
-    unsigned* acknowledged = nullptr; // of what it is about; null for ports and devices
+    unsigned* acknowledged = nullptr; // of the object that the event is about; null for ports and devices
 };
 
 struct Context : ibv_context {
@@ -81,7 +81,7 @@ struct Channel : ibv_comp_channel {
 
 struct QueuePair;
 
-// With the place in the send queue that is free again once this was polled.
+// An entry, and the place in the send queue that is free again once the entry was polled.
 struct Completion {
     ibv_wc entry{};
     QueuePair* sender = nullptr;
@@ -93,7 +93,7 @@ struct CompletionQueue : ibv_cq {
     bool armed = false;
     bool overrun = false;
     size_t users = 0;
-    unsigned told = 0; // completion events that were taken, and those that were acknowledged
+    unsigned told = 0; // completion events that were taken; below, those acknowledged
     unsigned acknowledged = 0;
     unsigned async_told = 0;
     unsigned async_acknowledged = 0;
@@ -129,8 +129,8 @@ struct QueuePair : ibv_qp {
     ibv_qp_attr now{}; // what modify_qp has set so far
     std::map<ibv_qp_state, Modified> history;
     std::deque<Send> sends;
-    ReceiveQueue receives; // its own, where it has no shared one
-    uint64_t posted = 0;   // places of the send queue, ever
+    ReceiveQueue receives; // its own queue, used if it has no shared one
+    uint64_t posted = 0;   // places of the send queue ever used
     uint64_t freed = 0;
     std::optional<ibv_wc_status> fails_with;
     Carried carried;
@@ -173,23 +173,23 @@ struct World {
 
 [[nodiscard]] World& world();
 
-// All of the following with the lock held.
+// The lock must be held for all of the following.
 
-// Whether this call is to fail, by a knob or because the device is dead; errno is set then.
+// True if this call is to fail, by a knob or because the device is dead; sets errno then.
 [[nodiscard]] bool fails(Call call, const ibv_context* context);
 void raise(Context& context, const Event& event);
-// Takes back the events that nobody has seen yet.
+// Removes the events that nobody has seen yet.
 void forget_events(Context& context, const unsigned* acknowledged);
 void raise_for(QueuePair& pair, ibv_event_type type);
 void complete(CompletionQueue& queue, const Completion& completion);
 void show_completions(CompletionQueue& queue);
-// Carries one request out, or finds that it has to wait: for a receive, or until the far end is ready.
+// Carries out one request, or finds that it must wait: for a receive, or until the far end is ready.
 enum class Turn : uint8_t { done, wait };
 [[nodiscard]] Turn carry_out(QueuePair& pair, const Send& send, ibv_wc_status& status);
-// Carries out what can be carried out, of one queue pair or of all.
+// Carry out the requests that can be, of one queue pair or of all.
 void progress(QueuePair& pair);
 void progress_all();
-// To state ERR: what is posted and not carried out is flushed.
+// Moves the queue pair to state ERR: requests that are posted and not carried out are flushed.
 void stop(QueuePair& pair);
 
 int post_send(ibv_qp* qp, ibv_send_wr* first, ibv_send_wr** bad);

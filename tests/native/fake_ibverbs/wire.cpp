@@ -1,4 +1,4 @@
-// What becomes of the requests that are posted.
+// Carries out the requests that are posted.
 #include "state.hpp"
 
 #include <cerrno>
@@ -92,7 +92,7 @@ int post_send(ibv_qp* qp, ibv_send_wr* first, ibv_send_wr** bad) {
     if (world().posts_slow.contains(qp->qp_num)) {
         const std::chrono::nanoseconds how_long = world().slow_post;
         lock.unlock();
-        std::this_thread::sleep_for(how_long); // the time that it takes is what the knob is for
+        std::this_thread::sleep_for(how_long); // the knob asks for this delay
         lock.lock();
     }
     auto& pair = *static_cast<QueuePair*>(qp);
