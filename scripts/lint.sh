@@ -59,6 +59,7 @@ check ruff ruff check .
 check ruff-format ruff format --check .
 check mypy mypy "${typed[@]}"
 check imports env PYTHONPATH=src lint-imports --no-cache
+check private-names scripts/private_names.py
 check native-order scripts/native_order.py
 check clang-format clang-format --dry-run -Werror "${cpp[@]}"
 check clang-tidy tidy

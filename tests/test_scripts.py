@@ -108,3 +108,26 @@ def test_rooms_of_native_code_have_an_order(file: str, included: str, allowed: b
     run = subprocess.run([SCRIPTS / "native_order.py", tmp_path], capture_output=True, text=True, check=False)
     assert run.returncode == (0 if allowed else 1), run.stderr
     assert (f"native/{file} may not include {included}: " in run.stdout) != allowed
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "allowed"),
+    [
+        ("lanes/a.py", "def use(thing: Thing): return thing._part", True),
+        ("memory/a.py", "def use(thing: Thing): return thing._part", False),
+        ("memory/a.py", "def use(thing): return thing._part", False),
+        ("memory/a.py", "from lanes.thing import _helper", False),
+        ("memory/a.py", "class Other:\n    def use(self): return self._part", True),
+        # The room has a name like it, but the object is of another room.
+        ("memory/a.py", "class Other:\n    _part = 1\ndef use(thing: Thing): return thing._part", False),
+        ("memory/a.py", "def use(array): return array._of_another_library", True),
+        ("lanes/thing.py", "class Thing:\n    def __init__(self, other: Thing): self._part = other._part", True),
+    ],
+)
+def test_rooms_keep_their_private_names(file: str, text: str, allowed: bool, tmp_path: Path) -> None:
+    for name, lines in (("lanes/thing.py", "class Thing:\n    _part = 1\ndef _helper(): pass"), (file, text)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(lines)
+    run = subprocess.run([SCRIPTS / "private_names.py", tmp_path], capture_output=True, text=True, check=False)
+    assert (run.returncode == 0) is allowed, run.stdout
+    assert allowed or f"{file}:" in run.stdout

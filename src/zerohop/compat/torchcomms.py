@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop.compat.shared import shared_context
+from zerohop.core.memory.memory import close_in_destructor
 from zerohop.core.memory.remote_buffer import RemoteBuffer
 from zerohop.errors import Closed, DeadlineExceeded, ZerohopError
 from zerohop.transport.transport import Transport
@@ -99,8 +100,7 @@ class RdmaMemory:
     def __del__(self) -> None:
         # __init__ may have raised.
         if "_memory" in self.__dict__:
-            # Unlike close(), _close(0) waits for nobody.
-            self._memory._close(0)
+            close_in_destructor(self._memory)
 
 
 class RdmaTransport:

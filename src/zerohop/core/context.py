@@ -278,8 +278,3 @@ class Context(StridedTransfers, NotCopyable):
 
     def __repr__(self) -> str:
         return f"<Context {self.name} at {self.url}{', closed' if self._core.closed else ''}>"
-
-
-def core_of(context: Context) -> Core:
-    """Return the core of a Context, for face.py."""
-    return context._core

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from zerohop._native import NativeError, PairTransfers, Transfers, begin_posting, stop_posting
 from zerohop.core.base.deadlines import nanoseconds_of, seconds_of
 from zerohop.core.base.resource import AsyncCloseable
-from zerohop.core.context import Context, core_of
+from zerohop.core.context import Context
 from zerohop.core.control.address import Address
 from zerohop.core.control.address import parse as parse_url
 from zerohop.core.memory.memory import Memory, Rights
@@ -26,6 +26,7 @@ from zerohop.core.runtime.devices import HOST
 from zerohop.core.runtime.native_operation import InFlight
 from zerohop.core.runtime.operation import Finished, Operation
 from zerohop.core.runtime.streams import Stream
+from zerohop.core.transfers.context_transfers import core_of
 from zerohop.core.transfers.notification import Notification, NotificationWait
 from zerohop.core.transfers.op_group import OperationGroup
 from zerohop.core.transfers.transfer import transfer

@@ -16,6 +16,7 @@ from zerohop.fabric.config import EndpointConfig, check, native_options
 from zerohop.fabric.devices import Device, Port, from_facts
 from zerohop.fabric.endpoint import Endpoint, translate
 from zerohop.fabric.memory import REMOTE, WRITES, Access, MemoryRegion
+from zerohop.fabric.opened_device import OpenedDevice
 from zerohop.fabric.resource import Resource
 from zerohop.machine import choose_gid, choose_nics, has_gid, parse_nic_filter, process_numa_node, read_rdma_devices
 
@@ -151,7 +152,7 @@ class Context(Resource):
         return f"<fabric Context over {self.backend}{', closed' if self.closed else ''}>"
 
 
-class DeviceContext(Resource):
+class DeviceContext(OpenedDevice):
     """Opens a port of an RDMA device, with a protection domain, which all its endpoints and memory regions share.
 
     Attributes:
@@ -159,23 +160,15 @@ class DeviceContext(Resource):
         port: number of the port.
     """
 
-    __slots__ = ("_context", "_described", "_native", "device", "port")
+    __slots__ = ("_context", "_described")
 
     _kind = "DeviceContext"
     _copy_refusal = "a DeviceContext stays in its process, and is not copied; open the device again"
 
     def __init__(self, context: Context, native: FabricDevice, device: Device, port: int) -> None:
-        self._native = native
         self._context = context
         self._described: RdmaPort | None = None
-        self.device = device
-        self.port = port
-        super().__init__(context)
-
-    @property
-    def name(self) -> str:
-        """Return device and port in the form ``"mlx5_0:1"``."""
-        return f"{self.device.name}:{self.port}"
+        super().__init__(context, native, device, port)
 
     def create_endpoint(self, config: EndpointConfig | None = None) -> Endpoint:
         """Make a queue pair with its own completion queue and receive queue; it is not connected yet.
@@ -271,10 +264,6 @@ class DeviceContext(Resource):
         if Access.REMOTE_ATOMIC in access:
             self._check_atomics()
 
-    def _check_atomics(self) -> None:
-        if self.device.limits.atomics == "none":
-            raise Unsupported(f"{self.device.name} has no atomics", fix="leave REMOTE_ATOMIC out", provider=VERBS)
-
     def _gid_index(self, config: EndpointConfig) -> int:
         """Return the index of the GID that an endpoint is to use; -1: it needs none."""
         # GID tables are long and change rarely: read them again only if the remembered choice is no longer valid.
@@ -299,12 +288,6 @@ class DeviceContext(Resource):
             # Within one subnet the LID suffices.
             return -1
         raise Unsupported(f"{self.name}: {choice.why}", fix=choice.fix, provider=VERBS)
-
-    def _release(self) -> None:
-        self._native.close()
-
-    def _forget_native(self) -> None:
-        self._native.abandon()
 
     def __repr__(self) -> str:
         return f"<DeviceContext of {self.name}{', closed' if self.closed else ''}>"

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from zerohop._native import FabricEndpoint
     from zerohop.errors import ZerohopError
     from zerohop.fabric.config import EndpointConfig
-    from zerohop.fabric.context import DeviceContext
     from zerohop.fabric.memory import MemoryRegion, RemoteMemory
+    from zerohop.fabric.opened_device import OpenedDevice
     from zerohop.fabric.requests import Bytes, Local
 
     Errors = Literal["raise", "return"]
@@ -68,7 +68,7 @@ class Endpoint(Resource):
     _copy_refusal = "an Endpoint stays in its process, and is not copied; send endpoint.handle instead"
 
     def __init__(
-        self, device_context: DeviceContext, native: FabricEndpoint, config: EndpointConfig, max_message: int
+        self, device_context: OpenedDevice, native: FabricEndpoint, config: EndpointConfig, max_message: int
     ) -> None:
         self._native = native
         self._device_context = device_context
@@ -96,7 +96,7 @@ class Endpoint(Resource):
         )
 
     @property
-    def device_context(self) -> DeviceContext:
+    def device_context(self) -> Any:  # a DeviceContext, whose file imports this one
         """Return the DeviceContext that it was made from."""
         return self._device_context
 

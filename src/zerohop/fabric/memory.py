@@ -13,7 +13,7 @@ from zerohop.fabric.resource import Resource
 
 if TYPE_CHECKING:
     from zerohop._native import FabricRegion
-    from zerohop.fabric.context import DeviceContext
+    from zerohop.fabric.opened_device import OpenedDevice
 
 # Four letters and the version, then address, length and key.
 _LAYOUT: Final = struct.Struct("!4sBQQI")
@@ -230,7 +230,7 @@ class MemoryRegion(LocalRange, Resource):
 
     def __init__(
         self,
-        device_context: DeviceContext,
+        device_context: OpenedDevice,
         native: FabricRegion,
         addr: int,
         length: int,

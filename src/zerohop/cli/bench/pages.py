@@ -13,7 +13,7 @@ from zerohop.cli.bench.gpu_floors import GpuFloors, page_kernel
 from zerohop.cli.bench.gpu_plan import is_gpu
 from zerohop.cli.bench.rows import Row, Samples
 from zerohop.cli.payload import Octets, digest, random_bytes
-from zerohop.core.context import core_of
+from zerohop.core.transfers.context_transfers import core_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -163,8 +163,9 @@ def set_expandable(*, on: bool) -> None:
     """Set whether torch allocates expandable segments of virtual memory, or memory of cudaMalloc."""
     torch = import_torch()
     torch.cuda.empty_cache()
-    setter = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
-    (setter or torch.cuda.memory._set_allocator_settings)(f"expandable_segments:{on}")
+    # torch has no public name for either function, of which newer versions have the first.
+    setter = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # noqa: SLF001
+    (setter or torch.cuda.memory._set_allocator_settings)(f"expandable_segments:{on}")  # noqa: SLF001
 
 
 def _expandable_tensor(nbytes: int, device: str) -> object:

@@ -15,7 +15,7 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from zerohop.core.base.peer_process import process_at
-from zerohop.core.control import wire
+from zerohop.core.control import address, wire
 from zerohop.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -87,6 +87,10 @@ class Channel:
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
         return bool(poll.poll(0))
+
+    def connected_here(self) -> bool:
+        """Tell whether the other end of a TCP connection is on this host."""
+        return address.connected_here(self._sock)
 
     def process(self) -> PeerProcess | None:
         """Return the process at the other end; None if it has ended."""

@@ -502,4 +502,9 @@ def lend(view: Memory | View) -> tuple[object, int, Engine]:
     return (view, memory._export()), memory._rights, core.engine
 
 
+def close_in_destructor(memory: Memory) -> None:
+    """Close a Memory without waiting for anything, for the destructor of the object that has it."""
+    memory._close(0)
+
+
 set_layout(_Range, RemoteBuffer)

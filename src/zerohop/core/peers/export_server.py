@@ -13,6 +13,7 @@ from zerohop._native import NativeError, Reason, Status
 from zerohop.config.providers import P2P, SHM, VERBS
 from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.control import wire
+from zerohop.core.memory.remote_buffer import share_of
 from zerohop.core.peers.import_client import LAST_COPIES_S
 from zerohop.core.runtime.devices import HOST
 from zerohop.errors import ProtocolError, from_native
@@ -152,7 +153,7 @@ class Exports:
                 status=Status.OK.value,
                 reason=Reason.NONE.value,
                 nbytes=nbytes,
-                rights=share.handle._share.rights,
+                rights=share_of(share.handle).rights,
                 exported=wire.Exported(form, device, process, address, offset, some),
                 more=more,
                 nfds=len(theirs),
@@ -188,7 +189,7 @@ class Exports:
         ]
         if len({address for address, _, _ in found}) != 1:
             raise NativeError(Status.UNSUPPORTED.value, Reason.NONE.value, "its NICs do not know it by one address")
-        described = share.handle._share
+        described = share_of(share.handle)
         return wire.ImportReply(
             request=request.request,
             status=Status.OK.value,

@@ -287,12 +287,12 @@ class Peers:
     async def _locate(self, where: Address) -> Address:
         """Return an address with the id of the Context that listens there, and its Unix socket if it is on this host.
 
-        Asked before anything is agreed on: what is known by name can be met by another dial, and found by its id.
+        This is asked before anything is agreed on, so that dials to one Context by several names find each other.
         """
         channel = await open_channel(self._core.control, where)
         me = self._core.identity
-        # A path may lead to a file system that keeps whoever looks waiting: no stranger elsewhere makes us look.
-        trusted = me.secret is not None or channel.unix or address.connected_here(channel._sock)
+        # A path may lead to a file system that does not answer: no stranger elsewhere makes this process look there.
+        trusted = me.secret is not None or channel.unix or channel.connected_here()
         try:
             challenge, path = await _unless_ended(handshake.locate(channel, me, where.context), where.context)
         except Refused as refusal:

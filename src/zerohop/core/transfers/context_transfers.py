@@ -204,6 +204,11 @@ class ContextTransfers(AsyncCloseable, Transfers):
         return transfer.explain(self._core, local, remote, timeout)
 
 
+def core_of(context: ContextTransfers) -> Core:
+    """Return the core of a Context, for face.py."""
+    return context._core
+
+
 # The native methods call these where they posted nothing themselves: on a first use, on a full lane, or for memory that
 # is not registered yet.
 
