@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,11 @@ def test_rooms_keep_their_private_names(file: str, text: str, allowed: bool, tmp
     run = subprocess.run([SCRIPTS / "private_names.py", tmp_path], capture_output=True, text=True, check=False)
     assert (run.returncode == 0) is allowed, run.stdout
     assert allowed or f"{file}:" in run.stdout
+
+
+def test_a_first_write_calls_upward_by_callbacks_alone() -> None:
+    """Few calls go to a room above, and all of them to what that room has handed down."""
+    pytest.importorskip("tomllib")
+    run = subprocess.run([sys.executable, SCRIPTS / "call_order.py"], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "calls between rooms" in run.stdout

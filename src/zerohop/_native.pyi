@@ -1,7 +1,3 @@
-"""
-The data plane of zerohop: operations, lanes, shares and the engine that drives them.
-"""
-
 import enum
 import types
 from collections.abc import Mapping as _Mapping
@@ -15,8 +11,6 @@ def interpreter_exits(limit_ns: int) -> None: ...
 def interpreter_forked() -> None: ...
 
 class Status(enum.IntEnum):
-    """How an operation ended."""
-
     OK = 0
 
     PENDING = 1
@@ -42,8 +36,6 @@ class Status(enum.IntEnum):
     WOULD_BLOCK = 11
 
 class Reason(enum.IntEnum):
-    """Why an operation ended so."""
-
     NONE = 0
 
     BOUNDS = 1
@@ -121,18 +113,12 @@ class Reason(enum.IntEnum):
     PEER_CLOSED = 37
 
 class NativeError(Exception):
-    """An error known at once; args are (status, reason, text)."""
+    pass
 
 class Group:
-    """
-    Operations of one owner, which end together when that goes; Engine.end_group says so.
-    """
-
     def __init__(self) -> None: ...
 
 class CompletionQueue:
-    """Tokens of operations that ended, with one event descriptor for all."""
-
     def __init__(self, engine: Engine) -> None: ...
     @property
     def fd(self) -> int: ...
@@ -142,10 +128,6 @@ class CompletionQueue:
     def close(self) -> None: ...
 
 class LoopBell:
-    """
-    What an event loop watches: its queue, and on demand the next message of a peer.
-    """
-
     def __init__(self, queue: CompletionQueue) -> None: ...
     @property
     def fd(self) -> int: ...
@@ -154,8 +136,6 @@ class LoopBell:
     def close(self) -> None: ...
 
 class Op:
-    """An operation in flight. Dropping it never blocks and cancels nothing."""
-
     def done(self) -> bool: ...
     def wait(self, deadline_ns: int, spin_ns: int) -> bool: ...
     def spin(self, spin_ns: int) -> bool: ...
@@ -177,17 +157,11 @@ class Op:
     def complete(self, status: Status, reason: Reason, value: int, bytes: int) -> None: ...
 
 class InFlight:
-    """
-    What an Operation in flight is made of; see core/runtime/native_operation.py.
-    """
-
     result: types.MethodDescriptorType = ...
 
     nbytes: types.MemberDescriptorType = ...
 
 class Transfers:
-    """Writes and reads natively wherever the path is known."""
-
     write: types.MethodDescriptorType = ...
 
     write_many: types.MethodDescriptorType = ...
@@ -195,10 +169,6 @@ class Transfers:
     read: types.MethodDescriptorType = ...
 
 class PairTransfers(Transfers):
-    """
-    Like Transfers, for one end of a pair; ``read`` takes the memory here first.
-    """
-
     read: types.MethodDescriptorType = ...
 
 def begin_posting(
@@ -214,29 +184,12 @@ def begin_posting(
     link: object | None = None,
     queue: int = 0,
     group: Group | None = None,
-) -> None:
-    """
-    Lets the native methods of an object post. The three functions do what the native methods cannot, and everything without an engine. A face that has one peer gives the link, the peer's queue and its group.
-    """
-
-def stop_posting(poster: object) -> None:
-    """
-    Sends everything to the three functions from now on, and lets go of the engine.
-    """
-
-def set_layout(range: object, remote: object) -> None:
-    """
-    Tells the classes of memory here and there. Once, before the first use.
-    """
-
-def buffer_start(x: object) -> tuple[int, bool]:
-    """
-    Address of a contiguous buffer, and whether it is read-only. Raises what its exporter does.
-    """
+) -> None: ...
+def stop_posting(poster: object) -> None: ...
+def set_layout(range: object, remote: object) -> None: ...
+def buffer_start(x: object) -> tuple[int, bool]: ...
 
 class Region:
-    """A registered range of memory."""
-
     @property
     def address(self) -> int: ...
     @property
@@ -253,39 +206,22 @@ class Region:
     def known_to_devices(self) -> bool: ...
     @property
     def pins(self) -> int: ...
-    def close(self, wait: bool = False) -> bool:
-        """
-        No operation begins with it any more; True once none is left that did before, and no device or NIC knows it. Call again then; with wait, devices are waited for.
-        """
-
-    def deregister(self, wait: bool = False) -> bool:
-        """
-        No device or NIC knows it any more, while it stays for those who hold it; False where one still does; with wait, they are waited for.
-        """
-
+    def close(self, wait: bool = False) -> bool: ...
+    def deregister(self, wait: bool = False) -> bool: ...
     def read(self, offset: int, nbytes: int) -> bytes: ...
     def write(self, offset: int, data: bytes) -> None: ...
 
 class Mapping:
-    """A peer's host memory, mapped here."""
-
     @property
     def nbytes(self) -> int: ...
     def close(self) -> bool: ...
 
 class PeerMemory:
-    """A peer's memory that devices here read and write by themselves."""
-
     @property
     def nbytes(self) -> int: ...
-    def close(self) -> bool:
-        """
-        No operation begins with it any more; True once none is left that did before, and it is not mapped here any more. Call again then.
-        """
+    def close(self) -> bool: ...
 
 class Domain:
-    """An opened device port of a provider that is made of devices."""
-
     @property
     def provider(self) -> str: ...
     @property
@@ -297,68 +233,40 @@ class Domain:
     @property
     def alive(self) -> bool: ...
     @property
-    def lost(self) -> bool:
-        """The device has failed for good: only a new Domain can use it again."""
-
-    def retune(self, options: _Mapping[str, int]) -> None:
-        """What it was opened with, for the lanes that are made from now on."""
-
+    def lost(self) -> bool: ...
+    def retune(self, options: _Mapping[str, int]) -> None: ...
     def facts(self) -> dict[str, int | float | str]: ...
     def close(self) -> None: ...
 
 class RemoteKeys:
-    """What reaches a peer's memory over a lane of NICs: a key for each rail."""
-
     def __init__(self, address: int, nbytes: int, rights: int, keys: Sequence[int], atomics: bool) -> None: ...
     @property
     def nbytes(self) -> int: ...
-    def close(self) -> bool:
-        """
-        No operation begins with it any more; True once none is left that did before.
-        """
+    def close(self) -> bool: ...
 
 class Endpoint:
-    """One end of a lane."""
-
     @property
     def provider(self) -> str: ...
     @property
     def alive(self) -> bool: ...
     @property
-    def gone(self) -> bool:
-        """Closed, and no device has anything of it any more."""
-
+    def gone(self) -> bool: ...
     @property
-    def cause(self) -> tuple[Status, Reason]:
-        """Why it is not usable any more."""
-
+    def cause(self) -> tuple[Status, Reason]: ...
     @property
-    def quiet(self) -> bool:
-        """This end has nothing under way, receives that wait included."""
-
+    def quiet(self) -> bool: ...
     @property
-    def in_device(self) -> bool:
-        """
-        A device has not ended a transfer that it was given, or has, and nobody has looked since.
-        """
-
+    def in_device(self) -> bool: ...
     @property
     def limits(self) -> dict[str, float]: ...
     def address(self) -> tuple[bytes, list[int]]: ...
     def connect(self, data: bytes, fds: Sequence[int]) -> None: ...
-    def close(self, reset: bool = False) -> None:
-        """
-        `reset`: the other end has failed, rather than that somebody here closed it.
-        """
-
+    def close(self, reset: bool = False) -> None: ...
     def statistics(self) -> dict[str, int]: ...
 
-def providers() -> list[tuple[str, bool, str, str]]:
-    """Each provider of this build: (name, usable, reason, fix)."""
+def providers() -> list[tuple[str, bool, str, str]]: ...
 
 class Engine:
-    """The engine of one Context."""
-
     def __init__(
         self, spin_ns: int, sim_devices: int, heartbeat_ns: int, sim_peermem: bool = True, gpus: bool = True
     ) -> None: ...
@@ -371,16 +279,8 @@ class Engine:
     def peer_status(self, peer: int) -> tuple[Status, Reason]: ...
     def endpoint(self, provider: str, peer: int, domains: Sequence[Domain] = []) -> Endpoint: ...
     def open_domain(self, provider: str, device: str, port: int, options: _Mapping[str, int]) -> Domain: ...
-    def register_local(self, region: Region, domain: Domain) -> tuple[int, str]:
-        """
-        The key by which the domain's device knows the memory, and in words how it was registered.
-        """
-
-    def reach(self, share_id: int, domain: Domain, own: bool) -> tuple[int, int, str]:
-        """
-        Where a peer's NIC finds the share, by which key, and in words how it was registered.
-        """
-
+    def register_local(self, region: Region, domain: Domain) -> tuple[int, str]: ...
+    def reach(self, share_id: int, domain: Domain, own: bool) -> tuple[int, int, str]: ...
     def register(
         self, address: int, nbytes: int, device: int, fd: int = -1, fd_offset: int = 0, readonly: bool = False
     ) -> Region: ...
@@ -405,11 +305,7 @@ class Engine:
     def pop_notification(self, deadline_ns: int, spin_ns: int, number: int = 0) -> tuple[int, int, int] | None: ...
     def arm_notification(self, queue: CompletionQueue, token: int, number: int = 0) -> bool: ...
     def disarm_notification(self, queue: CompletionQueue, token: int, number: int = 0) -> None: ...
-    def end_group(self, group: Group, status: Status, reason: Reason) -> None:
-        """
-        Ends all that are in flight, and all that are posted for it from now on. The first call counts.
-        """
-
+    def end_group(self, group: Group, status: Status, reason: Reason) -> None: ...
     def open_queue(self) -> int: ...
     def take_from(self, number: int, peer: int) -> None: ...
     def close_queue(self, number: int) -> None: ...
@@ -433,11 +329,9 @@ class Engine:
     def capability(self, device: int) -> int: ...
     def sim_inject(self, number: int, what: str, count: int) -> None: ...
     def sim_delay(self, number: int, ns_per_copy: int, bytes_per_us: int) -> None: ...
-    def export_share(self, share_id: int) -> tuple[str, str, int, int, int, int, list[tuple[int, bytes]], list[int]]:
-        """
-        What a peer needs to map a share of device memory; the descriptors are the caller's.
-        """
-
+    def export_share(
+        self, share_id: int
+    ) -> tuple[str, str, int, int, int, int, list[tuple[int, bytes]], list[int]]: ...
     def import_memory(
         self,
         form: str,
@@ -450,28 +344,15 @@ class Engine:
         fds: Sequence[int],
         writable: bool,
     ) -> PeerMemory: ...
-    def import_host(self, fd: int, offset: int, nbytes: int, writable: bool) -> PeerMemory:
-        """Host memory of a peer, mapped here and known to the devices."""
-
-    def reach_peer(self, region: Region, memory: PeerMemory) -> tuple[int, int]:
-        """
-        Which device copies between the two, and where the peer's memory begins for it; made ready by this call.
-        """
+    def import_host(self, fd: int, offset: int, nbytes: int, writable: bool) -> PeerMemory: ...
+    def reach_peer(self, region: Region, memory: PeerMemory) -> tuple[int, int]: ...
 
     class DeviceMark:
-        """A moment of a device."""
-
         @property
         def pending(self) -> bool: ...
 
-    def part(self, region: Region, offset: int, nbytes: int) -> Region:
-        """
-        A part that is pinned and closed by itself, and registered as the whole is.
-        """
-
-    def mark_device(self, device: int) -> Engine.DeviceMark:
-        """When all that is queued on the device by now has ended."""
-
+    def part(self, region: Region, offset: int, nbytes: int) -> Region: ...
+    def mark_device(self, device: int) -> Engine.DeviceMark: ...
     def post(
         self,
         route: int,
@@ -533,40 +414,25 @@ class Engine:
     ) -> Op: ...
     def post_flush(self, endpoint: Endpoint, deadline_ns: int) -> int | Op: ...
 
-def gpu_drivers() -> dict[str, str]:
-    """
-    The kinds of GPUs that this build has a driver for, and why its library cannot be used; empty where it can.
-    """
+def gpu_drivers() -> dict[str, str]: ...
 
 class SimStream:
-    """A stream of a simulated device."""
-
     def __init__(self, engine: Engine, number: int) -> None: ...
     def __cuda_stream__(self) -> tuple[int, int]: ...
     @property
     def zerohop_device(self) -> str: ...
-    def copy(self, dst: int, src: int, nbytes: int) -> None:
-        """Addresses of this process, of the host or the device."""
-
-    def wait32(self, address: int, value: int) -> None:
-        """Stands still until the word is that."""
-
-    def capture(self, on: bool) -> None:
-        """Looks as if it were being captured into a graph."""
-
+    def copy(self, dst: int, src: int, nbytes: int) -> None: ...
+    def wait32(self, address: int, value: int) -> None: ...
+    def capture(self, on: bool) -> None: ...
     def close(self) -> None: ...
     def query(self) -> bool: ...
-    def synchronize(self, deadline_ns: int) -> bool:
-        """Whether all that is queued has ended by then."""
+    def synchronize(self, deadline_ns: int) -> bool: ...
 
-def array_of_bytes(address: int, nbytes: int, device_type: int, device: int, readonly: bool, owner: object) -> object:
-    """
-    An object with DLPack's methods; the types and numbers of devices are DLPack's.
-    """
+def array_of_bytes(
+    address: int, nbytes: int, device_type: int, device: int, readonly: bool, owner: object
+) -> object: ...
 
 class FabricRequest:
-    """A work request for a send queue."""
-
     def __init__(
         self,
         id: int,
@@ -583,24 +449,16 @@ class FabricRequest:
     ) -> None: ...
 
 class FabricReceive:
-    """A work request for a receive queue."""
-
     def __init__(self, id: int, pieces: Sequence[tuple[int, int, int]]) -> None: ...
 
 class FabricEndpoint:
-    """A queue pair with queues of its own."""
-
-    def address(self) -> tuple[int, int, int, int, int, int, bytes]:
-        """Number, PSN, LID, link layer, MTU code, read credit, GID."""
-
+    def address(self) -> tuple[int, int, int, int, int, int, bytes]: ...
     def connect(
         self, number: int, psn: int, lid: int, link_layer: int, mtu: int, read_credit: int, gid: bytes
     ) -> None: ...
     def post(self, chain: Sequence[FabricRequest]) -> None: ...
     def post_receives(self, chain: Sequence[FabricReceive]) -> None: ...
-    def poll(self, most: int) -> list[tuple[int, int, int, int, int, int]]:
-        """Id, opcode, status, bytes, immediate or -1, vendor's error of each."""
-
+    def poll(self, most: int) -> list[tuple[int, int, int, int, int, int]]: ...
     def arm(self) -> None: ...
     def sleep(self, deadline_ns: int) -> None: ...
     @property
@@ -610,39 +468,27 @@ class FabricEndpoint:
     @property
     def max_inline(self) -> int: ...
     def close(self) -> None: ...
-    def abandon(self) -> None:
-        """In a forked child."""
+    def abandon(self) -> None: ...
 
 class FabricRegion:
-    """Memory registered with a device."""
-
     @property
     def local_key(self) -> int: ...
     @property
     def remote_key(self) -> int: ...
     @property
     def how(self) -> str: ...
-    def close(self) -> None:
-        """Ends the registration."""
-
+    def close(self) -> None: ...
     def abandon(self) -> None: ...
 
 class FabricDevice:
-    """An opened port of a device, with a protection domain."""
-
     @staticmethod
     def open(name: str, port: int) -> FabricDevice: ...
-    def register(self, engine: Engine | None, address: int, nbytes: int, access: int) -> FabricRegion:
-        """`engine`: whose accelerator has the memory; None for host memory."""
-
+    def register(self, engine: Engine | None, address: int, nbytes: int, access: int) -> FabricRegion: ...
     def endpoint(
         self, messages: int, receives: int, completions: int, sge: int, inline_bytes: int, options: _Mapping[str, int]
     ) -> FabricEndpoint: ...
     def close(self) -> None: ...
     def abandon(self) -> None: ...
 
-def fabric_devices() -> list[dict[str, Any]]:
-    """The RDMA devices of this machine, with what verbs says of them."""
-
-def fabric_why_not_direct() -> str:
-    """Why the queues of no device can be written directly."""
+def fabric_devices() -> list[dict[str, Any]]: ...
+def fabric_why_not_direct() -> str: ...
