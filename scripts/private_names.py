@@ -62,13 +62,9 @@ def defined(tree: ast.Module) -> set[str]:
             names.add(node.attr)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
-        elif isinstance(node, ast.Assign) and any(
-            isinstance(t, ast.Name) and t.id == "__slots__" for t in node.targets
-        ):
-            names |= {each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant)}
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "set_field":
-            names |= {each.value for each in node.args if isinstance(each, ast.Constant)}
-    return {name for name in names if isinstance(name, str) and is_private(name)}
+        elif isinstance(node, ast.Assign) and "__slots__" in map(ast.unparse, node.targets):
+            names |= {str(each.value) for each in ast.walk(node.value) if isinstance(each, ast.Constant)}
+    return {name for name in names if is_private(name)}
 
 
 def _identifiers(annotation: ast.expr | None) -> frozenset[str]:

@@ -8,7 +8,8 @@ export PATH="$PWD/.venv/bin:$PATH"
 fresh=build/stubs
 mkdir -p "$fresh"
 for module in _native _floors; do
-    python -m nanobind.stubgen --quiet --exclude-docstrings --module "zerohop.$module" --output-file "$fresh/$module.pyi"
+    python -m nanobind.stubgen --quiet --exclude-docstrings --pattern-file scripts/native_stub.pat \
+        --module "zerohop.$module" --output-file "$fresh/$module.pyi"
 done
 ruff check --quiet --config pyproject.toml --select I,F401 --fix-only "$fresh"/*.pyi
 ruff format --quiet --config pyproject.toml "$fresh"/*.pyi

@@ -7,6 +7,9 @@ from typing import Any
 import numpy
 import numpy.typing
 
+from zerohop.core.memory.remote_buffer import RemoteBuffer
+from zerohop.core.runtime.operation import Operation
+
 def interpreter_exits(limit_ns: int) -> None: ...
 def interpreter_forked() -> None: ...
 
@@ -162,14 +165,35 @@ class InFlight:
     nbytes: types.MemberDescriptorType = ...
 
 class Transfers:
-    write: types.MethodDescriptorType = ...
-
-    write_many: types.MethodDescriptorType = ...
-
-    read: types.MethodDescriptorType = ...
+    def write(
+        self,
+        src: Any,
+        dst: RemoteBuffer,
+        *,
+        notify: int | None = None,
+        timeout: float | None = None,
+        stream: Any = None,
+    ) -> Operation[int]: ...
+    def write_many(
+        self, pairs: Sequence[tuple[Any, RemoteBuffer]], *, notify: int | None = None, timeout: float | None = None
+    ) -> Operation[int]: ...
+    def read(
+        self, src: RemoteBuffer, into: Any, *, timeout: float | None = None, stream: Any = None
+    ) -> Operation[int]: ...
 
 class PairTransfers(Transfers):
-    read: types.MethodDescriptorType = ...
+    def write(  # type: ignore[override]
+        self,
+        view: Any,
+        remote: RemoteBuffer,
+        *,
+        notify: int | None = None,
+        timeout: float | None = None,
+        stream: Any = None,
+    ) -> Operation[int]: ...
+    def read(  # type: ignore[override]
+        self, view: Any, remote: RemoteBuffer, *, timeout: float | None = None, stream: Any = None
+    ) -> Operation[int]: ...
 
 def begin_posting(
     poster: object,

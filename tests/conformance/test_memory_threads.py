@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from support.fixtures import OpenContext
+    from zerohop.core.memory.local_share import LocalShare
     from zerohop.core.memory.registration import RetainedBuffer
-    from zerohop.core.memory.shares import LocalShare
 
 NBYTES = 64
 

@@ -19,7 +19,7 @@ from support.world import WORLDS_AND_KINDS
 if TYPE_CHECKING:
     from support.buffers import Kind
     from support.world import Target, World
-    from zerohop.core.memory.memory import Rights
+    from zerohop.core.memory.rights import Rights
 
 pytestmark = [
     pytest.mark.unprivileged,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from support.options import Options
-    from zerohop.core.memory.memory import Rights
+    from zerohop.core.memory.rights import Rights
 
 
 class Identity(NamedTuple):

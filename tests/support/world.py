@@ -18,7 +18,7 @@ from support.service import Service
 
 if TYPE_CHECKING:
     from support.outcomes import Outcome
-    from zerohop.core.memory.memory import Rights
+    from zerohop.core.memory.rights import Rights
 
 Place = Literal["same", "other"]
 # Those that every machine has; the lab runs the same tests with ZEROHOP_TEST_PROVIDERS=verbs.

@@ -13,7 +13,7 @@ from zerohop.cli.peer import Answer, serve
 from zerohop.integrations.safetensors import read_layout
 
 if TYPE_CHECKING:
-    from zerohop.core.memory.memory import Rights
+    from zerohop.core.memory.rights import Rights
 
 
 class DemoPeer:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop.compat.shared import shared_context
-from zerohop.core.memory.memory import close_in_destructor
+from zerohop.core.memory.access import close_in_destructor
 from zerohop.core.memory.remote_buffer import RemoteBuffer
 from zerohop.errors import Closed, DeadlineExceeded, ZerohopError
 from zerohop.transport.transport import Transport

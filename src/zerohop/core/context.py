@@ -9,8 +9,8 @@ from zerohop.core.base.resource import NotCopyable
 from zerohop.core.control import address
 from zerohop.core.lifecycle import Core
 from zerohop.core.memory import register
-from zerohop.core.memory.memory import length_of
 from zerohop.core.memory.pool import Pool
+from zerohop.core.memory.rights import length_of
 from zerohop.core.runtime.deferred import defer
 from zerohop.core.runtime.operation import Finished
 from zerohop.core.transfers.connection import Connection
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     from zerohop.config.verbs_options import VerbsOptions
-    from zerohop.core.memory.memory import Memory, Rights
+    from zerohop.core.memory.memory import Memory
+    from zerohop.core.memory.rights import Rights
     from zerohop.core.runtime.devices import Device
     from zerohop.core.runtime.operation import Operation
     from zerohop.core.transfers.notification import Notification

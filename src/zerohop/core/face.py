@@ -16,9 +16,10 @@ from zerohop.core.base.resource import AsyncCloseable
 from zerohop.core.context import Context
 from zerohop.core.control.address import Address
 from zerohop.core.control.address import parse as parse_url
-from zerohop.core.memory.memory import Memory, Rights
+from zerohop.core.memory.memory import Memory
 from zerohop.core.memory.register import Local
 from zerohop.core.memory.remote_buffer import RemoteBuffer
+from zerohop.core.memory.rights import Rights
 from zerohop.core.peers.peer_link import PeerLink as Link
 from zerohop.core.peers.service import Refusal
 from zerohop.core.runtime.deferred import defer

@@ -9,7 +9,9 @@ from zerohop._native import FabricDevice, NativeError, fabric_devices, fabric_wh
 from zerohop.config.nic_filter import NicFilter
 from zerohop.config.providers import VERBS
 from zerohop.core.memory import sources
-from zerohop.core.memory.memory import RIGHTS, Memory, View, lend
+from zerohop.core.memory.access import lend
+from zerohop.core.memory.memory import Memory, View
+from zerohop.core.memory.rights import RIGHTS
 from zerohop.core.runtime.devices import DEVICE_BY_ADDRESS, HOST
 from zerohop.errors import Closed, RegistrationFailed, Unsupported
 from zerohop.fabric.config import EndpointConfig, check, native_options

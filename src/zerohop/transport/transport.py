@@ -38,6 +38,11 @@ class Transport(Face, PairTransfers):
     `register`, and a handle of it, ``memory.share("rw")``, goes to the peer in any way. Any provider and any memory of
     the Context may be used, whatever ``device`` says.
 
+    ``write(view, remote, *, notify, timeout, stream)``, ``write_many(pairs, ...)`` and ``read(view, remote, ...)`` are
+    native. Done, arguments and errors are those of ``Context``, with three differences: ``read`` takes the memory here
+    first, ``remote`` may be longer than ``view``, and ``notify`` goes to the peer's `wait_for_write`. A shorter
+    ``remote``, or one that is not the peer's, is a ValueError, with nothing posted.
+
     A Transport is broken when the peer is gone or has closed its end, and after `abort` or `close`. Then all that was
     pending has ended, and every call raises the reason at once.
 
@@ -154,52 +159,6 @@ class Transport(Face, PairTransfers):
         self._check()
         memory: Memory = self.context.register(x, rights)
         return memory
-
-    # Transfers
-
-    if TYPE_CHECKING:
-
-        def write(
-            self,
-            view: Local,
-            remote: RemoteBuffer,
-            *,
-            notify: int | None = None,
-            timeout: float | None = None,
-            stream: Stream | None = None,
-        ) -> Operation[int]:
-            """Write all of ``view`` into the begin of ``remote``; value: bytes moved. Native (native/bind/).
-
-            Done, arguments and errors as for ``Context.write``, with two differences: ``remote`` may be longer, and
-            ``notify`` goes to the peer's `wait_for_write`. A shorter ``remote`` is a ValueError, with nothing posted.
-            """
-
-        def write_many(
-            self,
-            pairs: Sequence[tuple[Local, RemoteBuffer]],
-            *,
-            notify: int | None = None,
-            timeout: float | None = None,
-        ) -> Operation[int]:
-            """Write each ``(view, remote)``, all of them as one Operation; value: bytes moved. Native.
-
-            Many small writes from one Memory to one handle cost a fraction of as many calls of `write`.
-            ``notify`` comes after all of them, with the sum of their bytes. Errors as for `write`.
-            """
-
-        def read(
-            self,
-            view: Local,
-            remote: RemoteBuffer,
-            *,
-            timeout: float | None = None,
-            stream: Stream | None = None,
-        ) -> Operation[int]:
-            """Fill all of ``view`` from the begin of ``remote``; value: bytes moved. Native. Errors as for `write`.
-
-            Raises:
-                ValueError: ``remote`` is shorter; ``view`` is read-only; the handle is not the peer's.
-            """
 
     def wait_for_write(self, timeout: float | None = None) -> Operation[Notification]:
         """Wait for the peer's next write with ``notify``, or take one that has come; value: its Notification.

@@ -17,7 +17,8 @@ from zerohop.core.base import peer_process
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from zerohop.core.memory.shares import LocalShare, Shares
+    from zerohop.core.memory.local_share import LocalShare
+    from zerohop.core.memory.shares import Shares
 
 SHM = "shm"
 

@@ -2,88 +2,45 @@
 
 from __future__ import annotations
 
-import ctypes
 import operator
 import threading
-from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from zerohop._native import NativeError, set_layout
+from zerohop._native import set_layout
 from zerohop.core.base.deadlines import seconds_of
-from zerohop.core.base.resource import Closeable, NotCopyable
-from zerohop.core.memory import arrays
-from zerohop.core.memory.registration import Export
+from zerohop.core.base.resource import Closeable
+from zerohop.core.memory.contents import Contents
 from zerohop.core.memory.remote_buffer import RemoteBuffer, byte_range
-from zerohop.core.runtime.devices import HOST
-from zerohop.errors import Closed, from_native
+from zerohop.core.memory.rights import RIGHTS, rights_bits
+from zerohop.errors import Closed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    import numpy as np
-    from typing_extensions import CapsuleType
-
-    from zerohop._native import Engine, Region
+    from zerohop.core.memory.local_share import LocalShare
     from zerohop.core.memory.memory_core import MemoryCore
     from zerohop.core.memory.registration import Registration
-    from zerohop.core.memory.shares import LocalShare
+    from zerohop.core.memory.rights import Rights
 
-Rights = Literal["r", "w", "rw"]
-RIGHTS: Final[dict[str, int]] = {"r": 1, "w": 2, "rw": 3}
 _NAMES: Final[dict[int, Rights | Literal[""]]] = {0: "", 1: "r", 2: "w", 3: "rw"}
 _NONE: Final[Mapping[Rights, RemoteBuffer]] = MappingProxyType({})
 _keys: Final = threading.Lock()
 
 
-def rights_bits(rights: str) -> int:
-    """Return the bits of "r", "w" or "rw"; raise ValueError for anything else."""
-    bits = RIGHTS.get(rights)
-    if bits is None:
-        raise ValueError(f'rights are "r", "w" or "rw", not {rights!r}')
-    return bits
-
-
-def length_of(nbytes: int) -> int:
-    """Check the length of memory to be allocated, and return it as a plain int.
-
-    Raises:
-        TypeError: not an integer.
-        ValueError: no length that memory can have.
-    """
-    if isinstance(nbytes, bool) or not hasattr(nbytes, "__index__"):
-        raise TypeError(f"nbytes must be an int, not {type(nbytes).__name__}")
-    nbytes = operator.index(nbytes)
-    if not 0 < nbytes < 1 << 63:
-        raise ValueError(f"cannot allocate {nbytes} bytes")
-    return nbytes
-
-
-class _Range(NotCopyable):
+class _Range(Contents):
     """A range of bytes that transfers start from or end in: the common part of Memory and View."""
 
-    # A transfer needs _routes and _offset; as slots of this class the hot path reads them without a call.
-    __slots__ = ("_core", "_offset", "_registration", "_routes", "nbytes")
-
-    _core: MemoryCore
-    _registration: Registration
-    # Routes by RemoteBuffer key; lanes/link.py has their class.
-    _routes: dict[bytes, Any]
-    _offset: int
-    nbytes: int
+    __slots__ = ()
 
     def _home(self) -> Memory:
         raise NotImplementedError
 
-    @property
-    def device(self) -> str:
-        """Return the name of the device that has the memory: ``"host"``, ``"sim:0"``, ..."""
-        return self._registration.device
+    def _check_usable(self) -> None:
+        self._home()._check_open()
 
-    @property
-    def address(self) -> int:
-        """Return the address of the first byte; the CPU must not touch the address of a device's memory."""
-        return self._registration.address + self._offset
+    def _kept(self) -> object:
+        return self._core.retention.kept_for(self._home())
 
     @property
     def rights(self) -> Rights | Literal[""]:
@@ -92,11 +49,6 @@ class _Range(NotCopyable):
         They are empty for a read-only View of memory that peers may only write to.
         """
         return _NAMES[self._bits]
-
-    @property
-    def readonly(self) -> bool:
-        """Tell whether transfers refuse to write to the range: its memory is read-only, or the View was made so."""
-        return self._registration.readonly
 
     @property
     def local_key(self) -> int:
@@ -189,110 +141,6 @@ class _Range(NotCopyable):
             raise
         self._core.shares.belongs(share, memory)
         return share.handle
-
-    def numpy(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-        """Return the bytes as an array, without a copy. The pages stay as long as the array, also after ``close()``.
-
-        Raises:
-            Unsupported: the memory is on a device, where the CPU cannot touch it.
-            Closed: the Memory is closed.
-        """
-        memory = self._home()
-        memory._check_open()
-        return arrays.numpy_of(self, memory._export)
-
-    def read_bytes(self, offset: int = 0, nbytes: int | None = None) -> bytes:
-        """Return a copy of part of the range; a device's driver copies after the copies that are queued there.
-
-        Raises:
-            TypeError: ``offset`` or ``nbytes`` is no integer.
-            ValueError: the part does not lie within the range.
-            DeviceFailed: the driver could not copy.
-            Closed: the Memory is closed.
-        """
-        offset, nbytes = self._part(offset, nbytes)
-        if self.device == HOST:
-            return ctypes.string_at(self.address + offset, nbytes) if nbytes else b""
-        try:
-            return self._registration.region.read(self._offset + offset, nbytes)
-        except NativeError as error:
-            raise from_native(*error.args, operation="read_bytes") from None
-
-    def write_bytes(self, offset: int, data: bytes | bytearray | memoryview) -> None:
-        """Overwrite part of the range, on a device by its driver. On return the bytes are in place.
-
-        Raises:
-            TypeError: ``offset`` is no integer; ``data`` is not bytes, nor another object with the buffer protocol.
-            ValueError: the part does not lie within the range, or the memory is read-only.
-            DeviceFailed: the driver could not copy.
-            Closed: the Memory is closed.
-        """
-        # bytes(data) would turn a number into that many zeros.
-        raw = data if type(data) is bytes else memoryview(data).tobytes()
-        offset, _ = self._part(offset, len(raw))
-        if self.readonly:
-            raise ValueError("this memory is read-only")
-        if self.device == HOST:
-            ctypes.memmove(self.address + offset, raw, len(raw))
-            return
-        try:
-            self._registration.region.write(self._offset + offset, raw)
-        except NativeError as error:
-            raise from_native(*error.args, operation="write_bytes") from None
-
-    def fill(self, value: int = 0) -> None:
-        """Set every byte of the range to ``value``; raises what ``write_bytes`` raises."""
-        self.write_bytes(0, bytes([value]) * self.nbytes)
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Describe a device's memory to libraries that know this protocol; host memory has no such attribute."""
-        if self.device == HOST:
-            raise AttributeError("host memory has no __cuda_array_interface__; use numpy()")
-        return {
-            "data": (self.address, self.readonly),
-            "shape": (self.nbytes,),
-            "typestr": "|u1",
-            "strides": None,
-            "version": 3,
-        }
-
-    def __dlpack__(
-        self,
-        *,
-        stream: Any = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
-    ) -> CapsuleType:
-        """Return the bytes as a one-dimensional DLPack tensor of uint8, without a copy.
-
-        ``torch.from_dlpack(memory)`` calls this. The memory stays as long as the tensor, and unless you close it, so
-        does the Memory. Give the tensor its type and shape with ``tensor.view(dtype).view(shape)``. DLPack documents
-        the arguments.
-
-        Raises:
-            BufferError: the memory is on a simulated device, or the consumer knows no read-only tensors and it is one.
-            Closed: the Memory is closed.
-        """
-        memory = self._home()
-        memory._check_open()
-        # The Memory is kept as well, so that registering the tensor finds its registration when nobody else keeps it.
-        return arrays.dlpack_of(self, lambda: (memory._export(), memory), max_version, dl_device=dl_device, copy=copy)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        """Return type and number of the device as DLPack counts them; raise BufferError for a simulated device."""
-        return arrays.dlpack_device(self.device)
-
-    def _part(self, offset: int, nbytes: int | None) -> tuple[int, int]:
-        """Return offset and length of a part as plain ints; raise ValueError if it does not lie within the range."""
-        self._home()._check_open()
-        # ctypes and native calls take no integers of numpy's.
-        offset = operator.index(offset)
-        nbytes = self.nbytes - offset if nbytes is None else operator.index(nbytes)
-        if not 0 <= offset <= self.nbytes or not 0 <= nbytes <= self.nbytes - offset:
-            raise ValueError(f"bytes {offset} to {offset + nbytes} do not lie within {self.nbytes}")
-        return offset, nbytes
 
     def __repr__(self) -> str:
         closed = self._home()._closed or self._core.closed
@@ -456,11 +304,6 @@ class Memory(Closeable, _Range):
         del shares
         core.retention.release_detached(buffer, owned=self._owned, closed=by_user)
 
-    def _export(self) -> Export:
-        """Return an object that keeps the pages for an array that shows them."""
-        retention = self._core.retention
-        return Export(self._registration, retention.kept_for(self), retention.drain)
-
     def _check_open(self) -> None:
         self._core.check_open()
         if self._closed:
@@ -470,41 +313,6 @@ class Memory(Closeable, _Range):
         # If __init__ failed, there is nothing to close. Unlike close() this waits for nobody.
         if not getattr(self, "_closed", True):
             self._close(0)
-
-
-# Parts of a Memory or View that the rooms above need and users do not. An attrgetter makes no Python frame.
-routes_of: Final[Callable[[Memory | View], dict[bytes, Any]]] = attrgetter("_routes")
-registration_of: Final[Callable[[Memory | View], Registration]] = attrgetter("_registration")
-offset_of: Final[Callable[[Memory | View], int]] = attrgetter("_offset")
-region_of: Final[Callable[[Memory | View], Region]] = attrgetter("_registration.region")
-
-
-def memory_of(view: Memory | View) -> Memory:
-    """Return the Memory that a View is part of; a Memory itself."""
-    return view._home()
-
-
-def check_open(view: Memory | View) -> None:
-    """Raise Closed if a Memory, or that of a View, is closed, or its Context is."""
-    view._home()._check_open()
-
-
-def lend(view: Memory | View) -> tuple[object, int, Engine]:
-    """Return an object that keeps the pages of a Memory for another library, its rights as bits, and the engine.
-
-    Raises:
-        Closed: the Memory or its Context is closed.
-    """
-    memory = view._home()
-    memory._check_open()
-    core = memory._core
-    # Like an array that shows the pages: the Memory closes as usual, and its pages stay until the object is dropped.
-    return (view, memory._export()), memory._rights, core.engine
-
-
-def close_in_destructor(memory: Memory) -> None:
-    """Close a Memory without waiting for anything, for the destructor of the object that has it."""
-    memory._close(0)
 
 
 set_layout(_Range, RemoteBuffer)

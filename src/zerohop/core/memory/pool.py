@@ -11,7 +11,8 @@ from zerohop._native import NativeError, Status
 from zerohop.core.base.deadlines import seconds_of
 from zerohop.core.base.resource import Closeable, NotCopyable
 from zerohop.core.memory.free_ranges import FreeRanges
-from zerohop.core.memory.memory import RIGHTS, Memory, length_of
+from zerohop.core.memory.memory import Memory
+from zerohop.core.memory.rights import RIGHTS, length_of
 from zerohop.core.runtime.devices import HOST
 from zerohop.errors import Closed, RegistrationFailed, from_native
 

@@ -7,11 +7,12 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from zerohop.core.memory import sources
-from zerohop.core.memory.memory import RIGHTS, Memory, View, length_of, rights_bits
+from zerohop.core.memory.memory import Memory, View
+from zerohop.core.memory.rights import RIGHTS, length_of, rights_bits
 
 if TYPE_CHECKING:
-    from zerohop.core.memory.memory import Rights
     from zerohop.core.memory.memory_core import MemoryCore
+    from zerohop.core.memory.rights import Rights
 
 # Whatever may stand wherever a View may: it is registered through the cache.
 Local: TypeAlias = Memory | View | Any

@@ -9,25 +9,24 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 from zerohop._native import NativeError, Reason, Status
 from zerohop.core.base import closed_engine, peer_process
 from zerohop.core.control import auth
+from zerohop.core.memory.local_share import Grant, LocalShare
 from zerohop.core.memory.remote_buffer import RemoteBuffer, Share
 from zerohop.errors import RevocationIncomplete, from_native
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import TypeAlias
 
     from zerohop._native import Engine
     from zerohop.core.base.peer_process import PeerProcess
+    from zerohop.core.memory.local_share import Importer, Peer, Shared
     from zerohop.core.memory.registration import Registration, RetainedBuffer
     from zerohop.core.memory.retention import Retention
 
-    # A peer that has imported a share, and the provider: a peer may import a share once for each provider.
-    Importer: TypeAlias = tuple["Peer", str]
 
 _READ, _WRITE = 1, 2
 _SHM_MAPPABLE = b"m"
@@ -37,63 +36,6 @@ _NS = 1e9
 VERBS = "verbs"
 # Seconds that peers have, at most, to stop using a key before it becomes invalid, which breaks their lane.
 _MAX_GRACE_S = 0.5
-
-
-class Peer(Protocol):
-    """Stands for the peer to a peer that imports shares."""
-
-    peer: str
-
-    def process(self) -> PeerProcess | None:
-        """Return the peer's process, which may still write to memory that it has mapped; None if it has ended."""
-
-    def ask_back(self, provider: str, share_id: int) -> None:
-        """Ask the peer to give a share back. Any thread may call this."""
-
-
-class Shared(Protocol):
-    """Stands for the Memory that shares belong to; a Shares changes these attributes under its lock."""
-
-    _closed: bool
-    _registration: Registration
-    _shares: list[LocalShare] | tuple[()]
-
-    def _check_open(self) -> None: ...
-
-
-class LocalShare:
-    """Describes a range of this Context's memory that is shared with peers."""
-
-    __slots__ = ("handle", "importers", "keep", "lingering", "memory", "offset", "registration", "revocable")
-
-    def __init__(self, registration: Registration, offset: int, handle: RemoteBuffer, *, revocable: bool) -> None:
-        # Keeps the Memory alive: a peer cannot know that the last reference to it went away here.
-        self.memory: Shared | None = None
-        # Once the Memory is closed: the object that stays until all peers have given the share back.
-        self.keep: object = None
-        # Ids and processes of lost peers that had mapped the share and may still write to it.
-        self.lingering: list[tuple[str, PeerProcess]] = []
-        self.registration = registration
-        self.offset = offset
-        self.handle = handle
-        self.revocable = revocable
-        self.importers: set[Importer] = set()
-
-    @property
-    def share_id(self) -> int:
-        """Return the engine's id of the share."""
-        return self.handle._share.share_id
-
-
-class Grant(NamedTuple):
-    """Answers a peer that asked to map a share: a descriptor, which the caller closes, or why there is none."""
-
-    status: Status
-    reason: Reason
-    fd: int = -1
-    offset: int = 0
-    nbytes: int = 0
-    rights: int = 0
 
 
 class Shares:

@@ -20,7 +20,7 @@ from zerohop.errors import ProtocolError, from_native
 
 if TYPE_CHECKING:
     from zerohop.core.control.channel import Channel
-    from zerohop.core.memory.shares import LocalShare
+    from zerohop.core.memory.local_share import LocalShare
     from zerohop.core.peers.peer_core import PeerCore
     from zerohop.core.peers.peer_link import PeerLink
 

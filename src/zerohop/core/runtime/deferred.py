@@ -17,7 +17,7 @@ from zerohop._native import NativeError, Reason, Status
 from zerohop.core.runtime.native_operation import BYTES_DONE, NATIVE_VALUE, NBYTES, InFlight
 from zerohop.core.runtime.operation import Failed, Operation, complete_fields
 from zerohop.core.runtime.wait import ended
-from zerohop.errors import LANE_RESET, WouldBlock, ZerohopError, copy_of, from_native, silent_error
+from zerohop.errors import LANE_RESET, ZerohopError, copy_of, from_native, silent_error
 
 if TYPE_CHECKING:
     import asyncio
@@ -42,8 +42,6 @@ _NS: Final = 1e9
 _MAX_RESETS: Final = 8
 # Nanoseconds between looks whether a first use has found its path.
 _FIRST_USE_NS: Final = 1_000_000
-# Number of failed first uses that are remembered until the next call reports them.
-_MAX_UNTOLD: Final = 4096
 # Deadline of the operation that a task of the control thread serves; 0: none. Unset in tasks that serve no operation.
 _deadline_ns: ContextVar[int] = ContextVar("zerohop_deadline_ns")
 
@@ -333,41 +331,3 @@ async def all_ended(operations: list[Deferred[Any]]) -> None:
 def attach(operation: Deferred[Any], path: Path) -> None:
     """Let an Operation explain the path that was found for it."""
     operation._path = path
-
-
-def first_use(
-    core: Runtime, kind: str, nbytes: int, key: object, prepare: Callable[[], Coroutine[Any, Any, object]]
-) -> Operation[int]:
-    """Begin ``prepare`` for a nowait call whose connection or mapping is not there yet, and raise WouldBlock.
-
-    If a preparation failed, the next call returns the failure, once; the call after that tries again.
-    """
-    preparing = core.preparing
-    failure = preparing.get(key)
-    if failure is not None:
-        preparing.pop(key, None)
-        return Failed(core, kind, None, nbytes, failure)
-    if key not in preparing:
-        preparing[key] = None
-        core.control.spawn(_prepare, preparing, key, prepare)
-    raise WouldBlock("first use: asking the peer for what this needs", operation=kind, fix="try again soon")
-
-
-async def _prepare(
-    preparing: dict[object, Exception | None], key: object, prepare: Callable[[], Coroutine[Any, Any, object]]
-) -> None:
-    failure: Exception | None = None
-    try:
-        await prepare()
-    except ZerohopError as error:
-        failure = copy_of(error)
-    except NativeError as error:
-        failure = from_native(*error.args)
-    except Exception as error:  # noqa: BLE001 - whatever it is: the next call must not wait for ever
-        failure = error
-    preparing.pop(key, None)
-    if failure is not None:
-        preparing[key] = failure
-        # The oldest failure goes, in case that no caller ever asks about its handle again.
-        if len(preparing) > _MAX_UNTOLD:
-            preparing.pop(next(iter(preparing)), None)

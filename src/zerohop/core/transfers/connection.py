@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from zerohop._native import Reason, Status
 from zerohop.core.base.deadlines import seconds_of
 from zerohop.core.base.resource import Closeable, NotCopyable
-from zerohop.core.memory.memory import offset_of, region_of
+from zerohop.core.memory.access import offset_of, region_of
 from zerohop.core.memory.register import view_of
 from zerohop.core.runtime.deferred import all_ended, defer, deferred_to
 from zerohop.core.runtime.native_operation import BYTES_DONE, NBYTES

@@ -24,39 +24,15 @@ if TYPE_CHECKING:
 
 
 class ContextTransfers(AsyncCloseable, Transfers):
-    """Adds writes, reads, page lists, atomics, notifications and flush to Context."""
+    """Adds writes, reads, page lists, atomics, notifications and flush to Context.
+
+    ``write``, ``write_many`` and ``read`` are native, and documented in native/bind/transfers.cpp.
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core
         core.posters[id(self)] = self
         begin_posting(self, core.engine, core, InFlight, Finished, _write, _write_many, _read, core.timeout_ns)
-
-    if TYPE_CHECKING:
-
-        def write(
-            self,
-            src: Local,
-            dst: RemoteBuffer,
-            *,
-            notify: int | None = None,
-            timeout: float | None = None,
-            stream: Stream | None = None,
-        ) -> Operation[int]:
-            """Post natively; the documentation is in native/bind/transfers.cpp."""
-
-        def write_many(
-            self,
-            pairs: Sequence[tuple[Local, RemoteBuffer]],
-            *,
-            notify: int | None = None,
-            timeout: float | None = None,
-        ) -> Operation[int]:
-            """Post natively; the documentation is native, too."""
-
-        def read(
-            self, src: RemoteBuffer, into: Local, *, timeout: float | None = None, stream: Stream | None = None
-        ) -> Operation[int]:
-            """Post natively; the documentation is native, too."""
 
     def write_nowait(
         self, src: Local, dst: RemoteBuffer, *, notify: int | None = None, timeout: float | None = None

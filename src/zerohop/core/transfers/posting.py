@@ -8,10 +8,11 @@ from zerohop._native import NativeError, Status
 from zerohop.core.control import address
 from zerohop.core.lanes.link import lane_error
 from zerohop.core.lanes.paths import PEER
-from zerohop.core.memory.memory import check_open, registration_of, routes_of
+from zerohop.core.memory.access import check_open, registration_of, routes_of
 from zerohop.core.memory.remote_buffer import key_of, share_of
-from zerohop.core.runtime.deferred import Deferred, attach, defer, defer_post, first_use, lane_was_reset
+from zerohop.core.runtime.deferred import Deferred, attach, defer, defer_post, lane_was_reset
 from zerohop.core.runtime.devices import HOST
+from zerohop.core.runtime.first_use import first_use
 from zerohop.core.runtime.native_operation import NBYTES, in_flight
 from zerohop.core.runtime.operation import Failed, Finished, Operation, complete_fields, on_event_loop
 from zerohop.core.runtime.streams import place_of

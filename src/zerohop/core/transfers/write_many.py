@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from zerohop._native import NativeError
-from zerohop.core.memory.memory import memory_of, offset_of
+from zerohop.core.memory.access import memory_of, offset_of
 from zerohop.core.memory.register import view_of
 from zerohop.core.memory.remote_buffer import key_of, start_of
 from zerohop.core.runtime.deferred import Deferred, all_ended, defer, defer_post

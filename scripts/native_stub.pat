@@ -1,0 +1,19 @@
+# Signatures of native methods that nanobind cannot know (see scripts/stubs.sh).
+
+zerohop._native.Transfers.write$:
+    \from typing import Any
+    \from zerohop.core.memory.remote_buffer import RemoteBuffer
+    \from zerohop.core.runtime.operation import Operation
+    def write(self, src: Any, dst: RemoteBuffer, *, notify: int | None = None, timeout: float | None = None, stream: Any = None) -> Operation[int]: ...
+
+zerohop._native.Transfers.write_many$:
+    def write_many(self, pairs: Sequence[tuple[Any, RemoteBuffer]], *, notify: int | None = None, timeout: float | None = None) -> Operation[int]: ...
+
+zerohop._native.Transfers.read$:
+    def read(self, src: RemoteBuffer, into: Any, *, timeout: float | None = None, stream: Any = None) -> Operation[int]: ...
+
+zerohop._native.PairTransfers.read$:
+    def write(  # type: ignore[override]
+        self, view: Any, remote: RemoteBuffer, *, notify: int | None = None, timeout: float | None = None, stream: Any = None) -> Operation[int]: ...
+    def read(  # type: ignore[override]
+        self, view: Any, remote: RemoteBuffer, *, timeout: float | None = None, stream: Any = None) -> Operation[int]: ...

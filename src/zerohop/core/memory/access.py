@@ -1,0 +1,47 @@
+"""Gives the rest of the core the parts of a Memory or View that are not the user's."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from zerohop._native import Engine, Region
+    from zerohop.core.memory.memory import Memory, View
+    from zerohop.core.memory.registration import Registration
+
+# An attrgetter makes no Python frame.
+routes_of: Final[Callable[[Memory | View], dict[bytes, Any]]] = attrgetter("_routes")
+registration_of: Final[Callable[[Memory | View], Registration]] = attrgetter("_registration")
+offset_of: Final[Callable[[Memory | View], int]] = attrgetter("_offset")
+region_of: Final[Callable[[Memory | View], Region]] = attrgetter("_registration.region")
+
+
+def memory_of(view: Memory | View) -> Memory:
+    """Return the Memory that a View is part of; a Memory itself."""
+    return view._home()
+
+
+def check_open(view: Memory | View) -> None:
+    """Raise Closed if a Memory, or that of a View, is closed, or its Context is."""
+    view._home()._check_open()
+
+
+def lend(view: Memory | View) -> tuple[object, int, Engine]:
+    """Return an object that keeps the pages of a Memory for another library, its rights as bits, and the engine.
+
+    Raises:
+        Closed: the Memory or its Context is closed.
+    """
+    memory = view._home()
+    memory._check_open()
+    core = memory._core
+    # Like an array that shows the pages: the Memory closes as usual, and its pages stay until the object is dropped.
+    return (view, memory._export()), memory._rights, core.engine
+
+
+def close_in_destructor(memory: Memory) -> None:
+    """Close a Memory without waiting for anything, for the destructor of the object that has it."""
+    memory._close(0)

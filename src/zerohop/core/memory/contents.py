@@ -1,0 +1,165 @@
+"""Reads and writes the bytes of memory, and exports them to other libraries without a copy."""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+from typing import TYPE_CHECKING, Any
+
+from zerohop._native import NativeError
+from zerohop.core.base.resource import NotCopyable
+from zerohop.core.memory import arrays
+from zerohop.core.memory.registration import Export
+from zerohop.core.runtime.devices import HOST
+from zerohop.errors import from_native
+
+if TYPE_CHECKING:
+    import numpy as np
+    from typing_extensions import CapsuleType
+
+    from zerohop.core.memory.memory_core import MemoryCore
+    from zerohop.core.memory.registration import Registration
+
+
+class Contents(NotCopyable):
+    """Holds a range of registered bytes, with the methods that touch them: the base of Memory and View."""
+
+    # A transfer needs _routes and _offset; as slots of this class the hot path reads them without a call.
+    __slots__ = ("_core", "_offset", "_registration", "_routes", "nbytes")
+
+    _core: MemoryCore
+    _registration: Registration
+    # Routes by RemoteBuffer key; lanes/link.py has their class.
+    _routes: dict[bytes, Any]
+    _offset: int
+    nbytes: int
+
+    def _check_usable(self) -> None:
+        """Raise Closed if the Memory is closed, or its Context is."""
+        raise NotImplementedError
+
+    def _kept(self) -> object:
+        """Return the object that the Memory keeps alive."""
+        raise NotImplementedError
+
+    @property
+    def device(self) -> str:
+        """Return the name of the device that has the memory: ``"host"``, ``"sim:0"``, ..."""
+        return self._registration.device
+
+    @property
+    def address(self) -> int:
+        """Return the address of the first byte; the CPU must not touch the address of a device's memory."""
+        return self._registration.address + self._offset
+
+    @property
+    def readonly(self) -> bool:
+        """Tell whether transfers refuse to write to the range: its memory is read-only, or the View was made so."""
+        return self._registration.readonly
+
+    def numpy(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        """Return the bytes as an array, without a copy. The pages stay as long as the array, also after ``close()``.
+
+        Raises:
+            Unsupported: the memory is on a device, where the CPU cannot touch it.
+            Closed: the Memory is closed.
+        """
+        self._check_usable()
+        return arrays.numpy_of(self, self._export)
+
+    def read_bytes(self, offset: int = 0, nbytes: int | None = None) -> bytes:
+        """Return a copy of part of the range; a device's driver copies after the copies that are queued there.
+
+        Raises:
+            TypeError: ``offset`` or ``nbytes`` is no integer.
+            ValueError: the part does not lie within the range.
+            DeviceFailed: the driver could not copy.
+            Closed: the Memory is closed.
+        """
+        offset, nbytes = self._part(offset, nbytes)
+        if self.device == HOST:
+            return ctypes.string_at(self.address + offset, nbytes) if nbytes else b""
+        try:
+            return self._registration.region.read(self._offset + offset, nbytes)
+        except NativeError as error:
+            raise from_native(*error.args, operation="read_bytes") from None
+
+    def write_bytes(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Overwrite part of the range, on a device by its driver. On return the bytes are in place.
+
+        Raises:
+            TypeError: ``offset`` is no integer; ``data`` is not bytes, nor another object with the buffer protocol.
+            ValueError: the part does not lie within the range, or the memory is read-only.
+            DeviceFailed: the driver could not copy.
+            Closed: the Memory is closed.
+        """
+        # bytes(data) would turn a number into that many zeros.
+        raw = data if type(data) is bytes else memoryview(data).tobytes()
+        offset, _ = self._part(offset, len(raw))
+        if self.readonly:
+            raise ValueError("this memory is read-only")
+        if self.device == HOST:
+            ctypes.memmove(self.address + offset, raw, len(raw))
+            return
+        try:
+            self._registration.region.write(self._offset + offset, raw)
+        except NativeError as error:
+            raise from_native(*error.args, operation="write_bytes") from None
+
+    def fill(self, value: int = 0) -> None:
+        """Set every byte of the range to ``value``; raises what ``write_bytes`` raises."""
+        self.write_bytes(0, bytes([value]) * self.nbytes)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Describe a device's memory to libraries that know this protocol; host memory has no such attribute."""
+        if self.device == HOST:
+            raise AttributeError("host memory has no __cuda_array_interface__; use numpy()")
+        return {
+            "data": (self.address, self.readonly),
+            "shape": (self.nbytes,),
+            "typestr": "|u1",
+            "strides": None,
+            "version": 3,
+        }
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> CapsuleType:
+        """Return the bytes as a one-dimensional DLPack tensor of uint8, without a copy.
+
+        ``torch.from_dlpack(memory)`` calls this. The memory stays as long as the tensor, and unless you close it, so
+        does the Memory. Give the tensor its type and shape with ``tensor.view(dtype).view(shape)``. DLPack documents
+        the arguments.
+
+        Raises:
+            BufferError: the memory is on a simulated device, or the consumer knows no read-only tensors and it is one.
+            Closed: the Memory is closed.
+        """
+        self._check_usable()
+        # This range is kept as well, so that registering the tensor finds its registration when nobody else keeps it.
+        owner = lambda: (self._export(), self)  # noqa: E731 - two lines for nothing
+        return arrays.dlpack_of(self, owner, max_version, dl_device=dl_device, copy=copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return type and number of the device as DLPack counts them; raise BufferError for a simulated device."""
+        return arrays.dlpack_device(self.device)
+
+    def _part(self, offset: int, nbytes: int | None) -> tuple[int, int]:
+        """Return offset and length of a part as plain ints; raise ValueError if it does not lie within the range."""
+        self._check_usable()
+        # ctypes and native calls take no integers of numpy's.
+        offset = operator.index(offset)
+        nbytes = self.nbytes - offset if nbytes is None else operator.index(nbytes)
+        if not 0 <= offset <= self.nbytes or not 0 <= nbytes <= self.nbytes - offset:
+            raise ValueError(f"bytes {offset} to {offset + nbytes} do not lie within {self.nbytes}")
+        return offset, nbytes
+
+    def _export(self) -> Export:
+        """Return an object that keeps the pages for an array that shows them."""
+        return Export(self._registration, self._kept(), self._core.retention.drain)

@@ -1,0 +1,32 @@
+"""Checks rights and lengths of memory."""
+
+from __future__ import annotations
+
+import operator
+from typing import Final, Literal
+
+Rights = Literal["r", "w", "rw"]
+RIGHTS: Final[dict[str, int]] = {"r": 1, "w": 2, "rw": 3}
+
+
+def rights_bits(rights: str) -> int:
+    """Return the bits of "r", "w" or "rw"; raise ValueError for anything else."""
+    bits = RIGHTS.get(rights)
+    if bits is None:
+        raise ValueError(f'rights are "r", "w" or "rw", not {rights!r}')
+    return bits
+
+
+def length_of(nbytes: int) -> int:
+    """Check the length of memory to be allocated, and return it as a plain int.
+
+    Raises:
+        TypeError: not an integer.
+        ValueError: no length that memory can have.
+    """
+    if isinstance(nbytes, bool) or not hasattr(nbytes, "__index__"):
+        raise TypeError(f"nbytes must be an int, not {type(nbytes).__name__}")
+    nbytes = operator.index(nbytes)
+    if not 0 < nbytes < 1 << 63:
+        raise ValueError(f"cannot allocate {nbytes} bytes")
+    return nbytes
