@@ -182,7 +182,7 @@ class Transfers:
     ) -> Operation[int]: ...
 
 class PairTransfers(Transfers):
-    def write(  # type: ignore[override]
+    def write(
         self,
         view: Any,
         remote: RemoteBuffer,
@@ -191,7 +191,7 @@ class PairTransfers(Transfers):
         timeout: float | None = None,
         stream: Any = None,
     ) -> Operation[int]: ...
-    def read(  # type: ignore[override]
+    def read(
         self, view: Any, remote: RemoteBuffer, *, timeout: float | None = None, stream: Any = None
     ) -> Operation[int]: ...
 

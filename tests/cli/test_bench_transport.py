@@ -324,10 +324,10 @@ def test_wrong_bytes_are_noticed(session: Session, name: str, monkeypatch: pytes
     class Idle(zh.Transport):
         """Moves bytes to and from where nobody looks."""
 
-        def write(self, view: Any, remote: Any, **options: Any) -> Any:
+        def write(self, view: Any, remote: Any, **options: Any) -> Any:  # type: ignore[override]
             return self.context.write(nothing[: view.nbytes], elsewhere[: remote.nbytes], **options)
 
-        def read(self, view: Any, remote: Any, **options: Any) -> Any:
+        def read(self, view: Any, remote: Any, **options: Any) -> Any:  # type: ignore[override]
             return self.context.read(elsewhere[: remote.nbytes], nothing[: view.nbytes], **options)
 
         def write_many(self, pairs: Any, **options: Any) -> Any:

@@ -26,7 +26,30 @@ ROUNDS = 7
 HERE = 1
 
 # Python frames, and native calls that are methods of the engine.
-COUNTS = {}
+COUNTS: dict[str, tuple[int, int]] = {
+    "write": (2, 0),
+    "write of an array": (32, 1),
+    "write with notify": (17, 1),
+    "write_nowait": (17, 1),
+    "read": (3, 0),
+    "read_nowait": (18, 1),
+    "write_many": (2, 0),
+    "write_pages": (15, 1),
+    "read_pages": (16, 1),
+    "write_strided": (21, 1),
+    "fetch_add": (13, 1),
+    "compare_swap": (13, 1),
+    "notify": (29, 2),
+    "Connection.notify": (29, 2),
+    "send and recv": (40, 2),
+    "flush": (19, 1),
+    "register and close": (20, 0),
+    "share": (14, 0),
+    "connect again": (25, 1),
+    "Transport.write with notify": (22, 2),
+    "Transport.read": (3, 0),
+    "Transport.write_many": (2, 0),
+}
 
 
 class Counted:

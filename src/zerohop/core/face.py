@@ -74,7 +74,8 @@ class Face(AsyncCloseable):
     """Holds the Context of one object of a face, and hears when a peer is lost.
 
     The constructor of a subclass ends with ``_join_context``, its ``close`` with ``_leave_context`` and
-    ``_close_context``. Methods with an underscore are for subclasses alone.
+    ``_close_context``. Methods with an underscore are for subclasses alone. Of ``_core`` they use ``check_open()``,
+    ``check_process()``, ``closed``, ``forked`` and ``deadline()``.
 
     Attributes:
         context: the Context that it uses.
@@ -130,24 +131,7 @@ class Face(AsyncCloseable):
             # A destructor may run on any thread, also on one that closing waits for.
             threading.Thread(target=self.context.close, args=(0,), daemon=True).start()
 
-    # The state of the Context
-
-    @property
-    def _in_child(self) -> bool:
-        """Tell whether this is a forked child's copy, which must wait for no thread and take no lock."""
-        return self._core.forked
-
-    @property
-    def _context_open(self) -> bool:
-        return not self._core.closed
-
-    def _check_process(self) -> None:
-        """Raise Closed in a forked child."""
-        self._core.check_process()
-
-    def _check_context(self) -> None:
-        """Raise Closed if the Context is closed, or belongs to the parent of a forked child."""
-        self._core.check_open()
+    # Times
 
     def _timeout_of(self, timeout: float | None) -> float | None:
         """Return a call's time limit in seconds: its own, or else this object's; None: the Context's."""

@@ -145,7 +145,9 @@ class Transport(Face, PairTransfers):
     def connected(self) -> bool:
         """Tell whether both sides know of each other, and neither is known to be gone."""
         self._notice()
-        return bool(self._pairing.peer) and self._group.ended is None and not self._in_child and self._context_open
+        return (
+            bool(self._pairing.peer) and self._group.ended is None and not self._core.forked and not self._core.closed
+        )
 
     @property
     def peer(self) -> str:
@@ -172,9 +174,9 @@ class Transport(Face, PairTransfers):
             Closed, PeerLost: the Transport is broken, and everything that had arrived before was taken. The Operation
                 raises them, too, if the Transport breaks meanwhile; and DeadlineExceeded.
         """
-        self._check_context()
+        self._core.check_open()
         self._notice()
-        deadline = 0 if timeout is None else self._deadline(timeout)
+        deadline = 0 if timeout is None else self._core.deadline(timeout)
         wait = NotificationWait(self._core, deadline, self._group)
         if self._group.ended is not None and wait.done():
             error = wait.exception()
@@ -221,7 +223,7 @@ class Transport(Face, PairTransfers):
 
     def __del__(self) -> None:
         # If __init__ failed there is nothing to end.
-        if not hasattr(self, "_pairing") or self._in_child:
+        if not hasattr(self, "_pairing") or self._core.forked:
             return
         self._end(Closed("this Transport was dropped"), 0)
         self._drop_context()
@@ -239,7 +241,7 @@ class Transport(Face, PairTransfers):
         Transfers do not call this, because their posts tell it.
         """
         link = self._group.link
-        if link is None or self._group.ended is not None or self._in_child or not self._context_open:
+        if link is None or self._group.ended is not None or self._core.forked or self._core.closed:
             return
         try:
             link.check_alive()
@@ -248,9 +250,9 @@ class Transport(Face, PairTransfers):
             self._break_because(error)
 
     def _check(self) -> None:
-        self._check_process()
+        self._core.check_process()
         self._group.check()
-        self._check_context()
+        self._core.check_open()
 
     def _not_connected(self) -> ZerohopError:
         return PeerLost("this Transport has no peer yet", fix="connect() first, or wait until the peer has")
@@ -314,7 +316,7 @@ class Transport(Face, PairTransfers):
 
     def _end(self, error: Closed, flush_s: float) -> None:
         """End from this side, after at most so many seconds in which ended operations become visible at the peer."""
-        if self._in_child:
+        if self._core.forked:
             self._stop_posting()
             self._group.abandon(error)
             return
@@ -322,7 +324,7 @@ class Transport(Face, PairTransfers):
             self._break(error, Status.CLOSED, Reason.OWNER_CLOSED)
             # In this order: if the peer is met at this moment, either this or `meet` sees the other.
             link = self._group.link
-            if link is not None and self._context_open:
+            if link is not None and not self._core.closed:
                 if flush_s:
                     try:
                         self._flush(link, flush_s).result()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -12,21 +12,20 @@ if TYPE_CHECKING:
     from zerohop.core.memory.memory import Memory, View
     from zerohop.core.memory.registration import Registration
 
-# An attrgetter makes no Python frame.
+# These make no Python frame of their own.
 routes_of: Final[Callable[[Memory | View], dict[bytes, Any]]] = attrgetter("_routes")
 registration_of: Final[Callable[[Memory | View], Registration]] = attrgetter("_registration")
 offset_of: Final[Callable[[Memory | View], int]] = attrgetter("_offset")
 region_of: Final[Callable[[Memory | View], Region]] = attrgetter("_registration.region")
 
 
+# Raises Closed if a Memory, or the Memory of a View, is closed, or its Context is.
+check_open: Final[Callable[[Memory | View], None]] = methodcaller("_check_open")
+
+
 def memory_of(view: Memory | View) -> Memory:
     """Return the Memory that a View is part of; a Memory itself."""
     return view._home()
-
-
-def check_open(view: Memory | View) -> None:
-    """Raise Closed if a Memory, or that of a View, is closed, or its Context is."""
-    view._home()._check_open()
 
 
 def lend(view: Memory | View) -> tuple[object, int, Engine]:

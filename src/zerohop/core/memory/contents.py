@@ -34,7 +34,7 @@ class Contents(NotCopyable):
     _offset: int
     nbytes: int
 
-    def _check_usable(self) -> None:
+    def _check_open(self) -> None:
         """Raise Closed if the Memory is closed, or its Context is."""
         raise NotImplementedError
 
@@ -64,7 +64,7 @@ class Contents(NotCopyable):
             Unsupported: the memory is on a device, where the CPU cannot touch it.
             Closed: the Memory is closed.
         """
-        self._check_usable()
+        self._check_open()
         return arrays.numpy_of(self, self._export)
 
     def read_bytes(self, offset: int = 0, nbytes: int | None = None) -> bytes:
@@ -141,7 +141,7 @@ class Contents(NotCopyable):
             BufferError: the memory is on a simulated device, or the consumer knows no read-only tensors and it is one.
             Closed: the Memory is closed.
         """
-        self._check_usable()
+        self._check_open()
         # This range is kept as well, so that registering the tensor finds its registration when nobody else keeps it.
         owner = lambda: (self._export(), self)  # noqa: E731 - two lines for nothing
         return arrays.dlpack_of(self, owner, max_version, dl_device=dl_device, copy=copy)
@@ -152,7 +152,7 @@ class Contents(NotCopyable):
 
     def _part(self, offset: int, nbytes: int | None) -> tuple[int, int]:
         """Return offset and length of a part as plain ints; raise ValueError if it does not lie within the range."""
-        self._check_usable()
+        self._check_open()
         # ctypes and native calls take no integers of numpy's.
         offset = operator.index(offset)
         nbytes = self.nbytes - offset if nbytes is None else operator.index(nbytes)

@@ -36,9 +36,6 @@ class _Range(Contents):
     def _home(self) -> Memory:
         raise NotImplementedError
 
-    def _check_usable(self) -> None:
-        self._home()._check_open()
-
     def _kept(self) -> object:
         return self._core.retention.kept_for(self._home())
 
@@ -176,6 +173,9 @@ class View(_Range):
 
     def _home(self) -> Memory:
         return self.memory
+
+    def _check_open(self) -> None:
+        self.memory._check_open()
 
     @property
     def _bits(self) -> int:

@@ -81,7 +81,8 @@ def register_all(core: MemoryCore, many: list[Any], rights: Rights | None) -> li
 
 def allocate(core: MemoryCore, nbytes: int, device: str) -> Memory:
     """Do Context.alloc."""
-    core.check_open()
+    if core.closed or core.forked:
+        raise core.closed_error()
     nbytes = length_of(nbytes)
     registration = core.registry.allocate(nbytes, device)
     memory = Memory(core, registration, 0, nbytes, _READ_WRITE, None, True)
@@ -101,5 +102,5 @@ def view_of(core: MemoryCore, x: Local) -> Memory | View:
     if x._core is not core:
         raise ValueError("the memory was registered with another Context")
     core.check_open()
-    x._home()._check_open()
+    x._check_open()
     return x
