@@ -7,6 +7,7 @@
 #include "memory/region.hpp"
 #include "provider/p2p/peer_memory.hpp"
 #include "provider/provider.hpp"
+#include "provider/verbs/remote_keys.hpp"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -104,13 +105,12 @@ struct PyDomain {
 };
 
 struct PyRemoteKeys {
-    std::shared_ptr<RemoteKeys> keys;
+    std::shared_ptr<verbs::RemoteKeys> keys;
 };
 
 struct PyEndpoint {
     std::shared_ptr<Engine> engine;
     std::shared_ptr<Endpoint> endpoint;
-    size_t rails = 0; // domains that it was made over
 };
 
 void register_status(nb::module_& m);

@@ -215,9 +215,9 @@ Posted post_range(Engine& engine, uint64_t route, Kind kind, uint64_t local_offs
     request.nbytes = nbytes;
     request.notify = notify;
     Endpoint& endpoint = *found->endpoint;
-    // A small mapped copy, or a request to a NIC, is over before another thread could use the interpreter; anything
-    // that may make a system call or wait gives it up.
-    if ((found->mapping || found->keys) && nbytes <= kHoldGilBytes) {
+    // A small mapped copy, or a request to a NIC, is over before another thread could use the interpreter. A post that
+    // may make a system call or wait gives it up.
+    if (found->access && found->access->brief && nbytes <= kHoldGilBytes) {
         Posted posted = engine.try_post(endpoint, request);
         if (posted.what != Posted::What::retry) {
             return posted;

@@ -3,11 +3,7 @@
 
 #include "engine/notifications.hpp"
 #include "engine/poller.hpp"
-#include "memory/device_atomics.hpp"
-#include "memory/share.hpp"
-#include "memory/staging.hpp"
-#include "operation/operation.hpp"
-#include "operation/peer.hpp"
+#include "provider/host.hpp"
 #include "provider/provider.hpp"
 
 #include <atomic>
@@ -30,7 +26,7 @@ struct EngineOptions {
 inline constexpr uint64_t kLaneDown = 1ULL << 62;      // with a peer's id: a lane to it has failed, it may live
 inline constexpr uint64_t kDomainChanged = 1ULL << 61; // with a domain's number: its port or device came or went
 
-class Engine : private Pollable {
+class Engine final : public Host, private Pollable {
 public:
     Engine(const EngineOptions& options, std::vector<std::shared_ptr<accel::Driver>> drivers);
     ~Engine() override;
@@ -73,8 +69,6 @@ public:
     void hold_stream(const OpRef& op, Endpoint* lane, int device, uint64_t native_stream);
     // The same for the next notification that can be taken, or the end of `op`, which stands for the wait.
     void hold_stream_for_notification(const OpRef& op, uint16_t queue, int device, uint64_t native_stream);
-    // In a call or not: for the end of an operation, or for anything else.
-    [[nodiscard]] bool anybody_waits() const { return operations_.awaited() != 0 || poller_.anybody_waits(); }
     // Somebody waits for the end of an operation, and not in a call: peers are looked at more often.
     void note_awaited();
     bool wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep = true);
@@ -95,20 +89,23 @@ public:
         wake_waiters(); // for room
     }
 
-    // For providers.
-    void notify(uint16_t queue, Notification note);
-    // Something changed for those who wait, other than the end of an operation: there is room, or credit.
-    void wake_waiters() {
+    // Host.
+    void wake_waiters() override {
         finished_.notify_all();
         poller_.wake_sleeping_caller();
     }
-    // A lane found its peer gone: everything to that peer ends.
-    void lose_peer(Peer& peer, Outcome outcome);
-    // Ok while the peer lives, else how it was lost; everything to it ends then.
-    [[nodiscard]] Outcome look_at(Peer& peer) {
-        const Outcome state = peer.state();
-        return state.ok() && peer.dead() ? lose_dead_peer(peer) : state;
-    }
+    [[nodiscard]] bool anybody_waits() const override { return operations_.awaited() != 0 || poller_.anybody_waits(); }
+    void notify(uint16_t queue, Notification note) override;
+    void lose_peer(Peer& peer, Outcome outcome) override;
+    void lane_failed(const Peer& peer) override;
+    void domain_changed(int number) override { events_->push(kDomainChanged | static_cast<uint64_t>(number)); }
+    void exclusive(const std::function<void()>& f) override { poller_.exclusive(f); }
+    void kick() override { poller_.kick(); }
+    void watch(int fd) override { poller_.watch(fd); }
+    void watch_writable(int fd, bool writable) override { poller_.watch_writable(fd, writable); }
+    void unwatch(int fd) override { poller_.unwatch(fd); }
+    void watch_device(int fd) override { poller_.watch_device(fd); }
+    void unwatch_device(int fd) override { poller_.unwatch_device(fd); }
 
     // Bounded: false when device copies were still running at the deadline (their memory then stays).
     bool close(uint64_t deadline_ns);
@@ -116,17 +113,13 @@ public:
     void abandon();
     bool closed() const { return closed_.load(std::memory_order_acquire); }
 
-    OperationSlab& operations() { return operations_; }
-    ShareTable& shares() { return shares_; }
-    Accelerators& accelerators() { return accelerators_; }
-    DeviceAtomics& device_atomics() { return device_atomics_; } // the poller's
     NotificationQueues& notifications() { return notifications_; }
     Presence& presence() { return presence_; }
     Poller& poller() { return poller_; }
     const EngineOptions& options() const { return options_; }
     // Tokens: the ids of peers that were found dead here, and those above.
     const std::shared_ptr<CompletionQueue>& events() const { return events_; }
-    [[nodiscard]] std::map<std::string, uint64_t> statistics();
+    [[nodiscard]] Statistics statistics();
 
 private:
     Found poll() override;
@@ -135,33 +128,20 @@ private:
     bool unarmed() override;
     uint64_t may_wait_ns() override { return may_wait_ns_.load(std::memory_order_relaxed); }
     bool arm(bool for_caller) override;
-    [[nodiscard]] bool ends_matter() const;
+    [[nodiscard]] Domain::Happening happening() const;
     void woken() override;
     bool poll_marks();
     void look_at_peers();
-    Outcome lose_dead_peer(Peer& peer);
+    Outcome lose_dead_peer(Peer& peer) override;
     void take_arrived(Endpoint& endpoint);
     void reap_endpoints();
-    static void give_back_credit(const Notification& note);
+    static void give_back_credit(const std::weak_ptr<Endpoint>& lane);
+    [[nodiscard]] std::vector<std::shared_ptr<Endpoint>> lanes_to(int peer) const;
     void after_post(Endpoint& endpoint, const Request& request, const Posted& posted, uint64_t now);
-
-    // How often peers on this host are looked at while something pends that somebody waits for, and nobody spins.
-    static constexpr uint64_t kPresenceInterval = 5 * kMillisecond;
-    // What nobody waits for, and no device tells, is looked at so often: what pends may be given up, memory given back.
-    static constexpr uint64_t kUnattended = 50 * kMillisecond;
-    // How long is slept between. Less, because a post says by when from its own start: a sleep that began during a post
-    // of up to the difference is not cut when that is over, and by the next one again.
-    static constexpr uint64_t kUnattendedSleep = 40 * kMillisecond;
-    // A sleep of less lasts longer than that.
-    static constexpr uint64_t kShortSleep = 20 * kMicrosecond;
 
     const EngineOptions options_;
     EventCount finished_;
     Presence presence_;
-    OperationSlab operations_;
-    ShareTable shares_;
-    Accelerators accelerators_;
-    DeviceAtomics device_atomics_{accelerators_};
     std::atomic<bool> device_atomics_pending_{false};
     NotificationQueues notifications_;
     std::shared_ptr<CompletionQueue> events_;
@@ -203,7 +183,7 @@ private:
     std::atomic<uint64_t> posted_{0};
     std::atomic<uint64_t> inline_{0};
     std::atomic<uint64_t> full_{0};
-    std::map<std::string, uint64_t> gone_statistics_; // of endpoints that are gone
+    Statistics gone_statistics_; // of endpoints that are gone
     Poller poller_;
 };
 

@@ -3,7 +3,7 @@
 
 #include "base/sync.hpp"
 #include "operation/completion_queue.hpp"
-#include "provider/provider.hpp"
+#include "provider/notify.hpp"
 
 #include <atomic>
 #include <cstdint>
@@ -16,13 +16,6 @@
 #include <vector>
 
 namespace zerohop {
-
-struct Notification {
-    int peer = -1;
-    uint32_t value = 0;
-    uint64_t nbytes = 0;
-    std::weak_ptr<Endpoint> endpoint; // gets its credit back; a lane that is gone is not kept for that
-};
 
 class NotificationQueue {
 public:

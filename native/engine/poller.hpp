@@ -19,10 +19,6 @@
 
 namespace zerohop {
 
-// While callers come and go, how long the next one is waited for, instead of arming devices.
-inline constexpr uint64_t kStreak = 5 * kMillisecond;
-inline constexpr int kLate = 2; // so many that come late in a row are no streak
-
 // One turn of spinning after another, for whoever polls. The kernel likes to put a process that was woken on the
 // processor of the one that woke it, where it stands in line until that one stops spinning: so let others go first
 // after waking a peer, and now and then when the answer does not come at once.

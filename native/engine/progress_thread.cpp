@@ -1,6 +1,7 @@
 // The thread that polls while no caller does: its life, when it wakes, and to whom it gives way.
 #include "engine/poller.hpp"
 #include "engine/sleep.hpp"
+#include "engine/tuning.hpp"
 
 #include <algorithm>
 #include <poll.h>
@@ -9,13 +10,6 @@
 #include <utility>
 
 namespace zerohop {
-
-namespace {
-
-constexpr uint64_t kLinger = 5 * kMillisecond;
-constexpr uint64_t kLoopFirst = 100 * kMicrosecond; // about what waking a thread on another processor takes
-
-} // namespace
 
 void Poller::start() {
     thread_ = std::thread([this] { run(); });

@@ -4,13 +4,6 @@
 
 namespace zerohop::framed {
 
-namespace {
-
-constexpr size_t kPieces = 64;
-constexpr uint32_t kCopiedLast = 4096;
-
-} // namespace
-
 void Outbound::push(SmallFrame&& frame) {
     small_.push_back(std::move(frame));
     pending_.store(true, std::memory_order_release);

@@ -21,10 +21,9 @@ namespace zerohop::framed {
 
 // A frame that fits in one piece: a request without payload, an answer, or a few bytes copied in.
 struct SmallFrame {
-    static constexpr size_t kInline = 256;
     FrameHeader header;
-    std::array<std::byte, kInline> bytes; // table and payload
-    std::vector<uint64_t> table;          // instead of `bytes` where they are more
+    std::array<std::byte, kInlineBytes> bytes; // table and payload
+    std::vector<uint64_t> table;               // instead of `bytes` where they are more
 };
 
 // A transfer that takes one frame or many.

@@ -7,14 +7,7 @@
 
 namespace zerohop::framed {
 
-namespace {
-
-constexpr size_t kPieces = 64;
-constexpr size_t kScrap = 64 * 1024;
-
-} // namespace
-
-// What no peer of ours sends is not worth understanding: the lane ends.
+// A frame that no peer of ours sends ends the lane.
 bool FramedEndpoint::well_formed(const FrameHeader& header) const {
     if (header.payload > kMaxPayload || header.table > kMaxTable) {
         return false;
@@ -210,7 +203,7 @@ void FramedEndpoint::end_frame() {
         return on_clear_to_send(header);
     case FrameKind::credit:
         credits_.fetch_add(static_cast<int>(std::min<uint64_t>(header.arg, kCredits)), std::memory_order_acq_rel);
-        engine_.wake_waiters();
+        host_.wake_waiters();
         return;
     case FrameKind::ping:
         return;

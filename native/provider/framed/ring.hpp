@@ -7,6 +7,7 @@
 #include "base/descriptor.hpp"
 #include "base/status.hpp"
 #include "operation/presence.hpp"
+#include "provider/framed/tuning.hpp"
 
 #include <atomic>
 #include <cstddef>
@@ -15,8 +16,6 @@
 #include <sys/uio.h>
 
 namespace zerohop::framed {
-
-inline constexpr size_t kRingBytes = 1 << 20; // fits the second-level cache of both cores it runs between
 
 // Shared between processes: fixed layout, one cache line per writer.
 struct RingIndices {

@@ -11,8 +11,6 @@ namespace zerohop::framed {
 
 namespace {
 
-constexpr size_t kStagesAhead = 4; // copies in flight before the frame that needs them
-
 uint32_t unit_of(const Extents& extents) {
     return static_cast<uint32_t>(extents.unit(kMaxPayload, kMaxPagesPerWrite));
 }

@@ -1,17 +1,15 @@
-// What the peer asks of this end: every request is checked against the share that it names before a byte moves.
+// The requests of the peer: each is checked against the share that it names before a byte moves.
 #include "base/payload.hpp"
-#include "memory/copy.hpp"
 #include "provider/framed/endpoint.hpp"
 
 #include <atomic>
-#include <cstring>
 #include <mutex>
 
 namespace zerohop::framed {
 
 Outcome FramedEndpoint::check_pages(const FrameHeader& header, uint8_t right, std::shared_ptr<Share>& share) {
     const uint64_t page_bytes = header.kind == FrameKind::read_pages ? header.arg : header.page_bytes;
-    Outcome outcome = engine_.shares().check(header.share(), header.capability, right, header.offset, 0, share);
+    Outcome outcome = host_.shares().check(header.share(), header.capability, right, header.offset, 0, share);
     if (!outcome.ok()) {
         return outcome;
     }
@@ -24,9 +22,9 @@ Outcome FramedEndpoint::check_pages(const FrameHeader& header, uint8_t right, st
     return {};
 }
 
-// Offsets and lengths are what the peer says: they are to be what the payload is, and to lie within the share.
+// The peer says the offsets and lengths: they must add up to the payload, and lie within the share.
 Outcome FramedEndpoint::check_ranges(const FrameHeader& header, std::shared_ptr<Share>& share) {
-    Outcome outcome = engine_.shares().check(header.share(), header.capability, kRightWrite, header.offset, 0, share);
+    Outcome outcome = host_.shares().check(header.share(), header.capability, kRightWrite, header.offset, 0, share);
     if (!outcome.ok()) {
         return outcome;
     }
@@ -53,8 +51,8 @@ bool FramedEndpoint::begin_write(const FrameHeader& header) {
     std::shared_ptr<Share> share;
     in_.verdict = paged    ? check_pages(header, kRightWrite, share)
                   : ranged ? check_ranges(header, share)
-                           : engine_.shares().check(header.share(), header.capability, kRightWrite, header.offset,
-                                                    header.payload, share);
+                           : host_.shares().check(header.share(), header.capability, kRightWrite, header.offset,
+                                                  header.payload, share);
     if (!in_.verdict.ok()) {
         refusals_.fetch_add(1, std::memory_order_relaxed);
         return true;
@@ -91,35 +89,6 @@ bool FramedEndpoint::begin_write(const FrameHeader& header) {
     in_.sink = sink;
     in_.share = std::move(share);
     return true;
-}
-
-// Of the write that this piece belongs to. Null where no honest peer gets: a ticket that means something else already,
-// or more writes than the window.
-Sink* FramedEndpoint::arrival_sink(const FrameHeader& header, Pin<Region> region, const std::shared_ptr<Share>& share) {
-    const auto found = arrivals_.find(header.ticket);
-    if (found != arrivals_.end()) {
-        return found->second->share == share ? found->second->sink.get() : nullptr;
-    }
-    if (arrivals_.size() >= kWindow) {
-        return nullptr;
-    }
-    auto arrival = std::make_shared<Arrival>();
-    arrival->ticket = header.ticket;
-    arrival->sink = make_sink(staging_, std::move(region));
-    arrival->share = share;
-    arrival->counted = true;
-    share->device_copies.fetch_add(1, std::memory_order_acq_rel);
-    device_work_.store(true, std::memory_order_relaxed);
-    return arrivals_.emplace(header.ticket, std::move(arrival)).first->second->sink.get();
-}
-
-// No device copy of it runs any more, and none will begin.
-void FramedEndpoint::uncount(Arrival& arrival) {
-    if (arrival.counted) {
-        arrival.counted = false;
-        arrival.share->device_copies.fetch_sub(1, std::memory_order_acq_rel);
-        engine_.wake_waiters(); // whoever revokes the share
-    }
 }
 
 void FramedEndpoint::end_write(const FrameHeader& header) {
@@ -163,7 +132,7 @@ void FramedEndpoint::end_write(const FrameHeader& header) {
     answer(header.ticket, outcome);
 }
 
-// After the data: on this thread the bytes are in place, and whoever pops the notification synchronises with it.
+// Called when the bytes are in place. The thread that pops the notification synchronises with this one.
 void FramedEndpoint::announce(const FrameHeader& header) {
     if (header.has(kNotify)) {
         deliver(header.announced(), header.arg);
@@ -174,7 +143,7 @@ void FramedEndpoint::deliver(int64_t notify, uint64_t nbytes) {
     if (undelivered_credits_.fetch_sub(1, std::memory_order_acq_rel) <= 0) {
         return fail({Status::protocol, Reason::no_credit}); // more than it was granted
     }
-    engine_.notify(queue_of(notify), {peer_->id(), value_of(notify), nbytes, shared_from_this()});
+    host_.notify(queue_of(notify), {peer_->id(), value_of(notify), nbytes, shared_from_this()});
 }
 
 void FramedEndpoint::on_notify(const FrameHeader& header) {
@@ -189,7 +158,7 @@ void FramedEndpoint::on_read(const FrameHeader& header) {
     std::shared_ptr<Share> share;
     Outcome outcome =
         paged ? check_pages(header, kRightRead, share)
-              : engine_.shares().check(header.share(), header.capability, kRightRead, header.offset, header.arg, share);
+              : host_.shares().check(header.share(), header.capability, kRightRead, header.offset, header.arg, share);
     Pin<Region> region;
     if (outcome.ok()) {
         region = Pin<Region>::of(share->region);
@@ -230,8 +199,8 @@ void FramedEndpoint::on_read(const FrameHeader& header) {
 void FramedEndpoint::on_atomic(const FrameHeader& header) {
     const bool swap = header.kind == FrameKind::compare_swap;
     std::shared_ptr<Share> share;
-    Outcome outcome = engine_.shares().check(header.share(), header.capability, kRightRead | kRightWrite, header.offset,
-                                             sizeof(uint64_t), share);
+    Outcome outcome = host_.shares().check(header.share(), header.capability, kRightRead | kRightWrite, header.offset,
+                                           sizeof(uint64_t), share);
     Pin<Region> region;
     uint64_t address = 0;
     if (outcome.ok()) {
@@ -261,7 +230,7 @@ void FramedEndpoint::on_atomic(const FrameHeader& header) {
                 endpoint->answer(ticket, ended, old);
             }
         };
-        engine_.device_atomics().push({swap, operand, compare, std::move(share), std::move(region), address, reply});
+        host_.device_atomics().push({swap, operand, compare, std::move(share), std::move(region), address, reply});
         return;
     }
     std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(address));
@@ -287,72 +256,6 @@ void FramedEndpoint::answer(uint32_t ticket, Outcome outcome, uint64_t value, bo
         return fail({Status::protocol, Reason::window_full});
     }
     push_small(header);
-}
-
-void FramedEndpoint::end_send_data(const FrameHeader& header) {
-    if (in_.verdict.status == Status::protocol) {
-        return fail(in_.verdict);
-    }
-    if (!header.has(kLast)) {
-        return;
-    }
-    const auto found = arrivals_.find(header.ticket);
-    if (header.has(kAborted)) {
-        found->second->outcome = outcome_of(header);
-    }
-    ending_.push_back(std::move(found->second));
-    arrivals_.erase(found);
-    poll_arrivals();
-}
-
-// Ends what has had its last frame and its last device copy; true if something did.
-bool FramedEndpoint::poll_arrivals() {
-    bool did = false;
-    for (const auto& [ticket, arrival] : arrivals_) {
-        // Asked of every one: it gives staging buffers back. What is revoked gets no further piece, and must not wait
-        // for a peer that never sends its last one.
-        if (arrival->sink->settled() && arrival->share && arrival->share->revoked.load(std::memory_order_acquire)) {
-            uncount(*arrival);
-        }
-    }
-    for (auto& arrival : ending_) {
-        if (!arrival->eager.empty()) {
-            if (!arrival->sink->begin_frame(arrival->extents)) {
-                continue;
-            }
-            iovec piece;
-            [[maybe_unused]] const size_t one = arrival->sink->scatter(&piece, 1, arrival->eager.size());
-            copy_payload(piece.iov_base, arrival->eager.data(), arrival->eager.size());
-            arrival->sink->consume(arrival->eager.size());
-            arrival->sink->end_frame(true);
-            arrival->eager.clear();
-        }
-        if (arrival->sink->settled()) {
-            finish_arrival(*arrival);
-            arrival.reset();
-            did = true;
-        }
-    }
-    std::erase(ending_, nullptr);
-    return did;
-}
-
-void FramedEndpoint::finish_arrival(Arrival& arrival) {
-    Outcome outcome = arrival.outcome.ok() ? arrival.sink->outcome() : arrival.outcome;
-    arrival.sink.reset(); // unpins before anybody can see the end
-    uncount(arrival);
-    if (arrival.recv) {
-        // Where one side gave up, the other must not take a part of a message for the whole.
-        const Outcome given_up{Status::peer_lost, Reason::truncated};
-        const bool taken = arrival.recv->finish(outcome.status == Status::cancelled ? given_up : outcome,
-                                                outcome.ok() ? arrival.nbytes : 0);
-        if (!taken && outcome.ok()) {
-            outcome = given_up;
-        }
-    } else if (outcome.ok()) {
-        announce(arrival.last);
-    }
-    answer(arrival.ticket, outcome);
 }
 
 } // namespace zerohop::framed

@@ -8,23 +8,14 @@
 
 namespace zerohop::p2p {
 
-namespace {
-
-// So many commands are enough to keep a device busy while somebody waits.
-constexpr size_t kEnough = 2;
-// So long is held what nobody waits for: whoever posts one after the other fills a command sooner.
-constexpr uint64_t kHeldNs = 500 * kMicrosecond;
-
-} // namespace
-
 void CopyQueue::push(PeerCopy copy, uint64_t now) {
-    add(std::move(copy), now, CopyRates::kFixedNs);
+    add(std::move(copy), now, kFixedNs);
     ++commands_;
 }
 
 void CopyQueue::hold(PeerCopy copy, const accel::CopySegment& segment, uint64_t now) {
     copy.last = false;
-    add(std::move(copy), now, held_.empty() ? CopyRates::kFixedNs : 0);
+    add(std::move(copy), now, held_.empty() ? kFixedNs : 0);
     held_.push_back(segment); // there is room
     if (held_.size() == 1) {
         due_ns_.store(now + kHeldNs, std::memory_order_seq_cst); // before it is looked who sleeps for too long
@@ -103,7 +94,7 @@ void CopyQueue::reap(std::vector<PeerCopy>& ended, bool attended) {
         front.began_ns = std::max(front.began_ns, now);
         expected_ns_.store(front.began_ns + front.needs_ns, std::memory_order_relaxed);
     }
-    if (attended && front.nbytes >= CopyRates::kTellsTheRate) {
+    if (attended && front.nbytes >= kTellsTheRate) {
         front.pending_ns = now != 0 ? now : now_ns();
     }
 }

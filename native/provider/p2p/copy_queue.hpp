@@ -13,6 +13,7 @@
 #include "provider/p2p/copy_rates.hpp"
 #include "provider/p2p/notify_rings.hpp"
 #include "provider/p2p/peer_memory.hpp"
+#include "provider/p2p/tuning.hpp"
 
 #include <atomic>
 #include <cstdint>
@@ -92,11 +93,6 @@ public:
     [[nodiscard]] uint64_t gathered() const { return gathered_.load(std::memory_order_relaxed); }
 
 private:
-    static constexpr uint64_t kMostGathered = 32 * 1024;
-    static constexpr uint64_t kLikelyNs = 100 * kMicrosecond; // past when it should have ended
-    // So many are held at most: to launch them takes three microseconds, which is little for each of them then.
-    static constexpr size_t kMostHeld = 64;
-
     void add(PeerCopy copy, uint64_t now, uint64_t fixed_ns);
     void learn(const PeerCopy& copy, uint64_t now);
 

@@ -11,15 +11,7 @@ namespace zerohop::p2p {
 
 namespace {
 
-// From this size on a copy has a stream of its own kind, so that small ones do not wait for it.
-constexpr uint64_t kLargeBytes = 256 * 1024;
-// So long after a copy was likely to end it is looked at without pause.
-constexpr uint64_t kLateNs = 50 * kMicrosecond;
-// How late a peer is woken that fell asleep after a copy for it was posted, where nobody here waits for the end.
-constexpr uint64_t kWakeNs = kMillisecond;
-
-constexpr uint64_t kFollowing = 2; // the first kind that follows a stream of the user's, of so many at most:
-constexpr uint64_t kFollowers = 4;
+constexpr uint64_t kFollowing = 2; // the first kind of copies that follow a stream of the user's
 
 // So that there is a ring for every device's two own streams, and one for those of the user's at least.
 uint64_t followers_of_each(size_t devices) {

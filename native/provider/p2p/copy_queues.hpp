@@ -4,7 +4,7 @@
 #include "base/clock.hpp"
 #include "memory/accelerators.hpp"
 #include "provider/p2p/copy_queue.hpp"
-#include "provider/provider.hpp"
+#include "provider/request.hpp"
 
 #include <array>
 #include <atomic>
@@ -17,7 +17,6 @@ namespace zerohop::p2p {
 
 class CopyQueues {
 public:
-    static constexpr double kLinkGbps = 300; // until a copy has shown how fast the link is
     // Kinds of copies, each with a stream of its own; those that follow a stream of the user's have several.
     static constexpr uint64_t kSmall = 0;
     static constexpr uint64_t kLarge = 1;

@@ -1,9 +1,10 @@
-// How long a stream's copies take, learned from those whose end somebody saw coming, and how late this machine wakes
-// those who sleep meanwhile.
+// How long a stream's copies take, and how late this machine wakes the threads that sleep meanwhile. Both are learned
+// from copies whose end somebody saw coming.
 #pragma once
 
 #include "base/clock.hpp"
 #include "base/page_list.hpp"
+#include "provider/p2p/tuning.hpp"
 
 #include <array>
 #include <atomic>
@@ -27,13 +28,8 @@ public:
     // So long before a copy is likely to end whoever waits for it is to wake. Any thread.
     [[nodiscard]] uint64_t early_ns() const { return early_ns_.load(std::memory_order_relaxed); }
 
-    static constexpr uint64_t kFixedNs = 6000;            // what a command takes, however small it is
-    static constexpr uint64_t kTellsTheRate = 4ULL << 20; // from this size on a copy shows how fast the link is
-
 private:
     static constexpr size_t kForms = 4;
-    static constexpr int kUnknown = 2; // so many missed copies, one after the other, say that the rate is not known
-    static constexpr uint64_t kEarlyNs = 100 * kMicrosecond; // at least
 
     void slept_through(size_t form, double measured);
 

@@ -10,20 +10,17 @@
 
 namespace zerohop::verbs {
 
-// Without its link a device may say of itself that it could not send, in the words that it has for its own memory; and
-// say so some moments before the port is down.
+// Waits for the port where the device blames its own memory (kPortLooks).
 Outcome VerbsEndpoint::failure_of(const ibv_wc& completion) const {
     const Outcome outcome = outcome_of(completion.status);
     if (outcome.reason != Reason::local_access) {
         return outcome;
     }
-    constexpr int kLooks = 10;
-    constexpr auto kPause = std::chrono::milliseconds(5);
-    for (int look = 0; look < kLooks; ++look) {
+    for (int look = 0; look < kPortLooks; ++look) {
         if (!std::all_of(rails_.begin(), rails_.end(), [](const auto& rail) { return rail->port_active(); })) {
             return {Status::peer_lost, Reason::port_down};
         }
-        std::this_thread::sleep_for(kPause);
+        std::this_thread::sleep_for(std::chrono::nanoseconds(kPortPause));
     }
     return outcome;
 }
@@ -31,7 +28,7 @@ Outcome VerbsEndpoint::failure_of(const ibv_wc& completion) const {
 // Asked after the answer: a write that succeeds was accepted by a living peer; and a process that dies takes its memory
 // back before its queue pairs, which then refuse what they would have taken.
 Outcome VerbsEndpoint::as_the_peer_lives(Outcome outcome) const {
-    const Outcome living = engine().look_at(peer());
+    const Outcome living = host().look_at(peer());
     return living.ok() ? outcome : living;
 }
 
@@ -74,13 +71,11 @@ bool VerbsEndpoint::on_chain_sent(const ibv_wc& completion) {
     if (broken) {
         break_off(failure);
     }
-    bool told = false;
     if (op) {
         outcome = as_the_peer_lives(outcome);
-        told = op->finish(outcome, outcome.ok() ? nbytes : 0);
-    }
-    if (over && !told) {
-        engine().wake_waiters(); // it had ended before, but only now there is room for another
+        host().finish(op, outcome, outcome.ok() ? nbytes : 0);
+    } else if (over) {
+        host().wake_waiters(); // the lane had been closed
     }
     return true;
 }

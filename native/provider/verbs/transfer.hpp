@@ -5,7 +5,10 @@
 #include "base/page_list.hpp"
 #include "memory/region.hpp"
 #include "operation/operation.hpp"
-#include "provider/provider.hpp"
+#include "provider/notify.hpp"
+#include "provider/request.hpp"
+#include "provider/verbs/remote_keys.hpp"
+#include "provider/verbs/tuning.hpp"
 
 #include <array>
 #include <cstdint>
@@ -14,10 +17,7 @@
 
 namespace zerohop::verbs {
 
-inline constexpr size_t kMaxRails = 8;
-inline constexpr size_t kMaxQueues = 32;
-
-// Immediate data have 32 bits: what goes to another queue than the Context's own takes a mark.
+// Immediate data have 32 bits: a notification for another queue than the Context's own takes a mark.
 inline constexpr bool goes_as_immediate(int64_t notify) {
     return notify >= 0 && queue_of(notify) == 0;
 }
