@@ -79,9 +79,13 @@ struct PyRegion {
 
     // Throws ValueError after close().
     const std::shared_ptr<Region>& get() const;
+    // Throws ValueError where the range lies outside.
+    void check(uint64_t offset, uint64_t range_bytes) const;
     ~PyRegion() { let_go(region); }
 };
 
+// One of the engine's devices, by its number; throws ValueError where there is none.
+[[nodiscard]] const std::shared_ptr<accel::Device>& device_at(Engine& engine, int device);
 // Our number of the device "sim:<number>"; throws ValueError where there is none.
 [[nodiscard]] int sim_device(Engine& engine, int number);
 

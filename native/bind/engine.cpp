@@ -29,14 +29,6 @@ PyRegion own(const std::shared_ptr<Engine>& engine, const std::shared_ptr<Region
     return {engine, region, region->address(), region->nbytes(), region->device()};
 }
 
-const std::shared_ptr<accel::Device>& device_at(Engine& engine, int device) {
-    const auto& devices = engine.accelerators().devices();
-    if (device < 0 || static_cast<size_t>(device) >= devices.size()) {
-        throw nb::value_error("no such device");
-    }
-    return devices[static_cast<size_t>(device)];
-}
-
 PyRegion register_host(const std::shared_ptr<Engine>& engine, uint64_t address, uint64_t nbytes, int device, int fd,
                        uint64_t fd_offset, bool readonly) {
     check_open(*engine);
@@ -126,6 +118,14 @@ pop_notification(const std::shared_ptr<Engine>& engine, int64_t deadline_ns, uin
 }
 
 } // namespace
+
+const std::shared_ptr<accel::Device>& device_at(Engine& engine, int device) {
+    const auto& devices = engine.accelerators().devices();
+    if (device < 0 || static_cast<size_t>(device) >= devices.size()) {
+        throw nb::value_error("no such device");
+    }
+    return devices[static_cast<size_t>(device)];
+}
 
 void check_open(const Engine& engine) {
     if (engine.closed()) {
@@ -226,9 +226,7 @@ void register_engine(nb::module_& m) {
             "share",
             [](Engine& self, const PyRegion& region, uint64_t offset, uint64_t nbytes, int rights,
                const nb::bytes& capability) {
-                if (offset > region.nbytes || nbytes > region.nbytes - offset) {
-                    throw nb::value_error("the range lies outside of this memory");
-                }
+                region.check(offset, nbytes);
                 return self.shares()
                     .add(region.get(), offset, nbytes, static_cast<uint8_t>(rights), capability_of(capability))
                     .packed();

@@ -78,10 +78,7 @@ void Poller::sleep_for_others(uint64_t now) {
 // looks again, or learns before it sleeps that nobody has looked yet.
 void Poller::arm_devices() {
     if (devices_unarmed() && work_.arm(false) && polling_.try_lock()) {
-        work_.poll();
-        tick_when_due(now_ns());
-        polling_.unlock();
-        finished_.notify_all();
+        poll_and_leave(now_ns());
         if (devices_unarmed()) {
             kick(); // there was more than one look takes
         }
@@ -95,6 +92,16 @@ void Poller::tick_when_due(uint64_t now) {
     }
 }
 
+// Takes one look, for a thread that has just got the right to poll. `now` may be past.
+void Poller::poll_and_leave(uint64_t now) {
+    work_.poll();
+    if (now >= next_tick_) {
+        tick_when_due(now_ns());
+    }
+    polling_.unlock();
+    finished_.notify_all(); // another caller may have come meanwhile
+}
+
 // Whoever has just posted mostly finds the answer there. Where callers come and go, and the progress thread will look
 // in time at what may be left, one look needs none of what tells everybody that somebody polls, and no longer does.
 // The time that it goes by may be past: then all of this holds for less long.
@@ -104,12 +111,7 @@ bool Poller::glance(const std::function<bool()>& done) {
         exclusive_.load(std::memory_order_seq_cst) != 0 || !polling_.try_lock()) {
         return false;
     }
-    work_.poll();
-    if (now >= next_tick_) {
-        tick_when_due(now_ns());
-    }
-    polling_.unlock();
-    finished_.notify_all(); // another caller may have come meanwhile
+    poll_and_leave(now);
     if (!done() || !looks_in_time(now)) {
         return false;
     }
@@ -262,10 +264,7 @@ void Poller::poll_once() {
     if (polling_.try_lock()) {
         presence_.set_sleeping(false);
         presence_.drain(); // nobody sleeps on it: a caller that does holds the right to poll
-        work_.poll();
-        tick_when_due(now_ns());
-        polling_.unlock();
-        finished_.notify_all();
+        poll_and_leave(now_ns());
     }
     if (callers_.fetch_sub(1, std::memory_order_seq_cst) == 1) {
         watch_descriptors_if_no_caller();

@@ -119,6 +119,7 @@ private:
     void take_rings(bool by_peer);
     bool park_if_caller_sleeps();
     void tick_when_due(uint64_t now);
+    void poll_and_leave(uint64_t now);
 
     Pollable& work_;
     Presence& presence_;

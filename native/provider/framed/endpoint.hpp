@@ -120,6 +120,15 @@ protected:
         }
         return local ? Outcome{} : Outcome{Status::closed, Reason::revoked};
     }
+    // Carries out an atomic on host memory, and returns the old value.
+    static uint64_t swap_or_add(bool swap, uint64_t address, uint64_t operand, uint64_t compare) {
+        std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(address));
+        if (!swap) {
+            return word.fetch_add(operand);
+        }
+        word.compare_exchange_strong(compare, operand);
+        return compare;
+    }
     // For prepare(): the route's access is of this kind, or there is none.
     template <class Access> static void require_access(const Route& route) {
         if (route.access && dynamic_cast<const Access*>(route.access.get()) == nullptr) {
@@ -160,8 +169,10 @@ private:
     void on_atomic(const FrameHeader& header);
     void on_notify(const FrameHeader& header);
     void answer(uint32_t ticket, Outcome outcome, uint64_t value = 0, bool last = true);
-    [[nodiscard]] Outcome check_pages(const FrameHeader& header, uint8_t right, std::shared_ptr<Share>& share);
-    [[nodiscard]] Outcome check_ranges(const FrameHeader& header, std::shared_ptr<Share>& share);
+    [[nodiscard]] Outcome admit(const FrameHeader& header, uint8_t right, uint64_t nbytes,
+                                std::shared_ptr<Share>& share, Pin<Region>& region);
+    [[nodiscard]] Outcome check_pages(const FrameHeader& header, uint64_t room) const;
+    [[nodiscard]] Outcome check_ranges(const FrameHeader& header, uint64_t room) const;
     void announce(const FrameHeader& header);
     // arrivals.cpp
     [[nodiscard]] Sink* arrival_sink(const FrameHeader& header, Pin<Region> region,

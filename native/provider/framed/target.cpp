@@ -2,18 +2,31 @@
 #include "base/payload.hpp"
 #include "provider/framed/endpoint.hpp"
 
-#include <atomic>
 #include <mutex>
 
 namespace zerohop::framed {
 
-Outcome FramedEndpoint::check_pages(const FrameHeader& header, uint8_t right, std::shared_ptr<Share>& share) {
-    const uint64_t page_bytes = header.kind == FrameKind::read_pages ? header.arg : header.page_bytes;
-    Outcome outcome = host_.shares().check(header.share(), header.capability, right, header.offset, 0, share);
-    if (!outcome.ok()) {
-        return outcome;
+// Checks a request for `nbytes` at the header's offset, or for what its table names, and pins the memory.
+Outcome FramedEndpoint::admit(const FrameHeader& header, uint8_t right, uint64_t nbytes, std::shared_ptr<Share>& share,
+                              Pin<Region>& region) {
+    const bool ranged = header.kind == FrameKind::write_ranges;
+    const bool paged = header.kind == FrameKind::write_pages || header.kind == FrameKind::read_pages;
+    Outcome outcome = host_.shares().check(header.share(), header.capability, right, header.offset,
+                                           ranged || paged ? 0 : nbytes, share);
+    if (outcome.ok() && paged) {
+        outcome = check_pages(header, share->nbytes - header.offset);
+    } else if (outcome.ok() && ranged) {
+        outcome = check_ranges(header, share->nbytes - header.offset);
     }
-    const uint64_t room = share->nbytes - header.offset;
+    if (outcome.ok() && !region.pin(share->region)) {
+        outcome = {Status::access_denied, Reason::revoked};
+    }
+    refusals_.fetch_add(outcome.ok() ? 0 : 1, std::memory_order_relaxed);
+    return outcome;
+}
+
+Outcome FramedEndpoint::check_pages(const FrameHeader& header, uint64_t room) const {
+    const uint64_t page_bytes = header.kind == FrameKind::read_pages ? header.arg : header.page_bytes;
     for (const uint64_t page : in_.table) {
         if (page_bytes > room || (page_bytes != 0 && page > (room - page_bytes) / page_bytes)) {
             return {Status::access_denied, Reason::bounds};
@@ -23,12 +36,8 @@ Outcome FramedEndpoint::check_pages(const FrameHeader& header, uint8_t right, st
 }
 
 // The peer says the offsets and lengths: they must add up to the payload, and lie within the share.
-Outcome FramedEndpoint::check_ranges(const FrameHeader& header, std::shared_ptr<Share>& share) {
-    Outcome outcome = host_.shares().check(header.share(), header.capability, kRightWrite, header.offset, 0, share);
-    if (!outcome.ok()) {
-        return outcome;
-    }
-    const uint64_t room = share->nbytes - header.offset;
+Outcome FramedEndpoint::check_ranges(const FrameHeader& header, uint64_t room) const {
+    Outcome outcome;
     const size_t count = in_.table.size() / 2;
     uint64_t left = header.payload;
     for (size_t i = 0; i < count; ++i) {
@@ -49,20 +58,9 @@ bool FramedEndpoint::begin_write(const FrameHeader& header) {
     const bool paged = header.kind == FrameKind::write_pages;
     const bool ranged = header.kind == FrameKind::write_ranges;
     std::shared_ptr<Share> share;
-    in_.verdict = paged    ? check_pages(header, kRightWrite, share)
-                  : ranged ? check_ranges(header, share)
-                           : host_.shares().check(header.share(), header.capability, kRightWrite, header.offset,
-                                                  header.payload, share);
-    if (!in_.verdict.ok()) {
-        refusals_.fetch_add(1, std::memory_order_relaxed);
-        return true;
-    }
-    Pin<Region> region = Pin<Region>::of(share->region);
-    if (!region) {
-        in_.verdict = {Status::access_denied, Reason::revoked};
-        return true;
-    }
-    if (header.payload == 0) {
+    Pin<Region> region;
+    in_.verdict = admit(header, kRightWrite, header.payload, share, region);
+    if (!in_.verdict.ok() || header.payload == 0) {
         return true;
     }
     const uint64_t base = region->address() + share->offset + header.offset;
@@ -156,19 +154,10 @@ void FramedEndpoint::on_notify(const FrameHeader& header) {
 void FramedEndpoint::on_read(const FrameHeader& header) {
     const bool paged = header.kind == FrameKind::read_pages;
     std::shared_ptr<Share> share;
-    Outcome outcome =
-        paged ? check_pages(header, kRightRead, share)
-              : host_.shares().check(header.share(), header.capability, kRightRead, header.offset, header.arg, share);
     Pin<Region> region;
-    if (outcome.ok()) {
-        region = Pin<Region>::of(share->region);
-        if (!region) {
-            outcome = {Status::access_denied, Reason::revoked};
-        }
-    }
+    const Outcome outcome = admit(header, kRightRead, header.arg, share, region);
     const uint64_t nbytes = paged ? in_.table.size() * header.arg : header.arg;
     if (!outcome.ok() || nbytes == 0) {
-        refusals_.fetch_add(outcome.ok() ? 0 : 1, std::memory_order_relaxed);
         return answer(header.ticket, outcome);
     }
     const uint64_t base = region->address() + share->offset + header.offset;
@@ -199,22 +188,15 @@ void FramedEndpoint::on_read(const FrameHeader& header) {
 void FramedEndpoint::on_atomic(const FrameHeader& header) {
     const bool swap = header.kind == FrameKind::compare_swap;
     std::shared_ptr<Share> share;
-    Outcome outcome = host_.shares().check(header.share(), header.capability, kRightRead | kRightWrite, header.offset,
-                                           sizeof(uint64_t), share);
     Pin<Region> region;
-    uint64_t address = 0;
-    if (outcome.ok()) {
-        region = Pin<Region>::of(share->region);
-        address = share->region->address() + share->offset + header.offset;
-        if (!region) {
-            outcome = {Status::access_denied, Reason::revoked};
-        } else if (address % sizeof(uint64_t) != 0) {
-            outcome = {Status::unsupported, Reason::misaligned};
-        }
-    }
+    const Outcome outcome = admit(header, kRightRead | kRightWrite, sizeof(uint64_t), share, region);
     if (!outcome.ok()) {
-        refusals_.fetch_add(1, std::memory_order_relaxed);
         return answer(header.ticket, outcome);
+    }
+    const uint64_t address = region->address() + share->offset + header.offset;
+    if (address % sizeof(uint64_t) != 0) {
+        refusals_.fetch_add(1, std::memory_order_relaxed);
+        return answer(header.ticket, {Status::unsupported, Reason::misaligned});
     }
     const uint64_t operand = in_.table[swap ? 1 : 0];
     const uint64_t compare = in_.table[0];
@@ -233,14 +215,7 @@ void FramedEndpoint::on_atomic(const FrameHeader& header) {
         host_.device_atomics().push({swap, operand, compare, std::move(share), std::move(region), address, reply});
         return;
     }
-    std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(address));
-    uint64_t old = compare;
-    if (swap) {
-        word.compare_exchange_strong(old, operand);
-    } else {
-        old = word.fetch_add(operand);
-    }
-    answer(header.ticket, {}, old);
+    answer(header.ticket, {}, swap_or_add(swap, address, operand, compare));
 }
 
 void FramedEndpoint::answer(uint32_t ticket, Outcome outcome, uint64_t value, bool last) {

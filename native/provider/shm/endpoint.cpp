@@ -128,18 +128,12 @@ Posted ShmEndpoint::post_mapped_atomic(const Request& request) {
     if (const Outcome living = host().look_at(peer()); !living.ok()) {
         return {Posted::What::failed, living};
     }
-    std::byte* address = remote->data() + request.remote_offset;
-    if (reinterpret_cast<uintptr_t>(address) % sizeof(uint64_t) != 0) {
+    const uint64_t address = reinterpret_cast<uint64_t>(remote->data()) + request.remote_offset;
+    if (address % sizeof(uint64_t) != 0) {
         return {Posted::What::failed, {Status::unsupported, Reason::misaligned}};
     }
-    std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(address));
-    uint64_t old = request.compare;
-    if (request.kind == Kind::compare_swap) {
-        word.compare_exchange_strong(old, request.operand);
-    } else {
-        old = word.fetch_add(request.operand);
-    }
-    return {Posted::What::done, {}, {}, old};
+    const bool swap = request.kind == Kind::compare_swap;
+    return {Posted::What::done, {}, {}, swap_or_add(swap, address, request.operand, request.compare)};
 }
 
 Progress ShmEndpoint::poll() {

@@ -41,11 +41,8 @@ bool VerbsEndpoint::on_chain_sent(const ibv_wc& completion) {
     bool broken = false;
     bool over = false;
     {
-        if (!lane().try_lock()) {
-            if (completion.status == IBV_WC_SUCCESS) {
-                return false;
-            }
-            lane().lock();
+        if (!lock_for(completion)) {
+            return false;
         }
         const std::lock_guard lock(lane(), std::adopt_lock);
         if (index >= chains_.size()) {

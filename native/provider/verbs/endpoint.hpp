@@ -44,6 +44,17 @@ public:
     [[nodiscard]] bool on_sent(const ibv_wc& completion) {
         return (completion.wr_id & kOne) != 0 ? on_one_sent(completion) : on_chain_sent(completion);
     }
+    // Takes the lane's lock for a completion. False: not now, because the lane is being posted to; a failure does not
+    // wait for another time.
+    [[nodiscard]] bool lock_for(const ibv_wc& completion) const {
+        if (lane().try_lock()) {
+            return true;
+        }
+        if (completion.status != IBV_WC_SUCCESS) {
+            lane().lock();
+        }
+        return completion.status != IBV_WC_SUCCESS;
+    }
     // Returns between two posts.
     void wait_for_turn() const { const std::lock_guard turn(lane()); }
     // False: the buffer is not kept.

@@ -83,11 +83,8 @@ bool VerbsEndpoint::on_one_sent(const ibv_wc& completion) {
     uint64_t nbytes = 0;
     uint64_t value = 0;
     {
-        if (!lane().try_lock()) {
-            if (succeeded) {
-                return false;
-            }
-            lane().lock();
+        if (!lock_for(completion)) {
+            return false;
         }
         const std::lock_guard lock(lane(), std::adopt_lock);
         const uint32_t index = index_of(completion.wr_id);
