@@ -22,8 +22,8 @@ struct EngineOptions {
     uint64_t heartbeat_ns = 10 * kSecond; // a peer on another host that is silent for so long is lost; 0: never
 };
 
-// What Engine::events() tells, beside the bare id of a peer that was found dead.
-inline constexpr uint64_t kLaneDown = 1ULL << 62;      // with a peer's id: a lane to it has failed, it may live
+// Tokens of Engine::events(), beside the bare id of a peer that was found dead.
+inline constexpr uint64_t kLaneDown = 1ULL << 62;      // with a peer's id: a lane to it has failed, while it may live
 inline constexpr uint64_t kDomainChanged = 1ULL << 61; // with a domain's number: its port or device came or went
 
 class Engine final : public Host, private Pollable {
@@ -42,7 +42,7 @@ public:
                                         const DomainOptions& options);
     void close_domain(const std::shared_ptr<Domain>& domain);
     void close_endpoint(const std::shared_ptr<Endpoint>& endpoint, Outcome outcome);
-    // Has this end nothing under way, receives that wait included? What the peer does is not counted.
+    // Is nothing under way at this end, receives that wait included? What the peer has under way does not count.
     [[nodiscard]] bool quiet(const std::shared_ptr<Endpoint>& endpoint);
 
     // Memory.
@@ -50,40 +50,43 @@ public:
     void drop_route(uint64_t id);
     [[nodiscard]] std::shared_ptr<const Route> route(uint64_t id); // null: dropped
     bool revoke(ShareId id, uint64_t deadline_ns);
-    // The region's registration with the domain for our own use. Throws NativeError with all that was tried.
+    // Returns the region's registration with the domain for this process's own use. Throws NativeError, with every way
+    // that was tried.
     std::shared_ptr<Registration> register_local(Domain& domain, const std::shared_ptr<Region>& region);
-    // The share's, for peers; `own`: not that of the allocation, so that it can end alone. Null: revoked.
+    // Returns a registration of the share for peers; null where the share is revoked. `own`: one of its own, and not
+    // the allocation's, so that it can end alone.
     std::shared_ptr<Registration> reach(Domain& domain, ShareId id, bool own, uint64_t& address);
 
     // Operations. `request.route` is filled in from the id.
     [[nodiscard]] Posted post(uint64_t id, Request& request, bool nowait);
     [[nodiscard]] Posted post(Endpoint& endpoint, const Request& request, bool nowait);
-    // Where the lane is full, this neither waits nor looks at what has ended.
+    // The same, but where the lane is full, this neither waits nor polls.
     [[nodiscard]] Posted try_post(Endpoint& endpoint, const Request& request);
-    // An operation pends that no lane knows of: sleepers must mind its deadline.
+    // An operation pends: sleepers must mind its deadline.
     void note_pending(uint64_t deadline_ns, uint64_t now);
-    // An operation that ends when all that is queued by now on a stream of the user's has. Throws NativeError.
+    // Returns an operation that ends when a stream of the user's has done everything that is queued on it by now.
+    // Throws NativeError.
     [[nodiscard]] OpRef stream_reached(int device, uint64_t native_stream, uint64_t deadline_ns);
-    // Has a stream of the user's wait for the end of an operation, well or not, with nobody waiting here. `lane`: that
-    // it may be in flight on, or null. Throws NativeError.
+    // Makes a stream of the user's wait for the end of an operation, good or bad, while no thread waits. `lane`: where
+    // the operation may be in flight, or null. Throws NativeError.
     void hold_stream(const OpRef& op, Endpoint* lane, int device, uint64_t native_stream);
-    // The same for the next notification that can be taken, or the end of `op`, which stands for the wait.
+    // Makes it wait for the next notification that can be taken, or for the end of `op`, which stands for the wait.
     void hold_stream_for_notification(const OpRef& op, uint16_t queue, int device, uint64_t native_stream);
-    // Somebody waits for the end of an operation, and not in a call: peers are looked at more often.
+    // Somebody waits for the end of an operation, but not in a call: peers are looked at more often.
     void note_awaited();
     bool wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep = true);
     [[nodiscard]] std::optional<Notification> pop_notification(uint16_t queue, uint64_t deadline_ns, uint64_t spin_ns,
                                                                bool may_wait);
-    // What comes for a queue that is closed, or is in it then, is dropped.
+    // A queue drops its notifications when it is closed, and those that come for it later.
     [[nodiscard]] uint16_t open_queue() { return notifications_.open(); }
-    // From now on, what that peer sends comes into the queue; until then nothing does, and nobody else's ever.
+    // From now on the queue takes that peer's notifications, and no other's. A new queue takes none.
     void take_from(uint16_t number, int peer);
     void close_queue(uint16_t number);
-    // What is there can be taken, and what still comes; who waits hears that there may be no more.
+    // Tells those who wait that there may be no more. Notifications that are there, or still come, can be taken.
     void end_queue(uint16_t number);
-    // Takes what a peer has sent by now, as far as its lanes have it.
+    // Takes everything that a peer has sent by now, as far as its lanes have it.
     void catch_up(int peer);
-    // Operations of the group end, and so do all that join it later.
+    // Ends the operations of a group, and all that join it later.
     void end_group(OperationGroup& group, Outcome outcome) {
         operations_.finish_group(group, outcome);
         wake_waiters(); // for room
@@ -107,9 +110,9 @@ public:
     void watch_device(int fd) override { poller_.watch_device(fd); }
     void unwatch_device(int fd) override { poller_.unwatch_device(fd); }
 
-    // Bounded: false when device copies were still running at the deadline (their memory then stays).
+    // Returns at the deadline at the latest; false where device copies still run then, whose memory stays.
     bool close(uint64_t deadline_ns);
-    // In a forked child, whose threads are gone: nothing of this engine may run or be waited for.
+    // For a forked child, where the engine's threads do not exist: nothing of this engine runs or is waited for.
     void abandon();
     bool closed() const { return closed_.load(std::memory_order_acquire); }
 
@@ -117,7 +120,6 @@ public:
     Presence& presence() { return presence_; }
     Poller& poller() { return poller_; }
     const EngineOptions& options() const { return options_; }
-    // Tokens: the ids of peers that were found dead here, and those above.
     const std::shared_ptr<CompletionQueue>& events() const { return events_; }
     [[nodiscard]] Statistics statistics();
 
@@ -137,6 +139,7 @@ private:
     void reap_endpoints();
     static void give_back_credit(const std::weak_ptr<Endpoint>& lane);
     [[nodiscard]] std::vector<std::shared_ptr<Endpoint>> lanes_to(int peer) const;
+    template <class T> void keep(const std::shared_ptr<T>& made, std::vector<std::shared_ptr<T>>& all);
     void after_post(Endpoint& endpoint, const Request& request, const Posted& posted, uint64_t now);
 
     const EngineOptions options_;
@@ -146,7 +149,7 @@ private:
     NotificationQueues notifications_;
     std::shared_ptr<CompletionQueue> events_;
 
-    // Written under the poller's exclusive right and the lock; the poller reads without the lock. Domains outlive
+    // Written under the poller's exclusive right and the lock; the poller reads them without the lock. Domains outlive
     // the lanes over them.
     mutable SpinLock endpoints_lock_;
     std::vector<std::shared_ptr<Domain>> domains_;
@@ -155,8 +158,8 @@ private:
     mutable std::mutex peers_mutex_;
     std::vector<std::shared_ptr<Peer>> peers_; // index = id
     std::atomic<int> remote_peers_{0};
-    std::atomic<uint64_t> may_wait_ns_{0}; // what poll() found last
-    std::atomic<bool> keeps_ends_{false};  // a domain does
+    std::atomic<uint64_t> may_wait_ns_{0}; // as of the last poll()
+    std::atomic<bool> keeps_ends_{false};  // a domain keeps some
 
     struct RouteEntry {
         uint32_t generation = 1;
@@ -175,7 +178,7 @@ private:
     std::atomic<size_t> marks_pending_{0};
 
     std::mutex revoking_mutex_;
-    // Revoked, and a device still copies. Those copies alone keep it alive: nobody needs to ask again.
+    // Revoked shares that a device still copies for. Only those copies keep them alive.
     std::map<uint64_t, std::weak_ptr<Share>> revoking_;
 
     std::atomic<bool> closed_{false};

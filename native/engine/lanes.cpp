@@ -71,6 +71,19 @@ const Provider& provider_named(const std::string& name) {
 
 } // namespace
 
+// Throws NativeError where the engine is closed, and would never close what it keeps.
+template <class T> void Engine::keep(const std::shared_ptr<T>& made, std::vector<std::shared_ptr<T>>& all) {
+    poller_.exclusive([&] {
+        const std::lock_guard lock(endpoints_lock_);
+        if (!closed()) {
+            all.push_back(made);
+        }
+    });
+    if (closed()) {
+        throw NativeError(Status::closed, Reason::context_closed, "this Context is closed");
+    }
+}
+
 std::shared_ptr<Endpoint> Engine::add_endpoint(const std::string& name, int id,
                                                std::span<const std::shared_ptr<Domain>> rails) {
     const std::shared_ptr<Peer> owner = peer(id);
@@ -78,15 +91,7 @@ std::shared_ptr<Endpoint> Engine::add_endpoint(const std::string& name, int id,
         throw NativeError(owner ? owner->state() : Outcome{Status::closed, Reason::lane_closed}, "the peer is gone");
     }
     std::shared_ptr<Endpoint> endpoint = provider_named(name).endpoint(*this, owner, rails);
-    poller_.exclusive([&] {
-        const std::lock_guard lock(endpoints_lock_);
-        if (!closed()) { // or nobody would ever close it
-            endpoints_.push_back(endpoint);
-        }
-    });
-    if (closed()) {
-        throw NativeError(Status::closed, Reason::context_closed, "this Context is closed");
-    }
+    keep(endpoint, endpoints_);
     return endpoint;
 }
 
@@ -141,15 +146,7 @@ std::shared_ptr<Domain> Engine::open_domain(const std::string& name, const std::
     int number = 0;
     poller_.exclusive([&] { number = next_domain_++; });
     std::shared_ptr<Domain> domain = provider.open(*this, device, port, number, options);
-    poller_.exclusive([&] {
-        const std::lock_guard lock(endpoints_lock_);
-        if (!closed()) {
-            domains_.push_back(domain);
-        }
-    });
-    if (closed()) {
-        throw NativeError(Status::closed, Reason::context_closed, "this Context is closed");
-    }
+    keep(domain, domains_);
     return domain;
 }
 

@@ -20,7 +20,7 @@ void Turns::pass(uint64_t now, bool woke_peer) {
     }
     sched_yield();
     next_yield_ns_ = now_ns() + interval_ns_;
-    interval_ns_ = std::min(2 * interval_ns_, kTick); // who was in line, if anybody, had nothing for us
+    interval_ns_ = std::min(2 * interval_ns_, kTick); // nobody in line had anything for this thread
 }
 
 Poller::~Poller() {
@@ -47,8 +47,8 @@ void Poller::leave(uint64_t now) {
     sleep_for_others(now);
 }
 
-// Where whoever polls will be gone sooner than this thread would fall asleep: the progress thread, that leaves when a
-// caller has come; a caller, that only takes a glance.
+// For the moments when the holder of the right to poll will leave sooner than this thread would fall asleep: the
+// progress thread leaves when a caller has come, and a caller may only take a glance.
 bool Poller::try_polling() {
     for (int spins = 0; spins < kTurnSpins; ++spins) {
         if (polling_.try_lock()) {
@@ -59,14 +59,14 @@ bool Poller::try_polling() {
     return false;
 }
 
-// Nobody polls any more.
+// The last thread stops polling.
 void Poller::sleep_for_others(uint64_t now) {
     presence_.set_sleeping(true);
     if (looks_in_time(now)) {
         return;
     }
     const Left left = work_.left(now);
-    // Work that came before the flag was up rang no doorbell.
+    // Work that came before the flag was set rang no doorbell.
     if (left.ready) {
         kick();
     } else {
@@ -74,7 +74,7 @@ void Poller::sleep_for_others(uint64_t now) {
     }
 }
 
-// What came before a device was armed wakes nobody: so it is looked at; by whoever polls now, where somebody does, who
+// Something that came before a device was armed wakes nobody, so somebody looks. Where another thread polls now, it
 // looks again, or learns before it sleeps that nobody has looked yet.
 void Poller::arm_devices() {
     if (devices_unarmed() && work_.arm(false) && polling_.try_lock()) {
@@ -102,9 +102,9 @@ void Poller::poll_and_leave(uint64_t now) {
     finished_.notify_all(); // another caller may have come meanwhile
 }
 
-// Whoever has just posted mostly finds the answer there. Where callers come and go, and the progress thread will look
-// in time at what may be left, one look needs none of what tells everybody that somebody polls, and no longer does.
-// The time that it goes by may be past: then all of this holds for less long.
+// A thread that has just posted mostly finds the answer there. Where callers come and go, and the progress thread will
+// look in time at what may be left, one look needs none of the signals that say that somebody polls, and no longer
+// does. The time that it goes by may be past: then all of this holds for a shorter time.
 bool Poller::glance(const std::function<bool()>& done) {
     const uint64_t now = seen_ns_.load(std::memory_order_relaxed);
     if (now >= last_left_ns_.load(std::memory_order_relaxed) + kSoon || !looks_in_time(now) ||
@@ -146,7 +146,7 @@ bool Poller::wait(const std::function<bool()>& done, uint64_t deadline_ns, uint6
             const uint32_t ticket = finished_.prepare();
             if (done()) {
                 finished_.cancel();
-            } else if (polling_.try_lock()) { // the poller left before we stood in line
+            } else if (polling_.try_lock()) { // the poller left before this thread stood in line
                 finished_.cancel();
                 now = poll_and_hand_over(done, deadline_ns, spin_ns, may_sleep, now);
             } else {
@@ -188,7 +188,7 @@ uint64_t Poller::poll_until(const std::function<bool()>& done, uint64_t deadline
             turns_.found();
         }
         if (done()) {
-            tick_when_due(now); // whoever always finds an answer at once does this, too
+            tick_when_due(now); // also for a caller that always finds an answer at once
             return now;
         }
         now = now_ns();
@@ -217,7 +217,7 @@ void Poller::sleep_as_caller(const std::function<bool()>& done, uint64_t deadlin
     sleeping_callers_.fetch_add(1, std::memory_order_seq_cst);
     kick_progress(Kick::sleep_less); // it parks
     presence_.set_sleeping(true);
-    // Who ends an operation from here on rings; what was ended before is seen now.
+    // An operation that ends from here on rings; one that ended before is seen now.
     if (!done() && !work_.arm(true) && !work_.left(now_ns()).ready) {
         const uint64_t now = now_ns();
         uint64_t limit = deadline_ns == 0 ? UINT64_MAX : deadline_ns - std::min(deadline_ns, now);
@@ -227,7 +227,7 @@ void Poller::sleep_as_caller(const std::function<bool()>& done, uint64_t deadlin
         };
         limit = std::min(limit, most());
         caller_wakes_at_.store(limit == UINT64_MAX ? UINT64_MAX : now + limit, std::memory_order_seq_cst);
-        limit = std::min(limit, most()); // as the progress thread: this sees it, or is kicked
+        limit = std::min(limit, most()); // a change since is seen here, or kicks
         sleeps_.fetch_add(1, std::memory_order_relaxed);
         if (exclusive_.load(std::memory_order_seq_cst) == 0) {
             sleep_on(caller_epoll_.get(), limit);
@@ -241,7 +241,7 @@ void Poller::sleep_as_caller(const std::function<bool()>& done, uint64_t deadlin
 }
 
 void Poller::exclusive(const std::function<void()>& f) {
-    struct Asked { // also where f() throws: nobody polls until it is taken back
+    struct Asked { // a guard, because nobody polls until it is taken back, and f() may throw
         explicit Asked(Poller& of) : poller(of) { poller.exclusive_.fetch_add(1, std::memory_order_seq_cst); }
         ~Asked() {
             poller.exclusive_.fetch_sub(1, std::memory_order_seq_cst);
@@ -259,7 +259,7 @@ void Poller::exclusive(const std::function<void()>& f) {
 }
 
 void Poller::poll_once() {
-    callers_.fetch_add(1, std::memory_order_seq_cst); // but none that others expect to come back soon
+    callers_.fetch_add(1, std::memory_order_seq_cst); // it is none that others expect to come back soon
     watch_descriptors_if_no_caller();
     if (polling_.try_lock()) {
         presence_.set_sleeping(false);

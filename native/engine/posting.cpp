@@ -133,7 +133,7 @@ void Engine::note_pending(uint64_t deadline_ns, uint64_t now) {
 
 void Engine::note_awaited() {
     const uint64_t now = now_ns();
-    // What a domain keeps may be the end that is waited for.
+    // A domain may keep the very end that is waited for.
     uint64_t limit_ns = keeps_ends_.load(std::memory_order_relaxed) ? kDeviceInterval : kPresenceInterval;
     {
         const std::lock_guard lock(endpoints_lock_);

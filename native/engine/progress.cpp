@@ -45,8 +45,8 @@ Found Engine::poll() {
     return found;
 }
 
-// What a device must tell while nobody polls. The ends of operations that this side began count where somebody waits
-// for one, or a lane can go on only then. With the lock held.
+// Returns what devices must tell while nobody polls. The ends of operations that this side began count where somebody
+// waits for one, or a lane can go on only then. With the lock held.
 Domain::Happening Engine::happening() const {
     const bool ends = operations_.awaited() != 0 ||
                       std::any_of(endpoints_.begin(), endpoints_.end(),

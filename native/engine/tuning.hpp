@@ -15,18 +15,15 @@ namespace zerohop {
 inline constexpr uint64_t kTick = kMillisecond;
 // A thread that spins lets others run for the first time after so long. A peer that spins, too, answers much sooner.
 inline constexpr uint64_t kFirstYield = 20 * kMicrosecond;
-// So many tries, some ten microseconds, for the right to poll, where its holder is about to leave.
-inline constexpr int kTurnSpins = 200;
+inline constexpr int kTurnSpins = 200; // tries for the right to poll, some ten microseconds, when its holder will leave
 
 // --- callers that come and go ---
 
-// A caller that comes back within this time after the last one left is likely to do so again.
-inline constexpr uint64_t kSoon = kMillisecond;
+inline constexpr uint64_t kSoon = kMillisecond; // a caller that comes back within this time is likely to do so again
+inline constexpr int kLate = 2;                 // so many callers in a row that come later are no streak
 // The progress thread waits so long for the next caller before it arms devices. Arming is a system call and an
 // interrupt for each message, which a caller that polls makes useless.
 inline constexpr uint64_t kStreak = 5 * kMillisecond;
-// So many callers in a row that come later than kSoon are no streak.
-inline constexpr int kLate = 2;
 // After a kick the progress thread sleeps for no longer than this until one such sleep has passed: operations that come
 // one after the other need not kick again.
 inline constexpr uint64_t kLinger = 5 * kMillisecond;
@@ -38,7 +35,8 @@ inline constexpr uint64_t kLoopFirst = 100 * kMicrosecond;
 
 // Peers on this host are looked at so often while an operation pends that somebody waits for, and nobody spins.
 inline constexpr uint64_t kPresenceInterval = 5 * kMillisecond;
-// What nobody waits for, and no device tells, is looked at so often: its deadline may pass, its memory be given back.
+// Operations that nobody waits for, and whose end no device tells, are looked at so often: a deadline may pass, memory
+// may be asked back.
 inline constexpr uint64_t kUnattended = 50 * kMillisecond;
 // A sleep between two such looks. It is shorter because a post counts kUnattended from its own start: a sleep that
 // began during a post of up to the difference is then cut neither by this post nor by the next one.
@@ -46,9 +44,7 @@ inline constexpr uint64_t kUnattendedSleep = 40 * kMillisecond;
 // The kernel wakes a thread later than after so long. Instead of sleeping, the thread polls.
 inline constexpr uint64_t kShortSleep = 20 * kMicrosecond;
 
-// --- closing ---
-
-// So many passes of 256 KiB take everything that a lane may have buffered when its peer goes.
+// Passes of 256 KiB that take everything that a lane may have buffered when its peer goes.
 inline constexpr int kLastPasses = 64;
 
 } // namespace zerohop

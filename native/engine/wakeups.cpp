@@ -1,4 +1,4 @@
-// What wakes the threads that sleep: kicks, doorbells, and descriptors that they watch.
+// How threads that sleep are woken: kicks, doorbells, and descriptors that they watch.
 #include "base/status.hpp"
 #include "engine/poller.hpp"
 

@@ -39,7 +39,7 @@ public:
 
     // Poller. Hands completions to all lanes of the device.
     virtual Found poll() = 0;
-    // What a sleeper is to be woken for: what comes in, or also the ends of what was sent, which need nobody's help.
+    // Messages that come in wake a sleeper; so do, if asked for, the ends of requests, which need nobody's help.
     enum class Happening : uint8_t { arrivals, arrivals_and_ends };
     // Any thread. From now on such a happening makes a watched descriptor readable. True when one may have come before.
     virtual bool arm(Happening what) = 0;

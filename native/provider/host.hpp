@@ -1,4 +1,4 @@
-// What a provider may ask of the engine that it works for. The engine is the only Host.
+// The engine as a provider sees it: everything that it may ask. The engine is the only Host.
 //
 // The parts that each operation touches are members, so that reaching them costs no virtual call.
 #pragma once
@@ -34,7 +34,7 @@ public:
     // A peer on another host that is silent for so long is lost; 0: never.
     [[nodiscard]] uint64_t heartbeat_ns() const { return heartbeat_ns_; }
 
-    // Ends an operation of which the lane has freed everything that it took.
+    // Ends an operation. The lane has freed everything that the operation took.
     void finish(const OpRef& op, Outcome outcome, uint64_t nbytes = 0, uint64_t value = 0) {
         if (!op->finish(outcome, nbytes, value)) {
             wake_waiters(); // its deadline had ended it before, but only now is there room for another

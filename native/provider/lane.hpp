@@ -1,4 +1,4 @@
-// What a lane says of itself, as plain values.
+// Plain values that a lane tells of itself.
 #pragma once
 
 #include "base/clock.hpp"
@@ -14,7 +14,7 @@ namespace zerohop {
 // lane that was being posted to.
 inline constexpr uint64_t kDeviceInterval = 50 * kMicrosecond;
 
-// What a lane costs, as data: the path of a transfer is chosen elsewhere, from the limits of all lanes.
+// The costs of a lane: the path of a transfer is chosen elsewhere, from the limits of all lanes.
 struct Limits {
     uint64_t max_message = UINT64_MAX;
     uint32_t alignment = 1;
@@ -22,17 +22,17 @@ struct Limits {
     double gbps = 0; // gigabytes a second
 };
 
-// What one end of a lane must know of the other: bytes, and file descriptors where the fabric passes them.
+// What one end of a lane must know of the other to connect: bytes, and file descriptors where the fabric passes them.
 struct Address {
     std::string bytes;
     std::vector<int> fds; // borrowed
 };
 
-// What a poll() did. A lane that rests can get new work only from a post() or from a device, never from a peer that
-// writes into shared memory.
+// The result of a poll(). A lane that rests can get new work only from a post() or from a device, never from a peer
+// that writes into shared memory.
 enum class Progress : uint8_t { rests, none, made };
 
-// What a lane has left to do, for the thread that decides whether somebody must poll, and when.
+// The work that a lane has left, for the thread that decides whether somebody must poll, and when.
 struct Backlog {
     bool ready = false;               // poll() would do something now
     bool sendable = false;            // poll() would go on with what was posted, without a word from the peer

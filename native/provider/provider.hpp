@@ -30,7 +30,7 @@ public:
     [[nodiscard]] Peer& peer() const { return *peer_; }
     // Ok while the lane is usable; then the outcome of the operations that did not cause its failure.
     [[nodiscard]] Outcome state() const { return state_.load(std::memory_order_acquire); }
-    // The same with the reason of the failure itself, where it is known.
+    // The state with the reason of the failure itself, where it is known.
     [[nodiscard]] Outcome cause() const {
         const Reason cause = cause_.load(std::memory_order_relaxed);
         return cause == Reason::none ? state() : Outcome{state().status, cause};

@@ -1,4 +1,4 @@
-// What is posted to a lane, and what post() answers: plain values.
+// Plain values: the requests that are posted to a lane, and the answers of post().
 #pragma once
 
 #include "base/clock.hpp"

@@ -42,12 +42,16 @@ public:
 
 protected:
     [[nodiscard]] Host& host() const { return host_; }
-    // Once, by connect().
+    // For connect(): it may succeed once.
+    void check_unconnected() const {
+        if (stream_ != nullptr) {
+            throw NativeError(Status::closed, Reason::lane_closed, "this lane is connected already");
+        }
+    }
     void start(std::unique_ptr<ByteStream> stream);
     // connect() has returned. The poller may come before that.
     [[nodiscard]] bool started() const { return started_.load(std::memory_order_acquire); }
     [[nodiscard]] bool is_open() const { return state().ok(); }
-    [[nodiscard]] ByteStream* stream() const { return stream_.get(); }
     [[nodiscard]] LaneLock& lane() const { return lane_; }
     [[nodiscard]] const std::shared_ptr<Peer>& shared_peer() const { return peer_; }
     bool streaming_hint = false; // the stream is a ring in memory: large writes are to spare the cache

@@ -66,7 +66,8 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 64);
 
-// What an answer says. A peer may write anything there, also what would leave an operation pending for ever.
+// Reads the outcome in an answer. A peer may write anything there, also a status that would leave an operation pending
+// for ever.
 inline Outcome outcome_of(const FrameHeader& header) {
     const auto status = static_cast<Status>(header.status);
     const auto reason = static_cast<Reason>(header.reason);

@@ -122,7 +122,7 @@ bool Outbound::begin_transfer_frame(Transfer& transfer) {
     return true;
 }
 
-// What the header says of whole pages or ranges, `unit` bytes in all; how many of them there are.
+// Fills in the header for whole pages or ranges, `unit` bytes in all, and returns how many of them there are.
 size_t Outbound::lay_out_parts(FrameHeader& header, const Extents& remote, uint32_t unit) {
     size_t count = 0;
     if (remote.ranged()) {

@@ -20,38 +20,29 @@ inline constexpr uint32_t kMaxPagesPerWrite = 512;
 inline constexpr uint32_t kMaxTable = 8192;
 // Messages up to this size travel at once and are copied once more by the receiver; longer ones wait for its buffer.
 inline constexpr uint32_t kEagerBytes = 8 * 1024;
-// Requests in flight on a lane, each way.
-inline constexpr uint32_t kWindow = 1024;
-// Notifications in flight on a lane, each way: they bound the memory that a peer can make us spend.
-inline constexpr uint32_t kCredits = 4096;
-// Messages that wait for their recv at the peer.
-inline constexpr uint32_t kMaxUnmatched = 256;
-// Answers queued for a peer that does not read them: more than a peer that keeps to its window asks for.
-inline constexpr uint32_t kMaxAnswers = 8192;
+// These bound the memory that a peer can make this end spend:
+inline constexpr uint32_t kWindow = 1024;      // requests in flight on a lane, each way
+inline constexpr uint32_t kCredits = 4096;     // notifications in flight on a lane, each way
+inline constexpr uint32_t kMaxUnmatched = 256; // messages that wait for their recv
+inline constexpr uint32_t kMaxAnswers = 8192;  // queued for a peer that does not read them: its window needs fewer
 
 // --- sending and receiving ---
 
 // Table and payload of a frame that is copied into the queue as one piece: four cache lines, cheaper than a Transfer.
 inline constexpr size_t kInlineBytes = 256;
-// Pieces of memory in one call of a stream.
-inline constexpr size_t kPieces = 64;
+inline constexpr size_t kPieces = 64; // of memory, in one call of a stream
 // The last piece of an answer is copied before its frame goes out, up to this size. After a longer one comes a frame of
 // its own, which says whether the memory was revoked meanwhile.
 inline constexpr uint32_t kCopiedLast = 4096;
-// Payload that nobody wants is read into a buffer of this size.
-inline constexpr size_t kScrap = 64 * 1024;
-// Copies from a device into staging buffers that are in flight before the frame that needs them.
-inline constexpr size_t kStagesAhead = 4;
+inline constexpr size_t kScrap = 64 * 1024; // the buffer for payload that nobody wants
+inline constexpr size_t kStagesAhead = 4;   // copies from a device that run before the frame that needs them
 // A credit frame for each notification would double the traffic: credits go back in batches of this size.
 inline constexpr uint32_t kCreditBatch = kCredits / 4;
 
 // --- the ring ---
 
-// It fits the second-level cache of both cores that it runs between.
-inline constexpr size_t kRingBytes = 1 << 20;
-// So far behind is the other side at most, which copies at the same time.
-inline constexpr size_t kPublishBytes = 8 * 1024;
-// So many pieces of a page list are prefetched, so that their reads overlap.
-inline constexpr size_t kPiecesAhead = 2;
+inline constexpr size_t kRingBytes = 1 << 20;     // fits the second-level cache of both cores that it runs between
+inline constexpr size_t kPublishBytes = 8 * 1024; // how far behind the other side is, which copies at the same time
+inline constexpr size_t kPiecesAhead = 2;         // pieces of a page list that are prefetched: their reads overlap
 
 } // namespace zerohop::framed

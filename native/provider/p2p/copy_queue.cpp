@@ -31,7 +31,7 @@ void CopyQueue::issue() {
     std::shared_ptr<accel::Event> event;
     try {
         event = stream_->copy_many(held_, {});
-    } catch (const std::bad_alloc&) { // they stay, and whoever looks next tries again
+    } catch (const std::bad_alloc&) { // they stay, and the next look tries again
         return;
     }
     std::for_each(copies_.end() - static_cast<ptrdiff_t>(held_.size()), copies_.end(),
@@ -74,7 +74,7 @@ void CopyQueue::add(PeerCopy copy, uint64_t now, uint64_t fixed_ns) {
 void CopyQueue::reap(std::vector<PeerCopy>& ended, bool attended) {
     uint64_t now = 0;
     while (!copies_.empty() && copies_.front().event && copies_.front().event->query() != accel::EventState::pending) {
-        if (now == 0) { // of those behind it, that have ended too, nobody knows when they began
+        if (now == 0) { // when the copies behind it began, nobody knows
             now = now_ns();
             learn(copies_.front(), now);
         }

@@ -24,7 +24,7 @@ struct LeftLane {
     std::unique_ptr<NotifyOutbox> outbox;
 };
 
-// Of this process; a forked child has no part in what its parent's devices do.
+// The lanes that this process has left; a forked child has no part in its parent's copies.
 struct Leftovers {
     const pid_t process = ::getpid();
     std::mutex mutex;

@@ -15,17 +15,18 @@ namespace zerohop::p2p {
 
 class CopyRates {
 public:
-    // Until copies have shown it.
+    // `gbps`: the rate until copies have shown it.
     explicit CopyRates(double gbps) { bytes_per_ns_.fill(gbps); }
 
-    // What has a rate of its own: ranges, and pages by their size. `pages` may be null.
+    // Returns the number of a form of copies that has a rate of its own: ranges, and pages by their size. `pages` may
+    // be null.
     [[nodiscard]] static size_t form_of(const PageList* pages);
-    // Without what every command takes.
+    // Returns the likely time of a copy, without the fixed time of its command.
     [[nodiscard]] uint64_t needs_ns(size_t form, uint64_t nbytes) const;
-    // A copy took so long, the command included; for `unseen_ns` before its end was seen nobody had looked, although
-    // somebody waited.
+    // Learns from a copy that took so long, its command included. Nobody had looked for `unseen_ns` before its end was
+    // seen, although somebody waited.
     void learn(size_t form, uint64_t nbytes, uint64_t took_ns, uint64_t unseen_ns);
-    // So long before a copy is likely to end whoever waits for it is to wake. Any thread.
+    // Any thread. A sleeper wakes so long before a copy is likely to end.
     [[nodiscard]] uint64_t early_ns() const { return early_ns_.load(std::memory_order_relaxed); }
 
 private:

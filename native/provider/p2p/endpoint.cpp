@@ -12,7 +12,7 @@ namespace zerohop::p2p {
 
 P2pEndpoint::P2pEndpoint(Host& host, std::shared_ptr<Peer> peer)
     : FramedEndpoint("p2p", host, std::move(peer)), queues_(host.accelerators()),
-      inbound_(std::make_unique<framed::RingConsumer>()), inbound_fd_(inbound_->fd()) {
+      inbound_(std::make_shared<framed::RingConsumer>()) {
     streaming_hint = true;
 }
 
@@ -33,7 +33,7 @@ Limits P2pEndpoint::limits() const {
 }
 
 Address P2pEndpoint::address() {
-    return {"", {inbound_fd_, inbox_.fd()}};
+    return {"", {inbound_->fd(), inbox_.fd()}};
 }
 
 void P2pEndpoint::connect(const Address& remote) {
@@ -41,11 +41,9 @@ void P2pEndpoint::connect(const Address& remote) {
         throw NativeError(Status::unsupported, Reason::malformed,
                           "a p2p lane needs a ring and the notifications of a peer on this host");
     }
-    if (!inbound_) {
-        throw NativeError(Status::closed, Reason::lane_closed, "this lane is connected already");
-    }
+    check_unconnected();
     outbox_ = std::make_unique<NotifyOutbox>(host().accelerators(), remote.fds[1]);
-    FramedEndpoint::start(std::make_unique<framed::RingStream>(inbound_, remote.fds[0], shared_peer()));
+    start(std::make_unique<framed::RingStream>(inbound_, remote.fds[0], shared_peer()));
 }
 
 Posted P2pEndpoint::post(const Request& request) {

@@ -45,8 +45,7 @@ private:
     void finish(PeerCopy& copy);
 
     CopyQueues queues_;
-    std::unique_ptr<framed::RingConsumer> inbound_; // until connect() gives it to the stream
-    const int inbound_fd_;                          // the ring's, which lives as long as this
+    const std::shared_ptr<framed::RingConsumer> inbound_; // the peer writes into it
     NotifyInbox inbox_;
     std::unique_ptr<NotifyOutbox> outbox_; // once connected
 

@@ -14,19 +14,16 @@ namespace zerohop::p2p {
 
 // From this size on a copy has a stream of its own kind, so that small ones do not wait for it.
 inline constexpr uint64_t kLargeBytes = 256 * 1024;
-// Copies in flight on one stream; a lane with more is full.
-inline constexpr size_t kMaxCopies = 4096;
+inline constexpr size_t kMaxCopies = 4096; // in flight on one stream: a lane with more is full
 // Streams per device, at most, for copies that follow a stream of the user's: two of the user's rarely share one.
 inline constexpr uint64_t kFollowers = 4;
 
 // --- gathering small copies into one command ---
 
-// Above this size a copy gains little from sharing a command.
-inline constexpr uint64_t kMostGathered = 32 * 1024;
+inline constexpr uint64_t kMostGathered = 32 * 1024; // larger copies gain little from sharing a command
 // So many are held at most: to launch them takes three microseconds, which is little for each of them then.
 inline constexpr size_t kMostHeld = 64;
-// So many commands are enough to keep a device busy while somebody waits.
-inline constexpr size_t kEnough = 2;
+inline constexpr size_t kEnough = 2; // commands that keep a device busy while somebody waits
 // A copy that nobody waits for is held for so long. A thread that posts one after the other fills a command sooner.
 inline constexpr uint64_t kHeldNs = 500 * kMicrosecond;
 // For so long after its expected end the last command is taken to be under way.
@@ -38,12 +35,9 @@ inline constexpr uint64_t kLikelyNs = 100 * kMicrosecond;
 inline constexpr double kLinkGbps = 300;
 // No rate is taken to be higher: memory within one device is copied at about so much.
 inline constexpr double kMostGbps = 4000;
-// A command takes so long however small it is.
-inline constexpr uint64_t kFixedNs = 6000;
-// From this size on a copy shows how fast the link is.
-inline constexpr uint64_t kTellsTheRate = 4ULL << 20;
-// The weight of the newest measurement in the average.
-inline constexpr double kWeight = 0.25;
+inline constexpr uint64_t kFixedNs = 6000;            // a command takes so long however small it is
+inline constexpr uint64_t kTellsTheRate = 4ULL << 20; // from this size on a copy shows how fast the link is
+inline constexpr double kWeight = 0.25;               // of the newest measurement in the average
 // A look at a copy so shortly before its end has seen how long it took.
 inline constexpr uint64_t kSeenNs = kDeviceInterval + 10 * kMicrosecond;
 

@@ -23,8 +23,7 @@ const std::shared_ptr<Mapping>& mapping_of(const Request& request) {
 } // namespace
 
 ShmEndpoint::ShmEndpoint(Host& host, std::shared_ptr<Peer> peer)
-    : FramedEndpoint("shm", host, std::move(peer)), inbound_(std::make_unique<framed::RingConsumer>()),
-      inbound_fd_(inbound_->fd()) {
+    : FramedEndpoint("shm", host, std::move(peer)), inbound_(std::make_shared<framed::RingConsumer>()) {
     streaming_hint = true;
 }
 
@@ -33,16 +32,14 @@ Limits ShmEndpoint::limits() const {
 }
 
 Address ShmEndpoint::address() {
-    return {"", {inbound_fd_}};
+    return {"", {inbound_->fd()}};
 }
 
 void ShmEndpoint::connect(const Address& remote) {
     if (!peer().same_host() || remote.fds.size() != 1) {
         throw NativeError(Status::unsupported, Reason::malformed, "a shm lane needs one ring of a peer on this host");
     }
-    if (!inbound_) {
-        throw NativeError(Status::closed, Reason::lane_closed, "this lane is connected already");
-    }
+    check_unconnected();
     start(std::make_unique<framed::RingStream>(inbound_, remote.fds[0], shared_peer()));
 }
 

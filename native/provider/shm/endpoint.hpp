@@ -33,8 +33,7 @@ private:
     bool poll_copies();
     void finish(MappedCopy& copy, Outcome outcome);
 
-    std::unique_ptr<framed::RingConsumer> inbound_; // until connect() gives it to the stream
-    const int inbound_fd_;                          // the ring's, which lives as long as this
+    const std::shared_ptr<framed::RingConsumer> inbound_; // the peer writes into it
     SpinLock copies_lock_;
     std::list<MappedCopy> copies_;
     std::atomic<size_t> copies_pending_{0};

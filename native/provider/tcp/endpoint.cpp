@@ -18,9 +18,7 @@ void TcpEndpoint::connect(const Address& remote) {
     if (remote.fds.size() != 1) {
         throw NativeError(Status::unsupported, Reason::malformed, "a tcp lane needs one connected socket");
     }
-    if (stream() != nullptr) {
-        throw NativeError(Status::closed, Reason::lane_closed, "this lane is connected already");
-    }
+    check_unconnected();
     start(std::make_unique<SocketStream>(Descriptor::duplicate(remote.fds[0]), host()));
 }
 

@@ -10,7 +10,7 @@ namespace zerohop::verbs {
 
 namespace {
 
-// What one end tells the other: this, then the addresses of its queue pairs, rail by rail.
+// One end's address: this header, then the addresses of its queue pairs, rail by rail.
 struct LaneHeader {
     uint8_t version = 1;
     uint8_t rails = 0;
@@ -91,26 +91,11 @@ void VerbsEndpoint::connect(const Address& remote) {
         remote.bytes.size() != sizeof header + theirs * sizeof(QueuePairAddress)) {
         throw NativeError(Status::protocol, Reason::malformed, "the peer's end of a verbs lane does not fit this one");
     }
-    if (!unstarted_) {
-        throw NativeError(Status::closed, Reason::lane_closed, "this lane is connected already");
+    check_unconnected();
+    const std::lock_guard connecting(connecting_); // the lane may be closed meanwhile, and its queue pairs must stay
+    if (!is_open()) {
+        throw NativeError(state(), "this lane is closed");
     }
-    struct Connecting { // the lane may be closed meanwhile, and its queue pairs must stay until this is over
-        explicit Connecting(VerbsEndpoint& of) : lane(of) {
-            const std::lock_guard lock(lane.lane());
-            if (!lane.state().ok()) {
-                throw NativeError(lane.state(), "this lane is closed");
-            }
-            lane.connecting_ = true;
-        }
-        ~Connecting() {
-            const std::lock_guard lock(lane.lane());
-            lane.connecting_ = false;
-        }
-        Connecting(const Connecting&) = delete;
-        Connecting& operator=(const Connecting&) = delete;
-        VerbsEndpoint& lane;
-    };
-    const Connecting connecting(*this);
     // As many on each rail as both sides have.
     const size_t ours = queues_.size() / rails_.size();
     const size_t both = std::min<size_t>(ours, header.queue_pairs);

@@ -17,6 +17,7 @@
 #include <atomic>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -179,7 +180,7 @@ private:
     std::atomic<bool> work_due_{false};            // something above waits for room, or a post has failed
     std::atomic<bool> post_failed_{false};
     bool closing_ = false;
-    bool connecting_ = false;
+    std::mutex connecting_; // held by connect()
     bool failed_ = false;
     uint64_t closed_at_ns_ = 0;
     uint64_t failed_at_ns_ = 0;

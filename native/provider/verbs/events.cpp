@@ -1,4 +1,4 @@
-// What a device tells of itself: that something was completed, and that something has changed or failed.
+// The events of a device: something was completed, has changed, or has failed.
 #include "provider/verbs/domain.hpp"
 #include "provider/verbs/endpoint.hpp"
 

@@ -1,4 +1,5 @@
-// What the completion queues of a domain tell: ends of what its lanes have posted, and what has come in for them.
+// The completions of a domain: ends of the requests that its lanes have posted, and messages that have come in for
+// them.
 #include "provider/verbs/completion.hpp"
 #include "provider/verbs/domain.hpp"
 #include "provider/verbs/endpoint.hpp"

@@ -1,4 +1,4 @@
-// What reaches a peer's memory over a verbs lane: keys, one for each rail. Without the headers of RDMA, too, because
+// The keys that reach a peer's memory over a verbs lane, one for each rail. This needs no headers of RDMA, because
 // Python can make such keys in every build.
 #pragma once
 

@@ -91,6 +91,7 @@ bool VerbsEndpoint::tear_down() {
     if (torn_down_.load(std::memory_order_relaxed) || !closing_) {
         return false;
     }
+    const std::unique_lock connected(connecting_, std::try_to_lock);
     const uint64_t now = now_ns();
     const uint64_t since = now - closed_at_ns_;
     {
@@ -99,7 +100,7 @@ bool VerbsEndpoint::tear_down() {
         if (!failed_ && (quiet || since > kLastWords)) {
             fail_queues();
         }
-        if (!failed_ || connecting_ || (!quiet && since < kLastWords + kFlushed)) {
+        if (!failed_ || !connected.owns_lock() || (!quiet && since < kLastWords + kFlushed)) {
             return false;
         }
         const bool receives = std::any_of(queues_.begin(), queues_.end(), [](const Queue& queue) {

@@ -20,10 +20,8 @@ inline constexpr uint64_t kMaxMessage = 1ULL << 30;
 
 // Work requests of each queue that are kept for segments and marks, which must not wait for data.
 inline constexpr uint32_t kReserve = 16;
-// Work requests behind one doorbell, and completions that one call takes.
-inline constexpr size_t kBatch = 32;
-// Local pages that one remote run gathers. More of them cost every work request more room.
-inline constexpr uint32_t kMaxSge = 4;
+inline constexpr size_t kBatch = 32;   // work requests behind one doorbell, and completions that one call takes
+inline constexpr uint32_t kMaxSge = 4; // local pages of one remote run; more cost every work request more room
 // Up to this size an operation stays with the queue pair of the last one: another would gain nothing.
 inline constexpr uint64_t kStaysBytes = 16 * 1024;
 // Pages no longer than a packet cost mostly what a work request costs, so that they are sorted to share one.
@@ -31,23 +29,18 @@ inline constexpr uint64_t kGatheredBytes = 4096;
 
 // --- segments, which carry the framed protocol ---
 
-// A segment with its header: two packets of the largest MTU.
-inline constexpr size_t kSegmentBytes = 8192;
-// Segments under way in each direction of a lane.
-inline constexpr uint32_t kStreamWindow = 16;
+inline constexpr size_t kSegmentBytes = 8192; // with its header: two packets of the largest MTU
+inline constexpr uint32_t kStreamWindow = 16; // segments under way in each direction of a lane
 // Receives of the shared queue: twice the window of a lane, for its marks, too; and never fewer than kMinReceives.
 inline constexpr uint32_t kReceivesPerLane = 2 * kStreamWindow;
 inline constexpr uint32_t kMinReceives = 128;
-// 32 MiB of buffers, for 128 lanes and more.
-inline constexpr int kMaxReceives = 4096;
+inline constexpr int kMaxReceives = 4096; // 32 MiB of buffers, for 128 lanes and more
 inline constexpr size_t kSendBuffers = 1024;
-// Buffers that a pool registers at once.
-inline constexpr size_t kSlabBuffers = 64;
+inline constexpr size_t kSlabBuffers = 64; // that a pool registers at once
 
 // --- completions ---
 
-// Entries of the completion queue for work requests, of all lanes of a domain.
-inline constexpr int kSendEntries = 4096;
+inline constexpr int kSendEntries = 4096; // work requests of all lanes of a domain that may be under way
 // An end that could not be handed out, because its lane was being posted to, waits so long before the lane's lock is
 // asked for. A thread that posts one operation after the other is hardly ever met between two.
 inline constexpr uint64_t kPatience = 200 * kMicrosecond;
