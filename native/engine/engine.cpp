@@ -13,9 +13,9 @@ Engine::Engine(const EngineOptions& options, std::vector<std::shared_ptr<accel::
 
 Engine::~Engine() {
     close(now_ns() + 2 * kSecond);
-    accelerators_.stop(); // copies of devices end before the memory goes
-    endpoints_.clear();   // lanes need the poller,
-    domains_.clear();     // and go before their domains
+    accelerators().stop(); // copies of devices end before the memory goes
+    endpoints_.clear();    // lanes need the poller,
+    domains_.clear();      // and go before their domains
 }
 
 std::shared_ptr<Registration> Engine::register_local(Domain& domain, const std::shared_ptr<Region>& region) {
@@ -25,7 +25,7 @@ std::shared_ptr<Registration> Engine::register_local(Domain& domain, const std::
 }
 
 std::shared_ptr<Registration> Engine::reach(Domain& domain, ShareId id, bool own, uint64_t& address) {
-    const std::shared_ptr<Share> share = shares_.find(id);
+    const std::shared_ptr<Share> share = shares().find(id);
     if (!share) {
         return nullptr;
     }
@@ -46,7 +46,7 @@ bool Engine::revoke(ShareId id, uint64_t deadline_ns) {
     std::shared_ptr<Share> share;
     {
         const std::lock_guard lock(revoking_mutex_);
-        share = shares_.remove(id);
+        share = shares().remove(id);
         std::erase_if(revoking_, [](const auto& each) { return each.second.expired(); });
         if (share) {
             revoking_.emplace(id.packed(), share);
@@ -86,7 +86,7 @@ bool Engine::close(uint64_t deadline_ns) {
             endpoint->close(outcome);
         }
     });
-    operations_.finish_all(outcome);
+    operations().finish_all(outcome);
     notifications_.end_all();
     const bool drained = wait(
         [&] {

@@ -88,7 +88,7 @@ public:
     void catch_up(int peer);
     // Ends the operations of a group, and all that join it later.
     void end_group(OperationGroup& group, Outcome outcome) {
-        operations_.finish_group(group, outcome);
+        operations().finish_group(group, outcome);
         wake_waiters(); // for room
     }
 
@@ -97,7 +97,7 @@ public:
         finished_.notify_all();
         poller_.wake_sleeping_caller();
     }
-    [[nodiscard]] bool anybody_waits() const override { return operations_.awaited() != 0 || poller_.anybody_waits(); }
+    [[nodiscard]] bool anybody_waits() override { return operations().awaited() != 0 || poller_.anybody_waits(); }
     void notify(uint16_t queue, Notification note) override;
     void lose_peer(Peer& peer, Outcome outcome) override;
     void lane_failed(const Peer& peer) override;
@@ -130,7 +130,7 @@ private:
     bool unarmed() override;
     uint64_t may_wait_ns() override { return may_wait_ns_.load(std::memory_order_relaxed); }
     bool arm(bool for_caller) override;
-    [[nodiscard]] Domain::Happening happening() const;
+    [[nodiscard]] Domain::Happening happening();
     void woken() override;
     bool poll_marks();
     void look_at_peers();

@@ -90,7 +90,11 @@ std::shared_ptr<Endpoint> Engine::add_endpoint(const std::string& name, int id,
     if (!owner || !owner->state().ok()) {
         throw NativeError(owner ? owner->state() : Outcome{Status::closed, Reason::lane_closed}, "the peer is gone");
     }
-    std::shared_ptr<Endpoint> endpoint = provider_named(name).endpoint(*this, owner, rails);
+    const Provider& provider = provider_named(name);
+    if (provider.endpoint == nullptr) {
+        throw NativeError(Status::unsupported, Reason::none, provider.probe().reason);
+    }
+    std::shared_ptr<Endpoint> endpoint = provider.endpoint(*this, owner, rails);
     keep(endpoint, endpoints_);
     return endpoint;
 }

@@ -113,7 +113,7 @@ void Engine::after_post(Endpoint& endpoint, const Request& request, const Posted
     if (posted.carried_out) {
         return note_pending(request.deadline_ns, now);
     }
-    const bool awaited = operations_.awaited() != 0;
+    const bool awaited = operations().awaited() != 0;
     Backlog backlog = endpoint.backlog(now, awaited);
     if (backlog.sendable || backlog.stalled) {
         return poller_.kick();

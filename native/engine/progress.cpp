@@ -8,11 +8,11 @@ namespace zerohop {
 
 Found Engine::poll() {
     Found found = Found::nothing;
-    const bool awaited = operations_.awaited() != 0;
+    const bool awaited = operations().awaited() != 0;
     for (const auto& domain : domains_) {
         found = std::max(found, domain->poll());
     }
-    bool rests = device_atomics_.empty();
+    bool rests = device_atomics().empty();
     for (const auto& endpoint : endpoints_) {
         const Progress progress = endpoint->poll();
         if (progress == Progress::made || (found == Found::ends && (awaited || endpoint->backlog(0, true).stalled))) {
@@ -25,7 +25,7 @@ Found Engine::poll() {
         found = poll_marks() ? Found::work : found;
     }
     bool keeps_ends = false;
-    bool told = operations_.awaited() == 0; // devices tell everything that somebody must act upon
+    bool told = operations().awaited() == 0; // devices tell everything that somebody must act upon
     for (const auto& domain : domains_) {
         told &= !domain->unarmed(Domain::Happening::arrivals);
         keeps_ends |= domain->keeps_ends();
@@ -35,20 +35,20 @@ Found Engine::poll() {
     }
     rests &= !keeps_ends;
     may_wait_ns_.store(!rests ? 0 : told ? kUnattended : kStreak, std::memory_order_relaxed);
-    if (!device_atomics_.empty()) {
-        if (device_atomics_.poll()) {
+    if (!device_atomics().empty()) {
+        if (device_atomics().poll()) {
             found = Found::work;
             wake_waiters(); // a revocation may wait for it
         }
-        device_atomics_pending_.store(!device_atomics_.empty(), std::memory_order_relaxed);
+        device_atomics_pending_.store(!device_atomics().empty(), std::memory_order_relaxed);
     }
     return found;
 }
 
 // Returns what devices must tell while nobody polls. The ends of operations that this side began count where somebody
 // waits for one, or a lane can go on only then. With the lock held.
-Domain::Happening Engine::happening() const {
-    const bool ends = operations_.awaited() != 0 ||
+Domain::Happening Engine::happening() {
+    const bool ends = operations().awaited() != 0 ||
                       std::any_of(endpoints_.begin(), endpoints_.end(),
                                   [](const auto& endpoint) { return endpoint->backlog(0, true).stalled; });
     return ends ? Domain::Happening::arrivals_and_ends : Domain::Happening::arrivals;
@@ -98,7 +98,7 @@ Left Engine::left(uint64_t now) {
             // A tick gives back the descriptors and mappings of a lane that is closed; its memory goes with a look.
             closing |= !endpoint->state().ok();
         }
-        all.stalled |= operations_.awaited() != 0;
+        all.stalled |= operations().awaited() != 0;
         const auto what = all.stalled ? Domain::Happening::arrivals_and_ends : Domain::Happening::arrivals;
         for (const auto& domain : domains_) {
             left.unarmed |= domain->unarmed(what);
@@ -115,12 +115,12 @@ Left Engine::left(uint64_t now) {
     if (all.look_in_ns <= kDeviceInterval) {
         return left;
     }
-    const bool pending = operations_.pending() != 0;
+    const bool pending = operations().pending() != 0;
     if (pending || closing || all.in_device) {
         left.sleep_limit_ns = std::min(left.sleep_limit_ns, closing || attended ? kPresenceInterval : kUnattendedSleep);
     }
     if (pending) {
-        const uint64_t deadline = operations_.earliest_deadline(); // UINT64_MAX where there is none
+        const uint64_t deadline = operations().earliest_deadline(); // UINT64_MAX where there is none
         left.sleep_limit_ns = std::min(left.sleep_limit_ns, deadline > now ? deadline - now : 1);
     }
     if (remote_peers_.load(std::memory_order_relaxed) != 0 && options_.heartbeat_ns != 0) {
@@ -130,7 +130,7 @@ Left Engine::left(uint64_t now) {
 }
 
 void Engine::tick(uint64_t now) {
-    operations_.expire(now);
+    operations().expire(now);
     look_at_peers();
     for (const auto& endpoint : endpoints_) {
         endpoint->tick(now);
@@ -200,7 +200,7 @@ Statistics Engine::statistics() {
     }
     sums["operations_inline"] = inline_.load(std::memory_order_relaxed);
     sums["operations_posted"] = posted_.load(std::memory_order_relaxed);
-    sums["operations_pending"] = operations_.pending();
+    sums["operations_pending"] = operations().pending();
     sums["lane_full"] = full_.load(std::memory_order_relaxed);
     sums["sleeps"] = poller_.sleeps();
     return sums;

@@ -43,7 +43,7 @@ public:
     // Something other than the end of an operation has changed for those who wait: there is room, or credit.
     virtual void wake_waiters() = 0;
     // Does anybody wait, in a call or for the end of an operation?
-    [[nodiscard]] virtual bool anybody_waits() const = 0;
+    [[nodiscard]] virtual bool anybody_waits() = 0;
     // Delivers a notification. The data that it announces must be visible already.
     virtual void notify(uint16_t queue, Notification note) = 0;
 
@@ -71,7 +71,7 @@ public:
     virtual void watch_device(int fd) = 0;
     virtual void unwatch_device(int fd) = 0;
 
-protected:
+private:
     virtual Outcome lose_dead_peer(Peer& peer) = 0;
 
     const uint64_t heartbeat_ns_;

@@ -59,7 +59,7 @@ public:
                                                    uint64_t /*native_stream*/) {
         return std::nullopt;
     }
-    // Does not block on the peer. `attended`: somebody waits for the ends of operations.
+    // Says what is left to do, and when. `attended`: somebody waits for the ends of operations.
     [[nodiscard]] virtual Backlog backlog(uint64_t now, bool attended) const = 0;
     virtual void add_statistics(Statistics& sums) const = 0;
 
@@ -75,6 +75,15 @@ public:
     [[nodiscard]] virtual bool idle() const = 0;
 
 protected:
+    [[nodiscard]] const std::shared_ptr<Peer>& shared_peer() const { return peer_; }
+    void set_state(Outcome state) { state_.store(state, std::memory_order_release); }
+    // The first cause counts.
+    void note_cause(Reason cause) {
+        Reason none = Reason::none;
+        cause_.compare_exchange_strong(none, cause, std::memory_order_relaxed);
+    }
+
+private:
     std::atomic<Outcome> state_{};
     std::atomic<Reason> cause_{Reason::none};
     const char* const provider_;
@@ -91,7 +100,8 @@ struct Provider {
     using Rails = std::span<const std::shared_ptr<Domain>>;
     const char* name;
     Probe (*probe)();
-    // `rails`: the domains that the lane may use, the first one for everything small; none where there are no domains.
+    // Makes one end of a lane. `rails`: the domains that it may use, the first one for everything small; none where the
+    // fabric has no domains. Null: this build knows the provider by name alone.
     std::shared_ptr<Endpoint> (*endpoint)(Host& host, std::shared_ptr<Peer> peer, Rails rails);
     // Opens a device. Null: the fabric is not made of devices. Both functions throw NativeError.
     std::shared_ptr<Domain> (*open)(Host& host, const std::string& device, int port, int number,

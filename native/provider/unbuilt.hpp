@@ -1,7 +1,6 @@
 // The verbs provider of a build without the headers of libibverbs: known by name, and never usable.
 #pragma once
 
-#include "base/status.hpp"
 #include "provider/provider.hpp"
 
 namespace zerohop {
@@ -16,9 +15,7 @@ inline constexpr Provider kUnbuiltVerbs{
             return Provider::Probe{false, kNoVerbs,
                                    "apt-get install -y libibverbs-dev, then in zerohop's sources: make clean build"};
         },
-    .endpoint = [](Host&, std::shared_ptr<Peer>, Provider::Rails) -> std::shared_ptr<Endpoint> {
-        throw NativeError(Status::unsupported, Reason::none, kNoVerbs);
-    },
+    .endpoint = nullptr,
 };
 
 } // namespace zerohop

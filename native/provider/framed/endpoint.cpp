@@ -69,7 +69,7 @@ bool FramedEndpoint::poll_frames() {
 }
 
 void FramedEndpoint::on_failure(Outcome outcome) {
-    host_.lose_peer(*peer_, outcome);
+    host_.lose_peer(peer(), outcome);
     close(outcome);
 }
 
@@ -154,7 +154,7 @@ void FramedEndpoint::close(Outcome outcome) {
         if (!is_open()) {
             return;
         }
-        state_.store(outcome, std::memory_order_release);
+        set_state(outcome);
         outbound_.clear();
         std::vector<uint32_t> tickets;
         requests_.each([&](uint32_t ticket, Outstanding& outstanding) {
@@ -256,7 +256,7 @@ void FramedEndpoint::tick(uint64_t now) {
     drop_ended_messages();
     const uint64_t heartbeat = host_.heartbeat_ns();
     // A peer on this host has a presence page; and the clock may have been read before this lane began.
-    if (peer_->same_host() || heartbeat == 0 || now < last_heard_ns_) {
+    if (peer().same_host() || heartbeat == 0 || now < last_heard_ns_) {
         return;
     }
     if (heard_.exchange(false, std::memory_order_relaxed)) {

@@ -53,7 +53,6 @@ protected:
     [[nodiscard]] bool started() const { return started_.load(std::memory_order_acquire); }
     [[nodiscard]] bool is_open() const { return state().ok(); }
     [[nodiscard]] LaneLock& lane() const { return lane_; }
-    [[nodiscard]] const std::shared_ptr<Peer>& shared_peer() const { return peer_; }
     bool streaming_hint = false; // the stream is a ring in memory: large writes are to spare the cache
 
     // True when it did something.

@@ -141,7 +141,7 @@ void FramedEndpoint::deliver(int64_t notify, uint64_t nbytes) {
     if (undelivered_credits_.fetch_sub(1, std::memory_order_acq_rel) <= 0) {
         return fail({Status::protocol, Reason::no_credit}); // more than it was granted
     }
-    host_.notify(queue_of(notify), {peer_->id(), value_of(notify), nbytes, shared_from_this()});
+    host_.notify(queue_of(notify), {peer().id(), value_of(notify), nbytes, shared_from_this()});
 }
 
 void FramedEndpoint::on_notify(const FrameHeader& header) {

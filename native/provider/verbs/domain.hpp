@@ -32,7 +32,7 @@ struct Segment {
 class VerbsDomain final : public Domain {
 public:
     // Throws NativeError.
-    VerbsDomain(Host& host, std::shared_ptr<Device> device, int number, const Options& options);
+    VerbsDomain(Host& host, std::shared_ptr<Device> opened, int number, const Options& options);
     ~VerbsDomain() override;
 
     // Asked of the device, where its event may not have come yet.

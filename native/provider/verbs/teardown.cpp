@@ -9,8 +9,7 @@ namespace zerohop::verbs {
 // The poller's. A queue pair is in the error state because of `cause`, and takes the lane with it.
 void VerbsEndpoint::break_off(Outcome cause) {
     if (is_open()) {
-        Reason first = Reason::none;
-        cause_.compare_exchange_strong(first, cause.reason, std::memory_order_relaxed);
+        note_cause(cause.reason);
         fail({Status::peer_lost, Reason::lane_reset});
     }
 }
