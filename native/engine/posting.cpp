@@ -1,4 +1,4 @@
-// How operations are posted: routes, back-pressure of a full lane, and who must wake up for what was posted.
+// How operations are posted: routes, back-pressure of a full lane, and which sleepers must wake up for a post.
 #include "engine/engine.hpp"
 #include "engine/tuning.hpp"
 

@@ -59,7 +59,7 @@ public:
 
 private:
     RingMemory memory_;
-    std::atomic<uint64_t> tail_{0}; // read by threads that only look; written by who holds the lane's lock
+    std::atomic<uint64_t> tail_{0}; // read by threads that only look; written with the lane's lock held
     uint64_t head_seen_ = 0;
     std::atomic<bool> corrupt_{false};
 };

@@ -73,7 +73,7 @@ Posted P2pEndpoint::post_copy(const Request& request) {
     return posted;
 }
 
-// With the queue's lock held: either close() finds the copy there, or this finds the lane closed.
+// Begins a copy with the queue's lock held: either close() finds the copy there, or this finds the lane closed.
 Outcome P2pEndpoint::begin(CopyQueue& queue, const Request& request, PeerCopy& copy, Pin<Region> local,
                            Pin<PeerMemory> remote) {
     const bool notifies = request.notify >= 0;

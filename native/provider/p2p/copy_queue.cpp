@@ -18,7 +18,7 @@ void CopyQueue::hold(PeerCopy copy, const accel::CopySegment& segment, uint64_t 
     add(std::move(copy), now, held_.empty() ? kFixedNs : 0);
     held_.push_back(segment); // there is room
     if (held_.size() == 1) {
-        due_ns_.store(now + kHeldNs, std::memory_order_seq_cst); // before it is looked who sleeps for too long
+        due_ns_.store(now + kHeldNs, std::memory_order_seq_cst); // before the look for sleepers that sleep too long
     } else if (held_.size() == kMostHeld) {
         issue();
     }
@@ -74,7 +74,7 @@ void CopyQueue::add(PeerCopy copy, uint64_t now, uint64_t fixed_ns) {
 void CopyQueue::reap(std::vector<PeerCopy>& ended, bool attended) {
     uint64_t now = 0;
     while (!copies_.empty() && copies_.front().event && copies_.front().event->query() != accel::EventState::pending) {
-        if (now == 0) { // when the copies behind it began, nobody knows
+        if (now == 0) { // nobody knows when the copies behind it began
             now = now_ns();
             learn(copies_.front(), now);
         }
@@ -107,7 +107,8 @@ const accel::Event* CopyQueue::event_of_last(const OpRef& op) {
     return copies_.back().event.get();
 }
 
-// Only somebody who was there, and saw it pending, can have slept through its end or seen it coming.
+// Learns from a copy only where a thread that waits has seen it pending: no other can have slept through its end, or
+// seen it coming.
 void CopyQueue::learn(const PeerCopy& copy, uint64_t now) {
     if (copy.pending_ns >= copy.began_ns && now > copy.began_ns) {
         rates_.learn(copy.form, copy.nbytes, now - copy.began_ns, now - copy.pending_ns);

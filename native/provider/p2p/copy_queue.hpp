@@ -36,7 +36,7 @@ struct PeerCopy {
     NotifyOutbox::Ticket ticket;         // a slot where it is announced
     uint64_t began_ns = 0;               // as far as is known
     uint64_t needs_ns = 0;               // likely
-    uint64_t pending_ns = 0;             // when somebody who waits has seen last that it had not ended
+    uint64_t pending_ns = 0;             // when a thread that waits has last seen it pending
 };
 
 class CopyQueue {
@@ -83,7 +83,7 @@ public:
     [[nodiscard]] bool busy() const { return pending_.load(std::memory_order_acquire) != 0; }
     // Is any of it announced to the peer?
     [[nodiscard]] bool announces() const { return announced_.load(std::memory_order_acquire) != 0; }
-    // When the oldest copy is likely to end; meaningful while busy().
+    // The time when the oldest copy is likely to end; meaningful while busy().
     [[nodiscard]] uint64_t expected_ns() const { return expected_ns_.load(std::memory_order_relaxed); }
     // A sleeper that waits for that end wakes so long before it.
     [[nodiscard]] uint64_t early_ns() const { return rates_.early_ns(); }

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kFollowing = 2; // the first kind of copies that follow a stream of the user's
 
-// So that there is a ring for every device's two own streams, and one for those of the user's at least.
+// Returns how many streams per device follow the user's: every device's two own streams need a ring, too.
 uint64_t followers_of_each(size_t devices) {
     const size_t left = kRings > 2 * devices ? kRings - 2 * devices : 0;
     return std::clamp<uint64_t>(left / std::max<size_t>(devices, 1), 1, kFollowers);

@@ -169,7 +169,7 @@ bool VerbsEndpoint::post_mark(const Outgoing& outgoing, size_t queue, const Mark
     return post_segment(outgoing, queue, sizeof mark, [&](std::byte* to) { std::memcpy(to, &mark, sizeof mark); });
 }
 
-// With room for it taken, and its header written; no bytes where there is none.
+// Takes room for a segment, and writes its header. No bytes: there is no room.
 VerbsEndpoint::Prepared VerbsEndpoint::prepare_segment(SegmentKind kind, size_t queue, size_t nbytes) {
     Queue& into = queues_[queue];
     VerbsDomain& domain = *into.domain;

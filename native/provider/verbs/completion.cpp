@@ -94,7 +94,7 @@ void VerbsEndpoint::end_chain(Chain& chain, uint32_t index) {
     chains_.remove(index);
 }
 
-// When nothing of it is under way or still to be posted: unpins, before anybody can see the end.
+// Ends a transfer of which nothing is under way or still to be posted. Unpins before anybody can see the end.
 bool VerbsEndpoint::end_transfer_if_over(uint32_t index, OpRef& op, Outcome& outcome, uint64_t& nbytes) {
     Transfer& transfer = transfers_[index];
     if (transfer.chains != 0 || ((!transfer.all_posted || transfer.marks_due) && transfer.outcome.ok() && !closing_)) {

@@ -54,7 +54,7 @@ public:
     const Options& options() const { return options_; }
     [[nodiscard]] double gbps() const { return gbps_; } // gigabytes a second
     [[nodiscard]] bool atomics() const { return device_->attributes().atomic_cap != IBV_ATOMIC_NONE; }
-    // How much one work request carries at most, by its device and by what the others of a transfer share.
+    // The bytes that one work request carries at most: by its device, and so that several requests share a transfer.
     [[nodiscard]] uint64_t max_piece() const { return max_piece_; }
     bool device_alive() const { return !fatal_.load(std::memory_order_acquire); }
     // A number for the lane's work request ids, and room for its receives.

@@ -96,7 +96,7 @@ void VerbsEndpoint::connect(const Address& remote) {
     if (!is_open()) {
         throw NativeError(state(), "this lane is closed");
     }
-    // As many on each rail as both sides have.
+    // Connects as many queue pairs on each rail as both sides have.
     const size_t ours = queues_.size() / rails_.size();
     const size_t both = std::min<size_t>(ours, header.queue_pairs);
     for (size_t i = 0; i < queues_.size(); ++i) {
