@@ -1,32 +1,35 @@
-#include "base/status.hpp"
+// The list of providers. This is where a new one is entered.
 #include "provider/p2p/endpoint.hpp"
 #include "provider/provider.hpp"
 #include "provider/shm/endpoint.hpp"
 #include "provider/tcp/endpoint.hpp"
-#ifdef ZEROHOP_VERBS
-#include "provider/verbs/provider.hpp"
-#else
 #include "provider/unbuilt.hpp"
+#ifdef ZEROHOP_VERBS
+#include "provider/verbs/endpoint.hpp"
 #endif
 
 namespace zerohop {
 
-std::shared_ptr<Domain> Provider::open(Engine& /*engine*/, const std::string& /*device*/, int /*port*/, int /*number*/,
-                                       const DomainOptions& /*options*/) const {
-    throw NativeError(Status::unsupported, Reason::none, std::string(name()) + " is not made of devices");
+namespace {
+
+template <class Lane>
+std::shared_ptr<Endpoint> lane(Host& host, std::shared_ptr<Peer> peer, Provider::Rails /*rails*/) {
+    return std::make_shared<Lane>(host, std::move(peer));
 }
 
-const std::vector<const Provider*>& providers() {
-    static const p2p::P2pProvider p2p;
-    static const shm::ShmProvider shm;
+} // namespace
+
+const std::vector<Provider>& providers() {
+    static const std::vector<Provider> all{
+        {.name = "p2p", .probe = &p2p::probe, .endpoint = &lane<p2p::P2pEndpoint>},
+        {.name = "shm", .probe = &shm::probe, .endpoint = &lane<shm::ShmEndpoint>},
 #ifdef ZEROHOP_VERBS
-    static const verbs::VerbsProvider verbs;
+        {.name = "verbs", .probe = &verbs::probe, .endpoint = &verbs::endpoint, .open = &verbs::open},
 #else
-    static const UnbuiltProvider verbs(
-        "verbs", kNoVerbs, "apt-get install -y libibverbs-dev, then in zerohop's sources: make clean build");
+        kUnbuiltVerbs,
 #endif
-    static const tcp::TcpProvider tcp;
-    static const std::vector<const Provider*> all{&p2p, &shm, &verbs, &tcp};
+        {.name = "tcp", .probe = &tcp::probe, .endpoint = &lane<tcp::TcpEndpoint>},
+    };
     return all;
 }
 

@@ -8,6 +8,7 @@
 #include "memory/region.hpp"
 #include "provider/p2p/peer_memory.hpp"
 #include "provider/provider.hpp"
+#include "provider/verbs/remote_keys.hpp"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -80,9 +81,13 @@ struct PyRegion {
 
     // Throws ValueError after close().
     const std::shared_ptr<Region>& get() const;
+    // Throws ValueError if the range does not lie within the region.
+    void check(uint64_t offset, uint64_t range_bytes) const;
     ~PyRegion() { reset_without_gil(region); }
 };
 
+// Returns one of the engine's devices by its number. Throws ValueError if there is none.
+[[nodiscard]] const std::shared_ptr<accel::Device>& device_at(Engine& engine, int device);
 // Returns our number of the device "sim:<number>". Throws ValueError if there is none.
 [[nodiscard]] int sim_device(Engine& engine, int number);
 
@@ -106,13 +111,12 @@ struct PyDomain {
 };
 
 struct PyRemoteKeys {
-    std::shared_ptr<RemoteKeys> keys;
+    std::shared_ptr<verbs::RemoteKeys> keys;
 };
 
 struct PyEndpoint {
     std::shared_ptr<Engine> engine;
     std::shared_ptr<Endpoint> endpoint;
-    size_t rails = 0; // the number of domains that it was made over
 };
 
 void register_status(nb::module_& m);

@@ -31,8 +31,8 @@ void register_domain(nb::module_& m) {
     nb::class_<PyRemoteKeys>(m, "RemoteKeys", "What reaches a peer's memory over a lane of NICs: a key for each rail.")
         .def(nb::new_(
                  [](uint64_t address, uint64_t nbytes, int rights, const std::vector<uint32_t>& keys, bool atomics) {
-                     return PyRemoteKeys{
-                         make_pinnable<RemoteKeys>(address, nbytes, static_cast<uint8_t>(rights), keys, atomics)};
+                     return PyRemoteKeys{make_pinnable<verbs::RemoteKeys>(address, nbytes, static_cast<uint8_t>(rights),
+                                                                          keys, atomics)};
                  }),
              nb::arg("address"), nb::arg("nbytes"), nb::arg("rights"), nb::arg("keys"), nb::arg("atomics"))
         .def_prop_ro("nbytes", [](const PyRemoteKeys& self) { return self.keys->nbytes; })

@@ -1,4 +1,5 @@
 // Binds the ends of lanes, and the list of providers.
+#include "base/clock.hpp"
 #include "bind/common.hpp"
 #include "provider/provider.hpp"
 
@@ -16,13 +17,11 @@ namespace zerohop::bind {
 
 namespace {
 
-using Statistics = std::map<std::string, uint64_t>;
-
 std::vector<std::tuple<std::string, bool, std::string, std::string>> probe_all() {
     std::vector<std::tuple<std::string, bool, std::string, std::string>> found;
-    for (const Provider* provider : providers()) {
-        const Probe probe = provider->probe();
-        found.emplace_back(provider->name(), probe.usable, probe.reason, probe.fix);
+    for (const Provider& provider : providers()) {
+        const Provider::Probe probe = provider.probe();
+        found.emplace_back(provider.name, probe.usable, probe.reason, probe.fix);
     }
     return found;
 }
@@ -53,7 +52,7 @@ void register_endpoint(nb::module_& m) {
             },
             "This end has nothing under way, receives that wait included.")
         .def_prop_ro(
-            "in_device", [](const PyEndpoint& self) { return self.endpoint->in_device(); },
+            "in_device", [](const PyEndpoint& self) { return self.endpoint->backlog(now_ns(), false).in_device; },
             "A device has not ended a transfer that it was given, or has, and nobody has looked since.")
         .def_prop_ro(
             "limits",
@@ -92,9 +91,7 @@ void register_endpoint(nb::module_& m) {
             nb::arg("reset") = false, "`reset`: the other end has failed, rather than that somebody here closed it.")
         .def("statistics", [](const PyEndpoint& self) {
             Statistics sums;
-            self.endpoint->each_statistic(
-                [](void* into, const char* name, uint64_t value) { (*static_cast<Statistics*>(into))[name] += value; },
-                &sums);
+            self.endpoint->add_statistics(sums);
             return sums;
         });
     m.def("providers", &probe_all, "Each provider of this build: (name, usable, reason, fix).");

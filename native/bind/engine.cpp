@@ -3,6 +3,7 @@
 #include "accel/sim/sim.hpp"
 #include "bind/common.hpp"
 #include "bind/post.hpp"
+#include "provider/shm/mapped_copy.hpp"
 
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -27,14 +28,6 @@ Capability capability_of(const nb::bytes& bytes) {
 
 PyRegion own(const std::shared_ptr<Engine>& engine, const std::shared_ptr<Region>& region) {
     return {engine, region, region->address(), region->nbytes(), region->device()};
-}
-
-const std::shared_ptr<accel::Device>& device_at(Engine& engine, int device) {
-    const auto& devices = engine.accelerators().devices();
-    if (device < 0 || static_cast<size_t>(device) >= devices.size()) {
-        throw nb::value_error("no such device");
-    }
-    return devices[static_cast<size_t>(device)];
 }
 
 PyRegion register_host(const std::shared_ptr<Engine>& engine, uint64_t address, uint64_t nbytes, int device, int fd,
@@ -79,35 +72,19 @@ uint64_t route(const std::shared_ptr<Engine>& engine, const PyEndpoint& endpoint
     result.remote_nbytes = remote_nbytes;
     result.rights = static_cast<uint8_t>(rights);
     if (mapping != nullptr) {
-        if (mapping->mapping->nbytes() < remote_nbytes) {
-            throw nb::value_error("the mapping is smaller than what it stands for");
-        }
-        if (!mapping->mapping->writable()) {
-            result.rights &= kRightRead;
-        }
-        result.mapping = mapping->mapping;
+        result.access = std::make_shared<shm::MappedAccess>(mapping->mapping);
+    } else if (keys != nullptr) {
+        result.access = std::make_shared<verbs::KeyedAccess>(keys->keys, local_keys);
+    } else if (peer_memory != nullptr) {
+        const std::shared_ptr<p2p::PeerMemory>& memory = peer_memory->get();
+        const auto reach = memory->reach(engine->accelerators(), *result.local);
+        result.access = std::make_shared<p2p::DeviceAccess>(memory, reach);
     }
-    if (keys != nullptr) {
-        const size_t rails = endpoint.rails;
-        if (keys->keys->nbytes < remote_nbytes || keys->keys->keys.size() != rails || local_keys.size() != rails) {
-            throw nb::value_error("the keys do not fit the lane, or the memory that they stand for");
+    if (result.access) {
+        if (result.access->nbytes < remote_nbytes) {
+            throw nb::value_error("what reaches the peer's memory is smaller than the memory");
         }
-        result.rights &= keys->keys->rights;
-        result.keys = keys->keys;
-        result.local_keys = local_keys;
-    }
-    if (peer_memory != nullptr) {
-        p2p::PeerMemory& memory = *peer_memory->get();
-        if (memory.nbytes() < remote_nbytes) {
-            throw nb::value_error("the peer's memory is smaller than what it stands for");
-        }
-        if (!memory.writable()) {
-            result.rights &= kRightRead;
-        }
-        const p2p::PeerMemory::Reach reach = memory.reach(engine->accelerators(), *result.local);
-        result.peer_memory = peer_memory->memory;
-        result.peer_address = reach.address;
-        result.copy_device = reach.device;
+        result.rights &= result.access->rights;
     }
     return engine->add_route(std::move(result));
 }
@@ -143,6 +120,14 @@ pop_notification(const std::shared_ptr<Engine>& engine, int64_t deadline_ns, uin
 }
 
 } // namespace
+
+const std::shared_ptr<accel::Device>& device_at(Engine& engine, int device) {
+    const auto& devices = engine.accelerators().devices();
+    if (device < 0 || static_cast<size_t>(device) >= devices.size()) {
+        throw nb::value_error("no such device");
+    }
+    return devices[static_cast<size_t>(device)];
+}
 
 void check_open(const Engine& engine) {
     if (engine.closed()) {
@@ -200,7 +185,7 @@ void register_engine(nb::module_& m) {
                     rails.push_back(each.domain);
                 }
                 const Released release;
-                return PyEndpoint{self, self->add_endpoint(provider, peer, rails), rails.size()};
+                return PyEndpoint{self, self->add_endpoint(provider, peer, rails)};
             },
             nb::arg("provider"), nb::arg("peer"), nb::arg("domains") = std::vector<PyDomain>{})
         .def(
@@ -243,9 +228,7 @@ void register_engine(nb::module_& m) {
             "share",
             [](Engine& self, const PyRegion& region, uint64_t offset, uint64_t nbytes, int rights,
                const nb::bytes& capability) {
-                if (offset > region.nbytes || nbytes > region.nbytes - offset) {
-                    throw nb::value_error("the range lies outside of this memory");
-                }
+                region.check(offset, nbytes);
                 return self.shares()
                     .add(region.get(), offset, nbytes, static_cast<uint8_t>(rights), capability_of(capability))
                     .packed();

@@ -4,6 +4,7 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #ifdef ZEROHOP_VERBS
@@ -60,43 +61,6 @@ struct PyFabricDevice : Held<verbs::Device> {};
 struct PyFabricRegion : Held<verbs::MemoryRegion> {};
 struct PyFabricEndpoint : Held<fabric::Endpoint> {};
 
-nb::dict describe(const fabric::PortFacts& port) {
-    nb::dict entry;
-    entry["number"] = port.number;
-    entry["state"] = port.state;
-    entry["link_layer"] = port.link_layer;
-    entry["lid"] = port.lid;
-    entry["max_mtu"] = port.max_mtu;
-    entry["active_mtu"] = port.active_mtu;
-    entry["max_message"] = port.max_message;
-    entry["gid_entries"] = port.gid_entries;
-    return entry;
-}
-
-nb::dict describe(const fabric::DeviceFacts& device) {
-    nb::dict entry;
-    entry["name"] = device.name;
-    entry["why_not"] = device.why_not;
-    entry["guid"] = device.guid;
-    entry["firmware"] = device.firmware;
-    entry["vendor"] = device.vendor;
-    entry["part"] = device.part;
-    entry["max_queue_pairs"] = device.max_queue_pairs;
-    entry["max_requests"] = device.max_requests;
-    entry["max_sge"] = device.max_sge;
-    entry["max_completions"] = device.max_completions;
-    entry["max_regions"] = device.max_regions;
-    entry["max_region"] = device.max_region;
-    entry["read_credit"] = device.read_credit;
-    entry["atomics"] = device.atomics;
-    nb::list ports;
-    for (const fabric::PortFacts& port : device.ports) {
-        ports.append(describe(port));
-    }
-    entry["ports"] = ports;
-    return entry;
-}
-
 nb::list devices() {
     std::vector<fabric::DeviceFacts> found;
     {
@@ -105,7 +69,9 @@ nb::list devices() {
     }
     nb::list result;
     for (const fabric::DeviceFacts& device : found) {
-        result.append(describe(device));
+        nb::object entry = nb::cast(device.device);
+        entry["ports"] = nb::cast(device.ports);
+        result.append(entry);
     }
     return result;
 }

@@ -19,13 +19,13 @@ const std::shared_ptr<Region>& PyRegion::get() const {
     return region;
 }
 
-namespace {
-
-void check(const PyRegion& self, uint64_t offset, uint64_t nbytes) {
-    if (offset > self.nbytes || nbytes > self.nbytes - offset) {
+void PyRegion::check(uint64_t offset, uint64_t range_bytes) const {
+    if (offset > nbytes || range_bytes > nbytes - offset) {
         throw nb::value_error("the range lies outside of this memory");
     }
 }
+
+namespace {
 
 constexpr uint64_t kSpin = 50 * kMicrosecond;
 constexpr timespec kNap{0, 50'000};
@@ -71,7 +71,7 @@ void copy_now(const PyRegion& self, uint64_t dst, uint64_t src, uint64_t nbytes)
 
 nb::bytes read(const PyRegion& self, uint64_t offset, uint64_t nbytes) {
     const Pin<Region> pin = Pin<Region>::of(self.get());
-    check(self, offset, nbytes);
+    self.check(offset, nbytes);
     nb::bytes result = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(nbytes)));
     if (!result.is_valid()) {
         throw nb::python_error();
@@ -91,7 +91,7 @@ nb::bytes read(const PyRegion& self, uint64_t offset, uint64_t nbytes) {
 
 void write(const PyRegion& self, uint64_t offset, const nb::bytes& data) {
     const Pin<Region> pin = Pin<Region>::of(self.get());
-    check(self, offset, data.size());
+    self.check(offset, data.size());
     const void* from = data.c_str();
     const size_t nbytes = data.size();
     if (nbytes == 0) {

@@ -13,23 +13,16 @@ struct PyMark {
 };
 
 PyRegion part(const std::shared_ptr<Engine>& engine, const PyRegion& whole, uint64_t offset, uint64_t nbytes) {
-    if (engine->closed()) {
-        throw NativeError(Status::closed, Reason::context_closed, "this Context is closed");
-    }
-    if (offset > whole.nbytes || nbytes > whole.nbytes - offset) {
-        throw nb::value_error("the part lies outside of this memory");
-    }
+    check_open(*engine);
+    whole.check(offset, nbytes);
     const std::shared_ptr<Region> region = Region::part(whole.get(), offset, nbytes);
     return {engine, region, region->address(), region->nbytes(), region->device()};
 }
 
 PyMark mark(const std::shared_ptr<Engine>& engine, int device) {
-    const auto& devices = engine->accelerators().devices();
-    if (device < 0 || static_cast<size_t>(device) >= devices.size()) {
-        throw nb::value_error("no such device");
-    }
+    const auto& found = device_at(*engine, device);
     const Released release;
-    return {engine, devices[static_cast<size_t>(device)]->mark()};
+    return {engine, found->mark()};
 }
 
 template <typename Byte>

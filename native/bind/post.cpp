@@ -21,6 +21,14 @@ constexpr uint64_t kHoldGilBytes = 4096;
     throw NativeError(posted.outcome, "the operation was refused");
 }
 
+std::shared_ptr<const Route> route_of(Engine& engine, uint64_t id) {
+    std::shared_ptr<const Route> found = engine.route(id);
+    if (!found) {
+        throw NativeError(Status::closed, Reason::lane_closed, "the route is gone");
+    }
+    return found;
+}
+
 void check_local(const Route& route, uint64_t offset, uint64_t nbytes, bool reads) {
     if (offset > route.local->nbytes() || nbytes > route.local->nbytes() - offset) {
         throw nb::value_error("the range lies outside of the local memory");
@@ -79,10 +87,7 @@ nb::object post_pages(const Self& engine, uint64_t route, int kind, const Indice
     Request request;
     request.after_stream = stream;
     request.group = group == nullptr ? nullptr : group->group.get();
-    const std::shared_ptr<const Route> found = engine->route(route);
-    if (!found) {
-        throw NativeError(Status::closed, Reason::lane_closed, "the route is gone");
-    }
+    const std::shared_ptr<const Route> found = route_of(*engine, route);
     if (page_bytes == 0) {
         throw nb::value_error("page_bytes must be positive");
     }
@@ -175,9 +180,7 @@ nb::object post_notify(const Self& engine, const PyEndpoint& endpoint, int64_t n
 template <Kind kKind>
 nb::object post_message(const Self& engine, const PyEndpoint& endpoint, const PyRegion& region, uint64_t offset,
                         uint64_t nbytes, uint64_t deadline_ns, bool nowait) {
-    if (offset > region.nbytes || nbytes > region.nbytes - offset) {
-        throw nb::value_error("the range lies outside of the local memory");
-    }
+    region.check(offset, nbytes);
     if (kKind == Kind::recv && region.get()->readonly()) {
         throw nb::value_error("the local memory is read-only");
     }
@@ -203,10 +206,7 @@ nb::object post_flush(const Self& engine, const PyEndpoint& endpoint, uint64_t d
 
 Posted post_range(Engine& engine, uint64_t route, Kind kind, uint64_t local_offset, uint64_t remote_offset,
                   uint64_t nbytes, int64_t notify, Request& request, bool nowait) {
-    const std::shared_ptr<const Route> found = engine.route(route);
-    if (!found) {
-        throw NativeError(Status::closed, Reason::lane_closed, "the route is gone");
-    }
+    const std::shared_ptr<const Route> found = route_of(engine, route);
     check_local(*found, local_offset, nbytes, kind == Kind::read);
     request.kind = kind;
     request.route = found.get();
@@ -217,7 +217,7 @@ Posted post_range(Engine& engine, uint64_t route, Kind kind, uint64_t local_offs
     Endpoint& endpoint = *found->endpoint;
     // A small mapped copy, or a request to a NIC, is over before another thread could use the interpreter. Anything
     // that may make a system call, or wait, releases the GIL.
-    if ((found->mapping || found->keys) && nbytes <= kHoldGilBytes) {
+    if (found->access && found->access->brief && nbytes <= kHoldGilBytes) {
         Posted posted = engine.try_post(endpoint, request);
         if (posted.what != Posted::What::retry) {
             return posted;
@@ -228,10 +228,7 @@ Posted post_range(Engine& engine, uint64_t route, Kind kind, uint64_t local_offs
 
 Posted post_ranges(Engine& engine, uint64_t route, std::shared_ptr<const PageList> ranges, uint64_t nbytes,
                    int64_t notify, Request& request, bool nowait) {
-    const std::shared_ptr<const Route> found = engine.route(route);
-    if (!found) {
-        throw NativeError(Status::closed, Reason::lane_closed, "the route is gone");
-    }
+    const std::shared_ptr<const Route> found = route_of(engine, route);
     if (ranges) {
         for (size_t i = 0; i < ranges->local.size(); ++i) {
             check_local(*found, ranges->local[i], ranges->lengths[i], false);

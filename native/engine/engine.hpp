@@ -3,11 +3,7 @@
 
 #include "engine/notifications.hpp"
 #include "engine/poller.hpp"
-#include "memory/device_atomics.hpp"
-#include "memory/share.hpp"
-#include "memory/staging.hpp"
-#include "operation/operation.hpp"
-#include "operation/peer.hpp"
+#include "provider/host.hpp"
 #include "provider/provider.hpp"
 
 #include <atomic>
@@ -26,11 +22,11 @@ struct EngineOptions {
     uint64_t heartbeat_ns = 10 * kSecond; // a peer on another host that is silent for so long is lost; 0: never
 };
 
-// What Engine::events() tells, beside the bare id of a peer that was found dead.
-inline constexpr uint64_t kLaneDown = 1ULL << 62;      // with a peer's id: a lane to it has failed, it may live
+// Tokens of Engine::events(), beside the bare id of a peer that was found dead.
+inline constexpr uint64_t kLaneDown = 1ULL << 62;      // with a peer's id: a lane to it has failed, while it may live
 inline constexpr uint64_t kDomainChanged = 1ULL << 61; // with a domain's number: its port or device came or went
 
-class Engine : private Pollable {
+class Engine final : public Host, private Pollable {
 public:
     Engine(const EngineOptions& options, std::vector<std::shared_ptr<accel::Driver>> drivers);
     ~Engine() override;
@@ -46,7 +42,7 @@ public:
                                         const DomainOptions& options);
     void close_domain(const std::shared_ptr<Domain>& domain);
     void close_endpoint(const std::shared_ptr<Endpoint>& endpoint, Outcome outcome);
-    // Has this end nothing under way, receives that wait included? What the peer does is not counted.
+    // Is nothing under way at this end, receives that wait included? What the peer has under way does not count.
     [[nodiscard]] bool quiet(const std::shared_ptr<Endpoint>& endpoint);
 
     // Memory.
@@ -54,79 +50,78 @@ public:
     void drop_route(uint64_t id);
     [[nodiscard]] std::shared_ptr<const Route> route(uint64_t id); // null: dropped
     bool revoke(ShareId id, uint64_t deadline_ns);
-    // The region's registration with the domain for our own use. Throws NativeError with all that was tried.
+    // Returns the region's registration with the domain for this process's own use. Throws NativeError, with every way
+    // that was tried.
     std::shared_ptr<Registration> register_local(Domain& domain, const std::shared_ptr<Region>& region);
-    // The share's, for peers; `own`: not that of the allocation, so that it can end alone. Null: revoked.
+    // Returns a registration of the share for peers; null where the share is revoked. `own`: one of its own, and not
+    // the allocation's, so that it can end alone.
     std::shared_ptr<Registration> reach(Domain& domain, ShareId id, bool own, uint64_t& address);
 
     // Operations. `request.route` is filled in from the id.
     [[nodiscard]] Posted post(uint64_t id, Request& request, bool nowait);
     [[nodiscard]] Posted post(Endpoint& endpoint, const Request& request, bool nowait);
-    // Where the lane is full, this neither waits nor looks at what has ended.
+    // The same, but where the lane is full, this neither waits nor polls.
     [[nodiscard]] Posted try_post(Endpoint& endpoint, const Request& request);
-    // An operation pends that no lane knows of: sleepers must mind its deadline.
+    // An operation pends: sleepers must mind its deadline.
     void note_pending(uint64_t deadline_ns, uint64_t now);
-    // An operation that ends when all that is queued by now on a stream of the user's has. Throws NativeError.
+    // Returns an operation that ends when a stream of the user's has done everything that is queued on it by now.
+    // Throws NativeError.
     [[nodiscard]] OpRef stream_reached(int device, uint64_t native_stream, uint64_t deadline_ns);
-    // Has a stream of the user's wait for the end of an operation, well or not, with nobody waiting here. `lane`: that
-    // it may be in flight on, or null. Throws NativeError.
+    // Makes a stream of the user's wait for the end of an operation, good or bad, while no thread waits. `lane`: where
+    // the operation may be in flight, or null. Throws NativeError.
     void hold_stream(const OpRef& op, Endpoint* lane, int device, uint64_t native_stream);
-    // The same for the next notification that can be taken, or the end of `op`, which stands for the wait.
+    // Makes it wait for the next notification that can be taken, or for the end of `op`, which stands for the wait.
     void hold_stream_for_notification(const OpRef& op, uint16_t queue, int device, uint64_t native_stream);
-    // In a call or not: for the end of an operation, or for anything else.
-    [[nodiscard]] bool anybody_waits() const { return operations_.awaited() != 0 || poller_.anybody_waits(); }
-    // Somebody waits for the end of an operation, and not in a call: peers are looked at more often.
+    // Somebody waits for the end of an operation, but not in a call: peers are looked at more often.
     void note_awaited();
     bool wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep = true);
     [[nodiscard]] std::optional<Notification> pop_notification(uint16_t queue, uint64_t deadline_ns, uint64_t spin_ns,
                                                                bool may_wait);
-    // What comes for a queue that is closed, or is in it then, is dropped.
+    // A queue drops its notifications when it is closed, and those that come for it later.
     [[nodiscard]] uint16_t open_queue() { return notifications_.open(); }
-    // From now on, what that peer sends comes into the queue; until then nothing does, and nobody else's ever.
+    // From now on the queue takes that peer's notifications, and no other's. A new queue takes none.
     void take_from(uint16_t number, int peer);
     void close_queue(uint16_t number);
-    // What is there can be taken, and what still comes; who waits hears that there may be no more.
+    // Tells those who wait that there may be no more. Notifications that are there, or still come, can be taken.
     void end_queue(uint16_t number);
-    // Takes what a peer has sent by now, as far as its lanes have it.
+    // Takes everything that a peer has sent by now, as far as its lanes have it.
     void catch_up(int peer);
-    // Operations of the group end, and so do all that join it later.
+    // Ends the operations of a group, and all that join it later.
     void end_group(OperationGroup& group, Outcome outcome) {
-        operations_.finish_group(group, outcome);
+        operations().finish_group(group, outcome);
         wake_waiters(); // for room
     }
 
-    // For providers.
-    void notify(uint16_t queue, Notification note);
-    // Something changed for those who wait, other than the end of an operation: there is room, or credit.
-    void wake_waiters() {
+    // Host.
+    void wake_waiters() override {
         finished_.notify_all();
         poller_.wake_sleeping_caller();
     }
-    // A lane found its peer gone: everything to that peer ends.
-    void lose_peer(Peer& peer, Outcome outcome);
-    // Ok while the peer lives, else how it was lost; everything to it ends then.
-    [[nodiscard]] Outcome look_at(Peer& peer) {
-        const Outcome state = peer.state();
-        return state.ok() && peer.dead() ? lose_dead_peer(peer) : state;
-    }
+    [[nodiscard]] bool anybody_waits() override { return operations().awaited() != 0 || poller_.anybody_waits(); }
+    void notify(uint16_t queue, Notification note) override;
+    void lose_peer(Peer& peer, Outcome outcome) override;
+    void lane_failed(const Peer& peer) override;
+    void domain_changed(int number) override { events_->push(kDomainChanged | static_cast<uint64_t>(number)); }
+    void exclusive(const std::function<void()>& f) override { poller_.exclusive(f); }
+    void kick() override { poller_.kick(); }
+    void watch(int fd) override { poller_.watch(fd); }
+    void watch_writable(int fd, bool writable) override { poller_.watch_writable(fd, writable); }
+    void unwatch(int fd) override { poller_.unwatch(fd); }
+    void watch_device(int fd) override { poller_.watch_device(fd); }
+    void unwatch_device(int fd) override { poller_.unwatch_device(fd); }
 
-    // Bounded: false when device copies were still running at the deadline (their memory then stays).
+    // Returns at the deadline at the latest; false where device copies still run then, whose memory stays.
     bool close(uint64_t deadline_ns);
-    // In a forked child, whose threads are gone: nothing of this engine may run or be waited for.
+    // For a forked child, where the engine's threads do not exist: nothing of this engine runs or is waited for.
     void abandon();
     bool closed() const { return closed_.load(std::memory_order_acquire); }
 
-    OperationSlab& operations() { return operations_; }
-    ShareTable& shares() { return shares_; }
-    Accelerators& accelerators() { return accelerators_; }
-    DeviceAtomics& device_atomics() { return device_atomics_; } // the poller's
     NotificationQueues& notifications() { return notifications_; }
     Presence& presence() { return presence_; }
     Poller& poller() { return poller_; }
     const EngineOptions& options() const { return options_; }
-    // Tokens: the ids of peers that were found dead here, and those above.
     const std::shared_ptr<CompletionQueue>& events() const { return events_; }
-    [[nodiscard]] std::map<std::string, uint64_t> statistics();
+    [[nodiscard]] Statistics statistics();
 
 private:
     Found poll() override;
@@ -135,38 +130,26 @@ private:
     bool unarmed() override;
     uint64_t may_wait_ns() override { return may_wait_ns_.load(std::memory_order_relaxed); }
     bool arm(bool for_caller) override;
-    [[nodiscard]] bool ends_matter() const;
+    [[nodiscard]] Domain::Happening happening();
     void woken() override;
     bool poll_marks();
     void look_at_peers();
-    Outcome lose_dead_peer(Peer& peer);
+    Outcome lose_dead_peer(Peer& peer) override;
     void take_arrived(Endpoint& endpoint);
     void reap_endpoints();
-    static void give_back_credit(const Notification& note);
+    static void give_back_credit(const std::weak_ptr<Endpoint>& lane);
+    [[nodiscard]] std::vector<std::shared_ptr<Endpoint>> lanes_to(int peer) const;
+    template <class T> void keep(const std::shared_ptr<T>& made, std::vector<std::shared_ptr<T>>& all);
     void after_post(Endpoint& endpoint, const Request& request, const Posted& posted, uint64_t now);
-
-    // How often peers on this host are looked at while something pends that somebody waits for, and nobody spins.
-    static constexpr uint64_t kPresenceInterval = 5 * kMillisecond;
-    // What nobody waits for, and no device tells, is looked at so often: what pends may be given up, memory given back.
-    static constexpr uint64_t kUnattended = 50 * kMillisecond;
-    // How long is slept between. Less, because a post says by when from its own start: a sleep that began during a post
-    // of up to the difference is not cut when that is over, and by the next one again.
-    static constexpr uint64_t kUnattendedSleep = 40 * kMillisecond;
-    // A sleep of less lasts longer than that.
-    static constexpr uint64_t kShortSleep = 20 * kMicrosecond;
 
     const EngineOptions options_;
     EventCount finished_;
     Presence presence_;
-    OperationSlab operations_;
-    ShareTable shares_;
-    Accelerators accelerators_;
-    DeviceAtomics device_atomics_{accelerators_};
     std::atomic<bool> device_atomics_pending_{false};
     NotificationQueues notifications_;
     std::shared_ptr<CompletionQueue> events_;
 
-    // Written under the poller's exclusive right and the lock; the poller reads without the lock. Domains outlive
+    // Written under the poller's exclusive right and the lock; the poller reads them without the lock. Domains outlive
     // the lanes over them.
     mutable SpinLock endpoints_lock_;
     std::vector<std::shared_ptr<Domain>> domains_;
@@ -175,8 +158,8 @@ private:
     mutable std::mutex peers_mutex_;
     std::vector<std::shared_ptr<Peer>> peers_; // index = id
     std::atomic<int> remote_peers_{0};
-    std::atomic<uint64_t> may_wait_ns_{0}; // what poll() found last
-    std::atomic<bool> keeps_ends_{false};  // a domain does
+    std::atomic<uint64_t> may_wait_ns_{0}; // as of the last poll()
+    std::atomic<bool> keeps_ends_{false};  // a domain keeps some
 
     struct RouteEntry {
         uint32_t generation = 1;
@@ -195,7 +178,7 @@ private:
     std::atomic<size_t> marks_pending_{0};
 
     std::mutex revoking_mutex_;
-    // Revoked, and a device still copies. Those copies alone keep it alive: nobody needs to ask again.
+    // Revoked shares that a device still copies for. Only those copies keep them alive.
     std::map<uint64_t, std::weak_ptr<Share>> revoking_;
 
     std::atomic<bool> closed_{false};
@@ -203,7 +186,7 @@ private:
     std::atomic<uint64_t> posted_{0};
     std::atomic<uint64_t> inline_{0};
     std::atomic<uint64_t> full_{0};
-    std::map<std::string, uint64_t> gone_statistics_; // of endpoints that are gone
+    Statistics gone_statistics_; // of endpoints that are gone
     Poller poller_;
 };
 

@@ -1,4 +1,7 @@
+// The queues of notifications of a Context, and how its engine fills and empties them.
 #include "engine/notifications.hpp"
+
+#include "engine/engine.hpp"
 
 namespace zerohop {
 
@@ -8,7 +11,7 @@ uint16_t NotificationQueues::open() {
     if (others_.size() == UINT16_MAX) {
         throw NativeError(Status::no_memory, Reason::window_full, "65535 queues of notifications are open");
     }
-    do { // the one that was given back last comes last
+    do { // a number that was given back is not given out again soon
         ++last_;
     } while (last_ == 0 || others_.contains(last_));
     others_.emplace(last_, std::move(made));
@@ -37,6 +40,77 @@ void NotificationQueues::end_all() {
     for (const auto& queue : all) {
         queue->end();
     }
+}
+
+void Engine::notify(uint16_t queue, Notification note) {
+    const std::shared_ptr<NotificationQueue> into = notifications_.of(queue);
+    if (!into || !into->takes_from(note.peer)) { // numbers are easy to guess
+        give_back_credit(note.endpoint);
+        return;
+    }
+    into->push(std::move(note));
+    wake_waiters();
+}
+
+void Engine::give_back_credit(const std::weak_ptr<Endpoint>& lane) {
+    if (const std::shared_ptr<Endpoint> endpoint = lane.lock()) {
+        endpoint->return_credits(1);
+    }
+}
+
+void Engine::close_queue(uint16_t number) {
+    const std::shared_ptr<NotificationQueue> closed = notifications_.close(number);
+    if (!closed) {
+        return;
+    }
+    closed->end();
+    while (const std::optional<Notification> note = closed->pop()) {
+        give_back_credit(note->endpoint);
+    }
+    wake_waiters();
+}
+
+void Engine::take_from(uint16_t number, int peer) {
+    if (const std::shared_ptr<NotificationQueue> found = number != 0 ? notifications_.of(number) : nullptr) {
+        found->take_from(peer);
+    }
+}
+
+void Engine::end_queue(uint16_t number) {
+    if (const std::shared_ptr<NotificationQueue> ended = number != 0 ? notifications_.of(number) : nullptr) {
+        ended->end();
+        // Nobody may ever take the notifications that are left, and others need the credits of the same lane.
+        for (const std::weak_ptr<Endpoint>& endpoint : ended->take_endpoints()) {
+            give_back_credit(endpoint);
+        }
+        wake_waiters();
+    }
+}
+
+std::optional<Notification> Engine::pop_notification(uint16_t queue, uint64_t deadline_ns, uint64_t spin_ns,
+                                                     bool may_wait) {
+    const std::shared_ptr<NotificationQueue> from = notifications_.of(queue);
+    std::optional<Notification> note;
+    if (!from) {
+        return note;
+    }
+    const auto take = [&] {
+        const bool over =
+            closed() || from->ended(); // asked before the look, which so finds everything that came before the end
+        if (!note) {                   // the condition is asked again after it held
+            note = from->pop();
+        }
+        return note.has_value() || over;
+    };
+    if (may_wait) {
+        wait(take, deadline_ns, spin_ns);
+    } else {
+        take();
+    }
+    if (note) {
+        give_back_credit(note->endpoint);
+    }
+    return note;
 }
 
 } // namespace zerohop

@@ -3,7 +3,7 @@
 
 #include "base/sync.hpp"
 #include "operation/completion_queue.hpp"
-#include "provider/provider.hpp"
+#include "provider/notify.hpp"
 
 #include <atomic>
 #include <cstdint>
@@ -16,13 +16,6 @@
 #include <vector>
 
 namespace zerohop {
-
-struct Notification {
-    int peer = -1;
-    uint32_t value = 0;
-    uint64_t nbytes = 0;
-    std::weak_ptr<Endpoint> endpoint; // gets its credit back; a lane that is gone is not kept for that
-};
 
 class NotificationQueue {
 public:
@@ -37,16 +30,10 @@ public:
     }
 
     void push(Notification note) {
-        std::vector<std::pair<std::shared_ptr<Listener>, uint64_t>> waiting;
-        {
-            const std::lock_guard lock(lock_);
+        tell_waiting([&] {
             notes_.push_back(std::move(note));
             size_.store(notes_.size(), std::memory_order_seq_cst); // before the look at who waits
-            waiting.swap(waiting_);
-        }
-        for (const auto& [queue, token] : waiting) {
-            queue->push(token);
-        }
+        });
     }
 
     [[nodiscard]] std::optional<Notification> pop() {
@@ -66,7 +53,7 @@ public:
     [[nodiscard]] bool ended() const { return ended_.load(std::memory_order_acquire); }
     [[nodiscard]] bool empty() const { return size_.load(std::memory_order_acquire) == 0; }
 
-    // One token when the next one arrives; false (and nothing queued) when one is here now, or none will come.
+    // Asks for one token when the next one arrives; false (and nothing queued) when one is here now, or none will come.
     [[nodiscard]] bool arm(std::shared_ptr<Listener> queue, uint64_t token) {
         const std::lock_guard lock(lock_);
         if (!notes_.empty() || ended()) {
@@ -77,20 +64,12 @@ public:
         return true;
     }
 
-    // None will come any more: who waits is told all the same.
+    // No notification will come any more; those who wait are told all the same.
     void end() {
-        std::vector<std::pair<std::shared_ptr<Listener>, uint64_t>> waiting;
-        {
-            const std::lock_guard lock(lock_);
-            ended_.store(true, std::memory_order_release);
-            waiting.swap(waiting_);
-        }
-        for (const auto& [listener, token] : waiting) {
-            listener->push(token);
-        }
+        tell_waiting([&] { ended_.store(true, std::memory_order_release); });
     }
 
-    // Where what is there has come from; its credit is the caller's to give back.
+    // Takes the endpoints that the queued notifications have come from; the caller gives their credits back.
     [[nodiscard]] std::vector<std::weak_ptr<Endpoint>> take_endpoints() {
         const std::lock_guard lock(lock_);
         std::vector<std::weak_ptr<Endpoint>> endpoints;
@@ -101,13 +80,25 @@ public:
         return endpoints;
     }
 
-    // Whoever asked so does not want to know any more.
+    // Takes such a request back.
     void disarm(const Listener& queue, uint64_t token) {
         const std::lock_guard lock(lock_);
         std::erase_if(waiting_, [&](const auto& each) { return each.first.get() == &queue && each.second == token; });
     }
 
 private:
+    template <class F> void tell_waiting(F&& change) {
+        std::vector<std::pair<std::shared_ptr<Listener>, uint64_t>> waiting;
+        {
+            const std::lock_guard lock(lock_);
+            change();
+            waiting.swap(waiting_);
+        }
+        for (const auto& [listener, token] : waiting) {
+            listener->push(token);
+        }
+    }
+
     SpinLock lock_;
     std::deque<Notification> notes_;
     std::atomic<size_t> size_{0};
@@ -116,7 +107,7 @@ private:
     std::vector<std::pair<std::shared_ptr<Listener>, uint64_t>> waiting_;
 };
 
-// Those of a Context: its own, whose number is 0, and others, of whoever shares it.
+// The queues of a Context: its own, whose number is 0, and those of the faces that share it.
 class NotificationQueues {
 public:
     [[nodiscard]] NotificationQueue& own() { return *own_; }
@@ -129,10 +120,10 @@ public:
         const auto found = others_.find(number);
         return found == others_.end() ? nullptr : found->second;
     }
-    // A new one's number, which was not given away for long; it takes nobody's until it is told whose. Throws
-    // NativeError where all are in use.
+    // Makes a queue and returns its number, which was not given out for long. It takes nothing until take_from().
+    // Throws NativeError where all numbers are in use.
     [[nodiscard]] uint16_t open();
-    // Takes it away; the caller ends it. Null where there is none.
+    // Takes a queue away; the caller ends it. Null where there is none of that number.
     [[nodiscard]] std::shared_ptr<NotificationQueue> close(uint16_t number);
     void end_all();
 

@@ -1,43 +1,13 @@
+// Callers that wait: how one of them polls for all, when it sleeps, and how it hands polling over.
 #include "engine/poller.hpp"
 
-#include "base/status.hpp"
 #include "engine/sleep.hpp"
+#include "engine/tuning.hpp"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <poll.h>
 #include <sched.h>
-#include <string>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 namespace zerohop {
-
-namespace {
-
-constexpr uint64_t kTick = kMillisecond;
-constexpr uint64_t kFirstYield = 20 * kMicrosecond; // much longer than an answer takes from a peer that spins, too
-constexpr uint64_t kSoon = kMillisecond;            // a caller that comes back sooner will do so again,
-constexpr int kTurnSpins = 200;                     // some ten microseconds
-
-Descriptor checked(int fd, const char* what) {
-    if (fd < 0) {
-        throw NativeError(Status::no_memory, Reason::out_of_descriptors,
-                          std::string("cannot make ") + what + ": " + std::strerror(errno));
-    }
-    return Descriptor(fd);
-}
-
-void control(int epoll, int operation, int fd, uint32_t events) {
-    epoll_event event{};
-    event.events = events;
-    event.data.fd = fd;
-    epoll_ctl(epoll, operation, fd, &event);
-}
-
-} // namespace
 
 void Turns::pass(uint64_t now, bool woke_peer) {
     if (next_yield_ns_ == 0) {
@@ -50,20 +20,7 @@ void Turns::pass(uint64_t now, bool woke_peer) {
     }
     sched_yield();
     next_yield_ns_ = now_ns() + interval_ns_;
-    interval_ns_ = std::min(2 * interval_ns_, kTick); // who was in line, if anybody, had nothing for us
-}
-
-Poller::Poller(Pollable& work, Presence& presence, EventCount& finished, uint64_t spin_ns)
-    : work_(work), presence_(presence), finished_(finished), spin_ns_(spin_ns),
-      kick_fd_(checked(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "an event descriptor")),
-      descriptors_epoll_(checked(epoll_create1(EPOLL_CLOEXEC), "an epoll descriptor")),
-      progress_epoll_(checked(epoll_create1(EPOLL_CLOEXEC), "an epoll descriptor")),
-      caller_epoll_(checked(epoll_create1(EPOLL_CLOEXEC), "an epoll descriptor")) {
-    control(progress_epoll_.get(), EPOLL_CTL_ADD, kick_fd_.get(), EPOLLIN);
-    control(progress_epoll_.get(), EPOLL_CTL_ADD, presence_.doorbell_fd(), EPOLLIN);
-    control(progress_epoll_.get(), EPOLL_CTL_ADD, descriptors_epoll_.get(), EPOLLIN);
-    control(caller_epoll_.get(), EPOLL_CTL_ADD, presence_.doorbell_fd(), EPOLLIN);
-    control(caller_epoll_.get(), EPOLL_CTL_ADD, descriptors_epoll_.get(), EPOLLIN);
+    interval_ns_ = std::min(2 * interval_ns_, kTick); // nobody in line had anything for this thread
 }
 
 Poller::~Poller() {
@@ -90,8 +47,8 @@ void Poller::leave(uint64_t now) {
     sleep_for_others(now);
 }
 
-// Where whoever polls will be gone sooner than this thread would fall asleep: the progress thread, that leaves when a
-// caller has come; a caller, that only takes a glance.
+// For the moments when the holder of the right to poll will leave sooner than this thread would fall asleep: the
+// progress thread leaves when a caller has come, and a caller may only take a glance.
 bool Poller::try_polling() {
     for (int spins = 0; spins < kTurnSpins; ++spins) {
         if (polling_.try_lock()) {
@@ -102,14 +59,14 @@ bool Poller::try_polling() {
     return false;
 }
 
-// Nobody polls any more.
+// The last thread stops polling.
 void Poller::sleep_for_others(uint64_t now) {
     presence_.set_sleeping(true);
     if (looks_in_time(now)) {
         return;
     }
     const Left left = work_.left(now);
-    // Work that came before the flag was up rang no doorbell.
+    // Work that came before the flag was set rang no doorbell.
     if (left.ready) {
         kick();
     } else {
@@ -117,103 +74,14 @@ void Poller::sleep_for_others(uint64_t now) {
     }
 }
 
-// What came before a device was armed wakes nobody: so it is looked at; by whoever polls now, where somebody does, who
+// Something that came before a device was armed wakes nobody, so somebody looks. Where another thread polls now, it
 // looks again, or learns before it sleeps that nobody has looked yet.
 void Poller::arm_devices() {
     if (devices_unarmed() && work_.arm(false) && polling_.try_lock()) {
-        work_.poll();
-        tick_when_due(now_ns());
-        polling_.unlock();
-        finished_.notify_all();
+        poll_and_leave(now_ns());
         if (devices_unarmed()) {
             kick(); // there was more than one look takes
         }
-    }
-}
-
-void Poller::watch_device(int fd) {
-    control(descriptors_epoll_.get(), EPOLL_CTL_ADD, fd, EPOLLIN);
-    devices_.fetch_add(1);
-    kick();
-}
-
-void Poller::unwatch_device(int fd) {
-    control(descriptors_epoll_.get(), EPOLL_CTL_DEL, fd, 0);
-    devices_.fetch_sub(1);
-}
-
-// While a caller polls, a readable socket must not wake the progress thread for each message.
-void Poller::watch_descriptors_if_no_caller() {
-    if (descriptors() == 0 && descriptors_watched_.load(std::memory_order_seq_cst)) {
-        return;
-    }
-    const std::lock_guard lock(descriptors_lock_);
-    const bool wanted = callers_.load(std::memory_order_seq_cst) == 0 || descriptors() == 0;
-    if (wanted != descriptors_watched_.load(std::memory_order_relaxed)) {
-        control(progress_epoll_.get(), EPOLL_CTL_MOD, descriptors_epoll_.get(), wanted ? uint32_t{EPOLLIN} : 0U);
-        descriptors_watched_.store(wanted, std::memory_order_seq_cst);
-    }
-}
-
-void Poller::watch(int fd) {
-    control(descriptors_epoll_.get(), EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLRDHUP);
-    descriptors_.fetch_add(1);
-    watch_descriptors_if_no_caller();
-}
-
-void Poller::watch_writable(int fd, bool writable) {
-    control(descriptors_epoll_.get(), EPOLL_CTL_MOD, fd,
-            static_cast<uint32_t>(EPOLLIN | EPOLLRDHUP) | (writable ? EPOLLOUT : 0U));
-}
-
-void Poller::unwatch(int fd) {
-    control(descriptors_epoll_.get(), EPOLL_CTL_DEL, fd, 0);
-    descriptors_.fetch_sub(1);
-    watch_descriptors_if_no_caller(); // without sockets there are still devices to watch
-}
-
-bool Poller::any_descriptor_ready() const {
-    if (descriptors() == 0) {
-        return false;
-    }
-    pollfd entry{descriptors_epoll_.get(), POLLIN, 0};
-    return ::poll(&entry, 1, 0) > 0;
-}
-
-void Poller::kick() {
-    kick_for(Kick::work);
-}
-
-void Poller::kick_for(Kick what) {
-    if (sleeping_callers_.load(std::memory_order_seq_cst) != 0) {
-        presence_.ring(); // the progress thread is parked: the caller that sleeps will poll
-    } else {
-        kick_progress(what);
-    }
-}
-
-void Poller::kick_progress(Kick what) {
-    if (what == Kick::work) {
-        work_kicked_.store(true, std::memory_order_seq_cst);
-    }
-    if (!kicked_.exchange(true, std::memory_order_seq_cst)) {
-        const uint64_t one = 1;
-        [[maybe_unused]] const ssize_t written = write(kick_fd_.get(), &one, sizeof one);
-    }
-}
-
-void Poller::wake_sleeping_caller() {
-    if (sleeping_callers_.load(std::memory_order_seq_cst) != 0) {
-        presence_.ring();
-    }
-}
-
-void Poller::limit_sleep(uint64_t now, uint64_t limit_ns) {
-    const uint64_t wakes_at =
-        std::max(wakes_at_.load(std::memory_order_seq_cst), caller_wakes_at_.load(std::memory_order_seq_cst));
-    if (limit_ns != UINT64_MAX && wakes_at > now + limit_ns) {
-        asked_ns_.store(limit_ns, std::memory_order_relaxed);
-        kick_for(Kick::sleep_less);
     }
 }
 
@@ -224,21 +92,26 @@ void Poller::tick_when_due(uint64_t now) {
     }
 }
 
-// Whoever has just posted mostly finds the answer there. Where callers come and go, and the progress thread will look
-// in time at what may be left, one look needs none of what tells everybody that somebody polls, and no longer does.
-// The time that it goes by may be past: then all of this holds for less long.
-bool Poller::glance(const std::function<bool()>& done) {
-    const uint64_t now = seen_ns_.load(std::memory_order_relaxed);
-    if (now >= last_left_ns_.load(std::memory_order_relaxed) + kSoon || !looks_in_time(now) ||
-        exclusive_.load(std::memory_order_seq_cst) != 0 || !polling_.try_lock()) {
-        return false;
-    }
+// Takes one look, for a thread that has just got the right to poll. `now` may be past.
+void Poller::poll_and_leave(uint64_t now) {
     work_.poll();
     if (now >= next_tick_) {
         tick_when_due(now_ns());
     }
     polling_.unlock();
     finished_.notify_all(); // another caller may have come meanwhile
+}
+
+// A thread that has just posted mostly finds the answer there. Where callers come and go, and the progress thread will
+// look in time at what may be left, one look needs none of the signals that say that somebody polls, and no longer
+// does. The time that it goes by may be past: then all of this holds for a shorter time.
+bool Poller::glance(const std::function<bool()>& done) {
+    const uint64_t now = seen_ns_.load(std::memory_order_relaxed);
+    if (now >= last_left_ns_.load(std::memory_order_relaxed) + kSoon || !looks_in_time(now) ||
+        exclusive_.load(std::memory_order_seq_cst) != 0 || !polling_.try_lock()) {
+        return false;
+    }
+    poll_and_leave(now);
     if (!done() || !looks_in_time(now)) {
         return false;
     }
@@ -273,7 +146,7 @@ bool Poller::wait(const std::function<bool()>& done, uint64_t deadline_ns, uint6
             const uint32_t ticket = finished_.prepare();
             if (done()) {
                 finished_.cancel();
-            } else if (polling_.try_lock()) { // the poller left before we stood in line
+            } else if (polling_.try_lock()) { // the poller left before this thread stood in line
                 finished_.cancel();
                 now = poll_and_hand_over(done, deadline_ns, spin_ns, may_sleep, now);
             } else {
@@ -315,7 +188,7 @@ uint64_t Poller::poll_until(const std::function<bool()>& done, uint64_t deadline
             turns_.found();
         }
         if (done()) {
-            tick_when_due(now); // whoever always finds an answer at once does this, too
+            tick_when_due(now); // also for a caller that always finds an answer at once
             return now;
         }
         now = now_ns();
@@ -344,7 +217,7 @@ void Poller::sleep_as_caller(const std::function<bool()>& done, uint64_t deadlin
     sleeping_callers_.fetch_add(1, std::memory_order_seq_cst);
     kick_progress(Kick::sleep_less); // it parks
     presence_.set_sleeping(true);
-    // Who ends an operation from here on rings; what was ended before is seen now.
+    // An operation that ends from here on rings; one that ended before is seen now.
     if (!done() && !work_.arm(true) && !work_.left(now_ns()).ready) {
         const uint64_t now = now_ns();
         uint64_t limit = deadline_ns == 0 ? UINT64_MAX : deadline_ns - std::min(deadline_ns, now);
@@ -354,7 +227,7 @@ void Poller::sleep_as_caller(const std::function<bool()>& done, uint64_t deadlin
         };
         limit = std::min(limit, most());
         caller_wakes_at_.store(limit == UINT64_MAX ? UINT64_MAX : now + limit, std::memory_order_seq_cst);
-        limit = std::min(limit, most()); // as the progress thread: this sees it, or is kicked
+        limit = std::min(limit, most()); // a change since is seen here, or kicks
         sleeps_.fetch_add(1, std::memory_order_relaxed);
         if (exclusive_.load(std::memory_order_seq_cst) == 0) {
             sleep_on(caller_epoll_.get(), limit);
@@ -368,7 +241,7 @@ void Poller::sleep_as_caller(const std::function<bool()>& done, uint64_t deadlin
 }
 
 void Poller::exclusive(const std::function<void()>& f) {
-    struct Asked { // also where f() throws: nobody polls until it is taken back
+    struct Asked { // a guard, because nobody polls until it is taken back, and f() may throw
         explicit Asked(Poller& of) : poller(of) { poller.exclusive_.fetch_add(1, std::memory_order_seq_cst); }
         ~Asked() {
             poller.exclusive_.fetch_sub(1, std::memory_order_seq_cst);
@@ -386,15 +259,12 @@ void Poller::exclusive(const std::function<void()>& f) {
 }
 
 void Poller::poll_once() {
-    callers_.fetch_add(1, std::memory_order_seq_cst); // but none that others expect to come back soon
+    callers_.fetch_add(1, std::memory_order_seq_cst); // it is none that others expect to come back soon
     watch_descriptors_if_no_caller();
     if (polling_.try_lock()) {
         presence_.set_sleeping(false);
         presence_.drain(); // nobody sleeps on it: a caller that does holds the right to poll
-        work_.poll();
-        tick_when_due(now_ns());
-        polling_.unlock();
-        finished_.notify_all();
+        poll_and_leave(now_ns());
     }
     if (callers_.fetch_sub(1, std::memory_order_seq_cst) == 1) {
         watch_descriptors_if_no_caller();

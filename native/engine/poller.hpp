@@ -1,4 +1,4 @@
-// Who polls, and how the others sleep.
+// Decides which thread polls, and how the others sleep.
 //
 // At most one thread of a Context polls at any moment. A caller that waits takes polling over, spins, and then sleeps
 // on the doorbell itself; the progress thread polls only while no caller waits, and parks while one sleeps. On two
@@ -19,18 +19,14 @@
 
 namespace zerohop {
 
-// While callers come and go, how long the next one is waited for, instead of arming devices.
-inline constexpr uint64_t kStreak = 5 * kMillisecond;
-inline constexpr int kLate = 2; // so many that come late in a row are no streak
-
-// One turn of spinning after another, for whoever polls. The kernel likes to put a process that was woken on the
-// processor of the one that woke it, where it stands in line until that one stops spinning: so let others go first
-// after waking a peer, and now and then when the answer does not come at once.
+// Paces a thread that spins. The kernel likes to put a process that was woken on the processor of the one that woke it,
+// where it stands in line until that one stops spinning. So a spinning thread lets others go first after it has woken a
+// peer, and now and then when the answer does not come at once.
 class Turns {
 public:
-    // Something came.
+    // The last look found something.
     void found() { next_yield_ns_ = 0; }
-    // Nothing came; `woke_peer`: a peer that slept was woken since the last turn.
+    // It found nothing. `woke_peer`: a peer that slept was woken since the last turn.
     void pass(uint64_t now, bool woke_peer);
 
 private:
@@ -40,44 +36,45 @@ private:
 
 class Poller {
 public:
-    // `finished` is notified by whoever ends an operation.
+    // `finished` is notified at the end of each operation.
     Poller(Pollable& work, Presence& presence, EventCount& finished, uint64_t spin_ns);
     ~Poller();
     void start();
     // Ends the progress thread. Callers that wait return when their deadline passes or their condition holds.
     void stop();
-    // In a forked child: forgets the thread that does not exist there.
+    // For a forked child: forgets the thread, which does not exist there.
     void abandon();
 
-    // Polls or sleeps until done() or the deadline (0: none); whether done() held. With may_sleep false it only spins
-    // for spin_ns and gives up. done() is called many times, also after it held, and does not throw.
+    // Polls or sleeps until done() or the deadline (0: none), and returns whether done() held. With may_sleep false it
+    // spins for spin_ns and gives up. done() is called many times, also after it held, and does not throw.
     bool wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep);
-    // What the clock says, from whoever has just read it: to do so costs a good part of what a short wait() takes.
+    // Hands over a reading of the clock: to read it takes a good part of the time of a short wait().
     void note_time(uint64_t now) { seen_ns_.store(now, std::memory_order_relaxed); }
     // Runs f while nobody polls.
     void exclusive(const std::function<void()>& f);
-    // Whoever sleeps looks at the world again: there is work.
+    // Wakes the sleeper, because there is work.
     void kick();
-    // To be called when something ended that the poller did not end itself.
+    // To be called where another thread than the poller has ended something.
     void wake_sleeping_caller();
-    // Wakes whoever sleeps for longer than `limit_ns` from `now`, to sleep for less.
+    // Wakes a sleeper that would sleep for longer than `limit_ns` from `now`, so that it sleeps for less.
     void limit_sleep(uint64_t now, uint64_t limit_ns);
     // Wakes the sleeper when the descriptor is readable (or writable, while asked for).
     void watch(int fd);
     void watch_writable(int fd, bool writable);
     void unwatch(int fd);
-    // The same for a device's descriptor, which tells only what happens after it was armed: so it need not be turned
+    // The same for a device's descriptor, which tells only what happens after it was armed. So it need not be turned
     // off and on for each caller.
     void watch_device(int fd);
     void unwatch_device(int fd);
-    // Ready descriptors are polled by their endpoints; this only tells whether there are any.
+    // Tells whether any descriptor is ready; their endpoints poll them.
     bool any_descriptor_ready() const;
-    // For event loops that wait, see LoopBell: what a message makes readable, and a pass unless somebody else polls.
+    // For event loops that wait (LoopBell): the descriptors that a message makes readable, and one look unless another
+    // thread polls.
     int doorbell_fd() const { return presence_.doorbell_fd(); }
     int sockets_fd() const { return descriptors_epoll_.get(); }
     void loop_listens(bool listens) { listening_loops_.fetch_add(listens ? 1 : -1, std::memory_order_seq_cst); }
     void poll_once();
-    // From now on somebody is woken by what a device does, and what it has done is looked at.
+    // Arms the devices, so that they wake a sleeper, and looks at what they have done until now.
     void arm_devices();
     [[nodiscard]] bool anybody_waits() const { return callers_.load(std::memory_order_seq_cst) != 0; }
     [[nodiscard]] bool devices_unarmed() { return work_.unarmed(); }
@@ -89,19 +86,19 @@ public:
     uint64_t wakes_at() const { return wakes_at_.load(std::memory_order_seq_cst); }
 
 private:
-    // What the progress thread is woken for: something to do, or only a shorter sleep.
+    // Why the progress thread is woken: there is something to do, or its sleep is too long.
     enum class Kick : uint8_t { none, sleep_less, work };
-    // How it slept.
+    // How the progress thread has slept.
     struct Nap {
         bool none = false;   // there was something to do at once
-        bool rung = false;   // and not only its time was up
-        bool theirs = false; // its time was up, and callers come and go
+        bool rung = false;   // a descriptor woke it
+        bool theirs = false; // its time was up, and callers that come and go see to the work
     };
 
     void enter(uint64_t now);
     void leave(uint64_t now);
     void run();
-    // Both take and return what the clock said last: to read it costs a good part of what a small operation does.
+    // Both take and return the last reading of the clock.
     [[nodiscard]] uint64_t poll_until(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns,
                                       bool may_sleep, uint64_t now);
     [[nodiscard]] uint64_t poll_and_hand_over(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns,
@@ -123,23 +120,24 @@ private:
     void take_rings(bool by_peer);
     bool park_if_caller_sleeps();
     void tick_when_due(uint64_t now);
+    void poll_and_leave(uint64_t now);
 
     Pollable& work_;
     Presence& presence_;
     EventCount& finished_;
     const uint64_t spin_ns_;
 
-    OrderedSpinLock polling_; // held for long by who polls: others only try
-    Turns turns_;             // of whoever holds polling_
+    OrderedSpinLock polling_; // the thread that polls holds it for long: others only try
+    Turns turns_;             // of the thread that holds polling_
     std::atomic<int> callers_{0};
     std::atomic<int> sleeping_callers_{0};
     std::atomic<int> exclusive_{0};
     std::atomic<int> listening_loops_{0};
     std::atomic<bool> stop_{false};
     std::atomic<bool> kicked_{false};
-    std::atomic<bool> work_kicked_{false};    // and not only to sleep less:
-    std::atomic<uint64_t> asked_ns_{0};       // by so much
-    std::atomic<bool> progress_polls_{false}; // it is the progress thread that holds polling_
+    std::atomic<bool> work_kicked_{false};    // for work, and not only to sleep less:
+    std::atomic<uint64_t> asked_ns_{0};       // the sleep that was asked for
+    std::atomic<bool> progress_polls_{false}; // the progress thread holds polling_
     // When the progress thread, and the caller that sleeps, wake by themselves; 0 while they do not sleep.
     std::atomic<uint64_t> wakes_at_{0};
     std::atomic<uint64_t> caller_wakes_at_{0};
@@ -150,7 +148,7 @@ private:
     SpinLock descriptors_lock_;
     std::atomic<int> descriptors_{0};
     std::atomic<int> devices_{0};
-    std::atomic<uint64_t> seen_ns_{0};            // what the clock said not long ago
+    std::atomic<uint64_t> seen_ns_{0};            // a recent reading of the clock
     std::atomic<uint64_t> last_left_ns_{0};       // when a caller last stopped polling
     std::atomic<int> late_{0};                    // how many in a row came late after the one before
     std::atomic<bool> descriptors_watched_{true}; // written under the lock

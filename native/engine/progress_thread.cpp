@@ -1,6 +1,7 @@
-// The thread that polls while no caller does: its life, when it wakes, and to whom it gives way.
+// The thread that polls while no caller does: its life, when it wakes, and when it gives way.
 #include "engine/poller.hpp"
 #include "engine/sleep.hpp"
+#include "engine/tuning.hpp"
 
 #include <algorithm>
 #include <poll.h>
@@ -9,13 +10,6 @@
 #include <utility>
 
 namespace zerohop {
-
-namespace {
-
-constexpr uint64_t kLinger = 5 * kMillisecond;
-constexpr uint64_t kLoopFirst = 100 * kMicrosecond; // about what waking a thread on another processor takes
-
-} // namespace
 
 void Poller::start() {
     thread_ = std::thread([this] { run(); });
@@ -44,21 +38,21 @@ void Poller::abandon() {
     }
 }
 
-// The message woke an event loop, too. It is there sooner when it polls itself, and would only be held up by us; but
-// it may be busy with something else.
+// The message woke an event loop, too. The loop gets it sooner when it polls by itself, and this thread would only hold
+// it up; but it may be busy with something else.
 void Poller::let_loop_go_first() {
     pollfd entry{kick_fd_.get(), POLLIN, 0};
     const timespec limit = duration(kLoopFirst);
     ppoll(&entry, 1, &limit, nullptr);
 }
 
-// Callers that come and go see to everything. How long, after the last of them left, it is left to them.
+// Returns how long the work is still left to callers that come and go, after the last of them left.
 uint64_t Poller::recent_left(uint64_t now) const {
     const uint64_t until = last_left_ns_.load(std::memory_order_relaxed) + kStreak;
     return now < until ? until - now : 0;
 }
 
-// The same where they leave devices unarmed, so that it has to be seen soon that no more of them come. 0: no streak.
+// The same where they leave devices unarmed, so that this thread must soon see that no more of them come. 0: no streak.
 uint64_t Poller::streak_left(uint64_t now) {
     return late_.load(std::memory_order_relaxed) < kLate && devices_unarmed() ? recent_left(now) : 0;
 }
@@ -72,7 +66,7 @@ Poller::Nap Poller::nap(uint64_t linger_until) {
     const bool armed_late = streak == 0 && callers_.load(std::memory_order_seq_cst) == 0 && work_.arm(false);
     const uint64_t limit = std::min({work_.left(now).sleep_limit_ns, linger, streak != 0 ? streak : UINT64_MAX});
     wakes_at_.store(limit == UINT64_MAX ? UINT64_MAX : now + limit, std::memory_order_seq_cst);
-    // Either this sees what was posted while wakes_at_ was old, or it has kicked.
+    // A post that came while wakes_at_ was old is seen here, or has kicked.
     const Left left = work_.left(now_ns());
     nap.none = armed_late || (callers_.load(std::memory_order_seq_cst) == 0 && left.ready);
     if (!nap.none) {
@@ -92,16 +86,16 @@ Poller::Kick Poller::take_kick(bool rung) {
     if (!rung && !kicked_.load(std::memory_order_seq_cst)) {
         return Kick::none;
     }
-    // Also where no kick is known of: one that was taken before it had written may ring now.
+    // A kick that was taken before it had written may ring now, although none is known of.
     uint64_t count = 0;
     [[maybe_unused]] const ssize_t got = read(kick_fd_.get(), &count, sizeof count);
-    // After the read, which may not take a later kick.
+    // After the read, so that this takes no later kick.
     const bool kicked = kicked_.exchange(false, std::memory_order_seq_cst);
     const bool for_work = work_kicked_.exchange(false, std::memory_order_seq_cst);
     return for_work ? Kick::work : kicked ? Kick::sleep_less : Kick::none;
 }
 
-// What rings, and what a device says, is taken; else it would ring again.
+// Takes the doorbell's ring and the words of devices, which would wake this thread again otherwise.
 void Poller::take_rings(bool by_peer) {
     work_.woken();
     if (by_peer && listening_loops_.load(std::memory_order_seq_cst) != 0) {
@@ -132,8 +126,8 @@ void Poller::run() {
     presence_.hold();
     started_.store(true);
     started_.notify_all();
-    // After a kick: operations come and go, do not make each of them kick again; and what was cancelled without a
-    // trace elsewhere is cleaned up by a tick, which must come before a long sleep. 0: neither.
+    // After a kick sleeps are short until then. Operations that come and go need not kick again; and a tick, which must
+    // come before a long sleep, cleans up after operations that were cancelled. 0: sleeps may be long.
     uint64_t linger_until = 0;
     uint64_t linger = kLinger;
     while (!stop_.load(std::memory_order_seq_cst)) {
@@ -146,7 +140,7 @@ void Poller::run() {
         const Nap slept = nap(linger_until);
         const Kick kick = take_kick(slept.rung);
         const uint64_t woken = now_ns();
-        // What rings beside a kick that is for the sleep alone ends the next one at once.
+        // A ring that comes beside a kick for a shorter sleep ends the next sleep at once.
         const bool look = slept.none || kick == Kick::work || (kick == Kick::none && !slept.theirs);
         if (look && (slept.rung || slept.none)) {
             take_rings(slept.rung && kick == Kick::none);
@@ -160,7 +154,7 @@ void Poller::run() {
             polling_.unlock();
             finished_.notify_all();
         } else if (look && callers_.load(std::memory_order_seq_cst) == 0) {
-            nap_shortly(); // who polls takes only a glance, and may have been displaced from this processor
+            nap_shortly(); // the poller takes only a glance, and may have been displaced from this processor
         }
         if (kick != Kick::none || (!polled && linger_until != 0)) { // a caller polls, or did, perhaps not long enough
             linger_until = woken + linger;
@@ -177,10 +171,11 @@ void Poller::run() {
 void Poller::spin_as_progress() {
     presence_.set_sleeping(false);
     progress_polls_.store(true, std::memory_order_relaxed);
-    uint64_t spin_end = 0; // it woke for nothing (a timer, a new deadline) until it has found something
+    uint64_t spin_end = 0; // it does not spin before it has found something: a timer or a deadline may have woken it
     while (callers_.load(std::memory_order_relaxed) == 0 && exclusive_.load(std::memory_order_relaxed) == 0 &&
            !stop_.load(std::memory_order_relaxed)) {
-        // Who posts one thing after the other, and waits for none, is only held up by what looks for the end of each.
+        // A thread that posts one operation after the other, and waits for none, is only held up by looks for their
+        // ends.
         const bool more = work_.poll() == Found::work;
         const uint64_t now = now_ns();
         tick_when_due(now);

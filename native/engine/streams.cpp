@@ -33,8 +33,8 @@ private:
 } // namespace
 
 OpRef Engine::stream_reached(int device, uint64_t native_stream, uint64_t deadline_ns) {
-    const auto& [driver, index] = accelerators_.place(device);
-    StreamMark mark{driver->mark(index, native_stream), operations_.create(deadline_ns)};
+    const auto& [driver, index] = accelerators().place(device);
+    StreamMark mark{driver->mark(index, native_stream), operations().create(deadline_ns)};
     OpRef op = mark.op;
     {
         const std::lock_guard lock(marks_lock_);
@@ -66,7 +66,7 @@ bool Engine::poll_marks() {
 }
 
 void Engine::hold_stream(const OpRef& op, Endpoint* lane, int device, uint64_t native_stream) {
-    const auto& [driver, index] = accelerators_.place(device);
+    const auto& [driver, index] = accelerators().place(device);
     driver->check_stream(index, native_stream);
     if (!op || op->done()) {
         return;
@@ -94,7 +94,7 @@ void Engine::hold_stream(const OpRef& op, Endpoint* lane, int device, uint64_t n
 
 void Engine::hold_stream_for_notification(const OpRef& op, uint16_t queue, int device, uint64_t native_stream) {
     const std::shared_ptr<NotificationQueue> from = notifications_.of(queue);
-    const auto& [driver, index] = accelerators_.place(device);
+    const auto& [driver, index] = accelerators().place(device);
     const auto opener = std::make_shared<GateOpener>(driver->gate(index, native_stream), op);
     if (!from || !op->arm(opener, 0, Operation::Awaited::no) || !from->arm(opener, 0)) {
         opener->push(0);

@@ -5,6 +5,7 @@
 #include "shim/mlx5.hpp"
 
 #include <endian.h>
+#include <utility>
 
 namespace zerohop::fabric {
 
@@ -68,39 +69,37 @@ int mtu_bytes(ibv_mtu code) {
     return code < IBV_MTU_256 || code > IBV_MTU_4096 ? 0 : 128 << code;
 }
 
-PortFacts port_facts(const Device& device) {
+Facts port_facts(const Device& device) {
     const ibv_port_attr& port = device.port_attributes();
     return {
-        .number = device.port(),
-        .state = state_name(port.state),
-        .link_layer = link_layer_name(port.link_layer),
-        .lid = port.lid,
-        .max_mtu = mtu_bytes(port.max_mtu),
-        .active_mtu = mtu_bytes(port.active_mtu),
-        .max_message = device.max_message(),
-        .gid_entries = port.gid_tbl_len,
+        {"number", int64_t{device.port()}},
+        {"state", state_name(port.state)},
+        {"link_layer", link_layer_name(port.link_layer)},
+        {"lid", int64_t{port.lid}},
+        {"max_mtu", int64_t{mtu_bytes(port.max_mtu)}},
+        {"active_mtu", int64_t{mtu_bytes(port.active_mtu)}},
+        {"max_message", uint64_t{device.max_message()}},
+        {"gid_entries", int64_t{port.gid_tbl_len}},
     };
 }
 
-void fill(DeviceFacts& facts) {
-    const std::shared_ptr<Device> first = Device::open(facts.name, 1);
-    const ibv_device_attr& limits = first->attributes();
-    facts.guid = guid_text(limits.node_guid);
-    facts.firmware = limits.fw_ver;
-    facts.vendor = limits.vendor_id;
-    facts.part = limits.vendor_part_id;
-    facts.max_queue_pairs = limits.max_qp;
-    facts.max_requests = limits.max_qp_wr;
-    facts.max_sge = limits.max_sge;
-    facts.max_completions = limits.max_cqe;
-    facts.max_regions = limits.max_mr;
-    facts.max_region = limits.max_mr_size;
-    facts.read_credit = limits.max_qp_rd_atom;
-    facts.atomics = atomics_name(limits.atomic_cap);
-    facts.ports.push_back(port_facts(*first));
-    for (int port = 2; port <= limits.phys_port_cnt; ++port) {
-        facts.ports.push_back(port_facts(*Device::open(facts.name, static_cast<uint8_t>(port))));
-    }
+Facts device_facts(const std::string& name, const std::string& why_not, const ibv_device_attr& limits) {
+    return {
+        {"name", name},
+        {"why_not", why_not},
+        {"guid", why_not.empty() ? guid_text(limits.node_guid) : ""},
+        {"firmware", limits.fw_ver},
+        {"vendor", int64_t{limits.vendor_id}},
+        {"part", int64_t{limits.vendor_part_id}},
+        {"max_queue_pairs", int64_t{limits.max_qp}},
+        {"max_requests", int64_t{limits.max_qp_wr}}, // of one queue
+        {"max_sge", int64_t{limits.max_sge}},
+        {"max_completions", int64_t{limits.max_cqe}}, // of one queue
+        {"max_regions", int64_t{limits.max_mr}},
+        {"max_region", uint64_t{limits.max_mr_size}}, // bytes
+        {"read_credit", int64_t{limits.max_qp_rd_atom}},
+        {"atomics", atomics_name(limits.atomic_cap)},
+    };
 }
 
 } // namespace
@@ -109,13 +108,17 @@ std::vector<DeviceFacts> devices() {
     std::vector<DeviceFacts> found;
     for (const std::string& name : Device::names()) {
         DeviceFacts facts;
-        facts.name = name;
         try {
-            fill(facts);
-        } catch (const NativeError& error) { // one that this user may not open hides no other
-            facts.why_not = error.what();
+            const std::shared_ptr<Device> first = Device::open(name, 1);
+            facts.device = device_facts(name, "", first->attributes());
+            facts.ports.push_back(port_facts(*first));
+            for (int port = 2; port <= first->attributes().phys_port_cnt; ++port) {
+                facts.ports.push_back(port_facts(*Device::open(name, static_cast<uint8_t>(port))));
+            }
+        } catch (const NativeError& error) { // a device that this user may not open hides no other
+            facts = {device_facts(name, error.what(), {}), {}};
         }
-        found.push_back(facts);
+        found.push_back(std::move(facts));
     }
     return found;
 }

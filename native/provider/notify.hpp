@@ -1,10 +1,15 @@
-// What a notified request tells the peer: 32 bits of the user's, and above them which of the peer's queues they go to,
-// 0 being its Context's own. Negative: nothing.
+// Notifications: the number by which a request names one, and the notification as it arrives.
+//
+// The number holds 32 bits of the user's. The bits above them name the peer's queue that the notification goes to;
+// queue 0 belongs to the peer's Context. A negative number means that nothing is announced.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 namespace zerohop {
+
+class Endpoint;
 
 inline constexpr unsigned kQueueShift = 32;
 
@@ -19,5 +24,12 @@ inline constexpr uint16_t queue_of(int64_t notify) {
 inline constexpr int64_t notify_of(uint16_t queue, uint32_t value) {
     return int64_t{queue} << kQueueShift | value;
 }
+
+struct Notification {
+    int peer = -1;
+    uint32_t value = 0;
+    uint64_t nbytes = 0;
+    std::weak_ptr<Endpoint> endpoint; // The lane gets its credit back; a queued notification keeps no lane alive.
+};
 
 } // namespace zerohop

@@ -7,6 +7,7 @@
 #include "engine/engine.hpp"
 #include "memory/region.hpp"
 #include "patience.hpp"
+#include "provider/shm/mapped_copy.hpp"
 #include "sim_fixture.hpp"
 
 #include <doctest/doctest.h>
@@ -232,7 +233,9 @@ struct Pair {
         route.capability = kCapability;
         route.remote_nbytes = nbytes;
         route.rights = rights;
-        route.mapping = reach.mapping;
+        if (reach.mapping) {
+            route.access = std::make_shared<shm::MappedAccess>(reach.mapping);
+        }
         return route;
     }
 

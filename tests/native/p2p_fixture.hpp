@@ -34,26 +34,18 @@ inline Reach reach_directly(Pair& pair, size_t nbytes, int local, int remote, ui
     reach.remote = pair.b.alloc(nbytes, remote);
     reach.share = pair.b.engine->shares().add(reach.remote, 0, nbytes, rights, kCapability);
     Route route = pair.route(reach, nbytes, rights);
-    route.peer_memory = import_from(pair, *reach.remote, (rights & kRightWrite) != 0);
-    const auto reached = route.peer_memory->reach(pair.a.engine->accelerators(), *reach.local);
-    route.peer_address = reached.address;
-    route.copy_device = reached.device;
+    const auto memory = import_from(pair, *reach.remote, (rights & kRightWrite) != 0);
+    const auto reached = memory->reach(pair.a.engine->accelerators(), *reach.local);
+    route.access = std::make_shared<p2p::DeviceAccess>(memory, reached);
     reach.route = pair.a.engine->add_route(std::move(route));
     return reach;
 }
 
 // Returns how many bytes devices were given to copy on this lane.
 inline uint64_t copied(const Side& side) {
-    uint64_t found = UINT64_MAX;
-    side.lane->each_statistic(
-        [](void* context, const char* name, uint64_t value) {
-            if (std::string_view(name) == "bytes_copied_by_devices") {
-                *static_cast<uint64_t*>(context) = value;
-            }
-        },
-        &found);
-    REQUIRE(found != UINT64_MAX);
-    return found;
+    Statistics sums;
+    side.lane->add_statistics(sums);
+    return sums.at("bytes_copied_by_devices");
 }
 
 // A user's stream that is held until let_go(): work that follows it does not begin.

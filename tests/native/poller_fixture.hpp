@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine/poller.hpp"
+#include "engine/tuning.hpp"
 #include "engine_fixture.hpp"
 
 #include <sys/eventfd.h>

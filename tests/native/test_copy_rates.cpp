@@ -25,7 +25,7 @@ public:
 
     uint64_t wait_for(uint64_t nbytes, uint64_t takes_ns, const PageList* pages = nullptr) {
         const size_t form = CopyRates::form_of(pages);
-        const uint64_t expected = CopyRates::kFixedNs + rates.needs_ns(form, nbytes);
+        const uint64_t expected = kFixedNs + rates.needs_ns(form, nbytes);
         const bool sleeps = expected > kSpin + rates.early_ns();
         const uint64_t woken = sleeps ? expected - rates.early_ns() + late_ : kSpin;
         const bool seen = takes_ns <= kSpin || woken < takes_ns;
@@ -125,7 +125,7 @@ TEST_CASE("copy rates: lists of small pages, which are slower, say nothing of ot
 TEST_CASE("copy rates: what is small tells nothing") {
     CopyRates rates(300.0);
     const uint64_t before = rates.needs_ns(0, kBytes);
-    rates.learn(0, CopyRates::kTellsTheRate - 1, kSecond, 0);
-    rates.learn(0, kBytes, CopyRates::kFixedNs, 0);
+    rates.learn(0, kTellsTheRate - 1, kSecond, 0);
+    rates.learn(0, kBytes, kFixedNs, 0);
     CHECK(rates.needs_ns(0, kBytes) == before);
 }

@@ -119,7 +119,7 @@ TEST_CASE("p2p: what a route does not allow is refused before a device hears of 
     CHECK(run(pair.a, readable.route, request(Kind::read, 0, 0, 4096)) == kOk);
     // The mapping is closed here while the route is still known.
     const auto route = pair.a.engine->route(readable.route);
-    CHECK(route->peer_memory->close());
+    CHECK(static_cast<const p2p::DeviceAccess&>(*route->access).memory->close());
     CHECK(run(pair.a, readable.route, request(Kind::read, 0, 0, 1)) == kRevoked);
     CHECK(copied(pair.a) == 4096);
 }
@@ -237,43 +237,43 @@ TEST_CASE("p2p: it is looked for the end of a copy when somebody cares, and neit
     const Endpoint& lane = *pair.a.lane;
     constexpr uint64_t kHour = 3600 * kSecond;
     const uint64_t start = now_ns();
-    CHECK(lane.look_in_ns(start, true) == UINT64_MAX); // there is no copy
-    CHECK_FALSE(lane.needs_polling());
+    CHECK(lane.backlog(start, true).look_in_ns == UINT64_MAX); // there is no copy
+    CHECK_FALSE(lane.backlog(start, true).in_device);
     HeldStream before(pair.a);
     const Posted silent = post(pair.a, reach.route, after(before, request(Kind::write, 0, 0, 4096)));
     REQUIRE(silent.what == Posted::What::posted);
-    CHECK(lane.needs_polling());
+    CHECK(lane.backlog(start, true).in_device);
     // Nobody waits, and nobody must be notified.
-    CHECK(lane.look_in_ns(now_ns(), false) == UINT64_MAX);
+    CHECK(lane.backlog(now_ns(), false).look_in_ns == UINT64_MAX);
     // A caller waits: from `first` on the copy is polled without pause, then again and again.
     const uint64_t past = start - std::min(start, kHour);
-    const uint64_t first = past + lane.look_in_ns(past, true);
+    const uint64_t first = past + lane.backlog(past, true).look_in_ns;
     CHECK(first > past);
-    CHECK(lane.look_in_ns(first - 1, true) == 1);
-    CHECK(lane.look_in_ns(first, true) == 0);
+    CHECK(lane.backlog(first - 1, true).look_in_ns == 1);
+    CHECK(lane.backlog(first, true).look_in_ns == 0);
     for (const uint64_t later : {kMicrosecond, 20 * kMicrosecond, kMillisecond, kSecond, kHour}) {
-        CHECK(lane.look_in_ns(first + later, true) <= kDeviceInterval);
+        CHECK(lane.backlog(first + later, true).look_in_ns <= kDeviceInterval);
     }
-    CHECK(lane.look_in_ns(first + kHour, true) == kDeviceInterval);
+    CHECK(lane.backlog(first + kHour, true).look_in_ns == kDeviceInterval);
     // A copy with a notification is polled precisely if the peer is asleep, and soon enough if it may yet fall asleep.
     const Posted told = post(pair.a, reach.route, after(before, request(Kind::write, 0, 0, 4096, 1)));
     REQUIRE(told.what == Posted::What::posted);
     const PeerPresence& peer = *pair.a.peer->presence();
     REQUIRE(eventually([&] { return peer.sleeping(); }));
-    CHECK(lane.look_in_ns(past, false) == lane.look_in_ns(past, true));
-    CHECK(lane.look_in_ns(first + kHour, false) == kDeviceInterval);
+    CHECK(lane.backlog(past, false).look_in_ns == lane.backlog(past, true).look_in_ns);
+    CHECK(lane.backlog(first + kHour, false).look_in_ns == kDeviceInterval);
     {
         std::atomic<bool> stop{false};
         const std::jthread awake([&] { CHECK(pair.b.engine->wait([&] { return stop.load(); }, soon(), kHour)); });
         CHECK(eventually([&] { return !peer.sleeping(); }));
-        CHECK(lane.look_in_ns(past, false) == lane.look_in_ns(first + kHour, false));
-        CHECK(lane.look_in_ns(past, false) > kDeviceInterval);
-        CHECK(lane.look_in_ns(past, false) < kSecond);
+        CHECK(lane.backlog(past, false).look_in_ns == lane.backlog(first + kHour, false).look_in_ns);
+        CHECK(lane.backlog(past, false).look_in_ns > kDeviceInterval);
+        CHECK(lane.backlog(past, false).look_in_ns < kSecond);
         stop.store(true);
     }
     before.let_go();
     CHECK(pair.a.wait(silent) == kOk);
     CHECK(pair.a.wait(told) == kOk);
     CHECK(notification(pair.b).value == 1);
-    CHECK(lane.look_in_ns(past, true) == UINT64_MAX);
+    CHECK(lane.backlog(past, true).look_in_ns == UINT64_MAX);
 }

@@ -131,7 +131,9 @@ struct Other {
         route.capability = kCapability;
         route.remote_nbytes = kBytes;
         route.rights = kReadWrite;
-        route.mapping = mapped ? mapping : nullptr;
+        if (mapped) {
+            route.access = std::make_shared<shm::MappedAccess>(mapping);
+        }
         return side.engine->add_route(std::move(route));
     }
     void signal(int number) const { REQUIRE(::kill(pid, number) == 0); }

@@ -5,6 +5,7 @@
 #include "memory/share.hpp"
 #include "provider/provider.hpp"
 #include "provider/unbuilt.hpp"
+#include "provider/verbs/remote_keys.hpp"
 
 #include <doctest/doctest.h>
 
@@ -126,11 +127,11 @@ TEST_CASE("a share's registration ends when it is revoked, and none is made afte
 }
 
 TEST_CASE("remote keys drain like a mapping") {
-    const auto keys = make_pinnable<RemoteKeys>(4096, 64, kRightRead, std::vector<uint32_t>{1, 2}, true);
-    Pin<RemoteKeys> pin = Pin<RemoteKeys>::of(keys);
+    const auto keys = make_pinnable<verbs::RemoteKeys>(4096, 64, kRightRead, std::vector<uint32_t>{1, 2}, true);
+    Pin<verbs::RemoteKeys> pin = Pin<verbs::RemoteKeys>::of(keys);
     CHECK(pin);
     CHECK_FALSE(keys->close());
-    CHECK_FALSE(Pin<RemoteKeys>::of(keys));
+    CHECK_FALSE(Pin<verbs::RemoteKeys>::of(keys));
     pin.reset();
     CHECK(keys->close());
 }
@@ -180,9 +181,10 @@ TEST_CASE("a NIC may take sim memory by its alias where peermem is on, and is of
 }
 
 TEST_CASE("a provider that was not built says so") {
-    const UnbuiltProvider provider("verbs", "no headers", "install them");
-    CHECK(std::string(provider.name()) == "verbs");
-    CHECK_FALSE(provider.probe().usable);
-    CHECK(provider.probe().reason == "no headers");
-    CHECK(provider.probe().fix == "install them");
+    CHECK(std::string(kUnbuiltVerbs.name) == "verbs");
+    const Provider::Probe probe = kUnbuiltVerbs.probe();
+    CHECK_FALSE(probe.usable);
+    CHECK(probe.reason == kNoVerbs);
+    CHECK_FALSE(probe.fix.empty());
+    CHECK((kUnbuiltVerbs.endpoint == nullptr && kUnbuiltVerbs.open == nullptr));
 }

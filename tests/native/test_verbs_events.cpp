@@ -131,7 +131,7 @@ TEST_CASE("verbs events: a lane that was begun while its device failed is told, 
     lane->connect(lane->address());
     pair.a.engine->poller().exclusive([&] {
         domain->poll();
-        lane->poll();
+        (void)lane->poll();
     });
     CHECK(lane->state() == kDeviceLost);
 }
@@ -162,7 +162,7 @@ TEST_CASE("verbs events: no receive is lost with the lane that it came in on") {
         pair.domains_b[0]->woken(); // the device reports that it receives nothing more
         for (const uint64_t until = soon(); !lane->idle() && now_ns() < until;) {
             pair.domains_b[0]->poll();
-            lane->poll();
+            (void)lane->poll();
         }
         CHECK(lane->idle());
     });
@@ -276,10 +276,7 @@ TEST_CASE("verbs events: whoever asks for what he may not gets the blame, and th
         VerbsPair pair({.options_a = with(kRoce, {{"queue_pairs", 1}})});
         const Reach reach = pair.reach(4096);
         const Reach other = pair.reach(4096, kHostDevice, kHostDevice, kind == Kind::write ? kRightRead : kRightWrite);
-        Route lie = *pair.a.engine->route(other.route);
-        lie.rights = kReadWrite;
-        lie.keys = make_pinnable<RemoteKeys>(lie.keys->address, lie.keys->nbytes, kReadWrite, lie.keys->keys, true);
-        const uint64_t lying = pair.a.engine->add_route(std::move(lie));
+        const uint64_t lying = pair.a.engine->add_route(lie_about(*pair.a.engine->route(other.route), 4096));
         const Bytes before = pair.b.get(*other.remote);
 
         fake::hold_requests(true);
@@ -302,10 +299,7 @@ TEST_CASE("verbs events: whoever asks for what he may not gets the blame, and th
 TEST_CASE("verbs events: a page list with a page that may not be reached fails as one") {
     VerbsPair pair({.options_a = with(kRoce, {{"queue_pairs", 1}})});
     const Reach reach = pair.reach(64 * 512);
-    Route lie = *pair.a.engine->route(reach.route);
-    lie.remote_nbytes *= 2;
-    lie.keys = make_pinnable<RemoteKeys>(lie.keys->address, lie.remote_nbytes, kReadWrite, lie.keys->keys, true);
-    const uint64_t lying = pair.a.engine->add_route(std::move(lie));
+    const uint64_t lying = pair.a.engine->add_route(lie_about(*pair.a.engine->route(reach.route), 2 * 64 * 512));
     std::vector<uint64_t> here;
     std::vector<uint64_t> there;
     for (uint64_t i = 0; i < 64; ++i) {
@@ -331,10 +325,7 @@ TEST_CASE("verbs events: a peer that dies has denied nothing, though its memory 
         alive.wait(false);
         VerbsPair pair({.options_a = with(kRoce, {{"queue_pairs", 1}}), .life_of_b = &life});
         const Reach reach = pair.reach(128 * 512);
-        Route lie = *pair.a.engine->route(reach.route);
-        lie.keys = make_pinnable<RemoteKeys>(lie.keys->address, lie.remote_nbytes, kReadWrite,
-                                             std::vector<uint32_t>{lie.keys->keys[0] ^ 1U}, true);
-        const uint64_t gone = pair.a.engine->add_route(std::move(lie));
+        const uint64_t gone = pair.a.engine->add_route(lie_about(*pair.a.engine->route(reach.route), 128 * 512, 1));
         std::vector<uint64_t> here;
         std::vector<uint64_t> there;
         for (uint64_t i = 0; i < 64; ++i) {

@@ -229,7 +229,7 @@ TEST_CASE("verbs lane: memory that no NIC has a key to goes through the stream")
     VerbsPair pair;
     Reach reach = pair.reach(600 * kKi);
     Route route = *pair.a.engine->route(reach.route);
-    route.keys.reset();
+    route.access.reset();
     reach.route = pair.a.engine->add_route(std::move(route));
     there_and_back(pair, reach, 512 * kKi + 1, 1);
 }

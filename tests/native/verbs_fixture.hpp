@@ -4,6 +4,7 @@
 #include "engine_fixture.hpp"
 #include "fake_ibverbs/control.hpp"
 #include "provider/verbs/queue_pair.hpp"
+#include "provider/verbs/remote_keys.hpp"
 
 #include <cstring>
 #include <map>
@@ -19,6 +20,20 @@ inline constexpr Outcome kRemoteAccess{Status::access_denied, Reason::remote_acc
 inline constexpr Outcome kDeviceLost{Status::peer_lost, Reason::device_lost};
 
 inline const DomainOptions kRoce{{"gid_index", fake::kRoceGid}};
+
+// A route that claims more than the peer gave: the same memory under these keys.
+inline Route lie_about(const Route& route, uint64_t nbytes, uint32_t key_error = 0) {
+    const auto& access = static_cast<const verbs::KeyedAccess&>(*route.access);
+    std::vector<uint32_t> keys = access.keys->keys;
+    keys[0] ^= key_error;
+    Route lie = route;
+    lie.remote_nbytes = nbytes;
+    lie.rights = kReadWrite;
+    lie.access = std::make_shared<verbs::KeyedAccess>(
+        make_pinnable<verbs::RemoteKeys>(access.keys->address, nbytes, kReadWrite, std::move(keys), true),
+        access.local_keys);
+    return lie;
+}
 
 inline DomainOptions with(DomainOptions options, const DomainOptions& more) {
     for (const auto& [name, value] : more) {
@@ -115,10 +130,12 @@ struct VerbsPair {
             REQUIRE(registration);
             keys.push_back(registration->remote_key());
         }
+        std::vector<uint32_t> local_keys;
         for (const auto& domain : domains_a) {
-            route.local_keys.push_back(a.engine->register_local(*domain, reach.local)->local_key());
+            local_keys.push_back(a.engine->register_local(*domain, reach.local)->local_key());
         }
-        route.keys = make_pinnable<RemoteKeys>(address, route.remote_nbytes, rights, keys, true);
+        route.access = std::make_shared<verbs::KeyedAccess>(
+            make_pinnable<verbs::RemoteKeys>(address, route.remote_nbytes, rights, keys, true), local_keys);
         reach.route = a.engine->add_route(std::move(route));
     }
 

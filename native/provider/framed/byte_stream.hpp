@@ -1,6 +1,7 @@
-// What a fabric must be for the framed protocol to run over it: bytes, in order, reliable, never blocking.
+// The stream that the framed protocol runs over: bytes, in order, reliable, never blocking.
 #pragma once
 
+#include "base/extents.hpp"
 #include "base/status.hpp"
 
 #include <cstddef>
@@ -27,5 +28,16 @@ public:
     // `at_once`: the peer has broken the protocol; it may not go on sending, and need not get what is on its way.
     virtual void close(bool at_once) = 0;
 };
+
+// The first `max` pieces of a walk over host memory, for a stream; returns how many there are.
+inline size_t pieces_of(Extents walk, iovec* pieces, size_t max) {
+    size_t count = 0;
+    while (count < max && walk.left() != 0) {
+        const uint64_t n = walk.contiguous();
+        pieces[count++] = {reinterpret_cast<void*>(walk.address()), n};
+        walk.advance(n);
+    }
+    return count;
+}
 
 } // namespace zerohop::framed

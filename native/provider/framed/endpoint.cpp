@@ -9,12 +9,12 @@
 
 namespace zerohop::framed {
 
-FramedEndpoint::FramedEndpoint(Engine& engine, std::shared_ptr<Peer> peer)
-    : engine_(engine), peer_(std::move(peer)), staging_(engine.accelerators()) {}
+FramedEndpoint::FramedEndpoint(const char* provider, Host& host, std::shared_ptr<Peer> peer)
+    : Endpoint(provider, std::move(peer)), host_(host), staging_(host.accelerators()) {}
 
 void FramedEndpoint::start(std::unique_ptr<ByteStream> stream) {
     // The lane may be closed at any moment, also before it was connected.
-    engine_.poller().exclusive([&] {
+    host_.exclusive([&] {
         stream_ = std::move(stream);
         if (!is_open()) {
             stream_->close(false);
@@ -26,11 +26,11 @@ void FramedEndpoint::start(std::unique_ptr<ByteStream> stream) {
     if (!is_open()) {
         throw NativeError(state(), "this lane is closed");
     }
-    engine_.poller().kick(); // the peer may have written already
+    host_.kick(); // the peer may have written already
 }
 
-bool FramedEndpoint::poll() {
-    if (!started_.load(std::memory_order_acquire) || !is_open()) {
+bool FramedEndpoint::poll_frames() {
+    if (!started() || !is_open()) {
         return settle();
     }
     bool did = false;
@@ -47,9 +47,9 @@ bool FramedEndpoint::poll() {
         did |= poll_reads();
         did |= poll_arrivals();
     }
-    const bool pending = outbound_pending_.load(std::memory_order_acquire);
+    const bool pending = anything_to_send();
     const bool ours = pending && lane_.try_lock();
-    // Whoever has the lock may have looked for room before there was some: then nobody else looks again.
+    // The holder of the lock may have looked for room before there was some. Then nobody else looks again.
     look_again_.store(pending && !ours, std::memory_order_relaxed);
     if (ours) {
         did |= pump(kSliceBytes);
@@ -69,7 +69,7 @@ bool FramedEndpoint::poll() {
 }
 
 void FramedEndpoint::on_failure(Outcome outcome) {
-    engine_.lose_peer(*peer_, outcome);
+    host_.lose_peer(peer(), outcome);
     close(outcome);
 }
 
@@ -118,12 +118,16 @@ void FramedEndpoint::push_small(const FrameHeader& header, const void* body, siz
     outbound_.push(std::move(frame));
 }
 
-bool FramedEndpoint::ready() const {
-    if (!started_.load(std::memory_order_acquire) || !is_open()) {
-        return false;
+Backlog FramedEndpoint::backlog(uint64_t /*now*/, bool /*attended*/) const {
+    Backlog backlog;
+    backlog.sendable = match_wanted_.load(std::memory_order_acquire) || can_send();
+    backlog.ready =
+        started() && is_open() && (backlog.sendable || stream_->ready(wants_room_.load(std::memory_order_acquire)));
+    if (device_work_.load(std::memory_order_relaxed) ||
+        (look_again_.load(std::memory_order_relaxed) && anything_to_send())) {
+        backlog.look_in_ns = kDeviceInterval;
     }
-    return match_wanted_.load(std::memory_order_acquire) ||
-           stream_->ready(wants_room_.load(std::memory_order_acquire)) || can_send();
+    return backlog;
 }
 
 void FramedEndpoint::note_device_work() {
@@ -137,7 +141,6 @@ void FramedEndpoint::note_device_work() {
     device_work_.store(busy, std::memory_order_relaxed);
 }
 
-// Remembered here and acted upon at the end of poll(): whoever finds it may hold the lane's lock.
 void FramedEndpoint::fail(Outcome outcome) {
     if (failure_.ok()) {
         failure_ = outcome;
@@ -151,8 +154,7 @@ void FramedEndpoint::close(Outcome outcome) {
         if (!is_open()) {
             return;
         }
-        reason_.store(outcome.reason, std::memory_order_relaxed);
-        status_.store(outcome.status, std::memory_order_release);
+        set_state(outcome);
         outbound_.clear();
         std::vector<uint32_t> tickets;
         requests_.each([&](uint32_t ticket, Outstanding& outstanding) {
@@ -212,19 +214,27 @@ bool FramedEndpoint::settle() {
 }
 
 bool FramedEndpoint::idle() const {
-    return settled_.load(std::memory_order_acquire) || (!started_.load(std::memory_order_acquire) && !is_open());
+    if (!is_open()) {
+        return settled_.load(std::memory_order_acquire) || !started();
+    }
+    const std::lock_guard lock(lane_);
+    return requests_.size() == 0 && !outbound_.busy() && recvs_.empty() && arrivals_.empty() && ending_.empty();
 }
 
-bool FramedEndpoint::quiet() const {
+uint64_t FramedEndpoint::begin_epoch() {
     const std::lock_guard lock(lane_);
-    return nothing_under_way();
+    return requests_.epochs.begin();
+}
+
+void FramedEndpoint::end_epoch(uint64_t epoch) {
+    const std::lock_guard lock(lane_);
+    requests_.epochs.end(epoch);
 }
 
 void FramedEndpoint::return_credits(uint32_t count) {
     undelivered_credits_.fetch_add(static_cast<int>(count), std::memory_order_acq_rel);
-    // In batches: a credit frame for each notification would double the traffic.
     const uint32_t owed = credits_to_return_.fetch_add(count, std::memory_order_acq_rel) + count;
-    if (owed < kCredits / 4) {
+    if (owed < kCreditBatch) {
         return;
     }
     const std::lock_guard lock(lane_);
@@ -240,19 +250,14 @@ void FramedEndpoint::return_credits(uint32_t count) {
 }
 
 void FramedEndpoint::tick(uint64_t now) {
-    if (!started_.load(std::memory_order_acquire) || !is_open()) {
+    if (!started() || !is_open()) {
         return;
     }
     drop_ended_messages();
-    if (peer_->same_host()) {
-        return; // its presence page tells
-    }
-    const uint64_t heartbeat = engine_.options().heartbeat_ns;
-    if (heartbeat == 0) {
+    const uint64_t heartbeat = host_.heartbeat_ns();
+    // A peer on this host has a presence page; and the clock may have been read before this lane began.
+    if (peer().same_host() || heartbeat == 0 || now < last_heard_ns_) {
         return;
-    }
-    if (now < last_heard_ns_) {
-        return; // by a clock that was read before this lane began
     }
     if (heard_.exchange(false, std::memory_order_relaxed)) {
         last_heard_ns_ = now;
@@ -269,10 +274,10 @@ void FramedEndpoint::tick(uint64_t now) {
     }
 }
 
-void FramedEndpoint::each_statistic(void (*visit)(void*, const char*, uint64_t), void* context) const {
-    visit(context, "bytes_sent", outbound_.bytes_sent());
-    visit(context, "bytes_received", bytes_received_.load(std::memory_order_relaxed));
-    visit(context, "refusals", refusals_.load(std::memory_order_relaxed));
+void FramedEndpoint::add_statistics(Statistics& sums) const {
+    sums["bytes_sent"] += outbound_.bytes_sent();
+    sums["bytes_received"] += bytes_received_.load(std::memory_order_relaxed);
+    sums["refusals"] += refusals_.load(std::memory_order_relaxed);
 }
 
 } // namespace zerohop::framed

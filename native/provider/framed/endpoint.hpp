@@ -1,11 +1,13 @@
-// One end of a lane that runs the framed protocol over a byte stream. It is an initiator of its own operations
-// (initiator.cpp, messages.cpp) and the target of its peer's (target.cpp): the same frames go both ways.
+// One end of a lane that runs the framed protocol over a byte stream. It begins operations of its own (initiator.cpp,
+// messages.cpp; answers.cpp ends them), and carries out those of its peer (target.cpp, arrivals.cpp). The same frames
+// go both ways (receive.cpp takes them apart).
+//
+// Lanes that move some bytes by themselves derive from it: everything else goes by frames.
 //
 // The lane's lock guards what posting threads and the poller share: the outbound half and the table of outstanding
 // requests. The inbound half belongs to the poller alone.
 #pragma once
 
-#include "engine/engine.hpp"
 #include "memory/staging.hpp"
 #include "provider/framed/byte_stream.hpp"
 #include "provider/framed/frame.hpp"
@@ -18,7 +20,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -26,59 +27,72 @@ namespace zerohop::framed {
 
 class FramedEndpoint : public Endpoint {
 public:
-    FramedEndpoint(Engine& engine, std::shared_ptr<Peer> peer);
+    FramedEndpoint(const char* provider, Host& host, std::shared_ptr<Peer> peer);
 
-    Posted post(const Request& request) override;
-    void close(Outcome outcome) override;
-    Outcome state() const override {
-        return {status_.load(std::memory_order_acquire), reason_.load(std::memory_order_relaxed)};
-    }
-    Peer& peer() const override { return *peer_; }
-    bool poll() override;
-    bool ready() const override;
-    bool has_local_work() const override { return match_wanted_.load(std::memory_order_acquire) || can_send(); }
-    bool needs_polling() const override {
-        return device_work_.load(std::memory_order_relaxed) ||
-               (look_again_.load(std::memory_order_relaxed) && anything_to_send());
-    }
-    bool idle() const override;
-    bool quiet() const override;
-    void tick(uint64_t now) override;
-    void return_credits(uint32_t count) override;
-    void quiesce() override;
     void prepare(const Route& route) override;
-    void each_statistic(void (*visit)(void*, const char*, uint64_t), void* context) const override;
+    Posted post(const Request& request) override;
+    void quiesce() override;
+    void return_credits(uint32_t count) override;
+    Backlog backlog(uint64_t now, bool attended) const override;
+    void add_statistics(Statistics& sums) const override;
+    Progress poll() override { return poll_frames() ? Progress::made : Progress::none; }
+    void tick(uint64_t now) override;
+    void close(Outcome outcome) override;
+    bool idle() const override;
 
 protected:
-    // With the lane's lock held.
-    [[nodiscard]] bool nothing_under_way() const {
-        return requests_.size() == 0 && !outbound_.busy() && recvs_.empty() && arrivals_.empty() && ending_.empty();
+    [[nodiscard]] Host& host() const { return host_; }
+    // For connect(): it may succeed once.
+    void check_unconnected() const {
+        if (stream_ != nullptr) {
+            throw NativeError(Status::closed, Reason::lane_closed, "this lane is connected already");
+        }
     }
-    [[nodiscard]] bool is_open() const { return status_.load(std::memory_order_acquire) == Status::ok; }
-    // Once, by connect().
     void start(std::unique_ptr<ByteStream> stream);
-    // What connect() has made is there. The poller comes earlier.
+    // connect() has returned. The poller may come before that.
     [[nodiscard]] bool started() const { return started_.load(std::memory_order_acquire); }
-    ByteStream* stream() const { return stream_.get(); }
-    Engine& engine() const { return engine_; }
-    LaneLock& lane() const { return lane_; }
-    Requests& requests() { return requests_; }
-    bool streaming_hint = false;
-    const std::shared_ptr<Peer>& shared_peer() const { return peer_; }
+    [[nodiscard]] bool is_open() const { return state().ok(); }
+    [[nodiscard]] LaneLock& lane() const { return lane_; }
+    bool streaming_hint = false; // the stream is a ring in memory: large writes are to spare the cache
+
+    // True when it did something.
+    bool poll_frames();
+    // The poller's: poll_frames() would find nothing to do, unless the stream has something. Cheaper than
+    // poll_frames().
+    [[nodiscard]] bool at_rest() const {
+        return is_open() && !in_.head_complete && failure_.ok() && !match_wanted_.load(std::memory_order_relaxed) &&
+               !anything_to_send() && !device_work_.load(std::memory_order_relaxed);
+    }
+    [[nodiscard]] bool anything_to_send() const { return outbound_pending_.load(std::memory_order_acquire); }
+    // The poller's. Remembers a failure, which the end of poll_frames() acts upon: its finder may hold the lane's lock.
+    void fail(Outcome outcome);
+    // Acts upon a failure. A stream that ends takes the peer with it.
+    virtual void on_failure(Outcome outcome);
+
+    // With the lane's lock held.
+    [[nodiscard]] Requests& requests() { return requests_; }
+    // Takes that lock. Operations that go by no frame count in an epoch, for flushes to wait for.
+    [[nodiscard]] uint64_t begin_epoch();
+    void end_epoch(uint64_t epoch);
+
+    // A request that announces something takes a credit, if there is one.
     [[nodiscard]] bool take_credit(const Request& request) {
         if (request.notify < 0 || credits_.fetch_sub(1, std::memory_order_acq_rel) > 0) {
             return true;
         }
-        credits_.fetch_add(1, std::memory_order_acq_rel);
+        give_credit_back();
         return false;
     }
-    // With the lane's lock held until it is taken.
+    // With the lane's lock held until the credit is taken.
     [[nodiscard]] bool has_credit(const Request& request) const {
         return request.notify < 0 || credits_.load(std::memory_order_acquire) > 0;
     }
     void give_credit_back() { credits_.fetch_add(1, std::memory_order_acq_rel); }
-    // Announces a write whose bytes went by another way; the credit has been taken.
+    // Announces a write whose bytes went another way; its credit has been taken.
     [[nodiscard]] Outcome push_notify(int64_t notify, uint64_t nbytes);
+    // The poller's, with the data in place. More notifications than were granted end the lane.
+    void deliver(int64_t notify, uint64_t nbytes);
+
     [[nodiscard]] static Outcome check_range(const Request& request, uint8_t right) {
         const Route& route = *request.route;
         if ((route.rights & right) != right) {
@@ -91,8 +105,7 @@ protected:
         return {};
     }
     [[nodiscard]] static uint64_t end_of(const PageList& pages);
-    // Of what goes by no frame, as a copy of this process or of a device: whether it may begin; both memories are
-    // pinned.
+    // Checks a copy that this process or a device makes by itself, and pins both memories.
     template <class Theirs>
     [[nodiscard]] Outcome begin_copy(const Request& request, const std::shared_ptr<Theirs>& theirs, Pin<Region>& local,
                                      Pin<Theirs>& remote) const {
@@ -110,29 +123,34 @@ protected:
         }
         return local ? Outcome{} : Outcome{Status::closed, Reason::revoked};
     }
-    // The poller's, with the data in place. More notifications than were granted end the lane.
-    void deliver(int64_t notify, uint64_t nbytes);
-    // Noted by the poller, and acted upon by the end of poll().
-    void fail(Outcome outcome);
-    // What the lane's failure comes to: a stream that ends takes the peer with it.
-    virtual void on_failure(Outcome outcome);
-    [[nodiscard]] bool anything_to_send() const { return outbound_pending_.load(std::memory_order_acquire); }
-    // The poller's: it would find nothing to do, unless the stream has something. Cheaper than a look at everything.
-    [[nodiscard]] bool at_rest() const {
-        return status_.load(std::memory_order_relaxed) == Status::ok && !in_.head_complete && failure_.ok() &&
-               !match_wanted_.load(std::memory_order_relaxed) && !outbound_pending_.load(std::memory_order_acquire) &&
-               !device_work_.load(std::memory_order_relaxed);
+    // Carries out an atomic on host memory, and returns the old value.
+    static uint64_t swap_or_add(bool swap, uint64_t address, uint64_t operand, uint64_t compare) {
+        std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(address));
+        if (!swap) {
+            return word.fetch_add(operand);
+        }
+        word.compare_exchange_strong(compare, operand);
+        return compare;
+    }
+    // For prepare(): the route's access is of this kind, or there is none.
+    template <class Access> static void require_access(const Route& route) {
+        if (route.access && dynamic_cast<const Access*>(route.access.get()) == nullptr) {
+            throw NativeError(Status::unsupported, Reason::none, "a lane of another kind reaches this memory");
+        }
     }
 
 private:
     // initiator.cpp
+    [[nodiscard]] Outstanding* begin(const Request& request, uint32_t parts, uint32_t& ticket, Posted& posted);
     Posted post_one_sided(const Request& request);
     Posted post_atomic(const Request& request);
     Posted post_notify(const Request& request);
     Posted post_flush(const Request& request);
     void push_read(const Request& request, Outstanding& outstanding, uint32_t ticket);
     void push_write(const Request& request, Outstanding& outstanding, uint32_t ticket);
+    // answers.cpp
     void on_ack(const FrameHeader& header);
+    void note_answer(Outstanding& outstanding, const FrameHeader& header);
     bool begin_read_data(const FrameHeader& header);
     void end_read_data(const FrameHeader& header);
     void complete(uint32_t ticket);
@@ -143,7 +161,6 @@ private:
     void on_send(const FrameHeader& header);
     void on_clear_to_send(const FrameHeader& header);
     bool begin_send_data(const FrameHeader& header);
-    void end_send_data(const FrameHeader& header);
     void match();
     [[nodiscard]] bool grant(PostedRecv& recv, ArrivedSend& send);
     void on_withdraw(const FrameHeader& header);
@@ -155,11 +172,15 @@ private:
     void on_atomic(const FrameHeader& header);
     void on_notify(const FrameHeader& header);
     void answer(uint32_t ticket, Outcome outcome, uint64_t value = 0, bool last = true);
-    [[nodiscard]] Outcome check_pages(const FrameHeader& header, uint8_t right, std::shared_ptr<Share>& share);
-    [[nodiscard]] Outcome check_ranges(const FrameHeader& header, std::shared_ptr<Share>& share);
+    [[nodiscard]] Outcome admit(const FrameHeader& header, uint8_t right, uint64_t nbytes,
+                                std::shared_ptr<Share>& share, Pin<Region>& region);
+    [[nodiscard]] Outcome check_pages(const FrameHeader& header, uint64_t room) const;
+    [[nodiscard]] Outcome check_ranges(const FrameHeader& header, uint64_t room) const;
     void announce(const FrameHeader& header);
+    // arrivals.cpp
     [[nodiscard]] Sink* arrival_sink(const FrameHeader& header, Pin<Region> region,
                                      const std::shared_ptr<Share>& share);
+    void end_send_data(const FrameHeader& header);
     void uncount(Arrival& arrival);
     bool poll_arrivals();
     void finish_arrival(Arrival& arrival);
@@ -174,24 +195,21 @@ private:
     void push_small(const FrameHeader& header, const void* body = nullptr, size_t nbytes = 0);
     bool pump(uint64_t budget);
     bool can_send() const {
-        return outbound_pending_.load(std::memory_order_acquire) && !wants_room_.load(std::memory_order_acquire) &&
+        return anything_to_send() && !wants_room_.load(std::memory_order_acquire) &&
                !device_work_.load(std::memory_order_relaxed);
     }
     void note_device_work();
     void note_blocked();
     bool settle();
 
-    Engine& engine_;
-    const std::shared_ptr<Peer> peer_;
+    Host& host_;
     std::unique_ptr<ByteStream> stream_;
     std::atomic<bool> started_{false};
-    std::atomic<Status> status_{Status::ok};
-    std::atomic<Reason> reason_{Reason::none};
 
     Staging staging_; // outlives the sources and sinks below
     mutable LaneLock lane_;
     std::atomic<bool> outbound_pending_{false};
-    std::atomic<bool> look_again_{false}; // the poller's: it could not see to what is pending
+    std::atomic<bool> look_again_{false}; // the poller could not see to the outbound half, whose lock was held
     std::atomic<bool> wants_room_{false};
     Outbound outbound_{outbound_pending_};
     Requests requests_;

@@ -2,8 +2,8 @@
 // refuses others), on little-endian machines; a frame is a header, a table of 8-byte words, and a payload.
 #pragma once
 
-#include "memory/copy.hpp"
 #include "memory/share.hpp"
+#include "provider/framed/tuning.hpp"
 #include "provider/notify.hpp"
 
 #include <bit>
@@ -66,7 +66,8 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 64);
 
-// What an answer says. A peer may write anything there, also what would leave an operation pending for ever.
+// Reads the outcome in an answer. A peer may write anything there, also a status that would leave an operation pending
+// for ever.
 inline Outcome outcome_of(const FrameHeader& header) {
     const auto status = static_cast<Status>(header.status);
     const auto reason = static_cast<Reason>(header.reason);
@@ -89,14 +90,5 @@ inline Outcome outcome_of(const FrameHeader& header) {
     }
     return {Status::protocol, Reason::malformed};
 }
-
-inline constexpr uint32_t kMaxPayload = kSliceBytes;
-inline constexpr uint32_t kMaxPagesPerWrite = 512;
-inline constexpr uint32_t kMaxTable = 8192;
-inline constexpr uint32_t kEagerBytes = 8 * 1024;
-inline constexpr uint32_t kWindow = 1024;      // requests in flight on a lane, each way
-inline constexpr uint32_t kCredits = 4096;     // notifications in flight on a lane, each way
-inline constexpr uint32_t kMaxUnmatched = 256; // sends that wait for their recv
-inline constexpr uint32_t kMaxAnswers = 8192;  // answers queued for a peer that does not read them
 
 } // namespace zerohop::framed

@@ -1,4 +1,5 @@
-// What the receiving half of a framed lane keeps: the frame that is coming in, and what waits for devices.
+// The state of the receiving half of a framed lane: the frame that is coming in, and the transfers that wait for
+// devices.
 #pragma once
 
 #include "memory/share.hpp"

@@ -1,8 +1,7 @@
-// The operations that this end begins: how they are sent, and how their answers end them.
+// The operations that this end begins, and how they are sent.
 #include "provider/framed/endpoint.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <mutex>
 
 namespace zerohop::framed {
@@ -26,7 +25,7 @@ FrameHeader header_of(FrameKind kind, const Request& request, uint32_t ticket) {
 
 } // namespace
 
-// Past the last byte of the pages; UINT64_MAX where that is more than can be counted.
+// Returns the offset past the last byte of the pages; UINT64_MAX where 64 bits do not hold it.
 uint64_t FramedEndpoint::end_of(const PageList& pages) {
     if (pages.remote.empty()) {
         return 0;
@@ -40,7 +39,7 @@ uint64_t FramedEndpoint::end_of(const PageList& pages) {
 }
 
 Posted FramedEndpoint::post(const Request& request) {
-    if (!started_.load(std::memory_order_acquire)) {
+    if (!started()) {
         return {Posted::What::failed, {Status::closed, Reason::lane_closed}};
     }
     switch (request.kind) {
@@ -62,6 +61,33 @@ Posted FramedEndpoint::post(const Request& request) {
     return {Posted::What::failed, {Status::unsupported, Reason::none}};
 }
 
+// With the lane's lock held. Takes what a request needs: a slot, and a credit if it announces something. Null where it
+// gets none; `posted` says why.
+Outstanding* FramedEndpoint::begin(const Request& request, uint32_t parts, uint32_t& ticket, Posted& posted) {
+    if (!is_open()) {
+        posted = {Posted::What::failed, state()};
+        return nullptr;
+    }
+    if (requests_.full(parts)) {
+        posted = {Posted::What::retry, {Status::would_block, Reason::window_full}};
+        return nullptr;
+    }
+    if (!take_credit(request)) {
+        posted = {Posted::What::retry, {Status::would_block, Reason::no_credit}};
+        return nullptr;
+    }
+    posted = {Posted::What::posted, {}, host_.operations().create(request.deadline_ns, request.started_ns)};
+    Outstanding& outstanding = requests_.add(ticket);
+    outstanding.kind = request.kind;
+    outstanding.op = posted.op;
+    outstanding.nbytes = request.nbytes;
+    outstanding.local_offset = request.local_offset;
+    outstanding.answers_due = parts;
+    outstanding.credit = request.notify >= 0;
+    requests_.take_extra(parts - 1);
+    return &outstanding;
+}
+
 Posted FramedEndpoint::post_one_sided(const Request& request) {
     const bool reads = request.kind == Kind::read;
     const Outcome allowed = check_range(request, reads ? kRightRead : kRightWrite);
@@ -81,34 +107,16 @@ Posted FramedEndpoint::post_one_sided(const Request& request) {
         return {Posted::What::failed, {Status::unsupported, Reason::too_many_pages}};
     }
     const std::lock_guard lock(lane_);
-    if (!is_open()) {
-        return {Posted::What::failed, state()};
-    }
-    if (requests_.full(parts)) {
-        return {Posted::What::retry, {Status::would_block, Reason::window_full}};
-    }
-    if (!take_credit(request)) {
-        return {Posted::What::retry, {Status::would_block, Reason::no_credit}};
-    }
-    OpRef op = engine_.operations().create(request.deadline_ns, request.started_ns);
+    Posted posted;
     uint32_t ticket = 0;
-    Outstanding& outstanding = requests_.add(ticket);
-    outstanding.kind = request.kind;
-    outstanding.op = op;
-    outstanding.local = std::move(local);
-    outstanding.pages = request.pages;
-    outstanding.nbytes = request.nbytes;
-    outstanding.local_offset = request.local_offset;
-    outstanding.answers_due = parts;
-    outstanding.credit = request.notify >= 0;
-    requests_.take_extra(parts - 1);
-    if (reads) {
-        push_read(request, outstanding, ticket);
-    } else {
-        push_write(request, outstanding, ticket);
+    Outstanding* const outstanding = begin(request, parts, ticket, posted);
+    if (outstanding != nullptr) {
+        outstanding->local = std::move(local);
+        outstanding->pages = request.pages;
+        reads ? push_read(request, *outstanding, ticket) : push_write(request, *outstanding, ticket);
+        pump(kSliceBytes);
     }
-    pump(kSliceBytes);
-    return {Posted::What::posted, {}, std::move(op)};
+    return posted;
 }
 
 void FramedEndpoint::push_read(const Request& request, Outstanding& outstanding, uint32_t ticket) {
@@ -130,7 +138,7 @@ void FramedEndpoint::push_read(const Request& request, Outstanding& outstanding,
         SmallFrame frame;
         frame.header = header;
         frame.header.table = static_cast<uint32_t>(count);
-        // Where these pages begin in the operation, so that pieces of several requests may come in any order.
+        // Says where these pages begin in the operation, so that pieces of several requests may come in any order.
         frame.header.notify = static_cast<uint32_t>(at / kMaxTable);
         frame.table.assign(pages.begin() + static_cast<ptrdiff_t>(at),
                            pages.begin() + static_cast<ptrdiff_t>(at + count));
@@ -142,7 +150,7 @@ void FramedEndpoint::push_read(const Request& request, Outstanding& outstanding,
 void FramedEndpoint::push_write(const Request& request, Outstanding& outstanding, uint32_t ticket) {
     FrameHeader header = header_of(FrameKind::write, request, ticket);
     const bool host = outstanding.local->is_host();
-    if (request.nbytes == 0 || (host && !request.pages && request.nbytes <= SmallFrame::kInline)) {
+    if (request.nbytes == 0 || (host && !request.pages && request.nbytes <= kInlineBytes)) {
         header.flags |= kLast;
         header.payload = static_cast<uint32_t>(request.nbytes);
         push_small(header, outstanding.local->host() + request.local_offset, request.nbytes);
@@ -167,56 +175,38 @@ Posted FramedEndpoint::post_atomic(const Request& request) {
         return {Posted::What::failed, allowed};
     }
     const std::lock_guard lock(lane_);
-    if (!is_open()) {
-        return {Posted::What::failed, state()};
-    }
-    if (requests_.full()) {
-        return {Posted::What::retry, {Status::would_block, Reason::window_full}};
-    }
-    OpRef op = engine_.operations().create(request.deadline_ns, request.started_ns);
+    Posted posted;
     uint32_t ticket = 0;
-    Outstanding& outstanding = requests_.add(ticket);
-    outstanding.kind = request.kind;
-    outstanding.op = op;
-    outstanding.nbytes = request.nbytes;
-    const bool swap = request.kind == Kind::compare_swap;
-    FrameHeader header = header_of(swap ? FrameKind::compare_swap : FrameKind::fetch_add, request, ticket);
-    header.table = swap ? 2 : 1;
-    const uint64_t operands[2] = {swap ? request.compare : request.operand, request.operand};
-    push_small(header, operands, size_t{header.table} * 8);
-    pump(kSliceBytes);
-    return {Posted::What::posted, {}, std::move(op)};
+    if (begin(request, 1, ticket, posted) != nullptr) {
+        const bool swap = request.kind == Kind::compare_swap;
+        FrameHeader header = header_of(swap ? FrameKind::compare_swap : FrameKind::fetch_add, request, ticket);
+        header.table = swap ? 2 : 1;
+        const uint64_t operands[2] = {swap ? request.compare : request.operand, request.operand};
+        push_small(header, operands, size_t{header.table} * 8);
+        pump(kSliceBytes);
+    }
+    return posted;
 }
 
 Posted FramedEndpoint::post_notify(const Request& request) {
     const std::lock_guard lock(lane_);
-    if (!is_open()) {
-        return {Posted::What::failed, state()};
-    }
-    if (requests_.full()) {
-        return {Posted::What::retry, {Status::would_block, Reason::window_full}};
-    }
-    if (!take_credit(request)) {
-        return {Posted::What::retry, {Status::would_block, Reason::no_credit}};
-    }
-    OpRef op = engine_.operations().create(request.deadline_ns, request.started_ns);
+    Posted posted;
     uint32_t ticket = 0;
-    Outstanding& outstanding = requests_.add(ticket);
-    outstanding.kind = request.kind;
-    outstanding.op = op;
-    outstanding.credit = true;
-    FrameHeader header;
-    header.kind = FrameKind::notify;
-    header.flags = kLast;
-    header.ticket = ticket;
-    header.arg = request.nbytes; // that went before, in other operations
-    header.announce(request.notify);
-    push_small(header);
-    pump(kSliceBytes);
-    return {Posted::What::posted, {}, std::move(op)};
+    if (Outstanding* const outstanding = begin(request, 1, ticket, posted)) {
+        outstanding->nbytes = 0; // other operations have moved the bytes that it announces
+        FrameHeader header;
+        header.kind = FrameKind::notify;
+        header.flags = kLast;
+        header.ticket = ticket;
+        header.arg = request.nbytes;
+        header.announce(request.notify);
+        push_small(header);
+        pump(kSliceBytes);
+    }
+    return posted;
 }
 
-// For bytes that went another way (shared memory): no answer is needed, the frame itself is the announcement.
+// The bytes went through shared memory: no answer is needed, the frame itself is the announcement.
 Outcome FramedEndpoint::push_notify(int64_t notify, uint64_t nbytes) {
     const std::lock_guard lock(lane_);
     if (!is_open()) {
@@ -239,133 +229,9 @@ Posted FramedEndpoint::post_flush(const Request& request) {
     if (requests_.epochs.empty()) {
         return {};
     }
-    OpRef op = engine_.operations().create(request.deadline_ns, request.started_ns);
+    OpRef op = host_.operations().create(request.deadline_ns, request.started_ns);
     requests_.epochs.flush(op);
     return {Posted::What::posted, {}, std::move(op)};
-}
-
-void FramedEndpoint::on_ack(const FrameHeader& header) {
-    const Outcome outcome = outcome_of(header);
-    bool ended = false;
-    {
-        const std::lock_guard lock(lane_);
-        Outstanding* outstanding = requests_.find(header.ticket);
-        if (outstanding == nullptr || outstanding->answers_due == 0) {
-            return fail({Status::protocol, Reason::malformed});
-        }
-        if (!outcome.ok() && outstanding->outcome.ok()) {
-            outstanding->outcome = outcome;
-        }
-        outstanding->value = header.arg;
-        if (header.has(kLast)) {
-            --outstanding->answers_due;
-        }
-        // A part of a read may be refused while the device still copies another; then poll_reads() ends it.
-        ended = outstanding->answers_due == 0 && (!outstanding->sink || outstanding->sink->settled());
-    }
-    if (ended) {
-        complete(header.ticket);
-    }
-}
-
-// A piece of a read: it goes where the operation wants it, or nowhere if the operation has ended meanwhile.
-bool FramedEndpoint::begin_read_data(const FrameHeader& header) {
-    const std::lock_guard lock(lane_);
-    Outstanding* outstanding = requests_.find(header.ticket);
-    if (outstanding == nullptr || outstanding->kind != Kind::read || outstanding->answers_due == 0 ||
-        header.offset > outstanding->nbytes || header.payload > outstanding->nbytes - header.offset) {
-        in_.verdict = {Status::protocol, Reason::malformed};
-        return true;
-    }
-    in_.op = outstanding->op;
-    if (outstanding->op->done() || header.payload == 0) {
-        return true;
-    }
-    Extents extents = outstanding->extents();
-    extents.advance(header.offset);
-    if (!outstanding->sink->begin_frame(extents.first(header.payload))) {
-        return false;
-    }
-    in_.sink = outstanding->sink.get();
-    return true;
-}
-
-void FramedEndpoint::end_read_data(const FrameHeader& header) {
-    if (in_.verdict.status == Status::protocol) {
-        return fail(in_.verdict);
-    }
-    bool ended = false;
-    {
-        const std::lock_guard lock(lane_);
-        Outstanding* outstanding = requests_.find(header.ticket);
-        if (outstanding == nullptr) {
-            return; // the lane was closed meanwhile
-        }
-        const Outcome outcome = outcome_of(header);
-        if (!outcome.ok() && outstanding->outcome.ok()) {
-            outstanding->outcome = outcome;
-        }
-        if (header.has(kLast)) {
-            --outstanding->answers_due;
-        }
-        ended = outstanding->answers_due == 0 && outstanding->sink->settled();
-    }
-    if (ended) {
-        complete(header.ticket);
-    }
-}
-
-// Reads into device memory end when the last copy has; true if one did.
-bool FramedEndpoint::poll_reads() {
-    std::vector<uint32_t> ended;
-    {
-        const std::lock_guard lock(lane_);
-        requests_.each([&](uint32_t ticket, Outstanding& outstanding) {
-            // Asked of every read: it gives staging buffers back.
-            if (outstanding.kind == Kind::read && outstanding.sink->settled() && outstanding.answers_due == 0) {
-                ended.push_back(ticket);
-            }
-        });
-    }
-    for (const uint32_t ticket : ended) {
-        complete(ticket);
-    }
-    return !ended.empty();
-}
-
-void FramedEndpoint::complete(uint32_t ticket) {
-    OpRef op;
-    Outcome outcome;
-    uint64_t nbytes = 0;
-    uint64_t value = 0;
-    {
-        const std::lock_guard lock(lane_);
-        Outstanding* outstanding = requests_.find(ticket);
-        if (outstanding == nullptr) {
-            return;
-        }
-        op = std::move(outstanding->op);
-        outcome = outstanding->outcome;
-        if (outcome.ok() && outstanding->sink) {
-            outcome = outstanding->sink->outcome();
-        }
-        nbytes = outcome.ok() ? outstanding->nbytes : 0;
-        value = outstanding->value;
-        if (outstanding->unmatched) {
-            --unmatched_sends_;
-        }
-        if (outstanding->credit && !outcome.ok()) {
-            give_credit_back(); // nothing was announced, so the peer has nothing to return
-        }
-        if (outstanding->kind == Kind::read && outstanding->pages) {
-            const size_t parts = (outstanding->pages->remote.size() + kMaxTable - 1) / kMaxTable;
-            requests_.give_extra(parts > 1 ? static_cast<uint32_t>(parts - 1) : 0);
-        }
-        requests_.remove(ticket); // unpins, before anybody can see the end
-    }
-    if (!op->finish(outcome, nbytes, value)) {
-        engine_.wake_waiters(); // it had ended before, but only now there is room for another
-    }
 }
 
 } // namespace zerohop::framed

@@ -15,21 +15,18 @@ Posted FramedEndpoint::post_send(const Request& request) {
         return {Posted::What::failed, {Status::closed, Reason::revoked}};
     }
     const std::lock_guard lock(lane_);
-    if (!is_open()) {
-        return {Posted::What::failed, state()};
-    }
-    if (requests_.full() || unmatched_sends_ == kMaxUnmatched) {
+    if (is_open() && unmatched_sends_ == kMaxUnmatched) {
         return {Posted::What::retry, {Status::would_block, Reason::window_full}};
     }
     unmatched_.store(true, std::memory_order_relaxed); // before anybody can see that there is an operation
-    OpRef op = engine_.operations().create(request.deadline_ns, request.started_ns);
+    Posted posted;
     uint32_t ticket = 0;
-    Outstanding& outstanding = requests_.add(ticket);
-    outstanding.kind = Kind::send;
-    outstanding.op = op;
+    Outstanding* const begun = begin(request, 1, ticket, posted);
+    if (begun == nullptr) {
+        return posted;
+    }
+    Outstanding& outstanding = *begun;
     outstanding.local = std::move(local);
-    outstanding.nbytes = request.nbytes;
-    outstanding.local_offset = request.local_offset;
     outstanding.unmatched = true;
     ++unmatched_sends_;
     FrameHeader header;
@@ -39,9 +36,9 @@ Posted FramedEndpoint::post_send(const Request& request) {
     SmallFrame frame;
     if (outstanding.local->is_host() && request.nbytes <= kEagerBytes) {
         header.payload = static_cast<uint32_t>(request.nbytes);
-        // A copy even of the larger ones, so that all messages stand in one line and none overtakes another.
+        // The larger ones are copied, too, so that all messages stand in one line and none overtakes another.
         void* copy = frame.bytes.data();
-        if (request.nbytes > SmallFrame::kInline) {
+        if (request.nbytes > kInlineBytes) {
             frame.table.resize((request.nbytes + 7) / 8);
             copy = frame.table.data();
         }
@@ -50,7 +47,7 @@ Posted FramedEndpoint::post_send(const Request& request) {
     frame.header = header;
     outbound_.push(std::move(frame));
     pump(kSliceBytes);
-    return {Posted::What::posted, {}, std::move(op)};
+    return posted;
 }
 
 Posted FramedEndpoint::post_recv(const Request& request) {
@@ -63,7 +60,7 @@ Posted FramedEndpoint::post_recv(const Request& request) {
         return {Posted::What::failed, state()};
     }
     unmatched_.store(true, std::memory_order_relaxed); // before anybody can see that there is an operation
-    OpRef op = engine_.operations().create(request.deadline_ns, request.started_ns);
+    OpRef op = host_.operations().create(request.deadline_ns, request.started_ns);
     recvs_.push_back({op, std::move(local), request.local_offset, request.nbytes});
     if (!sends_.empty()) {
         match_wanted_.store(true, std::memory_order_release); // only the poller places bytes
@@ -111,7 +108,7 @@ void FramedEndpoint::match() {
     }
 }
 
-// False: the recv ended in this very moment, and the message is for the next one.
+// False where the recv has ended in this very moment: the message is for the next one.
 bool FramedEndpoint::grant(PostedRecv& recv, ArrivedSend& send) {
     if (send.nbytes > recv.nbytes) {
         const Outcome truncated{Status::protocol, Reason::truncated};
@@ -160,8 +157,8 @@ bool FramedEndpoint::grant(PostedRecv& recv, ArrivedSend& send) {
     return true;
 }
 
-// What its deadline or a cancellation has ended before it was matched gives its memory back: a recv at once, a send
-// when the peer has agreed to forget it.
+// A message that its deadline or a cancellation has ended before it was matched gives its memory back: a recv at once,
+// a send when the peer has agreed to forget it.
 void FramedEndpoint::drop_ended_messages() {
     if (!unmatched_.load(std::memory_order_relaxed)) {
         return; // a lock that others post under is not taken for nothing
@@ -201,7 +198,7 @@ void FramedEndpoint::on_withdraw(const FrameHeader& header) {
 }
 
 void FramedEndpoint::on_clear_to_send(const FrameHeader& header) {
-    engine_.wake_waiters(); // one of those that wait for room may send
+    host_.wake_waiters(); // a sender may wait for room
     const std::lock_guard lock(lane_);
     Outstanding* outstanding = requests_.find(header.ticket);
     if (outstanding == nullptr || outstanding->kind != Kind::send || !outstanding->unmatched) {

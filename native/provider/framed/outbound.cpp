@@ -4,13 +4,6 @@
 
 namespace zerohop::framed {
 
-namespace {
-
-constexpr size_t kPieces = 64;
-constexpr uint32_t kCopiedLast = 4096;
-
-} // namespace
-
 void Outbound::push(SmallFrame&& frame) {
     small_.push_back(std::move(frame));
     pending_.store(true, std::memory_order_release);
@@ -129,7 +122,7 @@ bool Outbound::begin_transfer_frame(Transfer& transfer) {
     return true;
 }
 
-// What the header says of whole pages or ranges, `unit` bytes in all; how many of them there are.
+// Fills in the header for whole pages or ranges, `unit` bytes in all, and returns how many of them there are.
 size_t Outbound::lay_out_parts(FrameHeader& header, const Extents& remote, uint32_t unit) {
     size_t count = 0;
     if (remote.ranged()) {

@@ -21,10 +21,9 @@ namespace zerohop::framed {
 
 // A frame that fits in one piece: a request without payload, an answer, or a few bytes copied in.
 struct SmallFrame {
-    static constexpr size_t kInline = 256;
     FrameHeader header;
-    std::array<std::byte, kInline> bytes; // table and payload
-    std::vector<uint64_t> table;          // instead of `bytes` where they are more
+    std::array<std::byte, kInlineBytes> bytes; // table and payload
+    std::vector<uint64_t> table;               // instead of `bytes` where they are more
 };
 
 // A transfer that takes one frame or many.
@@ -48,9 +47,9 @@ public:
 
     // Sends until `budget` bytes are gone, the stream is full, or nothing is left; true if it sent something.
     bool pump(ByteStream& stream, uint64_t budget);
-    // Waits for the stream's room, rather than for a device.
+    // Did the last pump() stop for want of room in the stream?
     [[nodiscard]] bool blocked() const { return blocked_; }
-    // The other way round, as of the last pump(); or a device still copies for a transfer that has ended.
+    // Did it stop because no device was ready, or does a device still copy for a transfer that has ended?
     [[nodiscard]] bool waits_for_device() const { return waits_for_device_ || !unsettled_.empty(); }
     [[nodiscard]] bool busy() const { return in_progress_ || !small_.empty() || !transfers_.empty(); }
     // Drops everything. Sources whose device copies still run are kept until settled().
@@ -67,7 +66,7 @@ private:
     void retire(Transfer& transfer);
     [[nodiscard]] uint64_t send_some(ByteStream& stream);
 
-    std::atomic<bool>& pending_; // a hint for whoever does not hold the lock
+    std::atomic<bool>& pending_; // a hint for threads that do not hold the lock
     std::deque<SmallFrame> small_;
     std::list<Transfer> transfers_;
     bool blocked_ = false;

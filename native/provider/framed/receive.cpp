@@ -7,14 +7,7 @@
 
 namespace zerohop::framed {
 
-namespace {
-
-constexpr size_t kPieces = 64;
-constexpr size_t kScrap = 64 * 1024;
-
-} // namespace
-
-// What no peer of ours sends is not worth understanding: the lane ends.
+// A frame that no peer of ours sends ends the lane.
 bool FramedEndpoint::well_formed(const FrameHeader& header) const {
     if (header.payload > kMaxPayload || header.table > kMaxTable) {
         return false;
@@ -81,12 +74,18 @@ bool FramedEndpoint::receive(uint64_t budget) {
 
 // True when header and table are here.
 bool FramedEndpoint::receive_head(bool& did) {
+    // The bytes from `start` on of the head, up to `end`, go to `to`.
+    const auto fill = [&](void* to, size_t start, size_t end) {
+        if (in_.head_got < end) {
+            const iovec piece{static_cast<std::byte*>(to) + (in_.head_got - start), end - in_.head_got};
+            const size_t got = stream_->receive({&piece, 1}, false);
+            in_.head_got += got;
+            did |= got != 0;
+        }
+        return in_.head_got >= end;
+    };
     if (in_.head_got < sizeof(FrameHeader)) {
-        const iovec piece{reinterpret_cast<std::byte*>(&in_.header) + in_.head_got, sizeof(FrameHeader) - in_.head_got};
-        const size_t got = stream_->receive({&piece, 1}, false);
-        in_.head_got += got;
-        did |= got != 0;
-        if (in_.head_got < sizeof(FrameHeader)) {
+        if (!fill(&in_.header, 0, sizeof(FrameHeader))) {
             return false;
         }
         if (in_.header.table > kMaxTable) {
@@ -94,19 +93,8 @@ bool FramedEndpoint::receive_head(bool& did) {
         }
         in_.table.resize(in_.header.table);
     }
-    const size_t whole = sizeof(FrameHeader) + in_.table.size() * 8;
-    if (in_.head_got < whole) {
-        const size_t at = in_.head_got - sizeof(FrameHeader);
-        const iovec piece{reinterpret_cast<std::byte*>(in_.table.data()) + at, whole - in_.head_got};
-        const size_t got = stream_->receive({&piece, 1}, false);
-        in_.head_got += got;
-        did |= got != 0;
-        if (in_.head_got < whole) {
-            return false;
-        }
-    }
-    in_.head_complete = true;
-    return true;
+    in_.head_complete = fill(in_.table.data(), sizeof(FrameHeader), sizeof(FrameHeader) + in_.table.size() * 8);
+    return in_.head_complete;
 }
 
 // Finds the place of the payload; false: come back when a staging buffer is free.
@@ -210,7 +198,7 @@ void FramedEndpoint::end_frame() {
         return on_clear_to_send(header);
     case FrameKind::credit:
         credits_.fetch_add(static_cast<int>(std::min<uint64_t>(header.arg, kCredits)), std::memory_order_acq_rel);
-        engine_.wake_waiters();
+        host_.wake_waiters();
         return;
     case FrameKind::ping:
         return;

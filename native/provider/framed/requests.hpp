@@ -6,7 +6,7 @@
 #include "operation/operation.hpp"
 #include "provider/framed/frame.hpp"
 #include "provider/framed/sink.hpp"
-#include "provider/provider.hpp"
+#include "provider/request.hpp"
 
 #include <array>
 #include <cstdint>
@@ -34,6 +34,9 @@ struct Outstanding {
     bool withdrawn = false;   // it ended without one, and the peer has been told
     bool credit = false;      // it took one, which the peer returns only for what it delivers
     uint64_t epoch = 0;
+
+    // Every answer has come, and no device copies for it any more.
+    bool over() const { return answers_due == 0 && (!sink || sink->settled()); }
 
     // The whole of it in local memory.
     Extents extents() const {

@@ -15,9 +15,7 @@ namespace zerohop::framed {
 
 namespace {
 
-constexpr size_t kPublishBytes = 8 * 1024; // how far the other side, which copies at the same time, is behind
-constexpr size_t kPiecesAhead = 2;         // of a page list: their reads overlap
-constexpr size_t kIndexBytes = 4096;
+constexpr size_t kIndexBytes = 4096; // one page, so that the data behind it can be mapped twice
 
 } // namespace
 

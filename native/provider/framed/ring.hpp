@@ -7,6 +7,7 @@
 #include "base/descriptor.hpp"
 #include "base/status.hpp"
 #include "operation/presence.hpp"
+#include "provider/framed/tuning.hpp"
 
 #include <atomic>
 #include <cstddef>
@@ -15,8 +16,6 @@
 #include <sys/uio.h>
 
 namespace zerohop::framed {
-
-inline constexpr size_t kRingBytes = 1 << 20; // fits the second-level cache of both cores it runs between
 
 // Shared between processes: fixed layout, one cache line per writer.
 struct RingIndices {
@@ -60,7 +59,7 @@ public:
 
 private:
     RingMemory memory_;
-    std::atomic<uint64_t> tail_{0}; // read by threads that only look; written by who holds the lane's lock
+    std::atomic<uint64_t> tail_{0}; // read by threads that only look; written with the lane's lock held
     uint64_t head_seen_ = 0;
     std::atomic<bool> corrupt_{false};
 };

@@ -12,8 +12,8 @@ namespace zerohop::framed {
 
 class RingStream final : public ByteStream {
 public:
-    // Takes `inbound` unless the peer's ring is not one: then it throws, and connect() may be called again.
-    RingStream(std::unique_ptr<RingConsumer>& inbound, int outbound_fd, std::shared_ptr<Peer> peer)
+    // Throws NativeError where the peer's descriptor is no ring.
+    RingStream(std::shared_ptr<RingConsumer> inbound, int outbound_fd, std::shared_ptr<Peer> peer)
         : outbound_(outbound_fd), inbound_(std::move(inbound)), peer_(std::move(peer)) {}
 
     size_t send(std::span<const iovec> pieces) override { return outbound_.send(pieces, peer_->presence()); }
@@ -28,7 +28,7 @@ public:
         if (inbound_->corrupt() || outbound_.corrupt()) {
             return {Status::protocol, Reason::malformed};
         }
-        // What the peer sent before it closed is still delivered.
+        // Bytes that the peer sent before it closed are still delivered.
         if ((inbound_->closed() || outbound_.closed()) && !inbound_->has_data()) {
             return {Status::peer_lost, Reason::stream_closed};
         }
@@ -44,7 +44,7 @@ public:
 
 private:
     RingProducer outbound_;
-    std::unique_ptr<RingConsumer> inbound_;
+    const std::shared_ptr<RingConsumer> inbound_;
     std::shared_ptr<Peer> peer_;
 };
 

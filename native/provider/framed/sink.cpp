@@ -1,6 +1,7 @@
 #include "provider/framed/sink.hpp"
 
 #include "memory/staging.hpp"
+#include "provider/framed/byte_stream.hpp"
 
 #include <algorithm>
 #include <vector>
@@ -18,14 +19,7 @@ public:
         return true;
     }
     size_t scatter(iovec* pieces, size_t max, uint64_t limit) override {
-        Extents walk = extents_.first(limit);
-        size_t count = 0;
-        while (count < max && walk.left() != 0) {
-            const uint64_t n = walk.contiguous();
-            pieces[count++] = {reinterpret_cast<void*>(walk.address()), n};
-            walk.advance(n);
-        }
-        return count;
+        return pieces_of(extents_.first(limit), pieces, max);
     }
     void consume(uint64_t nbytes) override { extents_.advance(nbytes); }
     void end_frame(bool /*keep*/) override {}

@@ -1,6 +1,7 @@
 #include "provider/framed/source.hpp"
 
 #include "memory/staging.hpp"
+#include "provider/framed/byte_stream.hpp"
 #include "provider/framed/frame.hpp"
 
 #include <algorithm>
@@ -10,8 +11,6 @@
 namespace zerohop::framed {
 
 namespace {
-
-constexpr size_t kStagesAhead = 4; // copies in flight before the frame that needs them
 
 uint32_t unit_of(const Extents& extents) {
     return static_cast<uint32_t>(extents.unit(kMaxPayload, kMaxPagesPerWrite));
@@ -38,14 +37,7 @@ public:
             pieces[0] = piece(zeros(), std::min<uint64_t>(limit, kMaxPayload));
             return 1;
         }
-        Extents walk = extents_.first(limit);
-        size_t count = 0;
-        while (count < max && walk.left() != 0) {
-            const uint64_t n = walk.contiguous();
-            pieces[count++] = piece(reinterpret_cast<const void*>(walk.address()), n);
-            walk.advance(n);
-        }
-        return count;
+        return pieces_of(extents_.first(limit), pieces, max);
     }
 
     void consume(uint64_t nbytes) override { extents_.advance(nbytes); }
@@ -129,13 +121,13 @@ private:
                 return;
             }
             const uint32_t nbytes = unit_of(extents_);
-            Extents walk = extents_.first(nbytes);
             std::vector<accel::CopySegment> segments;
-            for (uint64_t at = 0; walk.left() != 0;) {
+            Extents walk = extents_.first(nbytes);
+            for (auto to = reinterpret_cast<uint64_t>(buffer.data()); walk.left() != 0;) {
                 const uint64_t n = walk.contiguous();
-                segments.push_back({reinterpret_cast<uint64_t>(buffer.data()) + at, walk.address(), n});
+                segments.push_back({to, walk.address(), n});
                 walk.advance(n);
-                at += n;
+                to += n;
             }
             std::shared_ptr<accel::Event> event = stream->copy(segments);
             stages_.push_back({std::move(buffer), std::move(event), nbytes, 0});

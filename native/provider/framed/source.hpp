@@ -23,7 +23,7 @@ public:
     // The next bytes of the unit, at most `limit`; how many pieces were filled in.
     [[nodiscard]] virtual size_t gather(iovec* pieces, size_t max, uint64_t limit) = 0;
     virtual void consume(uint64_t nbytes) = 0;
-    // What no frame has taken yet.
+    // Bytes that no frame has taken yet.
     [[nodiscard]] virtual uint64_t left() const = 0;
     // Not ok once a device copy has failed.
     [[nodiscard]] virtual Outcome outcome() const = 0;

@@ -1,21 +1,32 @@
-// What the peer asks of this end: every request is checked against the share that it names before a byte moves.
+// The requests of the peer: each is checked against the share that it names before a byte moves.
 #include "base/payload.hpp"
-#include "memory/copy.hpp"
 #include "provider/framed/endpoint.hpp"
 
-#include <atomic>
-#include <cstring>
 #include <mutex>
 
 namespace zerohop::framed {
 
-Outcome FramedEndpoint::check_pages(const FrameHeader& header, uint8_t right, std::shared_ptr<Share>& share) {
-    const uint64_t page_bytes = header.kind == FrameKind::read_pages ? header.arg : header.page_bytes;
-    Outcome outcome = engine_.shares().check(header.share(), header.capability, right, header.offset, 0, share);
-    if (!outcome.ok()) {
-        return outcome;
+// Checks a request for `nbytes` at the header's offset, or for what its table names, and pins the memory.
+Outcome FramedEndpoint::admit(const FrameHeader& header, uint8_t right, uint64_t nbytes, std::shared_ptr<Share>& share,
+                              Pin<Region>& region) {
+    const bool ranged = header.kind == FrameKind::write_ranges;
+    const bool paged = header.kind == FrameKind::write_pages || header.kind == FrameKind::read_pages;
+    Outcome outcome = host_.shares().check(header.share(), header.capability, right, header.offset,
+                                           ranged || paged ? 0 : nbytes, share);
+    if (outcome.ok() && paged) {
+        outcome = check_pages(header, share->nbytes - header.offset);
+    } else if (outcome.ok() && ranged) {
+        outcome = check_ranges(header, share->nbytes - header.offset);
     }
-    const uint64_t room = share->nbytes - header.offset;
+    if (outcome.ok() && !region.pin(share->region)) {
+        outcome = {Status::access_denied, Reason::revoked};
+    }
+    refusals_.fetch_add(outcome.ok() ? 0 : 1, std::memory_order_relaxed);
+    return outcome;
+}
+
+Outcome FramedEndpoint::check_pages(const FrameHeader& header, uint64_t room) const {
+    const uint64_t page_bytes = header.kind == FrameKind::read_pages ? header.arg : header.page_bytes;
     for (const uint64_t page : in_.table) {
         if (page_bytes > room || (page_bytes != 0 && page > (room - page_bytes) / page_bytes)) {
             return {Status::access_denied, Reason::bounds};
@@ -24,13 +35,9 @@ Outcome FramedEndpoint::check_pages(const FrameHeader& header, uint8_t right, st
     return {};
 }
 
-// Offsets and lengths are what the peer says: they are to be what the payload is, and to lie within the share.
-Outcome FramedEndpoint::check_ranges(const FrameHeader& header, std::shared_ptr<Share>& share) {
-    Outcome outcome = engine_.shares().check(header.share(), header.capability, kRightWrite, header.offset, 0, share);
-    if (!outcome.ok()) {
-        return outcome;
-    }
-    const uint64_t room = share->nbytes - header.offset;
+// The peer says the offsets and lengths: they must add up to the payload, and lie within the share.
+Outcome FramedEndpoint::check_ranges(const FrameHeader& header, uint64_t room) const {
+    Outcome outcome;
     const size_t count = in_.table.size() / 2;
     uint64_t left = header.payload;
     for (size_t i = 0; i < count; ++i) {
@@ -51,20 +58,9 @@ bool FramedEndpoint::begin_write(const FrameHeader& header) {
     const bool paged = header.kind == FrameKind::write_pages;
     const bool ranged = header.kind == FrameKind::write_ranges;
     std::shared_ptr<Share> share;
-    in_.verdict = paged    ? check_pages(header, kRightWrite, share)
-                  : ranged ? check_ranges(header, share)
-                           : engine_.shares().check(header.share(), header.capability, kRightWrite, header.offset,
-                                                    header.payload, share);
-    if (!in_.verdict.ok()) {
-        refusals_.fetch_add(1, std::memory_order_relaxed);
-        return true;
-    }
-    Pin<Region> region = Pin<Region>::of(share->region);
-    if (!region) {
-        in_.verdict = {Status::access_denied, Reason::revoked};
-        return true;
-    }
-    if (header.payload == 0) {
+    Pin<Region> region;
+    in_.verdict = admit(header, kRightWrite, header.payload, share, region);
+    if (!in_.verdict.ok() || header.payload == 0) {
         return true;
     }
     const uint64_t base = region->address() + share->offset + header.offset;
@@ -91,35 +87,6 @@ bool FramedEndpoint::begin_write(const FrameHeader& header) {
     in_.sink = sink;
     in_.share = std::move(share);
     return true;
-}
-
-// Of the write that this piece belongs to. Null where no honest peer gets: a ticket that means something else already,
-// or more writes than the window.
-Sink* FramedEndpoint::arrival_sink(const FrameHeader& header, Pin<Region> region, const std::shared_ptr<Share>& share) {
-    const auto found = arrivals_.find(header.ticket);
-    if (found != arrivals_.end()) {
-        return found->second->share == share ? found->second->sink.get() : nullptr;
-    }
-    if (arrivals_.size() >= kWindow) {
-        return nullptr;
-    }
-    auto arrival = std::make_shared<Arrival>();
-    arrival->ticket = header.ticket;
-    arrival->sink = make_sink(staging_, std::move(region));
-    arrival->share = share;
-    arrival->counted = true;
-    share->device_copies.fetch_add(1, std::memory_order_acq_rel);
-    device_work_.store(true, std::memory_order_relaxed);
-    return arrivals_.emplace(header.ticket, std::move(arrival)).first->second->sink.get();
-}
-
-// No device copy of it runs any more, and none will begin.
-void FramedEndpoint::uncount(Arrival& arrival) {
-    if (arrival.counted) {
-        arrival.counted = false;
-        arrival.share->device_copies.fetch_sub(1, std::memory_order_acq_rel);
-        engine_.wake_waiters(); // whoever revokes the share
-    }
 }
 
 void FramedEndpoint::end_write(const FrameHeader& header) {
@@ -163,7 +130,7 @@ void FramedEndpoint::end_write(const FrameHeader& header) {
     answer(header.ticket, outcome);
 }
 
-// After the data: on this thread the bytes are in place, and whoever pops the notification synchronises with it.
+// Called when the bytes are in place. The thread that pops the notification synchronises with this one.
 void FramedEndpoint::announce(const FrameHeader& header) {
     if (header.has(kNotify)) {
         deliver(header.announced(), header.arg);
@@ -174,7 +141,7 @@ void FramedEndpoint::deliver(int64_t notify, uint64_t nbytes) {
     if (undelivered_credits_.fetch_sub(1, std::memory_order_acq_rel) <= 0) {
         return fail({Status::protocol, Reason::no_credit}); // more than it was granted
     }
-    engine_.notify(queue_of(notify), {peer_->id(), value_of(notify), nbytes, shared_from_this()});
+    host_.notify(queue_of(notify), {peer().id(), value_of(notify), nbytes, shared_from_this()});
 }
 
 void FramedEndpoint::on_notify(const FrameHeader& header) {
@@ -187,19 +154,10 @@ void FramedEndpoint::on_notify(const FrameHeader& header) {
 void FramedEndpoint::on_read(const FrameHeader& header) {
     const bool paged = header.kind == FrameKind::read_pages;
     std::shared_ptr<Share> share;
-    Outcome outcome =
-        paged ? check_pages(header, kRightRead, share)
-              : engine_.shares().check(header.share(), header.capability, kRightRead, header.offset, header.arg, share);
     Pin<Region> region;
-    if (outcome.ok()) {
-        region = Pin<Region>::of(share->region);
-        if (!region) {
-            outcome = {Status::access_denied, Reason::revoked};
-        }
-    }
+    const Outcome outcome = admit(header, kRightRead, header.arg, share, region);
     const uint64_t nbytes = paged ? in_.table.size() * header.arg : header.arg;
     if (!outcome.ok() || nbytes == 0) {
-        refusals_.fetch_add(outcome.ok() ? 0 : 1, std::memory_order_relaxed);
         return answer(header.ticket, outcome);
     }
     const uint64_t base = region->address() + share->offset + header.offset;
@@ -230,22 +188,15 @@ void FramedEndpoint::on_read(const FrameHeader& header) {
 void FramedEndpoint::on_atomic(const FrameHeader& header) {
     const bool swap = header.kind == FrameKind::compare_swap;
     std::shared_ptr<Share> share;
-    Outcome outcome = engine_.shares().check(header.share(), header.capability, kRightRead | kRightWrite, header.offset,
-                                             sizeof(uint64_t), share);
     Pin<Region> region;
-    uint64_t address = 0;
-    if (outcome.ok()) {
-        region = Pin<Region>::of(share->region);
-        address = share->region->address() + share->offset + header.offset;
-        if (!region) {
-            outcome = {Status::access_denied, Reason::revoked};
-        } else if (address % sizeof(uint64_t) != 0) {
-            outcome = {Status::unsupported, Reason::misaligned};
-        }
-    }
+    const Outcome outcome = admit(header, kRightRead | kRightWrite, sizeof(uint64_t), share, region);
     if (!outcome.ok()) {
-        refusals_.fetch_add(1, std::memory_order_relaxed);
         return answer(header.ticket, outcome);
+    }
+    const uint64_t address = region->address() + share->offset + header.offset;
+    if (address % sizeof(uint64_t) != 0) {
+        refusals_.fetch_add(1, std::memory_order_relaxed);
+        return answer(header.ticket, {Status::unsupported, Reason::misaligned});
     }
     const uint64_t operand = in_.table[swap ? 1 : 0];
     const uint64_t compare = in_.table[0];
@@ -261,17 +212,10 @@ void FramedEndpoint::on_atomic(const FrameHeader& header) {
                 endpoint->answer(ticket, ended, old);
             }
         };
-        engine_.device_atomics().push({swap, operand, compare, std::move(share), std::move(region), address, reply});
+        host_.device_atomics().push({swap, operand, compare, std::move(share), std::move(region), address, reply});
         return;
     }
-    std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(address));
-    uint64_t old = compare;
-    if (swap) {
-        word.compare_exchange_strong(old, operand);
-    } else {
-        old = word.fetch_add(operand);
-    }
-    answer(header.ticket, {}, old);
+    answer(header.ticket, {}, swap_or_add(swap, address, operand, compare));
 }
 
 void FramedEndpoint::answer(uint32_t ticket, Outcome outcome, uint64_t value, bool last) {
@@ -287,72 +231,6 @@ void FramedEndpoint::answer(uint32_t ticket, Outcome outcome, uint64_t value, bo
         return fail({Status::protocol, Reason::window_full});
     }
     push_small(header);
-}
-
-void FramedEndpoint::end_send_data(const FrameHeader& header) {
-    if (in_.verdict.status == Status::protocol) {
-        return fail(in_.verdict);
-    }
-    if (!header.has(kLast)) {
-        return;
-    }
-    const auto found = arrivals_.find(header.ticket);
-    if (header.has(kAborted)) {
-        found->second->outcome = outcome_of(header);
-    }
-    ending_.push_back(std::move(found->second));
-    arrivals_.erase(found);
-    poll_arrivals();
-}
-
-// Ends what has had its last frame and its last device copy; true if something did.
-bool FramedEndpoint::poll_arrivals() {
-    bool did = false;
-    for (const auto& [ticket, arrival] : arrivals_) {
-        // Asked of every one: it gives staging buffers back. What is revoked gets no further piece, and must not wait
-        // for a peer that never sends its last one.
-        if (arrival->sink->settled() && arrival->share && arrival->share->revoked.load(std::memory_order_acquire)) {
-            uncount(*arrival);
-        }
-    }
-    for (auto& arrival : ending_) {
-        if (!arrival->eager.empty()) {
-            if (!arrival->sink->begin_frame(arrival->extents)) {
-                continue;
-            }
-            iovec piece;
-            [[maybe_unused]] const size_t one = arrival->sink->scatter(&piece, 1, arrival->eager.size());
-            copy_payload(piece.iov_base, arrival->eager.data(), arrival->eager.size());
-            arrival->sink->consume(arrival->eager.size());
-            arrival->sink->end_frame(true);
-            arrival->eager.clear();
-        }
-        if (arrival->sink->settled()) {
-            finish_arrival(*arrival);
-            arrival.reset();
-            did = true;
-        }
-    }
-    std::erase(ending_, nullptr);
-    return did;
-}
-
-void FramedEndpoint::finish_arrival(Arrival& arrival) {
-    Outcome outcome = arrival.outcome.ok() ? arrival.sink->outcome() : arrival.outcome;
-    arrival.sink.reset(); // unpins before anybody can see the end
-    uncount(arrival);
-    if (arrival.recv) {
-        // Where one side gave up, the other must not take a part of a message for the whole.
-        const Outcome given_up{Status::peer_lost, Reason::truncated};
-        const bool taken = arrival.recv->finish(outcome.status == Status::cancelled ? given_up : outcome,
-                                                outcome.ok() ? arrival.nbytes : 0);
-        if (!taken && outcome.ok()) {
-            outcome = given_up;
-        }
-    } else if (outcome.ok()) {
-        announce(arrival.last);
-    }
-    answer(arrival.ticket, outcome);
 }
 
 } // namespace zerohop::framed

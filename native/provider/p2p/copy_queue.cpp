@@ -8,26 +8,17 @@
 
 namespace zerohop::p2p {
 
-namespace {
-
-// So many commands are enough to keep a device busy while somebody waits.
-constexpr size_t kEnough = 2;
-// So long is held what nobody waits for: whoever posts one after the other fills a command sooner.
-constexpr uint64_t kHeldNs = 500 * kMicrosecond;
-
-} // namespace
-
 void CopyQueue::push(PeerCopy copy, uint64_t now) {
-    add(std::move(copy), now, CopyRates::kFixedNs);
+    add(std::move(copy), now, kFixedNs);
     ++commands_;
 }
 
 void CopyQueue::hold(PeerCopy copy, const accel::CopySegment& segment, uint64_t now) {
     copy.last = false;
-    add(std::move(copy), now, held_.empty() ? CopyRates::kFixedNs : 0);
+    add(std::move(copy), now, held_.empty() ? kFixedNs : 0);
     held_.push_back(segment); // there is room
     if (held_.size() == 1) {
-        due_ns_.store(now + kHeldNs, std::memory_order_seq_cst); // before it is looked who sleeps for too long
+        due_ns_.store(now + kHeldNs, std::memory_order_seq_cst); // before the look for sleepers that sleep too long
     } else if (held_.size() == kMostHeld) {
         issue();
     }
@@ -40,7 +31,7 @@ void CopyQueue::issue() {
     std::shared_ptr<accel::Event> event;
     try {
         event = stream_->copy_many(held_, {});
-    } catch (const std::bad_alloc&) { // they stay, and whoever looks next tries again
+    } catch (const std::bad_alloc&) { // they stay, and the next look tries again
         return;
     }
     std::for_each(copies_.end() - static_cast<ptrdiff_t>(held_.size()), copies_.end(),
@@ -83,7 +74,7 @@ void CopyQueue::add(PeerCopy copy, uint64_t now, uint64_t fixed_ns) {
 void CopyQueue::reap(std::vector<PeerCopy>& ended, bool attended) {
     uint64_t now = 0;
     while (!copies_.empty() && copies_.front().event && copies_.front().event->query() != accel::EventState::pending) {
-        if (now == 0) { // of those behind it, that have ended too, nobody knows when they began
+        if (now == 0) { // nobody knows when the copies behind it began
             now = now_ns();
             learn(copies_.front(), now);
         }
@@ -103,7 +94,7 @@ void CopyQueue::reap(std::vector<PeerCopy>& ended, bool attended) {
         front.began_ns = std::max(front.began_ns, now);
         expected_ns_.store(front.began_ns + front.needs_ns, std::memory_order_relaxed);
     }
-    if (attended && front.nbytes >= CopyRates::kTellsTheRate) {
+    if (attended && front.nbytes >= kTellsTheRate) {
         front.pending_ns = now != 0 ? now : now_ns();
     }
 }
@@ -116,7 +107,8 @@ const accel::Event* CopyQueue::event_of_last(const OpRef& op) {
     return copies_.back().event.get();
 }
 
-// Only somebody who was there, and saw it pending, can have slept through its end or seen it coming.
+// Learns from a copy only where a thread that waits has seen it pending: no other can have slept through its end, or
+// seen it coming.
 void CopyQueue::learn(const PeerCopy& copy, uint64_t now) {
     if (copy.pending_ns >= copy.began_ns && now > copy.began_ns) {
         rates_.learn(copy.form, copy.nbytes, now - copy.began_ns, now - copy.pending_ns);

@@ -13,6 +13,7 @@
 #include "provider/p2p/copy_rates.hpp"
 #include "provider/p2p/notify_rings.hpp"
 #include "provider/p2p/peer_memory.hpp"
+#include "provider/p2p/tuning.hpp"
 
 #include <atomic>
 #include <cstdint>
@@ -35,7 +36,7 @@ struct PeerCopy {
     NotifyOutbox::Ticket ticket;         // a slot where it is announced
     uint64_t began_ns = 0;               // as far as is known
     uint64_t needs_ns = 0;               // likely
-    uint64_t pending_ns = 0;             // when somebody who waits has seen last that it had not ended
+    uint64_t pending_ns = 0;             // when a thread that waits has last seen it pending
 };
 
 class CopyQueue {
@@ -52,25 +53,25 @@ public:
     [[nodiscard]] accel::Stream& stream() { return *stream_; }
     [[nodiscard]] uint32_t ring() const { return ring_; }
     [[nodiscard]] size_t size() const { return copies_.size(); }
-    // One that was issued, by itself.
+    // Adds a copy that was issued as a command of its own.
     void push(PeerCopy copy, uint64_t now);
-    // Whether a copy of so many bytes, which nothing is to follow or precede, is better held: something is under way,
-    // or likely so.
+    // Is a copy of so many bytes, which nothing is to follow or precede, better held? Yes, where something is likely to
+    // be under way.
     [[nodiscard]] bool gathers(uint64_t nbytes, uint64_t now) const {
         const bool busy = !held_.empty() || (!copies_.empty() && now < busy_until_ns_ + kLikelyNs);
         return nbytes <= kMostGathered && busy && stream_->gathers();
     }
     void hold(PeerCopy copy, const accel::CopySegment& segment, uint64_t now);
-    // What is held: as one command.
+    // Issues the copies that are held, as one command.
     void issue();
-    // The same, where it is time: `attended` says whether somebody waits for any of it.
+    // Issues them where it is time; `attended`: somebody waits for one of them.
     void issue_when_due(uint64_t now, bool attended);
-    // What is held is not issued any more.
+    // Moves the copies that are held to `dropped`; they are never issued.
     void drop_held(std::vector<PeerCopy>& dropped);
-    // Moves copies that have ended to `ended`, the oldest first. `attended`: somebody waits, and looks as CopyQueues
+    // Moves copies that have ended to `ended`, the oldest first. `attended`: somebody waits, and looks when CopyQueues
     // says.
     void reap(std::vector<PeerCopy>& ended, bool attended);
-    // Of an operation, where it is the last that is queued here, which is issued then; else null.
+    // Returns the event of an operation whose copy is the last one queued here, which it issues; else null.
     [[nodiscard]] const accel::Event* event_of_last(const OpRef& op);
     template <class F> void each(F&& f) {
         for (PeerCopy& copy : copies_) {
@@ -82,21 +83,16 @@ public:
     [[nodiscard]] bool busy() const { return pending_.load(std::memory_order_acquire) != 0; }
     // Is any of it announced to the peer?
     [[nodiscard]] bool announces() const { return announced_.load(std::memory_order_acquire) != 0; }
-    // When the oldest copy is likely to end; meaningful while busy().
+    // The time when the oldest copy is likely to end; meaningful while busy().
     [[nodiscard]] uint64_t expected_ns() const { return expected_ns_.load(std::memory_order_relaxed); }
-    // So long before that whoever waits for it is to wake.
+    // A sleeper that waits for that end wakes so long before it.
     [[nodiscard]] uint64_t early_ns() const { return rates_.early_ns(); }
-    // By when what is held is to be issued, whether or not somebody waits; UINT64_MAX where nothing is.
+    // By when the copies that are held must be issued, whether or not somebody waits; UINT64_MAX where there are none.
     [[nodiscard]] uint64_t due_ns() const { return due_ns_.load(std::memory_order_relaxed); }
     // How many copies were issued together with others.
     [[nodiscard]] uint64_t gathered() const { return gathered_.load(std::memory_order_relaxed); }
 
 private:
-    static constexpr uint64_t kMostGathered = 32 * 1024;
-    static constexpr uint64_t kLikelyNs = 100 * kMicrosecond; // past when it should have ended
-    // So many are held at most: to launch them takes three microseconds, which is little for each of them then.
-    static constexpr size_t kMostHeld = 64;
-
     void add(PeerCopy copy, uint64_t now, uint64_t fixed_ns);
     void learn(const PeerCopy& copy, uint64_t now);
 

@@ -11,17 +11,9 @@ namespace zerohop::p2p {
 
 namespace {
 
-// From this size on a copy has a stream of its own kind, so that small ones do not wait for it.
-constexpr uint64_t kLargeBytes = 256 * 1024;
-// So long after a copy was likely to end it is looked at without pause.
-constexpr uint64_t kLateNs = 50 * kMicrosecond;
-// How late a peer is woken that fell asleep after a copy for it was posted, where nobody here waits for the end.
-constexpr uint64_t kWakeNs = kMillisecond;
+constexpr uint64_t kFollowing = 2; // the first kind of copies that follow a stream of the user's
 
-constexpr uint64_t kFollowing = 2; // the first kind that follows a stream of the user's, of so many at most:
-constexpr uint64_t kFollowers = 4;
-
-// So that there is a ring for every device's two own streams, and one for those of the user's at least.
+// Returns how many streams per device follow the user's: every device's two own streams need a ring, too.
 uint64_t followers_of_each(size_t devices) {
     const size_t left = kRings > 2 * devices ? kRings - 2 * devices : 0;
     return std::clamp<uint64_t>(left / std::max<size_t>(devices, 1), 1, kFollowers);
@@ -32,7 +24,7 @@ struct LeftLane {
     std::unique_ptr<NotifyOutbox> outbox;
 };
 
-// Of this process; a forked child has no part in what its parent's devices do.
+// The lanes that this process has left; a forked child has no part in its parent's copies.
 struct Leftovers {
     const pid_t process = ::getpid();
     std::mutex mutex;

@@ -4,7 +4,7 @@
 #include "base/clock.hpp"
 #include "memory/accelerators.hpp"
 #include "provider/p2p/copy_queue.hpp"
-#include "provider/provider.hpp"
+#include "provider/request.hpp"
 
 #include <array>
 #include <atomic>
@@ -17,7 +17,6 @@ namespace zerohop::p2p {
 
 class CopyQueues {
 public:
-    static constexpr double kLinkGbps = 300; // until a copy has shown how fast the link is
     // Kinds of copies, each with a stream of its own; those that follow a stream of the user's have several.
     static constexpr uint64_t kSmall = 0;
     static constexpr uint64_t kLarge = 1;
@@ -28,9 +27,9 @@ public:
     // Made at first use. Null, and why, where none can be.
     [[nodiscard]] CopyQueue* of(int device, uint64_t kind, Outcome& outcome);
     [[nodiscard]] bool any_busy() const;
-    // When it is worth while to look at them. Copies that nobody waits for need no look: their memory is given back a
-    // little later. Those that are announced do, because the peer may be asleep: precisely, where it sleeps already,
-    // and else soon enough.
+    // Returns how soon a look at them is worth while. Copies that nobody waits for need none: their memory is given
+    // back a little later. Those that are announced do, because the peer may be asleep: a precise one where it sleeps
+    // already, and else one that is soon enough.
     [[nodiscard]] uint64_t look_in_ns(uint64_t now, bool attended, bool peer_sleeps) const;
     template <class F> void each(F&& f) const {
         const uint32_t count = count_.load(std::memory_order_acquire);
@@ -38,10 +37,10 @@ public:
             f(*queues_[index]);
         }
     }
-    // A device has not come to what is queued, because a stream of the user's holds it up, and has the memory until
-    // then, and the notifications that it writes: they outlive the lane.
+    // Keeps the queues beyond the lane. A stream of the user's may hold up a device, which has the memory until then,
+    // and the notifications that it writes.
     void leave(std::unique_ptr<NotifyOutbox> outbox);
-    // Lets go of what was left so and has ended since. To be called now and then.
+    // Lets go of the queues that were left so and have ended since. To be called now and then.
     static void sweep();
 
 private:

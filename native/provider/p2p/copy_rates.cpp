@@ -1,27 +1,8 @@
 #include "provider/p2p/copy_rates.hpp"
 
-#include "base/clock.hpp"
-#include "provider/provider.hpp"
-
 #include <algorithm>
 
 namespace zerohop::p2p {
-
-namespace {
-
-constexpr double kWeight = 0.25; // of what was measured last
-// Whoever looked at a copy so shortly before its end has seen how long it took.
-constexpr uint64_t kSeenNs = kDeviceInterval + 10 * kMicrosecond;
-// Whoever waits sleeps until a copy is likely to end soon. Where it had ended by then nobody knows when, and what was
-// slept must not be taken for what the copy took: the next sleep would be as long, or longer. Either the sleeper was
-// woken late, which is assumed of the first after one whose end was seen, or copies have become faster.
-constexpr uint64_t kLaterNs = 50 * kMicrosecond;
-constexpr uint64_t kMostEarlyNs = 500 * kMicrosecond; // beyond that, sleep is worth more than what is gained
-constexpr uint64_t kLessNs = kMicrosecond;            // given back by each that was seen: one in fifty is missed then
-constexpr double kFaster = 1.25;
-constexpr double kMost = 4000; // within one device
-
-} // namespace
 
 size_t CopyRates::form_of(const PageList* pages) {
     constexpr uint64_t kSmall = 2048;
@@ -61,7 +42,7 @@ void CopyRates::slept_through(size_t form, double measured) {
         return;
     }
     double& rate = bytes_per_ns_.at(form);
-    rate = std::min(std::max(measured, kFaster * rate), kMost);
+    rate = std::min(std::max(measured, kFaster * rate), kMostGbps);
 }
 
 } // namespace zerohop::p2p

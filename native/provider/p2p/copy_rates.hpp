@@ -1,9 +1,10 @@
-// How long a stream's copies take, learned from those whose end somebody saw coming, and how late this machine wakes
-// those who sleep meanwhile.
+// How long a stream's copies take, and how late this machine wakes the threads that sleep meanwhile. Both are learned
+// from copies whose end somebody saw coming.
 #pragma once
 
 #include "base/clock.hpp"
 #include "base/page_list.hpp"
+#include "provider/p2p/tuning.hpp"
 
 #include <array>
 #include <atomic>
@@ -14,26 +15,22 @@ namespace zerohop::p2p {
 
 class CopyRates {
 public:
-    // Until copies have shown it.
+    // `gbps`: the rate until copies have shown it.
     explicit CopyRates(double gbps) { bytes_per_ns_.fill(gbps); }
 
-    // What has a rate of its own: ranges, and pages by their size. `pages` may be null.
+    // Returns the number of a form of copies that has a rate of its own: ranges, and pages by their size. `pages` may
+    // be null.
     [[nodiscard]] static size_t form_of(const PageList* pages);
-    // Without what every command takes.
+    // Returns the likely time of a copy, without the fixed time of its command.
     [[nodiscard]] uint64_t needs_ns(size_t form, uint64_t nbytes) const;
-    // A copy took so long, the command included; for `unseen_ns` before its end was seen nobody had looked, although
-    // somebody waited.
+    // Learns from a copy that took so long, its command included. Nobody had looked for `unseen_ns` before its end was
+    // seen, although somebody waited.
     void learn(size_t form, uint64_t nbytes, uint64_t took_ns, uint64_t unseen_ns);
-    // So long before a copy is likely to end whoever waits for it is to wake. Any thread.
+    // Any thread. A sleeper wakes so long before a copy is likely to end.
     [[nodiscard]] uint64_t early_ns() const { return early_ns_.load(std::memory_order_relaxed); }
-
-    static constexpr uint64_t kFixedNs = 6000;            // what a command takes, however small it is
-    static constexpr uint64_t kTellsTheRate = 4ULL << 20; // from this size on a copy shows how fast the link is
 
 private:
     static constexpr size_t kForms = 4;
-    static constexpr int kUnknown = 2; // so many missed copies, one after the other, say that the rate is not known
-    static constexpr uint64_t kEarlyNs = 100 * kMicrosecond; // at least
 
     void slept_through(size_t form, double measured);
 

@@ -1,12 +1,15 @@
-// A peer's memory that devices here read and write by themselves: memory of a device, or host memory that is mapped
-// here and known to the devices. close() drains, as for a Mapping.
+// A peer's memory that devices of this process read and write by themselves: memory of a device, or host memory that is
+// mapped here and known to the devices. close() drains, as for a Mapping.
 #pragma once
 
 #include "memory/accelerators.hpp"
 #include "memory/region.hpp"
+#include "provider/request.hpp"
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <utility>
 
 namespace zerohop::p2p {
 
@@ -18,14 +21,14 @@ public:
     PeerMemory(Accelerators& accelerators, std::unique_ptr<Mapping> mapping);
 
     size_t nbytes() const { return nbytes_; }
-    bool writable() const { return writable_; }
+    uint8_t rights() const { return writable_ ? kRightRead | kRightWrite : kRightRead; }
 
-    // Which device of ours copies between it and `local`, and where it begins for that one. Makes `local` fit for it.
-    // Throws NativeError: no device here reaches both.
+    // The device of this process that copies between it and some local memory, and where it begins for that device.
     struct Reach {
         int device = -1;
         uint64_t address = 0;
     };
+    // Makes `local` fit for the copies. Throws NativeError where no device reaches both.
     [[nodiscard]] Reach reach(Accelerators& accelerators, Region& local);
 
 private:
@@ -38,6 +41,13 @@ private:
     std::shared_ptr<accel::Imported> import_;
     std::shared_ptr<Mapping> mapping_;
     std::unique_ptr<HostRegistration> registration_; // of the mapping
+};
+
+struct DeviceAccess final : RemoteAccess {
+    DeviceAccess(std::shared_ptr<PeerMemory> remote, PeerMemory::Reach reached)
+        : RemoteAccess(remote->nbytes(), remote->rights(), false), memory(std::move(remote)), reach(reached) {}
+    const std::shared_ptr<PeerMemory> memory;
+    const PeerMemory::Reach reach;
 };
 
 } // namespace zerohop::p2p

@@ -13,13 +13,17 @@ namespace zerohop::shm {
 
 namespace {
 
-constexpr size_t kMaxCopies = 1024;
+constexpr size_t kMaxCopies = 1024; // waiting for the poller: as many as the framed protocol has requests in flight
+
+// prepare() has checked the kind of the route's access.
+const std::shared_ptr<Mapping>& mapping_of(const Request& request) {
+    return static_cast<const MappedAccess&>(*request.route->access).mapping;
+}
 
 } // namespace
 
-ShmEndpoint::ShmEndpoint(Engine& engine, std::shared_ptr<Peer> peer)
-    : FramedEndpoint(engine, std::move(peer)), inbound_(std::make_unique<framed::RingConsumer>()),
-      inbound_fd_(inbound_->fd()) {
+ShmEndpoint::ShmEndpoint(Host& host, std::shared_ptr<Peer> peer)
+    : FramedEndpoint("shm", host, std::move(peer)), inbound_(std::make_shared<framed::RingConsumer>()) {
     streaming_hint = true;
 }
 
@@ -28,21 +32,24 @@ Limits ShmEndpoint::limits() const {
 }
 
 Address ShmEndpoint::address() {
-    return {"", {inbound_fd_}};
+    return {"", {inbound_->fd()}};
 }
 
 void ShmEndpoint::connect(const Address& remote) {
     if (!peer().same_host() || remote.fds.size() != 1) {
         throw NativeError(Status::unsupported, Reason::malformed, "a shm lane needs one ring of a peer on this host");
     }
-    if (!inbound_) {
-        throw NativeError(Status::closed, Reason::lane_closed, "this lane is connected already");
-    }
+    check_unconnected();
     start(std::make_unique<framed::RingStream>(inbound_, remote.fds[0], shared_peer()));
 }
 
+void ShmEndpoint::prepare(const Route& route) {
+    require_access<MappedAccess>(route);
+    FramedEndpoint::prepare(route);
+}
+
 Posted ShmEndpoint::post(const Request& request) {
-    if (request.route == nullptr || !request.route->mapping || !request.route->local->is_host()) {
+    if (request.route == nullptr || !request.route->access || !request.route->local->is_host()) {
         return FramedEndpoint::post(request);
     }
     switch (request.kind) {
@@ -64,7 +71,7 @@ Posted ShmEndpoint::post(const Request& request) {
 Posted ShmEndpoint::post_mapped(const Request& request) {
     Pin<Region> local;
     Pin<Mapping> remote;
-    if (const Outcome begun = begin_copy(request, request.route->mapping, local, remote); !begun.ok()) {
+    if (const Outcome begun = begin_copy(request, mapping_of(request), local, remote); !begun.ok()) {
         return {Posted::What::failed, begun};
     }
     if (copies_pending_.load(std::memory_order_relaxed) >= kMaxCopies) {
@@ -77,24 +84,20 @@ Posted ShmEndpoint::post_mapped(const Request& request) {
     bytes_mapped_.fetch_add(request.nbytes, std::memory_order_relaxed);
     copy.step(kSliceBytes);
     if (copy.done()) {
-        // Asked after the copy: a write that succeeds was accepted by a living peer.
-        if (const Outcome living = engine().look_at(peer()); !living.ok()) {
+        // Asked after the copy: a write succeeds only where a living peer has accepted it.
+        if (const Outcome living = host().look_at(peer()); !living.ok()) {
             return {Posted::What::failed, living};
         }
         const Outcome outcome = request.notify >= 0 ? push_notify(request.notify, request.nbytes) : Outcome{};
         return {outcome.ok() ? Posted::What::done : Posted::What::failed, outcome};
     }
-    return enqueue(std::move(copy), engine().operations().create(request.deadline_ns, request.started_ns));
+    return enqueue(std::move(copy), host().operations().create(request.deadline_ns, request.started_ns));
 }
 
-// For the poller. Under the lock either close() finds the copy there, or this finds the lane closed.
+// Leaves the copy to the poller. Under the lock either close() finds it there, or this finds the lane closed.
 Posted ShmEndpoint::enqueue(MappedCopy copy, OpRef op) {
     copy.op = op;
-    {
-        const std::lock_guard lock(lane());
-        copy.epoch = requests().epochs.begin();
-    }
-    const uint64_t epoch = copy.epoch;
+    const uint64_t epoch = copy.epoch = begin_epoch();
     {
         const std::lock_guard lock(copies_lock_);
         if (is_open()) {
@@ -103,8 +106,7 @@ Posted ShmEndpoint::enqueue(MappedCopy copy, OpRef op) {
             return {Posted::What::posted, {}, std::move(op)};
         }
     }
-    const std::lock_guard lock(lane());
-    requests().epochs.end(epoch);
+    end_epoch(epoch);
     return {Posted::What::failed, state()};
 }
 
@@ -113,39 +115,33 @@ Posted ShmEndpoint::post_mapped_atomic(const Request& request) {
     if (!allowed.ok()) {
         return {Posted::What::failed, allowed};
     }
-    const Pin<Mapping> remote = Pin<Mapping>::of(request.route->mapping);
+    const Pin<Mapping> remote = Pin<Mapping>::of(mapping_of(request));
     if (!remote) {
         return {Posted::What::failed, {Status::access_denied, Reason::revoked}};
     }
     if (!is_open()) {
         return {Posted::What::failed, state()};
     }
-    if (const Outcome living = engine().look_at(peer()); !living.ok()) {
+    if (const Outcome living = host().look_at(peer()); !living.ok()) {
         return {Posted::What::failed, living};
     }
-    std::byte* address = remote->data() + request.remote_offset;
-    if (reinterpret_cast<uintptr_t>(address) % sizeof(uint64_t) != 0) {
+    const uint64_t address = reinterpret_cast<uint64_t>(remote->data()) + request.remote_offset;
+    if (address % sizeof(uint64_t) != 0) {
         return {Posted::What::failed, {Status::unsupported, Reason::misaligned}};
     }
-    std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(address));
-    uint64_t old = request.compare;
-    if (request.kind == Kind::compare_swap) {
-        word.compare_exchange_strong(old, request.operand);
-    } else {
-        old = word.fetch_add(request.operand);
-    }
-    return {Posted::What::done, {}, {}, old};
+    const bool swap = request.kind == Kind::compare_swap;
+    return {Posted::What::done, {}, {}, swap_or_add(swap, address, request.operand, request.compare)};
 }
 
-bool ShmEndpoint::poll() {
-    bool did = FramedEndpoint::poll();
+Progress ShmEndpoint::poll() {
+    bool did = poll_frames();
     if (copies_pending_.load(std::memory_order_acquire) != 0) {
         did |= poll_copies();
     }
-    return did;
+    return did ? Progress::made : Progress::none;
 }
 
-// The oldest copy moves on by a slice; the next poll serves the next one, so that a small copy does not wait for a
+// Moves the oldest copy on by a slice. The next poll serves the next one, so that a small copy does not wait for a
 // large one.
 bool ShmEndpoint::poll_copies() {
     std::list<MappedCopy> ended;
@@ -175,7 +171,7 @@ bool ShmEndpoint::poll_copies() {
         copies_pending_.fetch_sub(ended.size(), std::memory_order_release);
     }
     for (MappedCopy& copy : ended) {
-        finish(copy, is_open() ? engine().look_at(peer()) : state());
+        finish(copy, is_open() ? host().look_at(peer()) : state());
     }
     return did || !ended.empty();
 }
@@ -189,10 +185,7 @@ void ShmEndpoint::finish(MappedCopy& copy, Outcome outcome) {
             give_credit_back();
         }
     }
-    {
-        const std::lock_guard lock(lane());
-        requests().epochs.end(copy.epoch);
-    }
+    end_epoch(copy.epoch);
     const OpRef op = std::move(copy.op);
     const uint64_t nbytes = copy.nbytes();
     copy.release(); // unpins before anybody can see the end
@@ -204,24 +197,23 @@ void ShmEndpoint::close(Outcome outcome) {
     poll_copies();
 }
 
-bool ShmEndpoint::ready() const {
-    return FramedEndpoint::ready() || has_local_work();
-}
-
-bool ShmEndpoint::has_local_work() const {
-    return FramedEndpoint::has_local_work() || copies_pending_.load(std::memory_order_acquire) != 0;
+Backlog ShmEndpoint::backlog(uint64_t now, bool attended) const {
+    Backlog backlog = FramedEndpoint::backlog(now, attended);
+    backlog.sendable = backlog.sendable || copies_pending_.load(std::memory_order_acquire) != 0;
+    backlog.ready = backlog.ready || backlog.sendable;
+    return backlog;
 }
 
 bool ShmEndpoint::idle() const {
     return FramedEndpoint::idle() && copies_pending_.load(std::memory_order_acquire) == 0;
 }
 
-void ShmEndpoint::each_statistic(void (*visit)(void*, const char*, uint64_t), void* context) const {
-    FramedEndpoint::each_statistic(visit, context);
-    visit(context, "bytes_mapped", bytes_mapped_.load(std::memory_order_relaxed));
+void ShmEndpoint::add_statistics(Statistics& sums) const {
+    FramedEndpoint::add_statistics(sums);
+    sums["bytes_mapped"] += bytes_mapped_.load(std::memory_order_relaxed);
 }
 
-Probe ShmProvider::probe() const {
+Provider::Probe probe() {
     const int fd = memfd_create("zerohop-probe", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) {
         return {false, std::string("the kernel gives no shared memory: ") + std::strerror(errno),
@@ -229,11 +221,6 @@ Probe ShmProvider::probe() const {
     }
     ::close(fd);
     return {true, "", ""};
-}
-
-std::shared_ptr<Endpoint> ShmProvider::endpoint(Engine& engine, std::shared_ptr<Peer> peer,
-                                                std::span<const std::shared_ptr<Domain>> /*rails*/) const {
-    return std::make_shared<ShmEndpoint>(engine, std::move(peer));
 }
 
 } // namespace zerohop::shm

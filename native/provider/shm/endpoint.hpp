@@ -13,19 +13,18 @@ namespace zerohop::shm {
 
 class ShmEndpoint final : public framed::FramedEndpoint {
 public:
-    ShmEndpoint(Engine& engine, std::shared_ptr<Peer> peer);
+    ShmEndpoint(Host& host, std::shared_ptr<Peer> peer);
 
-    const char* provider() const override { return "shm"; }
     Limits limits() const override;
     Address address() override;
     void connect(const Address& remote) override;
+    void prepare(const Route& route) override;
     Posted post(const Request& request) override;
+    Backlog backlog(uint64_t now, bool attended) const override;
+    void add_statistics(Statistics& sums) const override;
+    Progress poll() override;
     void close(Outcome outcome) override;
-    bool poll() override;
-    bool ready() const override;
-    bool has_local_work() const override;
     bool idle() const override;
-    void each_statistic(void (*visit)(void*, const char*, uint64_t), void* context) const override;
 
 private:
     Posted post_mapped(const Request& request);
@@ -34,20 +33,13 @@ private:
     bool poll_copies();
     void finish(MappedCopy& copy, Outcome outcome);
 
-    std::unique_ptr<framed::RingConsumer> inbound_; // until connect() gives it to the stream
-    const int inbound_fd_;                          // the ring's, which lives as long as this
+    const std::shared_ptr<framed::RingConsumer> inbound_; // the peer writes into it
     SpinLock copies_lock_;
     std::list<MappedCopy> copies_;
     std::atomic<size_t> copies_pending_{0};
     std::atomic<uint64_t> bytes_mapped_{0};
 };
 
-class ShmProvider final : public Provider {
-public:
-    const char* name() const override { return "shm"; }
-    Probe probe() const override;
-    std::shared_ptr<Endpoint> endpoint(Engine& engine, std::shared_ptr<Peer> peer,
-                                       std::span<const std::shared_ptr<Domain>> rails) const override;
-};
+[[nodiscard]] Provider::Probe probe();
 
 } // namespace zerohop::shm

@@ -21,7 +21,7 @@ MappedCopy::MappedCopy(const Request& request, Pin<Region> local, Pin<Mapping> r
     const Extents here = walk(local_->address() + request.local_offset, request, pages_ ? &pages_->local : nullptr);
     const Extents there = walk(reinterpret_cast<uint64_t>(remote_->data()) + request.remote_offset, request,
                                pages_ ? &pages_->remote : nullptr);
-    // What decides is whether the destination would stay in the cache: for pages, how large the memory is that they
+    // It streams where the destination would not stay in the cache. For pages, the size of the memory decides that they
     // are spread over.
     const uint64_t spread = outbound ? remote_->nbytes() : local_->nbytes();
     const uint64_t part = pages_ ? nbytes_ / std::max<uint64_t>(1, pages_->local.size()) : 0;

@@ -1,22 +1,31 @@
-// A copy between host memory of ours and a peer's that is mapped here, done in slices by whoever polls.
+// Copies between host memory of this process and a peer's that is mapped here. The poller moves them by slices.
 #pragma once
 
 #include "base/extents.hpp"
 #include "memory/region.hpp"
 #include "operation/operation.hpp"
-#include "provider/provider.hpp"
+#include "provider/request.hpp"
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 namespace zerohop::shm {
 
+// A peer's memory that is mapped here.
+struct MappedAccess final : RemoteAccess {
+    explicit MappedAccess(std::shared_ptr<Mapping> remote)
+        : RemoteAccess(remote->nbytes(), remote->writable() ? kRightRead | kRightWrite : kRightRead, true),
+          mapping(std::move(remote)) {}
+    const std::shared_ptr<Mapping> mapping;
+};
+
 class MappedCopy {
 public:
-    // `request.route->mapping` is not null; both pins are held until the copy is destroyed.
+    // Both memories stay pinned until release(), or the copy's destruction.
     MappedCopy(const Request& request, Pin<Region> local, Pin<Mapping> remote);
 
-    // Moves at most `budget` bytes; how many.
+    // Moves at most `budget` bytes, and returns how many.
     uint64_t step(uint64_t budget);
     [[nodiscard]] bool done() const { return stopped_ || src_.left() == 0; }
     // Moves nothing more.

@@ -18,13 +18,11 @@ void TcpEndpoint::connect(const Address& remote) {
     if (remote.fds.size() != 1) {
         throw NativeError(Status::unsupported, Reason::malformed, "a tcp lane needs one connected socket");
     }
-    if (stream() != nullptr) {
-        throw NativeError(Status::closed, Reason::lane_closed, "this lane is connected already");
-    }
-    start(std::make_unique<SocketStream>(Descriptor::duplicate(remote.fds[0]), engine().poller()));
+    check_unconnected();
+    start(std::make_unique<SocketStream>(Descriptor::duplicate(remote.fds[0]), host()));
 }
 
-Probe TcpProvider::probe() const {
+Provider::Probe probe() {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) {
         return {false, std::string("the kernel gives no TCP socket: ") + std::strerror(errno),
@@ -32,11 +30,6 @@ Probe TcpProvider::probe() const {
     }
     ::close(fd);
     return {true, "", ""};
-}
-
-std::shared_ptr<Endpoint> TcpProvider::endpoint(Engine& engine, std::shared_ptr<Peer> peer,
-                                                std::span<const std::shared_ptr<Domain>> /*rails*/) const {
-    return std::make_shared<TcpEndpoint>(engine, std::move(peer));
 }
 
 } // namespace zerohop::tcp

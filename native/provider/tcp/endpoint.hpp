@@ -4,25 +4,19 @@
 #include "provider/framed/endpoint.hpp"
 
 #include <memory>
+#include <utility>
 
 namespace zerohop::tcp {
 
 class TcpEndpoint final : public framed::FramedEndpoint {
 public:
-    using FramedEndpoint::FramedEndpoint;
+    TcpEndpoint(Host& host, std::shared_ptr<Peer> peer) : FramedEndpoint("tcp", host, std::move(peer)) {}
 
-    const char* provider() const override { return "tcp"; }
     Limits limits() const override;
     Address address() override { return {}; } // the control plane makes the connection
     void connect(const Address& remote) override;
 };
 
-class TcpProvider final : public Provider {
-public:
-    const char* name() const override { return "tcp"; }
-    Probe probe() const override;
-    std::shared_ptr<Endpoint> endpoint(Engine& engine, std::shared_ptr<Peer> peer,
-                                       std::span<const std::shared_ptr<Domain>> rails) const override;
-};
+[[nodiscard]] Provider::Probe probe();
 
 } // namespace zerohop::tcp

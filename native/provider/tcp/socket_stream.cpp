@@ -1,6 +1,7 @@
 #include "provider/tcp/socket_stream.hpp"
 
 #include "base/payload.hpp"
+#include "provider/framed/frame.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -14,19 +15,21 @@ namespace zerohop::tcp {
 
 namespace {
 
+// One call takes so many bytes beyond the pieces that were asked for: many small frames.
 constexpr size_t kBufferBytes = 64 * 1024;
-constexpr size_t kMaxPieces = 65;
+constexpr size_t kMaxPieces = framed::kPieces + 1; // the caller's, and the buffer
+// Behind a payload of this size only the next header is worth a copy; behind a smaller one there may be many frames.
 constexpr size_t kLargePiece = 16 * 1024;
-constexpr size_t kHeadRoom = 64;
+constexpr size_t kHeadRoom = sizeof(framed::FrameHeader);
 
 } // namespace
 
-SocketStream::SocketStream(Descriptor socket, Poller& poller)
-    : socket_(std::move(socket)), poller_(poller), buffer_(kBufferBytes) {
+SocketStream::SocketStream(Descriptor socket, Host& host)
+    : socket_(std::move(socket)), host_(host), buffer_(kBufferBytes) {
     const int on = 1;
     setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     fcntl(socket_.get(), F_SETFL, fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
-    poller_.watch(socket_.get());
+    host_.watch(socket_.get());
 }
 
 size_t SocketStream::send(std::span<const iovec> pieces) {
@@ -67,7 +70,6 @@ size_t SocketStream::receive(std::span<const iovec> pieces, bool /*streaming*/) 
     iovec all[kMaxPieces];
     const size_t count = std::min(pieces.size(), kMaxPieces - 1);
     std::copy_n(pieces.begin(), count, all);
-    // Behind a large payload only the next header is worth a copy; behind a small one there may be many frames.
     all[count] = {buffer_.data(), pieces[0].iov_len >= kLargePiece ? kHeadRoom : buffer_.size()};
     msghdr message{};
     message.msg_iov = all;
@@ -97,7 +99,7 @@ bool SocketStream::ready(bool /*wants_room*/) const {
 
 void SocketStream::want_room(bool wanted) {
     if (!closed_.load(std::memory_order_relaxed)) {
-        poller_.watch_writable(socket_.get(), wanted);
+        host_.watch_writable(socket_.get(), wanted);
     }
 }
 
@@ -110,7 +112,7 @@ Outcome SocketStream::state() const {
 
 void SocketStream::close(bool at_once) {
     if (!closed_.exchange(true)) {
-        poller_.unwatch(socket_.get());
+        host_.unwatch(socket_.get());
         if (at_once) {
             // A reset. After shutdown() a peer that fills our window would neither be told nor stopped.
             const sockaddr nobody{AF_UNSPEC, {}};

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "base/descriptor.hpp"
-#include "engine/poller.hpp"
 #include "provider/framed/byte_stream.hpp"
+#include "provider/host.hpp"
 
 #include <atomic>
 #include <cstddef>
@@ -11,10 +11,11 @@
 
 namespace zerohop::tcp {
 
-// Destroying it without close() leaves the connection to whoever else holds the socket: the parent, after a fork.
+// Destroying it without close() leaves the connection to the process that holds the socket, too: the parent, after a
+// fork.
 class SocketStream final : public framed::ByteStream {
 public:
-    SocketStream(Descriptor socket, Poller& poller);
+    SocketStream(Descriptor socket, Host& host);
 
     size_t send(std::span<const iovec> pieces) override;
     size_t receive(std::span<const iovec> pieces, bool streaming) override;
@@ -25,8 +26,8 @@ public:
 
 private:
     Descriptor socket_;
-    Poller& poller_;
-    std::vector<std::byte> buffer_; // what came beyond the pieces that were asked for
+    Host& host_;
+    std::vector<std::byte> buffer_; // bytes that came beyond the pieces that were asked for
     std::atomic<size_t> buffered_{0};
     size_t at_ = 0;
     std::atomic<bool> ended_{false};

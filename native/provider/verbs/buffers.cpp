@@ -9,12 +9,6 @@
 
 namespace zerohop::verbs {
 
-namespace {
-
-constexpr size_t kSlabBuffers = 64;
-
-} // namespace
-
 BufferPool::~BufferPool() {
     for (Slab& slab : slabs_) {
         slab.registration.reset();

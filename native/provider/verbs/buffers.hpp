@@ -4,14 +4,13 @@
 #include "base/sync.hpp"
 #include "memory/registration.hpp"
 #include "provider/verbs/device.hpp"
+#include "provider/verbs/tuning.hpp"
 
 #include <cstddef>
 #include <memory>
 #include <vector>
 
 namespace zerohop::verbs {
-
-inline constexpr size_t kSegmentBytes = 8192;
 
 struct Buffer {
     std::byte* data = nullptr;

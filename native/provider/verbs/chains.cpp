@@ -12,9 +12,6 @@ namespace zerohop::verbs {
 
 namespace {
 
-constexpr size_t kBatch = 32;    // work requests behind one doorbell
-constexpr size_t kMaxPieces = 4; // of local memory in one of them
-
 // One work request: a run of remote bytes without a gap, and the local pieces that go there or come from there.
 struct Run {
     uint64_t remote = 0;
@@ -69,17 +66,17 @@ bool VerbsEndpoint::post_chain(uint32_t index, Queue& queue) {
     const uint64_t id = request_id(queue.lane, chains_[chain].generation, chain);
     const uint32_t local_key = transfer.local_keys[queue.rail];
     const uint32_t remote_key = transfer.remote->keys[queue.rail];
-    const size_t max_pieces = std::min<size_t>(kMaxPieces, queue.pair->max_sge());
+    const size_t max_pieces = std::min<size_t>(kMaxSge, queue.pair->max_sge());
     const bool first = transfer.queues_used == 0; // not: of those in flight
     std::array<ibv_send_wr, kBatch> requests;
-    std::array<ibv_sge, kBatch * kMaxPieces> pieces;
+    std::array<ibv_sge, kBatch * kMaxSge> pieces;
     uint32_t count = 0;
     uint64_t nbytes = 0;
     do {
         ibv_send_wr& request = requests[count];
         request = {};
         request.wr_id = id;
-        request.sg_list = &pieces[size_t{count} * kMaxPieces];
+        request.sg_list = &pieces[size_t{count} * kMaxSge];
         // A large transfer goes in pieces, so that several queues share it.
         const Run run =
             next_run(transfer.here, transfer.there, request.sg_list, max_pieces, domain.max_piece(), local_key);
@@ -137,7 +134,7 @@ bool VerbsEndpoint::send(Queue& queue, ibv_send_wr* first, uint32_t count) {
     // it.
     post_failed_.store(true, std::memory_order_release);
     work_due_.store(true, std::memory_order_release);
-    engine().poller().kick();
+    host().kick();
     return false;
 }
 
@@ -172,7 +169,7 @@ bool VerbsEndpoint::post_mark(const Outgoing& outgoing, size_t queue, const Mark
     return post_segment(outgoing, queue, sizeof mark, [&](std::byte* to) { std::memcpy(to, &mark, sizeof mark); });
 }
 
-// With room for it taken, and its header written; no bytes where there is none.
+// Takes room for a segment, and writes its header. No bytes: there is no room.
 VerbsEndpoint::Prepared VerbsEndpoint::prepare_segment(SegmentKind kind, size_t queue, size_t nbytes) {
     Queue& into = queues_[queue];
     VerbsDomain& domain = *into.domain;

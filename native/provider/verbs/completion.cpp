@@ -10,20 +10,17 @@
 
 namespace zerohop::verbs {
 
-// Without its link a device may say of itself that it could not send, in the words that it has for its own memory; and
-// say so some moments before the port is down.
+// Waits for the port where the device blames its own memory (kPortLooks).
 Outcome VerbsEndpoint::failure_of(const ibv_wc& completion) const {
     const Outcome outcome = outcome_of(completion.status);
     if (outcome.reason != Reason::local_access) {
         return outcome;
     }
-    constexpr int kLooks = 10;
-    constexpr auto kPause = std::chrono::milliseconds(5);
-    for (int look = 0; look < kLooks; ++look) {
+    for (int look = 0; look < kPortLooks; ++look) {
         if (!std::all_of(rails_.begin(), rails_.end(), [](const auto& rail) { return rail->port_active(); })) {
             return {Status::peer_lost, Reason::port_down};
         }
-        std::this_thread::sleep_for(kPause);
+        std::this_thread::sleep_for(std::chrono::nanoseconds(kPortPause));
     }
     return outcome;
 }
@@ -31,7 +28,7 @@ Outcome VerbsEndpoint::failure_of(const ibv_wc& completion) const {
 // Asked after the answer: a write that succeeds was accepted by a living peer; and a process that dies takes its memory
 // back before its queue pairs, which then refuse what they would have taken.
 Outcome VerbsEndpoint::as_the_peer_lives(Outcome outcome) const {
-    const Outcome living = engine().look_at(peer());
+    const Outcome living = host().look_at(peer());
     return living.ok() ? outcome : living;
 }
 
@@ -44,11 +41,8 @@ bool VerbsEndpoint::on_chain_sent(const ibv_wc& completion) {
     bool broken = false;
     bool over = false;
     {
-        if (!lane().try_lock()) {
-            if (completion.status == IBV_WC_SUCCESS) {
-                return false;
-            }
-            lane().lock();
+        if (!lock_for(completion)) {
+            return false;
         }
         const std::lock_guard lock(lane(), std::adopt_lock);
         if (index >= chains_.size()) {
@@ -74,13 +68,11 @@ bool VerbsEndpoint::on_chain_sent(const ibv_wc& completion) {
     if (broken) {
         break_off(failure);
     }
-    bool told = false;
     if (op) {
         outcome = as_the_peer_lives(outcome);
-        told = op->finish(outcome, outcome.ok() ? nbytes : 0);
-    }
-    if (over && !told) {
-        engine().wake_waiters(); // it had ended before, but only now there is room for another
+        host().finish(op, outcome, outcome.ok() ? nbytes : 0);
+    } else if (over) {
+        host().wake_waiters(); // the lane had been closed
     }
     return true;
 }
@@ -102,7 +94,7 @@ void VerbsEndpoint::end_chain(Chain& chain, uint32_t index) {
     chains_.remove(index);
 }
 
-// When nothing of it is under way or still to be posted: unpins, before anybody can see the end.
+// Ends a transfer of which nothing is under way or still to be posted. Unpins before anybody can see the end.
 bool VerbsEndpoint::end_transfer_if_over(uint32_t index, OpRef& op, Outcome& outcome, uint64_t& nbytes) {
     Transfer& transfer = transfers_[index];
     if (transfer.chains != 0 || ((!transfer.all_posted || transfer.marks_due) && transfer.outcome.ok() && !closing_)) {

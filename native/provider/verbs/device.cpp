@@ -1,6 +1,7 @@
 #include "provider/verbs/device.hpp"
 
 #include "base/status.hpp"
+#include "provider/verbs/tuning.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -10,9 +11,6 @@
 namespace zerohop::verbs {
 
 namespace {
-
-// However long the device's own limit is: a message of this size keeps any link busy, and 31 bits count it.
-constexpr uint64_t kMaxMessage = 1ULL << 30;
 
 struct DeviceList {
     explicit DeviceList(const shim::IbVerbs& table) : api(table), devices(table.get_device_list(&count)) {}

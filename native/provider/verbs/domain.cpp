@@ -2,6 +2,7 @@
 
 #include "provider/verbs/endpoint.hpp"
 #include "provider/verbs/memory_region.hpp"
+#include "provider/verbs/tuning.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -10,10 +11,6 @@
 namespace zerohop::verbs {
 
 namespace {
-
-constexpr int kSendEntries = 4096;
-constexpr int kMaxReceives = 4096; // 32 MiB of buffers, for 128 lanes and more
-constexpr size_t kSendBuffers = 1024;
 
 // Gigabytes a second of a port: lanes times what one of them carries.
 double rate_of(const ibv_port_attr& port) {
@@ -27,8 +24,9 @@ double rate_of(const ibv_port_attr& port) {
 
 } // namespace
 
-VerbsDomain::VerbsDomain(Engine& engine, std::shared_ptr<Device> device, int number, const Options& options)
-    : engine_(engine), device_(std::move(device)), number_(number), options_(options), lane_options_(options),
+VerbsDomain::VerbsDomain(Host& host, std::shared_ptr<Device> opened, int number, const Options& options)
+    : Domain("verbs", opened->name(), opened->port(), number), host_(host), device_(std::move(opened)),
+      options_(options), lane_options_(options),
       max_piece_(std::min(device_->max_message(), static_cast<uint64_t>(options.stripe_bytes))),
       gbps_(rate_of(device_->port_attributes())), send_buffers_(device_, kSendBuffers),
       receive_buffers_(device_, kMaxReceives) {
@@ -66,16 +64,12 @@ VerbsDomain::VerbsDomain(Engine& engine, std::shared_ptr<Device> device, int num
         release();
         throw;
     }
-    engine_.poller().watch_device(channel_->fd);
-    engine_.poller().watch_device(device_->context()->async_fd);
+    host_.watch_device(channel_->fd);
+    host_.watch_device(device_->context()->async_fd);
     watched_ = true;
 }
 
 VerbsDomain::~VerbsDomain() {
-    close();
-}
-
-void VerbsDomain::close() {
     if (channel_ != nullptr && device_->is_ours()) {
         const std::lock_guard lock(arm_mutex_);
         unwatch();
@@ -86,8 +80,8 @@ void VerbsDomain::close() {
 
 void VerbsDomain::unwatch() {
     if (watched_) {
-        engine_.poller().unwatch_device(channel_->fd);
-        engine_.poller().unwatch_device(device_->context()->async_fd);
+        host_.unwatch_device(channel_->fd);
+        host_.unwatch_device(device_->context()->async_fd);
         watched_ = false;
     }
 }
@@ -145,8 +139,8 @@ std::shared_ptr<Registration> VerbsDomain::reg(Region& region, uint64_t address,
     if (region.is_host()) {
         ways.push_back({.kind = Kind::plain, .address = address, .why_not = ""});
     } else {
-        ways = engine_.accelerators().registrable(address, nbytes);
-        engine_.accelerators().expect_inbound(region.device());
+        ways = host_.accelerators().registrable(address, nbytes);
+        host_.accelerators().expect_inbound(region.device());
     }
     const auto whose = region.is_host() ? MemoryRegion::Whose::host : MemoryRegion::Whose::accelerator;
     return std::make_shared<MemoryRegion>(device_, ways, address, nbytes, access, whose);

@@ -1,11 +1,9 @@
 // One RDMA port of a Context: protection domain, completion queues, shared receive queue, and the lanes over it.
 //
-// The completion queues cannot overrun: whoever posts takes room in the queue for every work request first, also for
-// unsignalled ones, which complete when a queue pair is flushed; and the receive queue's has an entry for each receive
-// of the shared queue.
+// The completion queues cannot overrun. A post first takes room for every work request, also for unsignalled ones,
+// which complete when a queue pair is flushed; and the other queue has an entry for each receive of the shared queue.
 #pragma once
 
-#include "engine/engine.hpp"
 #include "provider/provider.hpp"
 #include "provider/verbs/buffers.hpp"
 #include "provider/verbs/device.hpp"
@@ -34,13 +32,9 @@ struct Segment {
 class VerbsDomain final : public Domain {
 public:
     // Throws NativeError.
-    VerbsDomain(Engine& engine, std::shared_ptr<Device> device, int number, const Options& options);
+    VerbsDomain(Host& host, std::shared_ptr<Device> opened, int number, const Options& options);
     ~VerbsDomain() override;
 
-    const char* provider() const override { return "verbs"; }
-    const std::string& device() const override { return device_->name(); }
-    int port() const override { return device_->port(); }
-    int number() const override { return number_; }
     // Asked of the device, where its event may not have come yet.
     bool port_active() const { return device_->port_active(); }
     bool alive() const override { return device_alive() && port_up_.load(std::memory_order_acquire); }
@@ -54,14 +48,13 @@ public:
     bool unarmed(Happening what) const override;
     bool keeps_ends() const override { return kept_.load(std::memory_order_relaxed); }
     void settle() override;
-    void close() override;
 
-    // For lanes. Whoever calls what does not say "any thread" has the poller's right.
+    // For lanes. The poller calls these, where no comment says "any thread".
     const std::shared_ptr<Device>& opened() const { return device_; }
     const Options& options() const { return options_; }
     [[nodiscard]] double gbps() const { return gbps_; } // gigabytes a second
     [[nodiscard]] bool atomics() const { return device_->attributes().atomic_cap != IBV_ATOMIC_NONE; }
-    // How much one work request carries at most, by its device and by what the others of a transfer share.
+    // The bytes that one work request carries at most: by its device, and so that several requests share a transfer.
     [[nodiscard]] uint64_t max_piece() const { return max_piece_; }
     bool device_alive() const { return !fatal_.load(std::memory_order_acquire); }
     // A number for the lane's work request ids, and room for its receives.
@@ -94,9 +87,8 @@ private:
     void unwatch();
     void release();
 
-    Engine& engine_;
+    Host& host_;
     std::shared_ptr<Device> device_;
-    const int number_;
     const Options options_;
     std::mutex lane_options_mutex_;
     Options lane_options_;

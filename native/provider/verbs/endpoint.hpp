@@ -1,6 +1,6 @@
-// The verbs lane: reliable connected queue pairs over one or more NICs. What the NICs at both ends can reach they move
-// themselves (initiator.cpp); all other memory, and messages, go as the framed protocol through a stream of segments
-// into shared receive queues (stream.hpp, target.cpp).
+// The verbs lane: reliable connected queue pairs over one or more NICs. Memory that the NICs at both ends can reach
+// they move by themselves (initiator.cpp); all other memory, and messages, go as the framed protocol through a stream
+// of segments into shared receive queues (stream.hpp, target.cpp).
 //
 // An error kills a queue pair, and with it the lane: the operation that caused it gets its own error, the others end
 // as PeerLost(lane reset). The control plane then replaces the lane.
@@ -9,6 +9,7 @@
 #include "provider/framed/endpoint.hpp"
 #include "provider/verbs/completion.hpp"
 #include "provider/verbs/domain.hpp"
+#include "provider/verbs/remote_keys.hpp"
 #include "provider/verbs/stream.hpp"
 #include "provider/verbs/transfer.hpp"
 
@@ -16,6 +17,7 @@
 #include <atomic>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -25,28 +27,34 @@ namespace zerohop::verbs {
 class VerbsEndpoint final : public framed::FramedEndpoint {
 public:
     // Throws NativeError.
-    VerbsEndpoint(Engine& engine, std::shared_ptr<Peer> peer, std::vector<std::shared_ptr<VerbsDomain>> rails);
+    VerbsEndpoint(Host& host, std::shared_ptr<Peer> peer, std::vector<std::shared_ptr<VerbsDomain>> rails);
     ~VerbsEndpoint() override;
 
-    const char* provider() const override { return "verbs"; }
     Limits limits() const override;
     Address address() override;
     void connect(const Address& remote) override;
+    void prepare(const Route& route) override;
     Posted post(const Request& request) override;
+    Backlog backlog(uint64_t now, bool attended) const override;
+    void add_statistics(Statistics& sums) const override;
+    Progress poll() override;
     void close(Outcome outcome) override;
-    bool poll() override;
-    bool ready() const override;
-    bool has_local_work() const override;
-    bool stalled() const override { return work_due_.load(std::memory_order_acquire) || anything_to_send(); }
-    bool in_device() const override { return in_device_.load(std::memory_order_relaxed) != 0; }
     bool idle() const override;
-    bool quiet() const override;
-    Outcome cause() const override;
-    void each_statistic(void (*visit)(void*, const char*, uint64_t), void* context) const override;
 
     // For its domains, by the poller. False: not now, because the lane is being posted to.
     [[nodiscard]] bool on_sent(const ibv_wc& completion) {
         return (completion.wr_id & kOne) != 0 ? on_one_sent(completion) : on_chain_sent(completion);
+    }
+    // Takes the lane's lock for a completion. False: not now, because the lane is being posted to; a failure does not
+    // wait for another time.
+    [[nodiscard]] bool lock_for(const ibv_wc& completion) const {
+        if (lane().try_lock()) {
+            return true;
+        }
+        if (completion.status != IBV_WC_SUCCESS) {
+            lane().lock();
+        }
+        return completion.status != IBV_WC_SUCCESS;
     }
     // Returns between two posts.
     void wait_for_turn() const { const std::lock_guard turn(lane()); }
@@ -56,7 +64,7 @@ public:
     // A queue pair in the error state takes no further receive of the shared queue.
     void on_last_receive(uint32_t queue_pair);
 
-    // For its stream: what is sent, and where its body is to be written. With the lane's lock held; null: no room now.
+    // For its stream, with the lane's lock held. `fill` writes the body; false: there is no room now.
     struct Outgoing {
         SegmentKind kind = SegmentKind::stream;
         Chain::What what = Chain::What::segment;
@@ -78,7 +86,6 @@ protected:
     void on_failure(Outcome outcome) override;
 
 private:
-    static constexpr uint32_t kReserve = 16; // of each queue, for segments and marks: they must not wait for data
     struct Queue {
         std::unique_ptr<QueuePair> pair;
         VerbsDomain* domain = nullptr;
@@ -138,6 +145,7 @@ private:
     bool poll_lane();
     bool pump_flushes();
     void note_work();
+    // teardown.cpp
     void fail_queues();
     bool tear_down();
     void destroy_queues();
@@ -171,9 +179,8 @@ private:
     std::atomic<size_t> in_device_{0};             // transfers in use, written under the lane's lock
     std::atomic<bool> work_due_{false};            // something above waits for room, or a post has failed
     std::atomic<bool> post_failed_{false};
-    std::atomic<Reason> cause_{Reason::none};
     bool closing_ = false;
-    bool connecting_ = false;
+    std::mutex connecting_; // held by connect()
     bool failed_ = false;
     uint64_t closed_at_ns_ = 0;
     uint64_t failed_at_ns_ = 0;
@@ -181,5 +188,10 @@ private:
     std::atomic<uint64_t> bytes_direct_{0};
     std::atomic<uint64_t> work_requests_{0};
 };
+
+[[nodiscard]] Provider::Probe probe();
+[[nodiscard]] std::shared_ptr<Domain> open(Host& host, const std::string& device, int port, int number,
+                                           const DomainOptions& options);
+[[nodiscard]] std::shared_ptr<Endpoint> endpoint(Host& host, std::shared_ptr<Peer> peer, Provider::Rails rails);
 
 } // namespace zerohop::verbs

@@ -1,4 +1,4 @@
-// What a device tells of itself: that something was completed, and that something has changed or failed.
+// The events of a device: something was completed, has changed, or has failed.
 #include "provider/verbs/domain.hpp"
 #include "provider/verbs/endpoint.hpp"
 
@@ -90,7 +90,7 @@ void VerbsDomain::on_async_event(const ibv_async_event& event) {
     case IBV_EVENT_LID_CHANGE:
     case IBV_EVENT_PKEY_CHANGE:
         if (event.element.port_num == device_->port()) {
-            tell_state(); // whoever chose its addresses may have to choose again
+            tell_state(); // its addresses may have to be chosen again
         }
         return;
     default: // the subnet manager's affairs, and paths that were not asked for
@@ -99,7 +99,7 @@ void VerbsDomain::on_async_event(const ibv_async_event& event) {
 }
 
 void VerbsDomain::tell_state() {
-    engine_.events()->push(kDomainChanged | static_cast<uint64_t>(number_));
+    host_.domain_changed(number());
 }
 
 void VerbsDomain::act_on_failures() {
@@ -127,8 +127,8 @@ void VerbsDomain::act_on_failures() {
                 lane->on_broken({Status::peer_lost, Reason::device_lost});
             }
         }
-        // Whoever learns of it may close this domain. Nobody polls it then, while lanes and their users may still hold
-        // it: what its descriptors say would wake sleepers for nothing.
+        // The domain may be closed now. Nobody polls it then, while lanes and their users may still hold it, and its
+        // descriptors would wake sleepers for nothing.
         unwatch();
         if (!lost_.exchange(true, std::memory_order_acq_rel)) {
             tell_state();

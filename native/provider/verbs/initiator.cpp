@@ -1,4 +1,4 @@
-// The operations that this end begins and the NICs carry out: what may begin, and what is posted later.
+// The operations that this end begins and the NICs carry out: which may begin, and which parts are posted later.
 #include "provider/verbs/endpoint.hpp"
 
 #include <algorithm>
@@ -8,9 +8,10 @@ namespace zerohop::verbs {
 
 namespace {
 
-constexpr uint64_t kStaysBytes = 16 * 1024; // another queue pair gains nothing
-// Pages no longer than a packet cost mostly what a work request costs.
-constexpr uint64_t kGatheredBytes = 4096;
+// prepare() has checked the kind of the route's access.
+const KeyedAccess& access_of(const Request& request) {
+    return static_cast<const KeyedAccess&>(*request.route->access);
+}
 
 } // namespace
 
@@ -19,11 +20,11 @@ Posted VerbsEndpoint::post(const Request& request) {
     switch (request.kind) {
     case Kind::write:
     case Kind::read:
-        direct = request.route->keys != nullptr;
+        direct = request.route->access != nullptr;
         break;
     case Kind::fetch_add:
     case Kind::compare_swap:
-        direct = request.route->keys && request.route->keys->atomics;
+        direct = request.route->access && access_of(request).keys->atomics;
         break;
     case Kind::flush:
         return post_flush(request);
@@ -36,14 +37,14 @@ Posted VerbsEndpoint::post(const Request& request) {
 }
 
 Posted VerbsEndpoint::post_transfer(const Request& request) {
-    const Route& route = *request.route;
+    const KeyedAccess& access = access_of(request);
     const bool atomic = request.kind == Kind::fetch_add || request.kind == Kind::compare_swap;
     const uint8_t right = atomic ? kRightRead | kRightWrite : request.kind == Kind::read ? kRightRead : kRightWrite;
     const Outcome allowed = check_range(request, right);
     if (!allowed.ok()) {
         return {Posted::What::failed, allowed};
     }
-    if (atomic && (route.keys->address + request.remote_offset) % sizeof(uint64_t) != 0) {
+    if (atomic && (access.keys->address + request.remote_offset) % sizeof(uint64_t) != 0) {
         return {Posted::What::failed, {Status::unsupported, Reason::misaligned}};
     }
     lane().lock(); // by itself, so that it is inlined
@@ -60,11 +61,11 @@ Posted VerbsEndpoint::post_transfer(const Request& request) {
     }
     const uint32_t index = transfers_.add();
     Transfer& transfer = transfers_[index];
-    if (!atomic && !transfer.local.pin(route.local)) {
+    if (!atomic && !transfer.local.pin(request.route->local)) {
         drop_transfer(transfer, index);
         return {Posted::What::failed, {Status::closed, Reason::revoked}};
     }
-    if (!transfer.remote.pin(route.keys)) {
+    if (!transfer.remote.pin(access.keys)) {
         drop_transfer(transfer, index);
         return {Posted::What::failed, {Status::access_denied, Reason::revoked}};
     }
@@ -75,7 +76,7 @@ Posted VerbsEndpoint::post_transfer(const Request& request) {
     }
     OpRef op;
     try {
-        op = engine().operations().create(request.deadline_ns, request.started_ns);
+        op = host().operations().create(request.deadline_ns, request.started_ns);
     } catch (...) { // 1 Mi operations are in flight: what was taken goes back, and the caller is told
         if (is_one) {
             queue->domain->give_room(1);
@@ -110,11 +111,11 @@ Posted VerbsEndpoint::post_transfer(const Request& request) {
 }
 
 void VerbsEndpoint::begin_walk(Transfer& transfer, const Request& request) {
-    const Route& route = *request.route;
+    const KeyedAccess& access = access_of(request);
     transfer.pages =
         request.pages && request.pages->page_bytes <= kGatheredBytes ? in_remote_order(request.pages) : request.pages;
-    std::copy_n(route.local_keys.begin(), std::min(route.local_keys.size(), kMaxRails), transfer.local_keys.begin());
-    const uint64_t there = route.keys->address + request.remote_offset;
+    std::copy(access.local_keys.begin(), access.local_keys.end(), transfer.local_keys.begin()); // one for each rail
+    const uint64_t there = access.keys->address + request.remote_offset;
     const uint64_t here = transfer.local->address() + request.local_offset;
     if (const auto& pages = transfer.pages) {
         transfer.there = pages->walk(there, pages->remote, request.nbytes);
@@ -125,7 +126,7 @@ void VerbsEndpoint::begin_walk(Transfer& transfer, const Request& request) {
     }
 }
 
-// For the result of an atomic.
+// Is there a word for the result of an atomic?
 bool VerbsEndpoint::has_word() {
     if (!words_) {
         words_ = rails_.front()->send_buffers().take();
@@ -136,7 +137,7 @@ bool VerbsEndpoint::has_word() {
     return !free_words_.empty();
 }
 
-// For something new: what is small stays with one queue as long as that has room in plenty.
+// Picks the queue of a new operation: small ones stay with one queue as long as that has room in plenty.
 VerbsEndpoint::Queue* VerbsEndpoint::queue_for(uint64_t nbytes) {
     if (nbytes > kStaysBytes || nbytes >= static_cast<uint64_t>(rails_.front()->options().rail_bytes)) {
         return pick_queue(nbytes, 0);
@@ -152,7 +153,8 @@ VerbsEndpoint::Queue* VerbsEndpoint::queue_for(uint64_t nbytes) {
     return queue;
 }
 
-// The one with most room; null when none has enough. What does not fit at once leaves a part of each queue to others.
+// Returns the queue with most room; null when none has enough. A transfer of several chains leaves a part of each queue
+// to others.
 VerbsEndpoint::Queue* VerbsEndpoint::pick_queue(uint64_t nbytes, uint32_t chains) {
     const bool many_rails = nbytes >= static_cast<uint64_t>(rails_.front()->options().rail_bytes);
     Queue* best = nullptr;
@@ -196,14 +198,14 @@ Posted VerbsEndpoint::post_flush(const Request& request) {
     if (!is_open() || !connected_.load(std::memory_order_relaxed)) {
         return {Posted::What::failed, is_open() ? Outcome{Status::closed, Reason::lane_closed} : state()};
     }
-    // The first one always crosses: whoever has opened the lane learns by it whether the fabric carries anything.
+    // The first flush always crosses: it proves to those who have opened the lane that the fabric carries anything.
     if (proved_ && requests().epochs.empty() && !wrote_since_flush_ && flushes_.empty()) {
         return {};
     }
     proved_ = true;
     Flush flush;
-    flush.op = engine().operations().create(request.deadline_ns, request.started_ns);
-    flush.before = engine().operations().create(request.deadline_ns, request.started_ns);
+    flush.op = host().operations().create(request.deadline_ns, request.started_ns);
+    flush.before = host().operations().create(request.deadline_ns, request.started_ns);
     flush.ticket = next_ticket_++;
     requests().epochs.flush(flush.before);
     wrote_since_flush_ = false;

@@ -1,5 +1,5 @@
-// The shortest way there and back, which nearly all operations go: one work request, of which the completion ends the
-// operation. Longer ones are chains (chains.cpp).
+// The shortest way, which nearly all operations go: one work request, whose completion ends the operation. Longer ones
+// are chains (chains.cpp).
 #include "provider/verbs/completion.hpp"
 #include "provider/verbs/endpoint.hpp"
 
@@ -16,9 +16,9 @@ bool VerbsEndpoint::fits_one_request(const Request& request, const Queue& queue)
 
 // Room for its completion has been taken.
 void VerbsEndpoint::post_one(Transfer& transfer, uint32_t index, const Request& operation, Queue& queue) {
-    const Route& route = *operation.route;
-    const uint64_t there = route.keys->address + operation.remote_offset;
-    const uint32_t remote_key = route.keys->keys[queue.rail];
+    const auto& access = static_cast<const KeyedAccess&>(*operation.route->access);
+    const uint64_t there = access.keys->address + operation.remote_offset;
+    const uint32_t remote_key = access.keys->keys[queue.rail];
     transfer.is_one = true;
     transfer.queue = queue.index;
     ibv_sge piece;
@@ -30,7 +30,7 @@ void VerbsEndpoint::post_one(Transfer& transfer, uint32_t index, const Request& 
     request.send_flags = IBV_SEND_SIGNALED;
     if (operation.kind == Kind::write || operation.kind == Kind::read) {
         const auto nbytes = static_cast<uint32_t>(operation.nbytes);
-        piece = {transfer.local->address() + operation.local_offset, nbytes, route.local_keys[queue.rail]};
+        piece = {transfer.local->address() + operation.local_offset, nbytes, access.local_keys[queue.rail]};
         request.num_sge = nbytes != 0 ? 1 : 0; // to devices a piece of no bytes may be one of 2^31
         request.wr.rdma.remote_addr = there;
         request.wr.rdma.rkey = remote_key;
@@ -83,11 +83,8 @@ bool VerbsEndpoint::on_one_sent(const ibv_wc& completion) {
     uint64_t nbytes = 0;
     uint64_t value = 0;
     {
-        if (!lane().try_lock()) {
-            if (succeeded) {
-                return false;
-            }
-            lane().lock();
+        if (!lock_for(completion)) {
+            return false;
         }
         const std::lock_guard lock(lane(), std::adopt_lock);
         const uint32_t index = index_of(completion.wr_id);
@@ -110,13 +107,11 @@ bool VerbsEndpoint::on_one_sent(const ibv_wc& completion) {
         break_off(outcome);
     }
     if (!op) { // the lane had been closed
-        engine().wake_waiters();
+        host().wake_waiters();
         return true;
     }
     outcome = as_the_peer_lives(outcome);
-    if (!op->finish(outcome, outcome.ok() ? nbytes : 0, value)) {
-        engine().wake_waiters(); // it had ended before, but only now there is room for another
-    }
+    host().finish(op, outcome, outcome.ok() ? nbytes : 0, value);
     return true;
 }
 

@@ -1,6 +1,7 @@
 #include "provider/verbs/queue_pair.hpp"
 
 #include "base/status.hpp"
+#include "provider/verbs/tuning.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -12,7 +13,6 @@ namespace zerohop::verbs {
 namespace {
 
 constexpr uint32_t kPsnMask = 0xff'ffff;
-constexpr uint32_t kMaxSge = 4; // local pages that one remote run gathers; more cost every work request more room
 
 uint32_t fresh_psn() {
     std::random_device random;

@@ -1,4 +1,5 @@
-// What the completion queues of a domain tell: ends of what its lanes have posted, and what has come in for them.
+// The completions of a domain: ends of the requests that its lanes have posted, and messages that have come in for
+// them.
 #include "provider/verbs/completion.hpp"
 #include "provider/verbs/domain.hpp"
 #include "provider/verbs/endpoint.hpp"
@@ -10,16 +11,6 @@
 #include <vector>
 
 namespace zerohop::verbs {
-
-namespace {
-
-constexpr uint32_t kMinReceives = 128;
-constexpr uint32_t kReceivesPerLane = 32;
-constexpr int kBatch = 32;
-constexpr uint64_t kPatience = 200 * kMicrosecond;
-constexpr uint32_t kLookForEvents = 1 << 14; // polls; only for a process that never sleeps
-
-} // namespace
 
 Found VerbsDomain::poll() {
     const Found found = reap();
@@ -41,9 +32,9 @@ Found VerbsDomain::reap() {
     }
     std::array<ibv_wc, kBatch> ended;
     const bool kept = kept_.load(std::memory_order_relaxed);
-    const int sent = kept ? take_kept(ended.data()) : ibv_poll_cq(send_queue_, kBatch, ended.data());
+    const int sent = kept ? take_kept(ended.data()) : ibv_poll_cq(send_queue_, int{kBatch}, ended.data());
     if (sent > 0) {
-        engine_.accelerators().flush_inbound(); // what was read
+        host_.accelerators().flush_inbound(); // what was read
     }
     int taken = 0;
     while (taken < sent) {
@@ -59,25 +50,24 @@ Found VerbsDomain::reap() {
         }
     }
     // While nothing but ends comes, half of the looks are saved. Where nobody looks again, the queue is armed.
-    const bool may_be_more = sent == kBatch || kept;
+    const bool may_be_more = sent == int{kBatch} || kept;
     skipped_ = !skipped_ && taken > 0 && !may_be_more && !unseen && receive_armed_.load(std::memory_order_relaxed);
     if (skipped_) {
         return Found::ends;
     }
-    const int received = ibv_poll_cq(receive_queue_, kBatch, ended.data());
+    const int received = ibv_poll_cq(receive_queue_, int{kBatch}, ended.data());
     if (received > 0) {
-        engine_.accelerators().flush_inbound(); // what was written
+        host_.accelerators().flush_inbound(); // what was written
         take_receives({ended.data(), static_cast<size_t>(received)});
     }
-    if ((may_be_more && taken == sent) || received == kBatch) {
+    if ((may_be_more && taken == sent) || received == int{kBatch}) {
         unseen_.store(true, std::memory_order_relaxed);
     }
     return received > 0 ? Found::work : taken > 0 ? Found::ends : Found::nothing;
 }
 
-// A lane that somebody posts to just now is not waited for at first: over some devices that takes long. What it does
-// not take is kept, with all that comes after it, because their order matters. But who posts one thing after the other
-// is hardly ever met between two, so that in the end its lock is asked for, which it then gives.
+// A lane that is being posted to is not waited for at first: over some devices that takes long. The completions from
+// its first one on are kept, because their order matters. In the end the lane's lock is asked for (kPatience).
 void VerbsDomain::keep(const ibv_wc* first, const ibv_wc* last, bool again) {
     if (!again) {
         kept_since_ns_ = now_ns();
@@ -140,7 +130,8 @@ bool VerbsDomain::post_receive(uint32_t index) {
     return ibv_post_srq_recv(shared_receive_, &request, &bad) == 0;
 }
 
-// As many as the lanes may need; with very many lanes fewer, and then a sender that finds none tries again by itself.
+// Posts as many receives as the lanes may need. With very many lanes they are fewer; a sender that finds none tries
+// again by itself.
 void VerbsDomain::fill_receives() {
     while (!idle_receives_.empty() && post_receive(idle_receives_.back())) {
         idle_receives_.pop_back();

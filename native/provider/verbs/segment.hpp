@@ -1,4 +1,4 @@
-// What goes through the receives of a lane: segments of its byte stream, and the marks behind one-sided data.
+// The messages of a lane: segments of its byte stream, and the marks behind one-sided data.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,5 @@ struct Mark {
     uint16_t reserved = 0;
 };
 static_assert(sizeof(Mark) == 24);
-
-// Stream segments under way, each direction of a lane.
-inline constexpr uint32_t kStreamWindow = 16;
 
 } // namespace zerohop::verbs

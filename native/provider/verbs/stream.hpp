@@ -5,6 +5,7 @@
 #include "provider/framed/byte_stream.hpp"
 #include "provider/verbs/domain.hpp"
 #include "provider/verbs/segment.hpp"
+#include "provider/verbs/tuning.hpp"
 
 #include <atomic>
 #include <cstdint>

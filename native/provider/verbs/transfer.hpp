@@ -5,7 +5,10 @@
 #include "base/page_list.hpp"
 #include "memory/region.hpp"
 #include "operation/operation.hpp"
-#include "provider/provider.hpp"
+#include "provider/notify.hpp"
+#include "provider/request.hpp"
+#include "provider/verbs/remote_keys.hpp"
+#include "provider/verbs/tuning.hpp"
 
 #include <array>
 #include <cstdint>
@@ -14,10 +17,7 @@
 
 namespace zerohop::verbs {
 
-inline constexpr size_t kMaxRails = 8;
-inline constexpr size_t kMaxQueues = 32;
-
-// Immediate data have 32 bits: what goes to another queue than the Context's own takes a mark.
+// Immediate data have 32 bits: a notification for another queue than the Context's own takes a mark.
 inline constexpr bool goes_as_immediate(int64_t notify) {
     return notify >= 0 && queue_of(notify) == 0;
 }
@@ -42,7 +42,7 @@ struct alignas(64) Transfer {
     uint64_t epoch = 0;
     int64_t notify = -1;
 
-    // Of those that are more than one request.
+    // For transfers that are more than one request.
     std::shared_ptr<const PageList> pages;
     std::array<uint32_t, kMaxRails> local_keys{};
     Extents here; // what is not posted yet
@@ -51,7 +51,7 @@ struct alignas(64) Transfer {
     uint32_t queues_left = 0; // as bits: where the marks are not
     uint32_t ticket = 0;
 
-    // For the next one: lets go of what it holds. Whoever begins one sets what is left here.
+    // Lets go of everything that it holds. The next transfer sets the fields that are left here.
     void clear() {
         used = is_one = all_posted = marks_due = marked = false;
         outcome = {};
@@ -67,7 +67,7 @@ struct alignas(64) Transfer {
     }
 };
 
-// Consecutive work requests of one queue, posted with one doorbell, of which the last is signalled.
+// Consecutive work requests of one queue, posted with one doorbell. The last one is signalled.
 struct Chain {
     enum class What : uint8_t { none, transfer, segment, mark };
     What what = What::none;
@@ -79,7 +79,7 @@ struct Chain {
     uint32_t key = 0;
 };
 
-// Entries with indices that stay, of which free ones are used again. No entry ever moves.
+// A table whose entries keep their index and never move. Free ones are used again.
 template <class T> class Slots {
 public:
     uint32_t add() {

@@ -1,0 +1,151 @@
+// How operations are posted: routes, back-pressure of a full lane, and which sleepers must wake up for a post.
+#include "engine/engine.hpp"
+#include "engine/tuning.hpp"
+
+#include <algorithm>
+#include <exception>
+
+namespace zerohop {
+
+uint64_t Engine::add_route(Route route) {
+    route.endpoint->prepare(route);
+    const std::lock_guard lock(routes_lock_);
+    uint32_t index = 0;
+    if (free_routes_.empty()) {
+        index = static_cast<uint32_t>(routes_.size());
+        routes_.emplace_back();
+    } else {
+        index = free_routes_.back();
+        free_routes_.pop_back();
+    }
+    routes_[index].route = std::make_shared<const Route>(std::move(route));
+    return static_cast<uint64_t>(index) << 32 | routes_[index].generation;
+}
+
+void Engine::drop_route(uint64_t id) {
+    std::shared_ptr<const Route> dropped; // destroyed outside the lock
+    const std::lock_guard lock(routes_lock_);
+    const auto index = static_cast<uint32_t>(id >> 32);
+    if (index < routes_.size() && routes_[index].generation == static_cast<uint32_t>(id)) {
+        dropped = std::move(routes_[index].route);
+        ++routes_[index].generation;
+        free_routes_.push_back(index);
+    }
+}
+
+std::shared_ptr<const Route> Engine::route(uint64_t id) {
+    const std::lock_guard lock(routes_lock_);
+    const auto index = static_cast<uint32_t>(id >> 32);
+    if (index >= routes_.size() || routes_[index].generation != static_cast<uint32_t>(id)) {
+        return nullptr;
+    }
+    return routes_[index].route;
+}
+
+Posted Engine::post(uint64_t id, Request& request, bool nowait) {
+    const std::shared_ptr<const Route> found = route(id);
+    if (!found) {
+        return {Posted::What::failed, {Status::closed, Reason::lane_closed}};
+    }
+    request.route = found.get();
+    return post(*found->endpoint, request, nowait);
+}
+
+Posted Engine::try_post(Endpoint& endpoint, const Request& request) {
+    if (closed()) {
+        return {Posted::What::failed, {Status::closed, Reason::context_closed}};
+    }
+    Posted posted = endpoint.post(request);
+    after_post(endpoint, request, posted, request.started_ns); // which was just now
+    return posted;
+}
+
+Posted Engine::post(Endpoint& endpoint, const Request& request, bool nowait) {
+    Posted posted = try_post(endpoint, request);
+    if (posted.what != Posted::What::retry) {
+        return posted;
+    }
+    if (nowait) { // an operation may have ended, and nobody has looked since
+        wait([] { return false; }, 0, 0, false);
+        return try_post(endpoint, request);
+    }
+    full_.fetch_add(1, std::memory_order_relaxed);
+    std::exception_ptr failure; // thrown after wait(), which holds the poller's lock
+    const auto ended = [&] { return request.group != nullptr && request.group->ended(); };
+    const bool got = wait(
+        [&] {
+            if (posted.what == Posted::What::retry && !failure &&
+                !ended()) { // the condition is asked again after it held
+                try {
+                    posted = endpoint.post(request);
+                } catch (...) {
+                    failure = std::current_exception();
+                }
+            }
+            return failure || posted.what != Posted::What::retry || ended();
+        },
+        request.deadline_ns, options_.spin_ns);
+    if (failure) {
+        std::rethrow_exception(failure);
+    }
+    if (!got) {
+        return {Posted::What::failed, {Status::deadline, posted.outcome.reason}};
+    }
+    if (posted.what == Posted::What::retry) {
+        return {Posted::What::failed, request.group->outcome()};
+    }
+    after_post(endpoint, request, posted, now_ns());
+    return posted;
+}
+
+void Engine::after_post(Endpoint& endpoint, const Request& request, const Posted& posted, uint64_t now) {
+    if (posted.what != Posted::What::posted) {
+        if (posted.what == Posted::What::done) {
+            inline_.fetch_add(1, std::memory_order_relaxed);
+        }
+        return;
+    }
+    if (request.group != nullptr) {
+        posted.op->join(*request.group);
+    }
+    posted_.fetch_add(1, std::memory_order_relaxed);
+    poller_.note_time(now);
+    if (posted.carried_out) {
+        return note_pending(request.deadline_ns, now);
+    }
+    const bool awaited = operations().awaited() != 0;
+    Backlog backlog = endpoint.backlog(now, awaited);
+    if (backlog.sendable || backlog.stalled) {
+        return poller_.kick();
+    }
+    if (backlog.look_in_ns != UINT64_MAX) {
+        now = now_ns(); // a post to a device may take long
+        backlog = endpoint.backlog(now, awaited);
+        poller_.limit_sleep(now, std::max(backlog.look_in_ns, kShortSleep));
+    }
+    note_pending(request.deadline_ns, now);
+}
+
+void Engine::note_pending(uint64_t deadline_ns, uint64_t now) {
+    const uint64_t left = deadline_ns == 0 ? UINT64_MAX : deadline_ns - std::min(deadline_ns, now);
+    poller_.limit_sleep(now, std::min(left, kUnattended));
+}
+
+void Engine::note_awaited() {
+    const uint64_t now = now_ns();
+    // A domain may keep the very end that is waited for.
+    uint64_t limit_ns = keeps_ends_.load(std::memory_order_relaxed) ? kDeviceInterval : kPresenceInterval;
+    {
+        const std::lock_guard lock(endpoints_lock_);
+        for (const auto& endpoint : endpoints_) {
+            limit_ns = std::min(limit_ns, std::max(endpoint->backlog(now, true).look_in_ns, kShortSleep));
+        }
+    }
+    poller_.limit_sleep(now, limit_ns);
+}
+
+bool Engine::wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep) {
+    return poller_.wait(done, deadline_ns, spin_ns, may_sleep);
+}
+
+} // namespace zerohop

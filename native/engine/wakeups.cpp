@@ -1,0 +1,134 @@
+// How threads that sleep are woken: kicks, doorbells, and descriptors that they watch.
+#include "base/status.hpp"
+#include "engine/poller.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <poll.h>
+#include <string>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+namespace zerohop {
+
+namespace {
+
+Descriptor checked(int fd, const char* what) {
+    if (fd < 0) {
+        throw NativeError(Status::no_memory, Reason::out_of_descriptors,
+                          std::string("cannot make ") + what + ": " + std::strerror(errno));
+    }
+    return Descriptor(fd);
+}
+
+void control(const Descriptor& epoll, int operation, int fd, uint32_t events) {
+    epoll_event event{};
+    event.events = events;
+    event.data.fd = fd;
+    epoll_ctl(epoll.get(), operation, fd, &event);
+}
+
+} // namespace
+
+Poller::Poller(Pollable& work, Presence& presence, EventCount& finished, uint64_t spin_ns)
+    : work_(work), presence_(presence), finished_(finished), spin_ns_(spin_ns),
+      kick_fd_(checked(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "an event descriptor")),
+      descriptors_epoll_(checked(epoll_create1(EPOLL_CLOEXEC), "an epoll descriptor")),
+      progress_epoll_(checked(epoll_create1(EPOLL_CLOEXEC), "an epoll descriptor")),
+      caller_epoll_(checked(epoll_create1(EPOLL_CLOEXEC), "an epoll descriptor")) {
+    control(progress_epoll_, EPOLL_CTL_ADD, kick_fd_.get(), EPOLLIN);
+    control(progress_epoll_, EPOLL_CTL_ADD, presence_.doorbell_fd(), EPOLLIN);
+    control(progress_epoll_, EPOLL_CTL_ADD, descriptors_epoll_.get(), EPOLLIN);
+    control(caller_epoll_, EPOLL_CTL_ADD, presence_.doorbell_fd(), EPOLLIN);
+    control(caller_epoll_, EPOLL_CTL_ADD, descriptors_epoll_.get(), EPOLLIN);
+}
+
+void Poller::watch_device(int fd) {
+    control(descriptors_epoll_, EPOLL_CTL_ADD, fd, EPOLLIN);
+    devices_.fetch_add(1);
+    kick();
+}
+
+void Poller::unwatch_device(int fd) {
+    control(descriptors_epoll_, EPOLL_CTL_DEL, fd, 0);
+    devices_.fetch_sub(1);
+}
+
+// While a caller polls, a readable socket must not wake the progress thread for each message.
+void Poller::watch_descriptors_if_no_caller() {
+    if (descriptors() == 0 && descriptors_watched_.load(std::memory_order_seq_cst)) {
+        return;
+    }
+    const std::lock_guard lock(descriptors_lock_);
+    const bool wanted = callers_.load(std::memory_order_seq_cst) == 0 || descriptors() == 0;
+    if (wanted != descriptors_watched_.load(std::memory_order_relaxed)) {
+        control(progress_epoll_, EPOLL_CTL_MOD, descriptors_epoll_.get(), wanted ? uint32_t{EPOLLIN} : 0U);
+        descriptors_watched_.store(wanted, std::memory_order_seq_cst);
+    }
+}
+
+void Poller::watch(int fd) {
+    control(descriptors_epoll_, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLRDHUP);
+    descriptors_.fetch_add(1);
+    watch_descriptors_if_no_caller();
+}
+
+void Poller::watch_writable(int fd, bool writable) {
+    control(descriptors_epoll_, EPOLL_CTL_MOD, fd,
+            static_cast<uint32_t>(EPOLLIN | EPOLLRDHUP) | (writable ? EPOLLOUT : 0U));
+}
+
+void Poller::unwatch(int fd) {
+    control(descriptors_epoll_, EPOLL_CTL_DEL, fd, 0);
+    descriptors_.fetch_sub(1);
+    watch_descriptors_if_no_caller(); // without sockets there are still devices to watch
+}
+
+bool Poller::any_descriptor_ready() const {
+    if (descriptors() == 0) {
+        return false;
+    }
+    pollfd entry{descriptors_epoll_.get(), POLLIN, 0};
+    return ::poll(&entry, 1, 0) > 0;
+}
+
+void Poller::kick() {
+    kick_for(Kick::work);
+}
+
+void Poller::kick_for(Kick what) {
+    if (sleeping_callers_.load(std::memory_order_seq_cst) != 0) {
+        presence_.ring(); // the progress thread is parked: the caller that sleeps will poll
+    } else {
+        kick_progress(what);
+    }
+}
+
+void Poller::kick_progress(Kick what) {
+    if (what == Kick::work) {
+        work_kicked_.store(true, std::memory_order_seq_cst);
+    }
+    if (!kicked_.exchange(true, std::memory_order_seq_cst)) {
+        const uint64_t one = 1;
+        [[maybe_unused]] const ssize_t written = write(kick_fd_.get(), &one, sizeof one);
+    }
+}
+
+void Poller::wake_sleeping_caller() {
+    if (sleeping_callers_.load(std::memory_order_seq_cst) != 0) {
+        presence_.ring();
+    }
+}
+
+void Poller::limit_sleep(uint64_t now, uint64_t limit_ns) {
+    const uint64_t wakes_at =
+        std::max(wakes_at_.load(std::memory_order_seq_cst), caller_wakes_at_.load(std::memory_order_seq_cst));
+    if (limit_ns != UINT64_MAX && wakes_at > now + limit_ns) {
+        asked_ns_.store(limit_ns, std::memory_order_relaxed);
+        kick_for(Kick::sleep_less);
+    }
+}
+
+} // namespace zerohop

@@ -1,0 +1,130 @@
+// The peer's answers to the operations that this end has begun, and how they end them.
+#include "provider/framed/endpoint.hpp"
+
+#include <mutex>
+#include <vector>
+
+namespace zerohop::framed {
+
+// With the lane's lock held.
+void FramedEndpoint::note_answer(Outstanding& outstanding, const FrameHeader& header) {
+    const Outcome outcome = outcome_of(header);
+    if (!outcome.ok() && outstanding.outcome.ok()) {
+        outstanding.outcome = outcome;
+    }
+    if (header.has(kLast)) {
+        --outstanding.answers_due;
+    }
+}
+
+void FramedEndpoint::on_ack(const FrameHeader& header) {
+    bool ended = false;
+    {
+        const std::lock_guard lock(lane_);
+        Outstanding* outstanding = requests_.find(header.ticket);
+        if (outstanding == nullptr || outstanding->answers_due == 0) {
+            return fail({Status::protocol, Reason::malformed});
+        }
+        outstanding->value = header.arg;
+        note_answer(*outstanding, header);
+        // A part of a read may be refused while the device still copies another; then poll_reads() ends it.
+        ended = outstanding->over();
+    }
+    if (ended) {
+        complete(header.ticket);
+    }
+}
+
+// A piece of a read goes where the operation wants it, or nowhere if the operation has ended meanwhile.
+bool FramedEndpoint::begin_read_data(const FrameHeader& header) {
+    const std::lock_guard lock(lane_);
+    Outstanding* outstanding = requests_.find(header.ticket);
+    if (outstanding == nullptr || outstanding->kind != Kind::read || outstanding->answers_due == 0 ||
+        header.offset > outstanding->nbytes || header.payload > outstanding->nbytes - header.offset) {
+        in_.verdict = {Status::protocol, Reason::malformed};
+        return true;
+    }
+    in_.op = outstanding->op;
+    if (outstanding->op->done() || header.payload == 0) {
+        return true;
+    }
+    Extents extents = outstanding->extents();
+    extents.advance(header.offset);
+    if (!outstanding->sink->begin_frame(extents.first(header.payload))) {
+        return false;
+    }
+    in_.sink = outstanding->sink.get();
+    return true;
+}
+
+void FramedEndpoint::end_read_data(const FrameHeader& header) {
+    if (in_.verdict.status == Status::protocol) {
+        return fail(in_.verdict);
+    }
+    bool ended = false;
+    {
+        const std::lock_guard lock(lane_);
+        Outstanding* outstanding = requests_.find(header.ticket);
+        if (outstanding == nullptr) {
+            return; // the lane was closed meanwhile
+        }
+        note_answer(*outstanding, header);
+        ended = outstanding->over();
+    }
+    if (ended) {
+        complete(header.ticket);
+    }
+}
+
+// Reads into device memory end when the last copy has; true if one did.
+bool FramedEndpoint::poll_reads() {
+    std::vector<uint32_t> ended;
+    {
+        const std::lock_guard lock(lane_);
+        requests_.each([&](uint32_t ticket, Outstanding& outstanding) {
+            // settled() gives staging buffers back, so that every read is asked.
+            if (outstanding.kind == Kind::read && outstanding.sink->settled() && outstanding.answers_due == 0) {
+                ended.push_back(ticket);
+            }
+        });
+    }
+    for (const uint32_t ticket : ended) {
+        complete(ticket);
+    }
+    return !ended.empty();
+}
+
+void FramedEndpoint::complete(uint32_t ticket) {
+    OpRef op;
+    Outcome outcome;
+    uint64_t nbytes = 0;
+    uint64_t value = 0;
+    {
+        const std::lock_guard lock(lane_);
+        Outstanding* outstanding = requests_.find(ticket);
+        if (outstanding == nullptr) {
+            return;
+        }
+        op = std::move(outstanding->op);
+        outcome = outstanding->outcome;
+        if (outcome.ok() && outstanding->sink) {
+            outcome = outstanding->sink->outcome();
+        }
+        nbytes = outcome.ok() ? outstanding->nbytes : 0;
+        value = outstanding->value;
+        if (outstanding->unmatched) {
+            --unmatched_sends_;
+        }
+        if (outstanding->credit && !outcome.ok()) {
+            give_credit_back(); // nothing was announced, so the peer has nothing to return
+        }
+        if (outstanding->kind == Kind::read && outstanding->pages) {
+            const size_t parts = (outstanding->pages->remote.size() + kMaxTable - 1) / kMaxTable;
+            requests_.give_extra(parts > 1 ? static_cast<uint32_t>(parts - 1) : 0);
+        }
+        requests_.remove(ticket); // unpins, before anybody can see the end
+    }
+    host_.finish(op, outcome, nbytes, value);
+}
+
+} // namespace zerohop::framed

@@ -1,0 +1,104 @@
+// Writes and messages of the peer that end only when a device has copied their last piece.
+#include "base/payload.hpp"
+#include "provider/framed/endpoint.hpp"
+
+#include <mutex>
+
+namespace zerohop::framed {
+
+// Returns the sink of the write that a piece belongs to. Null where the peer breaks the protocol: its ticket means
+// something else already, or there are more writes than the window.
+Sink* FramedEndpoint::arrival_sink(const FrameHeader& header, Pin<Region> region, const std::shared_ptr<Share>& share) {
+    const auto found = arrivals_.find(header.ticket);
+    if (found != arrivals_.end()) {
+        return found->second->share == share ? found->second->sink.get() : nullptr;
+    }
+    if (arrivals_.size() >= kWindow) {
+        return nullptr;
+    }
+    auto arrival = std::make_shared<Arrival>();
+    arrival->ticket = header.ticket;
+    arrival->sink = make_sink(staging_, std::move(region));
+    arrival->share = share;
+    arrival->counted = true;
+    share->device_copies.fetch_add(1, std::memory_order_acq_rel);
+    device_work_.store(true, std::memory_order_relaxed);
+    return arrivals_.emplace(header.ticket, std::move(arrival)).first->second->sink.get();
+}
+
+// No device copy of it runs any more, and none will begin.
+void FramedEndpoint::uncount(Arrival& arrival) {
+    if (arrival.counted) {
+        arrival.counted = false;
+        arrival.share->device_copies.fetch_sub(1, std::memory_order_acq_rel);
+        host_.wake_waiters(); // a revocation may wait for it
+    }
+}
+
+void FramedEndpoint::end_send_data(const FrameHeader& header) {
+    if (in_.verdict.status == Status::protocol) {
+        return fail(in_.verdict);
+    }
+    if (!header.has(kLast)) {
+        return;
+    }
+    const auto found = arrivals_.find(header.ticket);
+    if (header.has(kAborted)) {
+        found->second->outcome = outcome_of(header);
+    }
+    ending_.push_back(std::move(found->second));
+    arrivals_.erase(found);
+    poll_arrivals();
+}
+
+// Ends what has had its last frame and its last device copy; true if something did.
+bool FramedEndpoint::poll_arrivals() {
+    bool did = false;
+    for (const auto& [ticket, arrival] : arrivals_) {
+        // settled() gives staging buffers back, so that every arrival is asked. A revoked one gets no further piece,
+        // and does not wait for a peer that never sends the last one.
+        if (arrival->sink->settled() && arrival->share && arrival->share->revoked.load(std::memory_order_acquire)) {
+            uncount(*arrival);
+        }
+    }
+    for (auto& arrival : ending_) {
+        if (!arrival->eager.empty()) {
+            if (!arrival->sink->begin_frame(arrival->extents)) {
+                continue;
+            }
+            iovec piece;
+            [[maybe_unused]] const size_t one = arrival->sink->scatter(&piece, 1, arrival->eager.size());
+            copy_payload(piece.iov_base, arrival->eager.data(), arrival->eager.size());
+            arrival->sink->consume(arrival->eager.size());
+            arrival->sink->end_frame(true);
+            arrival->eager.clear();
+        }
+        if (arrival->sink->settled()) {
+            finish_arrival(*arrival);
+            arrival.reset();
+            did = true;
+        }
+    }
+    std::erase(ending_, nullptr);
+    return did;
+}
+
+void FramedEndpoint::finish_arrival(Arrival& arrival) {
+    Outcome outcome = arrival.outcome.ok() ? arrival.sink->outcome() : arrival.outcome;
+    arrival.sink.reset(); // unpins before anybody can see the end
+    uncount(arrival);
+    if (arrival.recv) {
+        // Where one side gave up, the other must not take a part of a message for the whole.
+        const Outcome given_up{Status::peer_lost, Reason::truncated};
+        const bool taken = arrival.recv->finish(outcome.status == Status::cancelled ? given_up : outcome,
+                                                outcome.ok() ? arrival.nbytes : 0);
+        if (!taken && outcome.ok()) {
+            outcome = given_up;
+        }
+    } else if (outcome.ok()) {
+        announce(arrival.last);
+    }
+    answer(arrival.ticket, outcome);
+}
+
+} // namespace zerohop::framed

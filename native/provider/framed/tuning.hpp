@@ -1,0 +1,48 @@
+// The numbers that tune the framed protocol and its ring, and why they are what they are. Sizes are in bytes.
+//
+// Both ends of a lane check what the other sends against the first group, so that they must agree on it.
+#pragma once
+
+#include "memory/copy.hpp"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace zerohop::framed {
+
+// --- limits of the protocol ---
+
+// A frame carries no more than a pass of the poller moves, so that no operation waits for the whole of another.
+inline constexpr uint32_t kMaxPayload = kSliceBytes;
+// Page numbers in one frame of a write: their table is then 4 KiB long.
+inline constexpr uint32_t kMaxPagesPerWrite = 512;
+// Words in the table of any frame: 64 KiB, which the receiver buffers before it checks them.
+inline constexpr uint32_t kMaxTable = 8192;
+// Messages up to this size travel at once and are copied once more by the receiver; longer ones wait for its buffer.
+inline constexpr uint32_t kEagerBytes = 8 * 1024;
+// These bound the memory that a peer can make this end spend:
+inline constexpr uint32_t kWindow = 1024;      // requests in flight on a lane, each way
+inline constexpr uint32_t kCredits = 4096;     // notifications in flight on a lane, each way
+inline constexpr uint32_t kMaxUnmatched = 256; // messages that wait for their recv
+inline constexpr uint32_t kMaxAnswers = 8192;  // queued for a peer that does not read them: its window needs fewer
+
+// --- sending and receiving ---
+
+// Table and payload of a frame that is copied into the queue as one piece: four cache lines, cheaper than a Transfer.
+inline constexpr size_t kInlineBytes = 256;
+inline constexpr size_t kPieces = 64; // of memory, in one call of a stream
+// The last piece of an answer is copied before its frame goes out, up to this size. After a longer one comes a frame of
+// its own, which says whether the memory was revoked meanwhile.
+inline constexpr uint32_t kCopiedLast = 4096;
+inline constexpr size_t kScrap = 64 * 1024; // the buffer for payload that nobody wants
+inline constexpr size_t kStagesAhead = 4;   // copies from a device that run before the frame that needs them
+// A credit frame for each notification would double the traffic: credits go back in batches of this size.
+inline constexpr uint32_t kCreditBatch = kCredits / 4;
+
+// --- the ring ---
+
+inline constexpr size_t kRingBytes = 1 << 20;     // fits the second-level cache of both cores that it runs between
+inline constexpr size_t kPublishBytes = 8 * 1024; // how far behind the other side is, which copies at the same time
+inline constexpr size_t kPiecesAhead = 2;         // pieces of a page list that are prefetched: their reads overlap
+
+} // namespace zerohop::framed

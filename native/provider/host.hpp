@@ -1,0 +1,84 @@
+// The engine as a provider sees it: everything that it may ask. The engine is the only Host.
+//
+// The parts that each operation touches are members, so that reaching them costs no virtual call.
+#pragma once
+
+#include "memory/accelerators.hpp"
+#include "memory/device_atomics.hpp"
+#include "memory/share.hpp"
+#include "operation/operation.hpp"
+#include "operation/peer.hpp"
+#include "provider/notify.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace zerohop {
+
+class Host {
+public:
+    // `ended` is called after each operation that has ended.
+    Host(uint64_t heartbeat_ns, std::vector<std::shared_ptr<accel::Driver>> drivers, std::function<void()> ended)
+        : heartbeat_ns_(heartbeat_ns), operations_(std::move(ended)), accelerators_(std::move(drivers)) {}
+    virtual ~Host() = default;
+    Host(const Host&) = delete;
+    Host& operator=(const Host&) = delete;
+
+    [[nodiscard]] OperationSlab& operations() { return operations_; }
+    [[nodiscard]] ShareTable& shares() { return shares_; }
+    [[nodiscard]] Accelerators& accelerators() { return accelerators_; }
+    [[nodiscard]] DeviceAtomics& device_atomics() { return device_atomics_; } // poller
+    // A peer on another host that is silent for so long is lost; 0: never.
+    [[nodiscard]] uint64_t heartbeat_ns() const { return heartbeat_ns_; }
+
+    // Ends an operation. The lane has freed everything that the operation took.
+    void finish(const OpRef& op, Outcome outcome, uint64_t nbytes = 0, uint64_t value = 0) {
+        if (!op->finish(outcome, nbytes, value)) {
+            wake_waiters(); // its deadline had ended it before, but only now is there room for another
+        }
+    }
+    // Something other than the end of an operation has changed for those who wait: there is room, or credit.
+    virtual void wake_waiters() = 0;
+    // Does anybody wait, in a call or for the end of an operation?
+    [[nodiscard]] virtual bool anybody_waits() = 0;
+    // Delivers a notification. The data that it announces must be visible already.
+    virtual void notify(uint16_t queue, Notification note) = 0;
+
+    // Ok while the peer lives; else how it was lost, and everything to it ends.
+    [[nodiscard]] Outcome look_at(Peer& peer) {
+        const Outcome state = peer.state();
+        return state.ok() && peer.dead() ? lose_dead_peer(peer) : state;
+    }
+    // A lane has found its peer gone: everything to that peer ends.
+    virtual void lose_peer(Peer& peer, Outcome outcome) = 0;
+    // A lane has failed, while its peer may live on.
+    virtual void lane_failed(const Peer& peer) = 0;
+    // The port or the device of a domain came or went.
+    virtual void domain_changed(int number) = 0;
+
+    // Calls f while nobody polls.
+    virtual void exclusive(const std::function<void()>& f) = 0;
+    // Wakes a sleeper, because there is something to poll for.
+    virtual void kick() = 0;
+    // Has a readable descriptor wake sleepers; a writable one, too, while that is asked for.
+    virtual void watch(int fd) = 0;
+    virtual void watch_writable(int fd, bool writable) = 0;
+    virtual void unwatch(int fd) = 0;
+    // The same for the descriptor of a device, which tells only what happens after Domain::arm().
+    virtual void watch_device(int fd) = 0;
+    virtual void unwatch_device(int fd) = 0;
+
+private:
+    virtual Outcome lose_dead_peer(Peer& peer) = 0;
+
+    const uint64_t heartbeat_ns_;
+    OperationSlab operations_;
+    ShareTable shares_;
+    Accelerators accelerators_;
+    DeviceAtomics device_atomics_{accelerators_};
+};
+
+} // namespace zerohop

@@ -1,0 +1,78 @@
+// Plain values: the requests that are posted to a lane, and the answers of post().
+#pragma once
+
+#include "base/clock.hpp"
+#include "base/page_list.hpp"
+#include "memory/region.hpp"
+#include "memory/share.hpp"
+#include "operation/operation.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+namespace zerohop {
+
+class Endpoint;
+
+// How a lane reaches the remote memory of a route by itself, instead of asking the peer for each transfer. Each
+// provider that can do so derives its own class, and refuses in prepare() what is not its own: so post() may cast.
+struct RemoteAccess {
+    RemoteAccess(uint64_t reachable, uint8_t allowed, bool posts_briefly)
+        : nbytes(reachable), rights(allowed), brief(posts_briefly) {}
+    virtual ~RemoteAccess() = default;
+    RemoteAccess(const RemoteAccess&) = delete;
+    RemoteAccess& operator=(const RemoteAccess&) = delete;
+
+    const uint64_t nbytes; // from the first byte of the share on
+    const uint8_t rights;  // kRightRead, kRightWrite
+    const bool brief;      // post() of a small range makes no system call: a caller need not give up Python's GIL
+};
+
+// A pair (memory, remote memory) on one lane: everything that stays the same from one operation to the next.
+struct Route {
+    std::shared_ptr<Endpoint> endpoint;
+    std::shared_ptr<Region> local;
+    ShareId share;
+    Capability capability{};
+    uint64_t remote_nbytes = 0;
+    uint8_t rights = 0;
+    std::shared_ptr<const RemoteAccess> access; // null: the framed protocol carries every transfer
+};
+
+enum class Kind : uint8_t { write, read, fetch_add, compare_swap, notify, send, recv, flush };
+
+struct Request {
+    Kind kind = Kind::write;
+    const Route* route = nullptr;  // of one-sided kinds; it lives as long as the call
+    std::shared_ptr<Region> local; // of send and recv
+    uint64_t local_offset = 0;
+    uint64_t remote_offset = 0;
+    uint64_t nbytes = 0;                   // with pages, the sum of all
+    std::shared_ptr<const PageList> pages; // null: one range
+    int64_t notify = -1;                   // see notify_of()
+    const OperationGroup* group = nullptr; // that the operation joins; it lives as long as the call
+    uint64_t operand = 0;                  // fetch_add: the addend; compare_swap: the new value
+    uint64_t compare = 0;
+    uint64_t deadline_ns = 0; // 0: none
+    uint64_t started_ns = now_ns();
+    // A stream of the user's, by the driver's own number: the transfer begins after everything that is queued on it
+    // now. Only lanes whose devices copy can do that.
+    std::optional<uint64_t> after_stream;
+};
+
+struct Posted {
+    enum class What : uint8_t {
+        done,   // The operation ended well before post() returned, and has used no slot.
+        posted, // The operation is under way; `op` tells its end.
+        retry,  // Nothing happened; the lane is full, and `outcome.reason` names of what.
+        failed, // Nothing happened, and trying again will not help.
+    };
+    What what = What::done;
+    Outcome outcome{};
+    OpRef op{};
+    uint64_t value = 0;       // that an atomic has found
+    bool carried_out = false; // `posted`, and the device does all the rest: the lane needs no poll() to get it done
+};
+
+} // namespace zerohop

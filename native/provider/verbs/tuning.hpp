@@ -1,0 +1,63 @@
+// The numbers that tune the verbs lane, and why they are what they are. Times are in nanoseconds, sizes in bytes. What
+// a user may set is in options.hpp instead.
+#pragma once
+
+#include "base/clock.hpp"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace zerohop::verbs {
+
+// --- limits of a lane ---
+
+inline constexpr size_t kMaxRails = 8;
+inline constexpr size_t kMaxQueues = 32; // as many as bits in Transfer::queues_used
+// However long the device's own limit is: a message of this size keeps any link busy, and 31 bits count it.
+inline constexpr uint64_t kMaxMessage = 1ULL << 30;
+
+// --- posting ---
+
+// Work requests of each queue that are kept for segments and marks, which must not wait for data.
+inline constexpr uint32_t kReserve = 16;
+inline constexpr size_t kBatch = 32;   // work requests behind one doorbell, and completions that one call takes
+inline constexpr uint32_t kMaxSge = 4; // local pages of one remote run; more cost every work request more room
+// Up to this size an operation stays with the queue pair of the last one: another would gain nothing.
+inline constexpr uint64_t kStaysBytes = 16 * 1024;
+// Pages no longer than a packet cost mostly what a work request costs, so that they are sorted to share one.
+inline constexpr uint64_t kGatheredBytes = 4096;
+
+// --- segments, which carry the framed protocol ---
+
+inline constexpr size_t kSegmentBytes = 8192; // with its header: two packets of the largest MTU
+inline constexpr uint32_t kStreamWindow = 16; // segments under way in each direction of a lane
+// Receives of the shared queue: twice the window of a lane, for its marks, too; and never fewer than kMinReceives.
+inline constexpr uint32_t kReceivesPerLane = 2 * kStreamWindow;
+inline constexpr uint32_t kMinReceives = 128;
+inline constexpr int kMaxReceives = 4096; // 32 MiB of buffers, for 128 lanes and more
+inline constexpr size_t kSendBuffers = 1024;
+inline constexpr size_t kSlabBuffers = 64; // that a pool registers at once
+
+// --- completions ---
+
+inline constexpr int kSendEntries = 4096; // work requests of all lanes of a domain that may be under way
+// An end that could not be handed out, because its lane was being posted to, waits so long before the lane's lock is
+// asked for. A thread that posts one operation after the other is hardly ever met between two.
+inline constexpr uint64_t kPatience = 200 * kMicrosecond;
+// After so many polls the device's own events are read: only a process that never sleeps needs that.
+inline constexpr uint32_t kLookForEvents = 1 << 14;
+// A device without its link may first say that it could not send, in the words that it has for its own memory. Its port
+// is looked at so often, in all for 50 ms, before that is believed.
+inline constexpr int kPortLooks = 10;
+inline constexpr uint64_t kPortPause = 5 * kMillisecond;
+
+// --- closing ---
+
+// Segments that were sent before a close have so long to be acknowledged.
+inline constexpr uint64_t kLastWords = 50 * kMillisecond;
+// A device that has not flushed its queues by then is asked no more.
+inline constexpr uint64_t kFlushed = 100 * kMillisecond;
+// A device has so long to say that a queue pair takes no more receives. Soft-RoCE of Linux 6.1 never says it.
+inline constexpr uint64_t kLastReceive = 10 * kMillisecond;
+
+} // namespace zerohop::verbs
