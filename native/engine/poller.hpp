@@ -86,8 +86,9 @@ public:
     uint64_t wakes_at() const { return wakes_at_.load(std::memory_order_seq_cst); }
 
 private:
-    // Why the progress thread is woken: there is something to do, or its sleep is too long.
-    enum class Kick : uint8_t { none, sleep_less, work };
+    // Why the progress thread is woken: there is something to do, or its sleep is too long. `late` is the ring of a kick
+    // that was taken before.
+    enum class Kick : uint8_t { none, late, sleep_less, work };
     // How the progress thread has slept.
     struct Nap {
         bool none = false;   // there was something to do at once

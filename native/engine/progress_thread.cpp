@@ -86,13 +86,13 @@ Poller::Kick Poller::take_kick(bool rung) {
     if (!rung && !kicked_.load(std::memory_order_seq_cst)) {
         return Kick::none;
     }
-    // A kick that was taken before it had written may ring now, although none is known of.
     uint64_t count = 0;
-    [[maybe_unused]] const ssize_t got = read(kick_fd_.get(), &count, sizeof count);
+    const bool rings = read(kick_fd_.get(), &count, sizeof count) > 0;
     // After the read, so that this takes no later kick.
     const bool kicked = kicked_.exchange(false, std::memory_order_seq_cst);
     const bool for_work = work_kicked_.exchange(false, std::memory_order_seq_cst);
-    return for_work ? Kick::work : kicked ? Kick::sleep_less : Kick::none;
+    // A kick sets its flag before it rings: if the flag was seen first, the ring comes by itself.
+    return for_work ? Kick::work : kicked ? Kick::sleep_less : rings ? Kick::late : Kick::none;
 }
 
 // Takes the doorbell's ring and the words of devices, which would wake this thread again otherwise.
@@ -140,12 +140,13 @@ void Poller::run() {
         const Nap slept = nap(linger_until);
         const Kick kick = take_kick(slept.rung);
         const uint64_t woken = now_ns();
-        // A ring that comes beside a kick for a shorter sleep ends the next sleep at once.
+        // If another descriptor rings beside a kick that is not for work, it ends the next sleep at once.
         const bool look = slept.none || kick == Kick::work || (kick == Kick::none && !slept.theirs);
         if (look && (slept.rung || slept.none)) {
             take_rings(slept.rung && kick == Kick::none);
         }
-        if (kick != Kick::none) {
+        const bool kicked = kick == Kick::work || kick == Kick::sleep_less;
+        if (kicked) {
             linger = std::max(asked_ns_.exchange(0, std::memory_order_relaxed), kLinger);
         }
         const bool polled = look && callers_.load(std::memory_order_seq_cst) == 0 && try_polling();
@@ -156,7 +157,7 @@ void Poller::run() {
         } else if (look && callers_.load(std::memory_order_seq_cst) == 0) {
             nap_shortly(); // the poller takes only a glance, and may have been displaced from this processor
         }
-        if (kick != Kick::none || (!polled && linger_until != 0)) { // a caller polls, or did, perhaps not long enough
+        if (kicked || (!polled && linger_until != 0)) { // a caller polls, or did, perhaps not long enough
             linger_until = woken + linger;
         } else if (linger_until <= woken) {
             linger_until = 0;
