@@ -7,20 +7,6 @@
 
 namespace zerohop::bind {
 
-namespace {
-
-constexpr uint64_t kNone = UINT64_MAX;
-
-uint64_t number(PyObject* value) {
-    return value != nullptr && PyLong_CheckExact(value) ? PyLong_AsUnsignedLongLong(value) : kNone;
-}
-
-bool is(PyObject* object, const nb::object& type) {
-    return PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(type.ptr())) != 0;
-}
-
-} // namespace
-
 std::optional<Pairs> read_pairs(PyObject* pairs, PyObject* core, bool room) {
     const Layout* const known = layout();
     if (known == nullptr || !(PyList_CheckExact(pairs) || PyTuple_CheckExact(pairs))) {
@@ -52,8 +38,7 @@ std::optional<Pairs> read_pairs(PyObject* pairs, PyObject* core, bool room) {
             read.key = nb::borrow(known->key.of(there));
             routes = read.routes.ptr();
             key = read.key.ptr();
-            if (routes == nullptr || key == nullptr || known->core.of(here) != core ||
-                !PyDict_CheckExact(routes)) {
+            if (routes == nullptr || key == nullptr || known->core.of(here) != core || !PyDict_CheckExact(routes)) {
                 return std::nullopt;
             }
         } else if (known->routes.of(here) != routes || known->key.of(there) != key) {
@@ -64,7 +49,8 @@ std::optional<Pairs> read_pairs(PyObject* pairs, PyObject* core, bool room) {
         const uint64_t from = number(known->offset.of(here));
         const uint64_t to = number(known->remote_offset.of(there));
         const bool fits = room ? nbytes <= space : nbytes == space;
-        if (!fits || nbytes == kNone || space == kNone || from == kNone || to == kNone || to > kNone - nbytes) {
+        if (!fits || nbytes == kNoNumber || space == kNoNumber || from == kNoNumber || to == kNoNumber ||
+            to > kNoNumber - nbytes) {
             PyErr_Clear();
             return std::nullopt;
         }

@@ -33,6 +33,17 @@ struct Layout {
     Slot remote_nbytes;
 };
 
+constexpr uint64_t kNoNumber = UINT64_MAX;
+
+// Returns the value of a plain int; kNoNumber, perhaps with Python's error set, for anything else.
+inline uint64_t number(PyObject* value) {
+    return value != nullptr && PyLong_CheckExact(value) ? PyLong_AsUnsignedLongLong(value) : kNoNumber;
+}
+
+inline bool is(PyObject* object, const nb::object& type) {
+    return PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(type.ptr())) != 0;
+}
+
 // Null until Python has told it.
 [[nodiscard]] const Layout* layout();
 void register_layout(nb::module_& m);

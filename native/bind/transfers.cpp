@@ -1,229 +1,19 @@
 #include "bind/transfers.hpp"
 
-#include "bind/in_flight.hpp"
-#include "bind/many.hpp"
-#include "bind/post.hpp"
+#include "bind/posting.hpp"
 
 #include <algorithm>
-#include <exception>
-#include <optional>
 #include <utility>
 
 namespace zerohop::bind {
 
 namespace {
 
-constexpr int64_t kNoNotify = -1;
-constexpr uint64_t kMaxNotify = UINT32_MAX;
 constexpr Py_ssize_t kMostArguments = 5; // one more than there are, which Python then complains of
-
-// Everything that a Context or a face posts with.
-struct Posting {
-    std::shared_ptr<Engine> engine;
-    nb::object core;      // of the Context
-    nb::object in_flight; // the class of operations that end later
-    nb::object finished;  // the class of operations that end within the call
-    // Functions that do what this file leaves to Python; they take the object itself and the same arguments.
-    nb::object write;
-    nb::object write_many;
-    nb::object read;
-    uint64_t timeout_ns = 0;
-    // A face that has one peer gives the link to it, the queue of the peer that is notified, and the group of its
-    // operations.
-    nb::object link;
-    uint16_t queue = 0;
-    std::shared_ptr<OperationGroup> group;
-};
 
 struct Transfers {
     PyObject_HEAD Posting* posting; // null: not open
 };
-
-// A write or read as far as it can be prepared with no look at anything but attributes.
-struct Prepared {
-    nb::object route;
-    nb::object nbytes;
-    uint64_t id = 0;
-    uint64_t length = 0;
-    uint64_t local_offset = 0;
-    uint64_t remote_offset = 0;
-    int64_t notify = kNoNotify;
-};
-
-nb::object attribute(PyObject* object, const char* name_once, PyObject*& name) {
-    if (name == nullptr) {
-        name = PyUnicode_InternFromString(name_once);
-    }
-    return nb::steal(PyObject_GetAttr(object, name));
-}
-
-// Leaves Python's error where it is none.
-uint64_t number(const nb::object& value) {
-    return value.is_valid() && PyLong_CheckExact(value.ptr()) ? PyLong_AsUnsignedLongLong(value.ptr()) : UINT64_MAX;
-}
-
-// A time of the caller's own, in seconds: false where it is not a plain one, such as infinity or none at all.
-bool read_timeout(PyObject* value, uint64_t& nanoseconds) {
-    constexpr double kPlain = 1e9;
-    const double seconds = PyFloat_CheckExact(value)  ? PyFloat_AS_DOUBLE(value)
-                           : PyLong_CheckExact(value) ? PyLong_AsDouble(value)
-                                                      : 0;
-    const bool plain = seconds > 0 && seconds < kPlain; // of NaN neither holds
-    nanoseconds = plain ? static_cast<uint64_t>(seconds * static_cast<double>(kSecond)) : 0;
-    return nanoseconds != 0; // which would mean none
-}
-
-// False, perhaps with Python's error set, where it is not a plain one.
-bool read_notify(PyObject* given, const Posting& posting, int64_t& notify) {
-    if (given == nullptr || given == Py_None) {
-        return true;
-    }
-    const uint64_t value = PyLong_CheckExact(given) ? PyLong_AsUnsignedLongLong(given) : UINT64_MAX;
-    notify = notify_of(posting.queue, static_cast<uint32_t>(value));
-    return value <= kMaxNotify;
-}
-
-// Nothing, perhaps with Python's error set, where the way is not the plain one.
-std::optional<Prepared> prepare(const Posting& posting, Kind kind, PyObject* local, PyObject* remote,
-                                PyObject* notify) {
-    static PyObject *routes_name, *key_name, *core_name, *nbytes_name, *offset_name, *id_name, *link_name, *readonly_name;
-    Prepared made;
-    const nb::object routes = attribute(local, "_routes", routes_name);
-    const nb::object key = routes.is_valid() ? attribute(remote, "_key", key_name) : nb::object();
-    if (!key.is_valid() || !PyDict_CheckExact(routes.ptr())) {
-        return std::nullopt;
-    }
-    made.route = nb::borrow(PyDict_GetItemWithError(routes.ptr(), key.ptr()));
-    if (!made.route.is_valid() || attribute(local, "_core", core_name).ptr() != posting.core.ptr()) {
-        return std::nullopt;
-    }
-    if (kind == Kind::read && attribute(local, "readonly", readonly_name).ptr() != Py_False) {
-        return std::nullopt;
-    }
-    if (posting.link.is_valid() &&
-        attribute(made.route.ptr(), "link", link_name).ptr() != posting.link.ptr()) {
-        return std::nullopt;
-    }
-    if (!read_notify(notify, posting, made.notify)) {
-        return std::nullopt;
-    }
-    made.nbytes = attribute(local, "nbytes", nbytes_name);
-    made.length = number(made.nbytes);
-    made.id = number(attribute(made.route.ptr(), "id", id_name));
-    made.local_offset = number(attribute(local, "_offset", offset_name));
-    made.remote_offset = number(attribute(remote, "_offset", offset_name));
-    const uint64_t room = number(attribute(remote, "nbytes", nbytes_name));
-    // Who has one peer uses the begin of what that has.
-    const bool fits = posting.link.is_valid() ? made.length <= room : made.length == room;
-    return made.length != UINT64_MAX && room != UINT64_MAX && fits && PyErr_Occurred() == nullptr
-               ? std::optional(std::move(made))
-               : std::nullopt;
-}
-
-PyObject* operation_of(PyObject* core, const Posting& posting, const std::shared_ptr<Engine>& engine, PyObject* kind,
-                       const Prepared& prepared, Posted& posted, const Request& request, PyObject* local) {
-    if (posted.what == Posted::What::done) {
-        const nb::object elapsed = nb::steal(PyLong_FromUnsignedLongLong(now_ns() - request.started_ns));
-        if (!elapsed.is_valid()) {
-            return nullptr;
-        }
-        PyObject* const arguments[] = {
-            core, kind, prepared.route.ptr(), prepared.nbytes.ptr(), prepared.nbytes.ptr(), elapsed.ptr()};
-        return PyObject_Vectorcall(posting.finished.ptr(), arguments, std::size(arguments), nullptr);
-    }
-    InFlight* const made = make_in_flight(reinterpret_cast<PyTypeObject*>(posting.in_flight.ptr()));
-    if (made == nullptr) {
-        return nullptr;
-    }
-    made->core = Py_NewRef(core);
-    made->kind = Py_NewRef(kind);
-    made->path = Py_NewRef(prepared.route.ptr());
-    made->nbytes = Py_NewRef(prepared.nbytes.ptr());
-    made->keep = Py_NewRef(local);
-    made->held.engine = engine;
-    made->held.op = std::move(posted.op);
-    return reinterpret_cast<PyObject*>(made);
-}
-
-// What `post` of such a request came to; not where nothing was posted.
-template <class Post> bool posted_by(const Posting& posting, Request& request, uint64_t timeout_ns, Posted& posted,
-                                     Post&& post) {
-    request.deadline_ns = timeout_ns == 0 ? 0 : request.started_ns + timeout_ns;
-    request.group = posting.group.get();
-    try {
-        posted = post();
-    } catch (const std::exception&) { // refused: as below
-        return false;
-    }
-    return posted.what == Posted::What::done || posted.what == Posted::What::posted;
-}
-
-// False where nothing was posted: whoever asks once more, by the long way, is told why.
-bool post(const Posting& posting, Kind kind, PyObject* local, PyObject* remote, PyObject* notify,
-          PyObject* timeout, PyObject*& operation) {
-    static PyObject* const write_name = PyUnicode_InternFromString("write");
-    static PyObject* const read_name = PyUnicode_InternFromString("read");
-    const nb::object core = posting.core; // another thread may stop the posting while this one waits
-    const std::optional<Prepared> prepared = prepare(posting, kind, local, remote, notify);
-    uint64_t timeout_ns = posting.timeout_ns;
-    if (!prepared || (timeout != nullptr && timeout != Py_None && !read_timeout(timeout, timeout_ns))) {
-        PyErr_Clear(); // of an attribute that is not there, most likely: the argument is no Memory
-        return false;
-    }
-    const std::shared_ptr<Engine> engine = posting.engine; // another thread may stop it
-    if (!engine) {
-        return false;
-    }
-    Request request;
-    Posted posted;
-    if (!posted_by(posting, request, timeout_ns, posted, [&] {
-            return post_range(*engine, prepared->id, kind, prepared->local_offset, prepared->remote_offset,
-                              prepared->length, prepared->notify, request, true);
-        })) {
-        return false;
-    }
-    operation = operation_of(core.ptr(), posting, engine, kind == Kind::read ? read_name : write_name, *prepared,
-                             posted, request, local);
-    return true;
-}
-
-// The same of many pairs.
-bool post_many(const Posting& posting, PyObject* given, PyObject* notify, PyObject* timeout,
-               PyObject*& operation) {
-    static PyObject* const kind = PyUnicode_InternFromString("write_many");
-    static PyObject *id_name, *link_name;
-    const nb::object core = posting.core;
-    const std::shared_ptr<Engine> engine = posting.engine;
-    uint64_t timeout_ns = posting.timeout_ns;
-    Prepared write;
-    if (!engine || !read_notify(notify, posting, write.notify) ||
-        (timeout != nullptr && timeout != Py_None && !read_timeout(timeout, timeout_ns))) {
-        PyErr_Clear();
-        return false;
-    }
-    const std::optional<Pairs> pairs = read_pairs(given, core.ptr(), posting.link.is_valid());
-    if (!pairs) {
-        return false;
-    }
-    write.route = nb::borrow(PyDict_GetItemWithError(pairs->routes.ptr(), pairs->key.ptr()));
-    write.nbytes = nb::steal(PyLong_FromUnsignedLongLong(pairs->nbytes));
-    if (!write.route.is_valid() || !write.nbytes.is_valid() ||
-        (posting.link.is_valid() &&
-         attribute(write.route.ptr(), "link", link_name).ptr() != posting.link.ptr())) {
-        PyErr_Clear();
-        return false;
-    }
-    write.id = number(attribute(write.route.ptr(), "id", id_name));
-    Request request;
-    Posted posted;
-    if (!posted_by(posting, request, timeout_ns, posted, [&] {
-            return post_ranges(*engine, write.id, pairs->list, pairs->nbytes, write.notify, request, true);
-        })) {
-        return false;
-    }
-    operation = operation_of(core.ptr(), posting, engine, kind, write, posted, request, pairs->first.ptr());
-    return true;
-}
 
 PyObject* go_long_way(PyObject* self, const nb::object& way, PyObject* const* args, Py_ssize_t count,
                       PyObject* keywords) {
@@ -237,15 +27,15 @@ PyObject* go_long_way(PyObject* self, const nb::object& way, PyObject* const* ar
     return PyObject_Vectorcall(way.ptr(), passed, static_cast<size_t>(count) + 1, keywords);
 }
 
-// The arguments by name that are given to a call, as far as they are plain: false where there are others.
-bool read_keywords(PyObject* const* args, Py_ssize_t count, PyObject* keywords, PyObject*& notify, PyObject*& timeout) {
+// Reads the arguments by name. Returns false if there are others than these.
+bool read_keywords(PyObject* const* args, Py_ssize_t count, PyObject* keywords, Arguments& arguments) {
     bool plain = true;
     for (Py_ssize_t i = 0; keywords != nullptr && i < PyTuple_GET_SIZE(keywords); ++i) {
         PyObject* const name = PyTuple_GET_ITEM(keywords, i);
         if (PyUnicode_CompareWithASCIIString(name, "notify") == 0) {
-            notify = args[count + i];
+            arguments.notify = args[count + i];
         } else if (PyUnicode_CompareWithASCIIString(name, "timeout") == 0) {
-            timeout = args[count + i];
+            arguments.timeout = args[count + i];
         } else {
             plain = false;
         }
@@ -253,7 +43,7 @@ bool read_keywords(PyObject* const* args, Py_ssize_t count, PyObject* keywords, 
     return plain;
 }
 
-// A call with that many arguments by place: `post` does what is plain, and the long way the rest.
+// Does a call with so many arguments by place: `post` does what is plain, and the long way the rest.
 template <class Post>
 PyObject* call(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* keywords, Py_ssize_t places,
                nb::object Posting::* long_way, Post&& post) {
@@ -262,11 +52,10 @@ PyObject* call(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObje
         PyErr_SetString(PyExc_RuntimeError, "this was not opened");
         return nullptr;
     }
-    PyObject* notify = nullptr;
-    PyObject* timeout = nullptr;
+    Arguments arguments;
     PyObject* operation = nullptr;
-    const bool plain = read_keywords(args, count, keywords, notify, timeout) && count == places;
-    if (plain && post(*posting, notify, timeout, operation)) {
+    const bool plain = read_keywords(args, count, keywords, arguments) && count == places;
+    if (plain && post(*posting, arguments, operation)) {
         return operation;
     }
     return go_long_way(object, posting->*long_way, args, count, keywords);
@@ -274,24 +63,24 @@ PyObject* call(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObje
 
 PyObject* write(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
     return call(object, args, count, keywords, 2, &Posting::write,
-                [&](const Posting& posting, PyObject* notify, PyObject* timeout, PyObject*& operation) {
-                    return post(posting, Kind::write, args[0], args[1], notify, timeout, operation);
+                [&](const Posting& posting, const Arguments& arguments, PyObject*& operation) {
+                    return post_one(posting, Kind::write, args[0], args[1], arguments, operation);
                 });
 }
 
-// Of a Context, which is told first where from, and of others, who are told first where to.
+// `local` is the place of the memory here: second for a Context, first for one end of a pair.
 template <int local> PyObject* read(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
     return call(object, args, count, keywords, 2, &Posting::read,
-                [&](const Posting& posting, PyObject* notify, PyObject* timeout, PyObject*& operation) {
-                    return notify == nullptr &&
-                           post(posting, Kind::read, args[local], args[1 - local], nullptr, timeout, operation);
+                [&](const Posting& posting, const Arguments& arguments, PyObject*& operation) {
+                    return arguments.notify == nullptr &&
+                           post_one(posting, Kind::read, args[local], args[1 - local], arguments, operation);
                 });
 }
 
 PyObject* write_many(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
     return call(object, args, count, keywords, 1, &Posting::write_many,
-                [&](const Posting& posting, PyObject* notify, PyObject* timeout, PyObject*& operation) {
-                    return post_many(posting, args[0], notify, timeout, operation);
+                [&](const Posting& posting, const Arguments& arguments, PyObject*& operation) {
+                    return post_many(posting, args[0], arguments, operation);
                 });
 }
 
