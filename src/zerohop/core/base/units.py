@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-# Bytes; the rate of a smaller transfer is its latency in disguise.
+# Bytes. A smaller transfer gets no rate, because latency alone would determine it.
 HAS_A_RATE: Final = 4096
 
 
