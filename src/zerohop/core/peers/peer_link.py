@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Conversation(Protocol):
-    """Tells what others may ask of the conversation with a peer; session.py has it. On the control thread."""
+    """Declares what others may ask of the conversation with a peer; session.py has it. On the control thread."""
 
     initiator: bool
     lanes: Lanes
