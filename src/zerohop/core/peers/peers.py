@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from zerohop.core.peers.peer_core import PeerCore
 
 _T = TypeVar("_T")
-# Seconds after which a dial ends whatever the deadlines of the waiting operations: the peer may have been gone for long.
+# Seconds after which a dial ends, whatever deadlines the waiting operations have: the peer may be long gone.
 LONGEST_DIAL_S: Final = 120.0
 # If the peer refuses because it is dialling, too: seconds that its own socket may take, and attempts to dial again.
 _CROSSING_S: Final = 0.25
