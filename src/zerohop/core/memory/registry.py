@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _STALE_STARTS: Final = 64
 # Seconds between looks whether devices have forgotten memory: no event tells that within a time limit.
 _LOOK_S: Final = 0.001
-# Each new registration of a GPU's allocation checks so many others, whether their memory was freed.
+# Each new registration of a GPU's allocation checks this many others for memory that was freed.
 _LOOKED_AT: Final = 16
 # Errors that keep their class when memory could not be registered; all others become RegistrationFailed.
 _KEPT: Final = (Closed, Unsupported)

@@ -1,6 +1,6 @@
 """Finds the memory behind a user's object: address, length, device, and the object that keeps it alive.
 
-Nothing is copied and no framework is imported: torch tensors are recognised by their methods, all else by protocol.
+Nothing is copied and no framework is imported: torch tensors are recognised by their methods, others by protocol.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Source(NamedTuple):
     nbytes: int
     device: str
     readonly: bool
-    # Keeps the memory allocated.
+    # This object keeps the memory allocated.
     keep: object
     base: int
     extent: int
@@ -81,7 +81,7 @@ def _source(x: Any) -> Source:
     if hasattr(x, "__cuda_array_interface__"):
         return _from_cuda_array_interface(x)
     if isinstance(getattr(x, "buf", None), memoryview):
-        # A second view: closing or dropping the object releases x.buf, but nothing is unmapped while this view exists.
+        # This is a second view, because closing the object releases x.buf. Nothing is unmapped while a view exists.
         view = memoryview(x.buf)
         # A tuple drops its last item first, and the view must be gone before the object closes itself.
         return _from_buffer(view, x)
@@ -155,7 +155,7 @@ def _from_numpy(array: np.ndarray[Any, Any]) -> Source:
     nbytes, extent = array.nbytes, root.nbytes
     shared = not root.flags.owndata
     if base_readonly != readonly or not (base <= address and address + nbytes <= base + extent):
-        # A read-only view of a writable array, or a root with negative strides: the array stands for itself.
+        # The array is a read-only view of a writable one, or its root has negative strides: it stands for itself.
         base, extent, root = address, nbytes, array
     return Source(address, nbytes, HOST, readonly, array, base, extent, root, shared)
 
@@ -165,7 +165,7 @@ def _start_of(array: np.ndarray[Any, Any]) -> tuple[int, bool]:
     try:
         return buffer_start(array)
     except (ValueError, BufferError):
-        # Dates have no buffer format, and a root may not be contiguous. This way takes ten times as long.
+        # Dates have no buffer format, and a root may not be contiguous. This attribute takes ten times as long.
         start: tuple[int, bool] = array.__array_interface__["data"]
         return start
 
