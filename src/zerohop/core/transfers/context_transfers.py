@@ -87,7 +87,7 @@ class ContextTransfers(AsyncCloseable, Transfers):
         notify: int | None = None,
         timeout: float | None = None,
     ) -> Operation[int]:
-        """Write pages like ``write_pages``, but post nothing and raise WouldBlock if the lane is full or not ready yet."""
+        """Write pages like ``write_pages``, but post nothing and raise WouldBlock if the lane is full or not ready."""
         return transfer.transfer_pages(
             self._core, "write_pages", src, dst, src_pages, dst_pages, page_bytes, notify, timeout, nowait=True
         )
@@ -118,7 +118,7 @@ class ContextTransfers(AsyncCloseable, Transfers):
         page_bytes: int,
         timeout: float | None = None,
     ) -> Operation[int]:
-        """Read pages like ``read_pages``, but post nothing and raise WouldBlock if the lane is full or not ready yet."""
+        """Read pages like ``read_pages``, but post nothing and raise WouldBlock if the lane is full or not ready."""
         return transfer.transfer_pages(
             self._core, "read_pages", into, src, dst_pages, src_pages, page_bytes, None, timeout, nowait=True
         )
