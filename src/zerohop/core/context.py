@@ -124,8 +124,6 @@ class Context(StridedTransfers, NotCopyable):
         self.name: Final = core.name
         self.url: Final = core.url
 
-    # Memory
-
     @overload
     def register(self, x: list[Any], rights: Rights | None = None) -> list[Memory]: ...
     @overload
@@ -191,8 +189,6 @@ class Context(StridedTransfers, NotCopyable):
         limit = None if max_bytes is None else length_of(max_bytes)
         return Pool(self._core, device, length_of(chunk_bytes), limit)
 
-    # Peers
-
     def connect(self, url: str, *, timeout: float | None = None) -> Operation[Connection]:
         """Connect to the Context at a URL; value: the Connection. There is one Connection per peer.
 
@@ -228,8 +224,6 @@ class Context(StridedTransfers, NotCopyable):
         """Describe the accelerators of this Context."""
         self._core.check_open()
         return self._core.devices.described()
-
-    # Notifications
 
     def notification(self, timeout: float | None = None) -> Operation[Notification]:
         """Wait for a notification, or take the first that has arrived. ``timeout`` in seconds; None: no limit."""

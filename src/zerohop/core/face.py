@@ -130,8 +130,6 @@ class Face(AsyncCloseable):
             # A destructor may run on any thread, even on one that closing waits for.
             threading.Thread(target=self.context.close, args=(0,), daemon=True).start()
 
-    # The state of the Context
-
     @property
     def _in_child(self) -> bool:
         """Tell whether this is a forked child's copy, which must wait for no thread and take no lock."""
@@ -157,8 +155,6 @@ class Face(AsyncCloseable):
         """Return the absolute native deadline of a call; 0: none."""
         return self._core.deadline(self._timeout_of(timeout))
 
-    # Operations
-
     def _finished(self, kind: str, value: T) -> Operation[T]:
         """Return an Operation that has ended well with this value."""
         return Finished(self._core, kind, None, 0, value, 0)
@@ -183,8 +179,6 @@ class Face(AsyncCloseable):
         """Let the functions of ``long_way`` post everything from now on."""
         stop_posting(self)
 
-    # Peers
-
     async def _connect(self, where: Address) -> Link:
         """Return the link to the Context at an address, and make it if there is none. On the control thread."""
         return await self._core.peers.connect(where)
@@ -204,14 +198,11 @@ class Face(AsyncCloseable):
         end = link.partner or link
         try:
             self._core.engine.catch_up(end.native_id)
-        except NativeError:
-            # The Context is closed, and nothing can be taken any more.
+        except NativeError:  # the Context is closed, and nothing can be taken any more
             pass
 
     def _peer_lost(self, link: Link, error: ZerohopError) -> None:
         """Handle the loss of a peer, on the control thread. A subclass overrides this."""
-
-    # Services
 
     def _service(self, name: str, make: Callable[[], S]) -> S:
         """Return the service of this name that the Context's peers may call; ``make()`` makes the first.

@@ -41,7 +41,6 @@ _DRAIN_S: Final = 0.02
 _EXIT_S: Final = 1.0
 # Threads that wait in native code get this long to leave it when the interpreter exits.
 _LEAVE_NS: Final = 200_000_000
-# The open cores, which the interpreter's exit closes and a forked child abandons.
 _cores: weakref.WeakSet[Core] = weakref.WeakSet()
 
 

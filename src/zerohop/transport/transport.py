@@ -81,8 +81,6 @@ class Transport(Face, PairTransfers):
         self._pairing = pairing.Pairing(self)
         self._join_context()
 
-    # Setting up
-
     @staticmethod
     def supported(device: object = "host", **settings: Any) -> bool:
         """Tell whether a Transport can be made on a device of this machine, with these settings of a Context."""
@@ -195,8 +193,6 @@ class Transport(Face, PairTransfers):
         self._group.note(operation)
         return operation
 
-    # The end
-
     def abort(self) -> None:
         """End all pending operations with Closed, at once; every later call raises Closed. Idempotent.
 
@@ -230,8 +226,6 @@ class Transport(Face, PairTransfers):
         ended = self._group.ended
         state = str(ended) if ended is not None else "connected" if self._pairing.peer else "not connected"
         return f"<Transport on {self.device}, {state}>"
-
-    # The face's own parts
 
     def _notice(self) -> None:
         """Break at once if the data plane knows that the peer is gone, before the control thread does.
@@ -271,7 +265,7 @@ class Transport(Face, PairTransfers):
             self._core, kind, view, remote, notify, self._timeout_of(timeout), stream=stream, group=self._group
         )
 
-    # For pairing.py
+    # pairing.py uses the next three members, by its Protocol `End`.
 
     @property
     def group(self) -> OperationGroup:
@@ -326,8 +320,7 @@ class Transport(Face, PairTransfers):
                 if flush_s:
                     try:
                         self._flush(link, flush_s).result()
-                    except ZerohopError:
-                        # The peer may be gone, or be stopped.
+                    except ZerohopError:  # the peer may be gone, or be stopped
                         pass
                 self._on_control_thread(pairing.leave, link, self._pairing.peer, self._pairing.id)
         self._group.close()
@@ -335,6 +328,7 @@ class Transport(Face, PairTransfers):
         self._leave_context()
 
 
+# The native methods call these functions if they posted nothing themselves.
 def _write(
     self: Transport,
     view: Local,
@@ -344,7 +338,6 @@ def _write(
     timeout: float | None = None,
     stream: Stream | None = None,
 ) -> Operation[int]:
-    """Do Transport.write if its native part posted nothing."""
     return self._transfer("write", view, remote, notify, timeout, stream)
 
 
@@ -356,7 +349,6 @@ def _read(
     timeout: float | None = None,
     stream: Stream | None = None,
 ) -> Operation[int]:
-    """Do Transport.read if its native part posted nothing."""
     return self._transfer("read", view, remote, None, timeout, stream)
 
 
@@ -367,7 +359,6 @@ def _write_many(
     notify: int | None = None,
     timeout: float | None = None,
 ) -> Operation[int]:
-    """Do Transport.write_many if its native part posted nothing."""
     self._check()
     if self._group.link is None:
         raise self._not_connected()

@@ -36,7 +36,6 @@ class Identity(NamedTuple):
     pid: int
     name: str
     secret: bytes | None
-    # The path of the Unix socket is no secret, but useful only on its host.
     socket_path: str
 
 

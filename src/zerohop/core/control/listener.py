@@ -163,8 +163,7 @@ class Listeners:
         try:
             while True:
                 listening.accept()[0].close()
-        except OSError:
-            # No other peer waits, or another thread took the descriptor.
+        except OSError:  # no other peer waits, or another thread took the descriptor
             pass
         self._reserve = _new_reserve()
 

@@ -368,6 +368,5 @@ class Lanes(LaneTable):
             lane.task.cancel()
         try:
             lane.endpoint.close(reset=True)
-        except NativeError:
-            # The engine is closed, and the lane with it.
+        except NativeError:  # the engine is closed, and the lane with it
             pass

@@ -52,7 +52,7 @@ class Link:
         provider: provider of that lane, or of the last one.
         lanes: the lanes that are up, by number. Replaced as a whole and never changed, because any thread reads it.
         their_nics: the NIC ports that the peer has named.
-        possible: providers that both sides have, with what is known of their cost.
+        possible: providers that both sides have, with their costs as far as these are known.
         missing: for each other provider, why there can be no lane of it.
         failed: providers of which a lane could not be opened just now.
         imports: the peer's memories that are imported here, by provider and share.
@@ -226,8 +226,7 @@ class Route:
         engine, self._engine = self._engine, closed_engine.ENGINE
         try:
             engine.drop_route(self.id)
-        except NativeError:
-            # The engine is closed or abandoned, and its routes with it.
+        except NativeError:  # the engine is closed or abandoned, and its routes with it
             pass
 
 

@@ -115,8 +115,7 @@ class NicPorts:
         """Return the ports that would be chosen now, perhaps none. Reads many files; any thread may call it."""
         try:
             return self._choose()
-        except Unsupported:
-            # Ports that are open stay open.
+        except Unsupported:  # ports that are open stay open
             return ()
 
     def use(self, ports: Sequence[Port]) -> None:

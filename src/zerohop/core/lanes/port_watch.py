@@ -77,7 +77,7 @@ class LanePorts:
             self._go_down(lane, f"{down}: the port or its device is down")
 
     def end(self) -> None:
-        """Stop: the Connection is lost."""
+        """Stop all timers, because the Connection is lost."""
         while self._timers:
             self._timers.popitem()[1].cancel()
 

@@ -135,8 +135,7 @@ class _Range(Contents):
         memory._check_open()
         try:
             share = self._core.shares.add(self._registration, self._offset, self.nbytes, bits, revocable=revocable)
-        except (TypeError, ValueError):
-            # The region was closed meanwhile.
+        except (TypeError, ValueError):  # the region was closed meanwhile
             memory._check_open()
             raise
         self._core.shares.belongs(share, memory)

@@ -45,7 +45,6 @@ class Registration:
     _numbers: Final = itertools.count(1)
 
     def __init__(self, region: Region, device: str, fd_offset: int, *, readonly: bool, ours: bool = False) -> None:
-        # The number is unique in this process.
         self.number = next(self._numbers)
         # The first Memory that was made of it.
         self.made_for: weakref.ref[object] | None = None

@@ -103,8 +103,7 @@ class Registry:
                 if start <= address and address + nbytes <= start + known_by_id.nbytes:
                     return known_by_id
             found = self._engine.describe(address, nbytes)
-        except NativeError:
-            # The engine was closed meanwhile.
+        except NativeError:  # the engine was closed meanwhile
             return None
         if found is not None:
             known = self._on_device.get(found[1:3])

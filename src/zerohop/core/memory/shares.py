@@ -291,8 +291,7 @@ class Shares:
             try:
                 if not self._engine.revoke(share.share_id, deadline_ns):
                     busy.append(share)
-            except NativeError:
-                # The engine is closed, and every lane with it.
+            except NativeError:  # the engine is closed, and every lane with it
                 continue
         gone: list[LocalShare] = []
         with self._lock:

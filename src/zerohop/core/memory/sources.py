@@ -38,7 +38,6 @@ class Source(NamedTuple):
     nbytes: int
     device: str
     readonly: bool
-    # This object keeps the memory allocated.
     keep: object
     base: int
     extent: int
@@ -117,8 +116,7 @@ def on_gpu(tensor: Any) -> tuple[int, int] | None:
             and not tensor.is_conj()
         ):
             return tensor.data_ptr(), tensor.nbytes
-    except RuntimeError:
-        # The tensor has no memory of its own.
+    except RuntimeError:  # the tensor has no memory of its own
         pass
     return None
 
@@ -209,8 +207,7 @@ def _from_torch(tensor: Any) -> Source:
     # numpy() and DLPack refuse tensors that require gradients, and bfloat16.
     try:
         storage = tensor.untyped_storage()
-    except NotImplementedError:
-        # torch.vmap passes such tensors to the function that it maps.
+    except NotImplementedError:  # torch.vmap passes such tensors to the function that it maps
         raise TypeError(f"a {type(tensor).__name__} without storage of its own is no memory") from None
     # A fake tensor would answer with a warning and address 0.
     if storage.device.type == "meta":

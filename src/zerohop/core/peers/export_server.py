@@ -50,8 +50,7 @@ class Exports:
     def answer(self, request: wire.ImportRequest) -> None:
         """Answer a peer that wants to import."""
         link = self._link
-        if link.closing is not None:
-            # This side is just asking for all its memory back.
+        if link.closing is not None:  # this side is just asking for all its memory back
             self._refuse(request, Status.UNSUPPORTED, Reason.LANE_CLOSED)
         elif request.provider == SHM and SHM in link.possible:
             self._give_descriptor(request)
@@ -92,7 +91,7 @@ class Exports:
             pass
 
     def end(self) -> None:
-        """End: the Connection is lost."""
+        """End all answers that are under way, because the Connection is lost."""
         for task in self._reaching:
             task.cancel()
         self._returned.set()  # the peer gives nothing back any more

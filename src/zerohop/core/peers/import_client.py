@@ -165,7 +165,7 @@ class Imports:
             await asyncio.wait(under_way, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
 
     def end(self, error: ZerohopError) -> None:
-        """End: the Connection is lost."""
+        """End all requests and imports that are under way, because the Connection is lost."""
         for future in self._replies.values():
             if not future.done():
                 future.set_exception(copy_of(error))
@@ -262,8 +262,7 @@ class Imports:
         device = reply.exported.device if reply.exported is not None else ""
         imported = Import(access, share.capability, reply.nbytes, reply.rights, rails, reply.text, device)
         key = provider, share.share_id
-        if key in self._owed:
-            # The owner has asked for the memory back meanwhile.
+        if key in self._owed:  # the owner has asked for the memory back meanwhile
             self._let_go(key, imported)
             return
         other = link.imports.pop(key, None)

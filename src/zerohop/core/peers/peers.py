@@ -102,8 +102,8 @@ class Peers:
 
         Raises:
             PeerLost: nobody answers there, or another Context does.
-            AccessDenied, ProtocolError, Unsupported: they could not agree.
-            DeadlineExceeded: the peer is silent, and the operation that this is for ends.
+            AccessDenied, ProtocolError, Unsupported: the sides could not agree.
+            DeadlineExceeded: the peer is silent, and the operation that this call serves has no time left.
         """
         while True:
             existing = self._existing(where)
@@ -189,7 +189,7 @@ class Peers:
             self._arrivals = asyncio.Event()
 
     def _pair(self, link: PeerLink) -> None:
-        """Pair the two ends of a Context that has dialled itself; they count once both exist."""
+        """Pair the two ends of a Context that has dialled itself; it counts as connected once both exist."""
         other, self._own_end = self._own_end, None
         if other is None or other.lost is not None:
             self._own_end = link

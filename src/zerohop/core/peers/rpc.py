@@ -94,7 +94,7 @@ class Rpc:
         future.set_exception(from_native(answer.status, answer.reason, answer.text, peer=self._link.peer))
 
     def end(self) -> None:
-        """End all calls: the Connection is lost."""
+        """End all calls, because the Connection is lost."""
         for future, _ in list(self._pending.values()):
             future.cancel()
 

@@ -4,6 +4,8 @@ Both sides send Setup first. Then the side that has dialled opens the lane for m
 host and have it, else over verbs if NICs of both can be paired, else over tcp. Transfers open more lanes later.
 """
 
+# ruff: noqa: D102 - Conversation in peer_link.py documents these methods
+
 from __future__ import annotations
 
 import asyncio
@@ -124,23 +126,18 @@ class Session:
             self._fail(PeerLost("the conversation with the peer broke off", peer=self._link.peer), Reason.NONE)
 
     async def call(self, service: str, body: bytes, then: Callable[[bytes], object] | None = None) -> bytes:
-        """Call a service of the peer, and return its answer; see Rpc.call."""
         return await self._rpc.call(service, body, then)
 
     def send(self, service: str, body: bytes) -> None:
-        """Call a service of the peer without waiting for the answer."""
         self._rpc.send(service, body)
 
     def ask_back(self, provider: str, share_id: int) -> None:
-        """Ask the peer to give back a share that it has imported."""
         self._exports.ask_back(provider, share_id)
 
     async def give_back(self) -> None:
-        """Give the peer's memory back, and ask for this side's; wait for both a short time."""
         await asyncio.gather(self._imports.give_all_back(), self._exports.ask_all_back())
 
     async def say_goodbye(self, text: str) -> None:
-        """Tell the peer that this side ends the Connection."""
         self._channel.post(wire.Bye(text=text))
         try:
             await wait_with_timeout(self._channel.flush(), _GOODBYE_S)
@@ -148,19 +145,16 @@ class Session:
             pass
 
     def unread(self) -> bool:
-        """Tell whether a message of the peer is not handled yet."""
         return self._channel.unread()
 
     async def caught_up(self) -> None:
-        """Wait until all messages that the peer has sent by now are handled, or the conversation has ended."""
         await self._channel.until_read()
 
     def process(self) -> PeerProcess | None:
-        """Return the peer's process, which may still touch memory that it had mapped; None if it has ended."""
         return self._channel.process()
 
     def end(self, error: ZerohopError) -> None:
-        """End: the Connection is lost, and nobody waits any longer."""
+        """End everything that waits for the peer, because the Connection is lost."""
         if not self.ready.done():
             self.ready.set_exception(copy_of(error))
         self.lanes.end(error)
@@ -279,7 +273,6 @@ class Session:
             self._fail(error, Reason.LANE_CLOSED)
 
     def _established(self) -> None:
-        """Note that there is a lane for messages."""
         self._link.ready = True
         self._when_established(self._link)
         self.ready.set_result(None)

@@ -92,6 +92,5 @@ def _drop_peer(core: PeerCore, link: PeerLink, status: Status, reason: Reason) -
     if link.native_id >= 0:
         try:
             core.engine.drop_peer(link.native_id, status, reason)
-        except NativeError:
-            # The engine is closed, and all its peers dropped.
+        except NativeError:  # the engine is closed, and all its peers dropped
             pass

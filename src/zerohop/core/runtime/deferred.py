@@ -185,7 +185,7 @@ async def wait_shared(future: asyncio.Future[Any], peer: Peer, limit: float | No
     """Wait for a future, ``limit`` seconds at most, on the control thread. Several tasks may wait for the same future.
 
     Raises:
-        DeadlineExceeded: the future is not done, because the peer does not answer; it goes on.
+        DeadlineExceeded: the future is not done, because the peer does not answer; the work behind it goes on.
         ZerohopError: the future's error; or the loss of the Connection, if the future was cancelled for that.
     """
     import asyncio

@@ -87,6 +87,5 @@ class Runtime:
         """End a native operation of this library; one that its deadline or a cancellation has ended stays as it is."""
         try:
             native.complete(status, reason, 0, nbytes)
-        except NativeError:
-            # The engine is closed, and has ended the operation.
+        except NativeError:  # the engine is closed, and has ended the operation
             pass

@@ -198,7 +198,6 @@ def _checked(operations: Iterable[Operation[T]]) -> list[Operation[T]]:
 
 
 def _split(operations: list[Operation[T]]) -> tuple[list[Operation[T]], list[Operation[T]]]:
-    """Split operations into those in flight and those that have ended."""
     pending: list[Operation[T]] = []
     ready: list[Operation[T]] = []
     for operation in operations:

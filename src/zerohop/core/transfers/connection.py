@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class Connection(Closeable, NotCopyable):
     """Connects to one peer Context; made by ``Context.connect``, by the first use of a RemoteBuffer, or by the peer.
 
-    There is one per peer and Context, whoever asked for it first. When the peer dies, every operation to it ends with
+    There is one per peer and Context, whichever side made it. When the peer dies, every operation to it ends with
     PeerLost, and the next use of the same address connects anew, with a new Connection.
 
     It has one lane for messages, and one more for each other provider that a transfer has wanted. When a lane between

@@ -249,8 +249,7 @@ class NotificationWait(Operation[Notification]):
                 self._timer = self._timer or engine.new_op(self._deadline_ns)
                 if self._timer.arm(queue, token):
                     return True
-        except NativeError:
-            # The Context or the queue is being closed, which done() will report.
+        except NativeError:  # the Context or the queue is being closed, which done() will report
             pass
         self._disarm(queue, token)
         return False

@@ -99,8 +99,7 @@ class OperationGroup:
             self._ended = error
             try:
                 self._core.engine.end_group(self.group, status, reason)
-            except NativeError:
-                # The Context is closed, and its engine has ended everything.
+            except NativeError:  # the Context is closed, and its engine has ended everything
                 pass
             self._of_queue("end_queue")
             with self._lock:
@@ -119,6 +118,5 @@ class OperationGroup:
     def _of_queue(self, what: str, *more: int) -> None:
         try:
             getattr(self._core.engine, what)(self.number, *more)
-        except NativeError:
-            # The Context is closed, and its engine with all queues.
+        except NativeError:  # the Context is closed, and its engine with all queues
             pass

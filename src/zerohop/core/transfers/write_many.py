@@ -94,7 +94,6 @@ def _batches(core: Core, pairs: Iterable[tuple[Local, RemoteBuffer]], group: Ope
 
 
 def _post(core: Core, batch: _Batch, notify: int | None, deadline: int, group: OperationGroup | None) -> Operation[int]:
-    """Post one request."""
     number, native_group = announced(notify, batch.remote, group)
     local, remote, lengths = np.array(batch.places, dtype=np.int64).T.copy()
     engine = core.engine
