@@ -78,7 +78,7 @@ class Context(StridedTransfers, NotCopyable):
 
     Raises:
         ValueError, TypeError: an argument makes no sense; listening off loopback without a secret.
-        Unsupported: a provider does not work here, or the address cannot be had; with the reason and the fix.
+        Unsupported: a provider does not work here, or the address cannot be bound; with the reason and the fix.
         RegistrationFailed: out of descriptors or memory.
     """
 

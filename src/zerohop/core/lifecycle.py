@@ -56,7 +56,7 @@ class Core(PeerCore):
     peers: Peers
 
     def __init__(self, settings: Settings, make_connection: Callable[[Core, PeerLink], object]) -> None:
-        """Open everything; ``make_connection`` makes what users see of a link.
+        """Open everything; ``make_connection`` makes the Connection of a link, which users see.
 
         Raises:
             Unsupported, RegistrationFailed: see Context.

@@ -230,7 +230,7 @@ class Transport(Face, PairTransfers):
     def _notice(self) -> None:
         """Break at once if the data plane knows that the peer is gone, before the control thread does.
 
-        Transfers do not call this, because their posts tell it.
+        Transfers do not call this, because posting to a dead peer fails by itself.
         """
         link = self._group.link
         if link is None or self._group.ended is not None or self._in_child or not self._context_open:

@@ -47,7 +47,7 @@ class Transcript(NamedTuple):
         return code.digest()
 
     def verify(self, secret: bytes | None, side: Literal["client", "server"], proof: bytes) -> bool:
-        """Tell whether ``proof`` is right for ``side``; takes the same time wherever they differ."""
+        """Tell whether ``proof`` is right for ``side``, in a time that does not depend on where it is wrong."""
         return hmac.compare_digest(self.proof(secret, side), proof)
 
 

@@ -256,7 +256,7 @@ class ImportReply(msgspec.Struct, tag="imported"):
 
 
 class Release(msgspec.Struct, tag="release"):
-    """Asks the peer to give back what it imported of a share, which is revoked."""
+    """Asks the peer to give back its import of a share, which is revoked."""
 
     provider: ShortText
     share: U64

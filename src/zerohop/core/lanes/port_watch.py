@@ -105,7 +105,7 @@ class LanePorts:
 
 
 def no_answer_s(options: VerbsOptions) -> float:
-    """Return the seconds after which a NIC gives up what nobody answers: by the specification, four timeouts."""
+    """Return the seconds after which a NIC without an answer gives up: by specification, four timeouts per attempt."""
     return 4 * (options.retry_count + 1) * 4.096e-6 * (1 << options.timeout)
 
 

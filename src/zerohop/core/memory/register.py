@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from zerohop.core.memory.memory_core import MemoryCore
     from zerohop.core.memory.rights import Rights
 
-# Type of an argument for memory here: what is no Memory or View is registered through the cache.
+# Type of an argument that names memory here. An object that is no Memory or View is registered through the cache.
 Local: TypeAlias = Memory | View | Any
 
 _READ_ONLY: Final = RIGHTS["r"]

@@ -69,7 +69,7 @@ class Retention:
             raise Closed("this Memory was closed", fix="register the memory again") from None
 
     def get_kept(self, memory: object) -> object:
-        """Like ``kept_for``, but return None once the Memory is closed."""
+        """Do what ``kept_for`` does, but return None once the Memory is closed."""
         return self._keeps.get(id(memory))
 
     def kept(self) -> list[object]:

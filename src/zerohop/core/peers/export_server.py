@@ -74,7 +74,7 @@ class Exports:
         self._returned.set()
 
     def ask_back(self, provider: str, share_id: int) -> None:
-        """Ask the peer to give back what it imported of a share."""
+        """Ask the peer to give back its import of a share."""
         self._channel.post(wire.Release(provider=provider, share=share_id))
 
     async def ask_all_back(self) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Conversation(Protocol):
-    """Declares what others may ask of the conversation with a peer; session.py has it. On the control thread."""
+    """Declares the methods of a Session that other modules use. On the control thread."""
 
     initiator: bool
     lanes: Lanes

@@ -40,9 +40,9 @@ class StridedTransfers(ContextTransfers):
         """Write ``rows`` rows of ``row_bytes`` each as one Operation; value: bytes moved.
 
         Row i begins at ``i * src_stride`` in ``src`` and goes to ``i * dst_stride`` in ``dst``. The rows have no order
-        among each other; ``notify`` comes after all of them. Done and errors as for ``write_pages``, whose cost it has:
-        a row goes in pages of the largest number of bytes that divides its length and both strides, on a GPU all of
-        them by one kernel.
+        among each other; ``notify`` comes after all of them. Done, errors and cost are those of ``write_pages``: a row
+        is split into pages of the largest number of bytes that divides its length and both strides. On a GPU one kernel
+        copies all pages.
 
         Args:
             src: memory here that all rows lie in.
