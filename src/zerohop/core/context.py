@@ -1,4 +1,4 @@
-"""Declares Context, this process's presence, of which everything else is made."""
+"""Declares Context, this process's presence, from which users make everything else."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 class Statistics(NamedTuple):
-    """Counters of a Context.
+    """Holds counters of a Context.
 
     Attributes:
-        connections: peers that it is connected to.
+        connections: peers that the Context is connected to.
         registrations: registered regions, cached ones included.
-        pinned: Memories that are gone and whose memory transfers, peers or devices still use.
+        pinned: Memories that are closed or dropped, and whose memory transfers, peers or devices still use.
         shares: handles that can be used.
         mapped: peers' memories that are mapped here, or that a NIC here reaches by their keys.
         routes: pairs (memory, remote memory) whose path is chosen.
@@ -54,15 +54,15 @@ class Context(StridedTransfers, NotCopyable):
     """Holds the accelerators, links and registered memory of this process, its listening address and its engine.
 
     There is no global state: two Contexts in one process work, and may talk to each other. All methods may be called
-    from any thread. A context manager, with ``with`` and ``async with``. Close it when you are done; one that is not
-    closed lives until the interpreter exits. After ``fork()`` the child's copy raises Closed, and never hangs.
+    from any thread. It is a context manager, with ``with`` and ``async with``. Close it when you are done; one that is
+    not closed lives until the interpreter exits. After ``fork()`` the child's copy raises Closed, and never hangs.
 
-    Each argument's default comes from ``ZEROHOP_<NAME>`` where that is set.
+    Each argument's default comes from ``ZEROHOP_<NAME>`` if that is set.
 
     Args:
         listen: ``"host:port"`` for peers on other hosts; port 0 takes a free one. None: no TCP listener, only peers
-            on this host can connect. Off loopback a secret is needed.
-        secret: what peers must have too; proved, never sent.
+            on this host can connect. An address off loopback needs a secret.
+        secret: a secret that peers must have, too; it is proved, and never sent.
         insecure: listen off loopback without a secret.
         providers: names, such as ``["shm", "tcp"]``; None: all that work here.
         require: ``"direct"`` makes a path through host buffers an error (Unsupported).
@@ -70,15 +70,15 @@ class Context(StridedTransfers, NotCopyable):
             those that are nearest (docs/nics.md).
         verbs: how RDMA lanes are made.
         sim_devices: number of simulated accelerators, ``sim:0`` and so on.
-        sim_peermem: whether NICs can register their memory.
+        sim_peermem: whether NICs can register the memory of simulated accelerators.
         timeout: seconds until an operation ends with DeadlineExceeded, unless it says otherwise; 0: never.
         spin_us: microseconds of polling before a wait sleeps.
         heartbeat: seconds of silence until a peer on another host is lost; 0: never.
-        name: what peers and logs call it.
+        name: the name that peers and logs use for the Context.
 
     Raises:
         ValueError, TypeError: an argument makes no sense; listening off loopback without a secret.
-        Unsupported: a provider does not work here, or the address cannot be had; with the reason and the fix.
+        Unsupported: a provider does not work here, or the address cannot be bound; with the reason and the fix.
         RegistrationFailed: out of descriptors or memory.
     """
 
@@ -124,8 +124,6 @@ class Context(StridedTransfers, NotCopyable):
         self.name: Final = core.name
         self.url: Final = core.url
 
-    # Memory
-
     @overload
     def register(self, x: list[Any], rights: Rights | None = None) -> list[Memory]: ...
     @overload
@@ -136,14 +134,14 @@ class Context(StridedTransfers, NotCopyable):
         ``x`` is a numpy array, a torch tensor, anything with DLPack, ``__cuda_array_interface__`` or the buffer
         protocol, or a raw ``(pointer, nbytes, device)``. It must be contiguous. The allocation behind it is registered
         once, and found again as long as the object that owns it lives, or for a GPU's memory as long as the driver
-        still gives it the same id; raw pointers of host memory never are. Memory that other processes on this host can
-        map, from ``alloc``, ``multiprocessing.shared_memory`` or a shared tensor, is recognised.
+        still gives it the same id. Raw pointers to host memory are registered each time. Memory that processes on this
+        host can map, from ``alloc``, ``multiprocessing.shared_memory`` or a shared tensor, is recognised.
 
         Freeing a raw pointer before the Memory is closed is the caller's error.
 
         Args:
             x: the memory; or a list of such, for as many Memories in the same order: all of them, or none.
-            rights: what ``share`` may give out at most: ``"r"``, ``"w"`` or ``"rw"``; None: what ``x`` allows.
+            rights: the most that ``share`` may give out: ``"r"``, ``"w"`` or ``"rw"``; None: all that ``x`` allows.
 
         Raises:
             TypeError: not memory.
@@ -177,8 +175,8 @@ class Context(StridedTransfers, NotCopyable):
 
         Args:
             device: ``"host"`` or a device's name, such as ``"cuda:0"``.
-            chunk_bytes: what the pool takes of the device at once, at least; nothing before the first ``alloc``.
-            max_bytes: what it never exceeds; None: what the device has.
+            chunk_bytes: bytes that the pool takes from the device at once, at least; none before the first ``alloc``.
+            max_bytes: bytes that the pool never exceeds; None: all that the device has.
 
         Raises:
             TypeError: a number of bytes is no integer.
@@ -191,15 +189,13 @@ class Context(StridedTransfers, NotCopyable):
         limit = None if max_bytes is None else length_of(max_bytes)
         return Pool(self._core, device, length_of(chunk_bytes), limit)
 
-    # Peers
-
     def connect(self, url: str, *, timeout: float | None = None) -> Operation[Connection]:
         """Connect to the Context at a URL; value: the Connection. There is one Connection per peer.
 
-        A URL with a Context's id reaches that Context and no other; ``zerohop://host:port`` whichever is there.
+        A URL with a Context's id reaches that Context and no other; ``zerohop://host:port`` reaches the one there.
 
         Raises:
-            ValueError: not a URL of ours.
+            ValueError: not a zerohop URL.
             Closed: the Context is closed. From the Operation: PeerLost, AccessDenied (wrong secret), ProtocolError
                 (another version), Unsupported (no provider in common), DeadlineExceeded.
         """
@@ -229,8 +225,6 @@ class Context(StridedTransfers, NotCopyable):
         self._core.check_open()
         return self._core.devices.described()
 
-    # Notifications
-
     def notification(self, timeout: float | None = None) -> Operation[Notification]:
         """Wait for a notification, or take the first that has arrived. ``timeout`` in seconds; None: no limit."""
         self._core.check_open()
@@ -247,7 +241,7 @@ class Context(StridedTransfers, NotCopyable):
         return iterate(self._core)
 
     def statistics(self) -> Statistics:
-        """Return counters, as they are now."""
+        """Return the current counters."""
         core = self._core
         core.check_open()
         core.retention.drain()

@@ -112,11 +112,11 @@ class Face(AsyncCloseable):
         self._watch = _Watch(self)
 
     def _join_context(self) -> None:
-        """Hear of lost peers from now on; the last call of a constructor."""
+        """Hear of lost peers from now on. A constructor calls this last."""
         self._core.watchers[id(self)] = self._watch
 
     def _leave_context(self) -> None:
-        """Hear of no lost peer any more; for ``close``. Any thread may call this."""
+        """Hear of no lost peer any more. ``close`` calls this, on any thread."""
         self._core.watchers.pop(id(self), None)
         self._core.posters.pop(id(self), None)
 
@@ -128,20 +128,16 @@ class Face(AsyncCloseable):
     def _drop_context(self) -> None:
         """Close the Context if this object has opened it; for destructors, which must not wait."""
         if self._owns_context and not self._core.gone:
-            # A destructor may run on any thread, also on one that closing waits for.
+            # A destructor may run on any thread, even on one that closing waits for.
             threading.Thread(target=self.context.close, args=(0,), daemon=True).start()
 
-    # Times
-
     def _timeout_of(self, timeout: float | None) -> float | None:
-        """Return a call's time limit in seconds: its own, or else this object's; None: the Context's."""
+        """Return the time limit of a call in seconds: ``timeout``, or else this object's; None: the Context's."""
         return self._timeout_s if timeout is None else timeout
 
     def _deadline(self, timeout: float | None) -> int:
         """Return the absolute native deadline of a call; 0: none."""
         return self._core.deadline(self._timeout_of(timeout))
-
-    # Operations
 
     def _finished(self, kind: str, value: T) -> Operation[T]:
         """Return an Operation that has ended well with this value."""
@@ -152,10 +148,10 @@ class Face(AsyncCloseable):
         return defer(self._core, kind, 0, deadline_ns, work, None)
 
     def _post_natively(self, long_way: tuple[object, object, object], group: OperationGroup, queue: int = 0) -> None:
-        """Have the native methods post to the peer of a group, whose ``queue`` notifications go to.
+        """Have the native methods post to the peer of a group, and notify the peer's ``queue``.
 
-        Before there is a peer, and for everything that is not plain, they call the functions of ``long_way``: those for
-        write, write_many and read, with this object and their own arguments.
+        Before there is a peer, and for calls that they cannot post, the native methods call the functions of
+        ``long_way``, for write, write_many and read, with this object and their own arguments.
         """
         link, core = group.link, self._core
         assert isinstance(self, Transfers)  # a face that posts natively derives from PairTransfers, too
@@ -164,17 +160,15 @@ class Face(AsyncCloseable):
         begin_posting(self, engine, core, InFlight, Finished, *long_way, self._timeout_ns, link, queue, group.group)
 
     def _stop_posting(self) -> None:
-        """Send everything the long way from now on."""
+        """Let the functions of ``long_way`` post everything from now on."""
         stop_posting(self)
-
-    # Peers
 
     async def _connect(self, where: Address) -> Link:
         """Return the link to the Context at an address, and make it if there is none. On the control thread."""
         return await self._core.peers.connect(where)
 
     def _usable_link(self, link: Link) -> Link:
-        """Return the link that transfers to the same peer take: of a Context that talks to itself, the dialled end."""
+        """Return the link that transfers to the same peer take; for a Context that dialled itself, the dialled end."""
         return self._core.connected.get(link.peer, link)
 
     def _flush(self, link: Link, timeout: float | None) -> Operation[int]:
@@ -183,19 +177,16 @@ class Face(AsyncCloseable):
         return operation
 
     def _catch_up(self, link: Link) -> None:
-        """Read what a peer has announced and nobody has looked at yet. Any thread may call this."""
-        # A Context that talks to itself announces at one end and reads at the other.
+        """Read the notifications of a peer that have arrived and were not read yet. Any thread may call this."""
+        # A Context that talks to itself sends notifications at one end and reads them at the other.
         end = link.partner or link
         try:
             self._core.engine.catch_up(end.native_id)
-        except NativeError:
-            # The Context is closed, and nothing can be taken any more.
+        except NativeError:  # the Context is closed, and nothing can be taken any more
             pass
 
     def _peer_lost(self, link: Link, error: ZerohopError) -> None:
         """Handle the loss of a peer, on the control thread. A subclass overrides this."""
-
-    # Services
 
     def _service(self, name: str, make: Callable[[], S]) -> S:
         """Return the service of this name that the Context's peers may call; ``make()`` makes the first.

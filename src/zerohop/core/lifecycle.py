@@ -35,13 +35,12 @@ if TYPE_CHECKING:
     from zerohop.core.peers.peers import Peers
 
 _NS: Final = 1_000_000_000
-# How often memory is looked at that was closed while operations used it.
+# Seconds between two looks at memory that was closed while operations used it.
 _DRAIN_S: Final = 0.02
 # Contexts that were not closed get this long each when the interpreter exits.
 _EXIT_S: Final = 1.0
-# And threads that wait in native code, to come out of it.
+# Threads that wait in native code get this long to leave it when the interpreter exits.
 _LEAVE_NS: Final = 200_000_000
-# The open cores, for the interpreter's exit and for forked children; holds nothing alive.
 _cores: weakref.WeakSet[Core] = weakref.WeakSet()
 
 
@@ -57,7 +56,7 @@ class Core(PeerCore):
     peers: Peers
 
     def __init__(self, settings: Settings, make_connection: Callable[[Core, PeerLink], object]) -> None:
-        """Open everything; ``make_connection`` makes what users see of a link.
+        """Open everything; ``make_connection`` makes the Connection of a link, which users see.
 
         Raises:
             Unsupported, RegistrationFailed: see Context.
@@ -69,7 +68,7 @@ class Core(PeerCore):
         super().__init__(settings)
         self.make_connection = partial(make_connection, self)
         self.providers = _usable(settings)
-        # A provider that was asked for works, or _usable has raised.
+        # If providers were asked for, all of them work, because `_usable` would have raised.
         probed = {} if settings.providers else _probed(settings)
         self.unusable = {name: why for name, (usable, why, _) in probed.items() if not usable}
         self.connected, self.introduced, self.connections, self.young = {}, {}, {}, set()
@@ -146,14 +145,14 @@ class Core(PeerCore):
         _cores.add(self)
 
     async def _begin(self) -> None:
-        # Now, so that no descriptor comes later, when a transfer happens to need it.
+        # The loop's queue is made now, so that no transfer fails later for lack of a descriptor.
         self.loops.running()
         self.peers.start()
         self.listeners.start(self.control, self.identity, self.peers.admit, self.peers.enter)
 
     def close(self, timeout: float = 5.0) -> None:
         """Do Context.close."""
-        # While one thread closes it, there is nothing to do for others.
+        # While one thread closes the Context, the other threads have nothing to do.
         if self.gone or not self._closing.acquire(blocking=False):
             return
         try:
@@ -163,7 +162,7 @@ class Core(PeerCore):
             try:
                 self.control.wait(self._say_goodbye, timeout=min(seconds, 1.0))
             finally:
-                # After Ctrl-C, too. Where another one interrupts this, the next close goes on.
+                # This runs after Ctrl-C, too. If another Ctrl-C interrupts it, the next close goes on.
                 self._end(deadline)
         finally:
             self._closing.release()
@@ -180,7 +179,7 @@ class Core(PeerCore):
         self.gone = True
 
     def _let_go_of_engine(self, deadline: float) -> None:
-        """Release everything native now, and not when the garbage is collected."""
+        """Release all native objects now, and not when the garbage is collected."""
         self.shares.close(self.retention.get_kept)
         self.routes.close()
         self.registry.close(deadline)
@@ -192,7 +191,7 @@ class Core(PeerCore):
         self._stop_posters()
 
     def _stop_posters(self) -> None:
-        # valuerefs() reads the table in one step: other threads change it meanwhile.
+        # valuerefs() reads the table in one step, because other threads change it meanwhile.
         for reference in self.posters.valuerefs():
             poster = reference()
             if poster is not None:
@@ -211,7 +210,7 @@ class Core(PeerCore):
         for link, share_id in self.shares.holders(VERBS):
             session: Conversation | None = link.session
             if session is not None:
-                # At once, and not by link.ask_back(): the peer has to read this before it reads of the new lane.
+                # This is posted at once, not by link.ask_back(), because the peer must read it before the new lane.
                 session.ask_back(VERBS, share_id)
 
     def _ports(self) -> Sequence[Port]:
@@ -223,7 +222,7 @@ class Core(PeerCore):
         return choose(self.settings, near)
 
     def _kernels_came_late(self) -> None:
-        """Make routes anew that say that there are no copy kernels. Any thread may call this."""
+        """Drop routes that were made without copy kernels, because these have come. Any thread may call this."""
         self.routes.forget_no_kernels()
 
     def _drain_soon(self) -> None:
@@ -240,7 +239,7 @@ class Core(PeerCore):
     def abandon(self) -> None:
         """Abandon everything in a forked child."""
         self.forked = self.closed = self.gone = True
-        # The native methods look at nothing else.
+        # Native methods do not check `forked`, so they are stopped here.
         self._stop_posters()
         self.engine.abandon()
         self.control.abandon()

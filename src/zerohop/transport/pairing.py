@@ -31,14 +31,14 @@ _Queue = Annotated[int, msgspec.Meta(ge=1, lt=1 << 16)]
 
 
 class _Reserve(msgspec.Struct, tag="reserve"):
-    """Asks that the Transport ``to`` waits for ``me``; the answer is the queue that ``me`` is to notify."""
+    """Asks the Transport ``to`` to wait for ``me``; the answer is the number of the queue that ``me`` is to notify."""
 
     to: _Id
     me: _Id
 
 
 class _Join(msgspec.Struct, tag="join"):
-    """Makes ``to`` and ``me`` a pair; ``to`` notifies this queue of ``me``."""
+    """Makes ``to`` and ``me`` a pair; ``to`` is to notify this queue of ``me``."""
 
     to: _Id
     me: _Id
@@ -89,7 +89,7 @@ class Attempt:
             self.peer = b""
         if len(self.peer) != ID_BYTES:
             raise ValueError(f"{url!r} names no Transport. Fix: pass what the peer's bind() gave")
-        # The Operation that the user waits for. The attempt is over when the Operation is.
+        # The Operation that the user waits for. The attempt ends with it.
         self.operation: Operation[Any] | None = None
 
     @property
@@ -116,10 +116,10 @@ class Pairing:
         self.id: Final = os.urandom(ID_BYTES)
         self.peer = b""
         self.lock: Final = threading.Lock()
-        # Weak, so that a Transport ends when it is dropped, and not when the garbage collector next runs.
+        # The reference is weak, so that a dropped Transport ends at once, and not with the next garbage collection.
         self._end = weakref.ref(end)
         self._attempts: list[Attempt] = []
-        # The Transport that has reserved this one, and the link that it came over.
+        # The id of the Transport that has reserved this one, and the link over which it did.
         self._reserved: tuple[bytes, Link] | None = None
 
     @property
@@ -160,7 +160,7 @@ class Pairing:
         try:
             queue = _queue_of(await call(link, SERVICE, _encode(_Reserve(to=to, me=self.id))))
             attempt.check_wanted()
-            # Before the call: the peer may write before its answer has come.
+            # The queue takes the peer's notifications before the call, because the peer may write before it answers.
             end.group.expect(link)
             join = _Join(to=to, me=self.id, queue=end.group.number)
             await call(link, SERVICE, _encode(join), lambda _: self._answered(link, to, queue))
@@ -171,7 +171,7 @@ class Pairing:
         self.forget_attempts()
 
     def _answered(self, link: Link, to: bytes, queue: int) -> None:
-        """Take the peer at once, before its next message is handled: that may say that it leaves."""
+        """Take the peer before its next message is handled, because that message may be Leave."""
         with self.lock:
             both = self._meet(link, to, queue)
         if not both:
@@ -184,7 +184,7 @@ class Pairing:
             return not (self.peer or self._attempts)
 
     def forget_attempts(self) -> None:
-        """Let go of the attempts, which keep their Operations. Any thread may call this, without the lock."""
+        """Drop the attempts, which keep their Operations alive. Any thread may call this, without the lock."""
         self._attempts = []
 
     def lost(self, link: Link) -> None:
@@ -227,7 +227,7 @@ class Pairing:
         if self._is_peer(link, peer):
             self._living_end().left()
 
-    # An id stands in a URL, so knowing an id does not prove whose it is: the link must fit, too.
+    # Ids stand in URLs, so a message with an id proves nothing by itself: it must come over the right link, too.
 
     def _is_peer(self, link: Link, other: bytes) -> bool:
         return bool(self.peer) and other == self.peer and link.peer == self._living_end().peer
@@ -245,7 +245,7 @@ class Pairing:
 
 
 class Directory:
-    """Answers, as the service of a Context, for all its Transports that a peer may join.
+    """Answers peers as the service of a Context, for all its Transports that a peer may join.
 
     Attributes:
         bound: the pairings of these Transports, by their ids.
@@ -261,7 +261,7 @@ class Directory:
         except _DECODE_ERRORS:
             raise Refusal(Status.UNSUPPORTED, "that is not what a Transport says") from None
         pairing = self.bound.get(said.to)
-        # This reference keeps the Transport until its answer is made.
+        # This reference keeps the Transport alive until the answer is made.
         end = None if pairing is None else pairing.end
         if pairing is None or end is None or end.group.ended is not None:
             raise _gone()

@@ -1,8 +1,8 @@
-"""Declares Transport, one end of a pair that write into each other's memory and hear of it.
+"""Declares Transport, one end of a pair whose ends write into each other's memory and get notifications of it.
 
 The idea is torchcomms' RdmaTransport: both sides `bind`, each is told the other's URL, then one-sided writes and reads
-are futures, and the target calls `wait_for_write`. A Transport adds to a Context a peer of its own, notifications of
-its own, and an end of its own, which ends all that is pending with it.
+are futures, and the target calls `wait_for_write`. A Transport adds to a Context one peer, notifications of its own,
+and operations that end together with it.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 
 class Transport(Face, PairTransfers):
-    """Is one end of a pair. Thread-safe; usable with and without asyncio; a context manager that closes itself.
+    """Represents one end of a pair. Thread-safe; usable with and without asyncio; a context manager.
 
     Both sides `bind`, tell each other the URL, and `connect`; one side's `connect` is enough. Memory is registered with
     `register`, and a handle of it, ``memory.share("rw")``, goes to the peer in any way. Any provider and any memory of
-    the Context may be used, whatever ``device`` says.
+    the Context may be used, whatever ``device`` is.
 
     ``write(view, remote, *, notify, timeout, stream)``, ``write_many(pairs, ...)`` and ``read(view, remote, ...)`` are
     native. Done, arguments and errors are those of ``Context``, with three differences: ``read`` takes the memory here
     first, ``remote`` may be longer than ``view``, and ``notify`` goes to the peer's `wait_for_write`. A shorter
     ``remote``, or one that is not the peer's, is a ValueError, with nothing posted.
 
-    A Transport is broken when the peer is gone or has closed its end, and after `abort` or `close`. Then all that was
-    pending has ended, and every call raises the reason at once.
+    A Transport is broken when the peer is gone or has closed its end, and after `abort` or `close`. Then all pending
+    operations have ended, and every call raises the reason at once.
 
     Attributes:
         context: the Context that it uses.
@@ -81,8 +81,6 @@ class Transport(Face, PairTransfers):
         self._pairing = pairing.Pairing(self)
         self._join_context()
 
-    # Setting up
-
     @staticmethod
     def supported(device: object = "host", **settings: Any) -> bool:
         """Tell whether a Transport can be made on a device of this machine, with these settings of a Context."""
@@ -110,7 +108,7 @@ class Transport(Face, PairTransfers):
         return self._pairing.url(self.context.url)
 
     def connect(self, url: str, *, timeout: float | None = None) -> Operation[Transport]:
-        """Join the Transport whose `bind` gave the URL; value: this one. Ends at once if that has joined this one.
+        """Join the Transport whose `bind` gave the URL; value: this one. Ends at once if both are a pair already.
 
         Args:
             url: the URL that the peer's `bind` gave.
@@ -118,9 +116,9 @@ class Transport(Face, PairTransfers):
 
         Raises:
             ValueError: not such a URL, or this Transport is connected to another peer, or is connecting to one.
-            Closed, PeerLost: the Transport is broken. From the Operation: PeerLost (no such Transport any more, or
-                nobody is there), AccessDenied (it is connected to another, or wants a secret), DeadlineExceeded (no
-                answer); others as for ``Context.connect``.
+            Closed, PeerLost: the Transport is broken. From the Operation: PeerLost (the other Transport is gone, or
+                nobody answers), AccessDenied (it is connected to another, or wants a secret), DeadlineExceeded (no
+                answer); other errors are those of ``Context.connect``.
         """
         attempt = pairing.Attempt(url)
         deadline_ns = self._deadline(timeout)
@@ -197,17 +195,15 @@ class Transport(Face, PairTransfers):
         self._group.note(operation)
         return operation
 
-    # The end
-
     def abort(self) -> None:
-        """End all that is pending with Closed, at once; every later call raises Closed. Idempotent.
+        """End all pending operations with Closed, at once; every later call raises Closed. Idempotent.
 
         Buffers of operations in flight stay pinned until nothing can touch them. The peer's end breaks, too.
         """
         self._end(Closed("this Transport was aborted"), 0)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Like `abort`, but in good order: writes that have ended are visible and announced before the peer is told.
+        """End like `abort`, but in good order: ended writes are visible and announced before the peer is told.
 
         Closes the Context if this Transport has opened it. Idempotent.
 
@@ -222,7 +218,7 @@ class Transport(Face, PairTransfers):
         self._close_context(max(0.0, deadline - time.monotonic()))
 
     def __del__(self) -> None:
-        # If __init__ failed there is nothing to end.
+        # If __init__ failed, there is nothing to end.
         if not hasattr(self, "_pairing") or self._core.forked:
             return
         self._end(Closed("this Transport was dropped"), 0)
@@ -233,12 +229,10 @@ class Transport(Face, PairTransfers):
         state = str(ended) if ended is not None else "connected" if self._pairing.peer else "not connected"
         return f"<Transport on {self.device}, {state}>"
 
-    # The face's own parts
-
     def _notice(self) -> None:
         """Break at once if the data plane knows that the peer is gone, before the control thread does.
 
-        Transfers do not call this, because their posts tell it.
+        Transfers do not call this, because posting to a dead peer fails by itself.
         """
         link = self._group.link
         if link is None or self._group.ended is not None or self._core.forked or self._core.closed:
@@ -273,7 +267,7 @@ class Transport(Face, PairTransfers):
             self._core, kind, view, remote, notify, self._timeout_of(timeout), stream=stream, group=self._group
         )
 
-    # For pairing.py
+    # pairing.py uses the next three members, by its Protocol `End`.
 
     @property
     def group(self) -> OperationGroup:
@@ -304,32 +298,31 @@ class Transport(Face, PairTransfers):
             self._break_because(error)
 
     def _break_because(self, error: ZerohopError) -> None:
-        """Break because the link is lost; everything that has come over it is there."""
+        """Break because the link is lost, after everything that came over it was received."""
         closed = isinstance(error, Closed)
         status = Status.CLOSED if closed else Status.PEER_LOST
         self._break(copy_of(error), status, Reason.OWNER_CLOSED if closed else Reason.PEER_CLOSED)
 
     def _break(self, error: ZerohopError, status: Status, reason: Reason) -> None:
         self._group.end(error, status, reason)
-        # In this order: `meet` checks whether this has ended after it has begun to post.
+        # The order matters: `meet` begins to post and then checks whether the group has ended.
         self._stop_posting()
 
     def _end(self, error: Closed, flush_s: float) -> None:
-        """End from this side, after at most so many seconds in which ended operations become visible at the peer."""
+        """End from this side; wait ``flush_s`` seconds at most until ended operations are visible at the peer."""
         if self._core.forked:
             self._stop_posting()
             self._group.abandon(error)
             return
         if self._group.ended is None:
             self._break(error, Status.CLOSED, Reason.OWNER_CLOSED)
-            # In this order: if the peer is met at this moment, either this or `meet` sees the other.
+            # The order matters: if `meet` runs at this moment, either it sees the end or this sees the link.
             link = self._group.link
             if link is not None and not self._core.closed:
                 if flush_s:
                     try:
                         self._flush(link, flush_s).result()
-                    except ZerohopError:
-                        # The peer may be gone, or stand still.
+                    except ZerohopError:  # the peer may be gone, or be stopped
                         pass
                 self._on_control_thread(pairing.leave, link, self._pairing.peer, self._pairing.id)
         self._group.close()
@@ -337,6 +330,7 @@ class Transport(Face, PairTransfers):
         self._leave_context()
 
 
+# The native methods call these functions if they posted nothing themselves.
 def _write(
     self: Transport,
     view: Local,
@@ -346,7 +340,6 @@ def _write(
     timeout: float | None = None,
     stream: Stream | None = None,
 ) -> Operation[int]:
-    """Do Transport.write where its native part posted nothing."""
     return self._transfer("write", view, remote, notify, timeout, stream)
 
 
@@ -358,7 +351,6 @@ def _read(
     timeout: float | None = None,
     stream: Stream | None = None,
 ) -> Operation[int]:
-    """Do Transport.read where its native part posted nothing."""
     return self._transfer("read", view, remote, None, timeout, stream)
 
 
@@ -369,7 +361,6 @@ def _write_many(
     notify: int | None = None,
     timeout: float | None = None,
 ) -> Operation[int]:
-    """Do Transport.write_many where its native part posted nothing."""
     self._check()
     if self._group.link is None:
         raise self._not_connected()

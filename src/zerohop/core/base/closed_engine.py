@@ -1,7 +1,7 @@
 """Stands in for the native engine and for regions once a Context is closed or was left behind by fork().
 
-So everything native is released at once, however long the user keeps the Context, a Memory or an Operation. A late call
-raises the native error of a closed engine, as if it had lost a race.
+All native objects are released at once, however long the user keeps the Context, a Memory or an Operation. A late call
+raises the native error of a closed engine.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def seconds_of(timeout: float) -> float:
     """
     if not hasattr(timeout, "__float__"):
         raise TypeError(f"timeout must be a number of seconds, not {type(timeout).__name__}")
-    # Not "< 0", which NaN passes.
+    # NaN must be refused, too, and `timeout < 0` is false for NaN.
     if not timeout >= 0:
         raise ValueError(f"timeout must not be negative, as {timeout} is")
     return float(timeout) if timeout < _LONGEST_S else _LONGEST_S
@@ -80,4 +80,4 @@ async def _given_up(task: asyncio.Future[Any]) -> None:
     if not task.done():
         await asyncio.wait([task])
     if not task.cancelled():
-        task.exception()  # nobody asks for it any more
+        task.exception()  # asyncio would warn of an exception that nobody fetched

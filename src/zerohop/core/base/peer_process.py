@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# From Linux's headers, since 6.5. An older kernel finds a process by its number only.
+# Linux has had this socket option since 6.5. An older kernel finds a process only by its number.
 _SO_PEERPIDFD: Final = 77
 _CREDENTIALS: Final = struct.Struct("3i")
 _UNKNOWN: Final = -1
@@ -50,14 +50,14 @@ class PeerProcess:
         loop = asyncio.get_running_loop()
 
         def readable() -> None:
-            # Until now the loop has kept this object alive, and with it the descriptor that it watches.
+            # The reader keeps this object, and so the watched descriptor, alive until it is removed here.
             loop.remove_reader(self._pidfd)
             exited()
 
         loop.add_reader(self._pidfd, readable)
 
     def __del__(self, _close: Callable[[int], None] = os.close) -> None:
-        # A default argument, because at the end of the interpreter this module's globals may be gone.
+        # `_close` is a default argument, because this module's globals may be gone when the interpreter exits.
         if self._pidfd >= 0:
             _close(self._pidfd)
 

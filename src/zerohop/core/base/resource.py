@@ -17,7 +17,7 @@ class Closeable:
 
     def close(self) -> None:
         """Release everything; each class says how long it waits, and for what."""
-        raise NotImplementedError  # each class has its own
+        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self
@@ -41,7 +41,7 @@ class AsyncCloseable(Closeable):
     ) -> None:
         import asyncio
 
-        # On another thread, because closing may wait for peers, and must not hold up the loop.
+        # Closing may wait for peers, and must not hold up the loop, so it runs on another thread.
         await asyncio.to_thread(self.close)
 
 
@@ -50,7 +50,7 @@ class NotCopyable:
 
     __slots__ = ()
 
-    # The text of the TypeError: it names the object, and says what to pass on instead.
+    # The text of the TypeError names the object, and says what to pass on instead.
     _copy_refusal: ClassVar[str]
 
     def __copy__(self) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-# Bytes; the rate of a smaller transfer is its latency in disguise.
+# Bytes. A smaller transfer gets no rate, because latency alone would determine it.
 HAS_A_RATE: Final = 4096
 
 
@@ -31,7 +31,7 @@ def duration_text(nanoseconds: int) -> str:
 
 
 def transfer_text(nbytes: int, nanoseconds: int) -> str:
-    """Write what a transfer took: ``64.0 MiB in 3.4 ms, 19.7 GB/s``; without a rate where it is small."""
+    """Write size, duration and rate of a transfer: ``64.0 MiB in 3.4 ms, 19.7 GB/s``; no rate if it is small."""
     text = f"{size_text(nbytes)} in {duration_text(nanoseconds)}"
     if nbytes >= HAS_A_RATE and nanoseconds > 0:
         text += f", {nbytes / nanoseconds:.3g} GB/s"

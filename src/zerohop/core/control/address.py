@@ -107,23 +107,23 @@ def split_listen(listen: str) -> tuple[str, int]:
 
 @functools.cache
 def host_id() -> str:
-    """The same in all processes of one running kernel, containers included; different on every other host."""
+    """Return an id that all processes of one running kernel share, in containers too, and no other host has."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
-        # Nothing to know the host by: no peer will be taken to be on it, which costs speed and nothing else.
+        # Without a boot id no other process counts as being on this host, which costs speed and nothing else.
         boot = os.urandom(16).hex()
     return hashlib.sha256(f"zerohop host {boot}".encode()).hexdigest()[:32]
 
 
 def advertised_host(bound: str) -> str:
-    """The address that peers are told when a listener is bound to ``bound``: itself, unless that is a wildcard."""
+    """Return the address to tell peers for a listener that is bound to ``bound``: itself, unless it is a wildcard."""
     if bound not in ("0.0.0.0", "::"):  # noqa: S104 - compared with, not bound to
         return bound
     family = socket.AF_INET6 if ":" in bound else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
-            # Sends nothing: asks the routing table which of our addresses the world sees.
+            # This sends nothing. It asks the routing table which address of this host other hosts see.
             probe.connect(("2001:db8::1" if family == socket.AF_INET6 else "192.0.2.1", 9))
             host: str = probe.getsockname()[0]
         except OSError:
@@ -133,14 +133,14 @@ def advertised_host(bound: str) -> str:
 
 
 def make_directory() -> Path:
-    """A new 0700 directory for this Context's Unix socket, in $XDG_RUNTIME_DIR where that works, else in /tmp."""
-    # Here and below: tempfile and shutil bring in much, and only an opened Context needs them.
+    """Make a new 0700 directory for this Context's Unix socket, in $XDG_RUNTIME_DIR if that works, else in /tmp."""
+    # Imported here because tempfile imports much, and only an opened Context needs it.
     import tempfile
 
     prefix = f"zerohop-{os.getuid()}-"
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     for parent in (runtime, "/tmp"):
-        # The 8 random characters, two slashes and the socket's name come on top.
+        # The 12 bytes leave room for 8 random characters, two slashes and the socket's name.
         if not parent.startswith("/") or len(os.fsencode(parent)) + len(prefix) + 12 > MAX_SOCKET_PATH:
             continue
         try:
@@ -169,7 +169,7 @@ def is_ours(path: str) -> bool:
 
 def remove_directory(directory: Path) -> None:
     """Remove a directory of make_directory; do nothing if it is gone already."""
-    # Unlike shutil.rmtree this needs no descriptor: there may be none left.
+    # shutil.rmtree would need a descriptor, and this process may have none left.
     try:
         (directory / SOCKET_NAME).unlink(missing_ok=True)
         directory.rmdir()

@@ -29,7 +29,7 @@ class Transcript(NamedTuple):
 
     def proof(self, secret: bytes | None, side: Literal["client", "server"]) -> bytes:
         """Return the proof that ``side`` knows the secret."""
-        # Hashed first: HMAC itself pads a short key with zeros, and would take "x" and "x\0" for the same.
+        # The secret is hashed first, because HMAC pads a short key with zeros: "x" and "x\0" would be the same key.
         key = b"" if secret is None else hashlib.sha256(secret).digest()
         code = hmac.new(key, _LABEL, hashlib.sha256)
         for part in (
@@ -41,13 +41,13 @@ class Transcript(NamedTuple):
             self.purpose.encode(),
             self.token,
         ):
-            # With its length, so that no two transcripts give the same bytes.
+            # Each part goes in with its length, so that no two transcripts give the same bytes.
             code.update(len(part).to_bytes(4, "big"))
             code.update(part)
         return code.digest()
 
     def verify(self, secret: bytes | None, side: Literal["client", "server"], proof: bytes) -> bool:
-        """Tell whether ``proof`` is right for ``side``; takes the same time wherever they differ."""
+        """Tell whether ``proof`` is right for ``side``, in a time that does not depend on where it is wrong."""
         return hmac.compare_digest(self.proof(secret, side), proof)
 
 
@@ -57,7 +57,7 @@ def new_nonce() -> bytes:
 
 
 def new_capability() -> bytes:
-    """Return 128 random bits, without which nobody reaches a share."""
+    """Return 128 random bits, without which no peer reaches a share."""
     return os.urandom(CAPABILITY_BYTES)
 
 

@@ -1,7 +1,7 @@
 """Carries the control plane's messages over a stream socket, and descriptors beside them on Unix sockets.
 
-It reads not one byte more than the message that it was asked for, because a lane's socket goes to the data plane right
-after its handshake. What cannot be sent at once waits in a bounded queue; a peer that lets that overflow is lost.
+A channel reads not one byte beyond the message that it was asked for, because a lane's socket goes to the data plane
+after its handshake. Messages that cannot be sent at once wait in a bounded queue; if it overflows, the peer is lost.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _FD_SPACE: Final = socket.CMSG_LEN(wire.MAX_FDS * array.array("i").itemsize)
 _MAX_BATCHES: Final = 16
 _MAX_QUEUED: Final = 2 << 20
 _PIECE: Final = 64 << 10
-# Of a silent host, before it counts as gone; and what kernels take.
+# A host is lost after this many questions without an answer. Kernels allow this many seconds between two questions.
 _QUESTIONS: Final = 3
 _LONGEST_PAUSE_S: Final = 32767
-# Of the event loop, for what has arrived to be read. It takes three, unless the peer sends on and on.
+# Turns of the event loop that `until_read` waits at most. Three are enough unless the peer keeps sending.
 _MOST_TURNS: Final = 100
 
 
 class ChannelEnded(Exception):
-    """The other side has closed the stream, it broke, or this side has closed it; the text says which."""
+    """Raised when the stream has ended; the text says whether the peer closed it, it broke, or this side closed it."""
 
 
 class Channel:
-    """For the control thread only."""
+    """Sends and receives messages over one socket. Only the control thread may use it."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -50,7 +50,7 @@ class Channel:
         self.unix = sock.family == socket.AF_UNIX
         if not self.unix:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Raised once the peer is known.
+        # The handshake raises the limit once the peer has proved who it is.
         self.limit = wire.MAX_FRAME_UNAUTHENTICATED
         self._batches: collections.deque[list[int] | None] = collections.deque()
         self._outgoing: collections.deque[tuple[memoryview, list[int]]] = collections.deque()
@@ -60,20 +60,20 @@ class Channel:
         self._flushed: asyncio.Future[None] | None = None
 
     def end_when_silent(self, seconds: float) -> None:
-        """Have the kernel end it when the other host has not answered for about that long; 0: never.
+        """Have the kernel end the channel when the other host has not answered for about that long; 0: never.
 
-        Not the other process: its kernel answers for it. Without this, nobody would ever learn that a host has lost its
-        power when there is nothing to be sent to it. Kernels count whole seconds, so that it takes three at least.
+        A stopped process does not count, because its kernel answers for it. Without this, a host that has lost its
+        power would go unnoticed while nothing is sent to it. Kernels count whole seconds, so it takes three at least.
         """
         if self.unix or not seconds:
             return
-        # The first question after a third of the time, then two more.
+        # The kernel asks after each third of the time.
         pause = min(max(1, int(seconds / _QUESTIONS)), _LONGEST_PAUSE_S)
         options = {
             socket.TCP_KEEPIDLE: pause,
             socket.TCP_KEEPINTVL: pause,
             socket.TCP_KEEPCNT: _QUESTIONS - 1,
-            # The same for what was sent and is not acknowledged.
+            # The same limit holds for data that was sent and is not acknowledged.
             socket.TCP_USER_TIMEOUT: min(int(seconds * 1000), _LONGEST_PAUSE_S * 1000),
         }
         for option, value in options.items():
@@ -81,7 +81,7 @@ class Channel:
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def unread(self) -> bool:
-        """Whether something has come in that nobody has taken yet, its end included."""
+        """Tell whether data has arrived that was not read yet; the end of the stream counts as data."""
         if self._ended:
             return False
         poll = select.poll()
@@ -132,7 +132,7 @@ class Channel:
         if self._ended:
             return
         frame = memoryview(wire.encode(message))
-        # Copies, because the message may have to wait longer than the caller keeps them.
+        # The descriptors are copied, because the message may wait longer than the caller keeps them open.
         self._outgoing.append((frame, copies_of(fds)))
         self._queued += len(frame)
         if self._queued > _MAX_QUEUED:
@@ -197,7 +197,7 @@ class Channel:
                 fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
                 batch += fds
         if flags & socket.MSG_CTRUNC:
-            # The kernel drops what it has no number for; the message that they belong to must fail by itself.
+            # The kernel drops descriptors if this process has no number left. Their message comes without any.
             _close_all(batch)
             self._batches.append(None)
         elif batch:
@@ -230,7 +230,7 @@ class Channel:
                 self._loop.add_writer(self._sock.fileno(), self._pump)
                 return
             except (BrokenPipeError, ConnectionResetError):
-                # What the other side had said before it left is still to be read; whoever reads learns of the end.
+                # The peer's last messages are still to be read; after them `receive` reports the end.
                 self._forget_outgoing()
                 break
             except OSError as error:
@@ -270,7 +270,7 @@ class Channel:
 
 
 def copies_of(fds: Sequence[int]) -> list[int]:
-    """A copy of each descriptor; OSError, and none is left open, when there are not enough numbers."""
+    """Return a copy of each descriptor; raise OSError, and leave no copy open, if there are too few numbers."""
     copies: list[int] = []
     try:
         for fd in fds:

@@ -56,7 +56,7 @@ async def _open_unix(control: ControlThread, path: str) -> Channel:
                 sock.connect(path)
                 break
             except BlockingIOError:
-                # Its backlog is full; nothing wakes us when it no longer is.
+                # The listener's backlog is full, and nothing tells this side when there is room again.
                 if time.monotonic() > deadline:
                     raise TimeoutError("its backlog stays full") from None
                 await asyncio.sleep(_BACKLOG_PAUSE_S)
@@ -103,12 +103,12 @@ async def open_tcp(control: ControlThread, where: Address) -> Channel:
 
 
 def _check_descriptors(error: Exception, where: Address) -> None:
-    """Raise an error of this side's own if it is out of descriptors: no other way to the peer would help."""
+    """Raise PeerLost, with that reason, if this process is out of descriptors: no other address would help."""
     if isinstance(error, OSError) and out_of_descriptors(error):
         raise from_native(PEER_LOST, OUT_OF_DESCRIPTORS, operation="connect", peer=where.context) from None
 
 
 def _check_user(sock: socket.socket) -> None:
-    """Raise AccessDenied if the path belongs to a socket of another user by now."""
+    """Raise AccessDenied if the socket's path belongs to another user by now."""
     if address.peer_uid(sock) != os.getuid():
         raise AccessDenied("the Unix socket belongs to another user")

@@ -1,4 +1,4 @@
-"""The first exchange on every control-plane socket: who is there, in which version, and does it know the secret."""
+"""Does the handshake on every control-plane socket: both sides give ids and versions, and prove the secret."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from zerohop.core.control.channel import Channel
     from zerohop.core.control.wire import Hello
 
-# Seconds for the whole exchange, for a peer that comes in; and at least, for one that is dialled.
+# Seconds that a peer that comes in has for the handshake. An attempt to dial a peer lasts at least as long.
 TIMEOUT_S: Final = 5.0
 CONTROL: Final = "control"
 LANE: Final = "lane"
-# To learn which Context listens at an address, and its Unix socket if that is on this host.
+# A socket of this purpose asks which Context listens at an address, and for its Unix socket if it is on this host.
 LOCATE: Final = "locate"
 Purpose = Literal["control", "lane", "locate"]
 # Codes of Refuse.
@@ -36,7 +36,6 @@ class Identity(NamedTuple):
     pid: int
     name: str
     secret: bytes | None
-    # Path of the Unix socket; it is no secret, but useful only on its host.
     socket_path: str
 
 
@@ -118,12 +117,12 @@ async def _introduce(
 
 
 async def answer(channel: Channel, me: Identity, admit: Callable[[Hello], None]) -> Hello:
-    """The listening side's part; returns who connected. ``admit`` raises Refused for what else stands against it.
+    """Do the listening side's part of the handshake, and return the Hello of the side that connects.
 
-    Who wants to locate this side has its answer then, and is not admitted.
+    ``admit`` raises Refused to keep that side out; it is not asked about one that only locates this side.
 
     Raises:
-        Refused: this side has refused, and said so.
+        Refused: this side has refused, and told the other side why.
         ChannelEnded, ProtocolError: no peer connected.
     """
     try:

@@ -45,7 +45,7 @@ class Listeners:
         self._accepting = False
         self._sockets: list[socket.socket] = []
         self._directory: Path | None = None
-        # Its descriptor serves to turn peers away when this process has no other.
+        # Closing this socket frees a descriptor to turn peers away with when this process has no other.
         self._reserve: socket.socket | None = None
         # Lanes that peers were invited to open, by token.
         self._invited: dict[bytes, asyncio.Future[socket.socket]] = {}
@@ -101,7 +101,7 @@ class Listeners:
         while self._sockets:
             sock = self._sockets.pop()
             if self._accepting:
-                # Otherwise the loop would take the next socket with this descriptor for one that it knows.
+                # The loop would otherwise take the next socket with this descriptor's number for this one.
                 self._control.loop.remove_reader(sock)
             sock.close()
         if self._reserve is not None:
@@ -163,8 +163,7 @@ class Listeners:
         try:
             while True:
                 listening.accept()[0].close()
-        except OSError:
-            # No other peer waits, or another thread took the descriptor.
+        except OSError:  # no other peer waits, or another thread took the descriptor
             pass
         self._reserve = _new_reserve()
 
@@ -198,7 +197,7 @@ class Listeners:
         except ProtocolError as error:
             self._control.warn_once(who, "protocol", "disconnected somebody at %s: %s", who, error.reason)
         except (ChannelEnded, OSError):
-            # The peer only looked whether this side exists, or has left again.
+            # The peer only checked whether this side exists, or has left again.
             pass
         finally:
             slots.release()

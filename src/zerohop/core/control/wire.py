@@ -14,13 +14,13 @@ import msgspec
 
 from zerohop.errors import ProtocolError
 
-# Raised with every change of a message; different versions refuse each other.
+# Every change of a message raises the version. Sides of different versions refuse each other.
 VERSION: Final = 5
 MAX_FRAME: Final = 1 << 20
-# Before the peer has proved who it is.
+# This limit holds until the peer has proved who it is.
 MAX_FRAME_UNAUTHENTICATED: Final = 64 << 10
 MAX_FDS: Final = 128
-# NIC ports that one side may offer, and rails that a lane may have.
+# Number of NIC ports that one side may offer, and of rails, pairs of connected ports, that a lane may have.
 MAX_NICS: Final = 16
 HEADER: Final = struct.Struct(">I")
 
@@ -35,14 +35,14 @@ SocketPath = Annotated[bytes, msgspec.Meta(max_length=107)]
 LaneAddress = Annotated[bytes, msgspec.Meta(max_length=4096)]
 Body = Annotated[bytes, msgspec.Meta(max_length=64 << 10)]
 U63 = Annotated[int, msgspec.Meta(ge=0)]
-# msgpack itself bounds it from above.
+# msgpack itself has no integers beyond 64 bits.
 U64 = Annotated[int, msgspec.Meta(ge=0)]
 FdCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_FDS)]
 Names = Annotated[list[ShortText], msgspec.Meta(max_length=16)]
 U32 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
-# Of a lane, in one Connection: even ones are opened by the side that dialled, odd ones by the other.
+# Number of a lane in one Connection. The side that dialled opens lanes with even numbers, the other side odd ones.
 LaneNumber = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
-# Of a NIC in the list that its side has sent in Setup.
+# Place of a NIC in the list that its side has sent in Setup.
 NicIndex = Annotated[int, msgspec.Meta(ge=0, lt=MAX_NICS)]
 NicIndices = Annotated[list[NicIndex], msgspec.Meta(max_length=MAX_NICS)]
 Code = Annotated[int, msgspec.Meta(ge=0, le=255)]
@@ -105,12 +105,12 @@ class Nic(msgspec.Struct, frozen=True):
 
     name: ShortText
     port: Annotated[int, msgspec.Meta(ge=1, le=255)]
-    # "Ethernet" or "InfiniBand"; empty while the port cannot be used. It is listed all the same, so that the places
-    # of the others mean the same whenever one asks.
+    # "Ethernet" or "InfiniBand"; empty while the port cannot be used. The port keeps its place in the list, so that
+    # the places of other ports never change.
     link: ShortText = ""
-    # GB/s, as everywhere here.
+    # The rate is in GB/s, not in gigabits.
     gbps: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
-    # What its address begins with, in words; empty where that is not known.
+    # The prefix of the port's GID as text; empty if it is not known.
     subnet: ShortText = ""
 
 
@@ -125,10 +125,10 @@ class Setup(msgspec.Struct, tag="setup"):
 
 
 class Lane(msgspec.Struct, tag="lane"):
-    """This side's end of a lane, for the other to connect to. The side that opens it says it first, the other answers.
+    """Announces this side's end of a lane, so that the other side can connect to it. The opening side sends it first.
 
-    ``messages``: it is to be the lane of messages and notifications. ``rails``: of the side that opens, the pairs of
-    NICs that the lane is to use, first the sender's, then the receiver's.
+    The other side answers with its own. ``messages``: the lane is for messages and notifications. ``rails``, from the
+    opening side only: the pairs of NICs that the lane is to use, first the sender's, then the receiver's.
     """
 
     number: LaneNumber
@@ -168,9 +168,9 @@ class LaneDown(msgspec.Struct, tag="lane_down"):
 
 
 class LaneQuiet(msgspec.Struct, tag="lane_quiet"):
-    """A port under this lane is down, and the sender has nothing under way on it: have you?
+    """Reports that a port under this lane is down, and that the sender has nothing in flight on the lane.
 
-    Answered with the same where that is so, and not at all otherwise.
+    A peer that has nothing in flight on it either sends the same with ``answer`` set; otherwise it does not answer.
     """
 
     number: LaneNumber
@@ -178,9 +178,9 @@ class LaneQuiet(msgspec.Struct, tag="lane_quiet"):
 
 
 class LaneWanted(msgspec.Struct, tag="lane_wanted"):
-    """Please open a lane for messages: this side, which did not dial, has something to send and has none.
+    """Asks for a lane for messages: this side, which did not dial, has something to send and no lane for it.
 
-    ``number`` counts up.
+    ``number`` counts these requests.
     """
 
     text: LongText
@@ -188,9 +188,9 @@ class LaneWanted(msgspec.Struct, tag="lane_wanted"):
 
 
 class LaneMissing(msgspec.Struct, tag="lane_missing"):
-    """The side that dialled cannot open a lane for messages now; the Connection goes on without.
+    """Reports that the side that dialled cannot open a lane for messages now; the Connection goes on without one.
 
-    ``wanted``: the last LaneWanted that had come when it began to try.
+    ``wanted``: number of the last LaneWanted that had arrived when the attempt began.
     """
 
     text: LongText
@@ -200,7 +200,7 @@ class LaneMissing(msgspec.Struct, tag="lane_missing"):
 class ImportRequest(msgspec.Struct, tag="import"):
     """Asks for access to the memory behind a share.
 
-    Mapped (shm), from devices (p2p), or by its keys on these NICs of yours (verbs).
+    ``provider`` says how: shm maps the memory, p2p lets devices reach it, verbs needs its keys on the NICs ``rails``.
     """
 
     request: U63
@@ -211,9 +211,9 @@ class ImportRequest(msgspec.Struct, tag="import"):
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """How another process maps a range of device memory; native/accel/driver.hpp says what each field is.
+    """Describes how another process maps a range of device memory; native/accel/driver.hpp explains each field.
 
-    A piece is its length and a handle; an empty one stands for the next descriptor.
+    A piece is its length and a handle; an empty handle stands for the next descriptor.
     """
 
     form: ShortText
@@ -234,10 +234,10 @@ class ImportPart(msgspec.Struct, tag="part"):
 
 
 class ImportReply(msgspec.Struct, tag="imported"):
-    """When ``status`` is OK with one descriptor, or with one key per rail that was asked for and in words what for.
+    """Answers ImportRequest: with a descriptor (shm), a key for each rail (verbs), or an exported memory (p2p).
 
-    Of a device's memory with what it is exported as; ``more``: the rest of its pieces follows. Else the status and
-    reason of native/base/status.hpp, and in words what was tried.
+    ``text`` says how NICs have registered the memory; ``more`` tells that further pieces follow in ImportPart. If
+    ``status`` is not OK, status and reason are those of native/base/status.hpp, and ``text`` says what was tried.
     """
 
     request: U63
@@ -256,7 +256,7 @@ class ImportReply(msgspec.Struct, tag="imported"):
 
 
 class Release(msgspec.Struct, tag="release"):
-    """Asks the peer to give back what it imported of a share, which is revoked."""
+    """Asks the peer to give back its import of a share, which is revoked."""
 
     provider: ShortText
     share: U64
@@ -360,7 +360,7 @@ def decode(body: bytes) -> Message:
     """Return the message in a frame's body.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the body is no message.
     """
     try:
         return _decoder.decode(body)
@@ -372,8 +372,8 @@ def decode_hello(body: bytes) -> Hello:
     """Return the first message of a side that connects; its version is checked before anything else.
 
     Raises:
-        OtherVersion: both versions are named.
-        ProtocolError: no Hello.
+        OtherVersion: the peer has another version; the text names both.
+        ProtocolError: the body is no Hello.
     """
     try:
         version = _greeting.decode(body).version
@@ -381,7 +381,7 @@ def decode_hello(body: bytes) -> Hello:
         raise ProtocolError("malformed: what arrived first is not the zerohop protocol") from None
     check_version(version)
     message = decode(body)
-    assert isinstance(message, Hello)  # the tag was
+    assert isinstance(message, Hello)  # _greeting has checked the tag
     return message
 
 

@@ -19,7 +19,7 @@ SOURCE: Final = "copy.cu"
 
 
 def load(engine: Engine, device: dict[str, Any]) -> str:
-    """Give a device its copy kernels. Returns why it has none; empty where it has, or needs none.
+    """Give a device its copy kernels. Return why it has none; empty if it has them, or needs none.
 
     Raises:
         NativeError: the engine is closed.
@@ -39,7 +39,7 @@ def load(engine: Engine, device: dict[str, Any]) -> str:
         except NativeError as error:
             if error.args[0] == Status.CLOSED.value:
                 raise
-            # Damaged on disk, perhaps, or made by a compiler that the driver does not keep up with.
+            # The kept file may be damaged, or its compiler newer than the driver supports.
             why_not = from_native(*error.args).reason
         else:
             return ""
@@ -49,7 +49,7 @@ def load(engine: Engine, device: dict[str, Any]) -> str:
 def image(capability: int, *, kept: bool = True) -> tuple[bytes | None, str]:
     """Return the kernels as the driver loads them, for a compute capability; or None and the reason.
 
-    Takes about half a second where they were never compiled on this machine, or where what was ``kept`` is of no use.
+    Kernels that are not on disk yet are compiled, which takes half a second. Without ``kept`` they always are.
     """
     source = (Path(__file__).parent / SOURCE).read_text(encoding="utf-8")
     path = _path(f"copy-sm{capability}-{hashlib.sha256(source.encode()).hexdigest()[:16]}.cubin")

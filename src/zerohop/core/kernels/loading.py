@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from zerohop._native import Engine
 
-# More than compiling them takes.
+# Seconds that `wait` gives the kernels, which is more than compiling takes.
 _PATIENCE_S: Final = 2.0
 _NOT_YET: Final = (
     "the driver has not loaded the copy kernels yet, which it does only when nothing is queued on any stream of the GPU"
@@ -25,8 +25,8 @@ _NOT_YET: Final = (
 class CopyKernels:
     """Loads the kernels of each GPU once, on a new thread, when memory of the GPU is first registered.
 
-    The driver loads them only when nothing is queued on any stream of the GPU. A stream may be waiting for what takes
-    this very process to bring about; so nobody waits for them for long, and page lists go without until they are there.
+    The driver loads them only when nothing is queued on any stream of the GPU. A stream may be waiting for work of this
+    very process, so callers wait only briefly, and page lists are copied page by page until the kernels are there.
     """
 
     def __init__(self, engine: Engine, late: Callable[[], None]) -> None:
@@ -43,12 +43,12 @@ class CopyKernels:
         return next((each.why_not for each in told if each.why_not), "")
 
     def begin(self, index: int) -> None:
-        """Have those of a device loaded, unless that has begun. Returns at once."""
+        """Begin to load the kernels of a device, unless that has begun. Return at once."""
         if index not in self._devices:
             self._begun(index)
 
     def wait(self, index: int) -> None:
-        """For those of a device, as long as compiling them takes; says in the log where there are none."""
+        """Wait for a device's kernels for as long as compiling takes; log a warning, once, if there are none."""
         loading = self._begun(index)
         if not loading.given_up:
             loading.ended.wait(_PATIENCE_S)
@@ -59,13 +59,13 @@ class CopyKernels:
             logger.warning("page lists on %s are copied page by page: %s", loading.device["name"], loading.why_not)
 
     def join(self, timeout: float) -> None:
-        """Wait for what is being loaded, ``timeout`` seconds at most."""
+        """Wait until all loading has ended, ``timeout`` seconds at most."""
         deadline = time.monotonic() + timeout
         for loading in list(self._devices.values()):
             loading.ended.wait(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
-        """Let go of the engine."""
+        """Release the engine."""
         self._engine = closed_engine.ENGINE
 
     def _begun(self, index: int) -> _Loading:
@@ -75,7 +75,7 @@ class CopyKernels:
                 return loading
             loading = _Loading(self._engine.devices()[index])
             if loading.device["kind"] == "sim":
-                loading.end("")  # needs none
+                loading.end("")  # a simulated device needs no kernels
             else:
                 work = threading.Thread(target=self._load, args=(loading,), name="zerohop-kernels", daemon=True)
                 try:
@@ -106,7 +106,7 @@ class _Loading:
         self.device = device
         self.why_not = _NOT_YET
         self.ended = threading.Event()
-        # Whether somebody waited for them in vain, and whether it was said that there are none.
+        # `given_up`: a wait has ended without the kernels. `said`: the first wait has ended, and logged its warning.
         self.given_up = False
         self.said = False
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def agree(core: LaneCore, link: Link, setup: Setup, *, same_host: bool) -> None:
-    """Fill in ``link.possible`` and ``link.missing`` from what the peer says of itself in Setup.
+    """Fill in ``link.possible`` and ``link.missing`` from the peer's Setup.
 
     ``same_host``: the conversation goes over a Unix socket.
 

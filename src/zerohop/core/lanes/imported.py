@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class Import:
     """Holds a peer's shared memory as the peer described it in its reply.
 
-    Mapped here, within reach of devices, or what its NICs let us do. ``rails`` are the peer's NICs that the keys are
-    for, and ``how`` in words what they know it by; none of memory that is mapped or that devices reach. ``links`` are
-    those by which devices here reach it, by their numbers, from when they were tried.
+    ``access`` is a mapping, memory that devices here reach, or keys for the peer's NICs. ``rails`` are the places of
+    those NICs, and ``how`` says how they have registered the memory; without keys both are empty. ``links`` has the
+    hardware link that devices use, by the device number of the memory here, once that was tried.
     """
 
     __slots__ = (
@@ -51,16 +51,16 @@ class Import:
         self.rights = rights
         self.rails = rails
         self.how = how
-        # Identity of the peer's device that it is on; empty: host memory.
+        # Identity of the peer's device that has the memory; empty for host memory.
         self.device = device
         self.links: dict[int, str] = {}
-        # The memory here that devices can copy to and from it.
+        # Registrations of memory here that devices can copy to and from the peer's memory.
         self.ready: weakref.WeakSet[Registration] = weakref.WeakSet()
         self.routes: weakref.WeakSet[Any] = weakref.WeakSet()
         self.closed = False
 
     def close(self) -> bool:
-        """Let no new operation use it and let go of it; False while one still does. Call again then."""
+        """Refuse new operations and release the memory. Return False while an operation uses it; call again then."""
         self.closed = True
         for route in list(self.routes):
             route.drop()

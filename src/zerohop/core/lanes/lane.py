@@ -56,14 +56,14 @@ class Lane:
         # While the lane is being opened: `connected`, this end is connected to the other; `answered`, the other end
         # exists, and is connected too if the peer opened the lane; `said_ready`, this side has sent LaneReady.
         self.connected = self.answered = self.said_ready = False
-        # Whether the peer is to bring the socket; and the task that opens the lane.
+        # `inviting`: the peer connects the socket of a tcp lane. `task` is the work in progress that opens the lane.
         self.inviting = False
         self.task: asyncio.Task[None] | None = None
-        # Done when the lane is up; an error if it never will be. `blamed` are the peer's NICs that caused the error.
+        # `up` is done when the lane is up, or has an error. `blamed` are the peer's NICs that caused the error.
         self.up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.up.add_done_callback(retrieve)
         self.blamed: tuple[int, ...] = ()
-        # Once the lane is down: whether this side, the peer, and both have placed all that arrived over it.
+        # These are set after the lane went down: this side, the peer, or both have placed all data that came over it.
         self.local_done = self.peer_done = False
         self.drained = asyncio.Event()
 

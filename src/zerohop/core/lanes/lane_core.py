@@ -1,4 +1,4 @@
-"""Declares LaneCore, the core of a Context as the rooms see it that make lanes."""
+"""Declares LaneCore, the part of a Context's core that the code for lanes may use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LaneCore(MemoryCore):
-    """Adds to MemoryCore what lanes are made of.
+    """Adds to MemoryCore the parts that lanes need.
 
     Attributes:
         url: the address at which peers reach the Context.
@@ -25,7 +25,7 @@ class LaneCore(MemoryCore):
         unusable: for each other provider that would be used if it worked on this machine, why it does not.
         listeners: the sockets at which peers come in.
         nic_ports: the NIC ports of the Context.
-        open_lane: connects a socket for a tcp lane: to an address, of a peer's id, with the peer's invitation.
+        open_lane: connects a socket for a tcp lane; takes the address, the peer's id and the token of its invitation.
     """
 
     url: str

@@ -1,9 +1,9 @@
 """Sets up one lane: both ends, the messages between them, and the socket of a tcp lane. On the control thread.
 
-The side that opens a lane says Lane, with its end's address; the other makes its own end, connects it, and answers with
-a Lane of the same number. The first connects its end and says LaneReady; the other counts the lane as up then, and says
-LaneReady too. For tcp the addresses are empty: whichever side listens invites the other to open a second, authenticated
-socket, which both hand to the data plane. Whoever cannot go on says LaneFailed.
+The side that opens a lane sends Lane with its end's address; the peer makes its own end, connects it, and answers with
+a Lane of the same number. The opener connects its end and sends LaneReady; then the peer counts the lane as up, and
+sends LaneReady too. For tcp the addresses are empty: a side that listens invites the other to open a second,
+authenticated socket, which both hand to the data plane. A side that cannot go on sends LaneFailed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from zerohop.core.lanes.lanes import Lanes
     from zerohop.core.lanes.link import Link
 
-# For the first bytes over a lane of NICs. Its ends connect without a word over the wire, so that a switch that drops
-# everything is found out only by them.
+# Time limit of the first bytes over a verbs lane. Its ends connect without sending anything, so that only these bytes
+# find a switch that drops everything.
 _PROOF_NS: Final = 3_000_000_000
 
 
@@ -127,7 +127,7 @@ class LaneSetup:
         fabric = self._core.nic_ports
         down: dict[int, str] = {}
         while True:
-            # Asked anew each time: ports come and go.
+            # The ports are read again each time, because they come and go.
             pairs = nic_ports.pair(fabric.nics(), self._link.their_nics, down, without)
             more = {place: why for place, _ in pairs if (why := fabric.port_down(place))}
             if not more:
@@ -230,7 +230,7 @@ class LaneSetup:
         if not (lane.connected and lane.answered) or lane.said_ready:
             return
         if not lane.mine:
-            # Only now, so that the side that opens finds this one complete once it counts the lane as up.
+            # LaneReady goes out only now: when the opening side counts the lane as up, this end must be complete.
             self._say_ready(lane)
             self._lanes.came_up(lane)
         elif lane.provider == VERBS:
@@ -287,7 +287,7 @@ class LaneSetup:
                 self._go_on(lane)
 
     def _beside(self, lane: Lane, work: Callable[[Lane, Any], Coroutine[Any, Any, None]], argument: Any) -> None:
-        """Run work beside the conversation, until that ends: the peer may take as long as the operations that wait."""
+        """Run work beside the conversation until it ends; the peer may take as long as the waiting operations allow."""
         lane.task = self._core.control.start(self._guarded, lane, work, argument)
 
     async def _guarded(self, lane: Lane, work: Callable[[Lane, Any], Coroutine[Any, Any, None]], argument: Any) -> None:
@@ -305,7 +305,7 @@ class LaneSetup:
             failure = PeerLost(f"the lane could not be opened: {error}", peer=peer)
         else:
             return
-        # This task is what would be cancelled.
+        # `fail` cancels `lane.task`, which is this very task.
         lane.task = None
         self._lanes.fail(lane, failure, tell=True)
 
@@ -319,6 +319,6 @@ def _error(error: NativeError | OSError, peer: str) -> ZerohopError:
 
 
 def _withdraw(invitation: asyncio.Future[socket.socket]) -> None:
-    """Stop to wait for a socket; close one that has come all the same. The data plane has a copy of its own."""
+    """Stop waiting for a socket; close one that has come all the same. The data plane has a copy of its own."""
     if not invitation.cancel() and not invitation.cancelled():
         invitation.result().close()

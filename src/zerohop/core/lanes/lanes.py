@@ -1,9 +1,9 @@
 """Keeps the lanes of one Connection: opens them, chooses the one for messages, replaces one that goes down.
 
-A Connection has one lane for messages: it carries send, recv, notify and what is flushed. Others are opened when a
-transfer wants their provider. A lane that goes down takes with it what was in flight on it, and nothing else: both
-sides destroy their ends and say so, and only then is another one of its provider opened, so that nothing late reaches
-memory that the new one carries traffic for. On the control thread.
+A Connection has one lane for messages, which carries send, recv, notify and flush. Others are opened when a transfer
+wants their provider. A lane that goes down ends the operations in flight on it, and no others. Both sides destroy their
+ends and report that. Only then another lane of its provider is opened, so that no late data reaches memory that the new
+lane carries traffic for. On the control thread.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from zerohop.core.lanes.lane_core import LaneCore
     from zerohop.core.lanes.link import Link
 
-# Between looks at an end that is being destroyed.
+# Seconds between two looks at an end that is being destroyed.
 _GONE_PAUSE_S: Final = 0.001
-# Lanes that break at once, one after the other, until that is said.
+# Number of lanes in a row that may break as soon as they are up; after that, opening fails.
 _MAX_BREAKS: Final = 4
 _MESSAGES: Final = "messages"
 
@@ -56,14 +56,14 @@ class Lanes(LaneTable):
         self._link = link
         self._channel = channel
         self._first_up: Callable[[], None] | None = first_up
-        # Makes this side's end and announces it: provider, whether for messages, NICs of the peer to do without.
+        # Makes this side's end and announces it. Arguments: provider, for messages or not, the peer's NICs to avoid.
         self.begin: Callable[[str, bool, set[int]], Lane]
-        # What is being opened, by provider, or for messages; for all who wait for it.
+        # Tasks that open a lane, by provider or _MESSAGES. All operations that need the lane wait for the same task.
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._draining: set[asyncio.Task[None]] = set()
-        # What those wait for here who asked the peer for a lane for messages.
+        # Operations here wait for this future once this side has asked the peer for a lane for messages.
         self._wanted: asyncio.Future[None] | None = None
-        # How often the side that did not dial has asked, as far as this side knows.
+        # Number of the last LaneWanted that this side has sent or received.
         self._asked = 0
         self.ports = LanePorts(core, link, channel, self, self.go_down)
 
@@ -84,7 +84,7 @@ class Lanes(LaneTable):
         """Open a lane of this provider, or wait for one that is being opened.
 
         Raises:
-            ZerohopError: it could not be opened, and counts as missing for a while where there are others.
+            ZerohopError: the lane could not be opened; its provider counts as missing for a while if there are others.
             DeadlineExceeded: the peer does not answer before the operation's deadline; the opening goes on.
         """
         if self._link.lane_of(provider) is None:
@@ -94,7 +94,7 @@ class Lanes(LaneTable):
         """Wait for a lane for messages, and open one if this side does that.
 
         Raises:
-            PeerLost: there was one, and none can be had now. The next call tries again.
+            PeerLost: the lane for messages went down, and no other can be opened now. The next call tries again.
             DeadlineExceeded: the peer does not answer before the operation's deadline.
         """
         if self._link.message_lane is not None:
@@ -126,14 +126,14 @@ class Lanes(LaneTable):
         return bool(self._draining) or any(lane.state is State.DOWN for lane in list(self.all.values()))
 
     def look(self) -> None:
-        """Find out which lanes are down; the data plane knows it first, and tells of it once."""
+        """Find out which lanes are down; the data plane knows it first, and reports it once."""
         try:
             if self._core.engine.peer_status(self._link.native_id)[0] != Status.OK:
                 return
         except NativeError:
             return
         for lane in list(self.all.values()):
-            # One that the peer may already count as up must come up here too, before it can go down.
+            # A lane that the peer may already count as up must come up here, too, before it can go down.
             pending = lane.state is State.OPENING and lane.said_ready
             if lane.connected and lane.state is not State.DOWN and not pending and not lane.endpoint.alive:
                 status, reason = lane.endpoint.cause
@@ -154,7 +154,7 @@ class Lanes(LaneTable):
             old, link.message_lane = link.message_lane, lane
             link.provider = lane.provider
             if old is not None:
-                # The peer knows before this side that it is down.
+                # The peer has opened a new lane, because it knew before this side that the old one is down.
                 self.go_down(old, "the peer has replaced it")
             if self._wanted is not None and not self._wanted.done():
                 self._wanted.set_result(None)
@@ -211,7 +211,7 @@ class Lanes(LaneTable):
         if self.initiator:
             raise ProtocolError("malformed: LaneMissing of the side that does not open it")
         if message.wanted != self._asked:
-            # Of an attempt that had begun before this side asked; another one follows.
+            # The attempt had begun before this side asked. The peer makes another one.
             return
         wanted, self._wanted = self._wanted, None
         if wanted is not None and not wanted.done():
@@ -265,7 +265,7 @@ class Lanes(LaneTable):
                 await self._open_for_messages()
             except ZerohopError as error:
                 if asked != self._asked and self._link.lost is None:
-                    # Asked for meanwhile: what was in the way may be gone.
+                    # The peer has asked again meanwhile, and the obstacle may be gone.
                     continue
                 self._channel.post(wire.LaneMissing(text=error.reason[:2000], wanted=asked))
                 raise self._none_for_messages(error.reason) from None
@@ -299,7 +299,7 @@ class Lanes(LaneTable):
                     continue
                 if lane.state is State.UP:
                     return
-                # It broke before this task was told that it is up, and nobody else replaces it.
+                # The lane broke before this task learned that it was up, and no other task replaces it.
                 breaks += 1
                 if breaks == _MAX_BREAKS:
                     raise PeerLost("lanes break as soon as they are up", provider=provider, peer=self._link.peer)
@@ -350,7 +350,7 @@ class Lanes(LaneTable):
             self._start_shared(_MESSAGES, self._replace)
 
     async def _say_down(self, lane: Lane, why: str) -> None:
-        # It takes as long as the NIC needs, and nothing tells when it is over.
+        # The NIC destroys the end in its own time, and no event reports that.
         while not lane.endpoint.gone:  # noqa: ASYNC110
             await asyncio.sleep(_GONE_PAUSE_S)
         lane.local_done = True
@@ -368,6 +368,5 @@ class Lanes(LaneTable):
             lane.task.cancel()
         try:
             lane.endpoint.close(reset=True)
-        except NativeError:
-            # The engine is closed, and the lane with it.
+        except NativeError:  # the engine is closed, and the lane with it
             pass

@@ -52,15 +52,15 @@ class Link:
         provider: provider of that lane, or of the last one.
         lanes: the lanes that are up, by number. Replaced as a whole and never changed, because any thread reads it.
         their_nics: the NIC ports that the peer has named.
-        possible: providers that both sides have, with what is known of their cost.
+        possible: providers that both sides have, with their costs as far as these are known.
         missing: for each other provider, why there can be no lane of it.
         failed: providers of which a lane could not be opened just now.
         imports: the peer's memories that are imported here, by provider and share.
         unreachable: shares that cannot be imported, by provider, share, and NICs of the peer or device here.
         routes: the routes over this link.
-        lost: how the peer was lost; None while it is not.
-        closing: how it will be lost, once this side has begun to close the link.
-        late: by the kind of room that they wait for, the deferred operations that no later one may overtake.
+        lost: the error with which the peer was lost; None while it is not lost.
+        closing: the error with which it will be lost, once this side has begun to close the link.
+        late: deferred operations that no later one may overtake, by the kind of room that they wait for.
     """
 
     __slots__ = (
@@ -132,7 +132,7 @@ class Link:
         if self.native_id < 0:
             return
         try:
-            # A lane may be down while the peer is well.
+            # The peer is asked about, and not its lane, because a lane may be down while the peer is well.
             status, reason = self.core.engine.peer_status(self.native_id)
         except NativeError:
             raise self.core.closed_error() from None
@@ -164,14 +164,14 @@ class Link:
         path = self._paths.get((provider, device))
         if path is None:
             form = RING if provider in ("shm", "p2p") else STREAM
-            # NICs take messages out of buffers of their own.
+            # Messages over verbs pass through registered buffers of the lane, so that they are not direct.
             direct = device == HOST and provider != "verbs"
             path = LanePath(self.peer, Explanation(provider, form, direct, device, _PEER, ()))
             self._paths[provider, device] = path
         return path
 
     def reconsider(self) -> None:
-        """Drop routes for which no memory was imported: there may be a better path now."""
+        """Drop routes for which no memory was imported, because there may be a better path now."""
         self.failed.retry_all()
         self.unreachable.retry_all()
         for route in list(self.routes):
@@ -196,7 +196,7 @@ class Route:
     ) -> None:
         self.id = native_id
         self.link = link
-        # The number of the lane, and not the lane: operations keep their routes, and a lane keeps the engine.
+        # Only the lane's number is kept: operations keep their routes, and a lane would keep the engine alive.
         self.lane = lane
         self.explanation = explanation
         self.stale = False
@@ -226,15 +226,14 @@ class Route:
         engine, self._engine = self._engine, closed_engine.ENGINE
         try:
             engine.drop_route(self.id)
-        except NativeError:
-            # The engine is closed or abandoned, and its routes with it.
+        except NativeError:  # the engine is closed or abandoned, and its routes with it
             pass
 
 
 def lane_error(link: Link, error: NativeError, operation: str, provider: str) -> ZerohopError:
     """Return the error of a native call over a lane.
 
-    A lane that is closed, though this side did not close it, has lost its peer.
+    A lane that is closed, although this side did not close it, has lost its peer.
     """
     status, reason, text = error.args
     where: dict[str, Any] = {"operation": operation, "peer": link.peer, "provider": provider}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from zerohop.machine.topology import NicChoice
 
 _ROOT: Final = Path("/")
-# GIDs begin with the prefix of their subnet. That of an IPv4 address ends with the address: its network is not known.
+# Groups of a GID that name its subnet. In the GID of an IPv4 address they are the same for all networks.
 _SUBNET_GROUPS: Final = 4
 
 
@@ -25,12 +25,12 @@ def choose(settings: Settings, near: str | None = None, root: Path = _ROOT) -> l
     """Return the ports that may serve one lane together, the best first: those as near and as fast as the best.
 
     Args:
-        settings: the Context's; ``nics`` leaves ports out, ``verbs`` says how many may serve one lane.
-        near: PCI address of the accelerator whose memory is moved; None: the host's.
-        root: where /sys is looked for.
+        settings: settings of the Context; ``nics`` leaves ports out, ``verbs`` says how many may serve one lane.
+        near: PCI address of the accelerator whose memory is moved; None for host memory.
+        root: the directory that has /sys.
 
     Raises:
-        Unsupported: there is none that can be used; with the reason and the fix.
+        Unsupported: no port can be used; the error has the reason and the fix.
     """
     allowed = settings.nics or NicFilter()
     found = choose_nics(

@@ -30,12 +30,12 @@ class Port(NamedTuple):
 
     device: str
     port: int
-    # Of its domain, as the provider names them.
+    # Options of the port's domain, by the names that the provider gives them.
     options: Mapping[str, int]
-    # "Ethernet" or "InfiniBand"; and GB/s.
+    # `link` is "Ethernet" or "InfiniBand"; `gbps` is in GB/s.
     link: str = ""
     gbps: float = 0.0
-    # What its address begins with; empty where that is not known.
+    # The prefix of the port's GID as text; empty if it is not known.
     subnet: str = ""
 
     def __str__(self) -> str:
@@ -48,20 +48,20 @@ class NicPorts:
     def __init__(
         self, engine: Engine, choose: Callable[[], Sequence[Port]], keys_lost: Callable[[], None] = lambda: None
     ) -> None:
-        """``choose()`` names the ports, the best first, or raises Unsupported to say why none, and is asked again.
+        """Open no port yet; ``choose()`` returns the ports, the best first, or raises Unsupported, and is called again.
 
-        ``keys_lost()`` is called where a port is to be opened anew: what peers have keys of has to be given out again.
+        ``keys_lost()`` is called before a lost port is opened anew, because the keys that peers have become invalid.
         """
         self._engine = engine
         self._choose = choose
         self._keys_lost = keys_lost
         self._ports: tuple[Port, ...] | None = None
-        # Why there is none.
+        # The reason why there are no ports.
         self._none: ZerohopError = Unsupported("no port of a NIC was found that can be used")
-        # By place, once they are open; and what the last attempt to open one came to.
+        # Open domains, and the errors of the last failed attempts to open one, by the place of the port.
         self._domains: dict[int, Domain] = {}
         self._failures: dict[int, ZerohopError] = {}
-        # Of domains by their numbers: whether they were alive, and lost.
+        # The state, alive and lost, that `noticed` last saw of each domain, by the domain's number.
         self._states: dict[int, tuple[bool, bool]] = {}
 
     def nics(self) -> list[Nic]:
@@ -76,7 +76,7 @@ class NicPorts:
         return "" if "" in reasons else "; ".join(reasons)
 
     def fix(self) -> str:
-        """Return what to do to make a NIC usable of which ``why_not`` or ``port_down`` says that it is not."""
+        """Return how to repair the NICs that ``why_not`` and ``port_down`` call unusable."""
         failures = self._failures.values() if self._ports else [self._none]
         return "; ".join(dict.fromkeys(each.fix for each in failures if each.fix)) or "bring a port of a NIC up"
 
@@ -87,7 +87,7 @@ class NicPorts:
             return f"there is no NIC number {place}"
         domain = self._domains.get(place)
         if domain is not None and domain.lost:
-            # What was registered with it is good for nothing, and goes with the memory; its lanes have ended.
+            # Registrations with a lost domain are useless and go with their memory; its lanes have ended.
             del self._domains[place]
             domain.close()
             domain = None
@@ -115,12 +115,11 @@ class NicPorts:
         """Return the ports that would be chosen now, perhaps none. Reads many files; any thread may call it."""
         try:
             return self._choose()
-        except Unsupported:
-            # What is open stays as it is.
+        except Unsupported:  # ports that are open stay open
             return ()
 
     def use(self, ports: Sequence[Port]) -> None:
-        """Give the lanes that are made from now on the addresses that these have, of the ports that are open."""
+        """Let new lanes over the ports that are open use the addresses that ``ports`` have now."""
         found = {(port.device, port.port): port for port in ports}
         for place, domain in self._domains.items():
             old = (self._ports or ())[place]
@@ -130,12 +129,12 @@ class NicPorts:
             try:
                 domain.retune(dict(new.options))
             except NativeError:
-                # An address that cannot be used. Lanes are made with the old one, and say so if that is gone.
+                # The new address cannot be used. New lanes keep the old one, and fail with a reason if it is gone.
                 continue
             self._ports = tuple(new if port is old else port for port in self._ports or ())
 
     def close(self) -> None:
-        """Close all; their lanes and registrations are gone."""
+        """Close all ports, whose lanes and registrations are gone already."""
         domains, self._domains = list(self._domains.values()), {}
         self._ports, self._choose, self._keys_lost = (), tuple, lambda: None
         self._engine = closed_engine.ENGINE
@@ -176,10 +175,10 @@ class NicPorts:
 def pair(
     mine: Sequence[Nic], theirs: Sequence[Nic], without: Collection[int] = (), without_theirs: Collection[int] = ()
 ) -> Pairs:
-    """Pair the NICs of two sides: those of the same place and link layer, as racks are cabled.
+    """Pair the NICs of two sides that have the same place and link layer, because racks are cabled like that.
 
-    Where no such pair is left, one of the same link layer, of the same subnet if there is such a one. The places of
-    ports that cannot be used now are passed as ``without``.
+    If there is no such pair, return one pair of the same link layer, and of the same subnet if possible. ``without``
+    and ``without_theirs`` are the places of ports that cannot be used now.
     """
     here = [(place, nic) for place, nic in enumerate(mine) if nic.link and place not in without]
     there = {place: nic for place, nic in enumerate(theirs) if nic.link and place not in without_theirs}

@@ -1,9 +1,8 @@
 """Chooses the path of a pair of memories: one table of candidates, one choice, and its explanation.
 
-A path is a provider and the form in which it is used. Among those that reach both memories the cheapest is taken,
-direct ones before staged ones. Direct means that the fabric reads and writes the memory itself; staged, that the bytes
-pass through host buffers on their way: to or from a device, or those that a NIC knows in place of memory that it does
-not.
+A path is a provider and the form in which it is used. Among the paths that reach both memories the cheapest is taken,
+direct ones before staged ones. Direct means that the fabric reads and writes the memory itself. Staged means that the
+bytes pass through host buffers, because a memory is on a device, or is not registered with the NICs.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Cost(NamedTuple):
         return self.fixed_us + nbytes / (self.gbps * 1e3)
 
 
-# Where no lane says better. Only their order matters here.
+# Costs of lanes that state none. Only their order matters.
 _USUAL: Final = {
     ("shm", MAPPED): Cost(0.3, 18.0),
     ("shm", RING): Cost(2.0, 14.0),
@@ -51,7 +50,7 @@ _USUAL: Final = {
     ("verbs", STREAM): Cost(15.0, 3.0),
     ("tcp", STREAM): Cost(30.0, 4.0),
 }
-# What a lane says of itself is what it costs in this form.
+# The form of each provider to which the cost applies that its lane states.
 _SAID: Final = {"shm": RING, "p2p": PEER, "verbs": RDMA, "tcp": STREAM}
 _NOTHING: Final[Mapping[str, Cost | None]] = {}
 
@@ -61,7 +60,7 @@ class Situation(NamedTuple):
 
     local_device: str
     remote_device: str
-    # Lanes that both sides hold, with what they say about themselves.
+    # Providers of the lanes that both sides hold, with the cost that each lane states.
     lanes: Mapping[str, Cost | None]
     # Providers without a lane, and why there is none.
     missing: Mapping[str, str]
@@ -72,15 +71,15 @@ class Situation(NamedTuple):
     possible: Mapping[str, Cost | None] = _NOTHING
     # Why NICs cannot reach one of the memories themselves; empty when they can, or nobody has tried.
     not_reachable: str = ""
-    # What NICs know the memories by: "here" or "there", and the words; as far as that is known.
+    # How NICs have registered the memories, as far as that is known: "here" or "there", and the way in words.
     registered: tuple[tuple[str, str], ...] = ()
-    # Of the lane of NICs that there is: which port here is connected to which there.
+    # The pairs of connected ports, here and there, of the verbs lane; empty without such a lane.
     rails: tuple[tuple[str, str], ...] = ()
     # Why no device here reaches both memories itself; empty when one does, or nobody has tried.
     no_peer_link: str = ""
-    # By which link it does, as far as that is known.
+    # The hardware link by which a device reaches them; empty if it is not known.
     link: str = ""
-    # Why devices here have no kernels to copy page lists with; empty where they do, or nobody has tried.
+    # Why devices here have no kernels to copy page lists with; empty if they have them, or nobody has tried.
     no_kernels: str = ""
 
 
@@ -108,7 +107,7 @@ def candidates(situation: Situation) -> list[Candidate]:
         _lane_row(situation, "p2p", PEER, direct=True),
         _lane_row(situation, "p2p", RING, direct=on_host),
         _lane_row(situation, "verbs", RDMA, direct=True),
-        # Whatever the memory is: the bytes pass through buffers that the NICs know.
+        # Host memory is staged, too: the bytes pass through buffers that are registered with the NICs.
         _lane_row(situation, "verbs", STREAM, direct=False),
         _lane_row(situation, "tcp", STREAM, direct=on_host),
     ]
@@ -155,8 +154,8 @@ def choose(situation: Situation) -> Explanation:
 def warn_if_staged(explanation: Explanation, warned: set[tuple[str, str, str]]) -> None:
     """Give StagedPathWarning, once per provider and kinds of device.
 
-    Silent when a simulated device is at either end: there staging is all that this machine could do, and whoever asked
-    for such devices knows it. Silent, too, where no device is at either end.
+    There is no warning if either end is on a simulated device, whose user knows that this machine can only stage, or if
+    both ends are host memory.
     """
     devices = (explanation.local_device, explanation.remote_device)
     if explanation.direct or devices == (HOST, HOST) or any(device.startswith(_SIM) for device in devices):
@@ -189,7 +188,7 @@ def _lane_row(situation: Situation, provider: str, form: str, *, direct: bool) -
     if not why_not and provider not in situation.lanes and provider not in situation.possible:
         why_not = "no lane to this peer"
     if not why_not and form == MAPPED:
-        # The device first: of its memory, what may be said of files and mappings is beside the point.
+        # The device comes first as the reason, because no shared file would make its memory mappable.
         why_not = situation.not_mappable if direct else "a device's memory cannot be copied to or from a peer's mapping"
     if not why_not and form == PEER:
         no_device = situation.local_device == situation.remote_device == HOST
@@ -205,7 +204,7 @@ def _lane_row(situation: Situation, provider: str, form: str, *, direct: bool) -
     if form == _SAID[provider]:
         cost = situation.lanes.get(provider) or situation.possible.get(provider) or cost
     if form == RDMA:
-        # What tcp says of itself was learned on one host. Between hosts it goes through NICs, too, and no faster.
+        # The rate that tcp states was measured on one host. Between hosts tcp uses NICs, too, and is no faster.
         tcp = situation.lanes.get("tcp") or _USUAL["tcp", STREAM]
         cost = cost._replace(gbps=max(cost.gbps, tcp.gbps))
     return Candidate(provider, form, direct, cost, why_not)

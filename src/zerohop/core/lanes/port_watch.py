@@ -1,4 +1,4 @@
-"""Gives up lanes over NICs whose ports go down: some at once, the others when their NICs have had time to do it.
+"""Gives up lanes over NICs whose ports go down: idle ones at once, others when their NICs had time to give up.
 
 On the control thread, for one Connection.
 """
@@ -37,15 +37,15 @@ class LanePorts:
         self._channel = channel
         self._lanes = lanes
         self._go_down = go_down
-        # By the number of a lane that a port is down under: when its NICs have had their time, again and again.
+        # Timers of lanes with a port that is down, by the number of the lane. Each lasts as long as a NIC may try.
         self._timers: dict[int, asyncio.TimerHandle] = {}
 
     def down(self, domain: Domain) -> None:
         """Handle a port that went down: give up idle lanes over it if there is another way.
 
-        What is on its way may outlast a short interruption, and is left to, for as long as its NIC takes to give it up
-        by itself. What the peer has on its way only it knows, so it is asked; an answer that comes when the port is
-        back, or the lane in use again, changes nothing.
+        Operations in flight may outlast a short interruption, so their lane stays for as long as its NIC takes to give
+        them up. Only the peer knows whether it has any in flight, so it is asked. Its answer changes nothing if the
+        port is up again by then, or the lane in use.
         """
         for lane in list(self._lanes.all.values()):
             if lane.state is not State.UP or all(each.number != domain.number for each in lane.domains):
@@ -77,7 +77,7 @@ class LanePorts:
             self._go_down(lane, f"{down}: the port or its device is down")
 
     def end(self) -> None:
-        """Stop: the Connection is lost."""
+        """Stop all timers, because the Connection is lost."""
         while self._timers:
             self._timers.popitem()[1].cancel()
 
@@ -94,7 +94,7 @@ class LanePorts:
         if lane.endpoint.in_device:
             self._go_down(lane, f"{down}: the port or its device is down, and the NIC does not give up")
         else:
-            self._watch(lane)  # it may be given something yet
+            self._watch(lane)  # operations may still be posted on the lane
 
     def _another_way(self, lane: Lane) -> bool:
         """Tell whether another provider could carry what a lane of NICs carries, as far as this side knows."""
@@ -105,7 +105,7 @@ class LanePorts:
 
 
 def no_answer_s(options: VerbsOptions) -> float:
-    """Return the seconds after which a NIC gives up what nobody answers: by the specification, four timeouts."""
+    """Return the seconds after which a NIC without an answer gives up: by specification, four timeouts per attempt."""
     return 4 * (options.retry_count + 1) * 4.096e-6 * (1 << options.timeout)
 
 

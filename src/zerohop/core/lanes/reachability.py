@@ -45,7 +45,7 @@ def why_no_peer_link(link: Link, registration: Registration, remote: Share) -> s
 
 
 def note_no_peer_link(link: Link, registration: Registration, remote: Share, error: NativeError) -> None:
-    """Record that devices here have tried, and do not reach both memories."""
+    """Record that devices here were tried, and do not reach both memories."""
     key = "p2p", remote.share_id, (registration.region.device,)
     link.unreachable.record_failure(key, from_native(*error.args).reason, is_permanent=is_permanent(*error.args[:2]))
 

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from zerohop.core.memory.retention import Retention
     from zerohop.core.runtime.explanation import Explanation
 
-# Beyond this many the oldest go, and come back when they are needed again.
+# Beyond this number the oldest routes are dropped. They are made anew when they are needed.
 _MAX_ROUTES: Final = 16384
 # Memory no longer than this is registered with a NIC by the call that first uses it: pinning its pages takes some tens
-# of microseconds, no more than the control thread would take to hear of it.
+# of microseconds, no more than handing the call to the control thread.
 _PINNED_AT_ONCE: Final = 1 << 20
 
 
@@ -45,17 +45,17 @@ class Routes:
         self._kernels = kernels
         self._retention = retention
         self._warned: set[tuple[str, str, str]] = set()
-        # In the order in which they were made.
+        # All routes, in the order in which they were made.
         self._all: dict[weakref.ref[Route], None] = {}
 
     def __len__(self) -> int:
         return len(self._all)
 
     def make_ready(self, imported: Import, registration: Registration) -> None:
-        """Have a device reach the peer's memory and that here; takes milliseconds the first time. Any thread may.
+        """Let a device reach both memories, which takes milliseconds the first time. Any thread may call this.
 
         Raises:
-            NativeError: none can.
+            NativeError: no device reaches both.
         """
         assert isinstance(imported.access, PeerMemory)
         device = self._reach(registration, imported.access)
@@ -74,7 +74,7 @@ class Routes:
             except NativeError as error:
                 if error.args[1] != Reason.HOST_REGISTERED.value:
                     raise
-            # Perhaps what it overlaps is known only in case that somebody comes back.
+            # The range may overlap memory that devices know only because it may be registered again.
             self._retention.stop_lingering()
             return self._engine.reach_peer(registration.region, memory)[0]
         finally:
@@ -122,8 +122,8 @@ class Routes:
     ) -> Route | None:
         """Return a route; None if first a lane must be opened, memory registered, or the peer asked for its memory.
 
-        ``at_once``: memory is registered here however long it is. A call that does not wait may come each time with
-        other memory, and would never be taken.
+        ``at_once``: the memory here is registered in this call, however long it is. A nowait call that comes with other
+        memory each time would otherwise never be posted.
         """
         from zerohop.core.lanes.lane import State
 
@@ -140,7 +140,7 @@ class Routes:
             if imported is None or imported.rails != lane.rails:
                 return None
             if explanation.form == paths.PEER and registration not in imported.ready:
-                # What a device here has reached before, it reaches at once; this memory may have to be pinned.
+                # A device reaches at once the peer's memory that it has reached before; memory here may need pinning.
                 index = registration.region.device
                 if index not in imported.links or not (at_once or registration.nbytes <= _PINNED_AT_ONCE):
                     return None
@@ -160,8 +160,7 @@ class Routes:
                     raise lane_error(link, error, "", provider) from None
                 if not done:  # the next best path
                     return self.make(link, registration, remote, key, at_once=at_once)
-            # Nobody at the target checks what reaches the memory by itself, so a handle must not get more than the
-            # owner gave.
+            # The target does not check direct accesses, so a route must not get more than the owner gave.
             nbytes, rights = imported.nbytes, imported.rights
             if not auth.same(imported.capability, remote.capability):
                 raise from_native(
@@ -186,7 +185,7 @@ class Routes:
         link.routes[route] = None
         other: Route = registration.routes.setdefault(key, route)
         if other is not route:
-            # Another thread made one meanwhile. Whatever is in no dictionary would never be dropped.
+            # Another thread has made a route meanwhile. A route that is in no dictionary would never be dropped.
             if not other.stale and other.link is link:
                 route.drop()
                 return other
@@ -195,14 +194,14 @@ class Routes:
         self._remember(route)
         if imported is not None:
             imported.routes.add(route)
-        # All of it may have gone while this was under way, and would not have seen this route.
+        # Check again: the link, the lane or the memory may have closed meanwhile, and did not know of this route.
         gone = link.lost is not None or lane.state is not State.UP or registration.closed
         if gone or (imported is not None and imported.closed):
             route.drop()
             link.check_alive()
             return None
         if explanation.no_kernels and explanation.no_kernels != self._kernels.why_not:
-            # They have come meanwhile, and those who were told then did not see this route either.
+            # The kernels have come meanwhile, and `forget_no_kernels` did not know of this route.
             route.drop()
             return self.make(link, registration, remote, key, at_once=at_once)
         wait_s = (
@@ -211,14 +210,14 @@ class Routes:
         if wait_s != math.inf:
             link.core.control.call(_drop_later, route, wait_s)
         paths.warn_if_staged(explanation, self._warned)
-        # Not with the package: it brings in logging.
+        # Imported here because `import zerohop` alone needs no logging.
         from zerohop.core.base.log import logger
 
         logger.debug("path: %s", explanation)
         return route
 
     def close(self) -> None:
-        """Let go of the engine."""
+        """Release the engine."""
         self._engine = closed_engine.ENGINE
 
     def _remember(self, route: Route) -> None:
@@ -246,7 +245,7 @@ def registered(registration: Registration, lane: Lane) -> bool:
 
 
 def register(engine: Engine, registration: Registration, domain: Domain) -> bool:
-    """Make memory known to a NIC; False where it cannot be, which is noted for `explain`. Any thread may.
+    """Register memory with a NIC; return False, and record why, if that is impossible. Any thread may call this.
 
     Raises:
         NativeError: the memory or the engine is closed.

@@ -1,4 +1,4 @@
-"""Gives the rest of the core the parts of a Memory or View that are not the user's."""
+"""Gives the rest of the core the parts of a Memory or View that users do not need."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ check_open: Final[Callable[[Memory | View], None]] = methodcaller("_check_open")
 
 
 def memory_of(view: Memory | View) -> Memory:
-    """Return the Memory that a View is part of; a Memory itself."""
+    """Return the Memory that a View is part of; for a Memory, the Memory itself."""
     return view._home()
 
 
@@ -37,7 +37,7 @@ def lend(view: Memory | View) -> tuple[object, int, Engine]:
     memory = view._home()
     memory._check_open()
     core = memory._core
-    # Like an array that shows the pages: the Memory closes as usual, and its pages stay until the object is dropped.
+    # The object is like an array that shows the pages: the Memory closes as usual, but its pages stay for the object.
     return (view, memory._export()), memory._rights, core.engine
 
 

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 class Contents(NotCopyable):
     """Holds a range of registered bytes, with the methods that touch them: the base of Memory and View."""
 
-    # A transfer needs _routes and _offset; as slots of this class the hot path reads them without a call.
+    # Each transfer reads _routes and _offset. They are slots of this class, so that reading them needs no call.
     __slots__ = ("_core", "_offset", "_registration", "_routes", "nbytes")
 
     _core: MemoryCore
     _registration: Registration
-    # Routes by RemoteBuffer key; lanes/link.py has their class.
+    # Routes by RemoteBuffer key; their class is in lanes/link.py.
     _routes: dict[bytes, Any]
     _offset: int
     nbytes: int
@@ -138,7 +138,7 @@ class Contents(NotCopyable):
         the arguments.
 
         Raises:
-            BufferError: the memory is on a simulated device, or the consumer knows no read-only tensors and it is one.
+            BufferError: the memory is on a simulated device, or is read-only and the consumer knows no such tensors.
             Closed: the Memory is closed.
         """
         self._check_open()

@@ -1,6 +1,6 @@
 """Reads address, size and layout out of a DLPack capsule, whatever its element type; numpy refuses bfloat16 and others.
 
-The capsule stays unconsumed: whoever keeps it keeps the memory, and it gives the memory back when it is dropped.
+The capsule stays unconsumed: it keeps the memory, and gives the memory back when it is dropped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HOST_DEVICES: Final = frozenset({_CPU, 3, 11})
 _GPUS: Final = frozenset({2, 10})
 _MANAGED: Final = 13
 _DEVICE_NAMES: Final = {14: "oneapi", 8: "metal", 7: "vulkan"}
-# No stream of the caller's needs to wait for what the exporter has queued.
+# This number asks the exporter to make no stream of the caller wait for work that the exporter has queued.
 _NO_SYNCHRONISATION: Final = -1
 _READ_ONLY: Final = 1
 _MAX_DIMENSIONS: Final = 64

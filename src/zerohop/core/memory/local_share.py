@@ -1,4 +1,4 @@
-"""Declares LocalShare, a range of memory that is shared with peers, and what Shares must know of others."""
+"""Declares LocalShare, a range of memory that is shared with peers, and the Protocols by which Shares knows others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Peer(Protocol):
-    """Stands for the peer to a peer that imports shares."""
+    """Stands for a peer that imports shares."""
 
     peer: str
 
@@ -44,9 +44,9 @@ class LocalShare:
     __slots__ = ("handle", "importers", "keep", "lingering", "memory", "offset", "registration", "revocable")
 
     def __init__(self, registration: Registration, offset: int, handle: RemoteBuffer, *, revocable: bool) -> None:
-        # Keeps the Memory alive: a peer cannot know that the last reference to it went away here.
+        # The share keeps the Memory alive, because a peer cannot know that the last reference to it went away here.
         self.memory: Shared | None = None
-        # Once the Memory is closed: the object that stays until all peers have given the share back.
+        # The object that a closed Memory leaves until all peers have given the share back.
         self.keep: object = None
         # Ids and processes of lost peers that had mapped the share and may still write to it.
         self.lingering: list[tuple[str, PeerProcess]] = []

@@ -29,7 +29,7 @@ _keys: Final = threading.Lock()
 
 
 class _Range(Contents):
-    """A range of bytes that transfers start from or end in: the common part of Memory and View."""
+    """Holds a range of bytes at which transfers begin or end: the common part of Memory and View."""
 
     __slots__ = ()
 
@@ -132,8 +132,7 @@ class _Range(Contents):
         memory._check_open()
         try:
             share = self._core.shares.add(self._registration, self._offset, self.nbytes, bits, revocable=revocable)
-        except (TypeError, ValueError):
-            # Its region was closed meanwhile.
+        except (TypeError, ValueError):  # the region was closed meanwhile
             memory._check_open()
             raise
         self._core.shares.belongs(share, memory)
@@ -146,7 +145,7 @@ class _Range(Contents):
 
 
 class View(_Range):
-    """A part of a Memory, made by slicing: ``memory[a:b]``, in bytes. Keeps the Memory alive.
+    """Names a part of a Memory, made by slicing: ``memory[a:b]``, in bytes. Keeps the Memory alive.
 
     Attributes:
         memory: the Memory that it is part of.
@@ -183,11 +182,11 @@ class View(_Range):
 
 
 class Memory(Closeable, _Range):
-    """A registered range, made by ``Context.register`` or ``Context.alloc``.
+    """Holds a registered range, made by ``Context.register`` or ``Context.alloc``.
 
     Keeps the tensor or buffer that it was made of alive until it is closed, which revokes its handles; or until it is
-    dropped while it has no handles. Transfers in flight still end safely then: the source stays alive, unseen, until
-    nothing can touch it any more. A context manager that closes itself.
+    dropped while it has no handles. Transfers in flight still end safely then: the library keeps the source alive until
+    nothing can touch it any more. A Memory is a context manager that closes itself.
 
     Attributes:
         nbytes: length in bytes.
@@ -210,15 +209,14 @@ class Memory(Closeable, _Range):
         # Tensors are registered by the ten thousand, so this makes no call that it does not need.
         self._core = core
         self._registration = registration
-        # Not shared with other Memories of the registration: it is emptied when this Memory is closed.
+        # Other Memories of the registration have routes of their own, because close() empties these.
         self._routes = {}
         self._offset = offset
         self.nbytes = nbytes
         self._rights = rights
         core.retention.keep(self, registration, keep)
         self._owned = owned
-        # Changed only under the lock of Shares. An empty tuple until the first share: ten thousand Memories that are
-        # not shared have ten thousand objects less.
+        # Changed only under the lock of Shares. It is an empty tuple until the first share, which saves an object.
         self._shares: list[LocalShare] | tuple[()] = ()
         # The handles that remote_key() has given out, by rights.
         self._whole: Mapping[Rights, RemoteBuffer] = _NONE
@@ -290,12 +288,12 @@ class Memory(Closeable, _Range):
         self._routes.clear()
         core = self._core
         if core.forked:
-            # The memory belongs to the parent. A lock may be held for ever, by a thread that is not in this process.
+            # The memory belongs to the parent. A lock may be held for ever by a thread that exists only in the parent.
             core.retention.forget(self)
             return
         shares, buffer = core.shares.of_closing(self)
         if buffer is None:
-            # Another thread closes it, or the Context was closed.
+            # Another thread closes the Memory, or the Context was closed.
             return
         if shares:
             # A Context that is being closed waits for the peers itself.

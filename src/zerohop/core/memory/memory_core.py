@@ -1,4 +1,4 @@
-"""Declares MemoryCore, the core of a Context as the rooms see it that handle memory."""
+"""Declares MemoryCore, the part of a Context's core that the code for memory may use."""
 
 from __future__ import annotations
 

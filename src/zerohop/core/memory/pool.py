@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zerohop.core.memory.registration import Registration
     from zerohop.core.memory.retention import Retention
 
-# What torch gives its own tensors, and more than any kernel asks for.
+# torch gives its own tensors this alignment, and no kernel asks for more.
 ALIGNMENT: Final = 512
 # Seconds between two looks for room: no event tells that a device or a peer no longer uses memory.
 _FIRST_PAUSE_S: Final = 0.0002
@@ -39,7 +39,7 @@ class Pool(Closeable, NotCopyable):
     have given it back. On a GPU it is used again only once all work that was queued there by then, on any stream, has
     ended. The pool grows by chunks.
 
-    Thread-safe. A context manager that closes itself.
+    A Pool is thread-safe, and a context manager that closes itself.
 
     Attributes:
         device: name of the device.
@@ -60,8 +60,8 @@ class Pool(Closeable, NotCopyable):
         self._closed = False
         # The device's error when it last had no more memory.
         self._refused = ""
-        # Parts that destructors have returned; of these the ones that the device may still use; and the marks in the
-        # device's queues after which it no longer does.
+        # Parts that destructors have returned; those of them that the device may still use; and the marks in the
+        # device's queues, each with the parts that are free once it is reached.
         self._freed: collections.deque[_Range] = collections.deque()
         self._unmarked: list[_Range] = []
         self._marked: list[tuple[Engine.DeviceMark, list[_Range]]] = []
@@ -110,7 +110,7 @@ class Pool(Closeable, NotCopyable):
             with self._lock:
                 self._check_open()
                 taken = self._take(size) or self._reuse(size) or self._grow(size) or self._exchange(size)
-                # Made under the lock, so that close() leaves the chunk alone.
+                # The block is made under the lock, so that close() leaves the chunk alone.
                 block = _Block(taken, self._freed) if taken is not None else None
                 coming = taken is None and self._coming()
             if taken is not None:
@@ -178,7 +178,7 @@ class Pool(Closeable, NotCopyable):
             try:
                 mark = self._core.engine.mark_device(self._index)
             except NativeError as error:
-                # A stream is being captured: the next call tries again.
+                # A stream is being captured, so the next call tries again.
                 if error.args[0] != Status.UNSUPPORTED.value:
                     raise from_native(*error.args, operation="alloc") from None
             else:
@@ -207,7 +207,7 @@ class Pool(Closeable, NotCopyable):
         """Tell whether a device, a transfer or a peer still uses returned memory. Other memory may never come back."""
         retention = self._core.retention
         kept = [*self._core.shares.kept(), *retention.kept()]
-        # In this order: memory that leaves one of these places is in the next one by then.
+        # The order matters: memory that leaves one of these places is in the next one by then.
         return bool(
             any(type(keep) is _Block and keep.goes_to(self._freed) for keep in kept)
             or retention.releasing
@@ -257,7 +257,7 @@ class Pool(Closeable, NotCopyable):
 
 
 class _Chunk:
-    """An allocation of a Pool."""
+    """Holds an allocation of a Pool."""
 
     __slots__ = ("_given_up", "_retention", "blocks", "ranges", "registration", "wanted")
 

@@ -1,4 +1,4 @@
-"""Holds what is known of a registered allocation, and the objects that keep it in use."""
+"""Declares Registration, the state of a registered allocation, and the objects that keep it in use."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ class Registration:
     _numbers: Final = itertools.count(1)
 
     def __init__(self, region: Region, device: str, fd_offset: int, *, readonly: bool, ours: bool = False) -> None:
-        # Unique in this process.
         self.number = next(self._numbers)
         # The first Memory that was made of it.
         self.made_for: weakref.ref[object] | None = None
@@ -55,12 +54,12 @@ class Registration:
         self.device = device
         self.fd_offset = fd_offset
         self.readonly = readonly
-        # Whether this Context allocated the memory. Nobody else is given the pages before the registration is closed.
+        # Whether this Context allocated the memory. The pages get no other use before the registration is closed.
         self.ours = ours
         self.closed = False
         # Arrays that show its bytes; memory of ours stays mapped until they are freed.
         self.exports: set[weakref.ref[Export]] = set()
-        # The ids of its open Memories; and a token for each thread that is about to close it because there are none.
+        # Ids of its open Memories, and a token for each thread that is about to close it because there are none.
         self.users: set[int] = set()
         self.leaving: set[object] = set()
         # Whether it has left the cache, and closes with its last Memory.
@@ -75,7 +74,7 @@ class Registration:
         self.local_keys: dict[int, int] = {}
         self.how: dict[int, str] = {}
         self.unregistrable: Backoff[int] = Backoff()
-        # Routes by RemoteBuffer key; lanes/link.py has their class. The call that uses a stale route notices that.
+        # Routes by RemoteBuffer key; their class is in lanes/link.py. A call that finds a stale route notices that.
         self.routes: dict[bytes, Any] = {}
 
     @property
@@ -114,5 +113,5 @@ class RetainedBuffer:
         self.keep = keep
         # Counts the buffers: the last one of a registration makes devices forget its memory.
         self.turn = 0
-        # By the monotonic clock: devices keep the memory until then, in case that it is registered again.
+        # Monotonic time until which devices keep the memory, because it may be registered again.
         self.until = 0.0

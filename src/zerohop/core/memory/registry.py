@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _STALE_STARTS: Final = 64
 # Seconds between looks whether devices have forgotten memory: no event tells that within a time limit.
 _LOOK_S: Final = 0.001
-# Each new registration of a GPU's allocation checks so many others, whether their memory was freed.
+# Each new registration of a GPU's allocation checks this many others for memory that was freed.
 _LOOKED_AT: Final = 16
 # Errors that keep their class when memory could not be registered; all others become RegistrationFailed.
 _KEPT: Final = (Closed, Unsupported)
@@ -103,8 +103,7 @@ class Registry:
                 if start <= address and address + nbytes <= start + known_by_id.nbytes:
                     return known_by_id
             found = self._engine.describe(address, nbytes)
-        except NativeError:
-            # The engine was closed meanwhile.
+        except NativeError:  # the engine was closed meanwhile
             return None
         if found is not None:
             known = self._on_device.get(found[1:3])

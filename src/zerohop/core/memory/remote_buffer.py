@@ -165,7 +165,7 @@ class RemoteBuffer:
         return _MAGIC + bytes([_VERSION]) + _encoder.encode(body)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By way of the bytes, so that unpickling makes the checks of from_bytes.
+        # Pickling goes through the bytes, so that unpickling makes the checks of from_bytes.
         return RemoteBuffer.from_bytes, (bytes(self),)
 
     @staticmethod

@@ -69,7 +69,7 @@ class Retention:
             raise Closed("this Memory was closed", fix="register the memory again") from None
 
     def get_kept(self, memory: object) -> object:
-        """Like ``kept_for``, but return None once the Memory is closed."""
+        """Do what ``kept_for`` does, but return None once the Memory is closed."""
         return self._keeps.get(id(memory))
 
     def kept(self) -> list[object]:
@@ -88,7 +88,7 @@ class Retention:
             buffer = RetainedBuffer(registration, self._keeps[key])
         except KeyError:
             return None
-        # Added here before it is removed there: `hand_over` looks there first and here afterwards.
+        # The buffer is added before its entry goes, because `hand_over` reads the entries first and the buffers last.
         self._detached.add(buffer)
         self._keeps.pop(key, None)
         registration.users.discard(key)
@@ -127,7 +127,7 @@ class Retention:
 
     def known_to_devices(self, registration: Registration) -> None:
         """Note that devices may know a registration's memory from now on. Any thread may call this."""
-        # Its Memory may have been closed meanwhile, at a time when no device knew the memory.
+        # The Memory may have been closed at a time when no device knew the memory.
         owner = registration.owner
         if owner is not None and not registration.closed and not registration.users:
             self._release(RetainedBuffer(registration, owner()), now=False)
@@ -226,7 +226,7 @@ class Retention:
 
     def _leave(self, registration: Registration) -> bool:
         """Mark a registration closed; return False if a new Memory is just being made of it."""
-        # A new Memory adds itself to `users` first and looks at `leaving` then; here it is the other way round.
+        # A new Memory adds itself to `users` and then reads `leaving`; this adds to `leaving` and then reads `users`.
         here = object()
         registration.leaving.add(here)
         try:

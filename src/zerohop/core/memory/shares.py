@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _READ, _WRITE = 1, 2
 _SHM_MAPPABLE = b"m"
-# A deadline that has passed: the peers are asked, and nobody waits for them.
+# This deadline has passed: the peers are asked, and no call waits for them.
 _AT_ONCE_NS = 1
 _NS = 1e9
 VERBS = "verbs"
@@ -52,7 +52,7 @@ class Shares:
         self._owner = owner
         self._url = url
         self._retention = retention
-        # Reentrant: a destructor may withdraw a share on a thread that holds the lock.
+        # The lock is reentrant, because a destructor may withdraw a share on a thread that holds it.
         self._lock = threading.RLock()
         self._given_back = threading.Condition(self._lock)
         self._shares: dict[int, LocalShare] = {}
@@ -244,7 +244,7 @@ class Shares:
         self._withdraw(shares, _AT_ONCE_NS, min(_MAX_GRACE_S, timeout / 2))
         if timeout:
             self._wait(shares, _seconds_until(deadline), lost_too=False)
-        # The caller holds the object, too, so that no destructor runs here.
+        # The caller holds the kept object, too, so that no destructor runs here.
         self._release(shares)
 
     def kept(self) -> list[object]:
@@ -291,12 +291,11 @@ class Shares:
             try:
                 if not self._engine.revoke(share.share_id, deadline_ns):
                     busy.append(share)
-            except NativeError:
-                # The engine is closed, and every lane with it.
+            except NativeError:  # the engine is closed, and every lane with it
                 continue
         gone: list[LocalShare] = []
         with self._lock:
-            # The keys of NICs are invalid by now.
+            # The engine has made the keys of NICs invalid, so peers have nothing to give back.
             for share in shares:
                 for importer in _importers(share, VERBS):
                     self._forget(share, importer, gone)

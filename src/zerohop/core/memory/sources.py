@@ -1,6 +1,6 @@
 """Finds the memory behind a user's object: address, length, device, and the object that keeps it alive.
 
-Nothing is copied and no framework is imported: torch tensors are recognised by their methods, all else by protocol.
+Nothing is copied and no framework is imported: torch tensors are recognised by their methods, others by protocol.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ class Source(NamedTuple):
     nbytes: int
     device: str
     readonly: bool
-    # Keeps the memory allocated.
     keep: object
     base: int
     extent: int
@@ -81,7 +80,7 @@ def _source(x: Any) -> Source:
     if hasattr(x, "__cuda_array_interface__"):
         return _from_cuda_array_interface(x)
     if isinstance(getattr(x, "buf", None), memoryview):
-        # A second view: closing or dropping the object releases x.buf, but nothing is unmapped while this view exists.
+        # This is a second view, because closing the object releases x.buf. Nothing is unmapped while a view exists.
         view = memoryview(x.buf)
         # A tuple drops its last item first, and the view must be gone before the object closes itself.
         return _from_buffer(view, x)
@@ -117,8 +116,7 @@ def on_gpu(tensor: Any) -> tuple[int, int] | None:
             and not tensor.is_conj()
         ):
             return tensor.data_ptr(), tensor.nbytes
-    except RuntimeError:
-        # The tensor has no memory of its own.
+    except RuntimeError:  # the tensor has no memory of its own
         pass
     return None
 
@@ -155,7 +153,7 @@ def _from_numpy(array: np.ndarray[Any, Any]) -> Source:
     nbytes, extent = array.nbytes, root.nbytes
     shared = not root.flags.owndata
     if base_readonly != readonly or not (base <= address and address + nbytes <= base + extent):
-        # A read-only view of a writable array, or a root with negative strides: the array stands for itself.
+        # The array is a read-only view of a writable one, or its root has negative strides: it stands for itself.
         base, extent, root = address, nbytes, array
     return Source(address, nbytes, HOST, readonly, array, base, extent, root, shared)
 
@@ -165,7 +163,7 @@ def _start_of(array: np.ndarray[Any, Any]) -> tuple[int, bool]:
     try:
         return buffer_start(array)
     except (ValueError, BufferError):
-        # Dates have no buffer format, and a root may not be contiguous. This way takes ten times as long.
+        # Dates have no buffer format, and a root may not be contiguous. This attribute takes ten times as long.
         start: tuple[int, bool] = array.__array_interface__["data"]
         return start
 
@@ -209,8 +207,7 @@ def _from_torch(tensor: Any) -> Source:
     # numpy() and DLPack refuse tensors that require gradients, and bfloat16.
     try:
         storage = tensor.untyped_storage()
-    except NotImplementedError:
-        # torch.vmap passes such tensors to the function that it maps.
+    except NotImplementedError:  # torch.vmap passes such tensors to the function that it maps
         raise TypeError(f"a {type(tensor).__name__} without storage of its own is no memory") from None
     # A fake tensor would answer with a warning and address 0.
     if storage.device.type == "meta":

@@ -1,1 +1,1 @@
-"""Knows the peers: sessions with them, memory imported from and exported to them, calls, and their end."""
+"""Deals with peers: sessions with them, memory imported from and exported to them, calls, and their loss."""

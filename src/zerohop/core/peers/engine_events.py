@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from zerohop.core.peers.peer_core import PeerCore
     from zerohop.core.peers.peer_link import PeerLink
 
-# An interface that comes up gets its addresses one after the other.
+# Seconds to wait after a change, because an interface that comes up gets its addresses one after the other.
 _SETTLING_S: Final = 0.1
-# Tokens of the engine's events are ids of peers that were found dead; with one of these bits, of peers of which a lane
-# is down, and numbers of domains whose port or device changed its state.
+# An event's token is the id of a peer. The peer was found dead; with _LANE_DOWN, one of its lanes is down. With
+# _PORT_CHANGED the token is the number of a domain whose port or device changed its state.
 _LANE_DOWN: Final = 1 << 62
 _PORT_CHANGED: Final = 1 << 61
 
@@ -31,9 +31,9 @@ class EngineEvents:
     def __init__(self, core: PeerCore) -> None:
         self._core = core
         self.ending: dict[PeerLink | None, asyncio.Task[None]] = {}
-        # Whether the addresses of ports are about to be looked at.
+        # Whether `_look_again` is about to read the addresses of ports.
         self._looking_again = False
-        # The descriptor of the events; needed also when the engine is gone.
+        # The descriptor of the events is kept here, because `stop` needs it when the engine is gone.
         self._fd = -1
 
     def start(self) -> None:
@@ -82,10 +82,10 @@ class EngineEvents:
             self.ending[link] = self._core.control.start(work)
 
     def _port_changed(self, number: int) -> None:
-        """Where it is up again, what went another way may go over it. Where it is down, idle lanes go another way.
+        """Use a port again that came up, or give up the idle lanes of one that went down.
 
-        A device that is lost may be there again: to be opened anew. And a port whose state is as it was has other
-        addresses.
+        A lost device counts as up, because it may be back and can then be opened anew. The addresses of a port that is
+        up are read again, because a changed address is reported like a changed state.
         """
         fabric = self._core.nic_ports
         domain = fabric.domain(number)
@@ -106,7 +106,7 @@ class EngineEvents:
             self._core.control.start(self._look_again)
 
     async def _look_again(self) -> None:
-        """Choose ports again, a little later: it reads hundreds of files, and several ports tend to change at once."""
+        """Choose ports again, a little later: that reads many files, and several ports tend to change at once."""
         await asyncio.sleep(_SETTLING_S)
         self._looking_again = False
         fabric = self._core.nic_ports

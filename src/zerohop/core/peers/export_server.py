@@ -1,6 +1,6 @@
-"""Gives memory of this side to the peer that asks for it and may have it, and asks for it back.
+"""Gives memory of this side to a peer that asks for it and has the right to it, and asks for it back.
 
-On the control thread. In which forms memory goes to a peer is said in import_client.py, the asking side.
+On the control thread. import_client.py, the asking side, describes the forms in which memory goes to a peer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _MAX_REQUESTS: Final = 1 << 16
 
-# What Engine.export_share returns.
+# The result of Engine.export_share.
 _Exported = tuple[str, str, int, int, int, int, list[tuple[int, bytes]], list[int]]
 
 
@@ -42,7 +42,7 @@ class Exports:
         self._core = core
         self._link = link
         self._channel = channel
-        # Requests that drivers and NICs are being asked about, one after the other.
+        # Requests that wait for a driver or a NIC, which handle one request after the other.
         self._reaching: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
         self._returned = asyncio.Event()
@@ -50,22 +50,21 @@ class Exports:
     def answer(self, request: wire.ImportRequest) -> None:
         """Answer a peer that wants to import."""
         link = self._link
-        if link.closing is not None:
-            # What was given out is being asked back just now.
+        if link.closing is not None:  # this side is just asking for all its memory back
             self._refuse(request, Status.UNSUPPORTED, Reason.LANE_CLOSED)
         elif request.provider == SHM and SHM in link.possible:
             self._give_descriptor(request)
         elif request.provider in (VERBS, P2P) and request.provider in link.possible:
             if len(self._reaching) >= _MAX_REQUESTS:
                 raise ProtocolError("malformed: the peer asks for more than anybody needs at once")
-            # Registering takes as long as it takes to pin the pages; drivers take their time to export.
+            # This is a task of its own, because pinning pages and exporting memory take long.
             give = self._give_keys if request.provider == VERBS else self._give_memory
             task = asyncio.get_running_loop().create_task(give(request))
             self._reaching.add(task)
             task.add_done_callback(self._reaching.discard)
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         else:
-            # Nothing could be given to it, and as an importer it would hold up whoever takes the memory back.
+            # The peer must not count as an importer, because revoking would then wait for it in vain.
             why = "memory is given to peers on this host that use shm or p2p, and to NICs of peers that use verbs"
             self._refuse(request, Status.UNSUPPORTED, Reason.NONE, why)
 
@@ -75,7 +74,7 @@ class Exports:
         self._returned.set()
 
     def ask_back(self, provider: str, share_id: int) -> None:
-        """Ask the peer to give back what it imported of a share."""
+        """Ask the peer to give back its import of a share."""
         self._channel.post(wire.Release(provider=provider, share=share_id))
 
     async def ask_all_back(self) -> None:
@@ -92,10 +91,10 @@ class Exports:
             pass
 
     def end(self) -> None:
-        """End: the Connection is lost."""
+        """End all answers that are under way, because the Connection is lost."""
         for task in self._reaching:
             task.cancel()
-        self._returned.set()  # nobody will any more
+        self._returned.set()  # the peer gives nothing back any more
 
     def _give_descriptor(self, request: wire.ImportRequest) -> None:
         grant = self._core.shares.grant(self._link, request.provider, request.share, request.capability)
@@ -115,7 +114,7 @@ class Exports:
                 os.close(grant.fd)
 
     async def _give_memory(self, request: wire.ImportRequest) -> None:
-        """Give memory to a peer whose devices reach it: as the driver exports it, or host memory by its descriptor."""
+        """Give memory to a peer for its devices: a device's as the driver exports it, host memory by a descriptor."""
         shares = self._core.shares
         async with self._turn:
             share = shares.admit(self._link, P2P, request.share, request.capability)
@@ -161,7 +160,7 @@ class Exports:
             self._channel.post(reply, theirs)
 
     async def _give_keys(self, request: wire.ImportRequest) -> None:
-        """Register with each NIC that the peer's lane ends at, as far as that was not done before."""
+        """Register memory with each NIC at which the peer's lane ends, unless that was done before."""
         shares = self._core.shares
         async with self._turn:
             share = shares.admit(self._link, VERBS, request.share, request.capability)
@@ -206,7 +205,7 @@ class Exports:
         """Tell whether the peer is still there, and the share has not been withdrawn meanwhile."""
         if self._link.lost is not None:
             return False
-        # Who is asked to give it back must have got it.
+        # A peer that was asked to give a share back must get a refusal now, not the share.
         if not self._core.shares.has(request.share):
             self._take_back(request, Status.ACCESS_DENIED, Reason.REVOKED)
             return False

@@ -1,10 +1,9 @@
 """Imports the peer's memory: asks for it at first use, and gives it back when the peer asks.
 
 On the control thread. Memory on this host is mapped (shm): its owner sends a descriptor. Memory of a device on this
-host (p2p) is mapped for devices here: its owner sends what its driver exports it as. Memory that NICs reach (verbs) has
-one key for each rail of the lane, by which the owner's NIC knows what it may touch. None of these travels with a
-handle: the owner is asked, so it knows who holds what, and registers with a NIC only what somebody wants to reach
-through it.
+host is mapped for devices here (p2p): its owner sends what its driver exports. Memory that NICs reach (verbs) has one
+key for each rail of the lane. No handle carries these: the owner is asked, so that it knows its importers, and
+registers memory with a NIC only when a peer wants to reach it through that NIC.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ _WRITE: Final = 2
 _LEAVING: Final = (
     "what this process had of that memory is still mapped, because a copy is under way or a stream of a GPU here waits"
 )
-# How long a side that leaves waits for what is still being copied.
+# Seconds that a side that leaves waits for the last copies.
 LAST_COPIES_S: Final = 0.5
-# What an owner that cannot give memory out in one way says; there may be another.
+# Statuses of an owner that cannot give memory to this provider. Another provider may still reach it.
 _CANNOT: Final = (Status.UNSUPPORTED.value, Status.NO_MEMORY.value, Status.DEVICE_ERROR.value)
 
-# Of one memory; of 2 MiB each, and mostly larger.
+# Pieces that one memory may have; each has at least 2 MiB.
 _MAX_PIECES: Final = 1 << 17
 
 # Imports of one peer beyond which unused ones are given back.
@@ -62,11 +61,11 @@ class Imports:
         self._channel = channel
         self._requests = 0
         self._replies: dict[int, asyncio.Future[_Reply]] = {}
-        # Answers of which more is to come.
+        # Answers of which more pieces are to come, by request.
         self._unfinished: dict[int, _Reply] = {}
         self._importing: dict[_Key, asyncio.Task[None]] = {}
-        # Of the peer's memory, by provider and share: requests that have not been answered, what is being given back,
-        # and what the peer is to be told of once neither is left. So one answer is about all that was imported.
+        # By provider and share: the requests that have no answer yet, the tasks that release an import, and the shares
+        # for which Released is due once neither is left. So one Released is about all that was imported.
         self._asking: Counter[_Share] = Counter()
         self._leaving: dict[_Share, asyncio.Task[None]] = {}
         self._owed: set[_Share] = set()
@@ -76,9 +75,9 @@ class Imports:
 
         Raises:
             AccessDenied: the owner does not allow it.
-            PeerLost: it is gone.
-            DeadlineExceeded: it does not answer before the operation's deadline, or what was had of it is still being
-                let go of; the request stays under way.
+            PeerLost: the owner is gone.
+            DeadlineExceeded: the owner does not answer before the operation's deadline, or an earlier import is still
+                being released; the request stays under way.
             Closed: this side is leaving.
         """
         if self._link.closing is not None:
@@ -88,11 +87,11 @@ class Imports:
         if task is None:
             task = self._importing[key] = asyncio.get_running_loop().create_task(self._import(share, provider, rails))
             task.add_done_callback(lambda _: self._importing.pop(key, None))
-            # Whoever waited may be gone by the time it fails.
+            # The waiting tasks may be gone when it fails, and asyncio would warn of an error that nobody fetched.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         leaving, limit = self._leaving.get((provider, share.share_id)), seconds_left()
         if leaving is not None and limit is not None:
-            # Not until the operation's deadline, so that there is time to say what it was.
+            # The wait ends before the operation's deadline, so that there is time to report this reason.
             await asyncio.wait([task, leaving], timeout=0.9 * limit, return_when=asyncio.FIRST_COMPLETED)
             if not task.done() and not leaving.done():
                 raise silent_error(self._link.peer, _LEAVING)
@@ -114,9 +113,9 @@ class Imports:
         """Handle ImportPart, the continuation of an answer; the caller closes the descriptors."""
         begun = self._unfinished.get(part.request)
         if begun is None:
-            return  # nobody waits for it any more
+            return  # no task waits for the answer any more
         reply, gathered = begun
-        assert reply.exported is not None  # or it would not be there
+        assert reply.exported is not None  # replied() has checked it
         pieces = reply.exported.pieces
         pieces.extend(part.pieces)
         if len(pieces) > _MAX_PIECES:
@@ -127,13 +126,13 @@ class Imports:
             self._replies[part.request].set_result((reply, gathered))
 
     async def make_ready(self, imported: Import, share: Share, registration: Registration) -> None:
-        """Have a device here reach the memory behind the peer's share and that here, or note why none can."""
+        """Let a device here reach both the peer's memory and the memory here, or note why none can."""
         core = self._core
         try:
             await core.control.run_in_thread(core.routes.make_ready, imported, registration)
         except NativeError as error:
             if imported.closed:
-                return  # given back meanwhile; whoever still wants it asks anew
+                return  # the import was given back meanwhile; an operation that needs it asks anew
             if error.args[0] == Status.CLOSED.value:
                 raise
             note_no_peer_link(self._link, registration, share, error)
@@ -148,12 +147,12 @@ class Imports:
         self._settle(key)
 
     def release(self, provider: str, share_id: int, imported: Import) -> None:
-        """Let go of it, and tell the owner when that is done."""
+        """Release an import, and tell the owner when that is done."""
         self._owed.add((provider, share_id))
         self._let_go((provider, share_id), imported)
 
     async def give_all_back(self) -> None:
-        """Give back all imports that nothing uses, or soon no longer, before this side leaves."""
+        """Give back all imports before this side leaves, and wait a short time for the last operations with them."""
         loop, imports = asyncio.get_running_loop(), self._link.imports
         limit = loop.time() + LAST_COPIES_S
         while True:
@@ -166,7 +165,7 @@ class Imports:
             await asyncio.wait(under_way, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
 
     def end(self, error: ZerohopError) -> None:
-        """End: the Connection is lost."""
+        """End all requests and imports that are under way, because the Connection is lost."""
         for future in self._replies.values():
             if not future.done():
                 future.set_exception(copy_of(error))
@@ -177,11 +176,11 @@ class Imports:
         key = provider, share.share_id
         old = self._link.imports.pop(key, None)
         if old is not None and provider == VERBS:
-            # Over NICs that the lane does not use any more. To its owner the new one is the same.
+            # The old import is for NICs that the lane does not use any more. For the owner both are one import.
             unmap(self._core, old)
         elif old is not None:
             self.release(provider, share.share_id, old)
-        # Its end is told the owner by the name of the share alone: that must not be taken for the end of a new one.
+        # Released names only the share, so the owner could take a late one for the end of the new import.
         while (leaving := self._leaving.get(key)) is not None:
             await asyncio.wait([leaving])
         self._asking[key] += 1
@@ -207,10 +206,10 @@ class Imports:
                 rails=list(rails),
             )
             self._channel.post(request)
-            # As long as the Connection lasts: a late answer still serves whoever asks next.
+            # This waits as long as the Connection lasts, because a late answer still serves the next operation.
             reply, fds = await future
         except BaseException:
-            # The answer may have come just before: then nobody else closes what came with it.
+            # The answer may have come just before; then its descriptors must be closed here.
             if future.done() and not future.cancelled() and future.exception() is None:
                 for fd in future.result()[1]:
                     os.close(fd)
@@ -242,7 +241,7 @@ class Imports:
             if provider == SHM:
                 access = self._map(reply, fds)
             elif provider == P2P:
-                # Of its own: whoever waits here may leave, and close those.
+                # The thread needs copies of its own: this task may be cancelled, and then closes the descriptors.
                 copies = copies_of(fds)
                 access = await self._core.control.run_in_thread(self._take_memory, reply, copies)
             elif len(reply.keys) == len(rails):
@@ -259,17 +258,16 @@ class Imports:
         except ZerohopError:
             self._owed.add((provider, share.share_id))
             raise
-        # By the owner's word, and not by that of the handle, which somebody may have changed.
+        # The device is the one that the owner names now, because a handle may have been altered on its way.
         device = reply.exported.device if reply.exported is not None else ""
         imported = Import(access, share.capability, reply.nbytes, reply.rights, rails, reply.text, device)
         key = provider, share.share_id
-        if key in self._owed:
-            # The owner has asked it back meanwhile.
+        if key in self._owed:  # the owner has asked for the memory back meanwhile
             self._let_go(key, imported)
             return
         other = link.imports.pop(key, None)
         if other is not None:
-            # Asked for over other NICs at the same time.
+            # Another import of the share, for other NICs, was asked for at the same time.
             unmap(self._core, other)
         link.imports[key] = imported
         link.unreachable.record_success((provider, share.share_id, rails))
@@ -303,7 +301,7 @@ class Imports:
         peer = self._link.peer
         if not fds:
             raise from_native(Status.NO_MEMORY.value, Reason.OUT_OF_DESCRIPTORS.value, peer=peer)
-        # Beyond the end of the file a copy would crash the process.
+        # A copy beyond the end of the file would crash the process.
         if os.fstat(fds[0]).st_size < reply.offset + reply.nbytes:
             raise ProtocolError("malformed: the peer's file is shorter than what it shared", peer=peer)
 
@@ -320,7 +318,7 @@ class Imports:
 
     def _let_go(self, key: _Share, imported: Import) -> None:
         task = self._leaving[key] = self._core.control.start(self._drain, imported, self._leaving.get(key))
-        # Also where it is cancelled before it has begun.
+        # A callback runs even if the task is cancelled before it has begun.
         task.add_done_callback(lambda done: self._let_gone(key, done))
 
     async def _drain(self, imported: Import, before: asyncio.Task[None] | None) -> None:
@@ -335,7 +333,7 @@ class Imports:
             self._settle(key)
 
     def _settle(self, key: _Share) -> None:
-        """Tell the owner what it is owed, once nothing of it is left here or under way."""
+        """Send Released, if it is due, once no import of the share is left here or asked for."""
         if key in self._owed and key not in self._leaving and key not in self._asking:
             self._owed.remove(key)
             provider, share_id = key
@@ -343,13 +341,13 @@ class Imports:
 
 
 def unmap(core: PeerCore, imported: Import) -> None:
-    """Let go of a peer's memory, now or when the last operation with it has ended."""
+    """Release a peer's memory, now or when the last operation with it has ended."""
     if not imported.close():
         core.control.start(drained, imported)
 
 
 async def drained(imported: Import) -> None:
     """Wait until nothing here uses a peer's memory."""
-    # The copies that are left end within microseconds, and nothing tells when.
+    # The last copies end within microseconds, and no event reports that.
     while not imported.close():  # noqa: ASYNC110
         await asyncio.sleep(_UNMAP_PAUSE_S)

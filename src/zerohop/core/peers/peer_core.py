@@ -1,4 +1,4 @@
-"""Declares PeerCore, the core of a Context as the rooms see it that speak with peers."""
+"""Declares PeerCore, the part of a Context's core that the code for peers may use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from zerohop.core.peers.service import Service
     from zerohop.errors import ZerohopError
 
-# Links beyond which lost ones are forgotten. Until then a notification that came before the loss names its Connection.
+# Number of links beyond which lost ones are dropped. Until then notifications from before the loss name a Connection.
 _REMEMBERED: Final = 1024
 
 
@@ -29,14 +29,14 @@ class Watcher(Protocol):
 
 
 class PeerCore(LaneCore):
-    """Adds to LaneCore the peers of a Context. On the control thread, but for the tables, which any thread reads.
+    """Adds to LaneCore the peers of a Context. Used on the control thread, but any thread reads the tables.
 
     Attributes:
         identity: the data by which peers recognise this Context in a handshake.
         routes: the paths between pairs of memories.
         connected: the links that operations may use, by id of the peer Context.
         introduced: all links that have a native id, by that id; lost ones stay for a while.
-        connections: for each of these, the Connection that users see. Notifications name it, also of a lost peer.
+        connections: for each of these, the Connection that users see. Notifications name it, even those of lost peers.
         young: links that have no lane for messages yet.
         services: services that faces have added, by name.
         watchers: objects of faces that hear of lost peers, by their own ids.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Conversation(Protocol):
-    """Tells what others may ask of the conversation with a peer; session.py has it. On the control thread."""
+    """Declares the methods of a Session that other modules use. On the control thread."""
 
     initiator: bool
     lanes: Lanes
@@ -47,13 +47,13 @@ class Conversation(Protocol):
         """Tell whether a message of the peer is not handled yet."""
 
     async def caught_up(self) -> None:
-        """Wait until all messages that the peer has sent by now are handled."""
+        """Wait until all messages that the peer has sent by now are handled, or the conversation has ended."""
 
     def process(self) -> PeerProcess | None:
         """Return the peer's process; None if it has ended."""
 
     def end(self, error: ZerohopError) -> None:
-        """End the conversation: the link is lost."""
+        """End the conversation, because the link is lost."""
 
 
 class PeerLink(Link):

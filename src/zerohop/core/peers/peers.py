@@ -34,21 +34,21 @@ if TYPE_CHECKING:
     from zerohop.core.peers.peer_core import PeerCore
 
 _T = TypeVar("_T")
-# A dial ends with the deadlines of those who wait for it, and then: what it talks to may have been gone for long.
+# Seconds after which a dial ends, whatever deadlines the waiting operations have: the peer may be long gone.
 LONGEST_DIAL_S: Final = 120.0
-# After a refusal because the peer is dialling too: how long its own socket may take, and how often to dial again.
+# If the peer refuses because it is dialling, too: seconds that its own socket may take, and attempts to dial again.
 _CROSSING_S: Final = 0.25
 _ATTEMPTS: Final = 8
 
 
 class _Dial:
-    """An attempt to reach a peer, shared by all that wait for it; the most patient of them sets its time limit."""
+    """Holds an attempt to reach a peer, which all waiting operations share; the latest deadline is its time limit."""
 
     def __init__(self, peer: str, work: Callable[..., Coroutine[Any, Any, PeerLink]], where: Address) -> None:
         self._peer = peer
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
-        # Also for those who are in a hurry: their next attempt goes on with what this one has begun.
+        # The dial gets this time even if its operation has less; the operation's next attempt then goes on with it.
         self._until = self._started + handshake.TIMEOUT_S
         self._expired = False
         self.task = self._loop.create_task(self._run(work, where))
@@ -56,7 +56,7 @@ class _Dial:
         self.task.add_done_callback(lambda _: self._timer.cancel())
 
     def allow(self, seconds: float | None) -> None:
-        """Allow the attempt so many seconds from now on; None: as long as any attempt may take."""
+        """Allow the attempt so many seconds from now on; None: the longest time that any attempt may take."""
         until = self._started + LONGEST_DIAL_S
         if seconds is not None:
             until = min(until, self._loop.time() + seconds)
@@ -102,8 +102,8 @@ class Peers:
 
         Raises:
             PeerLost: nobody answers there, or another Context does.
-            AccessDenied, ProtocolError, Unsupported: they could not agree.
-            DeadlineExceeded: the peer is silent, and the operation that this is for ends.
+            AccessDenied, ProtocolError, Unsupported: the sides could not agree.
+            DeadlineExceeded: the peer is silent, and the operation that this call serves has no time left.
         """
         while True:
             existing = self._existing(where)
@@ -115,14 +115,14 @@ class Peers:
             dial = self._dial_to(where)
             left = seconds_left(handshake.TIMEOUT_S)
             dial.allow(left)
-            # Others may be waiting for the same one.
+            # The dial goes on after the wait, because other operations may be waiting for it.
             await asyncio.wait([dial.task], timeout=left)
             if not dial.task.done():
                 raise silent_error(where.context, "the peer does not finish connecting")
             try:
                 return dial.task.result()
             except DeadlineExceeded as error:
-                # Silence is the end of a dial, but of no operation that has time left.
+                # Silence ends a dial, but not an operation that has time left.
                 if seconds_left(0.0) == 0.0:
                     raise copy_of(error) from None
             except ZerohopError as error:
@@ -131,7 +131,7 @@ class Peers:
     def _existing(self, where: Address) -> PeerLink | None:
         existing = self._core.connected.get(where.context)
         if existing is not None and not existing.alive:
-            # The engine knows, and its message is on the way.
+            # The engine knows that the peer is lost, but its event was not handled yet.
             self._events.handle()
             existing = self._core.connected.get(where.context)
         return existing
@@ -177,7 +177,7 @@ class Peers:
         self._core.control.start(self._receive, link, session)
 
     def _established(self, link: PeerLink) -> None:
-        """Note that a Connection's lane is up."""
+        """Note that the first lane for messages of a Connection is up."""
         self._core.young.discard(link)
         logger.info("%s: connected to %s", self._core.name, link.name or link.peer[:12])
         if link.peer == self._core.id:
@@ -189,7 +189,7 @@ class Peers:
             self._arrivals = asyncio.Event()
 
     def _pair(self, link: PeerLink) -> None:
-        """Pair the two ends of a Context that has dialled itself; they count once both exist."""
+        """Pair the two ends of a Context that has dialled itself; it counts as connected once both exist."""
         other, self._own_end = self._own_end, None
         if other is None or other.lost is not None:
             self._own_end = link
@@ -228,15 +228,14 @@ class Peers:
     def _dialled(self, key: str, task: asyncio.Task[PeerLink]) -> None:
         self._dials.pop(key, None)
         if not task.cancelled():
-            # Whoever waited may be gone.
-            task.exception()
+            task.exception()  # asyncio would warn of an exception that nobody fetched
 
     async def _dial(self, where: Address) -> PeerLink:
         peer = where.context
         if not peer or not where.host_id:
             where = await self._locate(where)
         if not peer:
-            # Now that it has a name: there may be a Connection, or a dial that others began.
+            # The id of the peer is known now: there may be a Connection, or another dial to it.
             return await self.connect(where)
         attempts = 0
         while attempts < _ATTEMPTS:
@@ -263,7 +262,7 @@ class Peers:
             except (PeerLost, ProtocolError):
                 if not (channel.unix and where.listens):
                     raise
-                # In this container the path may be somebody else's.
+                # In another container the same path may lead to another process.
                 channel.close()
                 channel = await open_tcp(self._core.control, where)
                 await self._greet(channel, CONTROL, b"", where.context)
@@ -291,7 +290,7 @@ class Peers:
         """
         channel = await open_channel(self._core.control, where)
         me = self._core.identity
-        # A path may lead to a file system that does not answer: no stranger elsewhere makes this process look there.
+        # A path may lead to a file system that does not answer, so an unproved peer of another host may not name one.
         trusted = me.secret is not None or channel.unix or channel.connected_here()
         try:
             challenge, path = await _unless_ended(handshake.locate(channel, me, where.context), where.context)
@@ -309,13 +308,13 @@ class Peers:
         try:
             await wait_with_timeout(self._set_up(link, session), SETUP_S)
         except (PeerLost, TimeoutError):
-            # It left again; if it wanted anything it will come back.
+            # The peer has left again, and will come back if it needs a Connection.
             return
         except ZerohopError as error:
             self._core.control.warn_once(link.peer, "setup", "a peer did not get through its setup: %s", error)
 
     async def _set_up(self, link: PeerLink, session: Session) -> None:
-        """Wait until the lane is up; cancelled if nobody waits any longer."""
+        """Wait until the lane for messages is up. Cancelling this loses the peer if no lane is up by then."""
         self._core.young.add(link)
         self._core.control.start(session.run)
         try:
@@ -342,7 +341,7 @@ class Peers:
 
 
 async def _unless_ended(conversation: Coroutine[Any, Any, _T], peer: str) -> _T:
-    # As long as whoever wants the Connection waits: a peer that is silent may only be stopped.
+    # There is no time limit here but that of the waiting operations: a silent peer may only be stopped for a while.
     try:
         return await conversation
     except ChannelEnded as ended:

@@ -1,7 +1,7 @@
 """Calls services of the peer, and answers the peer's calls to services of this side. On the control thread.
 
-A face that has to talk to its counterpart, as a Transport does that joins another, adds a service to its Context. A
-message is bytes here; the service parses them, and nothing is executed.
+A face that talks to its counterpart, as a Transport that joins another does, adds a service to its Context. A message
+is bytes here; the service parses them, and nothing is executed.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Rpc:
         future.set_exception(from_native(answer.status, answer.reason, answer.text, peer=self._link.peer))
 
     def end(self) -> None:
-        """End all calls: the Connection is lost."""
+        """End all calls, because the Connection is lost."""
         for future, _ in list(self._pending.values()):
             future.cancel()
 

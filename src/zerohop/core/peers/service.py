@@ -1,6 +1,6 @@
 """Declares the services that a face adds to its Context, and that rpc.py calls.
 
-They have a file of their own because a face imports them with the package, and rpc.py imports asyncio.
+This is a file of its own because `import zerohop` needs it, and needs no asyncio, which rpc.py imports.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Runs the control conversation of one Connection: presence, lanes, memory, goodbye. On the control thread.
 
-Both sides say Setup first. Then the side that has dialled opens the lane for messages, by a rule: shm where both are on
-one host and have it, else verbs where a NIC of each can be paired, else tcp. More lanes follow as transfers want them.
+Both sides send Setup first. Then the side that has dialled opens the lane for messages: over shm if both are on one
+host and have it, else over verbs if NICs of both can be paired, else over tcp. Transfers open more lanes later.
 """
+
+# ruff: noqa: D102 - Conversation in peer_link.py documents these methods
 
 from __future__ import annotations
 
@@ -46,13 +48,13 @@ if TYPE_CHECKING:
     from zerohop.core.peers.peer_core import PeerCore
     from zerohop.core.peers.peer_link import PeerLink
 
-# Seconds until a peer that came in must have agreed on a lane; whoever dials waits as long as its operations do.
+# Seconds until a peer that came in must have agreed on a lane. The side that dials waits as long as its operations do.
 SETUP_S: Final = 10.0
 _GOODBYE_S: Final = 0.2
 
 
 class Session:
-    """Holds this side's state of the conversation."""
+    """Holds this side's state of the conversation with a peer."""
 
     def __init__(
         self,
@@ -79,7 +81,7 @@ class Session:
         self._exports = Exports(core, link, channel)
         self._rpc = Rpc(core, link, channel)
         self._setup = LaneSetup(core, link, channel, self.lanes, dialled)
-        # Done when there is a lane for messages; an error when there never will be.
+        # This future is done when there is a lane for messages, or has the error if there never will be one.
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ready.add_done_callback(lambda future: future.cancelled() or future.exception())
         link.session = self
@@ -111,7 +113,7 @@ class Session:
         except NativeError as error:
             self._fail(from_native(*error.args, peer=self._link.peer), Reason.LANE_CLOSED)
         except (ProtocolError, ValueError, TypeError) as error:
-            # Values that no peer of ours sends are caught here or by the native side's own checks.
+            # Values that no correct peer sends are refused here, or by the native side's own checks.
             self._core.control.warn_once(self._link.peer, "protocol", "disconnected a peer: %s", error)
             self._fail(ProtocolError(f"malformed: {error}", peer=self._link.peer), Reason.MALFORMED)
         except ZerohopError as error:
@@ -120,27 +122,22 @@ class Session:
             reason = Reason.OUT_OF_DESCRIPTORS if out_of_descriptors(error) else Reason.STREAM_CLOSED
             self._fail(from_native(Status.PEER_LOST.value, reason.value, peer=self._link.peer), reason)
         finally:
-            # Whatever happened: without its conversation a Connection would wait for ever.
+            # The link must be lost in any case: without its conversation a Connection would wait for ever.
             self._fail(PeerLost("the conversation with the peer broke off", peer=self._link.peer), Reason.NONE)
 
     async def call(self, service: str, body: bytes, then: Callable[[bytes], object] | None = None) -> bytes:
-        """Call a service of the peer, and return its answer; see Rpc.call."""
         return await self._rpc.call(service, body, then)
 
     def send(self, service: str, body: bytes) -> None:
-        """Call a service of the peer without waiting for the answer."""
         self._rpc.send(service, body)
 
     def ask_back(self, provider: str, share_id: int) -> None:
-        """Ask the peer to give back a share that it has imported."""
         self._exports.ask_back(provider, share_id)
 
     async def give_back(self) -> None:
-        """Give the peer's memory back, and ask for this side's; wait for both a short time."""
         await asyncio.gather(self._imports.give_all_back(), self._exports.ask_all_back())
 
     async def say_goodbye(self, text: str) -> None:
-        """Tell the peer that this side ends the Connection."""
         self._channel.post(wire.Bye(text=text))
         try:
             await wait_with_timeout(self._channel.flush(), _GOODBYE_S)
@@ -148,19 +145,16 @@ class Session:
             pass
 
     def unread(self) -> bool:
-        """Tell whether a message of the peer is not handled yet."""
         return self._channel.unread()
 
     async def caught_up(self) -> None:
-        """Wait until all messages that the peer has sent by now are handled, or the conversation has ended."""
         await self._channel.until_read()
 
     def process(self) -> PeerProcess | None:
-        """Return the peer's process, which may still touch memory that it had mapped; None if it has ended."""
         return self._channel.process()
 
     def end(self, error: ZerohopError) -> None:
-        """End: the Connection is lost, and nobody waits any longer."""
+        """End everything that waits for the peer, because the Connection is lost."""
         if not self.ready.done():
             self.ready.set_exception(copy_of(error))
         self.lanes.end(error)
@@ -175,7 +169,7 @@ class Session:
         Raises:
             AccessDenied: the owner does not allow it.
             Unsupported: there is no path.
-            PeerLost: the peer is gone, or the only lane that could be had broke.
+            PeerLost: the peer is gone, or the only possible lane broke.
             DeadlineExceeded: the peer does not answer before the operation's deadline; the step stays under way.
         """
         routes, link = self._core.routes, self._link
@@ -189,7 +183,7 @@ class Session:
             except ZerohopError as error:
                 if link.lost is not None:
                     raise
-                # There may be another path; if there is not, this is why.
+                # The error is reported only if no other path can be chosen now.
                 if routes.explain(link, registration, share).provider == explanation.provider:
                     raise copy_of(error) from None
         elif explanation.form in IMPORTED:
@@ -205,7 +199,7 @@ class Session:
         """Register memory with each NIC of the lane, or record why that is impossible."""
         engine = self._core.engine
         for domain in lane.domains:
-            # Pinning the pages of a large range takes its time.
+            # Pinning the pages of a large range takes long, so it runs on another thread.
             if not await self._core.control.run_in_thread(register, engine, registration, domain):
                 return
 
@@ -279,7 +273,6 @@ class Session:
             self._fail(error, Reason.LANE_CLOSED)
 
     def _established(self) -> None:
-        """Note that there is a lane for messages."""
         self._link.ready = True
         self._when_established(self._link)
         self.ready.set_result(None)

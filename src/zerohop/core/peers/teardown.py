@@ -29,8 +29,8 @@ async def part(
 ) -> None:
     """Give back each other's memory, end operations in flight, and say goodbye, in this order.
 
-    Memory that the other side has not let go of by then stays out of use until its process ends. The peer answers a
-    goodbye by closing its end: operations that are still in flight then have lost their peer.
+    Memory that the peer has not given back by then stays out of use until the peer's process ends. The peer answers a
+    goodbye by closing its end; operations that are still in flight then end with PeerLost.
     """
     if link.parting is None and link.lost is None:
         link.closing = error
@@ -44,7 +44,7 @@ async def part(
 
         link.parting = core.control.start(work)
     if link.parting is not None:
-        # The task is shared: a second caller, or one that does not want to wait so long, must not cut it short.
+        # The task is shared, so a caller that stops waiting must not cancel it.
         await asyncio.wait([link.parting])
 
 
@@ -53,7 +53,7 @@ def lose(core: PeerCore, link: PeerLink, error: ZerohopError, status: Status, re
     if link.lost is not None:
         return
     error = link.closing or error
-    # A copy, because a traceback would keep alive everything that its frames know.
+    # The error is copied, because its traceback would keep alive everything that its frames know.
     link.lost = copy_of(error)
     _drop_peer(core, link, status, reason)
     for route in list(link.routes):
@@ -76,7 +76,7 @@ def lose(core: PeerCore, link: PeerLink, error: ZerohopError, status: Status, re
 def _forget(core: PeerCore, link: PeerLink) -> None:
     """Take a lost link out of the tables."""
     core.young.discard(link)
-    # As text: a kept log record would keep an error's traceback, and with it half of the Context.
+    # The error goes in as text, because a kept log record would keep its traceback alive.
     logger.info("%s: %s is gone: %s", core.name, link.name or link.peer[:12], str(link.lost))
     if core.connected.get(link.peer) is link:
         del core.connected[link.peer]
@@ -92,6 +92,5 @@ def _drop_peer(core: PeerCore, link: PeerLink, status: Status, reason: Reason) -
     if link.native_id >= 0:
         try:
             core.engine.drop_peer(link.native_id, status, reason)
-        except NativeError:
-            # The engine is closed, and all its peers dropped.
+        except NativeError:  # the engine is closed, and all its peers dropped
             pass

@@ -31,7 +31,7 @@ class ControlThread:
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop = _new_loop()
-        # Every socket of the control plane, so that a forked child can close its copies.
+        # All sockets of the control plane are here, so that a forked child can close its copies.
         self.sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._tasks: set[asyncio.Task[None]] = set()
         self._said: set[tuple[str, str]] = set()
@@ -51,7 +51,7 @@ class ControlThread:
         if not self._stopped:
             try:
                 self.loop.call_soon_threadsafe(callback, *args)
-            except RuntimeError:  # closed in between
+            except RuntimeError:  # the loop was closed meanwhile
                 pass
             else:
                 return True
@@ -130,14 +130,14 @@ class ControlThread:
         """Log a warning, once per key and topic, so that nobody outside can fill a log."""
         if (key, topic) not in self._said and len(self._said) < _ONCE:
             self._said.add((key, topic))
-            # As text: a kept log record would keep an error's traceback alive, and with it half of the Context.
+            # The arguments go in as text, because a kept log record would keep an error's traceback alive.
             logger.warning(text, *map(str, args))
 
     def stop(self, timeout: float) -> bool:
         """Cancel all tasks, end the loop and the thread; return False if that takes more than ``timeout`` seconds."""
         if not self._stopped:
-            # One turn of the loop later, so that tasks made just before have begun: a coroutine that is cancelled
-            # before it has begun does nothing at all, and leaves open what it was to close.
+            # The tasks are cancelled one turn of the loop later, when all have begun: a coroutine that is cancelled
+            # before it has begun runs no code, and leaves its sockets open.
             self.call(self.loop.call_soon, self._cancel_all)
             self._stopped = True
         if self._thread is not threading.current_thread():
@@ -182,7 +182,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     """Make an event loop; raise OSError if there are too few descriptors for one."""
     selector = selectors.DefaultSelector()
     try:
-        # The loop's constructor needs a socket pair. If that fails it leaks the selector, so the pair is tried before.
+        # The loop's constructor makes a socket pair, and leaks the selector if that fails, so one is tried before.
         for sock in socket.socketpair():
             sock.close()
         return asyncio.SelectorEventLoop(selector)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Post = Callable[[bool], int | Op | tuple[int, int]]
 
 T = TypeVar("T")
-# Seconds that a request waits for its answer where no operation, and so no deadline, stands behind it.
+# Seconds that a request waits for its answer if it serves no operation, and so has no deadline.
 REPLY_S: Final = 10.0
 # Seconds between attempts to post on a full lane.
 _RETRY_S: Final = 0.0005
@@ -50,12 +50,12 @@ class Peer(Protocol):
     """Names the peer that a task waits for."""
 
     peer: str
-    # How the peer was lost; None while it is not.
+    # The error with which the peer was lost; None while the peer is not lost.
     lost: ZerohopError | None
 
 
 class Deferred(InFlight[T]):
-    """An Operation whose native slot the control thread ends, after the native operation that does the work."""
+    """Represents an operation whose slot the control thread ends, after the native operation that does the work."""
 
     __slots__ = ("__weakref__", "_failure", "_payload", "_peer", "_task", "parts")
 
@@ -67,7 +67,7 @@ class Deferred(InFlight[T]):
         self._failure: BaseException | None = None
         self._payload: Any = None
         self._task: asyncio.Task[None] | None = None
-        # What explains the operations that this one was made of, once they have ended.
+        # Explanations of the operations that this one was made of; empty until they have ended.
         self.parts: tuple[Explanation, ...] = ()
 
     def result(self, timeout: float | None = None) -> T:
@@ -111,7 +111,7 @@ class Deferred(InFlight[T]):
         return first._replace(kind=self._kind, outcome=explained.outcome, others=texts)
 
     def _where(self) -> dict[str, Any]:
-        # Until the path is known, the peer at least.
+        # The peer is known even before the path is.
         return {"peer": self._peer, **super()._where()}
 
     def _error_of(self, native: Op) -> BaseException:
@@ -185,7 +185,7 @@ async def wait_shared(future: asyncio.Future[Any], peer: Peer, limit: float | No
     """Wait for a future, ``limit`` seconds at most, on the control thread. Several tasks may wait for the same future.
 
     Raises:
-        DeadlineExceeded: the future is not done, because the peer does not answer; it goes on.
+        DeadlineExceeded: the future is not done, because the peer does not answer; the work behind it goes on.
         ZerohopError: the future's error; or the loss of the Connection, if the future was cancelled for that.
     """
     import asyncio
@@ -244,7 +244,7 @@ async def _run(
         if isinstance(failure, ZerohopError):
             complete_fields(failure, operation._kind, operation._path)
             failure.peer = failure.peer or operation._peer
-            # The control thread's frames say nothing to a user, and would keep all that they know alive with the error.
+            # The control thread's frames tell a user nothing, and the error would keep their objects alive.
             failure.__traceback__ = failure.__context__ = failure.__cause__ = None
         core.complete(native, Status.UNSUPPORTED, Reason.USER, 0)
 
@@ -303,7 +303,7 @@ async def _post_when_room(
     while True:
         if lane is not None:
             await lane()
-        # Checked before the first attempt, too: connecting may have taken longer than the user allowed.
+        # The deadline may have passed before the first attempt, because connecting takes time, too.
         if deadline_ns and time.monotonic_ns() > deadline_ns:
             raise NativeError(Status.DEADLINE.value, Reason.NONE.value, "nothing was posted")
         try:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from zerohop._native import Engine
 
 HOST: Final = "host"
-# Stands for the device that the driver finds by the address: `__cuda_array_interface__` names none.
+# Name of a device that the driver has to find by the address, because `__cuda_array_interface__` names none.
 DEVICE_BY_ADDRESS: Final = ""
 # Kinds of devices whose driver knows memory by its address.
 GPUS: Final = ("cuda", "hip")
@@ -77,7 +77,7 @@ class Devices:
         )
 
     def close(self) -> None:
-        """Let go of the engine."""
+        """Release the engine."""
         self._engine = closed_engine.ENGINE
 
     def _no_such_device(self, name: str) -> str:

@@ -22,15 +22,14 @@ if TYPE_CHECKING:
 
     # Arms an event: a token goes into the queue when it happens. False if it has happened already.
     Arm = Callable[[CompletionQueue, int], bool]
-    # Disarms the event.
     Disarm = Callable[[CompletionQueue, int], object]
 
 
 class LoopQueue:
-    """The completion queue of one loop and one engine. Its methods are for the loop's own thread.
+    """Holds the completion queue of one loop and one engine. Its methods are for the loop's own thread.
 
-    Only the loop keeps it alive, by the reader that the queue adds. So the queue of a loop that is closed and forgotten
-    goes with the loop, whatever was waiting.
+    Only the loop keeps the queue alive, by the reader that the queue adds. A loop that is closed and dropped therefore
+    takes its queue along, even if tasks were waiting.
     """
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
@@ -83,7 +82,7 @@ class LoopQueue:
         if loop is not None and loop.is_running():
             try:
                 loop.call_soon_threadsafe(self.leave)
-            except RuntimeError:  # closed in between
+            except RuntimeError:  # the loop was closed meanwhile
                 pass
             else:
                 return
@@ -103,7 +102,7 @@ class LoopQueue:
             return
         self.closed = True
         if loop is not None:
-            # First of all: a closed descriptor's number may be given to another file, which the loop would then watch.
+            # The reader goes first: a closed descriptor's number may go to another file, which the loop would watch.
             loop.remove_reader(self._bell.fd)
         self._bell.close()
 
@@ -118,7 +117,7 @@ class LoopQueue:
 
 
 class Loops:
-    """Has the LoopQueue of each event loop that has waited for an operation of one Context."""
+    """Holds the LoopQueue of each event loop that has waited for an operation of one Context."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

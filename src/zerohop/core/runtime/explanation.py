@@ -16,17 +16,17 @@ class Explanation(NamedTuple):
         local_device: where this side's memory is.
         remote_device: where the peer's memory is.
         rejected: each other path and why it was not taken.
-        registered: of a path over NICs, what they know the memories by, once they do: ``"here"`` or ``"there"``, and
-            the way of registration with those that had failed before it.
-        rails: of a path over NICs, once there is a lane: the NIC port here and the one there that it is connected to,
-            such as ``("mlx5_0 port 1", "mlx5_0 port 1")``, for each pair of ports that shares the lane.
-        link: of a path between devices, once it is known: ``"nvlink"``, ``"pcie"``, ``"same device"``, ``"sim"``.
-        no_kernels: of a path between devices, why each page of a list is a copy of its own, which takes ten times as
-            long and more; empty where one kernel copies them all.
-        kind: of an Operation, its name, such as ``"write_pages"``.
-        outcome: of an Operation, bytes, time and rate once it has ended well; otherwise ``"in flight"``,
-            ``"cancelled"`` or ``"failed: ..."``.
-        others: of an Operation that was split, the paths of its other parts.
+        registered: how NICs have registered the memories, once they have: ``"here"`` or ``"there"``, and the way of
+            registration with the ways that failed before it.
+        rails: the pairs of NIC ports that share a lane, once there is one: the port here and the port there that it is
+            connected to, such as ``("mlx5_0 port 1", "mlx5_0 port 1")``.
+        link: the link between two devices, once it is known: ``"nvlink"``, ``"pcie"``, ``"same device"``, ``"sim"``.
+        no_kernels: why devices copy each page of a list by itself, which takes ten times as long and more; empty if one
+            kernel copies all pages.
+        kind: name of the Operation, such as ``"write_pages"``.
+        outcome: bytes, time and rate of an Operation that has ended well; otherwise ``"in flight"``, ``"cancelled"``
+            or ``"failed: ..."``.
+        others: the paths of the other parts of an Operation that was split.
     """
 
     provider: str

@@ -51,6 +51,6 @@ async def _prepare(
     preparing.pop(key, None)
     if failure is not None:
         preparing[key] = failure
-        # The oldest failure goes, in case that no caller ever asks about its handle again.
+        # The oldest failure is dropped, because perhaps no caller ever uses its handle again.
         if len(preparing) > _MAX_UNTOLD:
             preparing.pop(next(iter(preparing)), None)

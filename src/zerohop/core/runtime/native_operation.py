@@ -1,4 +1,4 @@
-"""Operations that the engine carries out."""
+"""Declares the Operations that the engine carries out."""
 
 # ruff: noqa: D102 - Operation documents these methods
 
@@ -30,23 +30,23 @@ NBYTES, NATIVE_VALUE, BYTES_DONE = range(3)
 
 
 class InFlight(NativeInFlight, Operation[T]):
-    """An Operation that the engine carries out; its value is the number of bytes that it moves.
+    """Represents an operation that the engine carries out; its value is the number of bytes that it moves.
 
-    The native call that posts a transfer makes most of them (native/bind/transfers.cpp).
+    The native call that posts a transfer makes most of these objects (native/bind/transfers.cpp).
     """
 
     __slots__ = ("_cancelled", "_elapsed_ns", "_error", "_value")
 
     # None once the outcome has been taken over.
     _native: Op | None
-    # The memory: dropping the last reference would close it while the user still waits for this operation.
+    # The memory is kept here, because it must not close while the user still waits for this operation.
     _keep: object
     _value: T
     _error: BaseException | None
     _cancelled: bool
     nbytes: int
 
-    if TYPE_CHECKING:  # native: if it has ended well it calls nothing in this file, and otherwise _outcome
+    if TYPE_CHECKING:  # native code has this method, and calls _outcome unless the operation has ended well
 
         def result(self, timeout: float | None = None) -> T: ...
 
@@ -151,7 +151,7 @@ class InFlight(NativeInFlight, Operation[T]):
             self._value = self._value_of(native)
         elif not self._cancelled:
             self._error = self._error_of(native)
-        # Set last: other threads stop looking at the native operation from here on.
+        # This is set last, because other threads then take the outcome from this object.
         self._native = None
         self._keep = None
 
@@ -195,7 +195,7 @@ class InFlight(NativeInFlight, Operation[T]):
 
 
 class WithValue(InFlight[T]):
-    """An operation whose end tells its value: what an atomic found, or how long a message was."""
+    """Represents an operation whose value is known at its end: an atomic's old value, or the length of a message."""
 
     __slots__ = ("_value_from",)
 
@@ -227,7 +227,7 @@ def in_flight(
 
 def cancelled_error() -> BaseException:
     """Return the error that a cancelled operation raises outside asyncio."""
-    # Imported here because it imports logging and more, which nothing else needs.
+    # Imported here because concurrent.futures imports logging, which nothing else needs.
     from concurrent.futures import CancelledError
 
     return CancelledError("the operation was cancelled")

@@ -135,7 +135,7 @@ class Operation(NotCopyable, Generic[T]):
             raise from_native(*error.args, operation="wait_on") from None
 
     def _hold(self, device: int, number: int) -> None:
-        """Make a stream wait for the end. Does nothing here, where the operation has ended."""
+        """Make a stream wait for the end; do nothing if the operation has ended."""
 
     def explain(self) -> Explanation:
         """Return path and time; as text: ``shm (mapped) host→host direct, 64.0 MiB in 3.4 ms, 19.7 GB/s``."""
@@ -167,7 +167,7 @@ class Operation(NotCopyable, Generic[T]):
 
 
 class Finished(Operation[T]):
-    """An operation that ended well within the call that started it."""
+    """Represents an operation that ended well within the call that started it."""
 
     __slots__ = ("_core", "_elapsed_ns", "_kind", "_path", "_value", "nbytes")
 
@@ -201,7 +201,7 @@ class Finished(Operation[T]):
 
 
 class Failed(Operation[T]):
-    """An operation that failed within the call that started it."""
+    """Represents an operation that failed within the call that started it."""
 
     __slots__ = ("_core", "_error", "_kind", "_path", "nbytes")
 
@@ -242,8 +242,8 @@ def on_event_loop() -> bool:
 def must_yield(core: Runtime) -> bool:
     """Tell whether an await must give the loop's other tasks a turn first, even if nothing needs to be waited for.
 
-    Otherwise a coroutine whose operations all end at once would keep the loop to itself. Callers ask before they take
-    anything, so that a task that is cancelled at this point loses nothing.
+    A coroutine whose operations all end at once would otherwise keep the loop to itself. Callers ask before they take
+    a result, so that a task that is cancelled at this point loses nothing.
     """
     now = time.monotonic_ns()
     if now < core.turn_ends_ns:

@@ -35,7 +35,7 @@ class Runtime:
         timeout_ns: default time limit of an operation, in nanoseconds; 0: none.
         spin_ns: nanoseconds of polling before a wait sleeps.
         closed: whether the Context is closed, or not open yet.
-        gone: whether nothing of it is left to close.
+        gone: whether the Context has ended, so that nothing is left to close.
         forked: whether this is the copy of a parent's Context in a forked child.
         turn_ends_ns: time until which a task may await operations that have ended without a turn for other tasks.
         deferred: operations that the control thread has still to post, each with the id of its peer.
@@ -87,6 +87,5 @@ class Runtime:
         """End a native operation of this library; one that its deadline or a cancellation has ended stays as it is."""
         try:
             native.complete(status, reason, 0, nbytes)
-        except NativeError:
-            # The engine is closed, and has ended the operation.
+        except NativeError:  # the engine is closed, and has ended the operation
             pass

@@ -52,7 +52,7 @@ def _number(stream: Stream) -> int:
         return stream
     if hasattr(stream, "__cuda_stream__"):
         protocol = stream.__cuda_stream__
-        # A method; in the first drafts of the protocol an attribute.
+        # The first drafts of the protocol had an attribute in place of the method.
         version, number = protocol() if callable(protocol) else protocol
         if version != 0:
             raise TypeError(f"version {version} of the stream protocol is not known here")

@@ -55,7 +55,7 @@ class All(Generic[T]):
                 failed = failed or operation
         if failed is not None:
             failed.result(0)
-            # It ended well just when the wait for it timed out.
+            # The operation ended well just when the wait for it timed out.
             return [operation.result(0) for operation in self.operations]
         return values
 
@@ -87,7 +87,6 @@ class AsCompleted(Generic[T]):
 
     def __init__(self, operations: Iterable[Operation[T]], timeout: float | None) -> None:
         self._operations = _checked(operations)
-        # 0: none.
         self._deadline = 0 if timeout is None else deadline_after(timeout)
 
     def __iter__(self) -> Iterator[Operation[T]]:
@@ -150,7 +149,7 @@ class AsCompleted(Generic[T]):
                 [(core, queue)] = queues.items()
                 found = [(core, token) for token in queue.wait(until, spin_ns)]
             else:
-                # No thread can poll for several engines; their own threads do.
+                # One thread cannot poll for several engines, so their own threads do.
                 poll = select.poll()
                 for queue in queues.values():
                     poll.register(queue.fd, select.POLLIN)
@@ -160,7 +159,7 @@ class AsCompleted(Generic[T]):
                 core.check_process()
             if found:
                 return found
-            # Only now: a caller that was held up until after the deadline gets the operations that ended before it.
+            # This is checked last: a caller that was held up past the deadline still gets the operations that ended.
             if late:
                 raise _too_late()
             spin_ns = 0
@@ -199,7 +198,6 @@ def _checked(operations: Iterable[Operation[T]]) -> list[Operation[T]]:
 
 
 def _split(operations: list[Operation[T]]) -> tuple[list[Operation[T]], list[Operation[T]]]:
-    """Split operations into those in flight and those that have ended."""
     pending: list[Operation[T]] = []
     ready: list[Operation[T]] = []
     for operation in operations:
@@ -233,7 +231,7 @@ class _Watch(Generic[T]):
             self._ended.put_nowait(operation)
 
     def stop(self) -> None:
-        """Disarm: nobody reads the queue any more."""
+        """Disarm the operation, because nobody reads the queue any more."""
         token, self._token = self._token, 0
         if token:
             self._loop.disarm(self._operation._disarm, token)

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 class Connection(Closeable, NotCopyable):
     """Connects to one peer Context; made by ``Context.connect``, by the first use of a RemoteBuffer, or by the peer.
 
-    There is one per peer and Context, whoever asked for it first. When the peer dies, every operation to it ends with
+    There is one per peer and Context, whichever side made it. When the peer dies, every operation to it ends with
     PeerLost, and the next use of the same address connects anew, with a new Connection.
 
     It has one lane for messages, and one more for each other provider that a transfer has wanted. When a lane between
-    NICs breaks while the peer lives, what was in flight on it ends with PeerLost ("lane reset"), and another lane takes
-    its place; what was not posted yet waits for that.
+    NICs breaks while the peer lives, operations in flight on it end with PeerLost ("lane reset"), and another lane
+    takes its place; operations that were not posted yet wait for that lane.
 
     Attributes:
         peer: id of the peer Context.
@@ -74,11 +74,11 @@ class Connection(Closeable, NotCopyable):
         """Send bytes to whichever ``recv`` of the peer is next in order; value: bytes sent.
 
         Done means that the source may be reused and the peer has accepted every byte. Messages of one Connection
-        arrive in the order in which they were sent. One that is cancelled, or whose deadline passes, before the peer
-        has received it is withdrawn.
+        arrive in the order in which they were sent. A message is withdrawn if it is cancelled, or its deadline passes,
+        before the peer has received it.
 
         Args:
-            source: what may stand wherever a View may.
+            source: a Memory, a View, or any object that ``Context.register`` takes.
             timeout: seconds, for the operation; None: the Context's.
 
         Raises:
@@ -87,7 +87,7 @@ class Connection(Closeable, NotCopyable):
         return self._send(source, timeout, nowait=False)
 
     def send_nowait(self, source: Memory | View | Any, *, timeout: float | None = None) -> Operation[int]:
-        """Like ``send``, but raises WouldBlock, with nothing posted, where the lane is full."""
+        """Send like ``send``, but post nothing and raise WouldBlock if the lane is full."""
         return self._send(source, timeout, nowait=True)
 
     def _send(self, source: Memory | View | Any, timeout: float | None, *, nowait: bool) -> Operation[int]:
@@ -106,7 +106,7 @@ class Connection(Closeable, NotCopyable):
         Done means that the bytes are in ``into``. A message that is longer than ``into`` fails this Operation.
 
         Args:
-            into: what may stand wherever a View may.
+            into: a Memory, a View, or any object that ``Context.register`` takes.
             timeout: seconds, for the operation; None: none, it waits until a message comes or the peer is gone.
 
         Raises:
@@ -137,7 +137,7 @@ class Connection(Closeable, NotCopyable):
         return self._notify(value, timeout, nowait=False)
 
     def notify_nowait(self, value: int, *, timeout: float | None = None) -> Operation[int]:
-        """Like ``notify``, but raises WouldBlock, with nothing posted, where the lane is full."""
+        """Notify like ``notify``, but post nothing and raise WouldBlock if the lane is full."""
         return self._notify(value, timeout, nowait=True)
 
     def _notify(self, value: int, timeout: float | None, *, nowait: bool) -> Operation[int]:
@@ -152,7 +152,7 @@ class Connection(Closeable, NotCopyable):
         core, link = self._core, self._link
         deadline = core.deadline(timeout)
         before = deferred_to(core, link.peer)
-        # The peer's end may still be placing bytes that came over lanes which are down.
+        # The peer may still be placing bytes that came over lanes that are down.
         gone = link.session is not None and link.session.lanes.any_down
         if link.lost is None and (before or gone or link.message_lane is None or len(link.lanes) > 1):
 

@@ -37,11 +37,11 @@ class ContextTransfers(AsyncCloseable, Transfers):
     def write_nowait(
         self, src: Local, dst: RemoteBuffer, *, notify: int | None = None, timeout: float | None = None
     ) -> Operation[int]:
-        """Like ``write``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""
+        """Write like ``write``, but post nothing and raise WouldBlock if the lane is full or not ready yet."""
         return transfer.transfer(self._core, "write", src, dst, notify, timeout, nowait=True)
 
     def read_nowait(self, src: RemoteBuffer, into: Local, *, timeout: float | None = None) -> Operation[int]:
-        """Like ``read``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""
+        """Read like ``read``, but post nothing and raise WouldBlock if the lane is full or not ready yet."""
         return transfer.transfer(self._core, "read", into, src, None, timeout, nowait=True)
 
     def write_pages(
@@ -58,7 +58,7 @@ class ContextTransfers(AsyncCloseable, Transfers):
     ) -> Operation[int]:
         """Write page ``src_pages[i]`` of ``src`` to page ``dst_pages[i]`` of ``dst``, for all i, as one Operation.
 
-        Page n of a range are its bytes ``n * page_bytes`` to ``(n + 1) * page_bytes``. The pages have no order among
+        Page n of a range is its bytes ``n * page_bytes`` to ``(n + 1) * page_bytes``. The pages have no order among
         each other; ``notify`` comes after all of them. The index arrays may be reused when the call returns.
         Done and errors as for ``write``; pages outside the remote range are AccessDenied, from the Operation.
 
@@ -66,7 +66,7 @@ class ContextTransfers(AsyncCloseable, Transfers):
             src: memory here; the lengths of ``src`` and ``dst`` need not be equal.
             dst: memory there.
             src_pages: one-dimensional array of integers.
-            dst_pages: as many of them.
+            dst_pages: an array like ``src_pages``, and as long.
             page_bytes: length of a page, at least 1.
             notify: as for ``write``.
             timeout: as for ``write``.
@@ -87,7 +87,7 @@ class ContextTransfers(AsyncCloseable, Transfers):
         notify: int | None = None,
         timeout: float | None = None,
     ) -> Operation[int]:
-        """Like ``write_pages``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""
+        """Write pages like ``write_pages``, but post nothing and raise WouldBlock if the lane is full or not ready."""
         return transfer.transfer_pages(
             self._core, "write_pages", src, dst, src_pages, dst_pages, page_bytes, notify, timeout, nowait=True
         )
@@ -118,7 +118,7 @@ class ContextTransfers(AsyncCloseable, Transfers):
         page_bytes: int,
         timeout: float | None = None,
     ) -> Operation[int]:
-        """Like ``read_pages``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""
+        """Read pages like ``read_pages``, but post nothing and raise WouldBlock if the lane is full or not ready."""
         return transfer.transfer_pages(
             self._core, "read_pages", into, src, dst_pages, src_pages, page_bytes, None, timeout, nowait=True
         )
@@ -128,33 +128,33 @@ class ContextTransfers(AsyncCloseable, Transfers):
     ) -> Operation[int]:
         """Add to the 8 bytes at ``offset``, an unsigned integer in the target's byte order that wraps around.
 
-        The Operation's value is what was there before. Atomic against operations of the same provider on the same
-        memory, and only those. Needs both rights.
+        The Operation's value is the number that was there before. The addition is atomic against operations of the same
+        provider on the same memory, and only those. It needs both rights.
 
         Raises:
-            ValueError: not within ``dst``, or not aligned to 8 bytes. Else as for ``write``.
+            ValueError: not within ``dst``, or not aligned to 8 bytes. Other errors are those of ``write``.
         """
         return transfer.atomic(self._core, "fetch_add", dst, value, 0, offset, timeout)
 
     def fetch_add_nowait(
         self, dst: RemoteBuffer, value: int, *, offset: int = 0, timeout: float | None = None
     ) -> Operation[int]:
-        """Like ``fetch_add``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""
+        """Add like ``fetch_add``, but post nothing and raise WouldBlock if the lane is full or not ready yet."""
         return transfer.atomic(self._core, "fetch_add", dst, value, 0, offset, timeout, nowait=True)
 
     def compare_swap(
         self, dst: RemoteBuffer, compare: int, swap: int, *, offset: int = 0, timeout: float | None = None
     ) -> Operation[int]:
-        """Put ``swap`` into the 8 bytes at ``offset`` if they are ``compare``; value: what was there before.
+        """Put ``swap`` into the 8 bytes at ``offset`` if they are ``compare``; value: the number there before.
 
-        It was put there if the value equals ``compare``. Atomicity and errors as for ``fetch_add``.
+        The swap was done if the value equals ``compare``. Atomicity and errors are those of ``fetch_add``.
         """
         return transfer.atomic(self._core, "compare_swap", dst, swap, compare, offset, timeout)
 
     def compare_swap_nowait(
         self, dst: RemoteBuffer, compare: int, swap: int, *, offset: int = 0, timeout: float | None = None
     ) -> Operation[int]:
-        """Like ``compare_swap``, but raises WouldBlock, nothing posted, where the lane is full or not ready yet."""
+        """Swap like ``compare_swap``, but post nothing and raise WouldBlock if the lane is full or not ready yet."""
         return transfer.atomic(self._core, "compare_swap", dst, swap, compare, offset, timeout, nowait=True)
 
     def notify(self, target: Connection | RemoteBuffer, value: int, *, timeout: float | None = None) -> Operation[int]:
@@ -164,7 +164,7 @@ class ContextTransfers(AsyncCloseable, Transfers):
     def notify_nowait(
         self, target: Connection | RemoteBuffer, value: int, *, timeout: float | None = None
     ) -> Operation[int]:
-        """Like ``notify``, but raises WouldBlock, with nothing posted, where the lane is full or not ready yet."""
+        """Notify like ``notify``, but post nothing and raise WouldBlock if the lane is full or not ready yet."""
         return transfer.notify_peer(self._core, target, value, timeout, nowait=True)
 
     def flush(self, connection: Connection | None = None, *, timeout: float | None = None) -> Operation[int]:
@@ -175,7 +175,7 @@ class ContextTransfers(AsyncCloseable, Transfers):
         """Explain which path transfers between two memories take, and why no other; connect first if needed, and wait.
 
         Raises:
-            Unsupported: there is none; the reason names every candidate. Other errors as for ``write``.
+            Unsupported: there is no path; the reason names every candidate. Other errors are those of ``write``.
         """
         return transfer.explain(self._core, local, remote, timeout)
 
@@ -185,8 +185,8 @@ def core_of(context: ContextTransfers) -> Core:
     return context._core
 
 
-# The native methods call these where they posted nothing themselves: on a first use, on a full lane, or for memory that
-# is not registered yet.
+# The native methods call these functions if they posted nothing themselves: on a first use, on a full lane, or for
+# memory that is not registered yet.
 
 
 def _write(

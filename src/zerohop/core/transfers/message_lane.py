@@ -56,7 +56,7 @@ def post_message(
 ) -> Operation[int]:
     """Post on the lane for messages; ``post(nowait)`` makes the native call.
 
-    Where the lane is full, or is being replaced, the call waits; on an event loop's thread the control thread does.
+    If the lane is full or is being replaced, the call waits; on an event loop's thread the control thread waits for it.
     ``over`` is the end at which the native call posts, if that is not the link's own.
     """
     over = over or link

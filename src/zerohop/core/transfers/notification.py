@@ -1,6 +1,6 @@
 """Delivers notifications to the target of ``write(..., notify=N)`` and of ``notify``."""
 
-# ruff: noqa: D102 - what these methods do is said where Operation declares them
+# ruff: noqa: D102 - Operation documents these methods
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Notification(NamedTuple):
 
     Attributes:
         value: the 32-bit number that the peer chose.
-        nbytes: bytes of the write that it came with; 0 when it came alone.
-        peer: the Connection that it came over.
+        nbytes: bytes of the write that it came with; 0 if it came alone.
+        peer: the Connection over which it came.
     """
 
     value: int
@@ -41,7 +41,7 @@ class Notification(NamedTuple):
 
 
 class _Ends:
-    """Ends an operation that a stream waits for, when it is told."""
+    """Ends the native operation that a stream waits for, when the NotificationWait ends."""
 
     __slots__ = ("_waits",)
 
@@ -85,7 +85,7 @@ class NotificationWait(Operation[Notification]):
         self._note: Notification | None = None
         self._error: BaseException | None = None
         self._cancelled = False
-        # Who wants to be told when it ends; and what tells them of the deadline.
+        # Queues that get a token when this wait ends, and the native operation that ends at the deadline.
         self._armed: list[tuple[CompletionQueue | _Ends, int]] = []
         self._timer: Op | None = None
         # Two waiters would take two notifications, and one of them would be lost.
@@ -148,7 +148,7 @@ class NotificationWait(Operation[Notification]):
             return
         engine = self._core.engine
         waits = engine.new_op(self._deadline_ns)
-        # First, so that a cancellation on another thread finds it, or is found here.
+        # The entry goes in before `_ended` is asked, so that no cancellation on another thread is missed.
         self._armed.append((_Ends(waits), 0))
         engine.hold_stream_for_notification(waits, device, number, self._number)
         if self._ended():
@@ -187,7 +187,7 @@ class NotificationWait(Operation[Notification]):
             await queue.wait(self._arm, self._disarm)
 
     def _take(self, deadline_ns: int, spin_ns: int) -> bool:
-        """Take one if it comes before the deadline; whether this has ended."""
+        """Take a notification if one comes before the deadline; tell whether this wait has ended."""
         core = self._core
         if self._cancelled:
             return True
@@ -199,7 +199,7 @@ class NotificationWait(Operation[Notification]):
             return True
         if popped is None:
             return False
-        # As make_notification, without the call: this lies between the arrival and the caller's next step.
+        # This is make_notification without a call, because it is part of the latency of each notification.
         peer, value, nbytes = popped
         connection = core.connections.get(peer) or core.connection_of(peer)
         self._note = _new_tuple(Notification, (value, nbytes, connection))
@@ -220,7 +220,7 @@ class NotificationWait(Operation[Notification]):
         return True
 
     def _tell(self) -> None:
-        """Wake all others that wait for this one, which has ended."""
+        """Wake everything else that waits for this operation, which has ended."""
         self._timer = None
         for queue, token in self._armed.copy():
             queue.push(token)
@@ -240,7 +240,7 @@ class NotificationWait(Operation[Notification]):
 
     def _arm(self, queue: CompletionQueue, token: int) -> bool:
         engine = self._core.engine
-        # First, so that a cancellation on another thread finds it, or is found here.
+        # The entry goes in before `_ended` is asked, so that no cancellation on another thread is missed.
         self._armed.append((queue, token))
         try:
             if not self._ended() and engine.arm_notification(queue, token, self._number):
@@ -249,8 +249,7 @@ class NotificationWait(Operation[Notification]):
                 self._timer = self._timer or engine.new_op(self._deadline_ns)
                 if self._timer.arm(queue, token):
                     return True
-        except NativeError:
-            # The Context is being closed, or the queue; done() will say so.
+        except NativeError:  # the Context or the queue is being closed, which done() will report
             pass
         self._disarm(queue, token)
         return False

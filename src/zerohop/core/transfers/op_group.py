@@ -24,7 +24,7 @@ class OperationGroup:
 
     Attributes:
         group: the engine's object for the operations.
-        number: number of the queue, of this Context, that the peer notifies.
+        number: number of this Context's queue that the peer notifies.
     """
 
     def __init__(self, core: Core) -> None:
@@ -39,7 +39,7 @@ class OperationGroup:
                 raise RegistrationFailed(error.args[2], fix="close some Transports, or use another Context") from None
             raise from_native(*error.args) from None
         self._ended: ZerohopError | None = None
-        # The link to the peer, once there is one, and the peer's queue that writes notify.
+        # The link to the peer, once there is one, and the number of the peer's queue that writes notify.
         self._link: PeerLink | None = None
         self._peer_queue = 0
         # Operations that the control thread has still to post, in their order. Changed under the lock.
@@ -63,7 +63,7 @@ class OperationGroup:
 
     def expect(self, link: PeerLink) -> None:
         """Take notifications of this peer only from now on, because a queue's number is easy to guess."""
-        # A Context that talks to itself says it at one end and hears it at the other.
+        # A Context that talks to itself sends notifications at one end and gets them at the other.
         end = link.partner or link
         self._of_queue("take_from", end.native_id)
 
@@ -99,8 +99,7 @@ class OperationGroup:
             self._ended = error
             try:
                 self._core.engine.end_group(self.group, status, reason)
-            except NativeError:
-                # The Context is closed, and its engine has ended everything.
+            except NativeError:  # the Context is closed, and its engine has ended everything
                 pass
             self._of_queue("end_queue")
             with self._lock:
@@ -119,6 +118,5 @@ class OperationGroup:
     def _of_queue(self, what: str, *more: int) -> None:
         try:
             getattr(self._core.engine, what)(self.number, *more)
-        except NativeError:
-            # The Context is closed, and its engine with all queues.
+        except NativeError:  # the Context is closed, and its engine with all queues
             pass

@@ -1,4 +1,4 @@
-"""Posts a transfer on its route; the control thread does it where the route must be found or the lane is full."""
+"""Posts a transfer on its route; the control thread does it if the route must be found or the lane is full."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     # Makes the native call: route id, nowait.
     Post: TypeAlias = Callable[[int, bool], int | tuple[int, int] | Op]
 
-# A route may go while it is being found. This many losses in a row are an error.
+# A route may become stale before it is used. This number of stale routes in a row is an error.
 _ATTEMPTS: Final = 4
 _MANY_ROUTES: Final = 4096
 # Steps of a first use: connect, open a lane, register, import; some of them may have to be done again.
@@ -53,7 +53,7 @@ def launch(
     nowait: bool = False,
     need: str = PLAIN,
 ) -> Operation[int]:
-    """Find the route and post on it; where either takes time, have the control thread do it."""
+    """Find the route and post on it; if either takes time, have the control thread do it."""
     core.check_open()
     for _ in range(_ATTEMPTS):
         try:
@@ -101,9 +101,9 @@ def launch_after(
     stream: Stream,
     need: str,
 ) -> Operation[int]:
-    """Like ``launch``, but begin after the work that is queued on a stream by now.
+    """Launch like ``launch``, but begin the transfer after the work that is queued on a stream by now.
 
-    Where a device carries the transfer out, one of its own streams waits for the user's; otherwise this side waits.
+    If a device carries the transfer out, one of its streams waits for the user's; otherwise the control thread waits.
     """
     core.check_open()
     device = view.device if view.device != HOST else remote.device
@@ -126,7 +126,7 @@ def launch_after(
         else:
             return posted_on(core, kind, view, route, nbytes, NBYTES, posted)
     try:
-        # Now, and not when it is posted: the caller may have the stream wait for this very operation next.
+        # The stream is marked now, not at the post: the caller may let it wait for this very operation next.
         reached = core.engine.stream_reached(*place, deadline_ns)
     except NativeError as error:
         core.check_open()
@@ -135,7 +135,7 @@ def launch_after(
 
 
 def ready_route(core: Core, view: Memory | View, remote: RemoteBuffer, *, nowait: bool = False) -> Route | None:
-    """Return the route if nobody needs to be asked for it; ``nowait`` for a call that cannot be put off.
+    """Return the route if it exists or can be made at once, else None; ``nowait``: the call cannot be deferred.
 
     Raises:
         Closed: the Memory is closed.
@@ -172,7 +172,7 @@ async def find_route(core: Core, view: Memory | View, remote: RemoteBuffer) -> R
         link = await core.peers.connect(where)
         session = link.session
         if session is not None:
-            # The caller's thread may have seen a lane break before this thread has been told.
+            # The caller's thread may have noticed a broken lane before this thread handled the event.
             session.lanes.look()
         try:
             route = ready_route(core, view, remote)

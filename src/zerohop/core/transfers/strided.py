@@ -40,18 +40,17 @@ class StridedTransfers(ContextTransfers):
         """Write ``rows`` rows of ``row_bytes`` each as one Operation; value: bytes moved.
 
         Row i begins at ``i * src_stride`` in ``src`` and goes to ``i * dst_stride`` in ``dst``. The rows have no order
-        among each other; ``notify`` comes after all of them. Done and errors as for ``write_pages``, whose cost it has:
-        a row goes in pages of the largest number of bytes that divides its length and both strides, on a GPU all of
-        them by one kernel.
+        among each other; ``notify`` comes after all of them. Done, errors and cost are those of ``write_pages``: a row
+        is split into pages of the largest number of bytes that divides its length and both strides. On a GPU one kernel
+        copies all pages.
 
         Args:
             src: memory here that all rows lie in.
             dst: memory there.
-            rows: how many.
+            rows: number of rows.
             row_bytes: length of a row.
-            src_stride: bytes from the begin of a row to that of the next, at least ``row_bytes``; None: as long as a
-                row.
-            dst_stride: as ``src_stride``, there.
+            src_stride: bytes from the start of a row to the start of the next, at least ``row_bytes``, its default.
+            dst_stride: as ``src_stride``, for ``dst``.
             notify: as for ``write``.
             timeout: as for ``write``.
             stream: as for ``write``.
@@ -76,7 +75,7 @@ class StridedTransfers(ContextTransfers):
         notify: int | None = None,
         timeout: float | None = None,
     ) -> Operation[int]:
-        """Like ``write_strided``, but raises WouldBlock, with nothing posted, where the lane is full or not ready."""
+        """Write rows like ``write_strided``, but post nothing and raise WouldBlock if the lane is full or not ready."""
         here, there, page_bytes = as_pages(rows, row_bytes, src_stride, dst_stride)
         return self.write_pages_nowait(src, dst, here, there, page_bytes=page_bytes, notify=notify, timeout=timeout)
 
@@ -107,7 +106,7 @@ class StridedTransfers(ContextTransfers):
         dst_stride: int | None = None,
         timeout: float | None = None,
     ) -> Operation[int]:
-        """Like ``read_strided``, but raises WouldBlock, with nothing posted, where the lane is full or not ready."""
+        """Read rows like ``read_strided``, but post nothing and raise WouldBlock if the lane is full or not ready."""
         there, here, page_bytes = as_pages(rows, row_bytes, src_stride, dst_stride)
         return self.read_pages_nowait(src, into, there, here, page_bytes=page_bytes, timeout=timeout)
 
@@ -121,7 +120,7 @@ def as_pages(
         row_bytes if stride is None else _number(name, stride, row_bytes)
         for name, stride in (("src_stride", src_stride), ("dst_stride", dst_stride))
     ]
-    # One row has no next one.
+    # The strides do not matter for one row.
     page_bytes = math.gcd(row_bytes, *strides) if rows > 1 else row_bytes
     in_a_row = row_bytes // page_bytes
     if rows * in_a_row > _MOST_PAGES:

@@ -52,7 +52,7 @@ _NO_NOTIFY: Final = -1
 _MAX_NOTIFY: Final = (1 << 32) - 1
 _WORD: Final = 8
 _WORD_MASK: Final = (1 << 64) - 1
-# Native lengths have fewer bits than this one.
+# Native lengths are less than this.
 _TOO_LONG: Final = 1 << 63
 _BOUNDS: Final = (5, 1)  # ACCESS_DENIED, BOUNDS
 _INT64: Final = np.dtype(np.int64)
@@ -70,7 +70,7 @@ def transfer(
     nowait: bool = False,
     group: OperationGroup | None = None,
 ) -> Operation[int]:
-    """Write or read one range, with all checks. ``group``: what it is part of; there ``remote`` may be longer."""
+    """Write or read one range, with all checks. In a ``group`` the remote range may be longer than the local one."""
     view = view_of(core, local)
     check_remote(remote)
     nbytes = view.nbytes
@@ -125,7 +125,7 @@ def transfer_pages(
     if code == _READ and view.readonly:
         raise ValueError("cannot read into read-only memory")
     nbytes = here.size * page_bytes
-    # The native call checks those here; there, it knows of the whole share only.
+    # The native call checks the local pages. For the remote ones it knows only the whole share, not a slice of it.
     if remote.nbytes != share_of(remote).nbytes and _outside(there, page_bytes, remote.nbytes):
         return Failed(core, kind, None, nbytes, from_native(*_BOUNDS, operation=kind, peer=remote.owner))
     number = _NO_NOTIFY if notify is None else notify_value(notify)
@@ -133,7 +133,7 @@ def transfer_pages(
     engine, offset, remote_offset, local_nbytes = core.engine, offset_of(view), start_of(remote), view.nbytes
     route = ready_route(core, view, remote) if not core.closed else None
     if route is None:
-        # It will be posted later, when a wrong number could no longer be told here, and the arrays may have changed.
+        # The pages are posted later. Wrong numbers must raise ValueError now, and the caller may change the arrays.
         if _outside(here, page_bytes, view.nbytes):
             raise ValueError(f"{kind}: a page number is negative, or its page not within the {view.nbytes} bytes here")
         here, there = here.copy(), there.copy()
@@ -147,7 +147,7 @@ def transfer_pages(
     if stream is not None:
         return launch_after(core, kind, view, remote, nbytes, deadline, post, stream, need)
     if route is not None:
-        # What launch() begins with, for what has been found already; whatever does not go well is its to deal with.
+        # This is the beginning of launch() for a route that was found already; launch() handles all errors.
         try:
             return posted_on(core, kind, view, route, nbytes, NBYTES, post(route.id, True))
         except NativeError:
@@ -267,7 +267,7 @@ def check_remote(remote: object) -> None:
 
 
 def announced(notify: int | None, remote: RemoteBuffer, group: OperationGroup | None) -> tuple[int, Group | None]:
-    """Return a notification's number and the operation native_group, as the engine takes them."""
+    """Return a notification's number and the operation group, as the engine takes them."""
     number = _NO_NOTIFY if notify is None else notify_value(notify)
     if group is None:
         return number, None
@@ -299,5 +299,5 @@ def _index_array(pages: Pages) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 def _outside(pages: np.ndarray[Any, np.dtype[np.int64]], page_bytes: int, nbytes: int) -> bool:
     """Tell whether a page does not lie within a range of ``nbytes``."""
-    # Negative numbers are very large ones without their sign.
+    # Negative numbers become very large ones when they are read as unsigned.
     return bool(pages.size) and int(pages.view(np.uint64).max()) >= nbytes // page_bytes

@@ -1,4 +1,4 @@
-"""Does write_many where its native part (native/bind/many.cpp) posted nothing: several memories, or a first use."""
+"""Does write_many if its native part (native/bind/many.cpp) posted nothing: for several memories, or a first use."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def write_many(
 
 
 def _batches(core: Core, pairs: Iterable[tuple[Local, RemoteBuffer]], group: OperationGroup | None) -> list[_Batch]:
-    """Check the pairs, and native_group them by what one request can carry."""
+    """Check the pairs, and return batches that one request each can carry."""
     found: dict[tuple[int, bytes], _Batch] = {}
     for number, pair in enumerate(pairs):
         try:
@@ -85,7 +85,7 @@ def _batches(core: Core, pairs: Iterable[tuple[Local, RemoteBuffer]], group: Ope
             group.check_owner(remote)
         if view.nbytes > remote.nbytes or (view.nbytes < remote.nbytes and group is None):
             raise ValueError(f"{_KIND}: {view.nbytes} bytes here and {remote.nbytes} there, in pair {number}")
-        # Raw arrays have a Memory each, which is kept by its batch.
+        # Each raw array has a Memory of its own, which its batch keeps.
         key = id(memory_of(view)), key_of(remote)
         if key not in found:
             found[key] = _Batch(view, remote)
@@ -94,7 +94,6 @@ def _batches(core: Core, pairs: Iterable[tuple[Local, RemoteBuffer]], group: Ope
 
 
 def _post(core: Core, batch: _Batch, notify: int | None, deadline: int, group: OperationGroup | None) -> Operation[int]:
-    """Post one request."""
     number, native_group = announced(notify, batch.remote, group)
     local, remote, lengths = np.array(batch.places, dtype=np.int64).T.copy()
     engine = core.engine
@@ -138,12 +137,12 @@ def _post_all(
             link = core.connected.get(owner)
             if link is None:
                 raise PeerLost("the peer is gone, and was not notified", operation=_KIND, peer=owner)
-            # Over NICs an operation that is done is not yet visible.
+            # Over NICs the data of an operation that is done may not be visible yet.
             await flush_lanes(core, link, deadline)
             await _announce(core, link, nbytes, notify, deadline, group)
         return nbytes
 
-    # Each batch has a peer that was just posted to.
+    # One owner is enough here: a flush to another one waits for that one's batches themselves.
     operation = defer(core, _KIND, nbytes, deadline, work, operations, peer=owner, wants_operation=True)
     if group is not None:
         group.note(operation)
@@ -163,7 +162,7 @@ def _tell(core: Core, link: PeerLink, nbytes: int, notify: int, deadline: int, g
 async def _announce(
     core: Core, link: PeerLink, nbytes: int, notify: int, deadline: int, group: OperationGroup | None
 ) -> None:
-    """Send the notification of what was written, on the control thread."""
+    """Send the notification of the writes, on the control thread."""
     number = group.announce(notify) if group is not None else notify
 
     def post(nowait: bool) -> int | Op:
