@@ -1,6 +1,6 @@
 #include "bind/transfers.hpp"
 
-#include "bind/posting.hpp"
+#include "bind/hot_path.hpp"
 
 #include <algorithm>
 #include <utility>

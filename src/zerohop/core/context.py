@@ -248,7 +248,7 @@ class Context(StridedTransfers, NotCopyable):
         links = list(core.connected.values())
         return Statistics(
             connections=len(links),
-            registrations=len(core.registry),
+            registrations=len(core.registration_cache),
             pinned=core.retention.pinned,
             shares=len(core.shares),
             mapped=sum(len(link.imports) for link in links),

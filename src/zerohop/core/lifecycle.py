@@ -17,7 +17,7 @@ from zerohop.core.base.deadlines import seconds_of
 from zerohop.core.control import address
 from zerohop.core.lanes.nic_ports import NicPorts
 from zerohop.core.lanes.routes import Routes
-from zerohop.core.memory.registry import Registry
+from zerohop.core.memory.registration_cache import RegistrationCache
 from zerohop.core.memory.retention import Retention
 from zerohop.core.memory.shares import Shares
 from zerohop.core.peers.peer_core import PeerCore
@@ -118,7 +118,7 @@ class Core(PeerCore):
         self.kernels = CopyKernels(self.engine, self._kernels_came_late)
         self.retention = Retention(self._drain_soon)
         self.devices = Devices(self.engine)
-        self.registry = Registry(self.engine, self.devices, self.retention, self.kernels.begin)
+        self.registration_cache = RegistrationCache(self.engine, self.devices, self.retention, self.kernels.begin)
         self.shares = Shares(self.engine, self.id, self.url, self.retention)
         self.routes = Routes(self.engine, settings.require, self.kernels, self.retention)
         self.nic_ports = NicPorts(self.engine, self._ports, self._keys_lost)
@@ -182,7 +182,7 @@ class Core(PeerCore):
         """Release all native objects now, and not when the garbage is collected."""
         self.shares.close(self.retention.get_kept)
         self.routes.close()
-        self.registry.close(deadline)
+        self.registration_cache.close(deadline)
         for part in (self.nic_ports, self.kernels, self.devices):
             part.close()
         self.deferred.clear()

@@ -20,7 +20,7 @@ from support.outcomes import when_taken
 from support.patience import PATIENCE_S
 from support.pattern import pattern
 from zerohop.core.control import wire
-from zerohop.core.lanes import lanes, paths
+from zerohop.core.lanes import lanes, path_choice
 from zerohop.core.lanes.lane import Lane, State
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class TestOpening:
     def test_a_lane_of_tcp_beside_one_of_shm(self, open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:
         """Nothing faked but the cost by which it is chosen."""
         monkeypatch.setattr(paths, "lane_cost", lambda limits: None)
-        monkeypatch.setitem(paths._USUAL, ("tcp", "stream"), paths.Cost(0.1, 1000.0))
+        monkeypatch.setitem(path_choice._USUAL, ("tcp", "stream"), path_choice.Cost(0.1, 1000.0))
         here, there = open_context(Options()), open_context(Options())
         connection = here.connect(there.url).result(PATIENCE_S)
         memory = there.register(np.zeros(NBYTES, np.uint8))

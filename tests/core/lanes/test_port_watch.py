@@ -16,7 +16,7 @@ from support.patience import PATIENCE_S
 from support.pattern import pattern
 from zerohop.core.control import wire
 from zerohop.core.lanes import port_watch
-from zerohop.core.peers.engine_events import EngineEvents
+from zerohop.core.peers.peer_death import EngineEvents
 
 if TYPE_CHECKING:
     from collections.abc import Callable

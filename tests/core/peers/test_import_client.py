@@ -21,7 +21,7 @@ from support.pattern import pattern
 from support.tamper import CAPABILITY, fields, flip, forge
 from zerohop.core.base import backoff
 from zerohop.core.control import wire
-from zerohop.core.memory import shares
+from zerohop.core.memory import revocation
 from zerohop.core.peers.import_client import Imports
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class TestImporting:
         handle = target.share("rw")
         assert handle.revocation == "enforced"
         write_over(both.here, source, handle)
-        monkeypatch.setattr(shares, "_MAX_GRACE_S", PATIENCE_S)
+        monkeypatch.setattr(revocation, "_MAX_GRACE_S", PATIENCE_S)
         target.revoke(handle, timeout=2 * PATIENCE_S)
         assert [message.provider for message in of(wire.Release, heard.sent)] == ["verbs"]
         assert [message.provider for message in of(wire.Released, heard.sent)] == ["verbs"]

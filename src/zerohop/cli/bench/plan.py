@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from zerohop.cli.bench.case import Case
 from zerohop.cli.bench.gpu_plan import LIST, SEED_SIZES, gpu_cases, is_gpu, registrations
 from zerohop.cli.bench.report import describe_case
-from zerohop.core.lanes.paths import PEER
+from zerohop.core.lanes.path_choice import PEER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

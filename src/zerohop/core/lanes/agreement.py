@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from zerohop.config.providers import PROVIDERS, VERBS
 from zerohop.core.control import address
-from zerohop.core.lanes import nic_ports, paths
+from zerohop.core.lanes import nic_ports, path_choice
 from zerohop.errors import Unsupported
 
 if TYPE_CHECKING:
     from zerohop.core.control.wire import Setup
     from zerohop.core.lanes.lane_core import LaneCore
     from zerohop.core.lanes.link import Link
-    from zerohop.core.lanes.paths import Cost
+    from zerohop.core.lanes.path_choice import Cost
 
 
 def agree(core: LaneCore, link: Link, setup: Setup, *, same_host: bool) -> None:
@@ -70,4 +70,4 @@ def _fix(core: LaneCore, setup: Setup) -> str:
 def _usual_cost(core: LaneCore, link: Link) -> Cost:
     """Return the usual cost of a lane over the NIC ports of both sides."""
     mine = core.nic_ports.nics()
-    return paths.rdma_cost(nic_ports.rate(mine, link.their_nics, nic_ports.pair(mine, link.their_nics)))
+    return path_choice.rdma_cost(nic_ports.rate(mine, link.their_nics, nic_ports.pair(mine, link.their_nics)))

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from zerohop._native import Domain, Endpoint
-    from zerohop.core.lanes.paths import Cost
+    from zerohop.core.lanes.path_choice import Cost
 
 
 class State(enum.Enum):

@@ -16,7 +16,7 @@ from zerohop.config.providers import VERBS
 from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.base.log import logger
 from zerohop.core.control import wire
-from zerohop.core.lanes import agreement, paths
+from zerohop.core.lanes import agreement, path_choice
 from zerohop.core.lanes.lane import Lane, State, retrieve
 from zerohop.core.lanes.lane_table import LaneTable
 from zerohop.core.lanes.port_watch import LanePorts
@@ -147,7 +147,7 @@ class Lanes(LaneTable):
         """Count a lane as up: both ends are connected."""
         link = self._link
         lane.state = State.UP
-        lane.cost = paths.lane_cost(lane.endpoint.limits)
+        lane.cost = path_choice.lane_cost(lane.endpoint.limits)
         link.lanes = {**link.lanes, lane.number: lane}
         link.failed.record_success(lane.provider)
         if lane.messages:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zerohop._native import NativeError, Reason, Status
 from zerohop.core.base import closed_engine
 from zerohop.core.base.backoff import Backoff
-from zerohop.core.lanes.paths import IMPORTED, RING, STREAM
+from zerohop.core.lanes.path_choice import IMPORTED, RING, STREAM
 from zerohop.core.runtime.devices import HOST
 from zerohop.core.runtime.explanation import Explanation
 from zerohop.errors import LANE_RESET, ZerohopError, copy_of, from_native
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from zerohop.core.control.wire import Nic
     from zerohop.core.lanes.imported import Import
     from zerohop.core.lanes.lane import Lane
-    from zerohop.core.lanes.paths import Cost
+    from zerohop.core.lanes.path_choice import Cost
     from zerohop.core.memory.registration import Registration
     from zerohop.core.runtime.runtime import Runtime
 

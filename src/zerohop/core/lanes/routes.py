@@ -10,7 +10,7 @@ from zerohop._native import NativeError, PeerMemory, Reason, Status
 from zerohop.core.base import closed_engine
 from zerohop.core.base.backoff import is_permanent
 from zerohop.core.control import auth
-from zerohop.core.lanes import paths, reachability
+from zerohop.core.lanes import path_choice, reachability
 from zerohop.core.lanes.gpu_links import link_between
 from zerohop.core.lanes.link import Route, lane_error
 from zerohop.core.runtime.deferred import lane_was_reset
@@ -87,7 +87,7 @@ class Routes:
         """
         missing, possible = link.missing, link.possible
         lanes = {lane.provider: lane.cost for lane in link.lanes.values()}
-        situation = paths.Situation(
+        situation = path_choice.Situation(
             local_device=registration.device,
             remote_device=remote.device,
             lanes=lanes,
@@ -105,10 +105,10 @@ class Routes:
         failed = link.failed.failing()
         if failed:
             try:
-                return paths.choose(situation._replace(missing={**failed, **missing}))
+                return path_choice.choose(situation._replace(missing={**failed, **missing}))
             except Unsupported:
                 pass
-        return paths.choose(situation)
+        return path_choice.choose(situation)
 
     def forget_no_kernels(self) -> None:
         """Drop the routes that say that there are no copy kernels, because they have come. Any thread may call this."""
@@ -135,11 +135,11 @@ class Routes:
         imported = None
         access: dict[str, Any] = {"mapping": None}
         nbytes, rights = remote.nbytes, remote.rights
-        if explanation.form in paths.IMPORTED:
+        if explanation.form in path_choice.IMPORTED:
             imported = link.imports.get((provider, remote.share_id))
             if imported is None or imported.rails != lane.rails:
                 return None
-            if explanation.form == paths.PEER and registration not in imported.ready:
+            if explanation.form == path_choice.PEER and registration not in imported.ready:
                 # A device reaches at once the peer's memory that it has reached before; memory here may need pinning.
                 index = registration.region.device
                 if index not in imported.links or not (at_once or registration.nbytes <= _PINNED_AT_ONCE):
@@ -205,11 +205,13 @@ class Routes:
             route.drop()
             return self.make(link, registration, remote, key, at_once=at_once)
         wait_s = (
-            math.inf if explanation.form in paths.IMPORTED else reachability.try_again_in(link, registration, remote)
+            math.inf
+            if explanation.form in path_choice.IMPORTED
+            else reachability.try_again_in(link, registration, remote)
         )
         if wait_s != math.inf:
             link.core.control.call(_drop_later, route, wait_s)
-        paths.warn_if_staged(explanation, self._warned)
+        path_choice.warn_if_staged(explanation, self._warned)
         # Imported here because `import zerohop` alone needs no logging.
         from zerohop.core.base.log import logger
 

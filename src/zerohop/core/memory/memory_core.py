@@ -8,7 +8,7 @@ from zerohop.core.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
     from zerohop.core.kernels.loading import CopyKernels
-    from zerohop.core.memory.registry import Registry
+    from zerohop.core.memory.registration_cache import RegistrationCache
     from zerohop.core.memory.retention import Retention
     from zerohop.core.memory.shares import Shares
 
@@ -19,11 +19,11 @@ class MemoryCore(Runtime):
     Attributes:
         kernels: the kernels with which GPUs copy page lists.
         retention: keeps buffers alive until nothing uses them.
-        registry: the cache of registrations, and the allocations.
+        registration_cache: the cache of registrations, and the allocations.
         shares: the handles that this Context has given out.
     """
 
     kernels: CopyKernels
     retention: Retention
-    registry: Registry
+    registration_cache: RegistrationCache
     shares: Shares

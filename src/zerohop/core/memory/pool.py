@@ -223,7 +223,7 @@ class Pool(Closeable, NotCopyable):
         for nbytes in dict.fromkeys((wanted, size)):
             if size <= nbytes <= wanted:
                 try:
-                    registration = self._core.registry.allocate(nbytes, self.device, whole=False)
+                    registration = self._core.registration_cache.allocate(nbytes, self.device, whole=False)
                 except RegistrationFailed as error:
                     self._refused = error.reason
                     continue
@@ -233,7 +233,7 @@ class Pool(Closeable, NotCopyable):
 
     def _memory(self, taken: _Range, block: _Block | None, nbytes: int) -> Memory:
         chunk, start, _ = taken
-        part = self._core.registry.part(chunk.registration, start, nbytes)
+        part = self._core.registration_cache.part(chunk.registration, start, nbytes)
         return Memory(self._core, part, 0, nbytes, RIGHTS["rw"], block, True)
 
     def _full(self, nbytes: int) -> RegistrationFailed:

@@ -32,7 +32,7 @@ def register(core: MemoryCore, x: Any, rights: Rights | None) -> Memory:
         where = sources.on_gpu(x)
         if where is not None:
             address, nbytes = where
-            registration = core.registry.known_on_device(address, nbytes)
+            registration = core.registration_cache.known_on_device(address, nbytes)
             if registration is not None:
                 return Memory(core, registration, address - registration.address, nbytes, _READ_WRITE, x)
     if isinstance(x, (Memory, View)):
@@ -43,7 +43,7 @@ def register(core: MemoryCore, x: Any, rights: Rights | None) -> Memory:
     if bits & ~possible:
         raise ValueError(f'{type(x).__name__} is read-only: rights can be "r" only')
     while True:
-        registration, owned = core.registry.register(source)
+        registration, owned = core.registration_cache.register(source)
         offset = source.address - registration.address
         memory = Memory(core, registration, offset, source.nbytes, bits, source.keep, owned)
         if not (registration.closed or registration.leaving):
@@ -84,7 +84,7 @@ def allocate(core: MemoryCore, nbytes: int, device: str) -> Memory:
     if core.closed or core.forked:
         raise core.closed_error()
     nbytes = length_of(nbytes)
-    registration = core.registry.allocate(nbytes, device)
+    registration = core.registration_cache.allocate(nbytes, device)
     memory = Memory(core, registration, 0, nbytes, _READ_WRITE, None, True)
     registration.made_for = weakref.ref(memory)
     return memory

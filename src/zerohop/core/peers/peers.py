@@ -18,7 +18,7 @@ from zerohop.core.control.channel import Channel, ChannelEnded
 from zerohop.core.control.dial import open_channel, open_tcp
 from zerohop.core.control.handshake import CLOSED, CONTROL, DUPLICATE, LANE, Refused
 from zerohop.core.peers import teardown
-from zerohop.core.peers.engine_events import EngineEvents
+from zerohop.core.peers.peer_death import EngineEvents
 from zerohop.core.peers.peer_link import PeerLink
 from zerohop.core.peers.session import SETUP_S, Session
 from zerohop.core.runtime.deferred import seconds_left

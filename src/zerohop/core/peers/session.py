@@ -20,7 +20,7 @@ from zerohop.core.control import address, wire
 from zerohop.core.control.channel import ChannelEnded
 from zerohop.core.lanes.lane_setup import LaneSetup
 from zerohop.core.lanes.lanes import Lanes
-from zerohop.core.lanes.paths import IMPORTED, PEER
+from zerohop.core.lanes.path_choice import IMPORTED, PEER
 from zerohop.core.lanes.routes import register, registered
 from zerohop.core.peers.export_server import Exports
 from zerohop.core.peers.import_client import Imports

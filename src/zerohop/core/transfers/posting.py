@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from zerohop._native import NativeError, Status
 from zerohop.core.control import address
 from zerohop.core.lanes.link import lane_error
-from zerohop.core.lanes.paths import PEER
+from zerohop.core.lanes.path_choice import PEER
 from zerohop.core.memory.access import check_open, registration_of, routes_of
 from zerohop.core.memory.remote_buffer import key_of, share_of
 from zerohop.core.runtime.deferred import Deferred, attach, defer, defer_post, lane_was_reset

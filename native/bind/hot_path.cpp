@@ -1,4 +1,4 @@
-#include "bind/posting.hpp"
+#include "bind/hot_path.hpp"
 
 #include "bind/in_flight.hpp"
 #include "bind/many.hpp"

@@ -42,7 +42,7 @@ _KEPT: Final = (Closed, Unsupported)
 _touched_for_ever: list[object] = []
 
 
-class Registry:
+class RegistrationCache:
     """Holds all Registrations of a Context. Thread-safe; no method that a destructor calls takes a lock."""
 
     def __init__(

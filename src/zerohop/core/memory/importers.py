@@ -1,0 +1,166 @@
+"""Knows which peers have imported which shares of a Context.
+
+A peer that was lost may still write to memory that it has mapped, until its process ends.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from zerohop._native import Reason, Status
+from zerohop.config.providers import VERBS
+from zerohop.core.base import peer_process
+from zerohop.core.control import auth
+from zerohop.core.memory.local_share import Grant, LocalShare
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zerohop._native import Engine
+    from zerohop.core.base.peer_process import PeerProcess
+    from zerohop.core.memory.local_share import Importer, Peer
+
+_WRITE: Final = 2
+
+
+class Importers:
+    """Holds the tables of shares and their importers. Thread-safe."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        # The lock is reentrant, because a destructor may withdraw a share on a thread that holds it.
+        self._lock = threading.RLock()
+        self._given_back = threading.Condition(self._lock)
+        self._shares: dict[int, LocalShare] = {}
+        # Withdrawn shares that some peers have not given back yet.
+        self._leaving: dict[int, LocalShare] = {}
+        # Shares, withdrawn or not, to which the processes of lost peers may still write.
+        self._lingering: dict[int, LocalShare] = {}
+        self._closed = False
+        peer_process.release_kept()
+
+    def __len__(self) -> int:
+        return len(self._shares)
+
+    def has(self, share_id: int) -> bool:
+        """Tell whether a share can be used, because it has not been withdrawn."""
+        return share_id in self._shares
+
+    def admit(self, peer: Peer, provider: str, share_id: int, capability: bytes) -> LocalShare | tuple[Status, Reason]:
+        """Return the share that a peer wants to import, or why it may not; count the peer as an importer."""
+        with self._lock:
+            share = self._shares.get(share_id)
+            if share is None:
+                return Status.ACCESS_DENIED, Reason.REVOKED
+            if not auth.same(share.handle._share.capability, capability):
+                return Status.ACCESS_DENIED, Reason.CAPABILITY
+            share.importers.add((peer, provider))
+            return share
+
+    def grant(self, peer: Peer, provider: str, share_id: int, capability: bytes) -> Grant:
+        """Answer a peer that wants to map a share; on OK the peer counts as an importer from now on."""
+        with self._lock:
+            share = self.admit(peer, provider, share_id, capability)
+            if isinstance(share, tuple):
+                return Grant(*share)
+            described = share.handle._share
+            if not share.registration.shareable:
+                share.importers.discard((peer, provider))
+                return Grant(Status.UNSUPPORTED, Reason.NONE)
+            try:
+                # The file is opened anew, so that a reader's descriptor cannot be mapped for writing.
+                mode = os.O_RDWR if described.rights & _WRITE else os.O_RDONLY
+                fd = os.open(f"/proc/self/fd/{share.registration.region.fd}", mode | os.O_CLOEXEC)
+            except OSError:
+                share.importers.discard((peer, provider))
+                return Grant(Status.NO_MEMORY, Reason.OUT_OF_DESCRIPTORS)
+            offset = share.registration.fd_offset + share.offset
+            return Grant(Status.OK, Reason.NONE, fd, offset, described.nbytes, described.rights)
+
+    def given_back(self, peer: Peer, provider: str, share_id: int) -> None:
+        """Note that a peer has given a share back."""
+        gone: list[LocalShare] = []
+        with self._lock:
+            share = self._leaving.get(share_id) or self._shares.get(share_id)
+            if share is not None:
+                self._forget(share, (peer, provider), gone)
+        self._release(gone)
+
+    def holders(self, provider: str) -> list[tuple[Any, int]]:
+        """Return each peer that has imported a share over this provider, with the id of the share."""
+        with self._lock:
+            return [
+                (peer, share.share_id) for share in self._shares.values() for peer, _ in importers_of(share, provider)
+            ]
+
+    def mapped_by(self, peer: Peer) -> list[tuple[str, int]]:
+        """Return provider and id of each share that a peer has mapped."""
+        with self._lock:
+            return [
+                (provider, share.share_id)
+                for share in [*self._shares.values(), *self._leaving.values()]
+                for importer, provider in share.importers
+                if importer is peer and provider != VERBS
+            ]
+
+    def lost(self, peer: Peer) -> None:
+        """Forget a lost peer's imports, and watch its process, which may still write to memory that it has mapped."""
+        peer_process.release_kept()
+        process: PeerProcess | None = None
+        gone: list[LocalShare] = []
+        with self._lock:
+            asked = False
+            for share in [*self._shares.values(), *self._leaving.values()]:
+                importers = [importer for importer in share.importers if importer[0] is peer]
+                if any(provider != VERBS for _, provider in importers):
+                    if not asked:
+                        process, asked = peer.process(), True
+                    if process is not None:
+                        share.lingering.append((peer.peer, process))
+                        self._lingering[share.share_id] = share
+                for importer in importers:
+                    self._forget(share, importer, gone)
+        self._release(gone)
+        if process is not None:
+            process.watch(self.sweep)
+
+    def sweep(self) -> None:
+        """Release memory that only processes could touch which have ended since."""
+        peer_process.release_kept()
+        gone: list[LocalShare] = []
+        with self._lock:
+            for share_id, share in list(self._lingering.items()):
+                share.lingering = [each for each in share.lingering if not each[1].has_exited()]
+                if not share.lingering:
+                    del self._lingering[share_id]
+                    gone.append(share)
+                    self._given_back.notify_all()
+        self._release(gone)
+
+    def kept(self) -> list[object]:
+        """Return the objects kept for peers that have not given back memory that was closed."""
+        with self._lock:
+            return [share.keep for share in self._leaving.values()]
+
+    def _forget(self, share: LocalShare, importer: Importer, gone: list[LocalShare]) -> None:
+        """Forget an importer. If it was the last one of a withdrawn share, append the share to ``gone``."""
+        share.importers.discard(importer)
+        if not share.importers and self._leaving.pop(share.share_id, None) is not None:
+            gone.append(share)
+        self._given_back.notify_all()
+
+    def _release(self, shares: Sequence[LocalShare]) -> None:
+        """Release the objects of shares that no peer can touch; called without the lock, because destructors run."""
+        with self._lock:
+            # A share that has left all of these tables does not come back.
+            homes = self._shares, self._leaving, self._lingering
+            loose = [share for share in shares if not any(share.share_id in home for home in homes)]
+        for share in loose:
+            share.keep = None
+
+
+def importers_of(share: LocalShare, provider: str) -> list[Importer]:
+    """Return the importers of a share over one provider."""
+    return [importer for importer in share.importers if importer[1] == provider]

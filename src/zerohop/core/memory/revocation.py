@@ -1,0 +1,119 @@
+"""Takes shares back from peers.
+
+A peer that has mapped the memory is asked to unmap it. A peer whose NICs reach the memory is asked to stop, too, so
+that its lane survives; soon after, the key becomes invalid, whatever the peer does.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from zerohop._native import NativeError
+from zerohop.config.providers import VERBS
+from zerohop.core.memory.importers import Importers, importers_of
+from zerohop.errors import RevocationIncomplete
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zerohop.core.memory.local_share import LocalShare, Peer
+
+# This deadline has passed: the peers are asked, and no call waits for them.
+_AT_ONCE_NS: Final = 1
+_NS: Final = 1e9
+# Seconds that peers have, at most, to stop using a key before it becomes invalid, which breaks their lane.
+_MAX_GRACE_S: Final = 0.5
+
+
+class Revocation(Importers):
+    """Adds to Importers the end of shares, whether their owner revokes them or closes their memory."""
+
+    def revoke(self, shares: Sequence[LocalShare], deadline_ns: int) -> None:
+        """Take shares back from all peers.
+
+        Raises:
+            RevocationIncomplete: some peers have not given them back by the deadline.
+        """
+        grace = _MAX_GRACE_S if deadline_ns == 0 else min(_MAX_GRACE_S, _seconds_until(deadline_ns) / 2)
+        placing = self._withdraw(shares, deadline_ns, grace)
+        silent = self._wait(shares, None if deadline_ns == 0 else _seconds_until(deadline_ns), lost_too=True)
+        if silent:
+            raise RevocationIncomplete(
+                f"{len(silent)} peers have not unmapped the memory; it stays allocated until they do or are gone",
+                fix="wait and look again with statistics(), or end those processes",
+                operation="revoke",
+                peers=silent,
+            )
+        if placing:
+            raise RevocationIncomplete(
+                "a transfer into the memory is still under way; no new one can begin",
+                fix="allow more time with timeout=",
+                operation="revoke",
+            )
+
+    def withdraw(self, shares: Sequence[LocalShare], timeout: float) -> None:
+        """Take shares back, without an error, because their memory is closed.
+
+        ``timeout`` is in seconds; a destructor passes 0, and then this waits for no peer.
+        """
+        deadline = time.monotonic_ns() + int(timeout * _NS)
+        self._withdraw(shares, _AT_ONCE_NS, min(_MAX_GRACE_S, timeout / 2))
+        if timeout:
+            self._wait(shares, _seconds_until(deadline), lost_too=False)
+        # The caller holds the kept object, too, so that no destructor runs here.
+        self._release(shares)
+
+    def _withdraw(self, shares: Sequence[LocalShare], deadline_ns: int, grace_s: float) -> list[LocalShare]:
+        """Let no peer begin a transfer with these shares; return the shares that the engine is still busy with.
+
+        Before that, peers whose NICs reach the memory have ``grace_s`` seconds to stop.
+        """
+        asked: list[tuple[Peer, str, int]] = []
+        with self._lock:
+            for share in shares:
+                self._shares.pop(share.share_id, None)
+                if share.importers:
+                    self._leaving[share.share_id] = share
+                    asked += [(peer, provider, share.share_id) for peer, provider in share.importers]
+        for peer, provider, share_id in asked:
+            peer.ask_back(provider, share_id)
+        if grace_s:
+            with self._given_back:
+                self._given_back.wait_for(lambda: not any(importers_of(share, VERBS) for share in shares), grace_s)
+        busy = []
+        for share in shares:
+            try:
+                if not self._engine.revoke(share.share_id, deadline_ns):
+                    busy.append(share)
+            except NativeError:  # the engine is closed, and every lane with it
+                continue
+        gone: list[LocalShare] = []
+        with self._lock:
+            # The engine has made the keys of NICs invalid, so peers have nothing to give back.
+            for share in shares:
+                for importer in importers_of(share, VERBS):
+                    self._forget(share, importer, gone)
+        self._release(gone)
+        return busy
+
+    def _wait(self, shares: Sequence[LocalShare], seconds: float | None, *, lost_too: bool) -> list[str]:
+        """Wait until peers have given shares back, and return the ids of the peers that have not.
+
+        The wait lasts ``seconds`` at most, or without limit for None, and ends when the Context is closed. With
+        ``lost_too`` the result includes lost peers that may still write.
+        """
+
+        def silent() -> dict[str, None]:
+            peers = [peer.peer for share in shares for peer, _ in share.importers]
+            if lost_too:
+                peers += [peer for share in shares for peer, process in share.lingering if not process.has_exited()]
+            return dict.fromkeys(peers)
+
+        with self._given_back:
+            self._given_back.wait_for(lambda: self._closed or not silent(), seconds)
+            return list(silent())
+
+
+def _seconds_until(deadline_ns: int) -> float:
+    return max(0.0, (deadline_ns - time.monotonic_ns()) / _NS)
