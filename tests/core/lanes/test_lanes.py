@@ -169,7 +169,7 @@ class TestOpening:
 
     def test_a_lane_of_tcp_beside_one_of_shm(self, open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:
         """Nothing faked but the cost by which it is chosen."""
-        monkeypatch.setattr(paths, "lane_cost", lambda limits: None)
+        monkeypatch.setattr(path_choice, "lane_cost", lambda limits: None)
         monkeypatch.setitem(path_choice._USUAL, ("tcp", "stream"), path_choice.Cost(0.1, 1000.0))
         here, there = open_context(Options()), open_context(Options())
         connection = here.connect(there.url).result(PATIENCE_S)
