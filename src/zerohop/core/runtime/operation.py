@@ -200,10 +200,10 @@ class Finished(Operation[T]):
         return transfer_text(self.nbytes, self._elapsed_ns)
 
 
-class Failed(Operation[T]):
+class Failed(Finished[T]):
     """Represents an operation that failed within the call that started it."""
 
-    __slots__ = ("_core", "_error", "_kind", "_path", "nbytes")
+    __slots__ = ("_error",)
 
     def __init__(self, core: Runtime, kind: str, path: Path | None, nbytes: int, error: BaseException) -> None:
         self._core = core
@@ -212,17 +212,11 @@ class Failed(Operation[T]):
         self.nbytes = nbytes
         self._error = error
 
-    def done(self) -> bool:
-        return True
-
     def result(self, timeout: float | None = None) -> T:  # noqa: ARG002
         raise self._error
 
     def exception(self, timeout: float | None = None) -> BaseException | None:  # noqa: ARG002
         return self._error
-
-    def cancel(self) -> bool:
-        return False
 
     def __await__(self) -> Generator[Any, None, T]:
         if must_yield(self._core):
