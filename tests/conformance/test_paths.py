@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from typing import TYPE_CHECKING
 
@@ -210,3 +211,21 @@ def test_statistics_of_failures(world: World) -> None:
 def test_devices(world: World) -> None:
     names = [str(getattr(device, "name", device)) for device in world.here.devices]
     assert [name for name in names if "sim" in name] == ["sim:0", "sim:1"]
+
+
+def test_an_operation_explains_itself_as_its_context_does(open_context: OpenContext) -> None:
+    """One type for both, which prints as one line."""
+    here, there = open_context(Options(providers=("shm",))), open_context(Options(providers=("shm",)))
+    target = there.alloc(8).share("rw")
+    source = here.alloc(8)
+    write = here.write(source, target)
+    write.result(PATIENCE_S)
+    explained = write.explain()
+    assert explained._replace(kind="", outcome="") == here.explain(source, target)
+    assert (explained.kind, explained.provider, explained.form) == ("write", "shm", "mapped")
+    assert str(explained) == f"shm (mapped) host→host direct, {explained.outcome}"
+    assert explained.outcome.startswith("8 B in ")
+    assert pickle.loads(pickle.dumps(explained)) == explained
+    flush = here.flush()
+    flush.result(PATIENCE_S)
+    assert str(flush.explain()).startswith("flush, ")
