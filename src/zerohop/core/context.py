@@ -203,11 +203,11 @@ class Context(StridedTransfers, NotCopyable):
         core.check_open()
         existing = core.connected.get(where.context)
         if existing is not None and existing.alive:
-            return Finished(core, "connect", None, 0, core.connections[existing.native_id], 0)
+            return Finished(core, "connect", None, 0, core.connection_of(existing.native_id), 0)
 
         async def work() -> Connection:
             link = await core.peers.connect(where)
-            connection: Connection = core.connections[link.native_id]
+            connection: Connection = core.connection_of(link.native_id)
             return connection
 
         return defer(core, "connect", 0, core.deadline(timeout), work, None)
@@ -217,7 +217,10 @@ class Context(StridedTransfers, NotCopyable):
         """Return the Connections that are alive, whichever side made them."""
         core = self._core
         core.check_process()
-        return [core.connections[link.native_id] for link in list(core.connected.values()) if link.alive]
+        alive = [link.native_id for link in list(core.connected.values()) if link.alive]
+        # Another thread may close the Context meanwhile, which clears the table.
+        found = map(core.connections.get, alive)
+        return [connection for connection in found if connection is not None]
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -269,7 +272,8 @@ class Context(StridedTransfers, NotCopyable):
             ValueError: ``timeout`` is negative or NaN. The Context stays open.
             TypeError: it is not a number, None included. The Context stays open.
         """
-        self._core.close(timeout)
+        if hasattr(self, "_core"):  # or the constructor has raised, and a subclass closes what there is
+            self._core.close(timeout)
 
     def __repr__(self) -> str:
         return f"<Context {self.name} at {self.url}{', closed' if self._core.closed else ''}>"

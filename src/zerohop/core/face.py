@@ -107,7 +107,7 @@ class Face(AsyncCloseable):
             self._timeout_s = timeout if timeout is None else seconds_of(timeout)
             self._timeout_ns = self._core.timeout_ns if timeout is None else nanoseconds_of(timeout)
         except BaseException:
-            self._close_context(0)
+            self._close_context()
             raise
         self._watch = _Watch(self)
 
@@ -120,7 +120,7 @@ class Face(AsyncCloseable):
         self._core.watchers.pop(id(self), None)
         self._core.posters.pop(id(self), None)
 
-    def _close_context(self, timeout: float) -> None:
+    def _close_context(self, timeout: float = 5.0) -> None:
         """Close the Context if this object has opened it."""
         if self._owns_context:
             self.context.close(timeout)

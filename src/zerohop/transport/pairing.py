@@ -65,14 +65,13 @@ class End(Protocol):
     def peer(self) -> str:
         """Return the id of the peer's Context; empty before there is a peer."""
 
-    @property
-    def group(self) -> OperationGroup:
-        """Return the operations of the Transport, which end together."""
+    # The operations of the Transport, which end together.
+    _group: OperationGroup
 
-    def meet(self, link: Link, queue: int) -> bool:
+    def _meet(self, link: Link, queue: int) -> bool:
         """Take a peer, on the control thread; return False if the Transport has ended meanwhile."""
 
-    def left(self) -> None:
+    def _left(self) -> None:
         """Handle that the peer has closed its end, on the control thread."""
 
 
@@ -154,6 +153,8 @@ class Pairing:
         """Join another Transport, on the control thread; ``connect`` returns the link to its Context."""
         end, to = self._living_end(), attempt.peer
         link = await connect(attempt.where)
+        if link.lost is not None:
+            raise PeerLost("the peer is gone", peer=link.peer)
         if self.peer:
             self.forget_attempts()  # the other end has joined this one meanwhile
             return
@@ -161,8 +162,8 @@ class Pairing:
             queue = _queue_of(await call(link, SERVICE, _encode(_Reserve(to=to, me=self.id))))
             attempt.check_wanted()
             # The queue takes the peer's notifications before the call, because the peer may write before it answers.
-            end.group.expect(link)
-            join = _Join(to=to, me=self.id, queue=end.group.number)
+            end._group.expect(link)
+            join = _Join(to=to, me=self.id, queue=end._group.number)
             await call(link, SERVICE, _encode(join), lambda _: self._answered(link, to, queue))
         except BaseException:
             if self._given_up(attempt):
@@ -198,8 +199,8 @@ class Pairing:
         end = self._living_end()
         if not self.peer:
             self._reserved, self.peer = None, peer
-            return end.meet(link, queue)
-        return end.group.ended is None
+            return end._meet(link, queue)
+        return end._group.ended is None
 
     def reserve(self, link: Link, peer: bytes) -> bytes:
         """Handle Reserve."""
@@ -208,7 +209,7 @@ class Pairing:
                 raise Refusal(Status.ACCESS_DENIED, "that Transport is connected to another, or about to be")
             if not self.peer:
                 self._reserved = peer, link
-        return _encode(self._living_end().group.number)
+        return _encode(self._living_end()._group.number)
 
     def joined(self, link: Link, peer: bytes, queue: int) -> bytes:
         """Handle Join."""
@@ -225,7 +226,7 @@ class Pairing:
             if self._has_reserved(link, peer):
                 self._reserved = None
         if self._is_peer(link, peer):
-            self._living_end().left()
+            self._living_end()._left()
 
     # Ids stand in URLs, so a message with an id proves nothing by itself: it must come over the right link, too.
 
@@ -263,7 +264,7 @@ class Directory:
         pairing = self.bound.get(said.to)
         # This reference keeps the Transport alive until the answer is made.
         end = None if pairing is None else pairing.end
-        if pairing is None or end is None or end.group.ended is not None:
+        if pairing is None or end is None or end._group.ended is not None:
             raise _gone()
         if isinstance(said, _Reserve):
             return pairing.reserve(link, said.me)

@@ -75,7 +75,7 @@ class Transport(Face, PairTransfers):
             check_device(self.context, self.device)
             self._group = OperationGroup(self._core)
         except BaseException:
-            self._close_context(0)
+            self._close_context()
             raise
         self._post_natively((_write, _write_many, _read), self._group)
         self._pairing = pairing.Pairing(self)
@@ -269,12 +269,7 @@ class Transport(Face, PairTransfers):
 
     # pairing.py uses the next three members, by its Protocol `End`.
 
-    @property
-    def group(self) -> OperationGroup:
-        """Return the operations of this Transport, which end together."""
-        return self._group
-
-    def meet(self, link: Link, queue: int) -> bool:
+    def _meet(self, link: Link, queue: int) -> bool:
         """Take the peer, on the control thread; return False if this end has ended meanwhile."""
         self._group.meet(self._usable_link(link), queue)
         self._post_natively((_write, _write_many, _read), self._group, queue)
@@ -283,7 +278,7 @@ class Transport(Face, PairTransfers):
         self._stop_posting()
         return False
 
-    def left(self) -> None:
+    def _left(self) -> None:
         """Break, on the control thread, because the peer has closed its end."""
         link = self._group.link
         if link is not None:
@@ -305,7 +300,7 @@ class Transport(Face, PairTransfers):
 
     def _break(self, error: ZerohopError, status: Status, reason: Reason) -> None:
         self._group.end(error, status, reason)
-        # The order matters: `meet` begins to post and then checks whether the group has ended.
+        # The order matters: `_meet` begins to post and then checks whether the group has ended.
         self._stop_posting()
 
     def _end(self, error: Closed, flush_s: float) -> None:
@@ -316,7 +311,7 @@ class Transport(Face, PairTransfers):
             return
         if self._group.ended is None:
             self._break(error, Status.CLOSED, Reason.OWNER_CLOSED)
-            # The order matters: if `meet` runs at this moment, either it sees the end or this sees the link.
+            # The order matters: if `_meet` runs at this moment, either it sees the end or this sees the link.
             link = self._group.link
             if link is not None and not self._core.closed:
                 if flush_s:
@@ -365,3 +360,8 @@ def _write_many(
     if self._group.link is None:
         raise self._not_connected()
     return write_many(self._core, pairs, notify, self._timeout_of(timeout), self._group)
+
+
+# Errors of wrong arguments name the methods by which users know these.
+for _function, _name in ((_write, "write"), (_read, "read"), (_write_many, "write_many")):
+    _function.__qualname__ = f"Transport.{_name}"

@@ -75,7 +75,8 @@ class PeerLink(Link):
 
     def process(self) -> PeerProcess | None:
         """Return the peer's process, which may still write to memory that it has mapped; None if it has ended."""
-        return self.session.process() if self.session is not None else unknown_process()
+        session = self.session  # read once: another thread may ask while the control thread loses the link
+        return session.process() if session is not None else unknown_process()
 
     def ask_back(self, provider: str, share_id: int) -> None:
         """Ask the peer to give back a share that it has imported. Any thread may call this."""

@@ -220,3 +220,8 @@ def _write_many(
     timeout: float | None = None,
 ) -> Operation[int]:
     return write_many.write_many(self._core, pairs, notify, timeout)
+
+
+# Errors of wrong arguments name the methods by which users know these.
+for _function, _name in ((_write, "write"), (_read, "read"), (_write_many, "write_many")):
+    _function.__qualname__ = f"Context.{_name}"
