@@ -201,12 +201,13 @@ def notify_peer(
     else:
         check_remote(target)
         link = core.connected.get(target.owner)
-    core.check_open()
-    deadline = core.deadline(timeout)
     if link is not None:
+        deadline = core.deadline(timeout)
         post = notification(core, link, number, deadline)
         return post_message(core, link, "notify", None, deadline, post, NBYTES, nowait=nowait, need=NOTIFIED)
     assert isinstance(target, RemoteBuffer)
+    core.check_open()
+    deadline = core.deadline(timeout)
     where = address.parse(target.url)
     if nowait:
         return first_use(core, "notify", 0, target.owner, lambda: core.peers.connect(where))
