@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerohop.config.nic_filter import NicFilter, matches, parse_nic_filter
+from zerohop.config.nic_filter import NicFilter, parse_nic_filter
 from zerohop.config.verbs_options import VerbsOptions, parse_verbs_options
 from zerohop.machine import files
 from zerohop.machine.accelerators import read_open_modules
@@ -102,12 +102,8 @@ class System:
         """Yield the ports that ZEROHOP_NICS allows, each with its name and device; with `active` only active ones."""
         for hca in self.hcas:
             for port in hca.device.ports:
-                if self._wanted(hca.name, port.number) and (port.active or not active):
+                if (port.active or not active) and not self.filter.why_not(hca.name, port.number):
                     yield f"{hca.name}:{port.number}", hca, port
-
-    def _wanted(self, device: str, port: int) -> bool:
-        included = not self.filter.include or any(matches(each, device, port) for each in self.filter.include)
-        return included and not any(matches(each, device, port) for each in self.filter.exclude)
 
 
 def read_system(root: Path = Path("/"), process: Process | None = None) -> System:
