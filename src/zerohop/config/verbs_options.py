@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
+from zerohop.config.checks import check_int
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -95,11 +97,7 @@ class VerbsOptions:
 
     def __post_init__(self) -> None:
         for name, (least, most) in _RANGES.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"the verbs option {name} must be an int, not {type(value).__name__}")
-            if not least <= value <= most:
-                raise ValueError(f"the verbs option {name} must be from {least} to {most}, not {value}")
+            check_int(f"the verbs option {name}", getattr(self, name), least, most)
         if self.mtu not in _MTUS:
             raise ValueError(f"the verbs option mtu must be one of {', '.join(map(str, _MTUS))}, not {self.mtu}")
         index = self.gid_index

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from zerohop.config.checks import check_flag, check_int
 from zerohop.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -99,12 +100,8 @@ class EndpointConfig:
     def __post_init__(self) -> None:
         for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
-            if value is None and name in _OPTIONAL:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name} must be an int, not {type(value).__name__}")
-            if not least <= value <= most:
-                raise ValueError(f"{name} must be from {least} to {most}, not {value}")
+            if value is not None or name not in _OPTIONAL:
+                check_int(name, value, least, most)
         if self.mtu is not None and self.mtu not in _MTUS:
             raise ValueError(f"mtu must be one of {', '.join(map(str, _MTUS))}, not {self.mtu}")
         if self.max_completions is not None and self.max_completions < self.max_messages + self.receives:
@@ -112,9 +109,7 @@ class EndpointConfig:
                 f"max_completions must be at least {self.max_messages + self.receives}, one for each place of both "
                 f"queues, not {self.max_completions}: a completion queue that overruns ends the queue pair"
             )
-        if not isinstance(self.on_gpu, bool):
-            raise TypeError(f"on_gpu must be True or False, not {self.on_gpu!r}")
-        if self.on_gpu:
+        if check_flag("on_gpu", self.on_gpu):
             raise Unsupported(
                 "not in this version: queues in GPU memory, and requests posted by kernels",
                 fix="leave on_gpu off; the CPU posts the requests, and GPU memory is still read and written directly",
