@@ -18,15 +18,14 @@ from support.buffers import GPUS
 from support.patience import patience
 from support.software_gpus import IN_SOFTWARE
 from zerohop import _floors
-from zerohop.cli.bench import gpu_plan
-from zerohop.cli.bench.case import Case
+from zerohop.cli.bench.case import SEED_US, Case
 from zerohop.cli.bench.gpu_floors import GpuFloors, page_kernel
-from zerohop.cli.bench.gpu_targets import GPU_TARGETS
 from zerohop.cli.bench.plan import Request, plan
 from zerohop.cli.bench.results import Report
 from zerohop.cli.bench.rows import Row
-from zerohop.cli.bench.seed import SEED_US
-from zerohop.cli.bench.targets import judge
+from zerohop.cli.bench.targets import GPU_TARGETS, judge
+
+PLAN = importlib.import_module("zerohop.cli.bench.plan")  # the package has a function of that name
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -54,7 +53,7 @@ class TestPlan:
 
     def test_memory_of_expandable_segments(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The rows of the table a second time, with a torch that can use GPUs; not where the host is at one end."""
-        monkeypatch.setattr(gpu_plan, "_has_torch", lambda: True)
+        monkeypatch.setattr(PLAN, "_has_torch", lambda: True)
         names = ("write", "read", "write_notify", "write_pages", "read_pages")
         cases = planned(names=names, src="cuda:0", dst="cuda:1", providers=("p2p",))
         assert {case.name for case in cases if case.mode == "expandable"} == set(names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import weakref
 from dataclasses import replace
@@ -14,19 +15,19 @@ import pytest
 import zerohop as zh
 from cli.command import zerohop
 from support.patience import PATIENCE_S, patience
-from zerohop.cli.bench import gpu_plan, transport
-from zerohop.cli.bench.case import Case
+from zerohop.cli.bench import transport
+from zerohop.cli.bench.case import SEED_US, Case
 from zerohop.cli.bench.floors import FloorDescriptors, Floors, transfer_floor
-from zerohop.cli.bench.gpu_targets import GPU_TARGETS
 from zerohop.cli.bench.plan import NAMES, Request, plan
 from zerohop.cli.bench.report import beside_table
 from zerohop.cli.bench.rows import Row
-from zerohop.cli.bench.seed import SEED_US
 from zerohop.cli.bench.session import QUICK, open_session
-from zerohop.cli.bench.targets import TARGETS, judge
+from zerohop.cli.bench.targets import GPU_TARGETS, TARGETS, judge
 from zerohop.cli.bench.transfers import measure_posts
 from zerohop.cli.payload import random_bytes
 from zerohop.cli.peer import PeerProcess
+
+PLAN = importlib.import_module("zerohop.cli.bench.plan")  # the package has a function of that name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +58,7 @@ class TestPlan:
         assert modes == {("cached", 8192), ("cold", 8192)}
 
     def test_between_gpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(gpu_plan, "_has_torch", lambda: True)
+        monkeypatch.setattr(PLAN, "_has_torch", lambda: True)
         cases = plan(Request(names=("transport",), src="cuda:0", dst="cuda:1"))
         assert {case.name for case in cases} == OURS
         for target in GPU_TARGETS:
@@ -70,7 +71,7 @@ class TestPlan:
             return {case.src for case in plan(Request(names=(REGISTER,), **request))}  # type: ignore[arg-type]
 
         for torch, expected in ((True, {"host", "cuda:1"}), (False, {"host"})):
-            monkeypatch.setattr(gpu_plan, "_has_torch", lambda torch=torch: torch)
+            monkeypatch.setattr(PLAN, "_has_torch", lambda torch=torch: torch)
             assert places(src="cuda:1", dst="cuda:0") == expected
             assert places(src="host", dst="cuda:1") == expected
         assert places() == places(src="sim", dst="sim") == {"host"}

@@ -14,8 +14,8 @@ import numpy as np
 from zerohop._floors import FLAG_BYTES, Flag, Ring, SharedCopy, socket_ping, socket_send
 from zerohop.cli.bench import asyncio_floor
 from zerohop.cli.bench.arrived import FloorBroken, placed
+from zerohop.cli.bench.case import is_gpu
 from zerohop.cli.bench.gpu_floors import GpuFloors
-from zerohop.cli.bench.gpu_plan import is_gpu
 from zerohop.cli.payload import Octets, digest
 
 if TYPE_CHECKING:

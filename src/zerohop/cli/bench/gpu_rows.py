@@ -10,7 +10,7 @@ import numpy as np
 
 import zerohop
 from zerohop._floors import copy_all_pairs
-from zerohop.cli.bench.gpu_plan import TENSOR_BYTES
+from zerohop.cli.bench.case import TENSOR_BYTES
 from zerohop.cli.bench.rows import Row, Samples
 from zerohop.cli.bench.session import TIMEOUT, import_torch, set_expandable
 from zerohop.cli.payload import digest, random_bytes

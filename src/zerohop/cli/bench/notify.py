@@ -6,9 +6,9 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
+from zerohop.cli.bench.case import is_gpu
 from zerohop.cli.bench.floors import MOST, one_way
 from zerohop.cli.bench.gpu_floors import GpuFloors
-from zerohop.cli.bench.gpu_plan import is_gpu
 from zerohop.cli.bench.rows import Row, Samples
 from zerohop.cli.bench.session import memory_kind
 from zerohop.cli.payload import digest, random_bytes

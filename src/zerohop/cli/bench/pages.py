@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from zerohop.cli.bench.arrived import placed
+from zerohop.cli.bench.case import is_gpu
 from zerohop.cli.bench.floors import MOST
 from zerohop.cli.bench.gpu_floors import GpuFloors, page_kernel
-from zerohop.cli.bench.gpu_plan import is_gpu
 from zerohop.cli.bench.rows import Row, Samples
 from zerohop.cli.payload import Octets, digest, random_bytes
 from zerohop.core.transfers.context_transfers import core_of

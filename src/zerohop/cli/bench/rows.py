@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
-
-from zerohop.cli.bench.seed import seed_us
+import time
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from zerohop.cli.bench.case import Case
     from zerohop.core.runtime.explanation import Explanation
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 _OPTIONAL = (
     *("form", "mode", "target", "path", "samples", "seconds", "cpu_s", "peer_cpu_s"),
@@ -69,6 +71,23 @@ class Row:
     beside_p50_us: float | None = None
     seed_us: float | None = None
 
+    @classmethod
+    def of(cls, case: Case, path: Explanation | None = None) -> Row:
+        """Make the row of a case, without numbers yet; `path` is the library's explanation, or None."""
+        return cls(
+            name=case.name,
+            provider=case.provider,
+            direct=None if path is None else path.direct,
+            src=case.src,
+            dst=case.dst,
+            bytes=case.bytes,
+            batch=case.batch,
+            form=path.form if path is not None and path.direct else case.form,  # the form taken, whatever was planned
+            mode=case.mode,
+            target=case.target,
+            path=None if path is None else str(path),
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return the row; optional keys are left out if they are None."""
         return {key: value for key, value in asdict(self).items() if value is not None or key not in _OPTIONAL}
@@ -93,6 +112,14 @@ class Samples:
     beside: str | None = None
     beside_ns: list[int] = field(default_factory=list)
 
+    def measure(self, call: Callable[[Argument], Result], argument: Argument) -> Result:
+        """Make a call, note the time and the processor time that it took, and return its result."""
+        cpu, start = time.process_time_ns(), time.perf_counter_ns()
+        result = call(argument)
+        self.times_ns.append(time.perf_counter_ns() - start)
+        self.cpu_ns += time.process_time_ns() - cpu
+        return result
+
     def row(self, case: Case, *, operations: int = 1, floor: str | None = None, path: Explanation | None = None) -> Row:
         """Make the row of `case`.
 
@@ -105,14 +132,8 @@ class Samples:
         moved = case.bytes * case.batch if case.provider else 0
         median = percentile(self.times_ns, 0.5)
         floor_median = percentile(self.floor_ns, 0.5) if self.floor_ns else None
-        return Row(
-            name=case.name,
-            provider=case.provider,
-            direct=None if path is None else path.direct,
-            src=case.src,
-            dst=case.dst,
-            bytes=case.bytes,
-            batch=case.batch,
+        return replace(
+            Row.of(case, path),
             p50_us=_us(median),
             p99_us=_us(self._beyond(0.99)),
             p999_us=_us(self._beyond(0.999)),
@@ -122,14 +143,10 @@ class Samples:
             floor_p50_us=_us(floor_median),
             floor_GBps=_rate(moved, floor_median),
             verified=self.verified,
-            form=path.form if path is not None and path.direct else case.form,  # the form taken, whatever was planned
-            mode=case.mode,
-            target=case.target,
-            path=None if path is None else str(path),
             samples=len(self.times_ns),
             beside=self.beside,
             beside_p50_us=_us(percentile(self.beside_ns, 0.5)) if self.beside_ns else None,
-            seed_us=seed_us(case),
+            seed_us=case.seed_us,
         )
 
     def _beyond(self, fraction: float) -> float | None:

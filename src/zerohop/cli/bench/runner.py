@@ -10,17 +10,16 @@ from rich.markup import escape
 
 import zerohop
 from zerohop.cli.bench.arrived import FloorBroken
+from zerohop.cli.bench.case import is_gpu
 from zerohop.cli.bench.floors import FloorDescriptors, Floors
-from zerohop.cli.bench.gpu_plan import ALL_GPUS, is_gpu
 from zerohop.cli.bench.gpu_rows import measure_all_pairs, measure_stream_wait, measure_tensors
 from zerohop.cli.bench.local import measure_idle, measure_import, measure_register, weigh_wheel
-from zerohop.cli.bench.neighbours import NOISY, Neighbours
 from zerohop.cli.bench.notify import WrongNotification, measure_notify
 from zerohop.cli.bench.pages import measure_pages
-from zerohop.cli.bench.plan import Request, plan
+from zerohop.cli.bench.plan import ALL_GPUS, Request, plan
 from zerohop.cli.bench.plot import PlotUnavailable, draw, require_format
 from zerohop.cli.bench.report import describe_case, print_rows, summarize
-from zerohop.cli.bench.results import Report, require_writable, write_report
+from zerohop.cli.bench.results import NOISY, Neighbours, Report, require_writable, write_report
 from zerohop.cli.bench.session import FULL, QUICK, Effort, Session, open_session
 from zerohop.cli.bench.transfers import measure_transfer
 from zerohop.cli.bench.transport import measure_transport, measure_transport_register, measure_write_many

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 import zerohop
+from zerohop.cli.bench.case import is_gpu
 from zerohop.cli.bench.floors import MOST, transfer_floor
-from zerohop.cli.bench.gpu_plan import is_gpu
 from zerohop.cli.bench.pages import page_floor
 from zerohop.cli.bench.rows import Row, Samples
 from zerohop.cli.bench.session import TIMEOUT, import_torch, set_expandable
