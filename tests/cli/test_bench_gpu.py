@@ -19,11 +19,12 @@ from support.patience import patience
 from support.software_gpus import IN_SOFTWARE
 from zerohop import _floors
 from zerohop.cli.bench.case import SEED_US, Case
-from zerohop.cli.bench.gpu_floors import GpuFloors, page_kernel
+from zerohop.cli.bench.floors import GpuFloors, page_kernel
 from zerohop.cli.bench.plan import Request, plan
 from zerohop.cli.bench.results import Report
 from zerohop.cli.bench.rows import Row
 from zerohop.cli.bench.targets import GPU_TARGETS, judge
+from zerohop.cli.payload import PageLists
 
 PLAN = importlib.import_module("zerohop.cli.bench.plan")  # the package has a function of that name
 
@@ -208,7 +209,7 @@ class TestOnGpus:
         assert len(floors.copy_word(source, 3)) == 3
         image = kernel_image()
         pages = np.random.default_rng().permutation(64).astype(np.int64)
-        assert len(floors.pages(image, source, pages, pages[::-1].copy(), 4096, 16, 5)) == 5
+        assert len(floors.pages(image, source, PageLists(pages, pages[::-1].copy(), 4096, 16), 5)) == 5
 
     def test_all_at_once(self) -> None:
         assert len(_floors.copy_all_pairs(min(GPUS, 2), MI, 3)) == 3

@@ -318,7 +318,7 @@ def test_wrong_bytes_are_noticed(session: Session, name: str, monkeypatch: pytes
     case = Case(name, "shm", "host", "host", 4096, batch=16 if name.endswith("many") else 1, form="mapped")
     if name == "transport_register":
         case = replace(case, provider=None, dst=None, mode="cached")
-        monkeypatch.setattr(transport, "digest", lambda _: "of something else")
+        monkeypatch.setattr("zerohop.cli.bench.session.digest", lambda _: "of something else")
     nothing = session.context.alloc(1 << 20)
     elsewhere = session.context.register(np.zeros(1 << 20, np.uint8)).share("rw")
 

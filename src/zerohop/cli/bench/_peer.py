@@ -11,10 +11,11 @@ import numpy as np
 
 import zerohop
 from zerohop._floors import Flag, Ring, socket_pong, socket_receive
-from zerohop.cli.bench import asyncio_floor, notify
-from zerohop.cli.bench.session import TIMEOUT, LocalMemory
+from zerohop.cli.bench import floors, notify
+from zerohop.cli.bench.session import TIMEOUT, LocalMemory, cut
 from zerohop.cli.payload import Octets, digest, random_bytes
 from zerohop.cli.peer import Answer, serve
+from zerohop.config.settings import UNSET
 
 
 class BenchPeer:
@@ -41,10 +42,8 @@ class BenchPeer:
 
     def open(self, providers: list[str] | None, sim_devices: int, spin_us: float | None) -> Answer:
         """Open a Context; spin_us None keeps the default."""
-        if spin_us is None:
-            self._context = zerohop.Context(providers=providers, sim_devices=sim_devices)
-        else:
-            self._context = zerohop.Context(providers=providers, sim_devices=sim_devices, spin_us=spin_us)
+        spin = UNSET if spin_us is None else spin_us
+        self._context = zerohop.Context(providers=providers, sim_devices=sim_devices, spin_us=spin)
         return {"url": self._context.url}
 
     def transport(self) -> Answer:
@@ -100,8 +99,7 @@ class BenchPeer:
         remote = zerohop.RemoteBuffer.from_bytes(bytes.fromhex(handle))
         source = LocalMemory(self.context, kind, total)
         source.put(random_bytes(seed, total))
-        cuts = [(i * message_bytes, (i + 1) * message_bytes) for i in range(rounds)]
-        outlets = [(source.memory[first:end], remote[first:end]) for first, end in cuts]
+        outlets = cut(source.memory, remote, message_bytes, rounds)
         times: list[int] = []
         try:
             if mode in notify.BLOCKING:
@@ -167,7 +165,7 @@ class FloorPeer:
 
     def floor_pong_asyncio(self, which: str, nbytes: int, rounds: int, pause: float) -> Answer:
         """Answer over a socket from an event loop."""
-        return {"times": asyncio.run(asyncio_floor.pong(self._fds[which], bytes(nbytes), rounds, pause))}
+        return {"times": asyncio.run(floors.asyncio_pong(self._fds[which], bytes(nbytes), rounds, pause))}
 
     def floor_receive(self, nbytes: int, rounds: int) -> None:
         """Receive a stream over TCP."""
@@ -178,11 +176,11 @@ def main() -> None:
     """Serve commands until the first process closes the pipe."""
     peer, floor = BenchPeer(), FloorPeer()
     commands = ("open", "close", "allocate", "release", "fill", "flip", "clear", "digest", "notify", "poll", "pong")
-    floors = ("open", "shared_digest", "target_digest", "ring", "flag", "pong", "pong_asyncio", "receive")
+    of_floors = ("open", "shared_digest", "target_digest", "ring", "flag", "pong", "pong_asyncio", "receive")
     try:
         serve(
             {name: getattr(peer, name) for name in (*commands, "read_digest", "cpu_seconds", "transport")}
-            | {f"floor_{name}": getattr(floor, f"floor_{name}") for name in floors}
+            | {f"floor_{name}": getattr(floor, f"floor_{name}") for name in of_floors}
         )
     finally:
         peer.close()
