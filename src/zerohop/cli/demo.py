@@ -125,7 +125,7 @@ def _verify(exchange: Exchange, expected: bytes) -> str:
 
 def _sweep(console: Console, peer: PeerProcess, deadline: Deadline, broken: Broken) -> None:
     """Measure writes of growing size from device to device, over every usable provider."""
-    from zerohop.machine.providers import read_providers
+    from zerohop.machine.facts import read_providers
 
     names = [provider.name for provider in read_providers() if provider.usable]
     console.print("\n[bold]Size sweep:[/] write from sim GPU to sim GPU of the other process, median, verified there")

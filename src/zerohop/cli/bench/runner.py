@@ -32,7 +32,7 @@ from zerohop.cli.console import human_bytes, human_time, make_console
 from zerohop.cli.peer import PeerFailed, PeerProcess
 from zerohop.core.face import check_device
 from zerohop.errors import ZerohopError
-from zerohop.machine.memory import read_memory
+from zerohop.machine.host import read_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
-
-import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -60,8 +58,7 @@ class Check:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain strings and lists."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        return plain
+        return {**asdict(self), "state": self.state.value, "fix": list(self.fix)}
 
 
 @dataclass(frozen=True, slots=True)

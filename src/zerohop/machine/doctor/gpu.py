@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zerohop.machine.doctor.check import Verdict, checks_of, combined, fail, not_here, ok, warn
+from zerohop.machine.doctor.system import OPTIONS
 from zerohop.machine.doctor.words import add_to_container, no_gpu, no_gpu_beside_nic, on_the_host, size
 from zerohop.machine.pci import Distance
 
@@ -108,8 +109,7 @@ def _amd_direct(system: System) -> Verdict:
             "whether the kernel was built with CONFIG_HSA_AMD_P2P cannot be read here",
             f"grep -E 'HSA_AMD_P2P|PCI_P2PDMA|DMABUF_MOVE_NOTIFY' /boot/config-{system.kernel.release}",
         )
-    options = ("CONFIG_HSA_AMD_P2P", "CONFIG_PCI_P2PDMA", "CONFIG_DMABUF_MOVE_NOTIFY")
-    against += [f"the kernel was built without {name}" for name in options if (system.config or {}).get(name) != "y"]
+    against += [f"the kernel was built without {name}" for name in OPTIONS if (system.config or {}).get(name) != "y"]
     if not against:
         return ok("dma-buf: the kernel was built with CONFIG_HSA_AMD_P2P, and libibverbs registers one")
     return fail(

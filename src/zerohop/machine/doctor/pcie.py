@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zerohop.machine.doctor.check import Verdict, checks_of, combined, not_here, ok, shortened, warn
-from zerohop.machine.doctor.config_space import ACS_REDIRECTS
+from zerohop.machine.doctor.pci_functions import ACS_REDIRECTS
 from zerohop.machine.doctor.words import kernel_argument, no_gpu_beside_nic, no_nic, on_the_host
 from zerohop.machine.pci import Distance
 

@@ -75,6 +75,11 @@ def no_gpu(system: System) -> str:
     return "" if system.gpus else "this machine has no GPU"
 
 
+def no_nvidia(system: System) -> str:
+    """Return why checks of NVIDIA's GPUs have nothing to judge; "" if there is one."""
+    return "" if any(gpu.kind == "cuda" for gpu in system.gpus) else "this machine has no NVIDIA GPU"
+
+
 def no_gpu_beside_nic(system: System) -> str:
     """Return why checks of the way between GPU and NIC have nothing to judge; "" if both exist."""
     return no_gpu(system) or ("" if system.hardware else "no RDMA NIC beside the GPU")
