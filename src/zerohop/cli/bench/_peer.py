@@ -14,7 +14,7 @@ from zerohop._floors import Flag, Ring, socket_pong, socket_receive
 from zerohop.cli.bench import floors, notify
 from zerohop.cli.bench.session import TIMEOUT, LocalMemory, cut
 from zerohop.cli.payload import Octets, digest, random_bytes
-from zerohop.cli.peer import Answer, serve
+from zerohop.cli.peer import Answer, commands_of, serve
 from zerohop.config.settings import UNSET
 
 
@@ -175,13 +175,8 @@ class FloorPeer:
 def main() -> None:
     """Serve commands until the first process closes the pipe."""
     peer, floor = BenchPeer(), FloorPeer()
-    commands = ("open", "close", "allocate", "release", "fill", "flip", "clear", "digest", "notify", "poll", "pong")
-    of_floors = ("open", "shared_digest", "target_digest", "ring", "flag", "pong", "pong_asyncio", "receive")
     try:
-        serve(
-            {name: getattr(peer, name) for name in (*commands, "read_digest", "cpu_seconds", "transport")}
-            | {f"floor_{name}": getattr(floor, f"floor_{name}") for name in of_floors}
-        )
+        serve(commands_of(peer, floor))
     finally:
         peer.close()
 

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 import zerohop
 from zerohop.cli.bench.case import is_gpu
-from zerohop.cli.bench.floors import FloorBroken, FloorDescriptors, Floors
+from zerohop.cli.bench.floors import FloorDescriptors, Floors
 from zerohop.cli.bench.local import (
     measure_all_pairs,
     measure_idle,
@@ -20,7 +20,7 @@ from zerohop.cli.bench.local import (
     measure_tensors,
     weigh_wheel,
 )
-from zerohop.cli.bench.notify import WrongNotification, measure_notify
+from zerohop.cli.bench.notify import measure_notify
 from zerohop.cli.bench.plan import ALL_GPUS, Request, plan
 from zerohop.cli.bench.plot import PlotUnavailable, draw, require_format
 from zerohop.cli.bench.report import describe_case, print_rows, summarize
@@ -29,7 +29,7 @@ from zerohop.cli.bench.session import FULL, QUICK, Effort, Session, open_session
 from zerohop.cli.bench.transfers import measure_pages, measure_transfer
 from zerohop.cli.bench.transport import measure_transport, measure_transport_register, measure_write_many
 from zerohop.cli.console import human_bytes, human_time, make_console
-from zerohop.cli.peer import PeerFailed, PeerProcess
+from zerohop.cli.peer import PeerProcess
 from zerohop.core.face import check_device
 from zerohop.errors import ZerohopError
 from zerohop.machine.host import read_memory
@@ -87,16 +87,7 @@ def run(request: Request, *, json_to: str | None, plot_to: Path | None) -> int:
             rows[case] = row  # rows measured before a failure are kept
             if not errors.is_terminal:
                 errors.print(escape(summarize(row)), soft_wrap=True)
-    except (
-        PeerFailed,
-        ZerohopError,
-        FloorBroken,
-        WrongNotification,
-        MemoryError,
-        OSError,
-        RuntimeError,
-        KeyboardInterrupt,
-    ) as error:
+    except (ZerohopError, MemoryError, OSError, RuntimeError, KeyboardInterrupt) as error:
         failure = error
     ordered = [rows[case] for case in cases if case in rows]
     others, seconds = neighbours.processors(), time.monotonic() - started

@@ -103,14 +103,14 @@ def gpu_versions(system: System) -> Verdict:
     if nvidia is not None and nvidia.mismatch:
         fix = "# start the container again" if system.container else "reboot"
         return fail(f"{nvidia.why_not}: the driver was updated, and its old modules are still loaded", fix)
-    nvidia = _asked(system)
-    if isinstance(nvidia, Verdict):
-        return nvidia
-    told = f"NVIDIA {nvidia.driver}"
-    if nvidia.cuda is None:
+    known = _asked(system)
+    if isinstance(known, Verdict):
+        return known
+    told = f"NVIDIA {known.driver}"
+    if known.cuda is None:
         return ok(told)
-    told += ", CUDA {}.{}".format(*nvidia.cuda)
-    if nvidia.cuda < _NEEDED:
+    told += ", CUDA {}.{}".format(*known.cuda)
+    if known.cuda < _NEEDED:
         return fail(f"{told}: zerohop needs CUDA 12", "# install NVIDIA's driver 525 or newer")
     return ok(told)
 
