@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop.config.checks import check_flag, check_int
+from zerohop.config.verbs_options import QUEUE_PAIR_RANGES
 from zerohop.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -23,16 +24,8 @@ _RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "max_inline": (0, 1 << 16),
     "gid_index": (0, 255),
     "port": (1, 255),
-    "read_credit": (1, 255),
-    "timeout": (1, 31),
-    "retry_count": (0, 7),
-    "rnr_retry": (0, 7),
-    "min_rnr_timer": (0, 31),
     "mtu": (256, 4096),
-    "service_level": (0, 15),
-    "traffic_class": (0, 255),
-    "hop_limit": (1, 255),
-    "pkey_index": (0, 32767),
+    **QUEUE_PAIR_RANGES,
 }
 _OPTIONAL: Final = ("max_receives", "max_completions", "gid_index", "port", "mtu")
 _MTUS: Final = (256, 512, 1024, 2048, 4096)
@@ -143,9 +136,5 @@ def check(config: EndpointConfig, limits: DeviceLimits, port: int) -> None:
 
 def native_options(config: EndpointConfig, gid_index: int) -> dict[str, int]:
     """Return the options for the data plane, other than the sizes of the queues; ``gid_index`` -1: no GID."""
-    same: tuple[str, ...] = (
-        "read_credit", "timeout", "retry_count", "rnr_retry", "min_rnr_timer",
-        "service_level", "traffic_class", "hop_limit", "pkey_index",
-    )  # fmt: skip
-    options: dict[str, Any] = {name: getattr(config, name) for name in same}
+    options: dict[str, Any] = {name: getattr(config, name) for name in QUEUE_PAIR_RANGES}
     return {**options, "mtu": config.mtu or 0, "gid_index": gid_index}

@@ -29,6 +29,8 @@ PROVIDERS: Final = ("p2p", "shm", "tcp")
 _HOST_PROVIDERS: Final = ("shm", "tcp")
 _KI, _MI, _GI = 1 << 10, 1 << 20, 1 << 30
 _SIZES: Final = (8, 8 * _KI, 1 * _MI, 64 * _MI)
+# Providers and forms of transfers from host memory to host memory.
+_BETWEEN_HOSTS: Final = (("shm", "mapped"), ("shm", "ring"), ("tcp", "stream"))
 # Pairs of places with simulated devices: the first pair is measured even if nobody names a place.
 _SIMULATED: Final = (("sim", "sim"), ("host", "sim"), ("sim", "host"))
 _SIM_DEVICES: Final = 64  # a Context can have this many
@@ -202,19 +204,17 @@ def _notified(sizes: tuple[int, ...] | None) -> list[Case]:
     return [
         Case("write_notify", provider, "host", "host", nbytes, form=form, mode=mode)
         for nbytes in sizes or (8,)
-        for provider, form in (("shm", "mapped"), ("shm", "ring"), ("tcp", "stream"))
+        for provider, form in _BETWEEN_HOSTS
         for mode in ("result", "await", "await-asleep")
     ]
 
 
 def _page_lists(name: str, sizes: tuple[int, ...] | None) -> list[Case]:
-    cases = []
-    for nbytes in sizes or (_PAGE_BYTES,):
-        host = Case(name, "shm", "host", "host", nbytes, batch=_PAGES)
-        cases.append(replace(host, form="mapped"))
-        cases.append(replace(host, form="ring"))
-        cases.append(replace(host, provider="tcp", form="stream"))
-    return cases
+    return [
+        Case(name, provider, "host", "host", nbytes, batch=_PAGES, form=form)
+        for nbytes in sizes or (_PAGE_BYTES,)
+        for provider, form in _BETWEEN_HOSTS
+    ]
 
 
 def _without_transfer(name: str, sizes: tuple[int, ...] | None) -> list[Case]:
