@@ -26,8 +26,6 @@ from zerohop.cli.bench.rows import Row
 from zerohop.cli.bench.targets import GPU_TARGETS, judge
 from zerohop.cli.payload import PageLists
 
-PLAN = importlib.import_module("zerohop.cli.bench.plan")  # the package has a function of that name
-
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -54,7 +52,7 @@ class TestPlan:
 
     def test_memory_of_expandable_segments(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The rows of the table a second time, with a torch that can use GPUs; not where the host is at one end."""
-        monkeypatch.setattr(PLAN, "_has_torch", lambda: True)
+        monkeypatch.setattr("zerohop.cli.bench.plan._has_torch", lambda: True)
         names = ("write", "read", "write_notify", "write_pages", "read_pages")
         cases = planned(names=names, src="cuda:0", dst="cuda:1", providers=("p2p",))
         assert {case.name for case in cases if case.mode == "expandable"} == set(names)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import json
 import weakref
 from dataclasses import replace
@@ -26,8 +25,6 @@ from zerohop.cli.bench.targets import GPU_TARGETS, TARGETS, judge
 from zerohop.cli.bench.transfers import measure_posts
 from zerohop.cli.payload import random_bytes
 from zerohop.cli.peer import PeerProcess
-
-PLAN = importlib.import_module("zerohop.cli.bench.plan")  # the package has a function of that name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +55,7 @@ class TestPlan:
         assert modes == {("cached", 8192), ("cold", 8192)}
 
     def test_between_gpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(PLAN, "_has_torch", lambda: True)
+        monkeypatch.setattr("zerohop.cli.bench.plan._has_torch", lambda: True)
         cases = plan(Request(names=("transport",), src="cuda:0", dst="cuda:1"))
         assert {case.name for case in cases} == OURS
         for target in GPU_TARGETS:
@@ -71,7 +68,7 @@ class TestPlan:
             return {case.src for case in plan(Request(names=(REGISTER,), **request))}  # type: ignore[arg-type]
 
         for torch, expected in ((True, {"host", "cuda:1"}), (False, {"host"})):
-            monkeypatch.setattr(PLAN, "_has_torch", lambda torch=torch: torch)
+            monkeypatch.setattr("zerohop.cli.bench.plan._has_torch", lambda torch=torch: torch)
             assert places(src="cuda:1", dst="cuda:0") == expected
             assert places(src="host", dst="cuda:1") == expected
         assert places() == places(src="sim", dst="sim") == {"host"}
@@ -230,14 +227,14 @@ def test_what_was_registered_is_gone_before_the_next_is_made(session: Session, m
     """Else torch gives out another part of the same allocation, whose registration is known."""
     alive: list[weakref.ref[Any]] = []
 
-    def make() -> tuple[Any, Any]:
+    def make(_: Case) -> tuple[Any, Any]:
         gc.collect()
         assert all(each() is None for each in alive)
         made = random_bytes(len(alive), 8192)
         alive.append(weakref.ref(made))
         return made, made.copy()
 
-    monkeypatch.setattr(transport, "_arrays", lambda _: make)
+    monkeypatch.setattr(transport, "_fresh", make)
     monkeypatch.setattr(transport, "_COLD", 3)
     assert transport.measure_transport_register(session, Case(REGISTER, src="host", bytes=8192, mode="cold")).verified
     assert len(alive) == 4

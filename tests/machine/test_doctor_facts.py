@@ -16,8 +16,9 @@ from support.forking import in_child
 from support.sysfs import Port, Sysfs
 from zerohop.machine.doctor import system
 from zerohop.machine.doctor.pci_functions import ConfigSpace, PciLink, decode, read_config_space, read_nic_functions
-from zerohop.machine.doctor.process import Limit, fastest, load_library, locks_freely, read_process
+from zerohop.machine.doctor.process import fastest, load_library, locks_freely, read_process
 from zerohop.machine.doctor.words import size
+from zerohop.machine.host import Limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -105,6 +105,14 @@ class MemorySizes:
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """Holds a resource limit: the present one, and the one up to which the process may raise it; None is unlimited."""
+
+    soft: int | None
+    hard: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Holds the limits of this process; None means unlimited.
 
@@ -137,15 +145,16 @@ def read_memory(root: Path) -> MemorySizes:
 def read_limits() -> Limits:
     """Read the soft limits of this process."""
     return Limits(
-        descriptors=_limit(resource.RLIMIT_NOFILE),
-        locked_memory=_limit(resource.RLIMIT_MEMLOCK),
-        address_space=_limit(resource.RLIMIT_AS),
+        descriptors=read_limit(resource.RLIMIT_NOFILE).soft,
+        locked_memory=read_limit(resource.RLIMIT_MEMLOCK).soft,
+        address_space=read_limit(resource.RLIMIT_AS).soft,
     )
 
 
-def _limit(which: int) -> int | None:
-    soft, _ = resource.getrlimit(which)
-    return None if soft == resource.RLIM_INFINITY else soft
+def read_limit(which: int) -> Limit:
+    """Read the limits of one resource (`resource.RLIMIT_NOFILE`, …)."""
+    soft, hard = (None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(which))
+    return Limit(soft, hard)
 
 
 def _kibibytes(value: str | None) -> int | None:

@@ -6,6 +6,7 @@ import asyncio
 import mmap
 import os
 import time
+from contextlib import closing
 
 import numpy as np
 
@@ -97,18 +98,13 @@ class BenchPeer:
     def pong(self, mode: str, rounds: int, message_bytes: int, seed: int, handle: str, total: int, kind: str) -> Answer:
         """Answer a ping-pong, from memory of `kind`."""
         remote = zerohop.RemoteBuffer.from_bytes(bytes.fromhex(handle))
-        source = LocalMemory(self.context, kind, total)
-        source.put(random_bytes(seed, total))
-        outlets = cut(source.memory, remote, message_bytes, rounds)
-        times: list[int] = []
-        try:
+        with closing(LocalMemory(self.context, kind, total)) as source:
+            source.put(random_bytes(seed, total))
+            outlets = cut(source.memory, remote, message_bytes, rounds)
             if mode in notify.BLOCKING:
                 notify.pong(self.context, outlets)
-            else:
-                times = asyncio.run(notify.pong_async(self.context, outlets, asleep=mode == "await-asleep"))
-        finally:
-            source.close()
-        return {"times": times}
+                return {"times": []}
+            return {"times": asyncio.run(notify.pong_async(self.context, outlets, asleep=mode == "await-asleep"))}
 
     def read_digest(self, handle: str) -> Answer:
         """Read all of a handle and digest it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -152,8 +153,7 @@ def require_memory(cases: list[Case]) -> None:
 
 def measure(cases: list[Case], effort: Effort, console: Console) -> Iterator[tuple[Case, Row]]:
     """Measure all cases, one setting of Contexts after the other; yield each row as soon as it is measured."""
-    descriptors = FloorDescriptors()
-    try:
+    with closing(FloorDescriptors()) as descriptors:
         fds = tuple(descriptors.for_peer().values())
         with PeerProcess("zerohop.cli.bench._peer", pass_fds=fds, timeout=_COMMAND_TIMEOUT) as peer:
             floors = Floors(peer, descriptors)
@@ -167,8 +167,6 @@ def measure(cases: list[Case], effort: Effort, console: Console) -> Iterator[tup
                     for case in group:
                         _announce(console, case)
                         yield case, _measure_one(session, case)
-    finally:
-        descriptors.close()
 
 
 def _measure_one(session: Session, case: Case) -> Row:

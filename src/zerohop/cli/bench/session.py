@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -122,11 +122,8 @@ class Session:
     @contextmanager
     def local(self, place: str, nbytes: int, *, alloc: bool = False, mode: str | None = None) -> Iterator[LocalMemory]:
         """Allocate memory of this process at `place` (see `Case`); host memory is a numpy array unless `alloc`."""
-        memory = LocalMemory(self.context, memory_kind(place, mode, alloc=alloc), nbytes)
-        try:
+        with closing(LocalMemory(self.context, memory_kind(place, mode, alloc=alloc), nbytes)) as memory:
             yield memory
-        finally:
-            memory.close()
 
     @contextmanager
     def remote(

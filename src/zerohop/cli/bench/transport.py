@@ -17,11 +17,12 @@ from zerohop.cli.bench.transfers import measure_posts, page_floor, slots_of
 from zerohop.cli.payload import PageLists, random_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from zerohop.cli.bench.case import Case
     from zerohop.cli.bench.session import LocalMemory, Session
     from zerohop.cli.bench.transfers import Pairs, Post
+    from zerohop.cli.payload import Octets
 
 _WARM_UP: Final = 50
 # Number of turns that each side of a comparison has in one round: a processor may be slow for longer than a turn.
@@ -158,7 +159,8 @@ def measure_transport_register(session: Session, case: Case) -> Row:
 
     Verified: the other process reads the last memory through a handle, and gets the right bytes.
     """
-    make = _tensors(case) if is_gpu(case.src) else _arrays(case)
+    if is_gpu(case.src):
+        set_expandable(on=False)
     samples = Samples()
     with zerohop.Transport(ctx=session.context) as transport:
         register = transport.register
@@ -166,14 +168,14 @@ def measure_transport_register(session: Session, case: Case) -> Row:
         def once(memory: Any) -> None:
             register(memory).close()
 
-        what, payload = make()
+        what, payload = _fresh(case)
         kept: Any = register(what)
         for _ in range(_CACHED if case.mode == "cached" else _COLD):
             if case.mode == "cold":
                 kept.close()
                 # While the last tensor exists, the next one would come from the same allocation, which is known.
                 kept = what = None
-                what, payload = make()
+                what, payload = _fresh(case)
             samples.measure(once, what)
             if case.mode == "cold":
                 kept = register(what)
@@ -182,23 +184,13 @@ def measure_transport_register(session: Session, case: Case) -> Row:
     return samples.row(case)
 
 
-def _arrays(case: Case) -> Callable[[], tuple[Any, Any]]:
-    def make() -> tuple[Any, Any]:
-        payload = random_bytes(case.bytes, case.bytes)
+def _fresh(case: Case) -> tuple[Any, Octets]:
+    """Return new memory to register, an array or a tensor in a new allocation, and its bytes."""
+    payload = random_bytes(case.bytes, case.bytes)
+    if not is_gpu(case.src):
         return payload.copy(), payload
-
-    return make
-
-
-def _tensors(case: Case) -> Callable[[], tuple[Any, Any]]:
     torch = import_torch()
-    set_expandable(on=False)
-
-    def make() -> tuple[Any, Any]:
-        torch.cuda.empty_cache()  # so that the allocation is new
-        payload = random_bytes(case.bytes, case.bytes)
-        tensor = torch.from_numpy(payload.copy()).to(case.src)
-        torch.cuda.synchronize()
-        return tensor, payload
-
-    return make
+    torch.cuda.empty_cache()  # so that the allocation is new
+    tensor = torch.from_numpy(payload.copy()).to(case.src)
+    torch.cuda.synchronize()
+    return tensor, payload

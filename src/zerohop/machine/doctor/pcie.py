@@ -67,11 +67,10 @@ def iommu(system: System) -> Verdict:
             found.append((name, ok("not behind an IOMMU")))
         elif function.iommu == "identity" or (function.iommu == "" and passing):
             found.append((name, ok("the IOMMU passes its addresses through")))
-        elif function.iommu == "":
-            what = "behind an IOMMU, of a mode that the kernel does not tell; iommu=pt is not on its command line"
-            found.append((name, warn(what, *kernel_argument(system, "iommu=pt"))))
         else:
             what = f"the IOMMU translates its addresses ({function.iommu})"
+            if function.iommu == "":
+                what = "behind an IOMMU, of a mode that the kernel does not tell; iommu=pt is not on its command line"
             found.append((name, warn(what, *kernel_argument(system, "iommu=pt"))))
     return combined(found)
 

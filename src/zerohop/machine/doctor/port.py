@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 on_nic = checks_of("port", needs=no_rdma)
 check = checks_of("port", needs=no_active_port)
 
+_CLEAN = "clean or replace the cable or transceiver"
 _LANES = 4  # of an InfiniBand port
 _FULL_MTU = 4096
 _INTERFACE_MTU = 4200  # an Ethernet MTU that leaves room for _FULL_MTU and the RoCE headers
@@ -60,11 +61,10 @@ def link_errors(system: System) -> Verdict:
             found.append((name, not_here("a software device has no link")))
         elif not counters:
             found.append((name, ok("no packet damaged or lost")))
-        elif any(counter in DAMAGED for counter in counters):
-            fix = "# if they grow while you transfer: clean or replace the cable or transceiver"
-            found.append((name, warn(f"{told}, since its driver was loaded", fix)))
         else:
-            fix = "# if they grow while you transfer: set up flow control (PFC or ECN) on NICs and switches"
+            damaged = any(counter in DAMAGED for counter in counters)
+            cure = _CLEAN if damaged else "set up flow control (PFC or ECN) on NICs and switches"
+            fix = f"# if they grow while you transfer: {cure}"
             found.append((name, warn(f"{told}, since its driver was loaded", fix)))
     return combined(found)
 
@@ -112,7 +112,7 @@ def _speed(system: System, hca: Hca, port: RdmaPort, alike: float) -> Verdict:
     if port.link_layer == "InfiniBand" and lanes is not None and int(lanes[1]) < _LANES:
         return warn(
             f"{at} over {lanes[1]} of {_LANES} lanes",
-            "# right with a split cable; else clean or replace the cable or transceiver",
+            f"# right with a split cable; else {_CLEAN}",
         )
     most = max((system.process.fastest.get(name, 0) for name in port.netdevs), default=0)
     if port.link_layer == "Ethernet" and most > port.gbps:

@@ -14,25 +14,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerohop.machine import files
+from zerohop.machine.host import read_limit
 from zerohop.machine.nvml import read_nvidia
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from zerohop.machine.host import Limit
     from zerohop.machine.nvml import Nvidia
 
 _IPC_LOCK = 14  # CAP_IPC_LOCK in linux/capability.h
 _LIBRARIES = ("libibverbs.so.1", "libibverbs.so")
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _VARIABLES = ("ZEROHOP_", "RDMAV_", "IBV_", "KUBERNETES_SERVICE_HOST", "container", *_VISIBLE)
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """Holds a resource limit: the present one, and the one up to which the process may raise it; None is unlimited."""
-
-    soft: int | None
-    hard: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +91,9 @@ def read_process() -> Process:
     speeds = {folder.name: fastest(folder.name) for folder in files.entries(Path("/sys/class/net"))}
     return Process(
         locks_freely=locks_freely(files.text(proc / "status") or "", files.text(proc / "uid_map") or ""),
-        memlock=_limit(resource.RLIMIT_MEMLOCK),
-        descriptors=_limit(resource.RLIMIT_NOFILE),
-        address_space=_limit(resource.RLIMIT_AS),
+        memlock=read_limit(resource.RLIMIT_MEMLOCK),
+        descriptors=read_limit(resource.RLIMIT_NOFILE),
+        address_space=read_limit(resource.RLIMIT_AS),
         environment={name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)},
         ibverbs=load_library(_LIBRARIES),
         providers=tuple(providers()),
@@ -168,11 +162,6 @@ def _is_installed(package: str) -> bool:
         return importlib.util.find_spec(package) is not None
     except ImportError:  # the parent package is missing, too
         return False
-
-
-def _limit(which: int) -> Limit:
-    soft, hard = (None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(which))
-    return Limit(soft, hard)
 
 
 def _verbs_devices() -> tuple[Mapping[str, Any], ...] | None:
