@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import errno
 import functools
+from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+@dataclass(eq=False, repr=False)
 class ZerohopError(Exception):
     """Carries the facts of a failure; the base of all errors of this library.
 
@@ -27,22 +29,15 @@ class ZerohopError(Exception):
             of all others is undefined.
     """
 
-    def __init__(
-        self,
-        reason: str = "",
-        *,
-        fix: str = "",
-        peer: str = "",
-        provider: str = "",
-        operation: str = "",
-        bytes_done: int = 0,
-    ) -> None:
-        self.reason = reason
-        self.fix = fix
-        self.peer = peer
-        self.provider = provider
-        self.operation = operation
-        self.bytes_done = bytes_done
+    reason: str = ""
+    _: KW_ONLY
+    fix: str = ""
+    peer: str = ""
+    provider: str = ""
+    operation: str = ""
+    bytes_done: int = 0
+
+    def __post_init__(self) -> None:
         super().__init__(str(self))
 
     def __str__(self) -> str:
@@ -57,14 +52,7 @@ class ZerohopError(Exception):
         return f"{text}. Fix: {self.fix}" if self.fix else text
 
     def _fields(self) -> dict[str, Any]:
-        return {
-            "reason": self.reason,
-            "fix": self.fix,
-            "peer": self.peer,
-            "provider": self.provider,
-            "operation": self.operation,
-            "bytes_done": self.bytes_done,
-        }
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return functools.partial(type(self), **self._fields()), ()
@@ -98,6 +86,7 @@ class RegistrationFailed(ZerohopError):
     """Raised if memory could not be allocated, registered or mapped."""
 
 
+@dataclass(eq=False, repr=False)
 class RevocationIncomplete(ZerohopError):
     """Raised if peers that had mapped memory did not give it back within the timeout; the memory stays allocated.
 
@@ -105,12 +94,11 @@ class RevocationIncomplete(ZerohopError):
         peers: ids of the Contexts that stayed silent.
     """
 
-    def __init__(self, reason: str = "", *, peers: Sequence[str] = (), **fields: Any) -> None:
-        self.peers = tuple(peers)
-        super().__init__(reason, **fields)
+    peers: Sequence[str] = field(default=(), kw_only=True)
 
-    def _fields(self) -> dict[str, Any]:
-        return {**super()._fields(), "peers": self.peers}
+    def __post_init__(self) -> None:
+        self.peers = tuple(self.peers)
+        super().__post_init__()
 
 
 class Unsupported(ZerohopError):

@@ -18,11 +18,10 @@ from support.buffers import GPUS
 from support.patience import patience
 from support.software_gpus import IN_SOFTWARE
 from zerohop import _floors
-from zerohop.cli.bench.case import SEED_US, Case
 from zerohop.cli.bench.floors import GpuFloors, page_kernel
 from zerohop.cli.bench.plan import Request, plan
 from zerohop.cli.bench.results import Report
-from zerohop.cli.bench.rows import Row
+from zerohop.cli.bench.rows import SEED_US, Case, Row
 from zerohop.cli.bench.targets import GPU_TARGETS, judge
 from zerohop.cli.payload import PageLists
 

@@ -12,13 +12,12 @@ import pytest
 from rich.console import Console
 
 from zerohop.cli.bench import results, transfers
-from zerohop.cli.bench.case import Case
 from zerohop.cli.bench.floors import one_way
 from zerohop.cli.bench.plan import Request, parse_sizes, plan
 from zerohop.cli.bench.plot import PlotUnavailable, draw, require_format, require_matplotlib
 from zerohop.cli.bench.report import describe_case, print_rows, summarize
 from zerohop.cli.bench.results import Neighbours, Report, read_report, require_writable, write_report
-from zerohop.cli.bench.rows import Row, Samples, percentile
+from zerohop.cli.bench.rows import Case, Row, Samples, percentile
 from zerohop.cli.bench.session import FULL, QUICK
 from zerohop.cli.bench.targets import TARGETS, judge
 from zerohop.cli.bench.transfers import measure_posts

@@ -15,11 +15,10 @@ import zerohop as zh
 from cli.command import zerohop
 from support.patience import PATIENCE_S, patience
 from zerohop.cli.bench import transport
-from zerohop.cli.bench.case import SEED_US, Case
 from zerohop.cli.bench.floors import FloorDescriptors, Floors, transfer_floor
 from zerohop.cli.bench.plan import NAMES, Request, plan
 from zerohop.cli.bench.report import beside_table
-from zerohop.cli.bench.rows import Row
+from zerohop.cli.bench.rows import SEED_US, Case, Row
 from zerohop.cli.bench.session import QUICK, open_session
 from zerohop.cli.bench.targets import GPU_TARGETS, TARGETS, judge
 from zerohop.cli.bench.transfers import measure_posts

@@ -18,7 +18,7 @@ from zerohop.core import kernels
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zerohop.cli.bench.case import Case
+    from zerohop.cli.bench.rows import Case
     from zerohop.cli.peer import PeerProcess
 
 _TIMEOUT: Final = 30.0

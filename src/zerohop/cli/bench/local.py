@@ -13,13 +13,12 @@ import numpy as np
 
 import zerohop
 from zerohop._floors import copy_all_pairs
-from zerohop.cli.bench.case import TENSOR_BYTES
-from zerohop.cli.bench.rows import Row, Samples
+from zerohop.cli.bench.rows import TENSOR_BYTES, Row, Samples
 from zerohop.cli.bench.session import TIMEOUT, import_torch, set_expandable
 from zerohop.cli.payload import random_bytes
 
 if TYPE_CHECKING:
-    from zerohop.cli.bench.case import Case
+    from zerohop.cli.bench.rows import Case
     from zerohop.cli.bench.session import Effort, Session
 
 _COLD: Final = 7

@@ -6,9 +6,8 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-from zerohop.cli.bench.case import is_gpu
 from zerohop.cli.bench.floors import MOST, GpuFloors, one_way
-from zerohop.cli.bench.rows import Row, Samples
+from zerohop.cli.bench.rows import Row, Samples, is_gpu
 from zerohop.cli.bench.session import cut, memory_kind
 from zerohop.cli.payload import random_bytes
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import zerohop
-    from zerohop.cli.bench.case import Case
+    from zerohop.cli.bench.rows import Case
     from zerohop.cli.bench.session import Session
 
     Outlets = list[tuple[zerohop.View, zerohop.RemoteBuffer]]

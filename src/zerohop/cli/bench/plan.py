@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from zerohop.cli.bench.case import LIST, PAGES, SEED_SIZES, TENSOR_BYTES, TOGETHER, Case, is_gpu
 from zerohop.cli.bench.report import describe_case
+from zerohop.cli.bench.rows import LIST, PAGES, SEED_SIZES, TENSOR_BYTES, TOGETHER, Case, is_gpu
 from zerohop.core.lanes.paths import PEER
 
 if TYPE_CHECKING:

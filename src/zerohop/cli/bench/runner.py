@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rich.markup import escape
 
 import zerohop
-from zerohop.cli.bench.case import is_gpu
 from zerohop.cli.bench.floors import FloorDescriptors, Floors
 from zerohop.cli.bench.local import (
     measure_all_pairs,
@@ -26,6 +25,7 @@ from zerohop.cli.bench.plan import ALL_GPUS, Request, plan
 from zerohop.cli.bench.plot import PlotUnavailable, draw, require_format
 from zerohop.cli.bench.report import describe_case, print_rows, summarize
 from zerohop.cli.bench.results import NOISY, Neighbours, Report, require_writable, write_report
+from zerohop.cli.bench.rows import is_gpu
 from zerohop.cli.bench.session import FULL, QUICK, Effort, Session, open_session
 from zerohop.cli.bench.transfers import measure_pages, measure_transfer
 from zerohop.cli.bench.transport import measure_transport, measure_transport_register, measure_write_many
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from zerohop.cli.bench.case import Case
-    from zerohop.cli.bench.rows import Row
+    from zerohop.cli.bench.rows import Case, Row
 
 _COMMAND_TIMEOUT = 120.0
 _SMALLER = "Ask for less with --bytes or --batch"

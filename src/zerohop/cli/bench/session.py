@@ -15,8 +15,8 @@ from zerohop.cli.payload import Octets, digest, random_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from zerohop.cli.bench.case import Case
     from zerohop.cli.bench.floors import Floors
+    from zerohop.cli.bench.rows import Case
     from zerohop.cli.peer import PeerProcess
 
 STOP: Final = 0xFFFF_FFFF  # the notification that ends the other process's polling

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from zerohop.cli.bench.case import LIST, PAGES, SEED_US, TENSOR_BYTES, TOGETHER
+from zerohop.cli.bench.rows import LIST, PAGES, SEED_US, TENSOR_BYTES, TOGETHER
 from zerohop.cli.console import human_bytes, human_time
 
 if TYPE_CHECKING:

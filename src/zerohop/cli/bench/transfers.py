@@ -17,7 +17,7 @@ from zerohop.core.transfers.context_transfers import core_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zerohop.cli.bench.case import Case
+    from zerohop.cli.bench.rows import Case
     from zerohop.cli.bench.session import Session
 
     Pairs: TypeAlias = Sequence[tuple[object, object]]

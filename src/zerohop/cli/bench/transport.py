@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 import zerohop
-from zerohop.cli.bench.case import is_gpu
 from zerohop.cli.bench.floors import MOST, transfer_floor
-from zerohop.cli.bench.rows import Row, Samples
+from zerohop.cli.bench.rows import Row, Samples, is_gpu
 from zerohop.cli.bench.session import TIMEOUT, cut, import_torch, set_expandable
 from zerohop.cli.bench.transfers import measure_posts, page_floor, slots_of
 from zerohop.cli.payload import PageLists, random_bytes
@@ -19,7 +18,7 @@ from zerohop.cli.payload import PageLists, random_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from zerohop.cli.bench.case import Case
+    from zerohop.cli.bench.rows import Case
     from zerohop.cli.bench.session import LocalMemory, Session
     from zerohop.cli.bench.transfers import Pairs, Post
     from zerohop.cli.payload import Octets
