@@ -190,7 +190,7 @@ class Endpoint(Resource):
         for request in requests:
             if not isinstance(request, SendRequest):
                 raise TypeError(f"what is posted is a Write, Read, Send or atomic, not {type(request).__name__}")
-            request.check_for(self._device_context, self.config.max_sge)
+            request._check_for(self._device_context, self.config.max_sge)
             if request.nbytes > self.max_message:
                 raise ValueError(f"{request.nbytes} bytes are more than the {self.max_message} that a message may have")
             if request.inline and request.nbytes > self.max_inline:
@@ -220,7 +220,7 @@ class Endpoint(Resource):
         for request in requests:
             if not isinstance(request, Receive):
                 raise TypeError(f"what is posted is a Receive, not {type(request).__name__}")
-            request.check_for(self._device_context, self.config.max_sge)
+            request._check_for(self._device_context, self.config.max_sge)
         with self._lock:
             self._receives.post(requests)
 

@@ -71,7 +71,7 @@ class WorkRequest(Generic[Native]):
             raise ValueError(f"{self.nbytes} bytes are more than the {_LONGEST} that a message may have; post several")
         self._regions: tuple[MemoryRegion, ...] = tuple(piece.region for piece in pieces)
 
-    def check_for(self, device: OpenedDevice, max_sge: int) -> None:
+    def _check_for(self, device: OpenedDevice, max_sge: int) -> None:
         """Raise ValueError or Closed if an endpoint of a device, with its largest number of ranges, cannot post it."""
         for region in self._regions:
             region._check_open()
@@ -158,13 +158,10 @@ class SendRequest(WorkRequest[FabricRequest]):
         super().__init__(pieces, wr_id, payload)
         self.signalled = signalled
         self.inline = inline
-        if remote is not None:
-            if not isinstance(remote, RemoteMemory):
-                raise TypeError(f"the remote side is a RemoteMemory, not {type(remote).__name__}")
-            if remote.length != self.nbytes:
-                raise ValueError(
-                    f"{self.nbytes} bytes here and {remote.length} there; slice the longer one: remote[:{self.nbytes}]"
-                )
+        if remote is not None and remote.length != self.nbytes:
+            raise ValueError(
+                f"{self.nbytes} bytes here and {remote.length} there; slice the longer one: remote[:{self.nbytes}]"
+            )
         self._native = FabricRequest(
             id=wr_id,
             opcode=opcode if imm is None else _WITH_IMM[opcode],
