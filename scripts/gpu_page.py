@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from zerohop.cli.bench.plot import draw
 from zerohop.cli.bench.report import beside_table, describe_case, markdown, numbers
 from zerohop.cli.bench.results import Report, read_report
-from zerohop.cli.bench.seed import SEED_US
+from zerohop.cli.bench.rows import SEED_US
 from zerohop.cli.bench.targets import judge
 from zerohop.cli.console import human_bytes, human_time
 

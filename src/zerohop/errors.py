@@ -7,12 +7,15 @@ a ``ZerohopError``. ``result()`` or ``await`` of the Operation raises it; a call
 from __future__ import annotations
 
 import errno
+import functools
+from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+@dataclass(eq=False, repr=False)
 class ZerohopError(Exception):
     """Carries the facts of a failure; the base of all errors of this library.
 
@@ -26,25 +29,18 @@ class ZerohopError(Exception):
             of all others is undefined.
     """
 
-    def __init__(
-        self,
-        reason: str = "",
-        *,
-        fix: str = "",
-        peer: str = "",
-        provider: str = "",
-        operation: str = "",
-        bytes_done: int = 0,
-    ) -> None:
-        self.reason = reason
-        self.fix = fix
-        self.peer = peer
-        self.provider = provider
-        self.operation = operation
-        self.bytes_done = bytes_done
-        super().__init__(self._text())
+    reason: str = ""
+    _: KW_ONLY
+    fix: str = ""
+    peer: str = ""
+    provider: str = ""
+    operation: str = ""
+    bytes_done: int = 0
 
-    def _text(self) -> str:
+    def __post_init__(self) -> None:
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
         where = self.operation
         if self.provider:
             where += f" over {self.provider}" if where else self.provider
@@ -55,25 +51,11 @@ class ZerohopError(Exception):
             text += f" ({self.bytes_done} bytes were done)"
         return f"{text}. Fix: {self.fix}" if self.fix else text
 
-    def __str__(self) -> str:
-        return self._text()
-
     def _fields(self) -> dict[str, Any]:
-        return {
-            "reason": self.reason,
-            "fix": self.fix,
-            "peer": self.peer,
-            "provider": self.provider,
-            "operation": self.operation,
-            "bytes_done": self.bytes_done,
-        }
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self._fields())
-
-
-def _rebuild(kind: type[ZerohopError], fields: dict[str, Any]) -> ZerohopError:
-    return kind(**fields)
+        return functools.partial(type(self), **self._fields()), ()
 
 
 class Closed(ZerohopError):
@@ -104,6 +86,7 @@ class RegistrationFailed(ZerohopError):
     """Raised if memory could not be allocated, registered or mapped."""
 
 
+@dataclass(eq=False, repr=False)
 class RevocationIncomplete(ZerohopError):
     """Raised if peers that had mapped memory did not give it back within the timeout; the memory stays allocated.
 
@@ -111,12 +94,11 @@ class RevocationIncomplete(ZerohopError):
         peers: ids of the Contexts that stayed silent.
     """
 
-    def __init__(self, reason: str = "", *, peers: Sequence[str] = (), **fields: Any) -> None:
-        self.peers = tuple(peers)
-        super().__init__(reason, **fields)
+    peers: Sequence[str] = field(default=(), kw_only=True)
 
-    def _fields(self) -> dict[str, Any]:
-        return {**super()._fields(), "peers": self.peers}
+    def __post_init__(self) -> None:
+        self.peers = tuple(self.peers)
+        super().__post_init__()
 
 
 class Unsupported(ZerohopError):
@@ -140,33 +122,27 @@ class _Words(NamedTuple):
     fix: str = ""
 
 
-# Keyed by the number of `Status` in native/base/status.hpp. CANCELLED has no error here: it becomes CancelledError.
-_KINDS: dict[int, type[ZerohopError]] = {
-    2: Closed,
-    3: PeerLost,
-    4: DeadlineExceeded,
-    5: AccessDenied,
-    7: Unsupported,
-    8: ProtocolError,
-    9: RegistrationFailed,
-    10: DeviceFailed,
-    11: WouldBlock,
-}
 CANCELLED = 6
+PEER_LOST, DEADLINE, NO_MEMORY = 3, 4, 9
+OUT_OF_DESCRIPTORS, LANE_RESET = 18, 24
 
-_NEW_HANDLE = "ask the owner for a new handle"
-# Used if a reason has no words of its own, or if there is no reason.
-_BY_STATUS: dict[int, _Words] = {
-    2: _Words("closed on this side"),
-    3: _Words("the peer is lost"),
-    4: _Words("the deadline passed", "allow more time with timeout=, or look at why the peer does not answer"),
-    5: _Words("access denied"),
-    7: _Words("not supported"),
-    8: _Words("the peer sent something malformed"),
-    9: _Words("out of memory"),
-    10: _Words("the device failed"),
-    11: _Words("cannot go on at once", "try again later, or use the call without _nowait"),
+# Keyed by the number of `Status` in native/base/status.hpp. CANCELLED has no error here: it becomes CancelledError. The
+# words are used if a reason has none of its own, or if there is no reason.
+_BY_STATUS: dict[int, tuple[type[ZerohopError], _Words]] = {
+    2: (Closed, _Words("closed on this side")),
+    PEER_LOST: (PeerLost, _Words("the peer is lost")),
+    DEADLINE: (
+        DeadlineExceeded,
+        _Words("the deadline passed", "allow more time with timeout=, or look at why the peer does not answer"),
+    ),
+    5: (AccessDenied, _Words("access denied")),
+    7: (Unsupported, _Words("not supported")),
+    8: (ProtocolError, _Words("the peer sent something malformed")),
+    NO_MEMORY: (RegistrationFailed, _Words("out of memory")),
+    10: (DeviceFailed, _Words("the device failed")),
+    11: (WouldBlock, _Words("cannot go on at once", "try again later, or use the call without _nowait")),
 }
+_NEW_HANDLE = "ask the owner for a new handle"
 # Keyed by the number of `Reason`; the first words repeat the reason's name, so that one can search for it.
 _BY_REASON: dict[int, _Words] = {
     1: _Words("out of bounds: the range does not lie within the shared memory", "check offset and length"),
@@ -229,19 +205,17 @@ _BY_REASON: dict[int, _Words] = {
     37: _Words("the peer closed its end, such as its Transport"),
 }
 _NO_WORDS = _Words("")
-PEER_LOST, DEADLINE, NO_MEMORY = 3, 4, 9
-OUT_OF_DESCRIPTORS, LANE_RESET = 18, 24
 
 
 def from_native(status: int, reason: int, text: str = "", **fields: Any) -> ZerohopError:
     """Return the error for a native outcome; ``text`` comes from native code, ``fields`` are those of ZerohopError."""
     words = _BY_REASON.get(reason, _NO_WORDS)
-    general = _BY_STATUS.get(status, _NO_WORDS)
+    kind, general = _BY_STATUS.get(status, (ZerohopError, _NO_WORDS))
     said = words.reason or general.reason
     if text and text != said:
         said = f"{said}: {text}" if said else text
     fields.setdefault("fix", words.fix or general.fix)
-    return _KINDS.get(status, ZerohopError)(said, **fields)
+    return kind(said, **fields)
 
 
 def copy_of(error: ZerohopError) -> ZerohopError:

@@ -18,15 +18,12 @@ from support.buffers import GPUS
 from support.patience import patience
 from support.software_gpus import IN_SOFTWARE
 from zerohop import _floors
-from zerohop.cli.bench import gpu_plan
-from zerohop.cli.bench.case import Case
-from zerohop.cli.bench.gpu_floors import GpuFloors, page_kernel
-from zerohop.cli.bench.gpu_targets import GPU_TARGETS
+from zerohop.cli.bench.floors import GpuFloors, page_kernel
 from zerohop.cli.bench.plan import Request, plan
 from zerohop.cli.bench.results import Report
-from zerohop.cli.bench.rows import Row
-from zerohop.cli.bench.seed import SEED_US
-from zerohop.cli.bench.targets import judge
+from zerohop.cli.bench.rows import SEED_US, Case, Row
+from zerohop.cli.bench.targets import GPU_TARGETS, judge
+from zerohop.cli.payload import PageLists
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -54,7 +51,7 @@ class TestPlan:
 
     def test_memory_of_expandable_segments(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The rows of the table a second time, with a torch that can use GPUs; not where the host is at one end."""
-        monkeypatch.setattr(gpu_plan, "_has_torch", lambda: True)
+        monkeypatch.setattr("zerohop.cli.bench.plan._has_torch", lambda: True)
         names = ("write", "read", "write_notify", "write_pages", "read_pages")
         cases = planned(names=names, src="cuda:0", dst="cuda:1", providers=("p2p",))
         assert {case.name for case in cases if case.mode == "expandable"} == set(names)
@@ -209,7 +206,7 @@ class TestOnGpus:
         assert len(floors.copy_word(source, 3)) == 3
         image = kernel_image()
         pages = np.random.default_rng().permutation(64).astype(np.int64)
-        assert len(floors.pages(image, source, pages, pages[::-1].copy(), 4096, 16, 5)) == 5
+        assert len(floors.pages(image, source, PageLists(pages, pages[::-1].copy(), 4096, 16), 5)) == 5
 
     def test_all_at_once(self) -> None:
         assert len(_floors.copy_all_pairs(min(GPUS, 2), MI, 3)) == 3

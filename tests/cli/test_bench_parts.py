@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from zerohop.cli.bench import neighbours, transfers
-from zerohop.cli.bench.case import Case
+from zerohop.cli.bench import results, transfers
 from zerohop.cli.bench.floors import one_way
-from zerohop.cli.bench.neighbours import Neighbours
 from zerohop.cli.bench.plan import Request, parse_sizes, plan
 from zerohop.cli.bench.plot import PlotUnavailable, draw, require_format, require_matplotlib
 from zerohop.cli.bench.report import describe_case, print_rows, summarize
-from zerohop.cli.bench.results import Report, read_report, require_writable, write_report
-from zerohop.cli.bench.rows import Row, Samples, percentile
+from zerohop.cli.bench.results import Neighbours, Report, read_report, require_writable, write_report
+from zerohop.cli.bench.rows import Case, Row, Samples, percentile
 from zerohop.cli.bench.session import FULL, QUICK
 from zerohop.cli.bench.targets import TARGETS, judge
 from zerohop.cli.bench.transfers import measure_posts
@@ -181,7 +179,7 @@ def test_neighbours_are_what_is_not_ours(tmp_path: Path, monkeypatch: pytest.Mon
         stat.write_text(f"cpu  {int(busy_seconds * hertz)} 0 0 123456 777 0 0 0 55 0\ncpu0 1 2 3\n")
 
     now = 100.0
-    monkeypatch.setattr(neighbours, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(results, "time", SimpleNamespace(monotonic=lambda: now))
     write(1000)
     others = Neighbours(stat)
     now += 1000

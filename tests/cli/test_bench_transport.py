@@ -14,16 +14,13 @@ import pytest
 import zerohop as zh
 from cli.command import zerohop
 from support.patience import PATIENCE_S, patience
-from zerohop.cli.bench import gpu_plan, transport
-from zerohop.cli.bench.case import Case
+from zerohop.cli.bench import transport
 from zerohop.cli.bench.floors import FloorDescriptors, Floors, transfer_floor
-from zerohop.cli.bench.gpu_targets import GPU_TARGETS
 from zerohop.cli.bench.plan import NAMES, Request, plan
 from zerohop.cli.bench.report import beside_table
-from zerohop.cli.bench.rows import Row
-from zerohop.cli.bench.seed import SEED_US
+from zerohop.cli.bench.rows import SEED_US, Case, Row
 from zerohop.cli.bench.session import QUICK, open_session
-from zerohop.cli.bench.targets import TARGETS, judge
+from zerohop.cli.bench.targets import GPU_TARGETS, TARGETS, judge
 from zerohop.cli.bench.transfers import measure_posts
 from zerohop.cli.payload import random_bytes
 from zerohop.cli.peer import PeerProcess
@@ -57,7 +54,7 @@ class TestPlan:
         assert modes == {("cached", 8192), ("cold", 8192)}
 
     def test_between_gpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(gpu_plan, "_has_torch", lambda: True)
+        monkeypatch.setattr("zerohop.cli.bench.plan._has_torch", lambda: True)
         cases = plan(Request(names=("transport",), src="cuda:0", dst="cuda:1"))
         assert {case.name for case in cases} == OURS
         for target in GPU_TARGETS:
@@ -70,7 +67,7 @@ class TestPlan:
             return {case.src for case in plan(Request(names=(REGISTER,), **request))}  # type: ignore[arg-type]
 
         for torch, expected in ((True, {"host", "cuda:1"}), (False, {"host"})):
-            monkeypatch.setattr(gpu_plan, "_has_torch", lambda torch=torch: torch)
+            monkeypatch.setattr("zerohop.cli.bench.plan._has_torch", lambda torch=torch: torch)
             assert places(src="cuda:1", dst="cuda:0") == expected
             assert places(src="host", dst="cuda:1") == expected
         assert places() == places(src="sim", dst="sim") == {"host"}
@@ -229,14 +226,14 @@ def test_what_was_registered_is_gone_before_the_next_is_made(session: Session, m
     """Else torch gives out another part of the same allocation, whose registration is known."""
     alive: list[weakref.ref[Any]] = []
 
-    def make() -> tuple[Any, Any]:
+    def make(_: Case) -> tuple[Any, Any]:
         gc.collect()
         assert all(each() is None for each in alive)
         made = random_bytes(len(alive), 8192)
         alive.append(weakref.ref(made))
         return made, made.copy()
 
-    monkeypatch.setattr(transport, "_arrays", lambda _: make)
+    monkeypatch.setattr(transport, "_fresh", make)
     monkeypatch.setattr(transport, "_COLD", 3)
     assert transport.measure_transport_register(session, Case(REGISTER, src="host", bytes=8192, mode="cold")).verified
     assert len(alive) == 4
@@ -317,7 +314,7 @@ def test_wrong_bytes_are_noticed(session: Session, name: str, monkeypatch: pytes
     case = Case(name, "shm", "host", "host", 4096, batch=16 if name.endswith("many") else 1, form="mapped")
     if name == "transport_register":
         case = replace(case, provider=None, dst=None, mode="cached")
-        monkeypatch.setattr(transport, "digest", lambda _: "of something else")
+        monkeypatch.setattr("zerohop.cli.bench.session.digest", lambda _: "of something else")
     nothing = session.context.alloc(1 << 20)
     elsewhere = session.context.register(np.zeros(1 << 20, np.uint8)).share("rw")
 

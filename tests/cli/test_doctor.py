@@ -14,7 +14,7 @@ from cli.command import zerohop
 from support.doctor import facts, guest, healthy, process, read
 from zerohop.cli.doctor import run, show
 from zerohop.machine.doctor import CHECKS, diagnose
-from zerohop.machine.doctor.process import Limit
+from zerohop.machine.host import Limit
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,8 +13,7 @@ import pytest
 
 from support.patience import PATIENCE_S
 from zerohop import _floors
-from zerohop.cli.bench.arrived import placed
-from zerohop.cli.payload import random_bytes
+from zerohop.cli.payload import PageLists, random_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,7 +62,7 @@ def test_copied_pages_go_where_the_lists_say(memory: int) -> None:
     here, there = page_lists(64)
     copy = _floors.SharedCopy(memory, RING_BYTES)
     copy.write_pages(source, here, there, 1000, 16, 4)
-    expected = placed(source, here, there, 1000)
+    expected = PageLists(here, there, 1000, 16).placed(source)
     assert np.array_equal(content(memory)[: source.size], expected)
     back = np.zeros_like(source)
     copy.read_pages(back, there, here, 1000, 16, 4)
@@ -123,7 +122,7 @@ def test_ring_delivers_pages(memory: int, beside: Callable[..., Any]) -> None:
     placed_all = beside(_floors.Ring(memory, RING_BYTES).receive, target, source.size, PATIENCE_S)
     ring.write_pages(source, here, there, 1000, 256, 16, PATIENCE_S)
     placed_all.result()
-    assert np.array_equal(target, placed(source, here, there, 1000))
+    assert np.array_equal(target, PageLists(here, there, 1000, 16).placed(source))
 
 
 def test_silence_ends(memory: int) -> None:

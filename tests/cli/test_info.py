@@ -13,9 +13,9 @@ from rich.console import Console
 from cli.command import zerohop
 from support.sysfs import Port, dual_port_roce
 from zerohop.cli.info import show
-from zerohop.machine import Accelerator, Machine, ProviderFacts, RdmaDevice, RdmaPort, listening
-from zerohop.machine.host import read_cpu, read_kernel
-from zerohop.machine.memory import read_limits, read_memory
+from zerohop.machine import Accelerator, Machine, ProviderFacts, RdmaDevice, RdmaPort
+from zerohop.machine.facts import describe_listening
+from zerohop.machine.host import read_cpu, read_kernel, read_limits, read_memory
 from zerohop.machine.nics import read_rdma_devices
 
 
@@ -31,7 +31,7 @@ def machine() -> Machine:
         nics=(),
         rdma_devices=(),
         providers=(ProviderFacts("shm", True, "", "", "x86_64", ""),),
-        listening=listening.describe("127.0.0.1:0", secret=False, insecure=False),
+        listening=describe_listening("127.0.0.1:0", secret=False, insecure=False),
     )
 
 
@@ -72,7 +72,7 @@ def test_rdma_ports_show_their_gid_or_why_they_have_none(tmp_path: Path) -> None
 
 
 def test_insecure_listening_is_red() -> None:
-    facts = replace(machine(), listening=listening.describe("0.0.0.0:7000", secret=False, insecure=True))
+    facts = replace(machine(), listening=describe_listening("0.0.0.0:7000", secret=False, insecure=True))
     text = shown(facts, colour=True)
     assert "\x1b[1;31m0.0.0.0:7000 INSECURE" in text
     assert "ZEROHOP_SECRET" in text

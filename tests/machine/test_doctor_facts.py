@@ -1,4 +1,4 @@
-"""What the doctor reads: configuration space, link modes, this process, its surroundings."""
+"""What the doctor reads: configuration space, link modes, this process, its system."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ import pytest
 from support.doctor import GPU_ADDRESSES, NIC_ADDRESSES, RELEASE, config_space, healthy, process, read, routes
 from support.forking import in_child
 from support.sysfs import Port, Sysfs
-from zerohop.machine.doctor import surroundings
-from zerohop.machine.doctor.config_space import ConfigSpace, decode, read_config_space
-from zerohop.machine.doctor.ethernet import fastest
-from zerohop.machine.doctor.pci_functions import PciLink, read_nic_functions
-from zerohop.machine.doctor.process import Limit, load_library, locks_freely, read_process
+from zerohop.machine.doctor import system
+from zerohop.machine.doctor.pci_functions import ConfigSpace, PciLink, decode, read_config_space, read_nic_functions
+from zerohop.machine.doctor.process import fastest, load_library, locks_freely, read_process
 from zerohop.machine.doctor.words import size
+from zerohop.machine.host import Limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -197,7 +196,7 @@ def test_containers(
     for file in files:
         folder, _, name = file.rpartition("/")
         Sysfs(tmp_path).put(folder, **{name: ""})
-    assert surroundings.read_container(tmp_path, environment) == container
+    assert system.read_container(tmp_path, environment) == container
 
 
 def test_modules_are_those_that_are_loaded_and_those_that_are_built_in(tmp_path: Path) -> None:
@@ -205,44 +204,44 @@ def test_modules_are_those_that_are_loaded_and_those_that_are_built_in(tmp_path:
     sysfs.put("proc", modules="rdma_rxe 135168 0 - Live 0x0\nib_core 442368 6 - Live 0x0")
     sysfs.put("sys/module/nvidia", version="580.95.05")
     sysfs.put("sys/module/ib_core")
-    assert surroundings.read_modules(tmp_path) == {"rdma_rxe": "", "ib_core": "", "nvidia": "580.95.05"}
-    assert surroundings.read_modules(tmp_path / "nothing") == {}
+    assert system.read_modules(tmp_path) == {"rdma_rxe": "", "ib_core": "", "nvidia": "580.95.05"}
+    assert system.read_modules(tmp_path / "nothing") == {}
 
 
 def test_the_kernels_configuration(tmp_path: Path) -> None:
-    assert surroundings.read_config(tmp_path, RELEASE) is None
+    assert system.read_config(tmp_path, RELEASE) is None
     text = "CONFIG_HSA_AMD_P2P=y\n# CONFIG_PCI_P2PDMA is not set\nCONFIG_OTHER=m\n"
     sysfs = Sysfs(tmp_path)
     sysfs.put("proc", **{"config.gz": "not compressed"})
-    assert surroundings.read_config(tmp_path, RELEASE) is None
+    assert system.read_config(tmp_path, RELEASE) is None
     (tmp_path / "proc/config.gz").write_bytes(gzip.compress(text.encode()))
-    assert surroundings.read_config(tmp_path, RELEASE) == {"CONFIG_HSA_AMD_P2P": "y"}
+    assert system.read_config(tmp_path, RELEASE) == {"CONFIG_HSA_AMD_P2P": "y"}
     sysfs.put("boot", **{f"config-{RELEASE}": text.replace("=y", "=m")})
-    assert surroundings.read_config(tmp_path, RELEASE) == {"CONFIG_HSA_AMD_P2P": "m"}
+    assert system.read_config(tmp_path, RELEASE) == {"CONFIG_HSA_AMD_P2P": "m"}
 
 
 def test_networks_of_interfaces(tmp_path: Path) -> None:
     routes(Sysfs(tmp_path), {"eth1": "10.9.0.0/24", "eth2": "192.168.128.0/17"})
-    assert surroundings.read_subnets(tmp_path) == {
+    assert system.read_subnets(tmp_path) == {
         "eth1": (ipaddress.IPv4Network("10.9.0.0/24"),),
         "eth2": (ipaddress.IPv4Network("192.168.128.0/17"),),
     }
-    assert surroundings.read_subnets(tmp_path / "nothing") == {}
+    assert system.read_subnets(tmp_path / "nothing") == {}
 
 
 def test_arp_settings_are_the_greater_of_all_and_the_interfaces(tmp_path: Path) -> None:
     sysfs = Sysfs(tmp_path)
     sysfs.put("proc/sys/net/ipv4/conf/all", arp_ignore=0, arp_announce=2, rp_filter=2)
     sysfs.put("proc/sys/net/ipv4/conf/eth1", arp_ignore=1, arp_announce=0, rp_filter=1)
-    found = surroundings.read_arp_settings(tmp_path, ("eth1", "eth2"))
+    found = system.read_arp_settings(tmp_path, ("eth1", "eth2"))
     assert found["eth1"] == {"arp_ignore": 1, "arp_announce": 2, "rp_filter": 2}
     assert found["eth2"] == {"arp_ignore": 0, "arp_announce": 2, "rp_filter": 2}
 
 
 def test_distributions(tmp_path: Path) -> None:
     Sysfs(tmp_path).put("etc", **{"os-release": 'ID="rocky"\nID_LIKE="rhel centos fedora"'})
-    assert surroundings.read_distribution(tmp_path) == ("rocky", "rhel", "centos", "fedora")
-    assert surroundings.read_distribution(tmp_path / "nothing") == ()
+    assert system.read_distribution(tmp_path) == ("rocky", "rhel", "centos", "fedora")
+    assert system.read_distribution(tmp_path / "nothing") == ()
 
 
 def test_an_empty_machine_can_be_read(tmp_path: Path) -> None:

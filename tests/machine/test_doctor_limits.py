@@ -9,7 +9,7 @@ import pytest
 
 from support.doctor import UNLIMITED, check, guest, look, process, read
 from zerohop.machine.doctor import State, System
-from zerohop.machine.doctor.process import Limit
+from zerohop.machine.host import Limit
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,7 @@ import os
 import resource
 from pathlib import Path
 
-from zerohop.machine.host import read_cpu, read_kernel
-from zerohop.machine.memory import read_limits, read_memory
+from zerohop.machine.host import read_cpu, read_kernel, read_limits, read_memory
 
 
 def put(root: Path, files: dict[str, str]) -> Path:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 import zerohop as zh
-from zerohop.machine import listening
-from zerohop.machine.providers import describe, read_providers
+from zerohop.machine.facts import describe_listening, describe_providers, read_providers
 
 
 def test_unusable_provider_keeps_reason_and_fix() -> None:
-    shm, *_ = describe([("shm", False, "memfd_create is not permitted", "allow it in the seccomp profile")], "x86_64")
+    shm, *_ = describe_providers(
+        [("shm", False, "memfd_create is not permitted", "allow it in the seccomp profile")], "x86_64"
+    )
     assert (shm.usable, shm.why, shm.fix) == (False, "memfd_create is not permitted", "allow it in the seccomp profile")
 
 
@@ -25,11 +26,11 @@ def test_a_context_says_of_an_unusable_one_what_info_says() -> None:
 
 def test_label_tells_what_has_not_run_on_hardware() -> None:
     probed = [("shm", True, "", ""), ("tcp", True, "", ""), ("verbs", True, "", "")]
-    shm, tcp, verbs = describe(probed, "x86_64")
+    shm, tcp, verbs = describe_providers(probed, "x86_64")
     assert shm.label == ""
     assert "between two hosts" in tcp.label
     assert verbs.label == "not verified on hardware"
-    arm, *_ = describe(probed, "aarch64")
+    arm, *_ = describe_providers(probed, "aarch64")
     assert arm.label.startswith("not verified on hardware: aarch64")
 
 
@@ -42,7 +43,7 @@ def test_the_native_module_is_asked() -> None:
 
 @pytest.mark.parametrize("address", [None, "127.0.0.1:0", "localhost:4000", "[::1]:4000", "127.8.9.1:1"])
 def test_loopback_needs_no_secret(address: str | None) -> None:
-    facts = listening.describe(address, secret=False, insecure=False)
+    facts = describe_listening(address, secret=False, insecure=False)
     assert facts.loopback
     assert not facts.insecure
     assert (facts.why, facts.fix) == ("", "")
@@ -50,12 +51,12 @@ def test_loopback_needs_no_secret(address: str | None) -> None:
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", ":4000", "10.0.0.7:1", "[::]:1", "node7:1"])
 def test_strangers_are_kept_out_or_shown(address: str) -> None:
-    refused = listening.describe(address, secret=False, insecure=False)
+    refused = describe_listening(address, secret=False, insecure=False)
     assert "refused" in refused.why
     assert "ZEROHOP_SECRET" in refused.fix
-    shown = listening.describe(address, secret=False, insecure=True)
+    shown = describe_listening(address, secret=False, insecure=True)
     assert shown.insecure
     assert shown.why == ""
-    safe = listening.describe(address, secret=True, insecure=True)
+    safe = describe_listening(address, secret=True, insecure=True)
     assert not safe.insecure
     assert (safe.why, safe.fix) == ("", "")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from support.sysfs import HGX_GPUS, HGX_NICS, Sysfs, hgx_h100, soft_roce
 from zerohop.machine.doctor import CHECKS, Check, System, read_system
-from zerohop.machine.doctor.process import Compiler, Library, Limit, Process
+from zerohop.machine.doctor.process import Compiler, Library, Process
+from zerohop.machine.host import Limit
 from zerohop.machine.nvml import GpuPair, Nvidia, NvidiaGpu
 
 if TYPE_CHECKING:

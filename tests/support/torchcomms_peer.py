@@ -93,14 +93,14 @@ def own_shared_context() -> Iterator[None]:
     """Within, the process's Context is as a process finds it, and none is left."""
     import gc
 
-    from zerohop.compat import shared
+    from zerohop.compat import torchcomms
 
-    shared._reset_after_fork()
+    torchcomms._reset_after_fork()
     try:
         yield
     finally:
         gc.collect()
-        context = shared._process.context
+        context = torchcomms._process.context
         if context is not None:
             context.close()
-        shared._reset_after_fork()
+        torchcomms._reset_after_fork()

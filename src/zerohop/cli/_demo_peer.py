@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import zerohop
 from zerohop.cli.demo_steps import DEVICE, cpu_access, flip_byte
 from zerohop.cli.payload import block_digests, digest
-from zerohop.cli.peer import Answer, serve
+from zerohop.cli.peer import Answer, commands_of, serve
 from zerohop.integrations.safetensors import read_layout
 
 if TYPE_CHECKING:
@@ -116,8 +116,7 @@ class DemoPeer:
 
 if __name__ == "__main__":
     peer = DemoPeer()
-    names = ("open", "allocate", "share", "expect_notification", "digest", "blocks", "inspect", "flip")
     try:
-        serve({name: getattr(peer, name) for name in (*names, "load", "publish", "close")})
+        serve(commands_of(peer))
     finally:
         peer.close()

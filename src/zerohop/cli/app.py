@@ -125,7 +125,8 @@ def bench(
     ] = None,
 ) -> None:
     """Measures transfers between two processes, every byte verified, against raw floors of the same run."""
-    from zerohop.cli.bench import Request, run
+    from zerohop.cli.bench.plan import Request
+    from zerohop.cli.bench.runner import run
 
     request = Request(
         names=tuple(names or ()),

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rich.table import Table
     from rich.tree import Tree
 
 _PLAIN_WIDTH = 160  # a pipe or a log file has no width: do not fold tables at 80 columns
@@ -23,6 +23,13 @@ def make_console(*, stderr: bool = False) -> Console:
     """Return a console that colours terminals and prints plain text elsewhere."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(file=stream, highlight=False, emoji=False, width=None if stream.isatty() else _PLAIN_WIDTH)
+
+
+def make_grid() -> Table:
+    """Return a table without lines and headings, whose first column is bold."""
+    grid = Table(box=None, show_header=False, padding=(0, 2), pad_edge=True)
+    grid.add_column(style="bold", no_wrap=True)
+    return grid
 
 
 def print_table(console: Console, table: Table | Tree) -> None:

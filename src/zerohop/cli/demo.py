@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from zerohop.cli.console import human_bytes, human_time, make_console
-from zerohop.cli.deadline import Deadline
 from zerohop.cli.demo_model import pull_model
-from zerohop.cli.demo_steps import Exchange, Mismatch, open_exchange, short
-from zerohop.cli.payload import digest, locate_difference, random_bytes
+from zerohop.cli.demo_steps import Deadline, Exchange, Mismatch, open_exchange, short
+from zerohop.cli.payload import digest, random_bytes
 from zerohop.cli.peer import PeerFailed, PeerProcess
 from zerohop.errors import ZerohopError
 from zerohop.integrations.safetensors import SafetensorsError
@@ -78,15 +77,14 @@ def _exchange(console: Console, peer: PeerProcess, deadline: Deadline, broken: B
     with open_exchange(console, peer, deadline, _TRANSFER_BYTES) as exchange:
         steps, context, memory = exchange.steps, exchange.context, exchange.memory
         steps.next("Register the memory and share it")
-        shared = peer.call("share", rights="w", timeout=deadline.left())
-        steps.fact(
-            f"receiver shares {human_bytes(shared['nbytes'])} of {shared['device']}, rights '{shared['rights']}'"
-        )
+        shared = exchange.ask("share", rights="w")
+        size, rights = human_bytes(shared["nbytes"]), shared["rights"]
+        steps.fact(f"receiver shares {size} of {shared['device']}, rights '{rights}'")
         steps.fact(f"sender has {memory.device} at 0x{memory.address:x} registered, {human_bytes(memory.nbytes)}")
         steps.next("Exchange the handle")
         handle = exchange.accept(shared["handle"])
-        size = len(shared["handle"]) // 2
-        steps.fact(f"the handle is a value of {size} bytes; owner {short(handle.owner)}, device {handle.device}")
+        length = len(shared["handle"]) // 2
+        steps.fact(f"the handle is a value of {length} bytes; owner {short(handle.owner)}, device {handle.device}")
         steps.next("Transfer, with a notification")
         payload = random_bytes(_NOTIFY, _TRANSFER_BYTES)
         memory.write_bytes(0, payload.tobytes())
@@ -101,7 +99,7 @@ def _exchange(console: Console, peer: PeerProcess, deadline: Deadline, broken: B
         if note["value"] != _NOTIFY or note["nbytes"] != _TRANSFER_BYTES:
             raise Mismatch(f"the notification says {note['value']} and {note['nbytes']} bytes")
         if broken.in_steps:
-            steps.fault(peer.call("flip", offset=_TRANSFER_BYTES // 3, timeout=deadline.left()))
+            steps.fault(exchange.ask("flip", offset=_TRANSFER_BYTES // 3))
         steps.next("Verify on the receiving device")
         found = _verify(exchange, payload.tobytes())
         steps.fact(f"receiver copied {human_bytes(_TRANSFER_BYTES)} back from its device: BLAKE2b {found}, as sent")
@@ -110,22 +108,16 @@ def _exchange(console: Console, peer: PeerProcess, deadline: Deadline, broken: B
 
 def _verify(exchange: Exchange, expected: bytes) -> str:
     """Compare the receiving device's memory with `expected`; return the digest that both have."""
-    peer, left = exchange.peer, exchange.deadline.left
-    found: str = peer.call("digest", nbytes=len(expected), timeout=left())["digest"]
+    found: str = exchange.ask("digest", nbytes=len(expected))["digest"]
     if found == digest(expected):
         return found
-
-    def fetch(offset: int, nbytes: int) -> bytes:
-        return bytes.fromhex(peer.call("inspect", offset=offset, nbytes=nbytes, timeout=left())["data"])
-
-    blocks = peer.call("blocks", offset=0, nbytes=len(expected), timeout=left())["blocks"]
-    where = locate_difference(expected, blocks, fetch, mine_is_expected=True)
+    where = exchange.difference(expected, 0, mine_is_expected=True)
     raise Mismatch(f"{len(expected)} bytes on the receiving device: {where}")
 
 
 def _sweep(console: Console, peer: PeerProcess, deadline: Deadline, broken: Broken) -> None:
     """Measure writes of growing size from device to device, over every usable provider."""
-    from zerohop.machine.providers import read_providers
+    from zerohop.machine.facts import read_providers
 
     names = [provider.name for provider in read_providers() if provider.usable]
     console.print("\n[bold]Size sweep:[/] write from sim GPU to sim GPU of the other process, median, verified there")
@@ -146,7 +138,7 @@ def _sweep(console: Console, peer: PeerProcess, deadline: Deadline, broken: Brok
 
 def _sweep_row(console: Console, exchange: Exchange, nbytes: int, *, flip: bool) -> None:
     context, memory, deadline = exchange.context, exchange.memory, exchange.deadline
-    handle = exchange.accept(exchange.peer.call("share", rights="w", timeout=deadline.left())["handle"])
+    handle = exchange.accept(exchange.ask("share", rights="w")["handle"])
     path = str(context.explain(memory, handle))
     source, target = memory[:nbytes], handle[:nbytes]
     context.write(source, target).result(deadline.left())  # warms up
@@ -159,7 +151,7 @@ def _sweep_row(console: Console, exchange: Exchange, nbytes: int, *, flip: bool)
         context.write(source, target).result(deadline.left())
         samples.append(time.perf_counter() - start)
     if flip:
-        flip_there = exchange.peer.call("flip", offset=nbytes // 3, timeout=deadline.left())
+        flip_there = exchange.ask("flip", offset=nbytes // 3)
         console.print(f"  [yellow]fault injected:[/] byte {flip_there['offset']} flipped on the receiving device")
     _verify(exchange, payload)
     median = sorted(samples)[len(samples) // 2]

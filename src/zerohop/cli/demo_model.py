@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import zerohop
 from zerohop.cli.console import human_bytes, human_time, long_work
 from zerohop.cli.demo_steps import Exchange, Mismatch, flip_byte, open_exchange
-from zerohop.cli.payload import digest, locate_difference
+from zerohop.cli.payload import digest
 from zerohop.integrations.safetensors import read_layout
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from zerohop.cli.deadline import Deadline
+    from zerohop.cli.demo_steps import Deadline
     from zerohop.cli.peer import PeerProcess
 
 _LOAD_BYTES = 16 << 20  # copied by one `load` command
@@ -53,12 +53,12 @@ def pull_model(console: Console, peer: PeerProcess, deadline: Deadline, model: P
             start = time.perf_counter()
             for first in range(0, layout.data_nbytes, _LOAD_BYTES):
                 nbytes = min(_LOAD_BYTES, layout.data_nbytes - first)
-                peer.call("load", path=path, offset=first, nbytes=nbytes, timeout=deadline.left())
+                exchange.ask("load", path=path, offset=first, nbytes=nbytes)
                 advance(nbytes)
         took = time.perf_counter() - start
         steps.fact(f"publisher copied {human_bytes(layout.data_nbytes)} from file to device in {human_time(took)}")
         steps.next("Exchange the handles")
-        catalogue = peer.call("publish", path=path, timeout=deadline.left())["tensors"]
+        catalogue = exchange.ask("publish", path=path)["tensors"]
         tensors = [_tensor(exchange, entry) for entry in catalogue]
         if sum(tensor.nbytes for tensor in tensors) != layout.data_nbytes:
             raise Mismatch("the catalogue does not cover the file")
@@ -103,19 +103,9 @@ def _verify(console: Console, exchange: Exchange, tensors: list[_Tensor]) -> Non
         for tensor in tensors:
             found = memory.read_bytes(tensor.offset, tensor.nbytes) if tensor.nbytes else b""
             if digest(found) != tensor.digest:
-                raise Mismatch(f"tensor {tensor.name} ({tensor.nbytes} bytes): {_where(exchange, tensor, found)}")
+                # The publisher has the right bytes, unless its device does not hold what its file does.
+                where = exchange.difference(found, tensor.offset, mine_is_expected=False)
+                what = "the publisher's device does not hold what its file does" if where is None else str(where)
+                raise Mismatch(f"tensor {tensor.name} ({tensor.nbytes} bytes): {what}")
             advance(tensor.nbytes)
     exchange.steps.fact(f"{len(tensors)} of {len(tensors)} tensors have the publisher's BLAKE2b, {human_bytes(total)}")
-
-
-def _where(exchange: Exchange, tensor: _Tensor, found: bytes) -> str:
-    """Describe the bytes that differ, by comparison with the publisher, which has the right ones."""
-    peer, left = exchange.peer, exchange.deadline.left
-
-    def fetch(offset: int, nbytes: int) -> bytes:
-        answer = peer.call("inspect", offset=tensor.offset + offset, nbytes=nbytes, timeout=left())
-        return bytes.fromhex(answer["data"])
-
-    blocks = peer.call("blocks", offset=tensor.offset, nbytes=tensor.nbytes, timeout=left())["blocks"]
-    where = locate_difference(found, blocks, fetch, mine_is_expected=False)
-    return "the publisher's device does not hold what its file does" if where is None else str(where)

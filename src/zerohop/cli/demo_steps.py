@@ -1,4 +1,4 @@
-"""Runs the first four of the demo's eight steps, which all forms of the demo share."""
+"""Runs the first four of the demo's eight steps, which all forms of the demo share, within one deadline."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.markup import escape
 
 import zerohop
 from zerohop.cli.console import human_bytes, human_time
+from zerohop.cli.payload import locate_difference
 from zerohop.core.control import address
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from zerohop.cli.deadline import Deadline
-    from zerohop.cli.peer import PeerProcess
+    from zerohop.cli.payload import Difference
+    from zerohop.cli.peer import Answer, PeerProcess
 
 STEPS = 8
 DEVICE = "sim:0"
@@ -29,6 +30,28 @@ DEVICE = "sim:0"
 
 class Mismatch(Exception):
     """Raised if received bytes differ from the sent ones; the text says which."""
+
+
+class Deadline:
+    """Holds a point in time after which `left` raises."""
+
+    __slots__ = ("_end", "_seconds")
+
+    def __init__(self, seconds: float) -> None:
+        """Set the end `seconds` from now."""
+        self._seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    def left(self) -> float:
+        """Return the seconds left, above 0.
+
+        Raises:
+            TimeoutError: no time is left.
+        """
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"not finished within {self._seconds:g} s (--timeout gives it longer)")
+        return left
 
 
 class Steps:
@@ -67,6 +90,19 @@ class Exchange:
     deadline: Deadline
     context: zerohop.Context
     memory: zerohop.Memory
+
+    def ask(self, command: str, **arguments: Any) -> Answer:
+        """Run a command in the other process, within the time left."""
+        return self.peer.call(command, **arguments, timeout=self.deadline.left())
+
+    def difference(self, mine: bytes, offset: int, *, mine_is_expected: bool) -> Difference | None:
+        """Find the bytes from `offset` on of the other process's device that differ from `mine`."""
+
+        def fetch(at: int, nbytes: int) -> bytes:
+            return bytes.fromhex(self.ask("inspect", offset=offset + at, nbytes=nbytes)["data"])
+
+        blocks = self.ask("blocks", offset=offset, nbytes=len(mine))["blocks"]
+        return locate_difference(mine, blocks, fetch, mine_is_expected=mine_is_expected)
 
     def accept(self, handle: str) -> zerohop.RemoteBuffer:
         """Parse a handle that came as hexadecimal text."""

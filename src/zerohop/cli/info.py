@@ -6,10 +6,9 @@ import json
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
-from rich.table import Table
 
 import zerohop
-from zerohop.cli.console import human_bytes, make_console, print_table
+from zerohop.cli.console import human_bytes, make_console, make_grid, print_table
 from zerohop.config.settings import resolve
 from zerohop.errors import ZerohopError
 from zerohop.machine import inspect
@@ -17,6 +16,7 @@ from zerohop.machine.gids import choose_gid
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from zerohop.machine import Accelerator, Listening, Machine, Nic, RdmaDevice, RdmaPort
     from zerohop.machine.nvml import Nvidia
@@ -52,7 +52,7 @@ def show(machine: Machine, console: Console) -> None:
     """Print `machine` for people."""
     cpu, kernel, memory, limits = machine.cpu, machine.kernel, machine.memory, machine.limits
     console.print(f"[bold]zerohop {escape(machine.zerohop)}[/]")
-    facts = _grid()
+    facts = make_grid()
     share = f", {cpu.quota:g} by quota" if cpu.quota is not None else ""
     virtual = ", virtual machine" if kernel.virtual else ""
     facts.add_row("processor", f"{cpu.usable} of {cpu.online} usable{share}, {escape(cpu.model)}, {cpu.architecture}")
@@ -60,31 +60,21 @@ def show(machine: Machine, console: Console) -> None:
     group = f", control group allows {_size(memory.cgroup_limit)}" if memory.cgroup_limit is not None else ""
     facts.add_row("memory", f"{_size(memory.total)}, {_size(memory.available)} available{group}")
     facts.add_row("/dev/shm", f"{_size(memory.shared_total)}, {_size(memory.shared_free)} free")
-    locked = _limit(limits.locked_memory)
+    locked = _size(limits.locked_memory, "unlimited")
     facts.add_row("limits", f"{limits.descriptors or 'unlimited'} descriptors, {locked} locked memory")
     if machine.nvidia is not None:
         facts.add_row("GPU driver", _driver(machine, machine.nvidia))
     facts.add_row("listens on", _listening(machine.listening))
     print_table(console, facts)
-    _section(
-        console,
-        "accelerators",
-        _accelerators(machine.accelerators, machine.nvidia),
-        "none (--sim-devices N simulates some)",
-    )
+    accelerators = _accelerators(machine.accelerators, machine.nvidia)
+    _section(console, "accelerators", accelerators, "none (--sim-devices N simulates some)")
     _section(console, "network interfaces", _nics(machine.nics), "none")
     _section(console, "RDMA devices", _rdma(machine.rdma_devices), "none")
-    providers = _grid()
+    providers = make_grid()
     for provider in machine.providers:
         label = f"\n[magenta]{escape(provider.label)}[/]" if provider.label else ""
         providers.add_row(provider.name, _state(provider.usable, provider.why, provider.fix) + label)
     _section(console, "providers", providers, "none")
-
-
-def _grid() -> Table:
-    grid = Table(box=None, show_header=False, padding=(0, 2), pad_edge=True)
-    grid.add_column(style="bold", no_wrap=True)
-    return grid
 
 
 def _section(console: Console, title: str, rows: Table, otherwise: str) -> None:
@@ -142,7 +132,7 @@ def _peers(accelerator: Accelerator, nvidia: Nvidia | None) -> str:
 
 
 def _accelerators(accelerators: tuple[Accelerator, ...], nvidia: Nvidia | None) -> Table:
-    grid = _grid()
+    grid = make_grid()
     for accelerator in accelerators:
         label = "" if accelerator.verified or accelerator.kind == "sim" else "\n[magenta]not verified on hardware[/]"
         state = _state(accelerator.usable, accelerator.why, accelerator.fix)
@@ -151,7 +141,7 @@ def _accelerators(accelerators: tuple[Accelerator, ...], nvidia: Nvidia | None) 
 
 
 def _nics(nics: tuple[Nic, ...]) -> Table:
-    grid = _grid()
+    grid = make_grid()
     for nic in nics:
         speed = f"{nic.gbps:g} Gb/s" if nic.gbps is not None else "speed unknown"
         where = f"{nic.driver or 'no driver'}{', PCI ' + nic.pci_address if nic.pci_address else ''}"
@@ -164,7 +154,7 @@ def _nics(nics: tuple[Nic, ...]) -> Table:
 
 
 def _rdma(devices: tuple[RdmaDevice, ...]) -> Table:
-    grid = _grid()
+    grid = make_grid()
     for device in devices:
         for port in device.ports:
             where = f"{device.driver or 'software'}{', PCI ' + device.pci_address if device.pci_address else ''}"
@@ -184,9 +174,5 @@ def _gid(port: RdmaPort) -> str:
     return f"\n[yellow]no usable GID:[/] {escape(choice.why)}\n[bold]fix:[/] {escape(choice.fix)}"
 
 
-def _size(nbytes: int | None) -> str:
-    return "unknown" if nbytes is None else human_bytes(nbytes)
-
-
-def _limit(nbytes: int | None) -> str:
-    return "unlimited" if nbytes is None else human_bytes(nbytes)
+def _size(nbytes: int | None, otherwise: str = "unknown") -> str:
+    return otherwise if nbytes is None else human_bytes(nbytes)

@@ -1,10 +1,10 @@
-"""Makes random payloads that both processes know, digests received bytes, and finds where two buffers differ."""
+"""Makes random payloads that both processes know, and says what must arrive of them, and where two buffers differ."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 Octets: TypeAlias = NDArray[np.uint8]
+PageNumbers: TypeAlias = NDArray[np.int64]
 
 BLOCK_BYTES = 64 * 1024
 
@@ -32,6 +33,23 @@ def block_digests(data: bytes | memoryview) -> list[str]:
     """Return the digest of each block of BLOCK_BYTES; the last block may be shorter."""
     view = memoryview(data)
     return [digest(view[start : start + BLOCK_BYTES]) for start in range(0, len(view), BLOCK_BYTES)]
+
+
+class PageLists(NamedTuple):
+    """Names pages to move, in lists of `batch` pages: page `here[i]` of the source becomes `there[i]` of the target."""
+
+    here: PageNumbers
+    there: PageNumbers
+    page_bytes: int
+    batch: int
+
+    def placed(self, source: Octets) -> Octets:
+        """Return the content of a zeroed buffer after all pages of `source` were written to it, in order."""
+        target = np.zeros_like(source)
+        pages = target[: source.size // self.page_bytes * self.page_bytes].reshape(-1, self.page_bytes)
+        origin = source[: source.size // self.page_bytes * self.page_bytes].reshape(-1, self.page_bytes)
+        pages[self.there] = origin[self.here]  # numpy keeps the last of several values for one index
+        return target
 
 
 @dataclass(frozen=True, slots=True)

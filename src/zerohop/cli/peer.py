@@ -135,6 +135,16 @@ def _ending(code: int | None) -> str:
     return f"exit code {code}"
 
 
+def commands_of(*holders: object) -> dict[str, Callable[..., Answer | None]]:
+    """Return the public methods of objects, by name: the commands that they run."""
+    return {
+        name: getattr(holder, name)
+        for holder in holders
+        for name, member in vars(type(holder)).items()
+        if callable(member) and not name.startswith("_")
+    }
+
+
 def serve(commands: Mapping[str, Callable[..., Answer | None]]) -> None:
     """Answer commands from standard input until it is closed. All prints go to standard error meanwhile."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process handles Ctrl-C, and closes this one's input

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
-from zerohop.cli.console import make_console, print_table
+from zerohop.cli.console import make_console, make_grid, print_table
 from zerohop.config.nic_filter import parse_nic_filter
 from zerohop.machine.layout import read_layout
 
@@ -63,7 +63,7 @@ def show(layout: Layout, console: Console) -> None:
         console.print(f"  [bold]fix:[/] {escape(any_of_them.fix)}", soft_wrap=True)
     if any_of_them.rejected:
         console.print("\n[bold]not used[/]")
-        grid = _grid()
+        grid = make_grid()
         for port in any_of_them.rejected:
             grid.add_row(
                 escape(port.name), escape(port.why) + (f"\n[bold]fix:[/] {escape(port.fix)}" if port.fix else "")
@@ -71,12 +71,6 @@ def show(layout: Layout, console: Console) -> None:
         print_table(console, grid)
     for pattern in any_of_them.unmatched:
         console.print(f"[yellow]the filter's {escape(pattern)} means no port of this machine[/]")
-
-
-def _grid() -> Table:
-    grid = Table(box=None, show_header=False, padding=(0, 2), pad_edge=True)
-    grid.add_column(style="bold", no_wrap=True)
-    return grid
 
 
 def _trees(layout: Layout) -> list[Tree]:
@@ -165,7 +159,7 @@ def _far(served: Served, at: int, nic: PlacedNic) -> str:
 
 
 def _chosen(layout: Layout) -> Table:
-    grid = _grid()
+    grid = make_grid()
     for served in layout.served:
         first, *rest = served.selection.chosen
         then = f"\n[dim]then {escape(', '.join(choice.name for choice in rest))}[/]" if rest else ""

@@ -1,1 +1,1 @@
-"""Declares settings, options of verbs, the filter of NICs and the names of providers."""
+"""Declares settings, options of verbs, the filter of NICs and the names of providers, and checks arguments."""

@@ -27,6 +27,15 @@ class NicFilter:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
 
+    def why_not(self, device: str, port: int) -> str:
+        """Return the reason why a port may not be used; "" if it may."""
+        for pattern in self.exclude:
+            if matches(pattern, device, port):
+                return f"left out by the filter: {pattern} is excluded"
+        if self.include and not any(matches(pattern, device, port) for pattern in self.include):
+            return f"left out by the filter: not among {', '.join(self.include)}"
+        return ""
+
 
 def parse_nic_filter(text: str) -> NicFilter:
     """Parse a setting such as "mlx5_0,mlx5_1:1", "mlx5_*" or "^mlx5_2,mlx5_3". Spaces around names do not matter.

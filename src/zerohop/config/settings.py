@@ -6,6 +6,7 @@ import enum
 import os
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from zerohop.config.checks import check_encodable, check_flag, check_int, check_seconds, check_text
 from zerohop.config.providers import PROVIDERS
 from zerohop.config.verbs_options import VerbsOptions, parse_verbs_options
 
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from zerohop.config.nic_filter import NicFilter
-
-_MAX_SECONDS: Final = 10.0**9
 
 
 class Unset(enum.Enum):
@@ -110,13 +109,13 @@ def resolve(given: Mapping[str, Any], environment: Mapping[str, str] | None = No
     for setting in SETTINGS:
         value = given.get(setting.name, UNSET)
         if value is not UNSET:
-            values[setting.name] = _checked(setting.name, value, setting.name)
+            values[setting.name] = _CHECKS[setting.name](setting.name, value)
         elif (text := environment.get(setting.variable)) is not None:
             try:
                 value = setting.parse(text)
             except ValueError as error:
                 raise ValueError(f"{setting.variable}={text!r} is not understood: {error}") from None
-            values[setting.name] = _checked(setting.name, value, setting.variable)
+            values[setting.name] = _CHECKS[setting.name](setting.variable, value)
         else:
             values[setting.name] = setting.default
     if values["name"] is None:
@@ -124,31 +123,9 @@ def resolve(given: Mapping[str, Any], environment: Mapping[str, str] | None = No
     return Settings(**values)
 
 
-def _checked(name: str, value: Any, source: str) -> Any:
-    """Return the value in its final type."""
-    return _CHECKS[name](value, source)
-
-
-def _check_text(value: Any, source: str) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise TypeError(f"{source} must be a string or None, not {type(value).__name__}")
-    if value is not None:
-        _check_encodable(value, source)
-    return value
-
-
-def _check_encodable(value: str, source: str) -> None:
-    """Raise ValueError if a text cannot be sent as UTF-8, as the text that os.environ makes of other bytes."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"{source} must be text that UTF-8 can encode, which {value!a} is not") from None
-
-
-def _check_secret(value: Any, source: str) -> bytes | None:
+def _check_secret(source: str, value: Any) -> bytes | None:
     if isinstance(value, str):
-        _check_encodable(value, source)
-        value = value.encode()
+        value = check_encodable(source, value)
     if value is not None and not isinstance(value, bytes):
         raise TypeError(f"{source} must be str, bytes or None, not {type(value).__name__}")
     if value is not None and not value:
@@ -156,7 +133,7 @@ def _check_secret(value: Any, source: str) -> bytes | None:
     return value
 
 
-def _check_providers(value: Any, source: str) -> tuple[str, ...] | None:
+def _check_providers(source: str, value: Any) -> tuple[str, ...] | None:
     if value is None:
         return None
     if isinstance(value, str):
@@ -170,13 +147,13 @@ def _check_providers(value: Any, source: str) -> tuple[str, ...] | None:
     return names
 
 
-def _check_require(value: Any, source: str) -> str | None:
+def _check_require(source: str, value: Any) -> str | None:
     if value not in (None, "direct"):
         raise ValueError(f'{source} must be "direct" or None, not {value!r}')
     return "direct" if value else None
 
 
-def _check_nics(value: Any, source: str) -> NicFilter | None:
+def _check_nics(source: str, value: Any) -> NicFilter | None:
     if value is None:
         return None
     # Imported here, so that zerohop can be imported without it.
@@ -194,47 +171,29 @@ def _check_nics(value: Any, source: str) -> NicFilter | None:
         raise ValueError(f"{source}: {error}") from None
 
 
-def _check_verbs(value: Any, source: str) -> VerbsOptions:
+def _check_verbs(source: str, value: Any) -> VerbsOptions:
     if not isinstance(value, VerbsOptions):
         raise TypeError(f"{source} must be a VerbsOptions, not {type(value).__name__}")
     return value
 
 
-def _check_flag(value: Any, source: str) -> bool:
-    # bool(value) would make True of the text "false".
-    if not isinstance(value, bool):
-        raise TypeError(f"{source} must be True or False, not {value!r}")
-    return value
+def _check_count(source: str, value: Any) -> int:
+    return check_int(source, value, 0, 64)
 
 
-def _check_count(value: Any, source: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{source} must be an int, not {type(value).__name__}")
-    if not 0 <= value <= 64:
-        raise ValueError(f"{source} must be from 0 to 64, not {value}")
-    return value
-
-
-def _check_seconds(value: Any, source: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{source} must be a number, not {type(value).__name__}")
-    if not 0 <= value <= _MAX_SECONDS:
-        raise ValueError(f"{source} must be from 0 to {_MAX_SECONDS:g}, not {value}")
-    return float(value)
-
-
-_CHECKS: Final[dict[str, Callable[[Any, str], Any]]] = {
-    "listen": _check_text,
+# Each takes the name for its messages and a value, and returns the value in its final type.
+_CHECKS: Final[dict[str, Callable[[str, Any], Any]]] = {
+    "listen": check_text,
     "secret": _check_secret,
-    "insecure": _check_flag,
+    "insecure": check_flag,
     "providers": _check_providers,
     "require": _check_require,
     "nics": _check_nics,
     "verbs": _check_verbs,
     "sim_devices": _check_count,
-    "sim_peermem": _check_flag,
-    "timeout": _check_seconds,
-    "spin_us": _check_seconds,
-    "heartbeat": _check_seconds,
-    "name": _check_text,
+    "sim_peermem": check_flag,
+    "timeout": check_seconds,
+    "spin_us": check_seconds,
+    "heartbeat": check_seconds,
+    "name": check_text,
 }

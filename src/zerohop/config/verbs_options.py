@@ -5,24 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
+from zerohop.config.checks import check_int
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Smallest and largest value of each option; native/provider/verbs/options.cpp has the same table.
-_RANGES: Final[Mapping[str, tuple[int, int]]] = {
-    "queue_pairs": (1, 16),
-    "send_depth": (32, 4096),
-    "max_inline": (0, 1024),
+# Smallest and largest value of each option of a queue pair, whoever makes it.
+QUEUE_PAIR_RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "read_credit": (1, 255),
     "timeout": (1, 31),
     "retry_count": (0, 7),
     "rnr_retry": (0, 7),
     "min_rnr_timer": (0, 31),
-    "mtu": (0, 4096),
     "service_level": (0, 15),
     "traffic_class": (0, 255),
     "hop_limit": (1, 255),
     "pkey_index": (0, 32767),
+}
+# The same of all options here; native/provider/verbs/options.cpp has the same table.
+_RANGES: Final[Mapping[str, tuple[int, int]]] = {
+    **QUEUE_PAIR_RANGES,
+    "queue_pairs": (1, 16),
+    "send_depth": (32, 4096),
+    "max_inline": (0, 1024),
+    "mtu": (0, 4096),
     "relaxed_ordering": (0, 1),
     "stripe_bytes": (4096, 1 << 30),
     "rail_bytes": (4096, 1 << 40),
@@ -95,11 +101,7 @@ class VerbsOptions:
 
     def __post_init__(self) -> None:
         for name, (least, most) in _RANGES.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"the verbs option {name} must be an int, not {type(value).__name__}")
-            if not least <= value <= most:
-                raise ValueError(f"the verbs option {name} must be from {least} to {most}, not {value}")
+            check_int(f"the verbs option {name}", getattr(self, name), least, most)
         if self.mtu not in _MTUS:
             raise ValueError(f"the verbs option mtu must be one of {', '.join(map(str, _MTUS))}, not {self.mtu}")
         index = self.gid_index

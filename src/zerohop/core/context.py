@@ -203,7 +203,9 @@ class Context(StridedTransfers, NotCopyable):
         core.check_open()
         existing = core.connected.get(where.context)
         if existing is not None and existing.alive:
-            return Finished(core, "connect", None, 0, core.connection_of(existing.native_id), 0)
+            # Another thread may close the Context meanwhile, which clears the table.
+            connection = core.connections.get(existing.native_id) or core.connection_of(existing.native_id)
+            return Finished(core, "connect", None, 0, connection, 0)
 
         async def work() -> Connection:
             link = await core.peers.connect(where)
@@ -218,7 +220,6 @@ class Context(StridedTransfers, NotCopyable):
         core = self._core
         core.check_process()
         alive = [link.native_id for link in list(core.connected.values()) if link.alive]
-        # Another thread may close the Context meanwhile, which clears the table.
         found = map(core.connections.get, alive)
         return [connection for connection in found if connection is not None]
 

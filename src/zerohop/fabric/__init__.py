@@ -29,25 +29,7 @@ from zerohop.fabric.memory import Access, MemoryRegion, RegionSlice, RemoteMemor
 from zerohop.fabric.requests import CompareSwap, FetchAdd, Read, Receive, Send, SendRequest, Write
 
 __all__ = [
-    "Access",
-    "ActivePort",
-    "CompareSwap",
-    "Completion",
-    "Context",
-    "Device",
-    "DeviceContext",
-    "DeviceLimits",
-    "Endpoint",
-    "EndpointConfig",
-    "EndpointHandle",
-    "FetchAdd",
-    "MemoryRegion",
-    "Port",
-    "Read",
-    "Receive",
-    "RegionSlice",
-    "RemoteMemory",
-    "Send",
-    "SendRequest",
-    "Write",
-]
+    "Access", "ActivePort", "CompareSwap", "Completion", "Context", "Device", "DeviceContext", "DeviceLimits",
+    "Endpoint", "EndpointConfig", "EndpointHandle", "FetchAdd", "MemoryRegion", "Port", "Read", "Receive",
+    "RegionSlice", "RemoteMemory", "Send", "SendRequest", "Write",
+]  # fmt: skip

@@ -1,10 +1,14 @@
-"""Declares Completion: the outcome of one work request, and the error for a failure."""
+"""Declares Completion: the outcome of one work request; and the errors for failures."""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from zerohop.errors import AccessDenied, DeviceFailed, PeerLost, ZerohopError
+from zerohop._native import Status
+from zerohop.errors import AccessDenied, DeviceFailed, PeerLost, WouldBlock, ZerohopError, from_native
+
+if TYPE_CHECKING:
+    from zerohop._native import NativeError
 
 # Indexed by the numbers of verbs (enum ibv_wc_status), without the prefix IBV_WC_.
 STATUSES: Final = (
@@ -104,6 +108,15 @@ class Completion(NamedTuple):
         kind, reason, fix = _MEANINGS.get(self.status, _OTHER)
         text = f"{reason} ({self.status}, wr_id {self.wr_id})"
         return kind(text, fix=fix, provider="verbs", operation=self.opcode)
+
+
+def translate(error: NativeError, operation: str) -> ZerohopError:
+    """Return the error that stands for a NativeError."""
+    status, reason, text = error.args
+    if status == Status.WOULD_BLOCK.value:
+        return WouldBlock(text, fix="poll(), which frees places", provider="verbs", operation=operation)
+    fields: dict[str, Any] = {"fix": ""} if status == Status.DEVICE_ERROR.value else {}
+    return from_native(status, reason, text, provider="verbs", operation=operation, **fields)
 
 
 def from_entry(entry: tuple[int, int, int, int, int, int]) -> Completion:

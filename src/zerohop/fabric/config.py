@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from zerohop.config.checks import check_flag, check_int
+from zerohop.config.verbs_options import QUEUE_PAIR_RANGES
 from zerohop.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -22,16 +24,8 @@ _RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "max_inline": (0, 1 << 16),
     "gid_index": (0, 255),
     "port": (1, 255),
-    "read_credit": (1, 255),
-    "timeout": (1, 31),
-    "retry_count": (0, 7),
-    "rnr_retry": (0, 7),
-    "min_rnr_timer": (0, 31),
     "mtu": (256, 4096),
-    "service_level": (0, 15),
-    "traffic_class": (0, 255),
-    "hop_limit": (1, 255),
-    "pkey_index": (0, 32767),
+    **QUEUE_PAIR_RANGES,
 }
 _OPTIONAL: Final = ("max_receives", "max_completions", "gid_index", "port", "mtu")
 _MTUS: Final = (256, 512, 1024, 2048, 4096)
@@ -99,12 +93,8 @@ class EndpointConfig:
     def __post_init__(self) -> None:
         for name, (least, most) in _RANGES.items():
             value = getattr(self, name)
-            if value is None and name in _OPTIONAL:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name} must be an int, not {type(value).__name__}")
-            if not least <= value <= most:
-                raise ValueError(f"{name} must be from {least} to {most}, not {value}")
+            if value is not None or name not in _OPTIONAL:
+                check_int(name, value, least, most)
         if self.mtu is not None and self.mtu not in _MTUS:
             raise ValueError(f"mtu must be one of {', '.join(map(str, _MTUS))}, not {self.mtu}")
         if self.max_completions is not None and self.max_completions < self.max_messages + self.receives:
@@ -112,9 +102,7 @@ class EndpointConfig:
                 f"max_completions must be at least {self.max_messages + self.receives}, one for each place of both "
                 f"queues, not {self.max_completions}: a completion queue that overruns ends the queue pair"
             )
-        if not isinstance(self.on_gpu, bool):
-            raise TypeError(f"on_gpu must be True or False, not {self.on_gpu!r}")
-        if self.on_gpu:
+        if check_flag("on_gpu", self.on_gpu):
             raise Unsupported(
                 "not in this version: queues in GPU memory, and requests posted by kernels",
                 fix="leave on_gpu off; the CPU posts the requests, and GPU memory is still read and written directly",
@@ -148,9 +136,5 @@ def check(config: EndpointConfig, limits: DeviceLimits, port: int) -> None:
 
 def native_options(config: EndpointConfig, gid_index: int) -> dict[str, int]:
     """Return the options for the data plane, other than the sizes of the queues; ``gid_index`` -1: no GID."""
-    same: tuple[str, ...] = (
-        "read_credit", "timeout", "retry_count", "rnr_retry", "min_rnr_timer",
-        "service_level", "traffic_class", "hop_limit", "pkey_index",
-    )  # fmt: skip
-    options: dict[str, Any] = {name: getattr(config, name) for name in same}
+    options: dict[str, Any] = {name: getattr(config, name) for name in QUEUE_PAIR_RANGES}
     return {**options, "mtu": config.mtu or 0, "gid_index": gid_index}

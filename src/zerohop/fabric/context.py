@@ -14,11 +14,11 @@ from zerohop.core.memory.memory import Memory, View
 from zerohop.core.memory.rights import RIGHTS
 from zerohop.core.runtime.devices import DEVICE_BY_ADDRESS, HOST
 from zerohop.errors import Closed, RegistrationFailed, Unsupported
+from zerohop.fabric.completions import translate
 from zerohop.fabric.config import EndpointConfig, check, native_options
-from zerohop.fabric.devices import Device, Port, from_facts
-from zerohop.fabric.endpoint import Endpoint, translate
+from zerohop.fabric.devices import Device, OpenedDevice, Port, from_facts
+from zerohop.fabric.endpoint import Endpoint
 from zerohop.fabric.memory import REMOTE, WRITES, Access, MemoryRegion
-from zerohop.fabric.opened_device import OpenedDevice
 from zerohop.fabric.resource import Resource
 from zerohop.machine import choose_gid, choose_nics, has_gid, parse_nic_filter, process_numa_node, read_rdma_devices
 

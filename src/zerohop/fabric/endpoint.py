@@ -7,21 +7,23 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from zerohop._native import NativeError, Status
+from zerohop._native import NativeError
+from zerohop.config.checks import check_int
 from zerohop.core.base.deadlines import deadline_after
-from zerohop.errors import DeadlineExceeded, WouldBlock, from_native
-from zerohop.fabric.completions import Completion, from_entry
+from zerohop.errors import DeadlineExceeded
+from zerohop.fabric.completions import Completion, from_entry, translate
 from zerohop.fabric.handle import LINK_CODES, LINK_LAYERS, MTU_CODES, MTUS, EndpointHandle
-from zerohop.fabric.requests import CompareSwap, FetchAdd, Read, Receive, Send, SendRequest, Write
+from zerohop.fabric.requests import CompareSwap, FetchAdd, Queue, Read, Receive, Send, SendRequest, Write
 from zerohop.fabric.resource import Resource
 
 if TYPE_CHECKING:
-    from zerohop._native import FabricEndpoint
-    from zerohop.errors import ZerohopError
+    from typing_extensions import Unpack
+
+    from zerohop._native import FabricEndpoint, FabricReceive, FabricRequest
     from zerohop.fabric.config import EndpointConfig
-    from zerohop.fabric.memory import MemoryRegion, RemoteMemory
-    from zerohop.fabric.opened_device import OpenedDevice
-    from zerohop.fabric.requests import Bytes, Local
+    from zerohop.fabric.devices import OpenedDevice
+    from zerohop.fabric.memory import RemoteMemory
+    from zerohop.fabric.requests import Bytes, Local, MessageOptions, RequestOptions
 
     Errors = Literal["raise", "return"]
 
@@ -75,8 +77,8 @@ class Endpoint(Resource):
         self._connected = False
         # Guards each of the two queues and the regions that it keeps alive; no thread sleeps while it holds the lock.
         self._lock = threading.Lock()
-        self._sends: deque[tuple[MemoryRegion, ...]] = deque()
-        self._receives: deque[tuple[MemoryRegion, ...]] = deque()
+        self._sends: Queue[FabricRequest] = Queue("post", native.post, lambda: native.sends)
+        self._receives: Queue[FabricReceive] = Queue("post_recv", native.post_receives, lambda: native.receives)
         # Completions that were polled and not returned yet: those behind a failure that was raised.
         self._ready: deque[Completion] = deque()
         self.config = config
@@ -120,8 +122,7 @@ class Endpoint(Resource):
         """Connect to the peer's endpoint; the peer must call ``connect`` with the handle of this one.
 
         Nothing goes over the wire, so success does not prove that the peer is there. Receives can be posted earlier:
-            post
-        them before the peer connects, so that each of its messages finds one.
+        post them before the peer connects, so that each of its messages finds one.
 
         Raises:
             TypeError: ``handle`` is no EndpointHandle.
@@ -151,50 +152,27 @@ class Endpoint(Resource):
 
     # Posting
 
-    def post_write(
-        self,
-        local: Local | Bytes,
-        remote: RemoteMemory,
-        *,
-        wr_id: int = 0,
-        imm: int | None = None,
-        inline: bool = False,
-        signalled: bool = True,
-        fence: bool = False,
-    ) -> None:
+    def post_write(self, local: Local | Bytes, remote: RemoteMemory, **options: Unpack[MessageOptions]) -> None:
         """Post an RDMA write; see Write for the arguments, and ``post`` for the errors."""
-        self.post(Write(local, remote, wr_id=wr_id, imm=imm, inline=inline, signalled=signalled, fence=fence))
+        self.post(Write(local, remote, **options))
 
-    def post_read(
-        self, into: Local, remote: RemoteMemory, *, wr_id: int = 0, signalled: bool = True, fence: bool = False
-    ) -> None:
+    def post_read(self, into: Local, remote: RemoteMemory, **options: Unpack[RequestOptions]) -> None:
         """Post an RDMA read; see Read and ``post``."""
-        self.post(Read(into, remote, wr_id=wr_id, signalled=signalled, fence=fence))
+        self.post(Read(into, remote, **options))
 
-    def post_send(
-        self,
-        local: Local | Bytes = (),
-        *,
-        wr_id: int = 0,
-        imm: int | None = None,
-        inline: bool = False,
-        signalled: bool = True,
-        fence: bool = False,
-    ) -> None:
+    def post_send(self, local: Local | Bytes = (), **options: Unpack[MessageOptions]) -> None:
         """Post a send; see Send and ``post``."""
-        self.post(Send(local, wr_id=wr_id, imm=imm, inline=inline, signalled=signalled, fence=fence))
+        self.post(Send(local, **options))
 
-    def post_fetch_add(
-        self, into: Local, remote: RemoteMemory, add: int, *, wr_id: int = 0, signalled: bool = True
-    ) -> None:
+    def post_fetch_add(self, into: Local, remote: RemoteMemory, add: int, **options: Unpack[RequestOptions]) -> None:
         """Post a fetch-and-add; see FetchAdd and ``post``."""
-        self.post(FetchAdd(into, remote, add, wr_id=wr_id, signalled=signalled))
+        self.post(FetchAdd(into, remote, add, **options))
 
     def post_compare_swap(
-        self, into: Local, remote: RemoteMemory, compare: int, swap: int, *, wr_id: int = 0, signalled: bool = True
+        self, into: Local, remote: RemoteMemory, compare: int, swap: int, **options: Unpack[RequestOptions]
     ) -> None:
         """Post a compare-and-swap; see CompareSwap and ``post``."""
-        self.post(CompareSwap(into, remote, compare, swap, wr_id=wr_id, signalled=signalled))
+        self.post(CompareSwap(into, remote, compare, swap, **options))
 
     def post(self, *requests: SendRequest) -> None:
         """Post requests to the send queue as one chain, with one doorbell: either all of them or none.
@@ -212,7 +190,7 @@ class Endpoint(Resource):
         for request in requests:
             if not isinstance(request, SendRequest):
                 raise TypeError(f"what is posted is a Write, Read, Send or atomic, not {type(request).__name__}")
-            self._check(request)
+            request._check_for(self._device_context, self.config.max_sge)
             if request.nbytes > self.max_message:
                 raise ValueError(f"{request.nbytes} bytes are more than the {self.max_message} that a message may have")
             if request.inline and request.nbytes > self.max_inline:
@@ -221,17 +199,8 @@ class Endpoint(Resource):
                 self._device_context._check_atomics()
         if not self._connected:
             raise ValueError("the endpoint is not connected yet")
-        chain = [request._native for request in requests]
         with self._lock:
-            # Before the requests are posted, so that their memory is kept alive at all times.
-            self._sends.extend([request._regions for request in requests])
-            try:
-                self._native.post(chain)
-            except NativeError as error:
-                raise translate(error, "post") from None
-            finally:
-                while len(self._sends) > self._native.sends:
-                    self._sends.pop()
+            self._sends.post(requests)
 
     def post_recv(self, into: Local = (), *, wr_id: int = 0) -> None:
         """Post a receive; see Receive, and ``post_recvs`` for the errors."""
@@ -251,17 +220,9 @@ class Endpoint(Resource):
         for request in requests:
             if not isinstance(request, Receive):
                 raise TypeError(f"what is posted is a Receive, not {type(request).__name__}")
-            self._check(request)
-        chain = [request._native for request in requests]
+            request._check_for(self._device_context, self.config.max_sge)
         with self._lock:
-            self._receives.extend([request._regions for request in requests])
-            try:
-                self._native.post_receives(chain)
-            except NativeError as error:
-                raise translate(error, "post_recv") from None
-            finally:
-                while len(self._receives) > self._native.receives:
-                    self._receives.pop()
+            self._receives.post(requests)
 
     # Completions
 
@@ -325,10 +286,8 @@ class Endpoint(Resource):
                 polled = self._native.poll(max(0, limit - len(self._ready)))
             except NativeError as error:
                 raise translate(error, "poll") from None
-            while len(self._sends) > self._native.sends:
-                self._sends.popleft()
-            while len(self._receives) > self._native.receives:
-                self._receives.popleft()
+            self._sends.drop_completed()
+            self._receives.drop_completed()
             self._ready.extend(map(from_entry, polled))
             ended: list[Completion] = []
             while self._ready and len(ended) < limit:
@@ -340,17 +299,6 @@ class Endpoint(Resource):
                     raise failure
                 ended.append(completion)
             return ended
-
-    def _check(self, request: SendRequest | Receive) -> None:
-        """Raise an error if this endpoint cannot post the request."""
-        for region in request._regions:
-            region._check_open()
-            if region._device_context is not self._device_context:
-                raise ValueError("the memory was registered with another device context, whose keys mean nothing here")
-        if request._sge > self.config.max_sge:
-            raise ValueError(
-                f"{request._sge} local ranges are more than the max_sge={self.config.max_sge} of one request"
-            )
 
     def _release(self) -> None:
         self._native.close()
@@ -365,19 +313,7 @@ class Endpoint(Resource):
         return f"<Endpoint: queue pair {self.qpn} of {self._device_context.name}, {state}>"
 
 
-def translate(error: NativeError, operation: str) -> ZerohopError:
-    """Return the error that stands for a NativeError."""
-    status, reason, text = error.args
-    if status == Status.WOULD_BLOCK.value:
-        return WouldBlock(text, fix="poll(), which frees places", provider="verbs", operation=operation)
-    fields: dict[str, Any] = {"fix": ""} if status == Status.DEVICE_ERROR.value else {}
-    return from_native(status, reason, text, provider="verbs", operation=operation, **fields)
-
-
 def _check_poll(limit: int, errors: str) -> None:
-    if isinstance(limit, bool) or not isinstance(limit, int):
-        raise TypeError(f"limit must be an int, not {type(limit).__name__}")
-    if limit < 1:
-        raise ValueError(f"limit must be at least 1, not {limit}")
+    check_int("limit", limit, 1)
     if errors not in ("raise", "return"):
         raise ValueError(f'errors must be "raise" or "return", not {errors!r}')

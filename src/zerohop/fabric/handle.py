@@ -7,16 +7,13 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from zerohop.config.checks import check_int
 from zerohop.errors import ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Four letters and the version of the layout that follows them.
-_MAGIC: Final = b"ZHEP"
 _VERSION: Final = 1
-# Magic, version, link layer, MTU, 1 if there is a GID, queue pair number, PSN, LID, port, read credit, GID.
-_LAYOUT: Final = struct.Struct("!4sBBBBIIHBB16s")
 # Codes of verbs (ibv_port_attr.link_layer, enum ibv_mtu).
 LINK_LAYERS: Final[Mapping[int, Literal["InfiniBand", "Ethernet"]]] = {1: "InfiniBand", 2: "Ethernet"}
 LINK_CODES: Final = {name: code for code, name in LINK_LAYERS.items()}
@@ -24,6 +21,49 @@ MTUS: Final = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
 MTU_CODES: Final = {size: code for code, size in MTUS.items()}
 _GID_BYTES: Final = 16
 _24_BITS: Final = 0xFF_FFFF
+
+
+class ValueFormat:
+    """Packs the fields of a value into bytes, behind four letters and a version, and checks and unpacks such bytes."""
+
+    def __init__(self, kind: str, letters: bytes, fields: str, source: str) -> None:
+        """Take what errors call the value and what gave its bytes, the letters, and the fields as for `struct`."""
+        self._kind = kind
+        self._letters = letters
+        self._layout = struct.Struct(f"!4sB{fields}")
+        self._source = source
+
+    def pack(self, *fields: Any) -> bytes:
+        """Return the bytes of a value."""
+        return self._layout.pack(self._letters, _VERSION, *fields)
+
+    def unpack(self, data: bytes | bytearray | memoryview) -> tuple[Any, ...]:
+        """Return the fields.
+
+        Raises:
+            TypeError: neither bytes nor another object with the buffer protocol.
+            ProtocolError: the bytes are of no such value, or come from another version of zerohop.
+        """
+        # bytes(data) would turn a number into that many zeros.
+        raw = data if type(data) is bytes else memoryview(data).tobytes()
+        if raw[:4] != self._letters or len(raw) < 5:
+            raise self.malformed("these bytes do not begin like one")
+        if raw[4] != _VERSION:
+            raise ProtocolError(
+                f"the {self._kind} is of version {raw[4]}, this side reads version {_VERSION}",
+                fix="install the same version of zerohop on both sides",
+            )
+        if len(raw) != self._layout.size:
+            raise self.malformed(f"it has {self._layout.size} bytes, not {len(raw)}")
+        return self._layout.unpack(raw)[2:]
+
+    def malformed(self, why: str) -> ProtocolError:
+        """Return the error for bytes that are of no such value."""
+        return ProtocolError(f"malformed {self._kind}: {why}", fix=f"pass on exactly what {self._source} gave")
+
+
+# Link layer, MTU, 1 if there is a GID, queue pair number, PSN, LID, port, read credit, GID.
+_FORMAT: Final = ValueFormat("EndpointHandle", b"ZHEP", "BBBIIHBB16s", "bytes(handle)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +106,7 @@ class EndpointHandle:
             ("lid", 0, 0xFFFF),
             ("read_credit", 0, 255),
         ):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name} must be an int, not {type(value).__name__}")
-            if not least <= value <= most:
-                raise ValueError(f"{name} must be from {least} to {most}, not {value}")
+            check_int(name, getattr(self, name), least, most)
         if not isinstance(self.gid, bytes):
             raise TypeError(f"gid must be bytes, not {type(self.gid).__name__}")
         if len(self.gid) not in (0, _GID_BYTES) or (self.gid and not any(self.gid)):
@@ -91,9 +127,7 @@ class EndpointHandle:
         return str(address.ipv4_mapped or address)
 
     def __bytes__(self) -> bytes:
-        return _LAYOUT.pack(
-            _MAGIC,
-            _VERSION,
+        return _FORMAT.pack(
             LINK_CODES[self.link_layer],
             MTU_CODES[self.mtu],
             1 if self.gid else 0,
@@ -117,20 +151,9 @@ class EndpointHandle:
             TypeError: neither bytes nor another object with the buffer protocol.
             ProtocolError: the bytes are no handle, or come from another version of zerohop.
         """
-        # bytes(data) would turn a number into that many zeros.
-        raw = data if type(data) is bytes else memoryview(data).tobytes()
-        if raw[:4] != _MAGIC or len(raw) < 5:
-            raise _malformed("these bytes do not begin like one")
-        if raw[4] != _VERSION:
-            raise ProtocolError(
-                f"the EndpointHandle is of version {raw[4]}, this side reads version {_VERSION}",
-                fix="install the same version of zerohop on both sides",
-            )
-        if len(raw) != _LAYOUT.size:
-            raise _malformed(f"it has {_LAYOUT.size} bytes, not {len(raw)}")
-        _, _, link, mtu, has_gid, qpn, psn, lid, port, credit, gid = _LAYOUT.unpack(raw)
+        link, mtu, has_gid, qpn, psn, lid, port, credit, gid = _FORMAT.unpack(data)
         if link not in LINK_LAYERS or mtu not in MTUS or has_gid not in (0, 1) or (not has_gid and any(gid)):
-            raise _malformed("one of its codes means nothing")
+            raise _FORMAT.malformed("one of its codes means nothing")
         try:
             return EndpointHandle(
                 qpn=qpn,
@@ -143,8 +166,4 @@ class EndpointHandle:
                 read_credit=credit,
             )
         except ValueError as error:
-            raise _malformed(str(error)) from None
-
-
-def _malformed(why: str) -> ProtocolError:
-    return ProtocolError(f"malformed EndpointHandle: {why}", fix="pass on exactly what bytes(handle) gave")
+            raise _FORMAT.malformed(str(error)) from None

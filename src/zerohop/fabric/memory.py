@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import enum
-import struct
 from typing import TYPE_CHECKING, Any, Final
 
+from zerohop.config.checks import check_int
 from zerohop.core.base.resource import NotCopyable
 from zerohop.core.memory.remote_buffer import byte_range
-from zerohop.errors import ProtocolError
+from zerohop.fabric.handle import ValueFormat
 from zerohop.fabric.resource import Resource
 
 if TYPE_CHECKING:
     from zerohop._native import FabricRegion
-    from zerohop.fabric.opened_device import OpenedDevice
+    from zerohop.fabric.devices import OpenedDevice
 
-# Four letters and the version, then address, length and key.
-_LAYOUT: Final = struct.Struct("!4sBQQI")
-_MAGIC: Final = b"ZHRM"
-_VERSION: Final = 1
-_ADDRESSES: Final = 1 << 64
+# Address, length and key.
+_FORMAT: Final = ValueFormat("RemoteMemory", b"ZHRM", "QQI", "bytes(remote)")
+_ADDRESSES, _KEYS = 1 << 64, 1 << 32
 
 
 class Access(enum.Flag):
@@ -63,11 +61,9 @@ class RemoteMemory:
     length: int
 
     def __init__(self, addr: int, rkey: int, length: int) -> None:
-        for name, value, most in (("addr", addr, _ADDRESSES), ("rkey", rkey, 1 << 32), ("length", length, _ADDRESSES)):
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name} must be an int, not {type(value).__name__}")
-            if not 0 <= value < most:
-                raise ValueError(f"{name} must be from 0 to {most - 1}, not {value}")
+        check_int("addr", addr, 0, _ADDRESSES - 1)
+        check_int("rkey", rkey, 0, _KEYS - 1)
+        check_int("length", length, 0, _ADDRESSES - 1)
         if length > _ADDRESSES - addr:
             raise ValueError(f"no memory has address {addr:#x} and {length} bytes")
         set_field = object.__setattr__
@@ -100,7 +96,7 @@ class RemoteMemory:
         return f"RemoteMemory({self.length} bytes at {self.addr:#x}, rkey {self.rkey:#x})"
 
     def __bytes__(self) -> bytes:
-        return _LAYOUT.pack(_MAGIC, _VERSION, self.addr, self.length, self.rkey)
+        return _FORMAT.pack(self.addr, self.length, self.rkey)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Through the bytes, so that unpickling makes the checks of from_bytes.
@@ -114,22 +110,11 @@ class RemoteMemory:
             TypeError: neither bytes nor another object with the buffer protocol.
             ProtocolError: the bytes are no RemoteMemory, or come from another version of zerohop.
         """
-        # bytes(data) would turn a number into that many zeros.
-        raw = data if type(data) is bytes else memoryview(data).tobytes()
-        if raw[:4] != _MAGIC or len(raw) < 5:
-            raise _malformed("these bytes do not begin like one")
-        if raw[4] != _VERSION:
-            raise ProtocolError(
-                f"the RemoteMemory is of version {raw[4]}, this side reads version {_VERSION}",
-                fix="install the same version of zerohop on both sides",
-            )
-        if len(raw) != _LAYOUT.size:
-            raise _malformed(f"it has {_LAYOUT.size} bytes, not {len(raw)}")
-        _, _, addr, length, rkey = _LAYOUT.unpack(raw)
+        addr, length, rkey = _FORMAT.unpack(data)
         try:
             return RemoteMemory(addr, rkey, length)
         except ValueError as error:
-            raise _malformed(str(error)) from None
+            raise _FORMAT.malformed(str(error)) from None
 
 
 class LocalRange:
@@ -266,7 +251,3 @@ class MemoryRegion(LocalRange, Resource):
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
         return f"MemoryRegion({self.length} bytes at {self.addr:#x} of {self.device}, {self.access}{state})"
-
-
-def _malformed(why: str) -> ProtocolError:
-    return ProtocolError(f"malformed RemoteMemory: {why}", fix="pass on exactly what bytes(remote) gave")

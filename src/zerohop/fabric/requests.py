@@ -1,23 +1,33 @@
-"""Declares work requests: checked when they are made, and posted as often as you like."""
+"""Declares work requests, checked when they are made and posted as often as you like, and the queues they go to."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar
 
-from zerohop._native import FabricReceive, FabricRequest
+from zerohop._native import FabricReceive, FabricRequest, NativeError
+from zerohop.config.checks import check_flag, check_int
 from zerohop.core.runtime.devices import HOST
+from zerohop.fabric.completions import translate
 from zerohop.fabric.memory import Access, LocalRange, RemoteMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from typing_extensions import Unpack
+
+    from zerohop.fabric.devices import OpenedDevice
     from zerohop.fabric.memory import MemoryRegion
 
     Local = LocalRange | Sequence[LocalRange]
     Bytes = bytes | bytearray | memoryview
 
+# What native code takes: FabricRequest or FabricReceive.
+Native = TypeVar("Native")
+
 # Codes of verbs (enum ibv_wr_opcode, enum ibv_send_flags).
 _WRITE, _WRITE_IMM, _SEND, _SEND_IMM, _READ, _SWAP, _ADD = range(7)
+_WITH_IMM: Final = {_WRITE: _WRITE_IMM, _SEND: _SEND_IMM}
 _FENCE, _SIGNALED, _INLINE = 1, 2, 8
 _ATOMIC_BYTES: Final = 8
 # The specification's limit; the port's limit is checked when the request is posted.
@@ -26,59 +36,135 @@ _32_BITS: Final = 0xFFFF_FFFF
 _64_BITS: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
-class SendRequest:
+class RequestOptions(TypedDict, total=False):
+    """Declares the arguments that all requests for a send queue take; Write and FetchAdd describe them."""
+
+    wr_id: int
+    signalled: bool
+    fence: bool
+
+
+class MessageOptions(RequestOptions, total=False):
+    """Declares the arguments of Write and Send beside their memory; Write describes them."""
+
+    imm: int | None
+    inline: bool
+
+
+class WorkRequest(Generic[Native]):
+    """Holds a request for one of an endpoint's queues, and keeps the regions that it names alive.
+
+    Attributes:
+        wr_id: 64 bits of your choice, which the completion carries.
+        nbytes: number of bytes that the request moves.
+    """
+
+    __slots__ = ("_native", "_regions", "nbytes", "wr_id")
+
+    _native: Native
+
+    def __init__(self, pieces: tuple[LocalRange, ...], wr_id: int, payload: bytes = b"") -> None:
+        check_int("wr_id", wr_id, 0, _64_BITS)
+        self.wr_id = wr_id
+        self.nbytes = len(payload) + sum(piece.length for piece in pieces)
+        if self.nbytes > _LONGEST:
+            raise ValueError(f"{self.nbytes} bytes are more than the {_LONGEST} that a message may have; post several")
+        self._regions: tuple[MemoryRegion, ...] = tuple(piece.region for piece in pieces)
+
+    def _check_for(self, device: OpenedDevice, max_sge: int) -> None:
+        """Raise ValueError or Closed if an endpoint of a device, with its largest number of ranges, cannot post it."""
+        for region in self._regions:
+            region._check_open()
+            if region._device_context is not device:
+                raise ValueError("the memory was registered with another device context, whose keys mean nothing here")
+        if len(self._regions) > max_sge:
+            raise ValueError(f"{len(self._regions)} local ranges are more than the max_sge={max_sge} of one request")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.nbytes} bytes, wr_id {self.wr_id})"
+
+
+class Queue(Generic[Native]):
+    """Posts requests to one of an endpoint's two queues, and keeps their regions alive until they have completed.
+
+    The caller holds the endpoint's lock.
+    """
+
+    def __init__(self, operation: str, post: Callable[[list[Native]], None], taken: Callable[[], int]) -> None:
+        """Take the operation that errors name, what posts a chain, and what counts the places taken in the queue."""
+        self._operation = operation
+        self._post = post
+        self._taken = taken
+        self._regions: deque[tuple[MemoryRegion, ...]] = deque()
+
+    def post(self, requests: Sequence[WorkRequest[Native]]) -> None:
+        """Post a chain of requests; the errors are those of the endpoint's calls."""
+        # Before the requests are posted, so that their memory is kept alive at all times.
+        self._regions.extend(request._regions for request in requests)
+        try:
+            self._post([request._native for request in requests])
+        except NativeError as error:
+            raise translate(error, self._operation) from None
+        finally:
+            while len(self._regions) > self._taken():
+                self._regions.pop()
+
+    def drop_completed(self) -> None:
+        """Drop the regions of requests whose completions have been polled."""
+        while len(self._regions) > self._taken():
+            self._regions.popleft()
+
+    def clear(self) -> None:
+        """Drop all regions, once the queue pair is gone."""
+        self._regions.clear()
+
+
+class SendRequest(WorkRequest[FabricRequest]):
     """Holds a request for a send queue; the base of Write, Read, Send, FetchAdd and CompareSwap.
 
     Keeps the regions that it names alive.
 
     Attributes:
-        wr_id: 64 bits of your choice, which the completion carries.
-        nbytes: number of bytes that the request moves.
+        wr_id, nbytes: see WorkRequest.
         signalled: whether a success gives a completion; a failure always does. On one queue pair, all requests before a
             request that has succeeded have succeeded, too.
         inline: whether the bytes are copied into the request when it is posted.
     """
 
-    __slots__ = ("_native", "_regions", "_sge", "inline", "nbytes", "signalled", "wr_id")
+    __slots__ = ("inline", "signalled")
 
     def __init__(
         self,
         opcode: int,
         pieces: tuple[LocalRange, ...],
+        payload: bytes,
         remote: RemoteMemory | None,
-        wr_id: int,
-        *,
-        payload: bytes = b"",
-        imm: int | None = None,
         operand: int = 0,
         compare: int = 0,
+        /,
+        *,
+        wr_id: int = 0,
+        imm: int | None = None,
         inline: bool = False,
         signalled: bool = True,
         fence: bool = False,
     ) -> None:
         for name, flag in (("inline", inline), ("signalled", signalled), ("fence", fence)):
-            if not isinstance(flag, bool):
-                raise TypeError(f"{name} must be True or False, not {flag!r}")
-        _check_unsigned("wr_id", wr_id, _64_BITS)
+            check_flag(name, flag)
+        if opcode not in _WITH_IMM and (inline or imm is not None):
+            raise TypeError(f"{type(self).__name__} takes neither imm nor inline")
         if imm is not None:
-            _check_unsigned("imm", imm, _32_BITS)
-        self.wr_id = wr_id
-        self.nbytes = len(payload) + sum(piece.length for piece in pieces)
+            check_int("imm", imm, 0, _32_BITS)
+        super().__init__(pieces, wr_id, payload)
         self.signalled = signalled
         self.inline = inline
-        _check_length(self.nbytes)
-        if remote is not None:
-            if not isinstance(remote, RemoteMemory):
-                raise TypeError(f"the remote side is a RemoteMemory, not {type(remote).__name__}")
-            if remote.length != self.nbytes:
-                raise ValueError(
-                    f"{self.nbytes} bytes here and {remote.length} there; slice the longer one: remote[:{self.nbytes}]"
-                )
-        self._regions: tuple[MemoryRegion, ...] = tuple(piece.region for piece in pieces)
-        self._sge = len(pieces)
+        if remote is not None and remote.length != self.nbytes:
+            raise ValueError(
+                f"{self.nbytes} bytes here and {remote.length} there; slice the longer one: remote[:{self.nbytes}]"
+            )
         self._native = FabricRequest(
             id=wr_id,
-            opcode=opcode,
+            opcode=opcode if imm is None else _WITH_IMM[opcode],
             flags=_FENCE * fence | _SIGNALED * signalled | _INLINE * inline,
             immediate=imm or 0,
             remote_address=remote.addr if remote is not None else 0,
@@ -89,9 +175,6 @@ class SendRequest:
             payload=payload,
             nbytes=self.nbytes,
         )
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.nbytes} bytes, wr_id {self.wr_id})"
 
 
 class Write(SendRequest):
@@ -113,23 +196,9 @@ class Write(SendRequest):
 
     __slots__ = ()
 
-    def __init__(
-        self,
-        local: Local | Bytes,
-        remote: RemoteMemory,
-        *,
-        wr_id: int = 0,
-        imm: int | None = None,
-        inline: bool = False,
-        signalled: bool = True,
-        fence: bool = False,
-    ) -> None:
+    def __init__(self, local: Local | Bytes, remote: RemoteMemory, **options: Unpack[MessageOptions]) -> None:
         _check_remote(remote)
-        pieces, payload = _outgoing(local, inline=inline)
-        opcode = _WRITE if imm is None else _WRITE_IMM
-        super().__init__(
-            opcode, pieces, remote, wr_id, payload=payload, imm=imm, inline=inline, signalled=signalled, fence=fence
-        )
+        super().__init__(_WRITE, *_outgoing(local, inline=options.get("inline", False)), remote, **options)
 
 
 class Send(SendRequest):
@@ -137,21 +206,8 @@ class Send(SendRequest):
 
     __slots__ = ()
 
-    def __init__(
-        self,
-        local: Local | Bytes = (),
-        *,
-        wr_id: int = 0,
-        imm: int | None = None,
-        inline: bool = False,
-        signalled: bool = True,
-        fence: bool = False,
-    ) -> None:
-        pieces, payload = _outgoing(local, inline=inline)
-        opcode = _SEND if imm is None else _SEND_IMM
-        super().__init__(
-            opcode, pieces, None, wr_id, payload=payload, imm=imm, inline=inline, signalled=signalled, fence=fence
-        )
+    def __init__(self, local: Local | Bytes = (), **options: Unpack[MessageOptions]) -> None:
+        super().__init__(_SEND, *_outgoing(local, inline=options.get("inline", False)), None, **options)
 
 
 class Read(SendRequest):
@@ -159,11 +215,9 @@ class Read(SendRequest):
 
     __slots__ = ()
 
-    def __init__(
-        self, into: Local, remote: RemoteMemory, *, wr_id: int = 0, signalled: bool = True, fence: bool = False
-    ) -> None:
+    def __init__(self, into: Local, remote: RemoteMemory, **options: Unpack[RequestOptions]) -> None:
         _check_remote(remote)
-        super().__init__(_READ, _incoming(into), remote, wr_id, signalled=signalled, fence=fence)
+        super().__init__(_READ, _incoming(into), b"", remote, **options)
 
 
 class FetchAdd(SendRequest):
@@ -185,19 +239,10 @@ class FetchAdd(SendRequest):
 
     __slots__ = ()
 
-    def __init__(
-        self,
-        into: Local,
-        remote: RemoteMemory,
-        add: int,
-        *,
-        wr_id: int = 0,
-        signalled: bool = True,
-        fence: bool = False,
-    ) -> None:
-        _check_unsigned("add", add, _64_BITS)
+    def __init__(self, into: Local, remote: RemoteMemory, add: int, **options: Unpack[RequestOptions]) -> None:
+        check_int("add", add, 0, _64_BITS)
         _check_word(remote)
-        super().__init__(_ADD, _incoming(into), remote, wr_id, operand=add, signalled=signalled, fence=fence)
+        super().__init__(_ADD, _incoming(into), b"", remote, add, **options)
 
 
 class CompareSwap(SendRequest):
@@ -209,25 +254,15 @@ class CompareSwap(SendRequest):
     __slots__ = ()
 
     def __init__(
-        self,
-        into: Local,
-        remote: RemoteMemory,
-        compare: int,
-        swap: int,
-        *,
-        wr_id: int = 0,
-        signalled: bool = True,
-        fence: bool = False,
+        self, into: Local, remote: RemoteMemory, compare: int, swap: int, **options: Unpack[RequestOptions]
     ) -> None:
-        _check_unsigned("compare", compare, _64_BITS)
-        _check_unsigned("swap", swap, _64_BITS)
+        check_int("compare", compare, 0, _64_BITS)
+        check_int("swap", swap, 0, _64_BITS)
         _check_word(remote)
-        super().__init__(
-            _SWAP, _incoming(into), remote, wr_id, operand=swap, compare=compare, signalled=signalled, fence=fence
-        )
+        super().__init__(_SWAP, _incoming(into), b"", remote, swap, compare, **options)
 
 
-class Receive:
+class Receive(WorkRequest[FabricReceive]):
     """Gives the memory for one message to a receive queue. Keeps the regions that it names alive.
 
     Args:
@@ -239,32 +274,12 @@ class Receive:
         ValueError: a region lacks LOCAL_WRITE, or an argument is out of range.
     """
 
-    __slots__ = ("_native", "_regions", "_sge", "nbytes", "wr_id")
+    __slots__ = ()
 
     def __init__(self, into: Local = (), *, wr_id: int = 0) -> None:
         pieces = _incoming(into)
-        _check_unsigned("wr_id", wr_id, _64_BITS)
-        self.wr_id = wr_id
-        self.nbytes = sum(piece.length for piece in pieces)
-        _check_length(self.nbytes)
-        self._regions: tuple[MemoryRegion, ...] = tuple(piece.region for piece in pieces)
-        self._sge = len(pieces)
+        super().__init__(pieces, wr_id)
         self._native = FabricReceive(id=wr_id, pieces=_native_pieces(pieces))
-
-    def __repr__(self) -> str:
-        return f"Receive({self.nbytes} bytes, wr_id {self.wr_id})"
-
-
-def _check_unsigned(name: str, value: Any, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
-    if not 0 <= value <= most:
-        raise ValueError(f"{name} must be from 0 to {most}, not {value}")
-
-
-def _check_length(nbytes: int) -> None:
-    if nbytes > _LONGEST:
-        raise ValueError(f"{nbytes} bytes are more than the {_LONGEST} that a message may have; post several")
 
 
 def _check_remote(remote: object) -> None:

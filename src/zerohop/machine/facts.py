@@ -1,23 +1,128 @@
-"""Collects all facts that `zerohop info` shows in one value."""
+"""Collects all facts that `zerohop info` shows, among them the providers and who may connect to this process."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import platform
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerohop.machine.accelerators import Accelerator, read_accelerators, read_open_modules, simulated
-from zerohop.machine.host import Cpu, Kernel, read_cpu, read_kernel
-from zerohop.machine.listening import Listening, describe
-from zerohop.machine.memory import Limits, MemorySizes, read_limits, read_memory
+from zerohop.machine.host import Cpu, Kernel, Limits, MemorySizes, read_cpu, read_kernel, read_limits, read_memory
 from zerohop.machine.nics import Nic, RdmaDevice, read_nics, read_rdma_devices
 from zerohop.machine.nvml import Nvidia, read_nvidia
-from zerohop.machine.providers import ProviderFacts, read_providers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+# Hardware that each provider has run on. Others are labelled "not verified on hardware".
+_VERIFIED = {
+    "shm": "x86_64",
+    "tcp": "x86_64, loopback",
+    "p2p": "x86_64, NVIDIA H200 over NVLink and PCIe",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderFacts:
+    """Describes one provider.
+
+    Attributes:
+        name: "shm", "tcp", ...
+        usable: whether a Context can open it here.
+        why: the reason why it cannot, else "".
+        fix: what would make it usable, or "".
+        verified_on: hardware that it has run on, or "" for none.
+        label: "" or "not verified on hardware", with the hardware that this applies to.
+    """
+
+    name: str
+    usable: bool
+    why: str
+    fix: str
+    verified_on: str
+    label: str
+
+
+def read_providers() -> tuple[ProviderFacts, ...]:
+    """Ask the native module for the providers."""
+    from zerohop._native import providers
+
+    return describe_providers(providers(), platform.machine())
+
+
+def describe_providers(probed: list[tuple[str, bool, str, str]], architecture: str) -> tuple[ProviderFacts, ...]:
+    """Turn the answers of the native probes into facts.
+
+    Args:
+        probed: name, usable, reason and fix of each provider of the native module.
+        architecture: as `platform.machine()` names it.
+    """
+    return tuple(
+        ProviderFacts(name, usable, why, fix, _VERIFIED.get(name, ""), _label(name, architecture))
+        for name, usable, why, fix in probed
+    )
+
+
+def _label(name: str, architecture: str) -> str:
+    if name not in _VERIFIED:
+        return "not verified on hardware"
+    if architecture not in ("x86_64", "AMD64"):
+        return f"not verified on hardware: {architecture} (verified on {_VERIFIED[name]})"
+    if name == "tcp":
+        return "not verified on hardware: a network between two hosts (verified on loopback)"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Holds the meaning of this process's settings for its peers.
+
+    Attributes:
+        address: "host:port", or None if nothing listens on the network.
+        loopback: whether only this host can connect.
+        secret: whether peers must prove that they know a secret.
+        insecure: whether listening off loopback without a secret was requested, so that anybody can connect.
+        why: the reason why a Context would refuse these settings, else "".
+        fix: what to do about that, or about an insecure listener, else "".
+    """
+
+    address: str | None
+    loopback: bool
+    secret: bool
+    insecure: bool
+    why: str
+    fix: str
+
+
+def describe_listening(address: str | None, *, secret: bool, insecure: bool) -> Listening:
+    """Judge a listening address.
+
+    Args:
+        address: "host:port" or None.
+        secret: whether a shared secret is set.
+        insecure: whether listening without a secret was explicitly allowed.
+    """
+    loopback = address is None or _is_loopback(address.rpartition(":")[0].strip("[]"))
+    exposed = not loopback and not secret
+    why = fix = ""
+    if exposed:
+        fix = "set ZEROHOP_SECRET to the same value on every host, or listen on 127.0.0.1"
+        if not insecure:
+            why = f"listening on {address} without a secret is refused"
+    return Listening(address, loopback, secret, exposed and insecure, why, fix)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False  # a name may resolve to any address; "" is every interface
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,5 +183,5 @@ def inspect(*, sim_devices: Sequence[str] = (), root: Path = Path("/")) -> Machi
         nics=read_nics(root),
         rdma_devices=read_rdma_devices(root),
         providers=read_providers(),
-        listening=describe(settings.listen, secret=settings.secret is not None, insecure=settings.insecure),
+        listening=describe_listening(settings.listen, secret=settings.secret is not None, insecure=settings.insecure),
     )

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zerohop.config.nic_filter import matches
+from zerohop.config.nic_filter import NicFilter, matches
 from zerohop.machine import files
 from zerohop.machine.gids import choose_gid
 from zerohop.machine.nics import by_number
@@ -117,13 +117,14 @@ def choose_nics(
             ignores distances, and the reasons say so.
     """
     gpu = read_place(root, near) if near is not None else None
-    view = _View(root, near, gpu, gpu.numa_node if numa is None and gpu is not None else numa, len(numa_nodes(root)))
+    numa = gpu.numa_node if numa is None and gpu is not None else numa
+    view = _View(NicFilter(tuple(include), tuple(exclude)), root, near, gpu, numa, len(numa_nodes(root)))
     ports = [(device, port) for device in devices for port in device.ports]
     ports.sort(key=lambda pair: (by_number(pair[0].name), pair[1].number))
     chosen: list[NicChoice] = []
     rejected: list[RejectedNic] = []
     for device, port in ports:
-        judged = _filtered(device, port, include, exclude) or _judged(view, device, port, gid_index)
+        judged = _judged(view, device, port, gid_index)
         if isinstance(judged, NicChoice):
             chosen.append(judged)
         else:
@@ -164,8 +165,9 @@ def _cpu_list(text: str) -> set[int]:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """Holds the point from which ports are ranked: a GPU or a memory node."""
+    """Holds the point from which ports are ranked, a GPU or a memory node, and the filter."""
 
+    wanted: NicFilter
     root: Path
     near: str | None
     gpu: PciPlace | None
@@ -183,18 +185,10 @@ class _View:
         return choice.distance or len(Distance) + 1, -(choice.gbps or 0.0), {True: 0, None: 1, False: 2}[same]
 
 
-def _filtered(device: RdmaDevice, port: RdmaPort, include: Sequence[str], exclude: Sequence[str]) -> RejectedNic | None:
-    name = f"{device.name}:{port.number}"
-    for pattern in exclude:
-        if matches(pattern, device.name, port.number):
-            return RejectedNic(name, f"left out by the filter: {pattern} is excluded", "")
-    if include and not any(matches(pattern, device.name, port.number) for pattern in include):
-        return RejectedNic(name, f"left out by the filter: not among {', '.join(include)}", "")
-    return None
-
-
 def _judged(view: _View, device: RdmaDevice, port: RdmaPort, gid_index: int | None) -> NicChoice | RejectedNic:
     name = f"{device.name}:{port.number}"
+    if left_out := view.wanted.why_not(device.name, port.number):
+        return RejectedNic(name, left_out, "")
     if not port.active:
         why = f"the port is {port.state} (physical state {port.physical_state})"
         return RejectedNic(name, why, _raise_port(port))

@@ -6,15 +6,17 @@ import asyncio
 import mmap
 import os
 import time
+from contextlib import closing
 
 import numpy as np
 
 import zerohop
 from zerohop._floors import Flag, Ring, socket_pong, socket_receive
-from zerohop.cli.bench import asyncio_floor, notify
-from zerohop.cli.bench.session import TIMEOUT, LocalMemory
+from zerohop.cli.bench import floors, notify
+from zerohop.cli.bench.session import TIMEOUT, LocalMemory, cut
 from zerohop.cli.payload import Octets, digest, random_bytes
-from zerohop.cli.peer import Answer, serve
+from zerohop.cli.peer import Answer, commands_of, serve
+from zerohop.config.settings import UNSET
 
 
 class BenchPeer:
@@ -41,10 +43,8 @@ class BenchPeer:
 
     def open(self, providers: list[str] | None, sim_devices: int, spin_us: float | None) -> Answer:
         """Open a Context; spin_us None keeps the default."""
-        if spin_us is None:
-            self._context = zerohop.Context(providers=providers, sim_devices=sim_devices)
-        else:
-            self._context = zerohop.Context(providers=providers, sim_devices=sim_devices, spin_us=spin_us)
+        spin = UNSET if spin_us is None else spin_us
+        self._context = zerohop.Context(providers=providers, sim_devices=sim_devices, spin_us=spin)
         return {"url": self._context.url}
 
     def transport(self) -> Answer:
@@ -98,19 +98,13 @@ class BenchPeer:
     def pong(self, mode: str, rounds: int, message_bytes: int, seed: int, handle: str, total: int, kind: str) -> Answer:
         """Answer a ping-pong, from memory of `kind`."""
         remote = zerohop.RemoteBuffer.from_bytes(bytes.fromhex(handle))
-        source = LocalMemory(self.context, kind, total)
-        source.put(random_bytes(seed, total))
-        cuts = [(i * message_bytes, (i + 1) * message_bytes) for i in range(rounds)]
-        outlets = [(source.memory[first:end], remote[first:end]) for first, end in cuts]
-        times: list[int] = []
-        try:
+        with closing(LocalMemory(self.context, kind, total)) as source:
+            source.put(random_bytes(seed, total))
+            outlets = cut(source.memory, remote, message_bytes, rounds)
             if mode in notify.BLOCKING:
                 notify.pong(self.context, outlets)
-            else:
-                times = asyncio.run(notify.pong_async(self.context, outlets, asleep=mode == "await-asleep"))
-        finally:
-            source.close()
-        return {"times": times}
+                return {"times": []}
+            return {"times": asyncio.run(notify.pong_async(self.context, outlets, asleep=mode == "await-asleep"))}
 
     def read_digest(self, handle: str) -> Answer:
         """Read all of a handle and digest it."""
@@ -167,7 +161,7 @@ class FloorPeer:
 
     def floor_pong_asyncio(self, which: str, nbytes: int, rounds: int, pause: float) -> Answer:
         """Answer over a socket from an event loop."""
-        return {"times": asyncio.run(asyncio_floor.pong(self._fds[which], bytes(nbytes), rounds, pause))}
+        return {"times": asyncio.run(floors.asyncio_pong(self._fds[which], bytes(nbytes), rounds, pause))}
 
     def floor_receive(self, nbytes: int, rounds: int) -> None:
         """Receive a stream over TCP."""
@@ -177,13 +171,8 @@ class FloorPeer:
 def main() -> None:
     """Serve commands until the first process closes the pipe."""
     peer, floor = BenchPeer(), FloorPeer()
-    commands = ("open", "close", "allocate", "release", "fill", "flip", "clear", "digest", "notify", "poll", "pong")
-    floors = ("open", "shared_digest", "target_digest", "ring", "flag", "pong", "pong_asyncio", "receive")
     try:
-        serve(
-            {name: getattr(peer, name) for name in (*commands, "read_digest", "cpu_seconds", "transport")}
-            | {f"floor_{name}": getattr(floor, f"floor_{name}") for name in floors}
-        )
+        serve(commands_of(peer, floor))
     finally:
         peer.close()
 

@@ -1,4 +1,4 @@
-"""Measures the raw limits that rows are compared with, by `zerohop._floors`, between this process and the second."""
+"""Measures the raw limits that rows are compared with, by `zerohop._floors`: between both processes, or two GPUs."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from zerohop._floors import FLAG_BYTES, Flag, Ring, SharedCopy, socket_ping, socket_send
-from zerohop.cli.bench import asyncio_floor
-from zerohop.cli.bench.arrived import FloorBroken, placed
-from zerohop.cli.bench.gpu_floors import GpuFloors
-from zerohop.cli.bench.gpu_plan import is_gpu
-from zerohop.cli.payload import Octets, digest
+from zerohop._floors import FLAG_BYTES, PAGES_KERNEL, Flag, GpuCopies, Ring, SharedCopy, socket_ping, socket_send
+from zerohop.cli.payload import Octets, PageLists, digest
+from zerohop.core import kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from zerohop.cli.bench.arrived import Pages
-    from zerohop.cli.bench.case import Case
+    from zerohop.cli.bench.rows import Case
     from zerohop.cli.peer import PeerProcess
 
 _TIMEOUT: Final = 30.0
 _RING_BYTES: Final = 2 << 20
 MOST: Final = 500  # rounds of a floor at most: on processors that others use, two spinning processes starve
+# Numbers of blocks of the kernel for page lists, and launches to find the fastest of them.
+_GRIDS: Final = (132, 264, 528)
+_TRIES: Final = 5
 _SMALL: Final = 64  # up to this size a socket floor is a round trip, above it a stream with an answer at its end
+
+
+class FloorBroken(RuntimeError):
+    """Raised if a floor delivered wrong bytes: this machine, or the measurement, is not to be trusted."""
 
 
 class FloorDescriptors:
@@ -81,62 +84,44 @@ class Floors:
             self._copy = (nbytes, SharedCopy(self._fds.shared, nbytes))
         return self._copy[1]
 
-    def copy_in(self, source: Octets, rounds: int) -> list[int]:
-        """Copy (memcpy) into a mapping that the other process reads back and digests."""
-        times = self._shared_copy(source.size).write(source, rounds)
-        self._check("floor_shared_digest", source, nbytes=source.size)
+    def copy_in(self, source: Octets, rounds: int, pages: PageLists | None = None) -> list[int]:
+        """Copy (memcpy) into a mapping that the other process reads back and digests; each of `pages` by one memcpy."""
+        copy = self._shared_copy(source.size)
+        if pages is None:
+            times = copy.write(source, rounds)
+        else:
+            copy.write(np.zeros_like(source), 1)
+            times = copy.write_pages(source, *pages, rounds)
+        self._check("floor_shared_digest", source, pages)
         return times
 
-    def copy_out(self, source: Octets, rounds: int) -> list[int]:
-        """Copy (memcpy) out of a mapping that holds `source`."""
+    def copy_out(self, source: Octets, rounds: int, pages: PageLists | None = None) -> list[int]:
+        """Copy (memcpy) out of a mapping that holds `source`; each of `pages` by one memcpy."""
         copy = self._shared_copy(source.size)
         copy.write(source, 1)
         target = np.zeros_like(source)
-        times = copy.read(target, rounds)
-        if not np.array_equal(target, source):
-            raise FloorBroken("memcpy out of a shared mapping delivered wrong bytes")
+        times = copy.read(target, rounds) if pages is None else copy.read_pages(target, *pages, rounds)
+        if not np.array_equal(target, source if pages is None else pages.placed(source)):
+            raise FloorBroken(
+                f"memcpy{'' if pages is None else ' of pages'} out of a shared mapping delivered wrong bytes"
+            )
         return times
 
-    def copy_pages_out(
-        self, source: Octets, there: Pages, here: Pages, page_bytes: int, batch: int, rounds: int
-    ) -> list[int]:
-        """Copy each page by one memcpy out of a mapping that holds `source`, page lists in batches."""
-        copy = self._shared_copy(source.size)
-        copy.write(source, 1)
-        target = np.zeros_like(source)
-        times = copy.read_pages(target, there, here, page_bytes, batch, rounds)
-        if not np.array_equal(target, placed(source, there, here, page_bytes)):
-            raise FloorBroken("memcpy of pages out of a shared mapping delivered wrong bytes")
-        return times
+    def ring(self, source: Octets, rounds: int, pages: PageLists | None = None) -> list[int]:
+        """Send through a ring with one producer and one consumer, both spinning; done once the bytes are placed.
 
-    def copy_pages(
-        self, source: Octets, here: Pages, there: Pages, page_bytes: int, batch: int, rounds: int
-    ) -> list[int]:
-        """Copy each page by one memcpy into a shared mapping, page lists in batches."""
-        copy = self._shared_copy(source.size)
-        copy.write(np.zeros_like(source), 1)
-        times = copy.write_pages(source, here, there, page_bytes, batch, rounds)
-        self._check("floor_shared_digest", placed(source, here, there, page_bytes), nbytes=source.size)
-        return times
-
-    def ring(self, source: Octets, rounds: int) -> list[int]:
-        """Send through a ring with one producer and one consumer, both spinning; done once the bytes are placed."""
+        Each of `pages` is one record.
+        """
         ring = Ring(self._fds.ring, _RING_BYTES)
         ring.reset()
-        self._peer.begin("floor_ring", target_bytes=source.size, nbytes=source.size * rounds)
-        times = ring.write(source, rounds, _TIMEOUT)
-        self._check("floor_target_digest", source, finish=True, nbytes=source.size)
-        return times
-
-    def ring_pages(
-        self, source: Octets, here: Pages, there: Pages, page_bytes: int, batch: int, rounds: int
-    ) -> list[int]:
-        """Send pages through the ring, one record per page."""
-        ring = Ring(self._fds.ring, _RING_BYTES)
-        ring.reset()
-        self._peer.begin("floor_ring", target_bytes=source.size, nbytes=page_bytes * batch * rounds)
-        times = ring.write_pages(source, here, there, page_bytes, batch, rounds, _TIMEOUT)
-        self._check("floor_target_digest", placed(source, here, there, page_bytes), finish=True, nbytes=source.size)
+        nbytes = source.size if pages is None else pages.page_bytes * pages.batch
+        self._peer.begin("floor_ring", target_bytes=source.size, nbytes=nbytes * rounds)
+        if pages is None:
+            times = ring.write(source, rounds, _TIMEOUT)
+        else:
+            times = ring.write_pages(source, *pages, rounds, _TIMEOUT)
+        self._peer.finish()
+        self._check("floor_target_digest", source, pages)
         return times
 
     def flag(self, rounds: int) -> list[int]:
@@ -169,23 +154,66 @@ class Floors:
         """Send messages and answers over a "tcp" or "unix" socket, between two asyncio loops that pause before each."""
         end = self._fds.tcp if which == "tcp" else self._fds.unix
         self._peer.begin("floor_pong_asyncio", which=which, nbytes=nbytes, rounds=rounds, pause=pause)
-        here = asyncio.run(asyncio_floor.ping(end.fileno(), bytes(nbytes), rounds, pause))
+        here = asyncio.run(asyncio_ping(end.fileno(), bytes(nbytes), rounds, pause))
         return one_way(here, self._peer.finish()["times"])
 
     def tcp_stream(self, source: Octets, rounds: int) -> list[int]:
         """Send `source` over a blocking TCP socket, until one byte of answer says that all of it has come."""
         self._peer.begin("floor_receive", nbytes=source.size, rounds=rounds)
         times = socket_send(self._fds.tcp.fileno(), source, rounds, _TIMEOUT)
-        self._check("floor_target_digest", source, finish=True, nbytes=source.size)
+        self._peer.finish()
+        self._check("floor_target_digest", source)
         return times
 
-    def _check(self, command: str, expected: Octets, *, finish: bool = False, nbytes: int) -> None:
-        if finish:
-            self._peer.finish()
-        self._peer.begin(command, nbytes=nbytes)
-        wanted = digest(expected)  # computed while the other process digests its bytes
+    def _check(self, command: str, source: Octets, pages: PageLists | None = None) -> None:
+        self._peer.begin(command, nbytes=source.size)
+        # Computed while the other process digests its bytes.
+        wanted = digest(source if pages is None else pages.placed(source))
         if self._peer.finish()["digest"] != wanted:
             raise FloorBroken(f"wrong bytes after {command}")
+
+
+async def asyncio_ping(fd: int, message: bytes, rounds: int, pause: float) -> list[int]:
+    """Send `message` after each pause, and await as many bytes.
+
+    Returns:
+        Departure and arrival times in turn, in nanoseconds of the monotonic clock.
+    """
+    times = []
+    for _ in range(rounds):
+        await asyncio.sleep(pause)
+        times.append(time.monotonic_ns())
+        os.write(fd, message)
+        await _receive(fd, len(message))
+        times.append(time.monotonic_ns())
+    return times
+
+
+async def asyncio_pong(fd: int, message: bytes, rounds: int, pause: float) -> list[int]:
+    """Answer each message after a pause; return arrival and departure times in turn."""
+    times = []
+    for _ in range(rounds):
+        await _receive(fd, len(message))
+        times.append(time.monotonic_ns())
+        await asyncio.sleep(pause)
+        times.append(time.monotonic_ns())
+        os.write(fd, message)
+    return times
+
+
+async def _receive(fd: int, nbytes: int) -> None:
+    loop = asyncio.get_running_loop()
+    readable = loop.create_future()
+    loop.add_reader(fd, readable.set_result, None)
+    try:
+        await readable
+    finally:
+        loop.remove_reader(fd)
+    while nbytes:
+        got = len(os.read(fd, nbytes))
+        if not got:
+            raise EOFError("the other process has closed its end")
+        nbytes -= got
 
 
 def one_way(here: Sequence[int], there: Sequence[int]) -> list[int]:
@@ -200,6 +228,59 @@ def one_way(here: Sequence[int], there: Sequence[int]) -> list[int]:
     return out + back
 
 
+class GpuFloors:
+    """Copies between the two GPUs of one case; allocates their memory when it is made, and frees it at its end."""
+
+    def __init__(self, case: Case, nbytes: int) -> None:
+        """Allocate `nbytes` on each of the two GPUs."""
+        assert case.src is not None
+        assert case.dst is not None
+        here, there = (int(place.partition(":")[2] or 0) for place in (case.src, case.dst))
+        self._copies = GpuCopies(here, there, nbytes)
+        # For a read, the copy runs on the reader's own GPU.
+        self._pull = case.reads
+        self._blocks = 0
+
+    def copy(self, source: Octets, rounds: int) -> list[int]:
+        """Copy, and synchronise the stream."""
+        self._copies.fill(source)
+        times = self._copies.copy(source.size, rounds, self._pull)
+        self._check(source)
+        return times
+
+    def copy_word(self, source: Octets, rounds: int) -> list[int]:
+        """Copy, then write a word that the host waits for."""
+        self._copies.fill(source)
+        times = self._copies.copy_word(source.size, rounds)
+        self._check(source)
+        return times
+
+    def pages(self, image: bytes, source: Octets, lists: PageLists, rounds: int) -> list[int]:
+        """Run one kernel for each list of pages, whose numbers lie on the GPU; with the fastest of three grids."""
+
+        def run(count: int, blocks: int) -> list[int]:
+            return self._copies.pages(image, *lists, count, self._pull, blocks)
+
+        self._copies.fill(source)
+        if not self._blocks:
+            run(_TRIES, _GRIDS[0])  # the first launch loads the kernel
+            self._blocks = min(_GRIDS, key=lambda blocks: sorted(run(_TRIES, blocks))[_TRIES // 2])
+        times = run(max(rounds, len(lists.here) // lists.batch), self._blocks)
+        self._check(lists.placed(source))
+        return times
+
+    def _check(self, expected: Octets) -> None:
+        found = np.zeros_like(expected)
+        self._copies.take(found)
+        if not np.array_equal(found, expected):
+            raise FloorBroken("a copy between GPUs delivered wrong bytes")
+
+
+def page_kernel(capability: int) -> tuple[bytes | None, str]:
+    """Return the floor's kernel, compiled for a device of that compute capability; else None and the reason."""
+    return kernels.compiled(PAGES_KERNEL, capability)
+
+
 def transfer_floor(
     floors: Floors, case: Case, pause: float
 ) -> tuple[str | None, Callable[[Octets, int], list[int]] | None]:
@@ -211,8 +292,8 @@ def transfer_floor(
     case with a sleeping target waits before each measurement; its floor waits as long.
     """
     total = case.bytes * case.batch
-    if case.provider == "p2p" and (is_gpu(case.src) or is_gpu(case.dst)):
-        if not (is_gpu(case.src) and is_gpu(case.dst)) or case.batch > 1:
+    if case.provider == "p2p" and case.on_gpu:
+        if not case.between_gpus or case.batch > 1:
             return None, None
         copies = GpuFloors(case, total)
         return "C++ copy", lambda source, n: copies.copy(source[:total], n)

@@ -1,4 +1,4 @@
-"""Measures the rows without a transfer: `register`, `idle`, `import` and `wheel`."""
+"""Measures the rows that are no transfer between two memories, from `register` and `import` to all GPUs at once."""
 
 from __future__ import annotations
 
@@ -6,21 +6,29 @@ import os
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from zerohop.cli.bench.rows import Row, Samples
-from zerohop.cli.bench.session import TIMEOUT
-from zerohop.cli.payload import digest, random_bytes
+import zerohop
+from zerohop._floors import copy_all_pairs
+from zerohop.cli.bench.rows import TENSOR_BYTES, Row, Samples
+from zerohop.cli.bench.session import TIMEOUT, import_torch, set_expandable
+from zerohop.cli.payload import random_bytes
 
 if TYPE_CHECKING:
-    from zerohop.cli.bench.case import Case
+    from zerohop.cli.bench.rows import Case
     from zerohop.cli.bench.session import Effort, Session
 
 _COLD: Final = 7
 _CACHED: Final = 2000
 _PROBE_BYTES: Final = 64 << 10
+# Enough rounds that a new Context's first work, such as loading kernels, disturbs few of them.
+_TENSOR_ROUNDS: Final = 15
+_TENSOR_SECONDS: Final = 0.1
+_STANDS_STILL_S: Final = 0.2
+_RELEASED: Final = 7  # the notification that releases the stream
 _IMPORT: Final = (
     "import time; a = time.perf_counter_ns(); import numpy; b = time.perf_counter_ns(); import zerohop; "
     "print(b - a, time.perf_counter_ns() - b)"
@@ -32,7 +40,7 @@ def measure_register(session: Session, case: Case) -> Row:
 
     Verified: the other process reads a part of it through a handle, and gets the right bytes.
     """
-    register, clock = session.context.register, time.perf_counter_ns
+    register = session.context.register
     probe = min(_PROBE_BYTES, case.bytes)
     samples = Samples()
     array = np.ones(case.bytes, np.uint8)
@@ -41,18 +49,12 @@ def measure_register(session: Session, case: Case) -> Row:
         if case.mode == "cold":
             kept.close()
             array = np.ones(case.bytes, np.uint8)
-        cpu = time.process_time_ns()
-        start = clock()
-        memory = register(array)
-        samples.times_ns.append(clock() - start)
-        samples.cpu_ns += time.process_time_ns() - cpu
+        memory = samples.measure(register, array)
         if case.mode == "cold":
             kept = memory
     array[-probe:] = random_bytes(case.bytes, probe)
     with register(array) as memory:
-        handle = memory.share("r")[case.bytes - probe :]
-        answer = session.peer.call("read_digest", handle=bytes(handle).hex())
-        samples.verified = answer["digest"] == digest(array[-probe:])
+        samples.verified = session.readable(memory.share("r")[case.bytes - probe :], array[-probe:])
     kept.close()
     return samples.row(case)
 
@@ -64,35 +66,24 @@ def measure_idle(session: Session, case: Case) -> Row:
     """
     nbytes = 4096
     with session.local("host", nbytes) as local, session.remote("host", "ring", nbytes) as remote:
-        verified = True
-        seconds = session.effort.idle_seconds
+        row = Row.of(case)
+        row.verified, row.seconds = True, session.effort.idle_seconds
         here = there = 0.0
         for seed in (1, 2):
             payload = random_bytes(seed, nbytes)
             local.put(payload)
             session.context.write(local.memory, remote).result(TIMEOUT)
-            verified &= session.peer.call("digest", nbytes=nbytes)["digest"] == digest(payload)
+            row.verified &= session.arrived(payload)
             if seed == 1:
                 time.sleep(0.2)
                 there = session.peer.call("cpu_seconds")["seconds"]
                 here = time.process_time()
-                time.sleep(seconds)
+                time.sleep(row.seconds)
                 here = time.process_time() - here
                 there = session.peer.call("cpu_seconds")["seconds"] - there
-    return Row(
-        name=case.name,
-        provider=None,
-        direct=None,
-        src=None,
-        dst=None,
-        bytes=0,
-        batch=1,
-        cpu_us_per_op=round(here * 1e6, 1),
-        verified=verified,
-        seconds=seconds,
-        cpu_s=round(here, 6),
-        peer_cpu_s=round(there, 6),
-    )
+    row.cpu_us_per_op = round(here * 1e6, 1)
+    row.cpu_s, row.peer_cpu_s = round(here, 6), round(there, 6)
+    return row
 
 
 def measure_import(effort: Effort, case: Case) -> Row:
@@ -115,4 +106,106 @@ def measure_import(effort: Effort, case: Case) -> Row:
 
 def weigh_wheel(case: Case) -> Row:
     """Make the row of a wheel whose size the plan has read."""
-    return Row(name=case.name, provider=None, direct=None, src=None, dst=None, bytes=case.bytes, batch=1, verified=True)
+    return replace(Row.of(case), verified=True)
+
+
+def measure_tensors(session: Session, case: Case) -> Row:
+    """Register a tensor whose allocation is known, or a list of tensors in one new allocation.
+
+    Verified: the other process reads the last tensor through a handle, and gets the right bytes.
+    """
+    torch = import_torch()
+    set_expandable(on=False)
+    register = session.context.register
+    samples = Samples()
+    for _ in range(_TENSOR_ROUNDS):
+        torch.cuda.empty_cache()  # so that the allocation is new
+        whole = torch.zeros(case.batch * TENSOR_BYTES, dtype=torch.uint8, device=case.src)
+        tensors = [whole[i * TENSOR_BYTES : (i + 1) * TENSOR_BYTES] for i in range(case.batch)]
+        payload = random_bytes(case.batch, TENSOR_BYTES)
+        tensors[-1].copy_(torch.from_numpy(payload))
+        torch.cuda.synchronize()
+        what: Any = tensors if case.mode == "list" else tensors[0]
+        made: Any = None
+        if case.mode == "cached":
+            register(whole)
+        ends = time.perf_counter() + (_TENSOR_SECONDS if case.mode == "cached" else 0)
+        while made is None or time.perf_counter() < ends:
+            made = None  # closed here, outside the measured time
+            made = samples.measure(register, what)
+        memories = made if isinstance(made, list) else [made]
+        samples.verified &= session.readable(memories[-1].share("r"), payload)
+        for memory in memories:
+            memory.close()
+    return samples.row(case)
+
+
+def measure_stream_wait(session: Session, case: Case) -> Row:
+    """Measure the processor time of this process while a stream waits for a notification.
+
+    Verified: the stream stands still until the notification comes, and goes on then.
+    """
+    torch = import_torch()
+    seconds = session.effort.idle_seconds
+    stream = torch.cuda.Stream(case.src)
+    inbox = session.context.alloc(8)
+    note = session.context.notification(timeout=seconds + TIMEOUT)
+    note.wait_on(stream)
+    time.sleep(_STANDS_STILL_S)  # long enough for a stream that does not wait to finish
+    stood_still = not stream.query()
+    used = time.process_time()
+    time.sleep(seconds)  # the measured time: the processor time of doing nothing
+    used = time.process_time() - used
+    session.peer.call("notify", handle=bytes(inbox.share("w")).hex(), value=_RELEASED)
+    came = note.result(TIMEOUT).value == _RELEASED
+    stream.synchronize()
+    inbox.close()
+    return replace(
+        Row.of(case),
+        cpu_us_per_op=round(used * 1e6, 1),
+        verified=stood_still and came,
+        seconds=seconds,
+        cpu_s=round(used, 6),
+    )
+
+
+def measure_all_pairs(session: Session, case: Case) -> Row:
+    """Write from memory of every GPU of this process to memory of every other GPU of the peer, all at once.
+
+    `batch` of the row is the number of pairs; one measurement lasts until the last write has ended.
+    """
+    names = [device.name for device in session.context.devices if device.kind == "cuda"]
+    pairs = [(here, there) for here in names for there in names if here != there]
+    sources = {name: session.context.alloc(case.bytes, name) for name in names}
+    targets = [
+        zerohop.RemoteBuffer.from_bytes(
+            bytes.fromhex(session.peer.call("allocate", kind=there, nbytes=case.bytes)["handle"])
+        )
+        for _, there in pairs
+    ]
+    samples = Samples()
+    explanation = None
+    try:
+        payloads = {name: random_bytes(number, case.bytes) for number, name in enumerate(names)}
+        for name, memory in sources.items():
+            memory.write_bytes(0, payloads[name].tobytes())
+        rounds = session.effort.repetitions(0.001e9, 10)
+        explanation = session.context.explain(sources[pairs[0][0]], targets[0])
+        samples.floor_ns += copy_all_pairs(len(names), case.bytes, rounds)
+        for _ in range(3 + rounds):
+            start, cpu = time.perf_counter_ns(), time.process_time_ns()
+            operations = [
+                session.context.write(sources[here], target) for (here, _), target in zip(pairs, targets, strict=True)
+            ]
+            zerohop.wait_all(operations).result(TIMEOUT)
+            samples.times_ns.append(time.perf_counter_ns() - start)
+            samples.cpu_ns += time.process_time_ns() - cpu
+        del samples.times_ns[:3]  # connections and first uses
+        for number, (here, _) in enumerate(pairs):
+            samples.verified &= session.arrived(payloads[here], number)
+        session.peer.call("release")
+    finally:
+        for memory in sources.values():
+            memory.close()
+    counted = replace(case, batch=max(1, len(pairs)))
+    return samples.row(counted, operations=counted.batch, floor="C++ copies, all at once", path=explanation)

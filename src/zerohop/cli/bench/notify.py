@@ -6,18 +6,16 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-from zerohop.cli.bench.floors import MOST, one_way
-from zerohop.cli.bench.gpu_floors import GpuFloors
-from zerohop.cli.bench.gpu_plan import is_gpu
-from zerohop.cli.bench.rows import Row, Samples
-from zerohop.cli.bench.session import memory_kind
-from zerohop.cli.payload import digest, random_bytes
+from zerohop.cli.bench.floors import MOST, GpuFloors, one_way
+from zerohop.cli.bench.rows import Row, Samples, is_gpu
+from zerohop.cli.bench.session import cut, memory_kind
+from zerohop.cli.payload import random_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import zerohop
-    from zerohop.cli.bench.case import Case
+    from zerohop.cli.bench.rows import Case
     from zerohop.cli.bench.session import Session
 
     Outlets = list[tuple[zerohop.View, zerohop.RemoteBuffer]]
@@ -41,13 +39,11 @@ def measure_notify(session: Session, case: Case) -> Row:
     floor_name, floor = _floor(session, case)
     samples = Samples()
     with (
-        session.local(case.src, nbytes, mode=case.mode) as source,
+        session.memories(case, nbytes) as (source, remote),
         session.local(case.src, nbytes, alloc=case.form == "mapped", mode=case.mode) as inbox,
-        session.remote(case.dst, case.form, nbytes, mode=case.mode) as remote,
     ):
         answer_to = bytes(inbox.memory.share("w")).hex()
-        cuts = [(i * case.bytes, (i + 1) * case.bytes) for i in range(count)]
-        outlets = [(source.memory[first:end], remote[first:end]) for first, end in cuts]
+        outlets = cut(source.memory, remote, case.bytes, count)
         explanation = session.context.explain(source.memory, remote)
         for round_number in range(-1, session.effort.rounds):
             rounds = min(count, _WARM_UP) if round_number < 0 else count
@@ -68,9 +64,8 @@ def measure_notify(session: Session, case: Case) -> Row:
             if asleep:
                 times = one_way(times, there["times"])
             moved = rounds * case.bytes
-            arrived = session.peer.call("digest", nbytes=moved)["digest"]
-            samples.verified &= arrived == digest(payload[:moved])
-            samples.verified &= inbox.digest(moved) == digest(random_bytes(seed, nbytes)[:moved])
+            samples.verified &= session.arrived(payload[:moved])
+            samples.verified &= inbox.holds(random_bytes(seed, nbytes)[:moved])
             if round_number >= 0:
                 samples.cpu_ns += cpu // 2 if asleep else cpu  # two samples per ping-pong
                 samples.times_ns += times if asleep else [time // 2 for time in times]
@@ -145,7 +140,7 @@ def _floor(session: Session, case: Case) -> tuple[str | None, Callable[[int], li
     if is_gpu(case.src) and case.src == case.dst:
         # Two processes take turns on a GPU that they share; a floor in one process would not show that.
         return None, lambda _: []
-    if is_gpu(case.src) and is_gpu(case.dst):
+    if case.between_gpus:
         message = random_bytes(1, case.bytes)
         copies = GpuFloors(case, case.bytes)
         return "C++ copy and word", lambda rounds: copies.copy_word(message, rounds)

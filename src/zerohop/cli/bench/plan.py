@@ -1,18 +1,20 @@
-"""Plans the cases of a benchmark run: the default table, narrowed by the user's request."""
+"""Plans the cases of a benchmark run: the default table, or the one between GPUs, narrowed by the user's request."""
 
 from __future__ import annotations
 
+import functools
+import importlib
+import importlib.util
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from zerohop.cli.bench.case import Case
-from zerohop.cli.bench.gpu_plan import LIST, SEED_SIZES, gpu_cases, is_gpu, registrations
 from zerohop.cli.bench.report import describe_case
+from zerohop.cli.bench.rows import LIST, PAGES, SEED_SIZES, TENSOR_BYTES, TOGETHER, Case, is_gpu
 from zerohop.core.lanes.path_choice import PEER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 NAMES: Final = (
@@ -27,12 +29,17 @@ PROVIDERS: Final = ("p2p", "shm", "tcp")
 _HOST_PROVIDERS: Final = ("shm", "tcp")
 _KI, _MI, _GI = 1 << 10, 1 << 20, 1 << 30
 _SIZES: Final = (8, 8 * _KI, 1 * _MI, 64 * _MI)
+# Providers and forms of transfers from host memory to host memory.
+_BETWEEN_HOSTS: Final = (("shm", "mapped"), ("shm", "ring"), ("tcp", "stream"))
 # Pairs of places with simulated devices: the first pair is measured even if nobody names a place.
 _SIMULATED: Final = (("sim", "sim"), ("host", "sim"), ("sim", "host"))
 _SIM_DEVICES: Final = 64  # a Context can have this many
 _SMALL_WRITE: Final = 8 * _KI
 _SMALL: Final = 64  # up to this size it matters whether the target is awake
 _PAGE_BYTES, _PAGES = 1 * _KI, 256
+_GPU_PAGE_SIZES: Final = (1 * _KI, 4 * _KI, 16 * _KI, 64 * _KI)
+ALL_GPUS: Final = "cuda:*"
+_EXPANDABLE: Final = "expandable"
 _UNITS: Final = {"": 1, "k": 1000, "ki": _KI, "m": 10**6, "mi": _MI, "g": 10**9, "gi": _GI}
 
 
@@ -122,13 +129,13 @@ def _place(word: str | None) -> str | None:
 def _cases_of(name: str, request: Request, sizes: tuple[int, ...] | None) -> Iterable[Case]:
     src, dst = request.src or request.dst, request.dst or request.src
     if src is not None and dst is not None and (is_gpu(src) or is_gpu(dst)):
-        cases = list(gpu_cases(name, src, dst, sizes, request.batch))
+        cases = list(_gpu_cases(name, src, dst, sizes, request.batch))
         return [case for case in cases if not request.providers or case.provider in request.providers]
     if name in ("stream_wait", "all_pairs"):
         return []
     if name == "transport_register":
         # Simulated devices have no such row: a Context already knows the memory that it has allocated.
-        return [] if request.providers else registrations(("host",), sizes)
+        return [] if request.providers else _registrations(("host",), sizes)
     if name in ("idle", "import", "register"):
         return [] if request.providers or request.src or request.dst else _without_transfer(name, sizes)
     if name in ("write", "read"):
@@ -197,19 +204,17 @@ def _notified(sizes: tuple[int, ...] | None) -> list[Case]:
     return [
         Case("write_notify", provider, "host", "host", nbytes, form=form, mode=mode)
         for nbytes in sizes or (8,)
-        for provider, form in (("shm", "mapped"), ("shm", "ring"), ("tcp", "stream"))
+        for provider, form in _BETWEEN_HOSTS
         for mode in ("result", "await", "await-asleep")
     ]
 
 
 def _page_lists(name: str, sizes: tuple[int, ...] | None) -> list[Case]:
-    cases = []
-    for nbytes in sizes or (_PAGE_BYTES,):
-        host = Case(name, "shm", "host", "host", nbytes, batch=_PAGES)
-        cases.append(replace(host, form="mapped"))
-        cases.append(replace(host, form="ring"))
-        cases.append(replace(host, provider="tcp", form="stream"))
-    return cases
+    return [
+        Case(name, provider, "host", "host", nbytes, batch=_PAGES, form=form)
+        for nbytes in sizes or (_PAGE_BYTES,)
+        for provider, form in _BETWEEN_HOSTS
+    ]
 
 
 def _without_transfer(name: str, sizes: tuple[int, ...] | None) -> list[Case]:
@@ -217,3 +222,72 @@ def _without_transfer(name: str, sizes: tuple[int, ...] | None) -> list[Case]:
         register = [Case(name, src="host", bytes=nbytes) for nbytes in sizes or (_GI,)]
         return [replace(case, mode=mode) for case in register for mode in ("cold", "cached")]
     return [Case(name)]
+
+
+def _gpu_cases(name: str, src: str, dst: str, sizes: tuple[int, ...] | None, batch: int | None) -> Iterable[Case]:
+    """Return the cases of one name between two places, at least one of which is a GPU."""
+    if name in ("write", "read"):
+        return _gpu_transfers(name, src, dst, sizes, batch)
+    if name in ("write_pages", "read_pages"):
+        pages = Case(name, "p2p", src, dst, batch=batch or PAGES)
+        cases = [replace(pages, bytes=nbytes) for nbytes in sizes or _GPU_PAGE_SIZES]
+        return cases + [replace(case, mode=_EXPANDABLE) for case in cases if _has_torch() and _both(src, dst)]
+    if name == "write_notify":
+        note = Case(name, "p2p", src, dst, mode="result")
+        notes = [replace(note, bytes=nbytes) for nbytes in sizes or (8 * _KI,)]
+        return notes + [replace(case, mode=_EXPANDABLE) for case in notes if _has_torch() and _both(src, dst)]
+    if name == "all_pairs" and _both(src, dst) and src != dst:
+        return [Case(name, "p2p", ALL_GPUS, ALL_GPUS, nbytes) for nbytes in sizes or (256 * _MI,)]
+    if name in ("transport_write", "transport_read"):
+        return [Case(name, "p2p", src, dst, nbytes) for nbytes in sizes or SEED_SIZES]
+    if name == "transport_write_many":
+        return [Case(name, "p2p", src, dst, nbytes, batch or LIST) for nbytes in sizes or (8,)]
+    if name == "transport_register":
+        # The registered tensors are those of the first GPU of the two places.
+        device = src if is_gpu(src) else dst
+        return _registrations(("host", device) if _has_torch() else ("host",), sizes)
+    if not _both(src, dst) or not _has_torch():
+        return []
+    if name == "register":
+        tensor = Case(name, src=src, bytes=TENSOR_BYTES)
+        return [replace(tensor, mode="cached"), replace(tensor, mode="list", batch=LIST)]
+    if name == "stream_wait":
+        return [Case(name, src=src)]
+    return []
+
+
+def _registrations(places: Sequence[str], sizes: tuple[int, ...] | None) -> list[Case]:
+    """Return the cases of `transport_register` for memory of these places."""
+    return [
+        Case("transport_register", src=place, bytes=nbytes, mode=mode)
+        for place in places
+        for nbytes in sizes or SEED_SIZES[:1]
+        for mode in ("cached", "cold")
+    ]
+
+
+def _gpu_transfers(name: str, src: str, dst: str, sizes: tuple[int, ...] | None, batch: int | None) -> list[Case]:
+    case = Case(name, "p2p", src, dst, batch=batch or 1)
+    cases = [replace(case, bytes=nbytes) for nbytes in sizes or (8, *SEED_SIZES)]
+    if sizes or batch:
+        return cases
+    if name == "write":
+        cases.append(replace(case, bytes=8 * _KI, batch=TOGETHER))
+    if _both(src, dst):
+        if _has_torch():
+            cases += [replace(case, bytes=nbytes, mode=_EXPANDABLE) for nbytes in (8 * _KI, 1 * _MI, 256 * _MI)]
+        staged = Case(name, "tcp", src, dst, 256 * _MI, form="staged")
+        cases += [staged, replace(staged, src="host", dst="host", form="stream")]
+    return cases
+
+
+def _both(src: str, dst: str) -> bool:
+    return is_gpu(src) and is_gpu(dst)
+
+
+@functools.cache
+def _has_torch() -> bool:
+    """Tell whether there is a torch that can use GPUs: some are built without."""
+    if importlib.util.find_spec("torch") is None:
+        return False
+    return bool(importlib.import_module("torch").cuda.is_available())

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from zerohop.cli.bench.case import Case
-    from zerohop.cli.bench.rows import Row
+    from zerohop.cli.bench.rows import Case, Row
 
 _LARGE = 64 << 10  # from this size on the rate says more than the time
 

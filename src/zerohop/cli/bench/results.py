@@ -1,4 +1,4 @@
-"""Stores a benchmark run as JSON: the rows, and the facts that one needs to judge them."""
+"""Stores a benchmark run as JSON: the rows, and what one needs to judge them, such as how busy the machine was."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import datetime as dt
 import json
 import os
 import sys
+import time
 from dataclasses import dataclass, fields
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from zerohop.cli.bench.rows import Row
 from zerohop.machine import inspect
@@ -18,7 +19,36 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _LIBRARIES = ("torch", "cuda-core", "cuda-bindings", "numpy")
+NOISY: Final = 0.1  # a run is not called quiet if others use this many processors or more
+_IDLE, _WAITING = 3, 4  # fields of /proc/stat
 _COLUMNS = frozenset(field.name for field in fields(Row))
+
+
+class Neighbours:
+    """Measures the processor time that others use from now on. Children of this process count once they have ended."""
+
+    def __init__(self, stat: Path = Path("/proc/stat")) -> None:
+        """Take the first reading."""
+        self._stat = stat
+        self._started = time.monotonic()
+        self._busy_at_first = self._busy()
+
+    def processors(self) -> float | None:
+        """Return the average number of processors that others kept busy; None if the kernel does not say."""
+        busy = self._busy()
+        if busy is None or self._busy_at_first is None:
+            return None
+        return round(max(0.0, busy - self._busy_at_first) / max(0.01, time.monotonic() - self._started), 3)
+
+    def _busy(self) -> float | None:
+        """Return the seconds that others used, or the hypervisor took, since the machine started."""
+        try:
+            ticks = [int(word) for word in self._stat.read_text("ascii").splitlines()[0].split()[1:9]]
+        except (OSError, ValueError, IndexError):
+            return None
+        used = (sum(ticks) - ticks[_IDLE] - ticks[_WAITING]) / os.sysconf("SC_CLK_TCK")
+        own = os.times()
+        return used - own.user - own.system - own.children_user - own.children_system
 
 
 @dataclass(frozen=True, slots=True)

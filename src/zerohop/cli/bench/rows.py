@@ -1,17 +1,122 @@
-"""Declares a row of the benchmark: its measurement, its floor, and its form in JSON."""
+"""Declares a case, which is a row to measure, and the row itself: its numbers, its floor, and its form in JSON."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
-
-from zerohop.cli.bench.seed import seed_us
+import time
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from zerohop.cli.bench.case import Case
     from zerohop.core.runtime.explanation import Explanation
+
+_KI, _MI = 1 << 10, 1 << 20
+# The documentation of torchcomms' RdmaTransport: two hosts with H100 GPUs and NICs of 400 Gb/s.
+# Median microseconds of a write, by number of bytes.
+SEED_US: Final = {
+    8 * _KI: 27.0,
+    16 * _KI: 27.4,
+    32 * _KI: 27.1,
+    64 * _KI: 29.2,
+    128 * _KI: 33.7,
+    256 * _KI: 33.2,
+    512 * _KI: 38.6,
+    1 * _MI: 49.2,
+    2 * _MI: 70.7,
+    4 * _MI: 113.0,
+    8 * _MI: 200.0,
+    16 * _MI: 371.0,
+    32 * _MI: 717.0,
+    64 * _MI: 1409.0,
+    128 * _MI: 2790.0,
+    256 * _MI: 5552.0,
+}
+# Median microseconds to register 8 KiB and to deregister it.
+_REGISTER_US: Final = {8 * _KI: 54.5}
+SEED_SIZES: Final = tuple(SEED_US)
+# Operations posted together, writes or tensors of one list, bytes of each such tensor, and pages of one list on a GPU.
+TOGETHER: Final = 1000
+LIST: Final = 10_000
+TENSOR_BYTES: Final = 200_000
+PAGES: Final = 4096
+_OBJECTS_BYTES: Final = 512
+
+
+def is_gpu(place: str | None) -> bool:
+    """Tell whether a place is a real GPU."""
+    return place is not None and place.partition(":")[0] in ("cuda", "hip")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Describes one row to measure.
+
+    Attributes:
+        name: one of `plan.NAMES`, or "wheel".
+        provider: one of `plan.PROVIDERS`, or None if no transfer is measured.
+        src: place of the source: "host", "sim" or "sim:1", or a GPU such as "cuda:0".
+        dst: place of the target.
+        bytes: size of one operation, or of one page.
+        batch: operations in flight, or pages in one operation.
+        form: "mapped" (memory from `Context.alloc`), "ring" (any other host memory), "stream" (TCP) or "staged"
+            (device memory).
+        mode: how the callers wait ("result", "await", "await-asleep"); "cold", "cached", or a "list" of tensors;
+            "expandable" for memory of PyTorch's expandable segments, where callers wait as in "result".
+        target: "polling" if the target's Python waits while its Context spins, "asleep" if everything there sleeps;
+            None: not controlled.
+    """
+
+    name: str
+    provider: str | None = None
+    src: str | None = None
+    dst: str | None = None
+    bytes: int = 0
+    batch: int = 1
+    form: str | None = None
+    mode: str | None = None
+    target: str | None = None
+
+    @property
+    def reads(self) -> bool:
+        """Tell whether the bytes come to the process that asks for them."""
+        return self.name in ("read", "read_pages", "transport_read")
+
+    @property
+    def on_gpu(self) -> bool:
+        """Tell whether the bytes come from a real GPU, or go to one."""
+        return is_gpu(self.src) or is_gpu(self.dst)
+
+    @property
+    def between_gpus(self) -> bool:
+        """Tell whether the bytes come from a real GPU and go to one, possibly the same."""
+        return is_gpu(self.src) and is_gpu(self.dst)
+
+    @property
+    def seed_us(self) -> float | None:
+        """Return the documented median for a row of a Transport; None if there is none, as for reads."""
+        table = {"transport_write": SEED_US, "transport_register": _REGISTER_US}.get(self.name, {})
+        return table.get(self.bytes)
+
+    @property
+    def sim_devices(self) -> int:
+        """Return the number of simulated GPUs that each process needs."""
+        places = [place.partition(":") for place in (self.src, self.dst) if place is not None]
+        return max((int(number or 0) + 1 for kind, _, number in places if kind == "sim"), default=0)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return the least memory that measuring takes, in both processes together."""
+        if self.provider is None:
+            return self.bytes if self.name.endswith("register") else 0
+        # The source, the target and the payload that they are compared with; and an object or two per operation.
+        many = ("write", "read", "transport_write_many")
+        objects = _OBJECTS_BYTES * self.batch if self.name in many else 0
+        return 3 * self.bytes * self.batch + objects
+
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 _OPTIONAL = (
     *("form", "mode", "target", "path", "samples", "seconds", "cpu_s", "peer_cpu_s"),
@@ -69,6 +174,23 @@ class Row:
     beside_p50_us: float | None = None
     seed_us: float | None = None
 
+    @classmethod
+    def of(cls, case: Case, path: Explanation | None = None) -> Row:
+        """Make the row of a case, without numbers yet; `path` is the library's explanation, or None."""
+        return cls(
+            name=case.name,
+            provider=case.provider,
+            direct=None if path is None else path.direct,
+            src=case.src,
+            dst=case.dst,
+            bytes=case.bytes,
+            batch=case.batch,
+            form=path.form if path is not None and path.direct else case.form,  # the form taken, whatever was planned
+            mode=case.mode,
+            target=case.target,
+            path=None if path is None else str(path),
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return the row; optional keys are left out if they are None."""
         return {key: value for key, value in asdict(self).items() if value is not None or key not in _OPTIONAL}
@@ -93,6 +215,14 @@ class Samples:
     beside: str | None = None
     beside_ns: list[int] = field(default_factory=list)
 
+    def measure(self, call: Callable[[Argument], Result], argument: Argument) -> Result:
+        """Make a call, note the time and the processor time that it took, and return its result."""
+        cpu, start = time.process_time_ns(), time.perf_counter_ns()
+        result = call(argument)
+        self.times_ns.append(time.perf_counter_ns() - start)
+        self.cpu_ns += time.process_time_ns() - cpu
+        return result
+
     def row(self, case: Case, *, operations: int = 1, floor: str | None = None, path: Explanation | None = None) -> Row:
         """Make the row of `case`.
 
@@ -105,14 +235,8 @@ class Samples:
         moved = case.bytes * case.batch if case.provider else 0
         median = percentile(self.times_ns, 0.5)
         floor_median = percentile(self.floor_ns, 0.5) if self.floor_ns else None
-        return Row(
-            name=case.name,
-            provider=case.provider,
-            direct=None if path is None else path.direct,
-            src=case.src,
-            dst=case.dst,
-            bytes=case.bytes,
-            batch=case.batch,
+        return replace(
+            Row.of(case, path),
             p50_us=_us(median),
             p99_us=_us(self._beyond(0.99)),
             p999_us=_us(self._beyond(0.999)),
@@ -122,14 +246,10 @@ class Samples:
             floor_p50_us=_us(floor_median),
             floor_GBps=_rate(moved, floor_median),
             verified=self.verified,
-            form=path.form if path is not None and path.direct else case.form,  # the form taken, whatever was planned
-            mode=case.mode,
-            target=case.target,
-            path=None if path is None else str(path),
             samples=len(self.times_ns),
             beside=self.beside,
             beside_p50_us=_us(percentile(self.beside_ns, 0.5)) if self.beside_ns else None,
-            seed_us=seed_us(case),
+            seed_us=case.seed_us,
         )
 
     def _beyond(self, fraction: float) -> float | None:

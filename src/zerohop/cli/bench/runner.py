@@ -3,40 +3,44 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rich.markup import escape
 
 import zerohop
-from zerohop.cli.bench.arrived import FloorBroken
 from zerohop.cli.bench.floors import FloorDescriptors, Floors
-from zerohop.cli.bench.gpu_plan import ALL_GPUS, is_gpu
-from zerohop.cli.bench.gpu_rows import measure_all_pairs, measure_stream_wait, measure_tensors
-from zerohop.cli.bench.local import measure_idle, measure_import, measure_register, weigh_wheel
-from zerohop.cli.bench.neighbours import NOISY, Neighbours
-from zerohop.cli.bench.notify import WrongNotification, measure_notify
-from zerohop.cli.bench.pages import measure_pages
-from zerohop.cli.bench.plan import Request, plan
+from zerohop.cli.bench.local import (
+    measure_all_pairs,
+    measure_idle,
+    measure_import,
+    measure_register,
+    measure_stream_wait,
+    measure_tensors,
+    weigh_wheel,
+)
+from zerohop.cli.bench.notify import measure_notify
+from zerohop.cli.bench.plan import ALL_GPUS, Request, plan
 from zerohop.cli.bench.plot import PlotUnavailable, draw, require_format
 from zerohop.cli.bench.report import describe_case, print_rows, summarize
-from zerohop.cli.bench.results import Report, require_writable, write_report
+from zerohop.cli.bench.results import NOISY, Neighbours, Report, require_writable, write_report
+from zerohop.cli.bench.rows import is_gpu
 from zerohop.cli.bench.session import FULL, QUICK, Effort, Session, open_session
-from zerohop.cli.bench.transfers import measure_transfer
+from zerohop.cli.bench.transfers import measure_pages, measure_transfer
 from zerohop.cli.bench.transport import measure_transport, measure_transport_register, measure_write_many
 from zerohop.cli.console import human_bytes, human_time, make_console
-from zerohop.cli.peer import PeerFailed, PeerProcess
+from zerohop.cli.peer import PeerProcess
 from zerohop.core.face import check_device
 from zerohop.errors import ZerohopError
-from zerohop.machine.memory import read_memory
+from zerohop.machine.host import read_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from rich.console import Console
 
-    from zerohop.cli.bench.case import Case
-    from zerohop.cli.bench.rows import Row
+    from zerohop.cli.bench.rows import Case, Row
 
 _COMMAND_TIMEOUT = 120.0
 _SMALLER = "Ask for less with --bytes or --batch"
@@ -83,16 +87,7 @@ def run(request: Request, *, json_to: str | None, plot_to: Path | None) -> int:
             rows[case] = row  # rows measured before a failure are kept
             if not errors.is_terminal:
                 errors.print(escape(summarize(row)), soft_wrap=True)
-    except (
-        PeerFailed,
-        ZerohopError,
-        FloorBroken,
-        WrongNotification,
-        MemoryError,
-        OSError,
-        RuntimeError,
-        KeyboardInterrupt,
-    ) as error:
+    except (ZerohopError, MemoryError, OSError, RuntimeError, KeyboardInterrupt) as error:
         failure = error
     ordered = [rows[case] for case in cases if case in rows]
     others, seconds = neighbours.processors(), time.monotonic() - started
@@ -157,8 +152,7 @@ def require_memory(cases: list[Case]) -> None:
 
 def measure(cases: list[Case], effort: Effort, console: Console) -> Iterator[tuple[Case, Row]]:
     """Measure all cases, one setting of Contexts after the other; yield each row as soon as it is measured."""
-    descriptors = FloorDescriptors()
-    try:
+    with closing(FloorDescriptors()) as descriptors:
         fds = tuple(descriptors.for_peer().values())
         with PeerProcess("zerohop.cli.bench._peer", pass_fds=fds, timeout=_COMMAND_TIMEOUT) as peer:
             floors = Floors(peer, descriptors)
@@ -168,41 +162,33 @@ def measure(cases: list[Case], effort: Effort, console: Console) -> Iterator[tup
                         _announce(console, case)
                         yield case, measure_import(effort, case) if case.name == "import" else weigh_wheel(case)
                     continue
-                with open_session(
-                    peer,
-                    floors,
-                    effort,
-                    setting.provider,
-                    sim_devices=setting.sim_devices,
-                    polling=setting.polling,
-                ) as session:
+                with open_session(peer, floors, effort, **setting._asdict()) as session:
                     for case in group:
                         _announce(console, case)
                         yield case, _measure_one(session, case)
-    finally:
-        descriptors.close()
 
 
 def _measure_one(session: Session, case: Case) -> Row:
-    if case.name in ("write", "read"):
-        return measure_transfer(session, case)
-    if case.name in ("transport_write", "transport_read"):
-        return measure_transport(session, case)
-    if case.name == "transport_write_many":
-        return measure_write_many(session, case)
-    if case.name == "transport_register":
-        return measure_transport_register(session, case)
-    if case.name in ("write_pages", "read_pages"):
-        return measure_pages(session, case)
-    if case.name == "write_notify":
-        return measure_notify(session, case)
-    if case.name == "all_pairs":
-        return measure_all_pairs(session, case)
-    if case.name == "stream_wait":
-        return measure_stream_wait(session, case)
     if case.name == "register" and is_gpu(case.src):
         return measure_tensors(session, case)
-    return measure_register(session, case) if case.name == "register" else measure_idle(session, case)
+    return _MEASURES[case.name](session, case)
+
+
+_MEASURES: Final[Mapping[str, Callable[[Session, Case], Row]]] = {
+    "write": measure_transfer,
+    "read": measure_transfer,
+    "write_notify": measure_notify,
+    "write_pages": measure_pages,
+    "read_pages": measure_pages,
+    "register": measure_register,
+    "idle": measure_idle,
+    "stream_wait": measure_stream_wait,
+    "all_pairs": measure_all_pairs,
+    "transport_write": measure_transport,
+    "transport_read": measure_transport,
+    "transport_write_many": measure_write_many,
+    "transport_register": measure_transport_register,
+}
 
 
 def _grouped(cases: list[Case]) -> dict[_Setting | None, list[Case]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from zerohop.cli.bench.floors import Floors
+    from zerohop.cli.bench.rows import Case
     from zerohop.cli.peer import PeerProcess
 
 STOP: Final = 0xFFFF_FFFF  # the notification that ends the other process's polling
@@ -98,6 +99,10 @@ class LocalMemory:
             return digest(self.array[:nbytes])
         return digest(self.memory.read_bytes(0, nbytes))
 
+    def holds(self, expected: Octets) -> bool:
+        """Tell whether the memory begins with `expected`."""
+        return self.digest(expected.size) == digest(expected)
+
     def close(self) -> None:
         """Close the memory."""
         self.array = None
@@ -117,11 +122,8 @@ class Session:
     @contextmanager
     def local(self, place: str, nbytes: int, *, alloc: bool = False, mode: str | None = None) -> Iterator[LocalMemory]:
         """Allocate memory of this process at `place` (see `Case`); host memory is a numpy array unless `alloc`."""
-        memory = LocalMemory(self.context, memory_kind(place, mode, alloc=alloc), nbytes)
-        try:
+        with closing(LocalMemory(self.context, memory_kind(place, mode, alloc=alloc), nbytes)) as memory:
             yield memory
-        finally:
-            memory.close()
 
     @contextmanager
     def remote(
@@ -136,6 +138,28 @@ class Session:
         answer = self.peer.call("allocate", kind=kind, nbytes=nbytes)
         yield zerohop.RemoteBuffer.from_bytes(bytes.fromhex(answer["handle"]))
         self.peer.call("release")
+
+    @contextmanager
+    def memories(self, case: Case, nbytes: int) -> Iterator[tuple[LocalMemory, zerohop.RemoteBuffer]]:
+        """Allocate the memory of a case here and there: its source is here, or there if the case reads."""
+        here, there = (case.dst, case.src) if case.reads else (case.src, case.dst)
+        assert here is not None
+        assert there is not None
+        with (
+            self.local(here, nbytes, mode=case.mode) as local,
+            self.remote(there, case.form, nbytes, mode=case.mode) as remote,
+        ):
+            yield local, remote
+
+    def arrived(self, expected: Octets, number: int = -1) -> bool:
+        """Tell whether the second process's memory, or its memory of that number, begins with `expected`."""
+        self.peer.begin("digest", nbytes=expected.size, number=number)
+        wanted = digest(expected)  # computed while the other process digests its bytes
+        return bool(self.peer.finish()["digest"] == wanted)
+
+    def readable(self, handle: zerohop.RemoteBuffer, expected: Octets) -> bool:
+        """Tell whether the second process reads `expected` through a handle."""
+        return bool(self.peer.call("read_digest", handle=bytes(handle).hex())["digest"] == digest(expected))
 
     def fill_remote(self, seed: int, nbytes: int) -> Octets:
         """Fill the second process's memory; return its new content."""
@@ -152,6 +176,14 @@ class Session:
         yield
         self.context.notify(self.connection, STOP).result(TIMEOUT)
         self.peer.finish()
+
+
+def cut(
+    memory: zerohop.Memory, remote: zerohop.RemoteBuffer, nbytes: int, count: int
+) -> list[tuple[zerohop.View, zerohop.RemoteBuffer]]:
+    """Return the first `count` pieces of `nbytes` of both memories, in pairs."""
+    pieces = [slice(i * nbytes, (i + 1) * nbytes) for i in range(count)]
+    return [(memory[piece], remote[piece]) for piece in pieces]
 
 
 def import_torch() -> Any:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from zerohop.cli.bench.gpu_targets import GPU_TARGETS
-from zerohop.cli.bench.target import Target
+from zerohop.cli.bench.rows import LIST, PAGES, SEED_US, TENSOR_BYTES, TOGETHER
 from zerohop.cli.console import human_bytes, human_time
 
 if TYPE_CHECKING:
@@ -14,8 +13,50 @@ if TYPE_CHECKING:
 
     from zerohop.cli.bench.rows import Row
 
-_MI = 1 << 20
-_HOST = {"src": "host", "dst": "host"}
+_KI, _MI = 1 << 10, 1 << 20
+_HOST: Final = {"src": "host", "dst": "host"}
+_PAIR: Final = {"provider": "p2p", "src": "cuda:0", "dst": "cuda:1"}
+_SINGLE: Final = {**_PAIR, "batch": 1}
+_EXPANDABLE: Final = "expandable"
+_TCP: Final = {"provider": "tcp", "bytes": 256 * _MI, "batch": 1}
+_WITHIN: Final = 0.95  # of the speed of the same row on memory of cudaMalloc
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Holds a limit for the rows whose fields are as in `fields`; exactly one kind of limit is set.
+
+    Attributes:
+        fields: names and values of fields.
+        max_us: limit of the median.
+        max_times_floor: limit of the median as a multiple of the floor's median.
+        min_gbps: lower limit of the rate.
+        min_of_floor: lower limit of the rate as a fraction of the floor's rate.
+        max_cpu_us: limit of the processor time of an operation.
+        min_of_row: lower limit of the speed as a fraction of the speed of the first row whose fields are as in `row`.
+        row: fields of that row.
+        times_faster: least factor by which it is faster than `than_us`.
+        than_us: microseconds of the same operation elsewhere.
+        max_times_beside: limit of the median as a multiple of the median of the row's `beside`.
+        min_times_beside: least factor by which it is faster than the row's `beside`.
+        max_cpu: limit of processor seconds per second, in each of the two processes.
+        max_bytes: limit of the size.
+    """
+
+    fields: dict[str, object] = field(default_factory=dict)
+    max_us: float | None = None
+    max_times_floor: float | None = None
+    min_gbps: float | None = None
+    min_of_floor: float | None = None
+    max_cpu_us: float | None = None
+    min_of_row: float | None = None
+    row: dict[str, object] = field(default_factory=dict)
+    times_faster: float | None = None
+    than_us: float = 0.0
+    max_times_beside: float | None = None
+    min_times_beside: float | None = None
+    max_cpu: float | None = None
+    max_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +95,50 @@ TARGETS: Final = (
     Target(_target("idle"), max_cpu=0.005),
     Target(_target("import"), max_us=100_000),
     Target(_target("wheel"), max_bytes=3 * _MI),
+)
+
+
+def _times_faster(nbytes: int) -> float:
+    return 3 if nbytes < 4 * _MI else 5 if nbytes < 256 * _MI else 8
+
+
+def _row(name: str, **fields: object) -> dict[str, object]:
+    return {"name": name, "mode": None, **_SINGLE, **fields}
+
+
+def _expandable(name: str, nbytes: int, batch: int = 1, mode: str | None = None) -> Target:
+    plain = _row(name, bytes=nbytes, batch=batch, mode=mode)
+    return Target({**plain, "mode": _EXPANDABLE}, min_of_row=_WITHIN, row=plain)
+
+
+GPU_TARGETS: Final = (
+    Target(_row("write", bytes=8 * _KI), max_times_floor=1.35),
+    Target(_row("write", bytes=8 * _KI), max_cpu_us=10),
+    Target(_row("write", bytes=8 * _KI, batch=TOGETHER), max_cpu_us=3),
+    *(Target(_row(name, bytes=256 * _MI), min_of_floor=0.98) for name in ("write", "read")),
+    *(
+        Target(_row(name, bytes=nbytes), times_faster=_times_faster(nbytes), than_us=seed_us)
+        for name in ("write", "transport_write")
+        for nbytes, seed_us in SEED_US.items()
+    ),
+    Target(_row("write_notify", bytes=8 * _KI, mode="result"), max_us=12),
+    Target(_row("write_pages", bytes=16 * _KI, batch=PAGES), min_of_floor=0.9),
+    Target(_row("write_pages", bytes=1 * _KI, batch=PAGES), max_us=45),
+    *(_expandable(name, nbytes) for name in ("write", "read") for nbytes in (8 * _KI, 256 * _MI)),
+    _expandable("write_notify", 8 * _KI, mode="result"),
+    *(_expandable("write_pages", nbytes, PAGES) for nbytes in (1 * _KI, 16 * _KI)),
+    Target({"name": "register", "src": "cuda:0", "mode": "cached", "bytes": TENSOR_BYTES}, max_us=3),
+    Target({"name": "register", "src": "cuda:0", "mode": "list", "batch": LIST}, max_us=20_000),
+    *(
+        Target(
+            {"name": name, **_TCP, "src": "cuda:0", "dst": "cuda:1"},
+            min_of_row=0.85,
+            row={"name": name, **_TCP, "src": "host", "dst": "host"},
+        )
+        for name in ("write", "read")
+    ),
+    Target({"name": "all_pairs", "bytes": 256 * _MI}, min_of_floor=0.9),
+    Target({"name": "stream_wait"}, max_cpu=0.01),
 )
 
 

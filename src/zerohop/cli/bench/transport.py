@@ -10,22 +10,18 @@ import numpy as np
 
 import zerohop
 from zerohop.cli.bench.floors import MOST, transfer_floor
-from zerohop.cli.bench.gpu_plan import is_gpu
-from zerohop.cli.bench.pages import page_floor
-from zerohop.cli.bench.rows import Row, Samples
-from zerohop.cli.bench.session import TIMEOUT, import_torch, set_expandable
-from zerohop.cli.bench.transfers import measure_posts, slots_of
-from zerohop.cli.payload import digest, random_bytes
+from zerohop.cli.bench.rows import Row, Samples, is_gpu
+from zerohop.cli.bench.session import TIMEOUT, cut, import_torch, set_expandable
+from zerohop.cli.bench.transfers import measure_posts, page_floor, slots_of
+from zerohop.cli.payload import PageLists, random_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import TypeAlias
+    from collections.abc import Iterator
 
-    from zerohop.cli.bench.case import Case
+    from zerohop.cli.bench.rows import Case
     from zerohop.cli.bench.session import LocalMemory, Session
-    from zerohop.cli.bench.transfers import Pairs
-
-    Post: TypeAlias = Callable[..., zerohop.Operation[int]]
+    from zerohop.cli.bench.transfers import Pairs, Post
+    from zerohop.cli.payload import Octets
 
 _WARM_UP: Final = 50
 # Number of turns that each side of a comparison has in one round: a processor may be slow for longer than a turn.
@@ -84,16 +80,8 @@ def measure_transport(session: Session, case: Case) -> Row:
     """
     slots = slots_of(case)
     total = slots * case.bytes
-    here, there = (case.dst, case.src) if case.reads else (case.src, case.dst)
-    assert here is not None
-    assert there is not None
-    with (
-        session.local(here, total) as local,
-        session.remote(there, case.form, total) as remote,
-        _joined(session) as transport,
-    ):
-        cuts = [(i * case.bytes, (i + 1) * case.bytes) for i in range(slots)]
-        pairs: Pairs = [(local.memory[first:end], remote[first:end]) for first, end in cuts]
+    with session.memories(case, total) as (local, remote), _joined(session) as transport:
+        pairs = cut(local.memory, remote, case.bytes, slots)
         context, limit = session.context, session.effort.limit
         post: Post = transport.read if case.reads else transport.write
         core: Post = context.read if case.reads else context.write
@@ -119,12 +107,8 @@ def measure_transport(session: Session, case: Case) -> Row:
             times = measure_posts(post, pairs, 1, count, 0.0, limit)
             samples.cpu_ns += time.process_time_ns() - cpu
             samples.times_ns += times
-            moved = min(total, len(times) * case.bytes)
-            if not case.reads:
-                session.peer.begin("digest", nbytes=moved)
-            expected = digest(source.content[:moved])
-            found = local.digest(moved) if case.reads else session.peer.finish()["digest"]
-            samples.verified &= found == expected
+            moved = source.content[: min(total, len(times) * case.bytes)]
+            samples.verified &= local.holds(moved) if case.reads else session.arrived(moved)
 
         both = (take_core_turn, take_own_turn)
         for round_number in range(session.effort.rounds):
@@ -140,19 +124,12 @@ def measure_write_many(session: Session, case: Case) -> Row:
 
     Verified: every byte of the last list of a round.
     """
-    assert case.src is not None
-    assert case.dst is not None
     total = case.bytes * case.batch
     samples = Samples(beside="single writes")
-    with (
-        session.local(case.src, total) as local,
-        session.remote(case.dst, case.form, total) as remote,
-        _joined(session) as transport,
-    ):
-        cuts = [(i * case.bytes, (i + 1) * case.bytes) for i in range(case.batch)]
-        pairs = [(local.memory[first:end], remote[first:end]) for first, end in cuts]
+    with session.memories(case, total) as (local, remote), _joined(session) as transport:
+        pairs = cut(local.memory, remote, case.bytes, case.batch)
         numbers = np.arange(case.batch, dtype=np.int64)
-        floor_name, floor = page_floor(session, case, numbers, numbers, total)
+        floor_name, floor = page_floor(session, case, PageLists(numbers, numbers, case.bytes, case.batch), total)
         clock, limit = time.perf_counter_ns, int(session.effort.limit * 1e9)
         transport.write_many(pairs).result(TIMEOUT)
         measure_posts(transport.write, pairs, case.batch, 1, 0.0, session.effort.limit)
@@ -171,7 +148,7 @@ def measure_write_many(session: Session, case: Case) -> Row:
                 if clock() > ends:
                     break
             samples.cpu_ns += time.process_time_ns() - cpu
-            samples.verified &= session.peer.call("digest", nbytes=total)["digest"] == digest(payload)
+            samples.verified &= session.arrived(payload)
         path = session.context.explain(local.memory, remote)
         return samples.row(case, operations=case.batch, floor=floor_name, path=path)
 
@@ -181,47 +158,38 @@ def measure_transport_register(session: Session, case: Case) -> Row:
 
     Verified: the other process reads the last memory through a handle, and gets the right bytes.
     """
-    make = _tensors(case) if is_gpu(case.src) else _arrays(case)
-    samples, clock = Samples(), time.perf_counter_ns
+    if is_gpu(case.src):
+        set_expandable(on=False)
+    samples = Samples()
     with zerohop.Transport(ctx=session.context) as transport:
         register = transport.register
-        what, payload = make()
+
+        def once(memory: Any) -> None:
+            register(memory).close()
+
+        what, payload = _fresh(case)
         kept: Any = register(what)
         for _ in range(_CACHED if case.mode == "cached" else _COLD):
             if case.mode == "cold":
                 kept.close()
                 # While the last tensor exists, the next one would come from the same allocation, which is known.
                 kept = what = None
-                what, payload = make()
-            cpu, start = time.process_time_ns(), clock()
-            register(what).close()
-            samples.times_ns.append(clock() - start)
-            samples.cpu_ns += time.process_time_ns() - cpu
+                what, payload = _fresh(case)
+            samples.measure(once, what)
             if case.mode == "cold":
                 kept = register(what)
-        answer = session.peer.call("read_digest", handle=bytes(kept.share("r")).hex())
-        samples.verified = answer["digest"] == digest(payload)
+        samples.verified = session.readable(kept.share("r"), payload)
         kept.close()
     return samples.row(case)
 
 
-def _arrays(case: Case) -> Callable[[], tuple[Any, Any]]:
-    def make() -> tuple[Any, Any]:
-        payload = random_bytes(case.bytes, case.bytes)
+def _fresh(case: Case) -> tuple[Any, Octets]:
+    """Return new memory to register, an array or a tensor in a new allocation, and its bytes."""
+    payload = random_bytes(case.bytes, case.bytes)
+    if not is_gpu(case.src):
         return payload.copy(), payload
-
-    return make
-
-
-def _tensors(case: Case) -> Callable[[], tuple[Any, Any]]:
     torch = import_torch()
-    set_expandable(on=False)
-
-    def make() -> tuple[Any, Any]:
-        torch.cuda.empty_cache()  # so that the allocation is new
-        payload = random_bytes(case.bytes, case.bytes)
-        tensor = torch.from_numpy(payload.copy()).to(case.src)
-        torch.cuda.synchronize()
-        return tensor, payload
-
-    return make
+    torch.cuda.empty_cache()  # so that the allocation is new
+    tensor = torch.from_numpy(payload.copy()).to(case.src)
+    torch.cuda.synchronize()
+    return tensor, payload

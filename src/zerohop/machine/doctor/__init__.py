@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zerohop.machine.doctor import address, device, gpu, gpu_peers, gpu_software, limits, pcie, port, software
+from zerohop.machine.doctor import address, device, gpu, gpu_software, limits, pcie, port, software
 from zerohop.machine.doctor.check import Check, Checker, State
 from zerohop.machine.doctor.system import System, read_system
 
@@ -26,7 +26,6 @@ CHECKS: tuple[Checker, ...] = (
     *limits.CHECKS,
     *gpu.CHECKS,
     *gpu_software.CHECKS,
-    *gpu_peers.CHECKS,
     *pcie.CHECKS,
 )
 

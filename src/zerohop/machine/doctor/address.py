@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from zerohop.machine.doctor.system import System
     from zerohop.machine.nics import RdmaPort
 
-check = checks_of("address")
+check = checks_of("address", needs=no_active_port)
 
 _FULL_MEMBER = 0x8000
 _DEFAULT_KEY = 0x7FFF
@@ -22,16 +22,12 @@ _DEFAULT_KEY = 0x7FFF
 @check("gid", "a RoCE queue pair is addressed by an entry of the port's GID table; the index differs on every host")
 def gid(system: System) -> Verdict:
     """Check that active ports have a GID that other hosts can reach, by the rules of docs/nics.md."""
-    if missing := no_active_port(system):
-        return not_here(missing)
     return combined(((name, _gid(system, port)) for name, _, port in system.ports(active=True)), one_is_enough=True)
 
 
 @check("subnets", "both ends need addresses that reach each other; two interfaces in one network answer for each other")
 def subnets(system: System) -> Verdict:
     """Check the IPv4 networks of RoCE ports: interfaces may share one only if ARP is set up for that."""
-    if missing := no_active_port(system):
-        return not_here(missing)
     networks: dict[ipaddress.IPv4Network, list[str]] = {}
     for interface, address in _roce_addresses(system).items():
         for network in system.subnets.get(interface, ()):
@@ -53,8 +49,6 @@ def subnets(system: System) -> Verdict:
 @check("pkey", "a port talks to ports of the same partition; limited members talk to full members only")
 def pkey(system: System) -> Verdict:
     """Check that the P_Key table has the entry that queue pairs use, and that it is a full member."""
-    if missing := no_active_port(system):
-        return not_here(missing)
     index = system.options.pkey_index
     found = [(name, _pkey(port, index)) for name, _, port in system.ports(active=True)]
     return combined(found, one_is_enough=True)

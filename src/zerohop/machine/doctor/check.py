@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from zerohop.machine.doctor.system import System
+
+    Look: TypeAlias = Callable[[System], "Verdict"]
 
 
 class State(enum.Enum):
@@ -56,14 +58,7 @@ class Check:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain strings and lists."""
-        return {
-            "name": self.name,
-            "family": self.family,
-            "state": self.state.value,
-            "found": self.found,
-            "why": self.why,
-            "fix": list(self.fix),
-        }
+        return {**asdict(self), "state": self.state.value, "fix": list(self.fix)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +135,7 @@ class Checker:
     name: str
     family: str
     why: str
-    look: Callable[[System], Verdict]
+    look: Look
 
     def __call__(self, system: System) -> Check:
         """Judge `system`, whose facts were read before; it reads nothing itself."""
@@ -148,10 +143,24 @@ class Checker:
         return Check(self.name, self.family, verdict.state, verdict.found, self.why, verdict.fix)
 
 
-def checks_of(family: str) -> Callable[[str, str], Callable[[Callable[[System], Verdict]], Checker]]:
-    """Return a family's decorator, which makes a check of a function, with a name and the reason why it matters."""
+def checks_of(
+    family: str, *, needs: Callable[[System], str] | None = None
+) -> Callable[[str, str], Callable[[Look], Checker]]:
+    """Return a family's decorator, which makes a check of a function, with a name and the reason why it matters.
 
-    def check(name: str, why: str) -> Callable[[Callable[[System], Verdict]], Checker]:
-        return lambda look: Checker(name, family, why, look)
+    Args:
+        family: name for ``--family``.
+        needs: returns the reason why such a check has nothing to judge on a system, or "".
+    """
+
+    def check(name: str, why: str) -> Callable[[Look], Checker]:
+        def made(look: Look) -> Checker:
+            def judge(system: System) -> Verdict:
+                missing = needs(system) if needs is not None else ""
+                return not_here(missing) if missing else look(system)
+
+            return Checker(name, family, why, judge)
+
+        return made
 
     return check

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from zerohop.machine.doctor.system import System
 
 check = checks_of("device")
+on_nic = checks_of("device", needs=no_rdma)
 
 _GIVEN_AWAY = ("vfio-pci", "pci-stub", "uio_pci_generic")  # to a virtual machine, or to a driver in user space
 # Resource that gives a pod the RDMA devices; its name depends on the cluster's device plugin.
@@ -56,11 +57,9 @@ def kernel_modules(system: System) -> Verdict:
     return combined(found, one_is_enough=True)
 
 
-@check("device-node", "a program opens /dev/infiniband/uverbsN to use a device")
+@on_nic("device-node", "a program opens /dev/infiniband/uverbsN to use a device")
 def device_node(system: System) -> Verdict:
     """Check that the device files exist, and that this user may open them."""
-    if missing := no_rdma(system):
-        return not_here(missing)
     found = [
         (hca.name, _node(system, node) if node is not None else not_here("ib_uverbs is missing: see kernel-modules"))
         for hca in system.hcas
@@ -70,11 +69,9 @@ def device_node(system: System) -> Verdict:
     return combined(found, one_is_enough=True)
 
 
-@check("transport", "zerohop connects reliable queue pairs by itself; iWARP and EFA do not offer that")
+@on_nic("transport", "zerohop connects reliable queue pairs by itself; iWARP and EFA do not offer that")
 def transport(system: System) -> Verdict:
     """Check that the devices speak InfiniBand or RoCE."""
-    if missing := no_rdma(system):
-        return not_here(missing)
     found = []
     for hca in system.hcas:
         if hca.driver == "efa":
@@ -109,11 +106,9 @@ def soft_roce(system: System) -> Verdict:
     )
 
 
-@check("capabilities", "what ibv_devinfo -v is asked for: atomics, reads in flight, how much memory may be registered")
+@on_nic("capabilities", "what ibv_devinfo -v is asked for: atomics, reads in flight, how much memory may be registered")
 def capabilities(system: System) -> Verdict:
     """Check that the devices can do what zerohop asks of them."""
-    if missing := no_rdma(system):
-        return not_here(missing)
     opened = [facts for facts in system.process.verbs or () if not facts["why_not"]]
     if not opened:
         return not_here("no device could be opened and asked: see verbs")

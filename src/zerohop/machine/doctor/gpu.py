@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zerohop.machine.doctor.check import Verdict, checks_of, combined, fail, not_here, ok, warn
-from zerohop.machine.doctor.words import add_to_container, no_gpu_beside_nic, on_the_host, size
+from zerohop.machine.doctor.system import OPTIONS
+from zerohop.machine.doctor.words import add_to_container, no_gpu, no_gpu_beside_nic, on_the_host, size
 from zerohop.machine.pci import Distance
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from zerohop.machine.doctor.system import System
     from zerohop.machine.layout import Served
 
-check = checks_of("gpu")
+check = checks_of("gpu", needs=no_gpu_beside_nic)
 
 _DRIVERS = {"cuda": "nvidia", "hip": "amdgpu"}
 _NODES = {"cuda": "nvidia", "hip": "kfd"}
@@ -30,19 +31,15 @@ _NO_PEER_INTERFACE = (
 )
 
 
-@check("gpu-driver", "without its driver a GPU is a PCI card and nothing else")
+@checks_of("gpu", needs=no_gpu)("gpu-driver", "without its driver a GPU is a PCI card and nothing else")
 def gpu_driver(system: System) -> Verdict:
     """Check that each GPU is served by its driver, and has device files here."""
-    if not system.gpus:
-        return not_here("this machine has no GPU")
     return combined((gpu.function.address, _driver(system, gpu)) for gpu in system.gpus)
 
 
 @check("gpu-direct", "without it each byte of GPU memory goes through host memory, and registering it fails")
 def gpu_direct(system: System) -> Verdict:
     """Check that a NIC can register GPU memory: nvidia_peermem, dma-buf, or amdgpu's peer memory."""
-    if missing := no_gpu_beside_nic(system):
-        return not_here(missing)
     kinds = dict.fromkeys(gpu.kind for gpu in system.gpus)
     judge = {"cuda": _nvidia_direct, "hip": _amd_direct}
     names = {"cuda": "NVIDIA", "hip": "AMD"}
@@ -52,16 +49,12 @@ def gpu_direct(system: System) -> Verdict:
 @check("gpu-bar", "a NIC reaches GPU memory through the card's PCI window: what is larger cannot be registered at once")
 def gpu_bar(system: System) -> Verdict:
     """Check that the PCI window of each GPU covers its memory."""
-    if missing := no_gpu_beside_nic(system):
-        return not_here(missing)
     return combined((gpu.function.address, _window(gpu)) for gpu in system.gpus)
 
 
 @check("gpu-distance", "behind one PCIe switch GPU and NIC talk at full speed; across processors at a fraction of it")
 def gpu_distance(system: System) -> Verdict:
     """Check that the NIC that serves each GPU is near (as nvidia-smi topo -m shows)."""
-    if missing := no_gpu_beside_nic(system):
-        return not_here(missing)
     return combined(
         (f"{served.name} ({served.gpu})", _distance(system, served))
         for served in system.layout.served
@@ -116,8 +109,7 @@ def _amd_direct(system: System) -> Verdict:
             "whether the kernel was built with CONFIG_HSA_AMD_P2P cannot be read here",
             f"grep -E 'HSA_AMD_P2P|PCI_P2PDMA|DMABUF_MOVE_NOTIFY' /boot/config-{system.kernel.release}",
         )
-    options = ("CONFIG_HSA_AMD_P2P", "CONFIG_PCI_P2PDMA", "CONFIG_DMABUF_MOVE_NOTIFY")
-    against += [f"the kernel was built without {name}" for name in options if (system.config or {}).get(name) != "y"]
+    against += [f"the kernel was built without {name}" for name in OPTIONS if (system.config or {}).get(name) != "y"]
     if not against:
         return ok("dma-buf: the kernel was built with CONFIG_HSA_AMD_P2P, and libibverbs registers one")
     return fail(

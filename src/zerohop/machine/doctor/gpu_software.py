@@ -1,4 +1,4 @@
-"""Checks the family "gpu", continued: the software that a process needs to use the GPUs.
+"""Checks the family "gpu", continued: what a process needs to use the GPUs, and how they reach each other.
 
 Seen on H200s; for AMD's GPUs not verified on hardware.
 """
@@ -7,46 +7,48 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zerohop.machine.doctor.check import Verdict, checks_of, combined, fail, not_here, ok, warn
-from zerohop.machine.doctor.words import add_to_container
+from zerohop.machine.doctor.check import Verdict, checks_of, combined, fail, not_here, ok, shortened, warn
+from zerohop.machine.doctor.words import add_to_container, no_gpu, no_nvidia, on_the_host
 
 if TYPE_CHECKING:
     from zerohop.machine.doctor.system import System
+    from zerohop.machine.nvml import GpuPair, Nvidia
 
 check = checks_of("gpu")
+on_any = checks_of("gpu", needs=no_gpu)
+on_nvidia = checks_of("gpu", needs=no_nvidia)
 
-_NONE = "this machine has no GPU"
-_NO_NVIDIA = "this machine has no NVIDIA GPU"
 _LIBRARIES = {"cuda": ("NVIDIA", "libcuda.so.1"), "hip": ("AMD", "libamdhip64")}
 # Of AMD's variables, the first hides GPUs from the runtime, and the second hides some of the rest from HIP.
 _VISIBLE = {"cuda": ("CUDA_VISIBLE_DEVICES",), "hip": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")}
 _BY_NAME = ("GPU-", "MIG-")
+_FLAGS = "--gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+_POD = "runtimeClassName: nvidia, and env NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+# From this version of CUDA on, streams can write words without a module parameter for it.
+_NEEDED = (12, 0)
+_REGISTRY = "disabled in the driver's settings"
 
 
-@check("gpu-library", "the library through which programs use GPUs comes with the driver, and containers often lack it")
+@on_any(
+    "gpu-library", "the library through which programs use GPUs comes with the driver, and containers often lack it"
+)
 def gpu_library(system: System) -> Verdict:
     """Check that the driver's library for each kind of GPU can be loaded."""
     kinds = dict.fromkeys(gpu.kind for gpu in system.gpus)
-    if not kinds:
-        return not_here(_NONE)
     return combined((_LIBRARIES[kind][0], _library(system, kind)) for kind in kinds)
 
 
-@check("gpu-visible", "GPUs that a variable leaves out are not there for a process, and nobody says so")
+@on_any("gpu-visible", "GPUs that a variable leaves out are not there for a process, and nobody says so")
 def gpu_visible(system: System) -> Verdict:
     """Check that CUDA_VISIBLE_DEVICES, or HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES, name GPUs that exist."""
     kinds = dict.fromkeys(gpu.kind for gpu in system.gpus)
     variables = [(name, kind) for kind in kinds for name in _VISIBLE[kind]]
-    if not variables:
-        return not_here(_NONE)
     return combined((name, _visible(system, name, kind)) for name, kind in variables)
 
 
-@check("copy-kernels", "one kernel copies a page list; without NVRTC each page is a copy of its own, far slower")
+@on_nvidia("copy-kernels", "one kernel copies a page list; without NVRTC each page is a copy of its own, far slower")
 def copy_kernels(system: System) -> Verdict:
     """Check that NVRTC, which compiles the copy kernels, can be loaded, and that the driver accepts its output."""
-    if not any(gpu.kind == "cuda" for gpu in system.gpus):
-        return not_here(_NO_NVIDIA)
     cuda = system.process.nvidia.cuda if system.process.nvidia is not None else None
     extra = "pip install 'zerohop[cuda12]'" if cuda is not None and cuda[0] == 12 else "pip install 'zerohop[cuda]'"
     compiler = system.process.compiler
@@ -85,9 +87,7 @@ def _library(system: System, kind: str) -> Verdict:
     if not why_not:
         return ok(f"{name} can be loaded")
     if system.container and kind == "cuda":
-        flags = "--gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-        pod = "runtimeClassName: nvidia, and env NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-        return fail(why_not, *add_to_container(system, flags, pod))
+        return fail(why_not, *add_to_container(system, _FLAGS, _POD))
     return fail(why_not, f"# install what comes with the driver: {name}")
 
 
@@ -96,4 +96,91 @@ def _exists(entry: str, count: int) -> bool:
     return entry.startswith(_BY_NAME) or (entry.isdecimal() and int(entry) < count)
 
 
-CHECKS = (gpu_library, gpu_visible, copy_kernels)
+@check("gpu-versions", "a driver that was updated under a running system, or that is too old, cannot be used at all")
+def gpu_versions(system: System) -> Verdict:
+    """Check that the driver's library and its kernel modules fit together, and support CUDA 12."""
+    nvidia = system.process.nvidia
+    if nvidia is not None and nvidia.mismatch:
+        fix = "# start the container again" if system.container else "reboot"
+        return fail(f"{nvidia.why_not}: the driver was updated, and its old modules are still loaded", fix)
+    known = _asked(system)
+    if isinstance(known, Verdict):
+        return known
+    told = f"NVIDIA {known.driver}"
+    if known.cuda is None:
+        return ok(told)
+    told += ", CUDA {}.{}".format(*known.cuda)
+    if known.cuda < _NEEDED:
+        return fail(f"{told}: zerohop needs CUDA 12", "# install NVIDIA's driver 525 or newer")
+    return ok(told)
+
+
+@check("gpu-fabric", "GPUs behind NVSwitches cannot be used before the fabric manager has set these up")
+def gpu_fabric(system: System) -> Verdict:
+    """Check that the fabric of NVSwitches is ready."""
+    nvidia = _asked(system)
+    if isinstance(nvidia, Verdict):
+        return nvidia
+    late = [f"{gpu.pci_address} ({gpu.fabric})" for gpu in nvidia.gpus if gpu.fabric]
+    if late:
+        commands = "systemctl enable --now nvidia-fabricmanager", "journalctl -u nvidia-fabricmanager"
+        return fail(f"not ready: {', '.join(late)}", *on_the_host(system, *commands))
+    return ok("ready, or there is none")
+
+
+@check("gpu-peers", "GPUs that do not reach each other's memory exchange every byte through host memory")
+def gpu_peers(system: System) -> Verdict:
+    """Check that all GPUs of this machine reach each other, by NVLink or PCIe."""
+    nvidia = _asked(system)
+    if isinstance(nvidia, Verdict):
+        return nvidia
+    divided = [gpu.pci_address for gpu in nvidia.gpus if gpu.mig]
+    if divided:
+        disable = [f"nvidia-smi -i {address} -mig 0" for address in divided]
+        return warn(f"divided by MIG: {', '.join(divided)}: no access to any other", *on_the_host(system, *disable))
+    if len(nvidia.gpus) < 2:
+        return not_here("this process sees one GPU")
+    if not nvidia.pairs:
+        return not_here("the driver does not tell")
+    apart = [pair for pair in nvidia.pairs if not pair.link]
+    if apart:
+        fixes = dict.fromkeys(line for pair in apart for line in _fix(system, pair))
+        return warn("; ".join(_apart(apart, why) for why in dict.fromkeys(pair.why for pair in apart)), *fixes)
+    return ok(_told(nvidia))
+
+
+def _asked(system: System) -> Nvidia | Verdict:
+    """Return the answers of NVIDIA's library; the verdict if there is no such GPU, or if it cannot be asked."""
+    if missing := no_nvidia(system):
+        return not_here(missing)
+    nvidia = system.process.nvidia
+    if nvidia is not None and not nvidia.why_not:
+        return nvidia
+    why = nvidia.why_not if nvidia is not None else "not looked for"
+    fix = add_to_container(system, _FLAGS, _POD) if system.container else ()
+    return not_here(f"NVIDIA's management library cannot be asked: {why}", *fix)
+
+
+def _apart(pairs: list[GpuPair], why: str) -> str:
+    names = [f"{pair.a} and {pair.b}" for pair in pairs if pair.why == why]
+    return f"{shortened(names)}: {why}"
+
+
+def _fix(system: System, pair: GpuPair) -> tuple[str, ...]:
+    if _REGISTRY in pair.why:
+        return on_the_host(system, "grep -r NVreg /etc/modprobe.d  # NVreg_RegistryDwords: take out what names peers")
+    if system.kernel.virtual:
+        return ("# a virtual machine must be given GPUs that share a switch or NVLink: ask who runs it",)
+    return ("# use GPUs below one root complex or with NVLink between them: nvidia-smi topo -p2p w shows all",)
+
+
+def _told(nvidia: Nvidia) -> str:
+    counts = {link: sum(pair.link == link for pair in nvidia.pairs) for link in ("nvlink", "pcie")}
+    if not counts["pcie"]:
+        return f"{len(nvidia.gpus)} GPUs, each to each by NVLink"
+    if not counts["nvlink"]:
+        return f"{len(nvidia.gpus)} GPUs, each to each over PCIe"
+    return f"{len(nvidia.gpus)} GPUs: {counts['nvlink']} pairs by NVLink, {counts['pcie']} over PCIe"
+
+
+CHECKS = (gpu_library, gpu_visible, copy_kernels, gpu_versions, gpu_fabric, gpu_peers)

@@ -8,8 +8,8 @@ from zerohop.machine.doctor.check import Verdict, checks_of, fail, not_here, ok,
 from zerohop.machine.doctor.words import add_to_container, no_rdma, on_the_host, size
 
 if TYPE_CHECKING:
-    from zerohop.machine.doctor.process import Limit
     from zerohop.machine.doctor.system import System
+    from zerohop.machine.host import Limit
 
 check = checks_of("limits")
 

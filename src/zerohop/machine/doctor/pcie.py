@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zerohop.machine.doctor.check import Verdict, checks_of, combined, not_here, ok, shortened, warn
-from zerohop.machine.doctor.config_space import ACS_REDIRECTS
-from zerohop.machine.doctor.words import kernel_argument, no_gpu_beside_nic, on_the_host
+from zerohop.machine.doctor.pci_functions import ACS_REDIRECTS
+from zerohop.machine.doctor.words import kernel_argument, no_gpu_beside_nic, no_nic, on_the_host
 from zerohop.machine.pci import Distance
 
 if TYPE_CHECKING:
@@ -16,30 +16,28 @@ if TYPE_CHECKING:
     from zerohop.machine.doctor.system import System
     from zerohop.machine.pci import PciPlace
 
-check = checks_of("pcie")
+check = checks_of("pcie", needs=no_nic)
+beside_gpu = checks_of("pcie", needs=no_gpu_beside_nic)
 
-_NO_NIC = "this machine has no RDMA NIC on PCI"
 _PASSED_THROUGH = ("iommu=pt", "iommu.passthrough=1", "intel_iommu=off", "amd_iommu=off")
 _FAST_GBPS = 200
 _LEAST_REQUEST, _LEAST_FAST_REQUEST = 512, 4096
 _AS_ROOT = "sudo zerohop doctor --only"
 
 
-@check("pcie-link", "a card in a slot with fewer lanes, or a slower one, is as fast as that slot")
+@checks_of("pcie")("pcie-link", "a card in a slot with fewer lanes, or a slower one, is as fast as that slot")
 def pcie_link(system: System) -> Verdict:
     """Check that NICs and GPUs use all lanes at full speed, and that a NIC's slot is as fast as its port."""
     if not system.hardware and not system.gpus:
-        return not_here(f"{_NO_NIC}, and no GPU")
+        return not_here(f"{no_nic(system)}, and no GPU")
     found = [(_name(function), _nic_link(system, function)) for function in system.hardware]
     found += [(_name(gpu.function), _lanes(gpu.function, gpu=True)) for gpu in system.gpus]
     return combined(found)
 
 
-@check("pcie-acs", "switches with ACS send bytes between GPU and NIC up to the processor and back, or drop them")
+@beside_gpu("pcie-acs", "switches with ACS send bytes between GPU and NIC up to the processor and back, or drop them")
 def pcie_acs(system: System) -> Verdict:
     """Check that no switch between a GPU and its NIC redirects traffic (lspci -vvv shows this as ACSCtl)."""
-    if missing := no_gpu_beside_nic(system):
-        return not_here(missing)
     ports = list(dict.fromkeys(_between(system)))
     if not ports:
         return not_here("no GPU shares a PCIe switch with its NIC")
@@ -60,8 +58,6 @@ def pcie_acs(system: System) -> Verdict:
 @check("iommu", "an IOMMU that translates costs a NIC a look-up for each page, and GPU and NIC their direct way")
 def iommu(system: System) -> Verdict:
     """Check that the IOMMU is off, or passes addresses of NICs and GPUs through."""
-    if not system.hardware:
-        return not_here(_NO_NIC)
     functions = [*system.hardware, *(gpu.function for gpu in system.gpus)]
     passing = any(word in system.command_line for word in _PASSED_THROUGH)
     found = []
@@ -71,11 +67,10 @@ def iommu(system: System) -> Verdict:
             found.append((name, ok("not behind an IOMMU")))
         elif function.iommu == "identity" or (function.iommu == "" and passing):
             found.append((name, ok("the IOMMU passes its addresses through")))
-        elif function.iommu == "":
-            what = "behind an IOMMU, of a mode that the kernel does not tell; iommu=pt is not on its command line"
-            found.append((name, warn(what, *kernel_argument(system, "iommu=pt"))))
         else:
             what = f"the IOMMU translates its addresses ({function.iommu})"
+            if function.iommu == "":
+                what = "behind an IOMMU, of a mode that the kernel does not tell; iommu=pt is not on its command line"
             found.append((name, warn(what, *kernel_argument(system, "iommu=pt"))))
     return combined(found)
 
@@ -83,8 +78,6 @@ def iommu(system: System) -> Verdict:
 @check("pcie-requests", "small read requests and strict ordering hold a fast NIC up")
 def pcie_requests(system: System) -> Verdict:
     """Check that NICs may use relaxed ordering, and make large read requests."""
-    if not system.hardware:
-        return not_here(_NO_NIC)
     if not all(function.config.readable for function in system.hardware):
         return not_here("only root may read the NICs' settings", f"{_AS_ROOT} pcie-requests")
     return combined((_name(function), _requests(system, function)) for function in system.hardware)
@@ -95,8 +88,6 @@ def pcie_requests(system: System) -> Verdict:
 )
 def numa_balancing(system: System) -> Verdict:
     """Check that automatic NUMA balancing is off on a machine with several memory nodes."""
-    if not system.hardware:
-        return not_here(_NO_NIC)
     if len(system.layout.numa_nodes) < 2 or system.numa_balancing is None:
         return not_here("this machine has one memory node, or its kernel does not balance")
     if system.numa_balancing == 0:

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from zerohop.machine.doctor.system import System
     from zerohop.machine.nics import RdmaPort
 
-check = checks_of("port")
+on_nic = checks_of("port", needs=no_rdma)
+check = checks_of("port", needs=no_active_port)
 
+_CLEAN = "clean or replace the cable or transceiver"
 _LANES = 4  # of an InfiniBand port
 _FULL_MTU = 4096
 _INTERFACE_MTU = 4200  # an Ethernet MTU that leaves room for _FULL_MTU and the RoCE headers
 
 
-@check("port-state", "bytes flow through a port that is ACTIVE, and through no other")
+@on_nic("port-state", "bytes flow through a port that is ACTIVE, and through no other")
 def port_state(system: System) -> Verdict:
     """Check that at least one port is active (as ibstat shows)."""
-    if missing := no_rdma(system):
-        return not_here(missing)
     fixes = {port.name: port.fix for port in system.layout.served[0].selection.rejected}
     found = []
     for name, _, port in system.ports():
@@ -42,8 +42,6 @@ def port_state(system: System) -> Verdict:
 @check("link-speed", "a link that lost lanes, or agreed on less than the card can, still works, at that speed")
 def link_speed(system: System) -> Verdict:
     """Check that active ports run as fast as their card, and as other cards of the same kind."""
-    if missing := no_active_port(system):
-        return not_here(missing)
     fastest: dict[str, float] = {}
     for _, hca, port in system.ports(active=True):
         if hca.board:
@@ -55,8 +53,6 @@ def link_speed(system: System) -> Verdict:
 @check("link-errors", "damaged or lost packets are sent again: the transfer succeeds, late")
 def link_errors(system: System) -> Verdict:
     """Check that all error counters of active ports are 0."""
-    if missing := no_active_port(system):
-        return not_here(missing)
     found = []
     for name, hca, port in system.ports(active=True):
         counters = hca.counters.get(port.number, {})
@@ -65,11 +61,10 @@ def link_errors(system: System) -> Verdict:
             found.append((name, not_here("a software device has no link")))
         elif not counters:
             found.append((name, ok("no packet damaged or lost")))
-        elif any(counter in DAMAGED for counter in counters):
-            fix = "# if they grow while you transfer: clean or replace the cable or transceiver"
-            found.append((name, warn(f"{told}, since its driver was loaded", fix)))
         else:
-            fix = "# if they grow while you transfer: set up flow control (PFC or ECN) on NICs and switches"
+            damaged = any(counter in DAMAGED for counter in counters)
+            cure = _CLEAN if damaged else "set up flow control (PFC or ECN) on NICs and switches"
+            fix = f"# if they grow while you transfer: {cure}"
             found.append((name, warn(f"{told}, since its driver was loaded", fix)))
     return combined(found)
 
@@ -77,8 +72,6 @@ def link_errors(system: System) -> Verdict:
 @check("mtu", "a packet carries at most the port's MTU: below 4096 bytes there are more packets, and more work")
 def mtu(system: System) -> Verdict:
     """Check that active ports send packets of 4096 bytes."""
-    if missing := no_active_port(system):
-        return not_here(missing)
     asked = {
         (facts["name"], port["number"]): port["active_mtu"]
         for facts in system.process.verbs or ()
@@ -119,7 +112,7 @@ def _speed(system: System, hca: Hca, port: RdmaPort, alike: float) -> Verdict:
     if port.link_layer == "InfiniBand" and lanes is not None and int(lanes[1]) < _LANES:
         return warn(
             f"{at} over {lanes[1]} of {_LANES} lanes",
-            "# right with a split cable; else clean or replace the cable or transceiver",
+            f"# right with a split cable; else {_CLEAN}",
         )
     most = max((system.process.fastest.get(name, 0) for name in port.netdevs), default=0)
     if port.link_layer == "Ethernet" and most > port.gbps:

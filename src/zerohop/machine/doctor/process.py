@@ -1,35 +1,32 @@
-"""Reads the rights, limits and environment of this process: facts that no file of another machine could show."""
+"""Reads the rights, limits and environment of this process, and speeds of interfaces: facts that no file could show."""
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import importlib.util
 import os
 import resource
+import socket
+import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerohop.machine import files
+from zerohop.machine.host import read_limit
 from zerohop.machine.nvml import read_nvidia
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from zerohop.machine.host import Limit
     from zerohop.machine.nvml import Nvidia
 
 _IPC_LOCK = 14  # CAP_IPC_LOCK in linux/capability.h
 _LIBRARIES = ("libibverbs.so.1", "libibverbs.so")
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _VARIABLES = ("ZEROHOP_", "RDMAV_", "IBV_", "KUBERNETES_SERVICE_HOST", "container", *_VISIBLE)
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """Holds a resource limit: the present one, and the one up to which the process may raise it; None is unlimited."""
-
-    soft: int | None
-    hard: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +85,15 @@ class Process:
 def read_process() -> Process:
     """Read the facts of this process, on this machine."""
     from zerohop._native import gpu_drivers, providers
-    from zerohop.machine.doctor.ethernet import fastest
+    from zerohop.machine.doctor.process import fastest
 
     proc = Path("/proc/self")
     speeds = {folder.name: fastest(folder.name) for folder in files.entries(Path("/sys/class/net"))}
     return Process(
         locks_freely=locks_freely(files.text(proc / "status") or "", files.text(proc / "uid_map") or ""),
-        memlock=_limit(resource.RLIMIT_MEMLOCK),
-        descriptors=_limit(resource.RLIMIT_NOFILE),
-        address_space=_limit(resource.RLIMIT_AS),
+        memlock=read_limit(resource.RLIMIT_MEMLOCK),
+        descriptors=read_limit(resource.RLIMIT_NOFILE),
+        address_space=read_limit(resource.RLIMIT_AS),
         environment={name: value for name, value in os.environ.items() if name.startswith(_VARIABLES)},
         ibverbs=load_library(_LIBRARIES),
         providers=tuple(providers()),
@@ -167,11 +164,6 @@ def _is_installed(package: str) -> bool:
         return False
 
 
-def _limit(which: int) -> Limit:
-    soft, hard = (None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(which))
-    return Limit(soft, hard)
-
-
 def _verbs_devices() -> tuple[Mapping[str, Any], ...] | None:
     from zerohop._native import NativeError, fabric_devices
 
@@ -179,3 +171,64 @@ def _verbs_devices() -> tuple[Mapping[str, Any], ...] | None:
         return tuple(fabric_devices())
     except NativeError:
         return None
+
+
+# linux/sockios.h, linux/ethtool.h
+_SIOCETHTOOL = 0x8946
+_GET_LINK_SETTINGS = 0x4C
+_HEADER = 48  # bytes of struct ethtool_link_settings before its bit masks
+_WORDS_AT = 15  # link_mode_masks_nwords, signed; the first call returns minus the number that the kernel wants
+
+# Gb/s -> bits of enum ethtool_link_mode_bit_indices, first and last of each run.
+_MODES: dict[float, tuple[tuple[int, int], ...]] = {
+    1: ((4, 5), (17, 17), (41, 41)),
+    2.5: ((15, 15), (47, 47)),
+    5: ((48, 48),),
+    10: ((12, 12), (18, 20), (42, 46)),
+    20: ((21, 22),),
+    25: ((31, 33),),
+    40: ((23, 26),),
+    50: ((34, 35), (40, 40), (52, 56)),
+    56: ((27, 30),),
+    100: ((36, 39), (57, 61), (75, 79)),
+    200: ((62, 66), (80, 84)),
+    400: ((69, 73), (85, 89)),
+    800: ((93, 98),),
+}
+
+
+def fastest(interface: str, ask: Callable[[str, bytearray], None] | None = None) -> float | None:
+    """Return the fastest speed that `interface` supports, in gigabits a second; None if its driver lists no mode.
+
+    Args:
+        interface: name of the interface.
+        ask: passes the request to the kernel, which answers in the same buffer; None: the ioctl.
+    """
+    ask = ask or _ioctl
+    request = bytearray(_HEADER)
+    struct.pack_into("I", request, 0, _GET_LINK_SETTINGS)
+    try:
+        ask(interface, request)
+        words = -struct.unpack_from("b", request, _WORDS_AT)[0]
+        if words <= 0:
+            return None
+        request = bytearray(_HEADER + 3 * 4 * words)  # supported, advertised, advertised by the other end
+        struct.pack_into("I", request, 0, _GET_LINK_SETTINGS)
+        struct.pack_into("b", request, _WORDS_AT, words)
+        ask(interface, request)
+    except OSError:
+        return None
+    supported = int.from_bytes(request[_HEADER : _HEADER + 4 * words], "little")
+    return max((speed for speed, runs in _MODES.items() if _any_of(supported, runs)), default=None)
+
+
+def _any_of(supported: int, runs: tuple[tuple[int, int], ...]) -> bool:
+    return any(supported >> bit & 1 for first, last in runs for bit in range(first, last + 1))
+
+
+def _ioctl(interface: str, request: bytearray) -> None:
+    buffer = (ctypes.c_char * len(request)).from_buffer(request)
+    # struct ifreq: the name, and a pointer to the request.
+    question = struct.pack("16sP16x", interface.encode()[:15], ctypes.addressof(buffer))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SIOCETHTOOL, question)

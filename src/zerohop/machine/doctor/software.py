@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from zerohop.machine.doctor.system import System
 
 check = checks_of("software")
+on_nic = checks_of("software", needs=no_rdma)
 
 # Modules whose versions a maintainer asks for first.
 _MODULES = ("mlx5_core", "mlx4_core", "bnxt_re", "irdma", "efa", "nvidia", "nvidia_peermem", "amdgpu")
@@ -45,11 +46,9 @@ def libibverbs(system: System) -> Verdict:
     return fail(f"it cannot be loaded: {library.why_not}", *install_verbs(system))
 
 
-@check("provider-library", "libibverbs shows no device whose driver's library it lacks, and says nothing about it")
+@on_nic("provider-library", "libibverbs shows no device whose driver's library it lacks, and says nothing about it")
 def provider_library(system: System) -> Verdict:
     """Check that rdma-core's library for the driver of each device is installed."""
-    if missing := no_rdma(system):
-        return not_here(missing)
     found = []
     for hca in system.hcas:
         wanted = f"lib{hca.driver}-rdmav*.so"
@@ -91,11 +90,9 @@ def verbs(system: System) -> Verdict:
     return combined(found, one_is_enough=True)
 
 
-@check("fork", "before Linux 5.12 a child of fork() takes pages away that the parent has registered with a NIC")
+@on_nic("fork", "before Linux 5.12 a child of fork() takes pages away that the parent has registered with a NIC")
 def fork(system: System) -> Verdict:
     """Check that a forked child gets copies of registered pages, or that libibverbs keeps these pages from it."""
-    if missing := no_rdma(system):
-        return not_here(missing)
     release = system.kernel.release
     if system.kernel_version >= (5, 12):
         return ok(f"Linux {release} copies registered pages for a child")

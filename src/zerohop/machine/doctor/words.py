@@ -70,11 +70,24 @@ def no_active_port(system: System) -> str:
     return "" if any(system.ports(active=True)) else "no port is active: see port-state"
 
 
+def no_gpu(system: System) -> str:
+    """Return why checks of GPUs have nothing to judge; "" if there is a GPU."""
+    return "" if system.gpus else "this machine has no GPU"
+
+
+def no_nvidia(system: System) -> str:
+    """Return why checks of NVIDIA's GPUs have nothing to judge; "" if there is one."""
+    return "" if any(gpu.kind == "cuda" for gpu in system.gpus) else "this machine has no NVIDIA GPU"
+
+
 def no_gpu_beside_nic(system: System) -> str:
     """Return why checks of the way between GPU and NIC have nothing to judge; "" if both exist."""
-    if not system.gpus:
-        return "this machine has no GPU"
-    return "" if system.hardware else "no RDMA NIC beside the GPU"
+    return no_gpu(system) or ("" if system.hardware else "no RDMA NIC beside the GPU")
+
+
+def no_nic(system: System) -> str:
+    """Return why checks of a NIC's place on PCI have nothing to judge; "" if a NIC has an RDMA device."""
+    return "" if system.hardware else "this machine has no RDMA NIC on PCI"
 
 
 def size(nbytes: int) -> str:
