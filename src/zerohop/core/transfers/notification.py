@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from zerohop._native import NativeError
 from zerohop.core.base.deadlines import deadline_after
-from zerohop.core.runtime.native_operation import SLICE_NS, cancelled_error
+from zerohop.core.runtime.native_operation import CTRL_C_NS, cancelled_error
 from zerohop.core.runtime.operation import Operation, begin_turn, must_yield
 from zerohop.errors import Closed, DeadlineExceeded, WouldBlock, ZerohopError, copy_of, from_native
 
@@ -168,7 +168,7 @@ class NotificationWait(Operation[Notification]):
         spin_ns = self._core.spin_ns
         give_up = 0 if timeout is None else deadline_after(timeout)
         while True:
-            until = now + SLICE_NS
+            until = now + CTRL_C_NS
             if give_up and give_up < until:
                 until = give_up
             if self._deadline_ns and self._deadline_ns < until:
