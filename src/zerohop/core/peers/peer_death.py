@@ -58,7 +58,7 @@ class EngineEvents:
                 continue
             if token & _LANE_DOWN:
                 if link.session is not None:
-                    link.session.lanes.look()
+                    link.session.lanes.take_down_dead()
             else:
                 self._end_heard(link, *engine.peer_status(token))
         for number in changed:
@@ -87,20 +87,20 @@ class EngineEvents:
         A lost device counts as up, because it may be back and can then be opened anew. The addresses of a port that is
         up are read again, because a changed address is reported like a changed state.
         """
-        fabric = self._core.nic_ports
-        domain = fabric.domain(number)
+        nic_ports = self._core.nic_ports
+        domain = nic_ports.domain(number)
         if domain is None:
             return
-        if fabric.noticed(domain):
+        if nic_ports.noticed(domain):
             for link in list(self._core.connected.values()):
                 lanes = link.session.lanes if link.session is not None else None
                 if domain.alive or domain.lost:
                     link.reconsider()
                     if lanes is not None:
-                        lanes.ports.back()
+                        lanes.ports.on_port_up()
                         lanes.retry()
                 elif lanes is not None:
-                    lanes.ports.down(domain)
+                    lanes.ports.on_port_down(domain)
         if domain.alive and not self._looking_again:
             self._looking_again = True
             self._core.control.start(self._look_again)
@@ -109,6 +109,6 @@ class EngineEvents:
         """Choose ports again, a little later: that reads many files, and several ports tend to change at once."""
         await asyncio.sleep(_SETTLING_S)
         self._looking_again = False
-        fabric = self._core.nic_ports
-        ports = await self._core.control.run_in_thread(fabric.choose_again)
-        fabric.use(ports)
+        nic_ports = self._core.nic_ports
+        ports = await self._core.control.run_in_thread(nic_ports.choose_again)
+        nic_ports.use(ports)

@@ -69,7 +69,7 @@ class Rpc:
         number, self._number = self._number, self._number + 1
         self._channel.post(wire.Call(number=number, service=service, body=body))
 
-    def handle_call(self, call: wire.Call) -> None:
+    def on_call(self, call: wire.Call) -> None:
         """Answer a call of the peer."""
         service = self._core.services.get(call.service, _no_service)
         answer = wire.Answer(number=call.number, status=Status.OK.value)
@@ -79,7 +79,7 @@ class Rpc:
             answer.status, answer.reason, answer.text = refusal.status.value, refusal.reason.value, refusal.text
         self._channel.post(answer)
 
-    def handle_answer(self, answer: wire.Answer) -> None:
+    def on_answer(self, answer: wire.Answer) -> None:
         """Pass an answer of the peer to its caller; drop it if nobody waits for it."""
         future, then = self._pending.get(answer.number, (None, None))
         if future is None or future.done():

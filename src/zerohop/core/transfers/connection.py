@@ -153,7 +153,7 @@ class Connection(Closeable, NotCopyable):
         deadline = core.deadline(timeout)
         before = deferred_to(core, link.peer)
         # The peer may still be placing bytes that came over lanes that are down.
-        gone = link.session is not None and link.session.lanes.any_down
+        gone = link.session is not None and link.session.lanes.draining
         if link.lost is None and (before or gone or link.message_lane is None or len(link.lanes) > 1):
 
             async def work() -> int:

@@ -90,7 +90,7 @@ async def until_lane(link: PeerLink) -> None:
     """Wait for a lane for messages, on the control thread; raise PeerLost if there can be none."""
     link.check_alive()
     if link.session is not None:
-        link.session.lanes.look()
+        link.session.lanes.take_down_dead()
         await link.session.lanes.for_messages()
 
 
@@ -113,7 +113,7 @@ async def flush_lanes(core: Core, link: PeerLink, deadline_ns: int) -> None:
             raise
     link.check_alive()
     if link.session is not None:
-        link.session.lanes.look()
+        link.session.lanes.take_down_dead()
         await link.session.lanes.drained()
 
 

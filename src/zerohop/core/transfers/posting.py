@@ -173,7 +173,7 @@ async def find_route(core: Core, view: Memory | View, remote: RemoteBuffer) -> R
         session = link.session
         if session is not None:
             # The caller's thread may have noticed a broken lane before this thread handled the event.
-            session.lanes.look()
+            session.lanes.take_down_dead()
         try:
             route = ready_route(core, view, remote)
         except PeerLost:
