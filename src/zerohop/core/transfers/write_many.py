@@ -101,8 +101,8 @@ def _post(core: Core, batch: _Batch, notify: int | None, deadline: int, group: O
     def post(route: int, nowait: bool) -> int | Op:
         return engine.post_many(route, local, remote, lengths, number, deadline, nowait, native_group)
 
-    need = PLAIN if notify is None else NOTIFIED
-    operation = launch(core, _KIND, batch.view, batch.remote, batch.nbytes, NBYTES, deadline, post, need=need)
+    room = PLAIN if notify is None else NOTIFIED
+    operation = launch(core, _KIND, batch.view, batch.remote, batch.nbytes, NBYTES, deadline, post, room=room)
     if group is not None:
         group.note(operation)
     return operation
