@@ -59,7 +59,7 @@ class Link:
         unreachable: shares that cannot be imported, by provider, share, and NICs of the peer or device here.
         routes: the routes over this link.
         lost: the error with which the peer was lost; None while it is not lost.
-        closing: the error with which it will be lost, once this side has begun to close the link.
+        closing: the error with which the peer will be lost, once this side has begun to close the link.
         late: deferred operations that no later one may overtake, by the kind of room that they wait for.
     """
 

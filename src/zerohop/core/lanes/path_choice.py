@@ -50,8 +50,8 @@ _USUAL: Final = {
     ("verbs", STREAM): Cost(15.0, 3.0),
     ("tcp", STREAM): Cost(30.0, 4.0),
 }
-# The form of each provider to which the cost applies that its lane states.
-_SAID: Final = {"shm": RING, "p2p": PEER, "verbs": RDMA, "tcp": STREAM}
+# By provider: the form for which its lane states the cost.
+_STATED_FORM: Final = {"shm": RING, "p2p": PEER, "verbs": RDMA, "tcp": STREAM}
 _NOTHING: Final[Mapping[str, Cost | None]] = {}
 
 
@@ -201,7 +201,7 @@ def _lane_row(situation: Situation, provider: str, form: str, *, direct: bool) -
         elif form == RDMA:
             why_not = situation.not_reachable
     cost = _USUAL[provider, form]
-    if form == _SAID[provider]:
+    if form == _STATED_FORM[provider]:
         cost = situation.lanes.get(provider) or situation.possible.get(provider) or cost
     if form == RDMA:
         # The rate that tcp states was measured on one host. Between hosts tcp uses NICs, too, and is no faster.

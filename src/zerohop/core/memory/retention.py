@@ -152,7 +152,7 @@ class Retention:
         waiting = False
         try:
             for buffer in self._pinned.copy():
-                if self._let_go(buffer):
+                if self._try_release(buffer):
                     self._pinned.discard(buffer)
                     buffer.keep = None
                 else:
@@ -195,7 +195,7 @@ class Retention:
         if self._forked:
             return
         buffer.turn = buffer.registration.last_turn = next(self._turns)
-        if self._let_go(buffer, now=now):
+        if self._try_release(buffer, now=now):
             buffer.keep = None
             return
         self._pinned.add(buffer)
@@ -203,7 +203,7 @@ class Retention:
             # The end of an array calls `drain`; the end of an operation does not.
             self._wake()
 
-    def _let_go(self, buffer: RetainedBuffer, *, now: bool = False) -> bool:
+    def _try_release(self, buffer: RetainedBuffer, *, now: bool = False) -> bool:
         """End the registration if this buffer is its last; return whether the object need not be kept any longer."""
         registration = buffer.registration
         region = registration.region

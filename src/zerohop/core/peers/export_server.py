@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from zerohop.core.peers.peer_core import PeerCore
     from zerohop.core.peers.peer_link import PeerLink
 
+# Requests of one peer that may wait for a driver or a NIC.
 _MAX_REQUESTS: Final = 1 << 16
 
 # The result of Engine.export_share.

@@ -45,6 +45,7 @@ _MAX_PIECES: Final = 1 << 17
 
 # Imports of one peer beyond which unused ones are given back.
 _MAX_IMPORTS: Final = 1024
+# Seconds between two attempts to release an import that is in use.
 _UNMAP_PAUSE_S: Final = 0.002
 
 _ShareKey = tuple[str, int]

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 # Seconds to wait after a change, because an interface that comes up gets its addresses one after the other.
 _SETTLING_S: Final = 0.1
-# An event's token is the id of a peer. The peer was found dead; with _LANE_DOWN, one of its lanes is down. With
-# _PORT_CHANGED the token is the number of a domain whose port or device changed its state.
+# An event's token is the id of a peer that was found dead; or, with this bit, of one that has a lane that is down.
 _LANE_DOWN: Final = 1 << 62
+# With this bit the token is the number of a domain whose port or device changed its state.
 _PORT_CHANGED: Final = 1 << 61
 
 
@@ -60,11 +60,11 @@ class EngineEvents:
                 if link.session is not None:
                     link.session.lanes.take_down_dead()
             else:
-                self._end_heard(link, *engine.peer_status(token))
+                self._on_peer_dead(link, *engine.peer_status(token))
         for number in changed:
             self._port_changed(number)
 
-    def _end_heard(self, link: PeerLink, status: Status, reason: Reason) -> None:
+    def _on_peer_dead(self, link: PeerLink, status: Status, reason: Reason) -> None:
         """Lose a peer whose lanes have ended, after its earlier messages, such as Released, were handled."""
         session = link.session
 

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 # Seconds in which a peer that has dialled must agree on a lane. A side that dials waits as long as its operations do.
 SETUP_S: Final = 10.0
+# Seconds that the kernel has to take the last messages.
 _GOODBYE_S: Final = 0.2
 
 

@@ -211,23 +211,23 @@ def _post_later(
     """
 
     async def work(operation: Deferred[int]) -> int:
-        way = route
+        chosen = route
         for attempt in range(_ATTEMPTS + 1):
-            if way is None:
-                way = await find_route(core, view, remote)
-            attach(operation, way)
+            if chosen is None:
+                chosen = await find_route(core, view, remote)
+            attach(operation, chosen)
             if reached is not None and attempt == 0:
                 await core.loops.running().wait(reached.arm, reached.disarm)
                 if reached.status != Status.OK:
                     raise from_native(reached.status.value, reached.reason.value)
             try:
-                return await _post_on(core, way, room, post, deadline_ns, nbytes, value_from)
+                return await _post_on(core, chosen, room, post, deadline_ns, nbytes, value_from)
             except NativeError as error:
                 # A NativeError says that nothing was posted, so that posting again is safe.
-                gone = way.link.lost is None and (way.stale or _lane_broke(way, error))
+                gone = chosen.link.lost is None and (chosen.stale or _lane_broke(chosen, error))
                 if not gone or attempt == _ATTEMPTS:
                     raise
-            way = None
+            chosen = None
         raise AssertionError  # the last attempt has returned or raised
 
     return defer(core, kind, nbytes, deadline_ns, work, view, peer=remote.owner, wants_operation=True)
