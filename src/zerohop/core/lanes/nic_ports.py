@@ -48,7 +48,7 @@ class NicPorts:
     def __init__(
         self, engine: Engine, choose: Callable[[], Sequence[Port]], keys_lost: Callable[[], None] = lambda: None
     ) -> None:
-        """Open no port yet; ``choose()`` returns the ports, the best first, or raises Unsupported, at any number of calls.
+        """Open no port yet; ``choose()`` returns the ports, the best first, or raises Unsupported, at each call.
 
         ``keys_lost()`` is called before a lost port is opened anew, because the keys that peers have become invalid.
         """
