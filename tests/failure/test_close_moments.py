@@ -211,7 +211,7 @@ def _interrupt(at: str, spawn: Any, wait: Any, work: Any, *args: object, timeout
 
 def test_interrupted(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while peers are told ends the rest too; while the rest is ended, the next close goes on with it."""
-    for interrupted in ("_say_goodbye", "_let_go"):
+    for interrupted in ("_say_goodbye", "_lose_peers"):
         context = open_context(Options())
         threads = threading.active_count()
         wait = context._core.control.wait

@@ -133,9 +133,9 @@ class Context(StridedTransfers, NotCopyable):
 
         ``x`` is a numpy array, a torch tensor, anything with DLPack, ``__cuda_array_interface__`` or the buffer
         protocol, or a raw ``(pointer, nbytes, device)``. It must be contiguous. The allocation behind it is registered
-        once, and found again as long as the object that owns it lives, or for a GPU's memory as long as the driver
-        still gives it the same id. Raw pointers to host memory are registered each time. Memory that processes on this
-        host can map, from ``alloc``, ``multiprocessing.shared_memory`` or a shared tensor, is recognised.
+        once, and found again while its owner lives; a GPU's, while the driver gives it the same id. Raw pointers to
+        host memory are registered each time. Memory that processes on this host can map, from ``alloc``,
+        ``multiprocessing.shared_memory`` or a shared tensor, is recognised.
 
         Freeing a raw pointer before the Memory is closed is the caller's error.
 
@@ -175,7 +175,7 @@ class Context(StridedTransfers, NotCopyable):
 
         Args:
             device: ``"host"`` or a device's name, such as ``"cuda:0"``.
-            chunk_bytes: bytes that the pool takes from the device at once, at least; none before the first ``alloc``.
+            chunk_bytes: least bytes that the pool takes from the device each time, first in ``alloc``.
             max_bytes: bytes that the pool never exceeds; None: all that the device has.
 
         Raises:
@@ -192,7 +192,7 @@ class Context(StridedTransfers, NotCopyable):
     def connect(self, url: str, *, timeout: float | None = None) -> Operation[Connection]:
         """Connect to the Context at a URL; value: the Connection. There is one Connection per peer.
 
-        A URL with a Context's id reaches that Context and no other; ``zerohop://host:port`` reaches the one there.
+        A URL with a Context's id reaches that Context and no other; ``zerohop://host:port``, whichever listens there.
 
         Raises:
             ValueError: not a zerohop URL.

@@ -1,7 +1,7 @@
 """Gives a face everything that it may use of the core; docs/faces.md shows how a face is written.
 
-A face is a way to use a Context: pairs of futures, ranks, files, work requests of GPU kernels. It imports this module
-and the public names of the package, and no other module of the core.
+A face is a way to use a Context: pairs of ends, ranks, files, work requests of GPU kernels. It imports this module and
+the public names of the package, and no other module of the core.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Face(AsyncCloseable):
         return self._timeout_s if timeout is None else timeout
 
     def _deadline(self, timeout: float | None) -> int:
-        """Return the absolute native deadline of a call; 0: none."""
+        """Return a call's deadline, in nanoseconds of the monotonic clock; 0: none."""
         return self._core.deadline(self._timeout_of(timeout))
 
     def _finished(self, kind: str, value: T) -> Operation[T]:
@@ -148,10 +148,10 @@ class Face(AsyncCloseable):
         return defer(self._core, kind, 0, deadline_ns, work, None)
 
     def _post_natively(self, long_way: tuple[object, object, object], group: OperationGroup, queue: int = 0) -> None:
-        """Have the native methods post to the peer of a group, and notify the peer's ``queue``.
+        """Have the native methods post to the peer of a group, and notify the peer's ``queue``; 0: its Context's own.
 
-        Before there is a peer, and for calls that they cannot post, the native methods call the functions of
-        ``long_way``, for write, write_many and read, with this object and their own arguments.
+        ``long_way`` has the functions for write, write_many and read. The native methods call them, with this object
+        and the same arguments, before there is a peer, and for calls that they cannot post.
         """
         link, core = group.link, self._core
         assert isinstance(self, Transfers)  # a face that posts natively derives from PairTransfers, too
@@ -168,7 +168,7 @@ class Face(AsyncCloseable):
         return await self._core.peers.connect(where)
 
     def _usable_link(self, link: Link) -> Link:
-        """Return the link that transfers to the same peer take; for a Context that dialled itself, the dialled end."""
+        """Return the link that transfers to that peer take; for a Context that dialled itself, the end that dialled."""
         return self._core.connected.get(link.peer, link)
 
     def _flush(self, link: Link, timeout: float | None) -> Operation[int]:

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 _NS: Final = 1_000_000_000
 # Seconds between two looks at memory that was closed while operations used it.
 _DRAIN_S: Final = 0.02
-# Contexts that were not closed get this long each when the interpreter exits.
+# Seconds that opening a Context, or closing it when the interpreter exits, may take.
 _EXIT_S: Final = 1.0
-# Threads that wait in native code get this long to leave it when the interpreter exits.
+# Nanoseconds that threads waiting in native code have to leave it when the interpreter exits.
 _LEAVE_NS: Final = 200_000_000
 _cores: weakref.WeakSet[Core] = weakref.WeakSet()
 
@@ -49,8 +49,8 @@ class Core(PeerCore):
 
     Attributes:
         peers: dials peers and lets peers in.
-        scratch: the memory at which the routes of atomic operations begin, made on first use. Nothing is written there.
-        posters: the objects whose native methods post through this Context, by their own ids.
+        scratch: the memory here of atomics' routes, which need one and touch none; made on first use.
+        posters: the objects whose native methods post through this Context, by ``id()``.
     """
 
     peers: Peers
@@ -135,7 +135,7 @@ class Core(PeerCore):
             if control is not None:
                 control.stop(_EXIT_S)
             self.listeners.close()
-            self._let_go_of_engine(time.monotonic())
+            self._release_engine(time.monotonic())
             if isinstance(error, NativeError):
                 raise from_native(*error.args, operation="open") from None
             if isinstance(error, OSError) and out_of_descriptors(error):
@@ -152,7 +152,7 @@ class Core(PeerCore):
 
     def close(self, timeout: float = 5.0) -> None:
         """Do Context.close."""
-        # While one thread closes the Context, the other threads have nothing to do.
+        # It is closed, or another thread closes it, for which this does not wait.
         if self.gone or not self._closing.acquire(blocking=False):
             return
         try:
@@ -170,15 +170,15 @@ class Core(PeerCore):
     def _end(self, deadline: float) -> None:
         control = self.control
         self.engine.close(time.monotonic_ns() + int(max(0.0, deadline - time.monotonic()) * _NS))
-        control.wait(self._let_go, timeout=max(0.1, deadline - time.monotonic()))
+        control.wait(self._lose_peers, timeout=max(0.1, deadline - time.monotonic()))
         self.loops.close()
         self.kernels.join(max(0.0, min(_EXIT_S, deadline - time.monotonic())))
         control.stop(max(0.1, deadline - time.monotonic()))
-        self._let_go_of_engine(deadline)
+        self._release_engine(deadline)
         _cores.discard(self)
         self.gone = True
 
-    def _let_go_of_engine(self, deadline: float) -> None:
+    def _release_engine(self, deadline: float) -> None:
         """Release all native objects now, and not when the garbage is collected."""
         self.shares.close(self.retention.get_kept)
         self.routes.close()
@@ -201,7 +201,7 @@ class Core(PeerCore):
         self.listeners.close()
         await self.peers.close("the peer closed its Context")
 
-    async def _let_go(self) -> None:
+    async def _lose_peers(self) -> None:
         self.listeners.close()
         self.peers.lose_all()
 

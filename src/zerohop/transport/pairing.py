@@ -81,9 +81,9 @@ class Attempt:
     def __init__(self, url: str) -> None:
         """Read the URL; raise ValueError or TypeError unless a Transport's ``bind`` has given it."""
         self.where = parse_url(url)
-        told = dict(parse_qsl(urlsplit(url).query)).get(_PARAMETER, "")
+        hexadecimal = dict(parse_qsl(urlsplit(url).query)).get(_PARAMETER, "")
         try:
-            self.peer = bytes.fromhex(told)
+            self.peer = bytes.fromhex(hexadecimal)
         except ValueError:
             self.peer = b""
         if len(self.peer) != ID_BYTES:
@@ -97,7 +97,7 @@ class Attempt:
         return self.operation is not None and self.operation.done()
 
     def check_wanted(self) -> None:
-        """Raise PeerLost if the attempt is over: joining the other end and leaving at once would end that, too."""
+        """Raise PeerLost if the attempt is over: to join and then leave would end the other end, too."""
         if self.over:
             raise PeerLost("given up meanwhile")
 
@@ -138,7 +138,7 @@ class Pairing:
         return f"{context_url}{separator}{_PARAMETER}={self.id.hex()}"
 
     def free_for(self, peer: bytes) -> bool:
-        """Tell whether a Transport is the peer, or may still become the peer. With the lock held."""
+        """Tell whether a Transport is the peer, or may become it. The caller holds the lock."""
         self._attempts = [attempt for attempt in self._attempts if not attempt.over]
         taken = {self.peer, *(attempt.peer for attempt in self._attempts)}
         if self._reserved is not None:
@@ -146,7 +146,7 @@ class Pairing:
         return taken <= {b"", peer}
 
     def begin(self, attempt: Attempt) -> None:
-        """Add an attempt, after ``free_for``. With the lock held."""
+        """Add an attempt, after ``free_for``. The caller holds the lock."""
         self._attempts.append(attempt)
 
     async def join(self, attempt: Attempt, connect: Callable[[Address], Coroutine[Any, Any, Link]]) -> None:
@@ -174,8 +174,8 @@ class Pairing:
     def _answered(self, link: Link, to: bytes, queue: int) -> None:
         """Take the peer before its next message is handled, because that message may be Leave."""
         with self.lock:
-            both = self._meet(link, to, queue)
-        if not both:
+            alive = self._meet(link, to, queue)
+        if not alive:
             leave(link, to, self.id)
 
     def _given_up(self, attempt: Attempt) -> bool:
@@ -185,7 +185,7 @@ class Pairing:
             return not (self.peer or self._attempts)
 
     def forget_attempts(self) -> None:
-        """Drop the attempts, which keep their Operations alive. Any thread may call this, without the lock."""
+        """Drop the attempts, which keep their Operations alive. Any thread may call this; it takes no lock."""
         self._attempts = []
 
     def lost(self, link: Link) -> None:
@@ -195,15 +195,15 @@ class Pairing:
                 self._reserved = None
 
     def _meet(self, link: Link, peer: bytes, queue: int) -> bool:
-        """Take the peer; return False if this end has ended. With the lock held."""
+        """Take the peer; return False if this end has ended. The caller holds the lock."""
         end = self._living_end()
         if not self.peer:
             self._reserved, self.peer = None, peer
             return end._meet(link, queue)
         return end._group.ended is None
 
-    def reserve(self, link: Link, peer: bytes) -> bytes:
-        """Handle Reserve."""
+    def on_reserve(self, link: Link, peer: bytes) -> bytes:
+        """Handle Reserve: keep this end for ``peer``; return the queue to notify."""
         with self.lock:
             if not (self.free_for(peer) and self._may_be(link, peer)):
                 raise Refusal(Status.ACCESS_DENIED, "that Transport is connected to another, or about to be")
@@ -211,8 +211,8 @@ class Pairing:
                 self._reserved = peer, link
         return _encode(self._living_end()._group.number)
 
-    def joined(self, link: Link, peer: bytes, queue: int) -> bytes:
-        """Handle Join."""
+    def on_join(self, link: Link, peer: bytes, queue: int) -> bytes:
+        """Handle Join: take the peer that has reserved this end."""
         with self.lock:
             if not (self._has_reserved(link, peer) or self._is_peer(link, peer)):
                 raise Refusal(Status.ACCESS_DENIED, "that Transport was not reserved before")
@@ -220,8 +220,8 @@ class Pairing:
                 raise _gone()
         return b""
 
-    def left(self, link: Link, peer: bytes) -> None:
-        """Handle Leave."""
+    def on_leave(self, link: Link, peer: bytes) -> None:
+        """Handle Leave: drop the reservation, or break because the peer is gone."""
         with self.lock:
             if self._has_reserved(link, peer):
                 self._reserved = None
@@ -258,19 +258,19 @@ class Directory:
     def __call__(self, link: Link, body: bytes) -> bytes:
         """Answer a Transport of the peer."""
         try:
-            said = _decode(body)
+            message = _decode(body)
         except _DECODE_ERRORS:
             raise Refusal(Status.UNSUPPORTED, "that is not what a Transport says") from None
-        pairing = self.bound.get(said.to)
+        pairing = self.bound.get(message.to)
         # This reference keeps the Transport alive until the answer is made.
         end = None if pairing is None else pairing.end
         if pairing is None or end is None or end._group.ended is not None:
             raise _gone()
-        if isinstance(said, _Reserve):
-            return pairing.reserve(link, said.me)
-        if isinstance(said, _Join):
-            return pairing.joined(link, said.me, said.queue)
-        pairing.left(link, said.me)
+        if isinstance(message, _Reserve):
+            return pairing.on_reserve(link, message.me)
+        if isinstance(message, _Join):
+            return pairing.on_join(link, message.me, message.queue)
+        pairing.on_leave(link, message.me)
         return b""
 
 

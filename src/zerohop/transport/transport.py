@@ -39,16 +39,16 @@ class Transport(Face, PairTransfers):
     the Context may be used, whatever ``device`` is.
 
     ``write(view, remote, *, notify, timeout, stream)``, ``write_many(pairs, ...)`` and ``read(view, remote, ...)`` are
-    native. Done, arguments and errors are those of ``Context``, with three differences: ``read`` takes the memory here
-    first, ``remote`` may be longer than ``view``, and ``notify`` goes to the peer's `wait_for_write`. A shorter
-    ``remote``, or one that is not the peer's, is a ValueError, with nothing posted.
+    native. When they are done, their arguments and their errors are as in ``Context``, except that ``read`` names the
+    memory here first, ``remote`` may be longer than ``view``, and ``notify`` goes to the peer's `wait_for_write`. A
+    shorter ``remote``, or one that is not the peer's, is a ValueError, with nothing posted.
 
     A Transport is broken when the peer is gone or has closed its end, and after `abort` or `close`. Then all pending
     operations have ended, and every call raises the reason at once.
 
     Attributes:
         context: the Context that it uses.
-        device: the device that has most of its memory: ``"host"``, ``"cuda:0"``, ``"sim:0"``, ...
+        device: the device that it was made for: ``"host"``, ``"cuda:0"``, ``"sim:0"``, ...
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Transport(Face, PairTransfers):
         Raises:
             Closed, PeerLost: the Transport is broken.
         """
-        self._notice()
+        self._break_if_lost()
         self._check()
         directory = self._service(pairing.SERVICE, pairing.Directory)
         directory.bound[self._pairing.id] = self._pairing
@@ -142,7 +142,7 @@ class Transport(Face, PairTransfers):
 
     def connected(self) -> bool:
         """Tell whether both sides know of each other, and neither is known to be gone."""
-        self._notice()
+        self._break_if_lost()
         return (
             bool(self._pairing.peer) and self._group.ended is None and not self._core.forked and not self._core.closed
         )
@@ -155,7 +155,7 @@ class Transport(Face, PairTransfers):
 
     def register(self, x: Any, rights: Rights | None = None) -> Memory:
         """Register a tensor, an array or a raw ``(pointer, nbytes, device)``, as ``Context.register`` does."""
-        self._notice()
+        self._break_if_lost()
         self._check()
         memory: Memory = self.context.register(x, rights)
         return memory
@@ -173,7 +173,7 @@ class Transport(Face, PairTransfers):
                 raises them, too, if the Transport breaks meanwhile; and DeadlineExceeded.
         """
         self._core.check_open()
-        self._notice()
+        self._break_if_lost()
         deadline = 0 if timeout is None else self._core.deadline(timeout)
         wait = NotificationWait(self._core, deadline, self._group)
         if self._group.ended is not None and wait.done():
@@ -186,7 +186,7 @@ class Transport(Face, PairTransfers):
 
     def flush(self, *, timeout: float | None = None) -> Operation[int]:
         """Flush: done when all that was posted before is visible at the peer; value: 0."""
-        self._notice()
+        self._break_if_lost()
         self._check()
         link = self._group.link
         if link is None:
@@ -229,7 +229,7 @@ class Transport(Face, PairTransfers):
         state = str(ended) if ended is not None else "connected" if self._pairing.peer else "not connected"
         return f"<Transport on {self.device}, {state}>"
 
-    def _notice(self) -> None:
+    def _break_if_lost(self) -> None:
         """Break at once if the data plane knows that the peer is gone, before the control thread does.
 
         Transfers do not call this, because posting to a dead peer fails by itself.
@@ -300,7 +300,7 @@ class Transport(Face, PairTransfers):
 
     def _break(self, error: ZerohopError, status: Status, reason: Reason) -> None:
         self._group.end(error, status, reason)
-        # The order matters: `_meet` begins to post and then checks whether the group has ended.
+        # The group ends first: `_meet` begins to post and then checks that, so that one of both stops posting.
         self._stop_posting()
 
     def _end(self, error: Closed, flush_s: float) -> None:
@@ -311,7 +311,7 @@ class Transport(Face, PairTransfers):
             return
         if self._group.ended is None:
             self._break(error, Status.CLOSED, Reason.OWNER_CLOSED)
-            # The order matters: if `_meet` runs at this moment, either it sees the end or this sees the link.
+            # Read after the end: if `_meet` runs at this moment, either it sees the end or this sees the link.
             link = self._group.link
             if link is not None and not self._core.closed:
                 if flush_s:

@@ -218,7 +218,7 @@ class TestReplacing:
             (type(each).__name__, each.number) for each in heard.sent if isinstance(each, wire.Lane | wire.LaneDown)
         ]
         assert said[2:] == [("LaneDown", 0), ("LaneDown", 0), ("Lane", 2), ("Lane", 2)]
-        assert not connection._link.session.lanes.any_down  # type: ignore[union-attr]
+        assert not connection._link.session.lanes.draining  # type: ignore[union-attr]
 
     @pytest.mark.parametrize("side", ["the one that dialled", "the other"])
     def test_whichever_side_notices(self, nic_pair: Callable[..., Pair], side: str) -> None:
@@ -377,8 +377,8 @@ class TestReplacing:
         both = nic_pair(only=True)
         connection, other = both.connect()
         asked: list[tuple[lanes.Lanes, wire.LaneWanted]] = []
-        wanted = lanes.Lanes.wanted
-        monkeypatch.setattr(lanes.Lanes, "wanted", lambda self, message: asked.append((self, message)))
+        wanted = lanes.Lanes.on_lane_wanted
+        monkeypatch.setattr(lanes.Lanes, "on_lane_wanted", lambda self, message: asked.append((self, message)))
         change_ports(both.nics, "fake0", "fake1", alive=False)
         end_of(connection).reset()
         eventually(lambda: other._link.message_lane is None, "nobody noticed")
@@ -408,7 +408,7 @@ class TestReplacing:
         from zerohop.core.lanes.lane_setup import LaneSetup
 
         both = nic_pair()
-        ready = LaneSetup.ready
+        ready = LaneSetup.on_lane_ready
         broken: list[Lane] = []
 
         def breaking(self: LaneSetup, message: wire.LaneReady) -> None:
@@ -416,11 +416,11 @@ class TestReplacing:
             if lane is not None and lane.mine and not broken:
                 broken.append(lane)
                 lane.endpoint.reset()  # type: ignore[attr-defined]
-                self._lanes.look()
+                self._lanes.take_down_dead()
                 assert lane.state is State.OPENING
             ready(self, message)
 
-        monkeypatch.setattr(LaneSetup, "ready", breaking)
+        monkeypatch.setattr(LaneSetup, "on_lane_ready", breaking)
         connection, other = both.connect()
         eventually(lambda: numbers(connection) == numbers(other) == [2], "the lane is not replaced")
         assert connection.notify(3).result(PATIENCE_S) == 0

@@ -69,7 +69,7 @@ class TestPorts:
 
     def test_what_is_known_of_a_port_does_not_open_it(self) -> None:
         fake = self.fake(1)
-        fake.ports = [Port("fake0", 1, {"queue_pairs": 2}, link="InfiniBand", gbps=25.0, subnet="fe80")]
+        fake.ports = [Port("fake0", 1, {"queue_pairs": 2}, link="InfiniBand", gbytes_per_s=25.0, subnet="fe80")]
         assert self.of(fake).nics() == [wire.Nic(name="fake0", port=1, link="InfiniBand", gbps=25.0, subnet="fe80")]
         assert not fake.domains
 

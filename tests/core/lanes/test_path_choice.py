@@ -154,7 +154,7 @@ def test_what_is_said_of_a_lane_goes_before_what_is_usual() -> None:
     assert path_choice.choose(two_hosts()._replace(possible=slow)).provider == "tcp"
     assert path_choice.choose(two_hosts()._replace(possible={"verbs": None})).provider == "verbs"
     assert path_choice.rdma_cost(50.0) == Cost(3.0, 50.0)
-    assert path_choice.rdma_cost(0.0).gbps > 0
+    assert path_choice.rdma_cost(0.0).gbytes_per_s > 0
 
 
 def test_a_staged_path_warns_once_where_real_devices_are() -> None:

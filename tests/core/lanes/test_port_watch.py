@@ -135,7 +135,7 @@ def test_an_answer_that_comes_late_ends_no_lane(
 ) -> None:
     both = nic_pair()
     connection, other = both.connect()
-    quiet = port_watch.LanePorts.quiet
+    quiet = port_watch.LanePorts.on_lane_quiet
     late: list[wire.LaneQuiet] = []
 
     def holding(self: port_watch.LanePorts, message: wire.LaneQuiet) -> None:
@@ -144,7 +144,7 @@ def test_an_answer_that_comes_late_ends_no_lane(
         else:
             quiet(self, message)
 
-    monkeypatch.setattr(port_watch.LanePorts, "quiet", holding)
+    monkeypatch.setattr(port_watch.LanePorts, "on_lane_quiet", holding)
     change_ports(both.nics, "fake0", alive=False)
     eventually(lambda: bool(late), "the peer is not asked, or does not answer")
     if meanwhile == "the port is back":

@@ -161,7 +161,7 @@ class TestImporting:
         source, target = both.here.register(pattern(1, NBYTES)), both.there.register(np.zeros(NBYTES, np.uint8))
         handle = target.share("rw")
         write_over(both.here, source, handle)
-        monkeypatch.setattr(Imports, "take_back", lambda self, message: None)
+        monkeypatch.setattr(Imports, "on_release", lambda self, message: None)
         started = time.monotonic()
         target.revoke(handle, timeout=timeout)
         taken = time.monotonic() - started

@@ -74,7 +74,7 @@ class Owner:
         pieces = [(4096, b"")] * count
         what = wire.Exported("cuda-fd", "GPU", 1, 0, 0, pieces) if exported else None
         self._send(
-            self.imports.replied,
+            self.imports.on_import_reply,
             count,
             wire.ImportReply(
                 request=request,
@@ -91,7 +91,9 @@ class Owner:
     def part(self, count: int, *, more: bool, request: int = REQUEST, pieces: int | None = None) -> None:
         described = [(4096, b"")] * (count if pieces is None else pieces)
         self._send(
-            self.imports.went_on, count, wire.ImportPart(request=request, pieces=described, more=more, nfds=count)
+            self.imports.on_import_part,
+            count,
+            wire.ImportPart(request=request, pieces=described, more=more, nfds=count),
         )
 
     def _send(self, handle: Callable[[Any, list[int]], None], count: int, message: wire.Message) -> None:

@@ -42,7 +42,7 @@ def nanoseconds_of(timeout: float) -> int:
 
 
 def deadline_after(timeout: float) -> int:
-    """Return the monotonic time, in nanoseconds, that many seconds from now; 0, which means none, for ``math.inf``.
+    """Return the monotonic time, in nanoseconds, ``timeout`` seconds from now; 0, which means none, for ``math.inf``.
 
     Raises:
         ValueError, TypeError: as for ``seconds_of``.
@@ -52,7 +52,7 @@ def deadline_after(timeout: float) -> int:
 
 
 async def wait_with_timeout(work: Awaitable[_T], seconds: float | None) -> _T:
-    """Await work for so many seconds, or without limit for None; return or raise what it returns or raises.
+    """Await work for ``seconds`` at most, or without limit for None; return or raise what it returns or raises.
 
     Unlike ``asyncio.wait_for`` before Python 3.12 it does not lose a cancellation that comes while the work ends.
 

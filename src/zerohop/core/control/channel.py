@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from zerohop.core.control.wire import Hello, Message
 
 _FD_SPACE: Final = socket.CMSG_LEN(wire.MAX_FDS * array.array("i").itemsize)
-# Batches of descriptors that may wait for the message that they belong to; one would do if peers never pipelined.
+# Batches of descriptors that may wait for their messages; more than one, because peers pipeline.
 _MAX_BATCHES: Final = 16
-_MAX_QUEUED: Final = 2 << 20
-_PIECE: Final = 64 << 10
-# A host is lost after this many questions without an answer. Kernels allow this many seconds between two questions.
-_QUESTIONS: Final = 3
+_MAX_QUEUED_BYTES: Final = 2 << 20
+_PIECE_BYTES: Final = 64 << 10
+# Keepalive probes in a row without an answer after which a host is lost.
+_PROBES: Final = 3
+# Seconds that kernels allow between two probes.
 _LONGEST_PAUSE_S: Final = 32767
 # Turns of the event loop that `until_read` waits at most. Three are enough unless the peer keeps sending.
 _MOST_TURNS: Final = 100
@@ -52,9 +53,10 @@ class Channel:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # The handshake raises the limit once the peer has proved who it is.
         self.limit = wire.MAX_FRAME_UNAUTHENTICATED
+        # Received descriptors, by message; None: the kernel dropped them.
         self._batches: collections.deque[list[int] | None] = collections.deque()
         self._outgoing: collections.deque[tuple[memoryview, list[int]]] = collections.deque()
-        self._queued = 0
+        self._queued_bytes = 0
         self._ended = ""
         self._readable: asyncio.Future[None] | None = None
         self._flushed: asyncio.Future[None] | None = None
@@ -68,11 +70,11 @@ class Channel:
         if self.unix or not seconds:
             return
         # The kernel asks after each third of the time.
-        pause = min(max(1, int(seconds / _QUESTIONS)), _LONGEST_PAUSE_S)
+        pause = min(max(1, int(seconds / _PROBES)), _LONGEST_PAUSE_S)
         options = {
             socket.TCP_KEEPIDLE: pause,
             socket.TCP_KEEPINTVL: pause,
-            socket.TCP_KEEPCNT: _QUESTIONS - 1,
+            socket.TCP_KEEPCNT: _PROBES - 1,
             # The same limit holds for data that was sent and is not acknowledged.
             socket.TCP_USER_TIMEOUT: min(int(seconds * 1000), _LONGEST_PAUSE_S * 1000),
         }
@@ -99,7 +101,7 @@ class Channel:
     async def receive(self) -> tuple[Message, list[int]]:
         """Receive the next message and its descriptors, which the caller closes.
 
-        Descriptors that were announced are missing if this process had no number left for them.
+        Announced descriptors are missing if this process had reached its limit of descriptors.
 
         Raises:
             ChannelEnded: the channel has ended.
@@ -134,8 +136,8 @@ class Channel:
         frame = memoryview(wire.encode(message))
         # The descriptors are copied, because the message may wait longer than the caller keeps them open.
         self._outgoing.append((frame, copies_of(fds)))
-        self._queued += len(frame)
-        if self._queued > _MAX_QUEUED:
+        self._queued_bytes += len(frame)
+        if self._queued_bytes > _MAX_QUEUED_BYTES:
             self._end("the peer takes no more messages")
         elif len(self._outgoing) == 1:
             self._pump()
@@ -154,7 +156,7 @@ class Channel:
             await asyncio.sleep(0)
 
     def detach(self) -> socket.socket:
-        """Return the socket for the data plane, after flush(); the channel is of no more use."""
+        """Return the socket for the data plane; call flush() before, and nothing after."""
         self._forget_socket()
         self._ended = "given to the data plane"
         return self._sock
@@ -174,7 +176,7 @@ class Channel:
             if self._ended:
                 raise ChannelEnded(self._ended)
             try:
-                piece = self._receive_some(min(nbytes - len(data), _PIECE))
+                piece = self._receive_some(min(nbytes - len(data), _PIECE_BYTES))
             except (BlockingIOError, InterruptedError):
                 await self._until_readable()
                 continue
@@ -197,7 +199,7 @@ class Channel:
                 fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
                 batch += fds
         if flags & socket.MSG_CTRUNC:
-            # The kernel drops descriptors if this process has no number left. Their message comes without any.
+            # The kernel drops descriptors at this process's limit; their message then has none.
             _close_all(batch)
             self._batches.append(None)
         elif batch:
@@ -236,7 +238,7 @@ class Channel:
             except OSError as error:
                 self._end(f"the connection broke: {error.strerror}")
                 return
-            self._queued -= sent
+            self._queued_bytes -= sent
             _close_all(fds)
             self._outgoing.popleft()
             if sent < len(frame):
@@ -261,7 +263,7 @@ class Channel:
         for _, fds in self._outgoing:
             _close_all(fds)
         self._outgoing.clear()
-        self._queued = 0
+        self._queued_bytes = 0
 
     def _forget_socket(self) -> None:
         if self._sock.fileno() >= 0 and not self._loop.is_closed():
@@ -270,7 +272,7 @@ class Channel:
 
 
 def copies_of(fds: Sequence[int]) -> list[int]:
-    """Return a copy of each descriptor; raise OSError, and leave no copy open, if there are too few numbers."""
+    """Return a copy of each descriptor; at the limit of descriptors raise OSError, and leave no copy open."""
     copies: list[int] = []
     try:
         for fd in fds:

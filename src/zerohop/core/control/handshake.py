@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from zerohop.core.control.channel import Channel
     from zerohop.core.control.wire import Hello
 
-# Seconds that a peer that comes in has for the handshake. An attempt to dial a peer lasts at least as long.
+# Seconds that the listening side gives a peer for the handshake. Dialling lasts at least as long.
 TIMEOUT_S: Final = 5.0
 CONTROL: Final = "control"
 LANE: Final = "lane"
@@ -23,13 +23,11 @@ LOCATE: Final = "locate"
 Purpose = Literal["control", "lane", "locate"]
 # Codes of Refuse.
 VERSION, SECRET, DUPLICATE, TOKEN, CLOSED = "version", "secret", "duplicate", "token", "closed"
-
-
 _BOTH_THE_SAME: Final = "give both Contexts the same secret="
 
 
 class Identity(NamedTuple):
-    """Describes one side to the other."""
+    """Holds what one side says of itself, and its secret, which is never sent."""
 
     context: str
     host: str
@@ -64,22 +62,22 @@ async def greet(channel: Channel, me: Identity, purpose: Purpose, token: bytes, 
     Raises:
         Refused: the listening side refuses.
         AccessDenied: the listening side does not know the secret.
-        PeerLost: another Context than ``expected`` answers, which may be empty.
-        ChannelEnded, ProtocolError: the listening side is no peer.
+        PeerLost: not the Context ``expected`` answers, but another; empty: any may.
+        ChannelEnded, ProtocolError: the listening side hung up, or is no peer.
     """
-    _, seen = await _introduce(channel, me, purpose, token, expected)
+    _, transcript = await _introduce(channel, me, purpose, token, expected)
     accept = await _expect(channel, wire.Accept)
-    if not seen.verify(me.secret, "server", accept.proof):
+    if not transcript.verify(me.secret, "server", accept.proof):
         raise _unproved()
     channel.limit = wire.MAX_FRAME
 
 
 async def locate(channel: Channel, me: Identity, expected: str) -> tuple[wire.Challenge, str]:
     """Find out who listens at an address, and the path of its Unix socket if it is on this host."""
-    challenge, seen = await _introduce(channel, me, LOCATE, b"", expected)
+    challenge, transcript = await _introduce(channel, me, LOCATE, b"", expected)
     location = await _expect(channel, wire.Location)
     # The proof covers the path, so that nobody in between sends this side to another socket.
-    if not seen._replace(token=location.socket_path).verify(me.secret, "server", location.proof):
+    if not transcript._replace(token=location.socket_path).verify(me.secret, "server", location.proof):
         raise _unproved()
     return challenge, os.fsdecode(location.socket_path)
 
@@ -111,19 +109,19 @@ async def _introduce(
             peer=expected,
             operation="connect",
         )
-    seen = auth.Transcript(me.context, challenge.context, nonce, challenge.nonce, purpose, token)
-    channel.post(wire.Prove(proof=seen.proof(me.secret, "client")))
-    return challenge, seen
+    transcript = auth.Transcript(me.context, challenge.context, nonce, challenge.nonce, purpose, token)
+    channel.post(wire.Prove(proof=transcript.proof(me.secret, "client")))
+    return challenge, transcript
 
 
 async def answer(channel: Channel, me: Identity, admit: Callable[[Hello], None]) -> Hello:
     """Do the listening side's part of the handshake, and return the Hello of the side that connects.
 
-    ``admit`` raises Refused to keep that side out; it is not asked about one that only locates this side.
+    ``admit`` raises Refused to keep that side out; it is not called for the purpose LOCATE.
 
     Raises:
         Refused: this side has refused, and told the other side why.
-        ChannelEnded, ProtocolError: no peer connected.
+        ChannelEnded, ProtocolError: the connecting side hung up, or is no peer.
     """
     try:
         try:
@@ -134,8 +132,8 @@ async def answer(channel: Channel, me: Identity, admit: Callable[[Hello], None])
         _check_secrets(hello, me)
         channel.post(wire.Challenge(context=me.context, host=me.host, nonce=nonce))
         prove = await _expect(channel, wire.Prove)
-        seen = auth.Transcript(hello.context, me.context, hello.nonce, nonce, hello.purpose, hello.token)
-        _check_proof(seen, me, prove.proof)
+        transcript = auth.Transcript(hello.context, me.context, hello.nonce, nonce, hello.purpose, hello.token)
+        _check_proof(transcript, me, prove.proof)
         if hello.purpose != LOCATE:
             admit(hello)
     except Refused as refusal:
@@ -144,10 +142,10 @@ async def answer(channel: Channel, me: Identity, admit: Callable[[Hello], None])
         raise
     if hello.purpose == LOCATE:
         path = os.fsencode(me.socket_path) if hello.host == me.host else b""
-        proof = seen._replace(token=path).proof(me.secret, "server")
+        proof = transcript._replace(token=path).proof(me.secret, "server")
         channel.post(wire.Location(proof=proof, socket_path=path))
         return hello
-    channel.post(wire.Accept(proof=seen.proof(me.secret, "server")))
+    channel.post(wire.Accept(proof=transcript.proof(me.secret, "server")))
     channel.limit = wire.MAX_FRAME
     return hello
 
@@ -159,8 +157,8 @@ def _check_secrets(hello: Hello, me: Identity) -> None:
         raise Refused(SECRET, "this side has a secret, the connecting one has none")
 
 
-def _check_proof(seen: auth.Transcript, me: Identity, proof: bytes) -> None:
-    if not seen.verify(me.secret, "client", proof):
+def _check_proof(transcript: auth.Transcript, me: Identity, proof: bytes) -> None:
+    if not transcript.verify(me.secret, "client", proof):
         raise Refused(SECRET, "wrong secret")
 
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 # Number of peers that may be in their handshake at once; more of them wait in the kernel's backlog.
 _MAX_UNAUTHENTICATED: Final = 64
 _BACKLOG: Final = 1024
-_LONG_OF_DESCRIPTORS_S: Final = 0.1
+# Seconds after a failed accept() until the next one.
+_ACCEPT_PAUSE_S: Final = 0.1
 
 
 class Listeners:
@@ -45,9 +46,9 @@ class Listeners:
         self._accepting = False
         self._sockets: list[socket.socket] = []
         self._directory: Path | None = None
-        # Closing this socket frees a descriptor to turn peers away with when this process has no other.
+        # A spare: at the limit of descriptors, closing it lets this side accept peers to turn them away.
         self._reserve: socket.socket | None = None
-        # Lanes that peers were invited to open, by token.
+        # Sockets of lanes that peers may open, by token.
         self._invited: dict[bytes, asyncio.Future[socket.socket]] = {}
         try:
             if settings.listen is not None:
@@ -74,7 +75,7 @@ class Listeners:
         admit: Callable[[Hello], None],
         enter: Callable[[Channel, Hello], None],
     ) -> None:
-        """Begin to accept. On the control thread ``admit`` may raise Refused; ``enter`` takes over a peer's channel."""
+        """Begin to accept. On the control thread, ``admit`` may raise Refused and ``enter`` takes over the channel."""
         self._control = control
         self._me = me
         self._admit = admit
@@ -88,7 +89,7 @@ class Listeners:
             control.start(self._accept, sock, slots)
 
     def invite(self) -> tuple[bytes, asyncio.Future[socket.socket]]:
-        """Return a token that works once, and a future for the socket of the peer that brings it."""
+        """Return a token that works once, and a future for the socket of the peer that sends the token."""
         token = auth.new_capability()
         future = self._control.loop.create_future()
         self._invited[token] = future
@@ -151,7 +152,7 @@ class Listeners:
                 self._control.warn_once("", "accept", "cannot accept peers: %s. Fix: raise the limit: ulimit -n", error)
                 if out_of_descriptors(error):
                     self._turn_away(listening)
-                await asyncio.sleep(_LONG_OF_DESCRIPTORS_S)
+                await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
             self._control.sockets.add(sock)
             self._control.start(self._receive, sock, str(where[0]) if where else "this host", slots)
@@ -175,16 +176,17 @@ class Listeners:
             if channel.unix and address.peer_uid(sock) != os.getuid():
                 self._control.warn_once(who, "uid", "refused a process of user %s", address.peer_uid(sock))
                 return
-            lanes: list[asyncio.Future[socket.socket]] = []
+            # `_check` adds the future of the invited lane; empty: the socket is no lane's.
+            invited: list[asyncio.Future[socket.socket]] = []
             hello = await wait_with_timeout(
-                handshake.answer(channel, self._me, lambda hello: self._check(hello, lanes)), handshake.TIMEOUT_S
+                handshake.answer(channel, self._me, lambda hello: self._check(hello, invited)), handshake.TIMEOUT_S
             )
             if hello.purpose == LOCATE:
                 await wait_with_timeout(channel.flush(), handshake.TIMEOUT_S)
-            elif lanes:
+            elif invited:
                 await wait_with_timeout(channel.flush(), handshake.TIMEOUT_S)
-                if not lanes[0].done():
-                    lanes[0].set_result(channel.detach())
+                if not invited[0].done():
+                    invited[0].set_result(channel.detach())
                     channel = None
             else:
                 self._enter(channel, hello)
@@ -204,14 +206,14 @@ class Listeners:
             if channel is not None:
                 channel.close()
 
-    def _check(self, hello: Hello, lanes: list[asyncio.Future[socket.socket]]) -> None:
+    def _check(self, hello: Hello, invited: list[asyncio.Future[socket.socket]]) -> None:
         if self._closed:
             raise Refused(CLOSED, "this Context is closing")
         if hello.purpose == LANE:
             future = self._invited.pop(hello.token, None)
             if future is None or future.done():
                 raise Refused(TOKEN, "nobody invited this lane")
-            lanes.append(future)
+            invited.append(future)
         else:
             self._admit(hello)
 

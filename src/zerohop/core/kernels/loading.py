@@ -54,7 +54,7 @@ class CopyKernels:
             loading.ended.wait(_PATIENCE_S)
         with self._lock:
             loading.given_up = loading.given_up or not loading.ended.is_set()
-            say, loading.said = bool(loading.why_not) and not loading.said, True
+            say, loading.warned = bool(loading.why_not) and not loading.warned, True
         if say:
             logger.warning("page lists on %s are copied page by page: %s", loading.device["name"], loading.why_not)
 
@@ -100,15 +100,16 @@ class CopyKernels:
 class _Loading:
     """Holds the state of one device's kernels."""
 
-    __slots__ = ("device", "ended", "given_up", "said", "why_not")
+    __slots__ = ("device", "ended", "given_up", "warned", "why_not")
 
     def __init__(self, device: dict[str, Any]) -> None:
         self.device = device
         self.why_not = _NOT_YET
         self.ended = threading.Event()
-        # `given_up`: a wait has ended without the kernels. `said`: the first wait has ended, and logged its warning.
+        # Whether a wait has ended without the kernels.
         self.given_up = False
-        self.said = False
+        # Whether the first wait has ended, with a warning if there are no kernels.
+        self.warned = False
 
     def end(self, why_not: str) -> None:
         self.why_not = why_not

@@ -53,17 +53,22 @@ class Lane:
         self.rails = rails
         self.cost: Cost | None = None
         self.state = State.OPENING
-        # While the lane is being opened: `connected`, this end is connected to the other; `answered`, the other end
-        # exists, and is connected too if the peer opened the lane; `said_ready`, this side has sent LaneReady.
-        self.connected = self.answered = self.said_ready = False
-        # `inviting`: the peer connects the socket of a tcp lane. `task` is the work in progress that opens the lane.
+        # Whether this end is connected to the other.
+        self.connected = False
+        # Whether the other end exists, and is connected, too, if the peer opened the lane.
+        self.answered = False
+        # Whether this side has sent LaneReady.
+        self.said_ready = False
+        # Whether the peer connects the socket of a tcp lane.
         self.inviting = False
+        # The work in progress that opens the lane.
         self.task: asyncio.Task[None] | None = None
-        # `up` is done when the lane is up, or has an error. `blamed` are the peer's NICs that caused the error.
+        # Done when the lane is up, or could not be opened.
         self.up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.up.add_done_callback(retrieve)
+        # The peer's NICs that are why it could not be opened.
         self.blamed: tuple[int, ...] = ()
-        # These are set after the lane went down: this side, the peer, or both have placed all data that came over it.
+        # Whether the lane went down and this side, the peer, or both have placed all data that came over it.
         self.local_done = self.peer_done = False
         self.drained = asyncio.Event()
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from zerohop.core.lanes.lanes import Lanes
     from zerohop.core.lanes.link import Link
 
-# Time limit of the first bytes over a verbs lane. Its ends connect without sending anything, so that only these bytes
-# find a switch that drops everything.
+# Time limit of the first bytes over a verbs lane. Connecting sends nothing, so only these bytes show that a switch
+# drops everything.
 _PROOF_NS: Final = 3_000_000_000
 
 
@@ -76,8 +76,9 @@ class LaneSetup:
             self._arrange_socket(lane)
         return lane
 
-    def lane(self, message: wire.Lane, fds: list[int]) -> None:
+    def on_lane(self, message: wire.Lane, fds: list[int]) -> None:
         """Handle Lane: the peer's end of a lane that the peer opens, or of a lane that this side has opened."""
+        # A number of this side (LaneTable): the peer answers.
         if message.number % 2 == (0 if self._initiator else 1):
             self._answered(message, fds)
         else:
@@ -85,7 +86,7 @@ class LaneSetup:
             self._lanes.last_theirs = message.number
             self._answer(message, fds)
 
-    def invited(self, message: wire.LaneInvite) -> None:
+    def on_lane_invite(self, message: wire.LaneInvite) -> None:
         """Handle LaneInvite: the peer listens, and this side connects the socket."""
         lane = self._lanes.find(message.number)
         if lane is None or lane.state is not State.OPENING:
@@ -94,7 +95,7 @@ class LaneSetup:
             raise ProtocolError("malformed: an invitation to a lane that was not agreed on")
         self._beside(lane, self._bring_socket, message.token)
 
-    def ready(self, message: wire.LaneReady) -> None:
+    def on_lane_ready(self, message: wire.LaneReady) -> None:
         """Handle LaneReady: the peer's end is connected."""
         lane = self._lanes.find(message.number)
         if lane is None or lane.state is State.DOWN:
@@ -107,7 +108,7 @@ class LaneSetup:
             lane.answered = True
             self._go_on(lane)
 
-    def failed(self, message: wire.LaneFailed) -> None:
+    def on_lane_failed(self, message: wire.LaneFailed) -> None:
         """Handle LaneFailed: the peer cannot make its end."""
         lane = self._lanes.find(message.number)
         if lane is None:
@@ -123,18 +124,18 @@ class LaneSetup:
         self._lanes.fail(lane, error, tell=False)
 
     def _rails(self, without: set[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the places of the NICs of both sides that a new lane is to use, in the same order."""
-        fabric = self._core.nic_ports
+        """Return the places (indices) of the NICs that a new lane pairs, here and at the peer, in the same order."""
+        ports = self._core.nic_ports
         down: dict[int, str] = {}
         while True:
             # The ports are read again each time, because they come and go.
-            pairs = nic_ports.pair(fabric.nics(), self._link.their_nics, down, without)
-            more = {place: why for place, _ in pairs if (why := fabric.port_down(place))}
+            pairs = nic_ports.pair(ports.nics(), self._link.their_nics, down, without)
+            more = {place: why for place, _ in pairs if (why := ports.port_down(place))}
             if not more:
                 break
             down |= more
         if not pairs:
-            why, fix = fabric.why_not() or "; ".join(down.values()), fabric.fix()
+            why, fix = ports.why_not() or "; ".join(down.values()), ports.fix()
             if not why:
                 why, fix = "the NIC ports at the peer's end are down", "bring one of them up there"
             raise PeerLost(why, fix=fix, provider=VERBS, peer=self._link.peer)
@@ -162,19 +163,19 @@ class LaneSetup:
                 raise ProtocolError("malformed: a second lane of the same provider")
 
     def _answer(self, message: wire.Lane, fds: list[int]) -> None:
-        provider, fabric = message.provider, self._core.nic_ports
+        provider, ports = message.provider, self._core.nic_ports
         if self._initiator and any(
             lane.provider == provider and lane.mine and lane.state is State.OPENING for lane in self._lanes.all.values()
         ):
             self._refuse(message.number, "the other side opens one at this moment")
             return
-        down = {place: why for _, place in message.rails if (why := fabric.port_down(place))}
+        down = {place: why for _, place in message.rails if (why := ports.port_down(place))}
         if down:
             self._refuse(message.number, "; ".join(down.values()), sorted({p for p in down if p < wire.MAX_NICS}))
             return
         endpoint = None
         try:
-            domains = tuple(fabric.domains([place for _, place in message.rails]))
+            domains = tuple(ports.domains([place for _, place in message.rails]))
             endpoint = self._endpoint(provider, domains)
             lane = Lane(
                 message.number,
@@ -287,7 +288,7 @@ class LaneSetup:
                 self._go_on(lane)
 
     def _beside(self, lane: Lane, work: Callable[[Lane, Any], Coroutine[Any, Any, None]], argument: Any) -> None:
-        """Run work beside the conversation until it ends; the peer may take as long as the waiting operations allow."""
+        """Run a lane's work as a task; only the operations that wait for the lane limit its time."""
         lane.task = self._core.control.start(self._guarded, lane, work, argument)
 
     async def _guarded(self, lane: Lane, work: Callable[[Lane, Any], Coroutine[Any, Any, None]], argument: Any) -> None:

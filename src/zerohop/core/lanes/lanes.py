@@ -56,7 +56,7 @@ class Lanes(LaneTable):
         self._link = link
         self._channel = channel
         self._first_up: Callable[[], None] | None = first_up
-        # Makes this side's end and announces it. Arguments: provider, for messages or not, the peer's NICs to avoid.
+        # LaneSetup sets this: announces a lane, given provider, for messages or not, and the peer's NICs to avoid.
         self.begin: Callable[[str, bool, set[int]], Lane]
         # Tasks that open a lane, by provider or _MESSAGES. All operations that need the lane wait for the same task.
         self._tasks: dict[str, asyncio.Task[Any]] = {}
@@ -121,12 +121,12 @@ class Lanes(LaneTable):
                     raise silent_error(self._link.peer, "the peer does not answer") from None
 
     @property
-    def any_down(self) -> bool:
+    def draining(self) -> bool:
         """Tell whether data of a lane that is down may still be placed; any thread may ask."""
         return bool(self._draining) or any(lane.state is State.DOWN for lane in list(self.all.values()))
 
-    def look(self) -> None:
-        """Find out which lanes are down; the data plane knows it first, and reports it once."""
+    def take_down_dead(self) -> None:
+        """Take down the lanes that the data plane has found dead; it reports each once."""
         try:
             if self._core.engine.peer_status(self._link.native_id)[0] != Status.OK:
                 return
@@ -166,7 +166,7 @@ class Lanes(LaneTable):
         first_up, self._first_up = self._first_up, None if lane.messages else self._first_up
         if lane.messages and first_up is not None:
             first_up()
-        self.look()
+        self.take_down_dead()
 
     def fail(self, lane: Lane, error: ZerohopError, *, tell: bool) -> None:
         """Give up a lane that is being opened; ``tell`` the peer."""
@@ -176,12 +176,12 @@ class Lanes(LaneTable):
         self.all.pop(lane.number, None)
         if tell:
             self._channel.post(wire.LaneFailed(number=lane.number, text=error.reason[:2000]))
-        self._let_go(lane)
+        self._close_end(lane)
         if not lane.up.done():
             lane.up.set_exception(copy_of(error))
         lane.drained.set()
 
-    def down(self, message: wire.LaneDown) -> None:
+    def on_lane_down(self, message: wire.LaneDown) -> None:
         """Handle LaneDown: the peer's end of a lane is down and drained."""
         lane = self.find(message.number)
         if lane is None:
@@ -192,9 +192,9 @@ class Lanes(LaneTable):
         if lane.state is State.UP:
             self.go_down(lane, f"the peer says: {message.text}" if message.text else "the peer has closed it")
         elif lane.local_done:
-            self._drain(lane)
+            self._note_drained(lane)
 
-    def wanted(self, message: wire.LaneWanted) -> None:
+    def on_lane_wanted(self, message: wire.LaneWanted) -> None:
         """Handle LaneWanted: the peer has something to send, and no lane for it."""
         if not self.initiator:
             raise ProtocolError("malformed: LaneWanted of the side that opens it")
@@ -206,7 +206,7 @@ class Lanes(LaneTable):
         if self.initiator and self._first_up is None and self._link.message_lane is None:
             self._start_shared(_MESSAGES, self._replace)
 
-    def missing(self, message: wire.LaneMissing) -> None:
+    def on_lane_missing(self, message: wire.LaneMissing) -> None:
         """Handle LaneMissing: the peer cannot open a lane for messages."""
         if self.initiator:
             raise ProtocolError("malformed: LaneMissing of the side that does not open it")
@@ -314,7 +314,7 @@ class Lanes(LaneTable):
                 await lane.drained.wait()
 
     async def _another(self, provider: str) -> bool:
-        """Tell whether another lane of this provider comes up, for messages or because the peer opens it."""
+        """Wait for another lane of this provider that is being opened; return whether it came up."""
         replacing = self._tasks.get(_MESSAGES)
         if replacing is not None:
             await asyncio.wait([replacing])
@@ -338,7 +338,7 @@ class Lanes(LaneTable):
         for route in list(link.routes):
             if route.lane == lane.number:
                 route.drop()
-        self._let_go(lane)
+        self._close_end(lane)
         self._core.control.warn_once(
             link.peer, "lane", "a lane over %s to %s went down: %s", lane.provider, link.peer[:12], why
         )
@@ -356,14 +356,14 @@ class Lanes(LaneTable):
         lane.local_done = True
         self._channel.post(wire.LaneDown(number=lane.number, text=why[:2000]))
         if lane.peer_done:
-            self._drain(lane)
+            self._note_drained(lane)
 
-    def _drain(self, lane: Lane) -> None:
+    def _note_drained(self, lane: Lane) -> None:
         self.all.pop(lane.number, None)
         lane.drained.set()
 
     @staticmethod
-    def _let_go(lane: Lane) -> None:
+    def _close_end(lane: Lane) -> None:
         if lane.task is not None:
             lane.task.cancel()
         try:

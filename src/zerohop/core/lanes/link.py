@@ -59,7 +59,7 @@ class Link:
         unreachable: shares that cannot be imported, by provider, share, and NICs of the peer or device here.
         routes: the routes over this link.
         lost: the error with which the peer was lost; None while it is not lost.
-        closing: the error with which it will be lost, once this side has begun to close the link.
+        closing: the error with which the peer will be lost, once this side has begun to close the link.
         late: deferred operations that no later one may overtake, by the kind of room that they wait for.
     """
 
@@ -152,11 +152,11 @@ class Link:
         """Return the lane of a provider that is up; None if there is none."""
         return next((lane for lane in self.lanes.values() if lane.provider == provider), None)
 
-    def line(self, need: str) -> asyncio.Lock:
+    def line(self, room: str) -> asyncio.Lock:
         """Return the lock at which operations queue that wait for the same kind of room. On the control thread."""
         import asyncio
 
-        return self._lines.setdefault(need, asyncio.Lock())
+        return self._lines.setdefault(room, asyncio.Lock())
 
     def path(self, device: str) -> LanePath:
         """Return the path of messages to or from memory of this device, which is the lane itself."""

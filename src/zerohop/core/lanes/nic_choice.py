@@ -65,6 +65,6 @@ def _port(choice: NicChoice, options: VerbsOptions) -> Port:
         choice.port,
         options.native(choice.gid.index),
         link=link,
-        gbps=(choice.gbps or 0.0) / 8,
+        gbytes_per_s=(choice.gbps or 0.0) / 8,
         subnet=":".join(groups[:_SUBNET_GROUPS]),
     )

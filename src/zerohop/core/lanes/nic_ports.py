@@ -32,9 +32,9 @@ class Port(NamedTuple):
     port: int
     # Options of the port's domain, by the names that the provider gives them.
     options: Mapping[str, int]
-    # `link` is "Ethernet" or "InfiniBand"; `gbps` is in GB/s.
+    # "Ethernet" or "InfiniBand".
     link: str = ""
-    gbps: float = 0.0
+    gbytes_per_s: float = 0.0
     # The prefix of the port's GID as text; empty if it is not known.
     subnet: str = ""
 
@@ -48,7 +48,7 @@ class NicPorts:
     def __init__(
         self, engine: Engine, choose: Callable[[], Sequence[Port]], keys_lost: Callable[[], None] = lambda: None
     ) -> None:
-        """Open no port yet; ``choose()`` returns the ports, the best first, or raises Unsupported, and is called again.
+        """Open no port yet; ``choose()`` returns the ports, the best first, or raises Unsupported, at each call.
 
         ``keys_lost()`` is called before a lost port is opened anew, because the keys that peers have become invalid.
         """
@@ -162,14 +162,14 @@ class NicPorts:
         return domain
 
     def _nic(self, place: int, port: Port) -> Nic:
-        link, gbps = port.link, port.gbps
+        link, gbytes_per_s = port.link, port.gbytes_per_s
         if not link or place in self._domains:
             if self.port_down(place):
                 link = ""
             else:
                 facts = self._domains[place].facts()
-                link, gbps = str(facts["link_layer"]), float(facts["gbps"])
-        return wire.Nic(name=port.device, port=port.port, link=link, gbps=gbps, subnet=port.subnet)
+                link, gbytes_per_s = str(facts["link_layer"]), float(facts["gbps"])
+        return wire.Nic(name=port.device, port=port.port, link=link, gbps=gbytes_per_s, subnet=port.subnet)
 
 
 def pair(

@@ -33,11 +33,11 @@ class Cost(NamedTuple):
     """Estimates the time of a transfer: a fixed part in microseconds, and a rate in GB/s."""
 
     fixed_us: float
-    gbps: float
+    gbytes_per_s: float
 
     def microseconds(self, nbytes: int) -> float:
         """Return the microseconds of one transfer of this size."""
-        return self.fixed_us + nbytes / (self.gbps * 1e3)
+        return self.fixed_us + nbytes / (self.gbytes_per_s * 1e3)
 
 
 # Costs of lanes that state none. Only their order matters.
@@ -50,8 +50,8 @@ _USUAL: Final = {
     ("verbs", STREAM): Cost(15.0, 3.0),
     ("tcp", STREAM): Cost(30.0, 4.0),
 }
-# The form of each provider to which the cost applies that its lane states.
-_SAID: Final = {"shm": RING, "p2p": PEER, "verbs": RDMA, "tcp": STREAM}
+# By provider: the form for which its lane states the cost.
+_STATED_FORM: Final = {"shm": RING, "p2p": PEER, "verbs": RDMA, "tcp": STREAM}
 _NOTHING: Final[Mapping[str, Cost | None]] = {}
 
 
@@ -173,14 +173,14 @@ def warn_if_staged(explanation: Explanation, warned: set[tuple[str, str, str]]) 
 
 def lane_cost(limits: Mapping[str, float]) -> Cost | None:
     """Return the cost that a lane states; None if it states none."""
-    gbps = limits.get("gbps", 0)
-    return Cost(limits.get("fixed_us", 0), gbps) if gbps > 0 else None
+    gbytes_per_s = limits.get("gbps", 0)
+    return Cost(limits.get("fixed_us", 0), gbytes_per_s) if gbytes_per_s > 0 else None
 
 
-def rdma_cost(gbps: float) -> Cost:
+def rdma_cost(gbytes_per_s: float) -> Cost:
     """Return the usual cost of a lane of NICs with a rate in GB/s."""
     usual = _USUAL["verbs", RDMA]
-    return usual._replace(gbps=gbps) if gbps > 0 else usual
+    return usual._replace(gbytes_per_s=gbytes_per_s) if gbytes_per_s > 0 else usual
 
 
 def _lane_row(situation: Situation, provider: str, form: str, *, direct: bool) -> Candidate:
@@ -201,12 +201,12 @@ def _lane_row(situation: Situation, provider: str, form: str, *, direct: bool) -
         elif form == RDMA:
             why_not = situation.not_reachable
     cost = _USUAL[provider, form]
-    if form == _SAID[provider]:
+    if form == _STATED_FORM[provider]:
         cost = situation.lanes.get(provider) or situation.possible.get(provider) or cost
     if form == RDMA:
         # The rate that tcp states was measured on one host. Between hosts tcp uses NICs, too, and is no faster.
         tcp = situation.lanes.get("tcp") or _USUAL["tcp", STREAM]
-        cost = cost._replace(gbps=max(cost.gbps, tcp.gbps))
+        cost = cost._replace(gbytes_per_s=max(cost.gbytes_per_s, tcp.gbytes_per_s))
     return Candidate(provider, form, direct, cost, why_not)
 
 

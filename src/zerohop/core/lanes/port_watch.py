@@ -40,7 +40,7 @@ class LanePorts:
         # Timers of lanes with a port that is down, by the number of the lane. Each lasts as long as a NIC may try.
         self._timers: dict[int, asyncio.TimerHandle] = {}
 
-    def down(self, domain: Domain) -> None:
+    def on_port_down(self, domain: Domain) -> None:
         """Handle a port that went down: give up idle lanes over it if there is another way.
 
         Operations in flight may outlast a short interruption, so their lane stays for as long as its NIC takes to give
@@ -55,14 +55,14 @@ class LanePorts:
             if lane.number not in self._timers:
                 self._watch(lane)
 
-    def back(self) -> None:
+    def on_port_up(self) -> None:
         """Handle a port that is up again."""
         for number in list(self._timers):
             lane = self._lanes.all.get(number)
             if lane is None or not _down_under(lane):
                 self._timers.pop(number).cancel()
 
-    def quiet(self, message: wire.LaneQuiet) -> None:
+    def on_lane_quiet(self, message: wire.LaneQuiet) -> None:
         """Handle LaneQuiet: the peer asks whether a lane is used, or says that it is not."""
         lane = self._lanes.find(message.number)
         if lane is None or lane.state is not State.UP:

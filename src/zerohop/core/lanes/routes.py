@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _MAX_ROUTES: Final = 16384
 # Memory no longer than this is registered with a NIC by the call that first uses it: pinning its pages takes some tens
 # of microseconds, no more than handing the call to the control thread.
-_PINNED_AT_ONCE: Final = 1 << 20
+_PINNED_AT_ONCE_BYTES: Final = 1 << 20
 
 
 class Routes:
@@ -74,7 +74,7 @@ class Routes:
             except NativeError as error:
                 if error.args[1] != Reason.HOST_REGISTERED.value:
                     raise
-            # The range may overlap memory that devices know only because it may be registered again.
+            # Devices may know overlapping memory only in case it is registered again: have them forget it, and retry.
             self._retention.stop_lingering()
             return self._engine.reach_peer(registration.region, memory)[0]
         finally:
@@ -111,7 +111,7 @@ class Routes:
         return path_choice.choose(situation)
 
     def forget_no_kernels(self) -> None:
-        """Drop the routes that say that there are no copy kernels, because they have come. Any thread may call this."""
+        """Drop the routes made without copy kernels, because there are kernels now. Any thread may call this."""
         for reference in list(self._all):
             route = reference()
             if route is not None and route.explanation.no_kernels:
@@ -140,9 +140,9 @@ class Routes:
             if imported is None or imported.rails != lane.rails:
                 return None
             if explanation.form == path_choice.PEER and registration not in imported.ready:
-                # A device reaches at once the peer's memory that it has reached before; memory here may need pinning.
+                # A device that has reached the peer's memory reaches it at once; memory here may need pinning.
                 index = registration.region.device
-                if index not in imported.links or not (at_once or registration.nbytes <= _PINNED_AT_ONCE):
+                if index not in imported.links or not (at_once or registration.nbytes <= _PINNED_AT_ONCE_BYTES):
                     return None
                 try:
                     self.make_ready(imported, registration)
@@ -151,14 +151,14 @@ class Routes:
                         raise lane_error(link, error, "", provider) from None
                     reachability.note_no_peer_link(link, registration, remote, error)
                     return self.make(link, registration, remote, key, at_once=at_once)
-            if not registered(registration, lane):
-                if not (at_once or registration.nbytes <= _PINNED_AT_ONCE):
+            if not is_registered(registration, lane):
+                if not (at_once or registration.nbytes <= _PINNED_AT_ONCE_BYTES):
                     return None
                 try:
                     done = all(register(self._engine, registration, domain) for domain in lane.domains)
                 except NativeError as error:
                     raise lane_error(link, error, "", provider) from None
-                if not done:  # the next best path
+                if not done:  # register() has recorded the failure, so another path is found
                     return self.make(link, registration, remote, key, at_once=at_once)
             # The target does not check direct accesses, so a route must not get more than the owner gave.
             nbytes, rights = imported.nbytes, imported.rights
@@ -241,7 +241,7 @@ def _drop_later(route: Route, seconds: float) -> None:
     asyncio.get_running_loop().call_later(seconds, route.drop)
 
 
-def registered(registration: Registration, lane: Lane) -> bool:
+def is_registered(registration: Registration, lane: Lane) -> bool:
     """Tell whether the NICs of a lane have registered the memory here; true for a lane without NICs."""
     return all(domain.number in registration.local_keys for domain in lane.domains)
 

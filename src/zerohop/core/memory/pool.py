@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # torch gives its own tensors this alignment, and no kernel asks for more.
 ALIGNMENT: Final = 512
-# Seconds between two looks for room: no event tells that a device or a peer no longer uses memory.
+# Seconds between two looks for room, first and longest: no event tells that memory is no longer in use.
 _FIRST_PAUSE_S: Final = 0.0002
 _LONGEST_PAUSE_S: Final = 0.01
 _NS: Final = 1e9
@@ -60,10 +60,10 @@ class Pool(Closeable, NotCopyable):
         self._closed = False
         # The device's error when it last had no more memory.
         self._refused = ""
-        # Parts that destructors have returned; those of them that the device may still use; and the marks in the
-        # device's queues, each with the parts that are free once it is reached.
+        # Parts that destructors have returned, and those of them that the device may still use.
         self._freed: collections.deque[_Range] = collections.deque()
         self._unmarked: list[_Range] = []
+        # Marks in the device's queues, each with the parts that are free once it is reached.
         self._marked: list[tuple[Engine.DeviceMark, list[_Range]]] = []
 
     @property
@@ -130,7 +130,7 @@ class Pool(Closeable, NotCopyable):
         self._core.check_open()
         with self._lock:
             self._collect()
-            self._settle()
+            self._free_marked()
             idle = [chunk for chunk in self._chunks if chunk.ranges.free == chunk.ranges.nbytes]
             self._chunks = [chunk for chunk in self._chunks if chunk not in idle]
         for chunk in idle:
@@ -160,7 +160,7 @@ class Pool(Closeable, NotCopyable):
     def _reuse(self, size: int) -> _Range | None:
         """Take a range of returned memory that nothing can touch any more."""
         self._collect()
-        self._settle()
+        self._free_marked()
         return self._take(size)
 
     def _collect(self) -> None:
@@ -173,7 +173,8 @@ class Pool(Closeable, NotCopyable):
             self._give(self._unmarked)
             self._unmarked.clear()
 
-    def _settle(self) -> None:
+    def _free_marked(self) -> None:
+        """Mark the device's queues for returned parts, and free the parts whose mark was reached."""
         if self._unmarked:
             try:
                 mark = self._core.engine.mark_device(self._index)
@@ -207,7 +208,7 @@ class Pool(Closeable, NotCopyable):
         """Tell whether a device, a transfer or a peer still uses returned memory. Other memory may never come back."""
         retention = self._core.retention
         kept = [*self._core.shares.kept(), *retention.kept()]
-        # The order matters: memory that leaves one of these places is in the next one by then.
+        # Look in this order: memory that leaves one of these places is in the next one by then, so none is missed.
         return bool(
             any(type(keep) is _Block and keep.goes_to(self._freed) for keep in kept)
             or retention.releasing
@@ -275,9 +276,9 @@ class _Chunk:
         """Return the chunk to the device, now or with its last block."""
         self.wanted = False
         self._given_up.append(self.registration)
-        self.let_go()
+        self.release_if_unused()
 
-    def let_go(self) -> None:
+    def release_if_unused(self) -> None:
         """Release the chunk if it was given up and has no block. Destructors call this: no lock, no wait."""
         if not self.blocks:
             try:
@@ -310,4 +311,4 @@ class _Block:
         if chunk.wanted:
             self._freed.append(self._range)
         chunk.blocks.pop(id(self), None)
-        chunk.let_go()
+        chunk.release_if_unused()

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from zerohop.core.runtime.devices import Devices
 
 _STALE_STARTS: Final = 64
-# Seconds between looks whether devices have forgotten memory: no event tells that within a time limit.
-_LOOK_S: Final = 0.001
-# Each new registration of a GPU's allocation checks this many others for memory that was freed.
-_LOOKED_AT: Final = 16
+# Seconds between checks whether devices have forgotten memory: no event tells that within a time limit.
+_CHECK_S: Final = 0.001
+# Number of others that each new registration of a GPU's allocation checks for memory that was freed.
+_CHECKED_EACH_TIME: Final = 16
 # Errors that keep their class when memory could not be registered; all others become RegistrationFailed.
 _KEPT: Final = (Closed, Unsupported)
 
@@ -181,7 +181,7 @@ class RegistrationCache:
         by_us = {registration for registration, keep in kept if keep is not None}
         for registration in known:
             while registration not in by_us and not registration.region.deregister() and time.monotonic() < deadline:
-                time.sleep(_LOOK_S)
+                time.sleep(_CHECK_S)
         last: list[object] = [*kept, *known]
         known.clear()
         kept.clear()
@@ -249,9 +249,9 @@ class RegistrationCache:
         if not entries:
             return
         start = self._looked_at % len(entries)
-        self._looked_at = start + _LOOKED_AT
+        self._looked_at = start + _CHECKED_EACH_TIME
         freed = []
-        for key, known in (entries[start:] + entries[:start])[:_LOOKED_AT]:
+        for key, known in (entries[start:] + entries[:start])[:_CHECKED_EACH_TIME]:
             found = self._engine.describe(*key)
             if found is None or found[3] != known[1]:
                 freed.append((key, known))

@@ -24,10 +24,13 @@ _LINGER_S: Final = 1.0
 
 
 class Retention:
-    """Keeps the buffers of one Context. Thread-safe; nothing that a destructor calls takes a lock of Python's."""
+    """Keeps the buffers of one Context. Thread-safe; nothing that a destructor calls takes a lock of Python's.
+
+    For a Memory: keep, detach, release_detached. For a registration alone: retire, release, end. Later, again: drain.
+    """
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        """Remember ``wake``, which makes somebody call ``drain`` soon. It is called while buffers are waiting."""
+        """Remember ``wake``, called while buffers wait: it has the control thread call ``drain`` soon."""
         self._wake = wake
         self._forked = False
         # Buffers of closed Memories that operations, peers or devices still use.
@@ -48,7 +51,7 @@ class Retention:
 
     @property
     def releasing(self) -> bool:
-        """Tell whether a thread is just releasing buffers; ask after ``kept``."""
+        """Tell whether a thread is releasing buffers; call ``kept`` before."""
         return bool(self._releasing)
 
     def keep(self, memory: object, registration: Registration, keep: object) -> None:
@@ -74,7 +77,7 @@ class Retention:
 
     def kept(self) -> list[object]:
         """Return the objects kept for Memories that are being closed, or are closed and still in use."""
-        # A buffer that leaves the first set is in the second by then, so the first is copied first.
+        # A buffer enters `_pinned` before it leaves `_detached`, so `_detached` is copied first.
         detached, pinned = self._detached.copy(), self._pinned.copy()
         return [each.keep for each in (*detached, *pinned)]
 
@@ -149,7 +152,7 @@ class Retention:
         waiting = False
         try:
             for buffer in self._pinned.copy():
-                if self._let_go(buffer):
+                if self._try_release(buffer):
                     self._pinned.discard(buffer)
                     buffer.keep = None
                 else:
@@ -192,7 +195,7 @@ class Retention:
         if self._forked:
             return
         buffer.turn = buffer.registration.last_turn = next(self._turns)
-        if self._let_go(buffer, now=now):
+        if self._try_release(buffer, now=now):
             buffer.keep = None
             return
         self._pinned.add(buffer)
@@ -200,18 +203,18 @@ class Retention:
             # The end of an array calls `drain`; the end of an operation does not.
             self._wake()
 
-    def _let_go(self, buffer: RetainedBuffer, *, now: bool = False) -> bool:
-        """Tell whether the object need not be kept any longer; end the registration if this buffer is its last."""
+    def _try_release(self, buffer: RetainedBuffer, *, now: bool = False) -> bool:
+        """End the registration if this buffer is its last; return whether the object need not be kept any longer."""
         registration = buffer.registration
         region = registration.region
         if registration.ours and buffer.keep is not None:
-            # The region owns the pages. The kept object may be an array that shows them: this cannot wait for arrays.
+            # The region owns the pages. The kept object may be an array that shows them, so do not wait for arrays.
             if registration.retired and not registration.closed and self._leave(registration):
                 self._release(RetainedBuffer(registration, None), now=False)
             return region.pins == 0
         if not registration.closed:
             if registration.users or (registration.ours and not registration.retired):
-                # The other Memories of the registration end it.
+                # Its other Memories end it; memory of ours ends with its owner, which sets `retired`.
                 return region.pins == 0
             if not registration.retired:
                 if region.pins:
@@ -226,7 +229,7 @@ class Retention:
 
     def _leave(self, registration: Registration) -> bool:
         """Mark a registration closed; return False if a new Memory is just being made of it."""
-        # A new Memory adds itself to `users` and then reads `leaving`; this adds to `leaving` and then reads `users`.
+        # A new Memory writes `users`, then reads `leaving`; this does the reverse, so at least one sees the other.
         here = object()
         registration.leaving.add(here)
         try:

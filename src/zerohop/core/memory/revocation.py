@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from zerohop.core.memory.local_share import LocalShare, Peer
 
-# This deadline has passed: the peers are asked, and no call waits for them.
+# A deadline that has passed: peers are asked, and no call waits for them.
 _AT_ONCE_NS: Final = 1
 _NS: Final = 1e9
 # Seconds that peers have, at most, to stop using a key before it becomes invalid, which breaks their lane.
@@ -27,16 +27,16 @@ _MAX_GRACE_S: Final = 0.5
 
 
 class Revocation(Importers):
-    """Adds to Importers the end of shares, whether their owner revokes them or closes their memory."""
+    """Ends shares, because their owner revokes them or closes their memory."""
 
     def revoke(self, shares: Sequence[LocalShare], deadline_ns: int) -> None:
-        """Take shares back from all peers.
+        """Take shares back from all peers; ``deadline_ns`` is on the monotonic clock, 0: none.
 
         Raises:
-            RevocationIncomplete: some peers have not given them back by the deadline.
+            RevocationIncomplete: at the deadline peers still have them mapped, or a transfer is still under way.
         """
         grace = _MAX_GRACE_S if deadline_ns == 0 else min(_MAX_GRACE_S, _seconds_until(deadline_ns) / 2)
-        placing = self._withdraw(shares, deadline_ns, grace)
+        busy = self._withdraw(shares, deadline_ns, grace)
         silent = self._wait(shares, None if deadline_ns == 0 else _seconds_until(deadline_ns), lost_too=True)
         if silent:
             raise RevocationIncomplete(
@@ -45,7 +45,7 @@ class Revocation(Importers):
                 operation="revoke",
                 peers=silent,
             )
-        if placing:
+        if busy:
             raise RevocationIncomplete(
                 "a transfer into the memory is still under way; no new one can begin",
                 fix="allow more time with timeout=",

@@ -20,8 +20,8 @@ from zerohop.errors import Unsupported
 if TYPE_CHECKING:
     from zerohop.core.memory.shared_pages import Backing
 
-# The end of user space, on every processor that this runs on.
-_ADDRESSES: Final = 1 << 63
+# No user space reaches beyond this, on any processor that this runs on.
+_USER_SPACE_END: Final = 1 << 63
 _NO_BUF: Final = object()
 # Field names of a struct in the format string of a buffer.
 _FIELD_NAME: Final = re.compile(":[^:]*:")
@@ -41,7 +41,7 @@ class Source(NamedTuple):
     keep: object
     base: int
     extent: int
-    # The object whose lifetime bounds a cached registration; None: the registration is not cached.
+    # The object whose lifetime bounds a cached registration; None: a GPU's memory, or not cached.
     cached_by: object | None
     # Whether the pages may belong to a shared file, which is slow to find out.
     may_be_shared: bool
@@ -80,10 +80,8 @@ def _source(x: Any) -> Source:
     if hasattr(x, "__cuda_array_interface__"):
         return _from_cuda_array_interface(x)
     if isinstance(getattr(x, "buf", None), memoryview):
-        # This is a second view, because closing the object releases x.buf. Nothing is unmapped while a view exists.
-        view = memoryview(x.buf)
-        # A tuple drops its last item first, and the view must be gone before the object closes itself.
-        return _from_buffer(view, x)
+        # A view of our own, because closing x releases x.buf. Nothing is unmapped while a view exists.
+        return _from_buffer(memoryview(x.buf), x)
     try:
         view = memoryview(x)
     except (TypeError, BufferError):
@@ -153,7 +151,7 @@ def _from_numpy(array: np.ndarray[Any, Any]) -> Source:
     nbytes, extent = array.nbytes, root.nbytes
     shared = not root.flags.owndata
     if base_readonly != readonly or not (base <= address and address + nbytes <= base + extent):
-        # The array is a read-only view of a writable one, or its root has negative strides: it stands for itself.
+        # A read-only view of a writable array, or a root with negative strides: the array is registered alone.
         base, extent, root = address, nbytes, array
     return Source(address, nbytes, HOST, readonly, array, base, extent, root, shared)
 
@@ -181,8 +179,9 @@ def _from_buffer(view: memoryview, x: Any) -> Source:
         address = ctypes.addressof(ctypes.c_char.from_buffer(view))
     # The view is kept as well, because a bytearray cannot be resized while a view of it exists.
     private = isinstance(x, (bytes, bytearray))
-    # `keep` has the exporter, not only the view: the exporter's lifetime bounds the cached registration.
-    return _simple(address, view.nbytes, HOST, view.readonly, (x, view), x, may_be_shared=not private)
+    # `keep` has the exporter, too: its lifetime bounds the cached registration. A tuple drops its last item first, and
+    # the view must be gone before a SharedMemory closes itself.
+    return _whole_allocation(address, view.nbytes, HOST, view.readonly, (x, view), x, may_be_shared=not private)
 
 
 def _from_torch(tensor: Any) -> Source:
@@ -203,8 +202,10 @@ def _from_torch(tensor: Any) -> Source:
     if kind == "cuda":
         # The driver is asked for the allocation, which is larger than torch's storage.
         tensors_on_gpus[type(tensor)] = tensor.layout
-        return _simple(int(tensor.data_ptr()), nbytes, DEVICE_BY_ADDRESS, False, tensor, None, may_be_shared=False)
-    # numpy() and DLPack refuse tensors that require gradients, and bfloat16.
+        return _whole_allocation(
+            int(tensor.data_ptr()), nbytes, DEVICE_BY_ADDRESS, False, tensor, None, may_be_shared=False
+        )
+    # numpy() and DLPack refuse tensors that require gradients, and bfloat16, so the storage is asked.
     try:
         storage = tensor.untyped_storage()
     except NotImplementedError:  # torch.vmap passes such tensors to the function that it maps
@@ -255,8 +256,8 @@ def _from_dlpack(x: Any) -> Source:
     keep = (x, tensor.capsule)
     if tensor.on_device:
         address, nbytes = tensor.address, tensor.nbytes
-        return _simple(address, nbytes, DEVICE_BY_ADDRESS, tensor.readonly, keep, None, may_be_shared=False)
-    return _simple(tensor.address, tensor.nbytes, HOST, tensor.readonly, keep, x, may_be_shared=True)
+        return _whole_allocation(address, nbytes, DEVICE_BY_ADDRESS, tensor.readonly, keep, None, may_be_shared=False)
+    return _whole_allocation(tensor.address, tensor.nbytes, HOST, tensor.readonly, keep, x, may_be_shared=True)
 
 
 def _from_cuda_array_interface(x: Any) -> Source:
@@ -268,7 +269,7 @@ def _from_cuda_array_interface(x: Any) -> Source:
     if strides is not None and not dlpack.is_contiguous(shape, tuple(strides), itemsize):
         raise _not_contiguous("device array", "pass a contiguous copy")
     nbytes = math.prod(shape) * itemsize
-    return _simple(int(address or 0), nbytes, DEVICE_BY_ADDRESS, bool(readonly), x, None, may_be_shared=False)
+    return _whole_allocation(int(address or 0), nbytes, DEVICE_BY_ADDRESS, bool(readonly), x, None, may_be_shared=False)
 
 
 def _from_tuple(x: tuple[Any, ...]) -> Source:
@@ -279,12 +280,12 @@ def _from_tuple(x: tuple[Any, ...]) -> Source:
         raise TypeError("raw memory is (pointer, nbytes, device), the first two of them ints")
     if not isinstance(device, str):
         raise TypeError(f'the device of raw memory is a name such as "host" or "sim:0", not {device!r}')
-    if address < 0 or nbytes < 0 or address + nbytes > _ADDRESSES:
+    if address < 0 or nbytes < 0 or address + nbytes > _USER_SPACE_END:
         raise ValueError(f"no memory has address {address:#x} and {nbytes} bytes")
-    return _simple(address, nbytes, device, False, None, None, may_be_shared=device == HOST)
+    return _whole_allocation(address, nbytes, device, False, None, None, may_be_shared=device == HOST)
 
 
-def _simple(
+def _whole_allocation(
     address: int, nbytes: int, device: str, readonly: bool, keep: object, owner: object | None, *, may_be_shared: bool
 ) -> Source:
     """Return the Source of a range that is a whole allocation."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from zerohop.core.peers.peer_core import PeerCore
     from zerohop.core.peers.peer_link import PeerLink
 
+# Requests of one peer that may wait for a driver or a NIC.
 _MAX_REQUESTS: Final = 1 << 16
 
 # The result of Engine.export_share.
@@ -47,8 +48,8 @@ class Exports:
         self._turn = asyncio.Lock()
         self._returned = asyncio.Event()
 
-    def answer(self, request: wire.ImportRequest) -> None:
-        """Answer a peer that wants to import."""
+    def on_import_request(self, request: wire.ImportRequest) -> None:
+        """Handle ImportRequest: answer a peer that wants to import."""
         link = self._link
         if link.closing is not None:  # this side is just asking for all its memory back
             self._refuse(request, Status.UNSUPPORTED, Reason.LANE_CLOSED)
@@ -68,7 +69,7 @@ class Exports:
             why = "memory is given to peers on this host that use shm or p2p, and to NICs of peers that use verbs"
             self._refuse(request, Status.UNSUPPORTED, Reason.NONE, why)
 
-    def returned(self, message: wire.Released) -> None:
+    def on_released(self, message: wire.Released) -> None:
         """Handle Released: the peer has given back memory of this side."""
         self._core.shares.given_back(self._link, message.provider, message.share)
         self._returned.set()
@@ -167,9 +168,9 @@ class Exports:
             if isinstance(share, tuple):
                 self._refuse(request, *share)
                 return
-            fabric = self._core.nic_ports
-            if why := "; ".join(filter(None, map(fabric.port_down, request.rails))):
-                self._take_back(request, Status.UNSUPPORTED, Reason.PORT_DOWN, why)
+            nic_ports = self._core.nic_ports
+            if why := "; ".join(filter(None, map(nic_ports.port_down, request.rails))):
+                self._refuse_importer(request, Status.UNSUPPORTED, Reason.PORT_DOWN, why)
                 return
             try:
                 reply = await self._reach(request, share)
@@ -180,8 +181,8 @@ class Exports:
                 self._channel.post(reply)
 
     async def _reach(self, request: wire.ImportRequest, share: LocalShare) -> wire.ImportReply:
-        engine, fabric = self._core.engine, self._core.nic_ports
-        domains = fabric.domains(request.rails)
+        engine, nic_ports = self._core.engine, self._core.nic_ports
+        domains = nic_ports.domains(request.rails)
         found = [
             await self._core.control.run_in_thread(engine.reach, share.share_id, domain, share.revocable)
             for domain in domains
@@ -207,15 +208,15 @@ class Exports:
             return False
         # A peer that was asked to give a share back must get a refusal now, not the share.
         if not self._core.shares.has(request.share):
-            self._take_back(request, Status.ACCESS_DENIED, Reason.REVOKED)
+            self._refuse_importer(request, Status.ACCESS_DENIED, Reason.REVOKED)
             return False
         return True
 
     def _failed(self, request: wire.ImportRequest, error: NativeError) -> None:
         status, reason, text = error.args
-        self._take_back(request, Status(status), Reason(reason), from_native(status, reason, text).reason)
+        self._refuse_importer(request, Status(status), Reason(reason), from_native(status, reason, text).reason)
 
-    def _take_back(self, request: wire.ImportRequest, status: Status, reason: Reason, text: str = "") -> None:
+    def _refuse_importer(self, request: wire.ImportRequest, status: Status, reason: Reason, text: str = "") -> None:
         """Refuse a peer that counted as an importer already."""
         self._core.shares.given_back(self._link, request.provider, request.share)
         self._refuse(request, status, reason, text)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from zerohop.core.peers.peer_core import PeerCore
 
 _WRITE: Final = 2
-_LEAVING: Final = (
+_STILL_MAPPED: Final = (
     "what this process had of that memory is still mapped, because a copy is under way or a stream of a GPU here waits"
 )
 # Seconds that a side that leaves waits for the last copies.
@@ -45,11 +45,12 @@ _MAX_PIECES: Final = 1 << 17
 
 # Imports of one peer beyond which unused ones are given back.
 _MAX_IMPORTS: Final = 1024
+# Seconds between two attempts to release an import that is in use.
 _UNMAP_PAUSE_S: Final = 0.002
 
-_Share = tuple[str, int]
+_ShareKey = tuple[str, int]
 _Reply = tuple[wire.ImportReply, list[int]]
-_Key = tuple[str, int, tuple[int, ...]]
+_RequestKey = tuple[str, int, tuple[int, ...]]
 
 
 class Imports:
@@ -63,12 +64,12 @@ class Imports:
         self._replies: dict[int, asyncio.Future[_Reply]] = {}
         # Answers of which more pieces are to come, by request.
         self._unfinished: dict[int, _Reply] = {}
-        self._importing: dict[_Key, asyncio.Task[None]] = {}
-        # By provider and share: the requests that have no answer yet, the tasks that release an import, and the shares
-        # for which Released is due once neither is left. So one Released is about all that was imported.
-        self._asking: Counter[_Share] = Counter()
-        self._leaving: dict[_Share, asyncio.Task[None]] = {}
-        self._owed: set[_Share] = set()
+        self._importing: dict[_RequestKey, asyncio.Task[None]] = {}
+        # Counts of requests without an answer; tasks that release an import.
+        self._asking: Counter[_ShareKey] = Counter()
+        self._leaving: dict[_ShareKey, asyncio.Task[None]] = {}
+        # Shares for which Released is due once they are in neither of these, so that one Released covers all.
+        self._owed: set[_ShareKey] = set()
 
     async def ask(self, share: Share, provider: str, rails: tuple[int, ...]) -> None:
         """Import the memory behind the peer's share, or note why that is impossible. ``rails``: NICs of the peer.
@@ -94,10 +95,10 @@ class Imports:
             # The wait ends before the operation's deadline, so that there is time to report this reason.
             await asyncio.wait([task, leaving], timeout=0.9 * limit, return_when=asyncio.FIRST_COMPLETED)
             if not task.done() and not leaving.done():
-                raise silent_error(self._link.peer, _LEAVING)
+                raise silent_error(self._link.peer, _STILL_MAPPED)
         await wait_shared(task, self._link, seconds_left())
 
-    def replied(self, reply: wire.ImportReply, fds: list[int]) -> None:
+    def on_import_reply(self, reply: wire.ImportReply, fds: list[int]) -> None:
         """Handle ImportReply, the owner's answer; the caller closes the descriptors."""
         future = self._replies.get(reply.request)
         if future is None or future.done():
@@ -109,13 +110,13 @@ class Imports:
         else:
             future.set_result((reply, copies_of(fds)))
 
-    def went_on(self, part: wire.ImportPart, fds: list[int]) -> None:
+    def on_import_part(self, part: wire.ImportPart, fds: list[int]) -> None:
         """Handle ImportPart, the continuation of an answer; the caller closes the descriptors."""
         begun = self._unfinished.get(part.request)
         if begun is None:
             return  # no task waits for the answer any more
         reply, gathered = begun
-        assert reply.exported is not None  # replied() has checked it
+        assert reply.exported is not None  # on_import_reply() has checked it
         pieces = reply.exported.pieces
         pieces.extend(part.pieces)
         if len(pieces) > _MAX_PIECES:
@@ -137,19 +138,19 @@ class Imports:
                 raise
             note_no_peer_link(self._link, registration, share, error)
 
-    def take_back(self, message: wire.Release) -> None:
+    def on_release(self, message: wire.Release) -> None:
         """Handle Release: the owner wants its memory back."""
         key = message.provider, message.share
         self._owed.add(key)
         imported = self._link.imports.pop(key, None)
         if imported is not None:
-            self._let_go(key, imported)
-        self._settle(key)
+            self._start_release(key, imported)
+        self._send_released(key)
 
     def release(self, provider: str, share_id: int, imported: Import) -> None:
         """Release an import, and tell the owner when that is done."""
         self._owed.add((provider, share_id))
-        self._let_go((provider, share_id), imported)
+        self._start_release((provider, share_id), imported)
 
     async def give_all_back(self) -> None:
         """Give back all imports before this side leaves, and wait a short time for the last operations with them."""
@@ -180,7 +181,7 @@ class Imports:
             unmap(self._core, old)
         elif old is not None:
             self.release(provider, share.share_id, old)
-        # Released names only the share, so the owner could take a late one for the end of the new import.
+        # Released names only the share, so a late one would seem to end the new import.
         while (leaving := self._leaving.get(key)) is not None:
             await asyncio.wait([leaving])
         self._asking[key] += 1
@@ -190,7 +191,7 @@ class Imports:
             self._asking[key] -= 1
             if not self._asking[key]:
                 del self._asking[key]
-            self._settle(key)
+            self._send_released(key)
 
     async def _ask_owner(self, share: Share, provider: str, rails: tuple[int, ...]) -> None:
         link = self._link
@@ -263,7 +264,7 @@ class Imports:
         imported = Import(access, share.capability, reply.nbytes, reply.rights, rails, reply.text, device)
         key = provider, share.share_id
         if key in self._owed:  # the owner has asked for the memory back meanwhile
-            self._let_go(key, imported)
+            self._start_release(key, imported)
             return
         other = link.imports.pop(key, None)
         if other is not None:
@@ -316,23 +317,23 @@ class Imports:
                 del self._link.imports[provider, share_id]
                 self.release(provider, share_id, imported)
 
-    def _let_go(self, key: _Share, imported: Import) -> None:
-        task = self._leaving[key] = self._core.control.start(self._drain, imported, self._leaving.get(key))
+    def _start_release(self, key: _ShareKey, imported: Import) -> None:
+        task = self._leaving[key] = self._core.control.start(self._wait_unused, imported, self._leaving.get(key))
         # A callback runs even if the task is cancelled before it has begun.
-        task.add_done_callback(lambda done: self._let_gone(key, done))
+        task.add_done_callback(lambda done: self._release_ended(key, done))
 
-    async def _drain(self, imported: Import, before: asyncio.Task[None] | None) -> None:
+    async def _wait_unused(self, imported: Import, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await asyncio.wait([before])
         await drained(imported)
 
-    def _let_gone(self, key: _Share, task: asyncio.Task[None]) -> None:
+    def _release_ended(self, key: _ShareKey, task: asyncio.Task[None]) -> None:
         if self._leaving.get(key) is task:
             del self._leaving[key]
         if not task.cancelled():
-            self._settle(key)
+            self._send_released(key)
 
-    def _settle(self, key: _Share) -> None:
+    def _send_released(self, key: _ShareKey) -> None:
         """Send Released, if it is due, once no import of the share is left here or asked for."""
         if key in self._owed and key not in self._leaving and key not in self._asking:
             self._owed.remove(key)

@@ -39,7 +39,7 @@ class PeerCore(LaneCore):
         connections: for each of these, the Connection that users see. Notifications name it, even those of lost peers.
         young: links that have no lane for messages yet.
         services: services that faces have added, by name.
-        watchers: objects of faces that hear of lost peers, by their own ids.
+        watchers: objects of faces that hear of lost peers, by ``id()``.
         make_connection: makes the Connection of a link.
     """
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 # Seconds to wait after a change, because an interface that comes up gets its addresses one after the other.
 _SETTLING_S: Final = 0.1
-# An event's token is the id of a peer. The peer was found dead; with _LANE_DOWN, one of its lanes is down. With
-# _PORT_CHANGED the token is the number of a domain whose port or device changed its state.
+# An event's token is the id of a peer that was found dead; or, with this bit, of one that has a lane that is down.
 _LANE_DOWN: Final = 1 << 62
+# With this bit the token is the number of a domain whose port or device changed its state.
 _PORT_CHANGED: Final = 1 << 61
 
 
@@ -58,13 +58,13 @@ class EngineEvents:
                 continue
             if token & _LANE_DOWN:
                 if link.session is not None:
-                    link.session.lanes.look()
+                    link.session.lanes.take_down_dead()
             else:
-                self._end_heard(link, *engine.peer_status(token))
+                self._on_peer_dead(link, *engine.peer_status(token))
         for number in changed:
             self._port_changed(number)
 
-    def _end_heard(self, link: PeerLink, status: Status, reason: Reason) -> None:
+    def _on_peer_dead(self, link: PeerLink, status: Status, reason: Reason) -> None:
         """Lose a peer whose lanes have ended, after its earlier messages, such as Released, were handled."""
         session = link.session
 
@@ -87,20 +87,20 @@ class EngineEvents:
         A lost device counts as up, because it may be back and can then be opened anew. The addresses of a port that is
         up are read again, because a changed address is reported like a changed state.
         """
-        fabric = self._core.nic_ports
-        domain = fabric.domain(number)
+        nic_ports = self._core.nic_ports
+        domain = nic_ports.domain(number)
         if domain is None:
             return
-        if fabric.noticed(domain):
+        if nic_ports.noticed(domain):
             for link in list(self._core.connected.values()):
                 lanes = link.session.lanes if link.session is not None else None
                 if domain.alive or domain.lost:
                     link.reconsider()
                     if lanes is not None:
-                        lanes.ports.back()
+                        lanes.ports.on_port_up()
                         lanes.retry()
                 elif lanes is not None:
-                    lanes.ports.down(domain)
+                    lanes.ports.on_port_down(domain)
         if domain.alive and not self._looking_again:
             self._looking_again = True
             self._core.control.start(self._look_again)
@@ -109,6 +109,6 @@ class EngineEvents:
         """Choose ports again, a little later: that reads many files, and several ports tend to change at once."""
         await asyncio.sleep(_SETTLING_S)
         self._looking_again = False
-        fabric = self._core.nic_ports
-        ports = await self._core.control.run_in_thread(fabric.choose_again)
-        fabric.use(ports)
+        nic_ports = self._core.nic_ports
+        ports = await self._core.control.run_in_thread(nic_ports.choose_again)
+        nic_ports.use(ports)

@@ -26,7 +26,7 @@ class Conversation(Protocol):
     lanes: Lanes
 
     async def prepare(self, registration: Registration, share: Share) -> None:
-        """Prepare a path between two memories by one step."""
+        """Take one step towards a path between two memories."""
 
     async def call(self, service: str, body: bytes, then: Callable[[bytes], object] | None = None) -> bytes:
         """Call a service of the peer, and return its answer."""

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 # Seconds after which a dial ends, whatever deadlines the waiting operations have: the peer may be long gone.
 LONGEST_DIAL_S: Final = 120.0
-# If the peer refuses because it is dialling, too: seconds that its own socket may take, and attempts to dial again.
+# Seconds to wait for the peer's own socket if the peer refuses because it is dialling, too.
 _CROSSING_S: Final = 0.25
-_ATTEMPTS: Final = 8
+_MAX_DIALS: Final = 8
 
 
 class _Dial:
@@ -48,7 +48,7 @@ class _Dial:
         self._peer = peer
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
-        # The dial gets this time even if its operation has less; the operation's next attempt then goes on with it.
+        # The dial gets this time even if its operation has less; the operation's next attempt then joins the dial.
         self._until = self._started + handshake.TIMEOUT_S
         self._expired = False
         self.task = self._loop.create_task(self._run(work, where))
@@ -56,7 +56,7 @@ class _Dial:
         self.task.add_done_callback(lambda _: self._timer.cancel())
 
     def allow(self, seconds: float | None) -> None:
-        """Allow the attempt so many seconds from now on; None: the longest time that any attempt may take."""
+        """Let the attempt last ``seconds`` from now on; None: ``LONGEST_DIAL_S`` in all."""
         until = self._started + LONGEST_DIAL_S
         if seconds is not None:
             until = min(until, self._loop.time() + seconds)
@@ -83,6 +83,7 @@ class Peers:
 
     def __init__(self, core: PeerCore) -> None:
         self._core = core
+        # Dials under way, by id or URL; ids that are being dialled; ids that were let in, and when (monotonic seconds).
         self._dials: dict[str, _Dial] = {}
         self._dialling: set[str] = set()
         self._admitted: dict[str, float] = {}
@@ -195,8 +196,8 @@ class Peers:
             self._own_end = link
             return
         link.partner, other.partner = other, link
-        dialled = link if link.session is not None and link.session.initiator else other
-        self._core.connected[link.peer] = dialled
+        dialling = link if link.session is not None and link.session.initiator else other
+        self._core.connected[link.peer] = dialling
 
     def _arriving(self, peer: str) -> bool:
         """Tell whether a Connection to a peer is being set up."""
@@ -238,7 +239,7 @@ class Peers:
             # The id of the peer is known now: there may be a Connection, or another dial to it.
             return await self.connect(where)
         attempts = 0
-        while attempts < _ATTEMPTS:
+        while attempts < _MAX_DIALS:
             if peer == self._core.id or not self._arriving(peer):
                 attempts += 1
                 self._dialling.add(peer)
@@ -286,11 +287,11 @@ class Peers:
     async def _locate(self, where: Address) -> Address:
         """Return an address with the id of the Context that listens there, and its Unix socket if it is on this host.
 
-        This is asked before anything is agreed on, so that dials to one Context by several names find each other.
+        Asked first, so that dials to one Context under several names become one.
         """
         channel = await open_channel(self._core.control, where)
         me = self._core.identity
-        # A path may lead to a file system that does not answer, so an unproved peer of another host may not name one.
+        # A path may lead to a file system that hangs, so an unproved peer of another host may name none.
         trusted = me.secret is not None or channel.unix or channel.connected_here()
         try:
             challenge, path = await _unless_ended(handshake.locate(channel, me, where.context), where.context)

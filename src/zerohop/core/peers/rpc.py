@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Statuses with which a call may be refused.
 _REFUSALS: Final = (Status.PEER_LOST.value, Status.ACCESS_DENIED.value, Status.UNSUPPORTED.value)
 # Number of calls to one peer that may wait for their answers; a face has one or two.
-_MOST: Final = 4096
+_MAX_CALLS: Final = 4096
 
 
 class Rpc:
@@ -48,7 +48,7 @@ class Rpc:
             PeerLost: the peer is gone.
             DeadlineExceeded: the peer does not answer before the operation's deadline.
         """
-        if len(self._pending) >= _MOST:
+        if len(self._pending) >= _MAX_CALLS:
             raise from_native(Status.WOULD_BLOCK.value, Reason.WINDOW_FULL.value, peer=self._link.peer)
         number, self._number = self._number, self._number + 1
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -69,8 +69,8 @@ class Rpc:
         number, self._number = self._number, self._number + 1
         self._channel.post(wire.Call(number=number, service=service, body=body))
 
-    def handle_call(self, call: wire.Call) -> None:
-        """Answer a call of the peer."""
+    def on_call(self, call: wire.Call) -> None:
+        """Handle Call: answer it."""
         service = self._core.services.get(call.service, _no_service)
         answer = wire.Answer(number=call.number, status=Status.OK.value)
         try:
@@ -79,8 +79,8 @@ class Rpc:
             answer.status, answer.reason, answer.text = refusal.status.value, refusal.reason.value, refusal.text
         self._channel.post(answer)
 
-    def handle_answer(self, answer: wire.Answer) -> None:
-        """Pass an answer of the peer to its caller; drop it if nobody waits for it."""
+    def on_answer(self, answer: wire.Answer) -> None:
+        """Handle Answer: pass it to the caller of the service; drop it if nobody waits for it."""
         future, then = self._pending.get(answer.number, (None, None))
         if future is None or future.done():
             return

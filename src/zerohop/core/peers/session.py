@@ -21,7 +21,7 @@ from zerohop.core.control.channel import ChannelEnded
 from zerohop.core.lanes.lane_setup import LaneSetup
 from zerohop.core.lanes.lanes import Lanes
 from zerohop.core.lanes.path_choice import IMPORTED, PEER
-from zerohop.core.lanes.routes import register, registered
+from zerohop.core.lanes.routes import is_registered, register
 from zerohop.core.peers.export_server import Exports
 from zerohop.core.peers.import_client import Imports
 from zerohop.core.peers.rpc import Rpc
@@ -48,8 +48,9 @@ if TYPE_CHECKING:
     from zerohop.core.peers.peer_core import PeerCore
     from zerohop.core.peers.peer_link import PeerLink
 
-# Seconds until a peer that came in must have agreed on a lane. The side that dials waits as long as its operations do.
+# Seconds in which a peer that has dialled must agree on a lane. A side that dials waits as long as its operations do.
 SETUP_S: Final = 10.0
+# Seconds that the kernel has to take the last messages.
 _GOODBYE_S: Final = 0.2
 
 
@@ -81,7 +82,7 @@ class Session:
         self._exports = Exports(core, link, channel)
         self._rpc = Rpc(core, link, channel)
         self._setup = LaneSetup(core, link, channel, self.lanes, dialled)
-        # This future is done when there is a lane for messages, or has the error if there never will be one.
+        # Done when the first lane for messages is up, or with the error that prevents it.
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ready.add_done_callback(lambda future: future.cancelled() or future.exception())
         link.session = self
@@ -113,7 +114,7 @@ class Session:
         except NativeError as error:
             self._fail(from_native(*error.args, peer=self._link.peer), Reason.LANE_CLOSED)
         except (ProtocolError, ValueError, TypeError) as error:
-            # Values that no correct peer sends are refused here, or by the native side's own checks.
+            # Native checks raise ValueError or TypeError for values that no correct peer sends.
             self._core.control.warn_once(self._link.peer, "protocol", "disconnected a peer: %s", error)
             self._fail(ProtocolError(f"malformed: {error}", peer=self._link.peer), Reason.MALFORMED)
         except ZerohopError as error:
@@ -122,7 +123,7 @@ class Session:
             reason = Reason.OUT_OF_DESCRIPTORS if out_of_descriptors(error) else Reason.STREAM_CLOSED
             self._fail(from_native(Status.PEER_LOST.value, reason.value, peer=self._link.peer), reason)
         finally:
-            # The link must be lost in any case: without its conversation a Connection would wait for ever.
+            # Lose the link in any case: without a conversation its Connection would wait for ever.
             self._fail(PeerLost("the conversation with the peer broke off", peer=self._link.peer), Reason.NONE)
 
     async def call(self, service: str, body: bytes, then: Callable[[bytes], object] | None = None) -> bytes:
@@ -164,7 +165,7 @@ class Session:
         self._channel.close()
 
     async def prepare(self, registration: Registration, share: Share) -> None:
-        """Prepare a path between two memories by one step: open its lane, register the one, or import the other.
+        """Take one step towards a path between two memories: open its lane, register ours, or import theirs.
 
         Raises:
             AccessDenied: the owner does not allow it.
@@ -188,7 +189,7 @@ class Session:
                     raise copy_of(error) from None
         elif explanation.form in IMPORTED:
             imported = link.imports.get((explanation.provider, share.share_id))
-            if not registered(registration, lane):
+            if not is_registered(registration, lane):
                 await self._register(registration, lane)
             elif explanation.form == PEER and imported is not None and registration not in imported.ready:
                 await self._imports.make_ready(imported, share, registration)
@@ -218,35 +219,35 @@ class Session:
     def _handle_later(self, message: wire.Message, fds: list[int]) -> None:
         """Handle a message that may come once both sides have introduced themselves."""
         if isinstance(message, wire.Lane):
-            self._setup.lane(message, fds)
+            self._setup.on_lane(message, fds)
         elif isinstance(message, wire.LaneInvite):
-            self._setup.invited(message)
+            self._setup.on_lane_invite(message)
         elif isinstance(message, wire.LaneReady):
-            self._setup.ready(message)
+            self._setup.on_lane_ready(message)
         elif isinstance(message, wire.LaneFailed):
-            self._setup.failed(message)
+            self._setup.on_lane_failed(message)
         elif isinstance(message, wire.LaneDown):
-            self.lanes.down(message)
+            self.lanes.on_lane_down(message)
         elif isinstance(message, wire.LaneQuiet):
-            self.lanes.ports.quiet(message)
+            self.lanes.ports.on_lane_quiet(message)
         elif isinstance(message, wire.LaneWanted):
-            self.lanes.wanted(message)
+            self.lanes.on_lane_wanted(message)
         elif isinstance(message, wire.LaneMissing):
-            self.lanes.missing(message)
+            self.lanes.on_lane_missing(message)
         elif isinstance(message, wire.ImportRequest):
-            self._exports.answer(message)
+            self._exports.on_import_request(message)
         elif isinstance(message, wire.ImportReply):
-            self._imports.replied(message, fds)
+            self._imports.on_import_reply(message, fds)
         elif isinstance(message, wire.ImportPart):
-            self._imports.went_on(message, fds)
+            self._imports.on_import_part(message, fds)
         elif isinstance(message, wire.Release):
-            self._imports.take_back(message)
+            self._imports.on_release(message)
         elif isinstance(message, wire.Released):
-            self._exports.returned(message)
+            self._exports.on_released(message)
         elif isinstance(message, wire.Call):
-            self._rpc.handle_call(message)
+            self._rpc.on_call(message)
         elif isinstance(message, wire.Answer):
-            self._rpc.handle_answer(message)
+            self._rpc.on_answer(message)
         else:
             raise ProtocolError(f"malformed: an unexpected {type(message).__name__}")
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from zerohop.core.runtime.operation import Path
     from zerohop.core.runtime.runtime import Runtime
 
-    # Makes the native call; the argument is `nowait`.
+    # Posts natively, given `nowait`. Returns nanoseconds, or (nanoseconds, value), if it ended at once; else the Op.
     Post = Callable[[bool], int | Op | tuple[int, int]]
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ _MAX_RETRY_S: Final = 0.01
 _NS: Final = 1e9
 # Number of lanes that may break, one after the other, while an operation waits to be posted; after that it fails.
 _MAX_RESETS: Final = 8
-# Nanoseconds between looks whether a first use has found its path.
+# Nanoseconds between checks whether a first use has found its path.
 _FIRST_USE_NS: Final = 1_000_000
 # Deadline of the operation that a task of the control thread serves; 0: none. Unset in tasks that serve no operation.
 _deadline_ns: ContextVar[int] = ContextVar("zerohop_deadline_ns")
@@ -55,7 +55,7 @@ class Peer(Protocol):
 
 
 class Deferred(InFlight[T]):
-    """Represents an operation whose slot the control thread ends, after the native operation that does the work."""
+    """Represents an operation whose slot the control thread ends once the work is done."""
 
     __slots__ = ("__weakref__", "_failure", "_payload", "_peer", "_task", "parts")
 
@@ -92,7 +92,7 @@ class Deferred(InFlight[T]):
             self._task.cancel()
 
     def _hold(self, device: int, number: int) -> None:
-        # A first use makes driver calls that may wait for all streams, so it has to end before a stream waits for it.
+        # A first use makes driver calls that may wait for all streams, so no stream may wait before it has ended.
         while self._path is None and not self.done():
             native = self._native
             if native is not None:
@@ -115,7 +115,7 @@ class Deferred(InFlight[T]):
         return {"peer": self._peer, **super()._where()}
 
     def _error_of(self, native: Op) -> BaseException:
-        # The deadline may have ended the slot before the control thread had a result.
+        # Reason.USER: `_failure` has ended the slot, and not the deadline.
         if self._failure is not None and native.reason == Reason.USER:
             return self._failure
         if native.status == Status.CLOSED and self._core.closed:
@@ -147,10 +147,10 @@ def defer(
         core: the core of the Context.
         kind: name of the operation.
         nbytes: bytes that it moves.
-        deadline_ns: native deadline; 0: none.
+        deadline_ns: on the monotonic clock; 0: none.
         work: coroutine function for the control thread.
         keep: object that stays alive until the operation has ended.
-        peer: id of the peer, which errors name and for which a flush waits.
+        peer: id of the peer; errors name it, and a flush to it waits for this operation.
         path: the path, if it is known.
         wants_operation: ``work`` takes the Operation as its argument.
         at_end: called on the control thread when ``work`` has ended or was cancelled.
@@ -256,27 +256,27 @@ async def defer_post(
     nbytes: int,
     value_from: int,
     line: asyncio.Lock | None = None,
-    lane: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    until_lane: Callable[[], Coroutine[Any, Any, None]] | None = None,
 ) -> int:
     """Post on the control thread as soon as the lane has room, wait for the end, and return the value.
 
     Args:
         core: the core of the Context.
         post: makes the native call; its argument is ``nowait``.
-        deadline_ns: native deadline; 0: none.
+        deadline_ns: on the monotonic clock; 0: none.
         nbytes: bytes that the operation moves.
         value_from: NBYTES, NATIVE_VALUE or BYTES_DONE.
         line: lock of the operations that wait for the same kind of room; they are posted in the order of their calls.
-        lane: returns when there is a lane; called again if the lane breaks before anything was posted. Without it, a
-            broken lane is an error.
+        until_lane: waits for a lane; called again if the lane breaks before anything was posted. None: a broken lane
+            is an error.
     """
     import asyncio
 
     if line is None:
-        posted = await _post_when_room(post, deadline_ns, lane)
+        posted = await _post_when_room(post, deadline_ns, until_lane)
     else:
         async with line:
-            posted = await _post_when_room(post, deadline_ns, lane)
+            posted = await _post_when_room(post, deadline_ns, until_lane)
     if isinstance(posted, int):
         return nbytes
     if isinstance(posted, tuple):
@@ -294,22 +294,22 @@ async def defer_post(
 
 
 async def _post_when_room(
-    post: Post, deadline_ns: int, lane: Callable[[], Coroutine[Any, Any, None]] | None
+    post: Post, deadline_ns: int, until_lane: Callable[[], Coroutine[Any, Any, None]] | None
 ) -> int | Op | tuple[int, int]:
     import asyncio
 
     pause = _RETRY_S
     resets = 0
     while True:
-        if lane is not None:
-            await lane()
+        if until_lane is not None:
+            await until_lane()
         # The deadline may have passed before the first attempt, because connecting takes time, too.
         if deadline_ns and time.monotonic_ns() > deadline_ns:
             raise NativeError(Status.DEADLINE.value, Reason.NONE.value, "nothing was posted")
         try:
             return post(True)
         except NativeError as error:
-            if lane is not None and lane_was_reset(error) and resets < _MAX_RESETS:
+            if until_lane is not None and lane_was_reset(error) and resets < _MAX_RESETS:
                 resets += 1
             elif error.args[0] != Status.WOULD_BLOCK.value:
                 raise

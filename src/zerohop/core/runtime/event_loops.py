@@ -44,6 +44,7 @@ class LoopQueue:
         if not getattr(loop, "_asyncgens_shutdown_called", False):
             end = _until_the_end(self)
             _step(end.__anext__())
+        # The reader keeps `end` alive, which `_drain` does not use.
         loop.add_reader(self._bell.fd, self._drain, end)
 
     def arm(self, arm: Arm, callback: Callable[[], None]) -> int:
@@ -57,12 +58,12 @@ class LoopQueue:
         return 0
 
     def disarm(self, disarm: Disarm, token: int) -> None:
-        """Disarm an event. Needed after a callback, too, because an event may be armed in several places."""
+        """Disarm an event. Needed after a callback, too: a wait may have armed a timer beside the event."""
         self._waiting.pop(token, None)
         disarm(self._queue, token)
 
     async def wait(self, arm: Arm, disarm: Disarm) -> None:
-        """Wait for the armed event."""
+        """Arm an event and wait for it."""
         future = asyncio.get_running_loop().create_future()
 
         def wake() -> None:
@@ -77,7 +78,7 @@ class LoopQueue:
                 self.disarm(disarm, token)
 
     def close(self) -> None:
-        """Wake all waiting tasks and leave the loop. Any thread may call it once the engine ends no more operations."""
+        """Wake all waiting tasks and leave the loop. Any thread may call this after the engine was closed."""
         loop = self._loop()
         if loop is not None and loop.is_running():
             try:
@@ -112,6 +113,7 @@ class LoopQueue:
             callback = self._waiting.pop(token, None)
             if callback is not None:
                 callback()
+        # Without a token, only a piece of a message has come: the progress thread takes the rest.
         if tokens and self._waiting:
             self._bell.listen()
 
@@ -176,7 +178,7 @@ async def _until_the_end(queue: LoopQueue) -> AsyncGenerator[None, None]:
 
 
 def _step(awaitable: Awaitable[Any]) -> None:
-    """Run a coroutine that awaits nothing to its end."""
+    """Run a coroutine to its end; it must not wait."""
     try:
         awaitable.__await__().send(None)
     except (StopIteration, StopAsyncIteration):

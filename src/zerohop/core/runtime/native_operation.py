@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A wait returns to Python this often, so that Ctrl-C is heard.
-SLICE_NS: Final = 200_000_000
-# Sources of the value of an operation that ended well.
+# Nanoseconds after which a wait returns to Python, so that Ctrl-C is heard.
+CTRL_C_NS: Final = 200_000_000
+# The value of an operation that ended well: the bytes asked for, the native value, or the bytes moved.
 NBYTES, NATIVE_VALUE, BYTES_DONE = range(3)
 
 
@@ -37,9 +37,9 @@ class InFlight(NativeInFlight, Operation[T]):
 
     __slots__ = ("_cancelled", "_elapsed_ns", "_error", "_value")
 
-    # None once the outcome has been taken over.
+    # None once `_finish` has read the outcome.
     _native: Op | None
-    # The memory is kept here, because it must not close while the user still waits for this operation.
+    # Keeps the Memory alive: if dropped, it would close while the user still waits for this operation.
     _keep: object
     _value: T
     _error: BaseException | None
@@ -107,7 +107,7 @@ class InFlight(NativeInFlight, Operation[T]):
     def _join(self, timeout: float | None) -> None:
         native = self._native
         if native is not None:
-            self._settle(native, timeout)
+            self._wait(native, timeout)
 
     def _hold(self, device: int, number: int) -> None:
         native = self._native
@@ -119,14 +119,15 @@ class InFlight(NativeInFlight, Operation[T]):
         native = self._native
         return native is None or self._core.forked or native.spin(self._core.spin_ns)
 
-    def _settle(self, native: Op, timeout: float | None) -> None:
+    def _wait(self, native: Op, timeout: float | None) -> None:
+        """Wait for the end, ``timeout`` seconds at most, and take the outcome."""
         core = self._core
         core.check_process()
         spin_ns = core.spin_ns
         now = time.monotonic_ns()
         deadline = 0 if timeout is None else deadline_after(timeout)
         while True:
-            until = now + SLICE_NS
+            until = now + CTRL_C_NS
             if native.wait(until if not deadline or until < deadline else deadline, spin_ns):
                 break
             core.check_process()
@@ -177,7 +178,7 @@ class InFlight(NativeInFlight, Operation[T]):
             self._core.check_process()
             if not native.done():
                 return "in flight"
-            self._settle(native, 0)
+            self._wait(native, 0)
         if self._cancelled:
             return "cancelled"
         if self._error is not None:

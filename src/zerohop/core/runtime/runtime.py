@@ -78,7 +78,7 @@ class Runtime:
         return Closed("this Context is closed")
 
     def deadline(self, timeout: float | None) -> int:
-        """Return an absolute deadline in native nanoseconds; 0: none. ``timeout`` None: the Context's."""
+        """Return a deadline, in nanoseconds of the monotonic clock; 0: none. ``timeout`` None: the Context's."""
         if timeout is None:
             return time.monotonic_ns() + self.timeout_ns if self.timeout_ns else 0
         return deadline_after(timeout)

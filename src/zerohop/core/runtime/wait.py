@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 # A wait returns to Python this often, so that Ctrl-C is heard.
-_SLICE_NS: Final = 200_000_000
+_CTRL_C_NS: Final = 200_000_000
 
 
 class All(Generic[T]):
@@ -144,7 +144,7 @@ class AsCompleted(Generic[T]):
         while True:
             now = time.monotonic_ns()
             late = 0 < self._deadline <= now
-            until = min(self._deadline, now + _SLICE_NS) if self._deadline else now + _SLICE_NS
+            until = min(self._deadline, now + _CTRL_C_NS) if self._deadline else now + _CTRL_C_NS
             if len(queues) == 1:
                 [(core, queue)] = queues.items()
                 found = [(core, token) for token in queue.wait(until, spin_ns)]

@@ -17,7 +17,7 @@ from zerohop.core.transfers.message_lane import (
     RECEIVED,
     SENT,
     flush_lanes,
-    notification,
+    notify_post,
     notify_value,
     post_message,
 )
@@ -98,7 +98,7 @@ class Connection(Closeable, NotCopyable):
         def post(nowait: bool) -> Op:
             return core.engine.post_send(link.endpoint, region_of(view), offset_of(view), view.nbytes, deadline, nowait)
 
-        return post_message(core, link, "send", view, deadline, post, NBYTES, nowait=nowait, need=SENT)
+        return post_message(core, link, "send", view, deadline, post, NBYTES, nowait=nowait, room=SENT)
 
     def recv(self, into: Memory | View | Any, *, timeout: float | None = None) -> Operation[int]:
         """Receive the next message; value: its length.
@@ -125,7 +125,7 @@ class Connection(Closeable, NotCopyable):
                 source.endpoint, region_of(view), offset_of(view), view.nbytes, deadline, nowait
             )
 
-        return post_message(core, link, "recv", view, deadline, post, BYTES_DONE, need=RECEIVED, over=source)
+        return post_message(core, link, "recv", view, deadline, post, BYTES_DONE, room=RECEIVED, over=source)
 
     def notify(self, value: int, *, timeout: float | None = None) -> Operation[int]:
         """Give the peer a notification without data; value: 0. Done means that the peer's Context has it.
@@ -144,8 +144,8 @@ class Connection(Closeable, NotCopyable):
         core, link = self._core, self._link
         number = notify_value(value)
         deadline = core.deadline(timeout)
-        post = notification(core, link, number, deadline)
-        return post_message(core, link, "notify", None, deadline, post, NBYTES, nowait=nowait, need=NOTIFIED)
+        post = notify_post(core, link, number, deadline)
+        return post_message(core, link, "notify", None, deadline, post, NBYTES, nowait=nowait, room=NOTIFIED)
 
     def flush(self, *, timeout: float | None = None) -> Operation[int]:
         """Flush: done when all that was posted to this peer before is visible there, done or failed; value: 0."""
@@ -153,7 +153,7 @@ class Connection(Closeable, NotCopyable):
         deadline = core.deadline(timeout)
         before = deferred_to(core, link.peer)
         # The peer may still be placing bytes that came over lanes that are down.
-        gone = link.session is not None and link.session.lanes.any_down
+        gone = link.session is not None and link.session.lanes.draining
         if link.lost is None and (before or gone or link.message_lane is None or len(link.lanes) > 1):
 
             async def work() -> int:

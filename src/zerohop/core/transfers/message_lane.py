@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from zerohop.core.peers.peer_link import PeerLink
 
 _MAX_NOTIFY: Final = (1 << 32) - 1
-# Kinds of room that a full lane may lack. Operations that wait for the same kind queue at one lock.
+# Kinds of room that a full lane may lack (window: requests in flight). Each has one lock, where operations wait for it.
 PLAIN: Final = "room in the window"
 NOTIFIED: Final = "credit for a notification"
 SENT: Final = "room for a message"
@@ -51,19 +51,19 @@ def post_message(
     value_from: int,
     *,
     nowait: bool = False,
-    need: str = PLAIN,
+    room: str = PLAIN,
     over: PeerLink | None = None,
 ) -> Operation[int]:
     """Post on the lane for messages; ``post(nowait)`` makes the native call.
 
-    If the lane is full or is being replaced, the call waits; on an event loop's thread the control thread waits for it.
-    ``over`` is the end at which the native call posts, if that is not the link's own.
+    If the lane is full or is being replaced, the call waits; on an event loop's thread, the control thread waits
+    instead. ``over``: the link to post at, if it is another: a Context linked to itself has two.
     """
     over = over or link
     device, nbytes = (HOST, 0) if view is None else (view.device, view.nbytes)
     core.check_open()
     try:
-        posted = _post_now(link, kind, post, nowait=nowait, need=need)
+        posted = _post_now(link, kind, post, nowait=nowait, room=room)
     except NativeError as error:
         core.check_open()
         failure = lane_error(link, error, kind, link.provider)
@@ -75,13 +75,13 @@ def post_message(
     if posted is None:
         if nowait:
             return first_use(core, kind, nbytes, (link.peer, kind), lambda: until_lane(over))
-        return _post_later(core, link, kind, view, deadline_ns, post, value_from, need, over)
+        return _post_later(core, link, kind, view, deadline_ns, post, value_from, room, over)
     if isinstance(posted, int):
         return Finished(core, kind, link.path(device), nbytes, nbytes, posted)
     return in_flight(core, kind, link.path(device), nbytes, posted, view, value_from)
 
 
-def notification(core: Core, link: PeerLink, number: int, deadline_ns: int) -> Callable[[bool], int | Op]:
+def notify_post(core: Core, link: PeerLink, number: int, deadline_ns: int) -> Callable[[bool], int | Op]:
     """Return a callable that posts a notification."""
     return lambda nowait: core.engine.post_notify(link.endpoint, number, deadline_ns, nowait)
 
@@ -90,7 +90,7 @@ async def until_lane(link: PeerLink) -> None:
     """Wait for a lane for messages, on the control thread; raise PeerLost if there can be none."""
     link.check_alive()
     if link.session is not None:
-        link.session.lanes.look()
+        link.session.lanes.take_down_dead()
         await link.session.lanes.for_messages()
 
 
@@ -113,16 +113,16 @@ async def flush_lanes(core: Core, link: PeerLink, deadline_ns: int) -> None:
             raise
     link.check_alive()
     if link.session is not None:
-        link.session.lanes.look()
+        link.session.lanes.take_down_dead()
         await link.session.lanes.drained()
 
 
 def _post_now(
-    link: PeerLink, kind: str, post: Callable[[bool], int | Op], *, nowait: bool, need: str
+    link: PeerLink, kind: str, post: Callable[[bool], int | Op], *, nowait: bool, room: str
 ) -> int | Op | None:
     """Make the native call; return None if it has to be made later. A nowait call on a full lane raises WouldBlock."""
     try:
-        _keep_order(link, need)
+        _keep_order(link, room)
         return post(True)
     except NativeError as error:
         if lane_was_reset(error) and link.lost is None:
@@ -131,7 +131,7 @@ def _post_now(
             raise
         if nowait:
             raise from_native(*error.args, operation=kind, peer=link.peer, provider=link.provider) from None
-    if on_event_loop() or link.late.get(need):
+    if on_event_loop() or link.late.get(room):
         return None
     try:
         return post(False)
@@ -149,11 +149,11 @@ def _post_later(
     deadline_ns: int,
     post: Callable[[bool], int | Op],
     value_from: int,
-    need: str,
+    room: str,
     over: PeerLink,
 ) -> Operation[int]:
     ticket = object()
-    late: set[object] = link.late.setdefault(need, set()) if need in ORDERED else set()
+    late: set[object] = link.late.setdefault(room, set()) if room in ORDERED else set()
     nbytes = 0 if view is None else view.nbytes
 
     def post_in_turn(nowait: bool) -> int | Op:
@@ -162,7 +162,7 @@ def _post_later(
         return posted
 
     async def work() -> int:
-        line = link.line(need)
+        line = link.line(room)
         return await defer_post(core, post_in_turn, deadline_ns, nbytes, value_from, line, lambda: until_lane(over))
 
     late.add(ticket)
@@ -171,7 +171,7 @@ def _post_later(
     return defer(core, kind, nbytes, deadline_ns, work, view, peer=link.peer, path=path, at_end=at_end)
 
 
-def _keep_order(link: PeerLink, need: str) -> None:
+def _keep_order(link: PeerLink, room: str) -> None:
     """Raise the error of a full lane if the operation would overtake others."""
-    if link.late.get(need):
+    if link.late.get(room):
         raise NativeError(Status.WOULD_BLOCK.value, Reason.WINDOW_FULL.value, "")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from zerohop._native import NativeError
 from zerohop.core.base.deadlines import deadline_after
-from zerohop.core.runtime.native_operation import SLICE_NS, cancelled_error
+from zerohop.core.runtime.native_operation import CTRL_C_NS, cancelled_error
 from zerohop.core.runtime.operation import Operation, begin_turn, must_yield
 from zerohop.errors import Closed, DeadlineExceeded, WouldBlock, ZerohopError, copy_of, from_native
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from zerohop.core.transfers.connection import Connection
     from zerohop.core.transfers.op_group import OperationGroup
 
+# The deadline for pop_notification to look once.
 _DO_NOT_WAIT: Final = -1
 _new_tuple: Final = tuple.__new__
 
@@ -40,7 +41,7 @@ class Notification(NamedTuple):
     peer: Connection
 
 
-class _Ends:
+class _StreamWait:
     """Ends the native operation that a stream waits for, when the NotificationWait ends."""
 
     __slots__ = ("_waits",)
@@ -85,8 +86,9 @@ class NotificationWait(Operation[Notification]):
         self._note: Notification | None = None
         self._error: BaseException | None = None
         self._cancelled = False
-        # Queues that get a token when this wait ends, and the native operation that ends at the deadline.
-        self._armed: list[tuple[CompletionQueue | _Ends, int]] = []
+        # Queues that get a token when this wait ends, and waits of streams.
+        self._armed: list[tuple[CompletionQueue | _StreamWait, int]] = []
+        # The native operation that ends at the deadline.
         self._timer: Op | None = None
         # Two waiters would take two notifications, and one of them would be lost.
         self._guard = threading.Lock()
@@ -117,7 +119,7 @@ class NotificationWait(Operation[Notification]):
         if self._ended():
             return False
         self._cancelled = True
-        self._tell()
+        self._wake_others()
         return True
 
     def __await__(self) -> Generator[Any, None, Notification]:
@@ -149,7 +151,7 @@ class NotificationWait(Operation[Notification]):
         engine = self._core.engine
         waits = engine.new_op(self._deadline_ns)
         # The entry goes in before `_ended` is asked, so that no cancellation on another thread is missed.
-        self._armed.append((_Ends(waits), 0))
+        self._armed.append((_StreamWait(waits), 0))
         engine.hold_stream_for_notification(waits, device, number, self._number)
         if self._ended():
             waits.cancel()
@@ -168,7 +170,7 @@ class NotificationWait(Operation[Notification]):
         spin_ns = self._core.spin_ns
         give_up = 0 if timeout is None else deadline_after(timeout)
         while True:
-            until = now + SLICE_NS
+            until = now + CTRL_C_NS
             if give_up and give_up < until:
                 until = give_up
             if self._deadline_ns and self._deadline_ns < until:
@@ -204,7 +206,7 @@ class NotificationWait(Operation[Notification]):
         connection = core.connections.get(peer) or core.connection_of(peer)
         self._note = _new_tuple(Notification, (value, nbytes, connection))
         if self._armed or self._timer is not None:
-            self._tell()
+            self._wake_others()
         return True
 
     def _why_not(self, error: NativeError) -> ZerohopError:
@@ -219,7 +221,7 @@ class NotificationWait(Operation[Notification]):
         self._error = DeadlineExceeded("no notification came", operation=self._kind, fix="allow more with timeout=")
         return True
 
-    def _tell(self) -> None:
+    def _wake_others(self) -> None:
         """Wake everything else that waits for this operation, which has ended."""
         self._timer = None
         for queue, token in self._armed.copy():

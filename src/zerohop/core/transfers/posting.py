@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from zerohop.core.memory.remote_buffer import RemoteBuffer
     from zerohop.core.runtime.streams import Stream
 
-    # Makes the native call: route id, nowait.
+    # Posts natively, given route id and `nowait`; returns what the Post of deferred.py does.
     Post: TypeAlias = Callable[[int, bool], int | tuple[int, int] | Op]
 
 # A route may become stale before it is used. This number of stale routes in a row is an error.
 _ATTEMPTS: Final = 4
+# Routes that a view remembers until the stale ones are removed.
 _MANY_ROUTES: Final = 4096
 # Steps of a first use: connect, open a lane, register, import; some of them may have to be done again.
 _MAX_STEPS: Final = 16
@@ -51,9 +52,12 @@ def launch(
     post: Post,
     *,
     nowait: bool = False,
-    need: str = PLAIN,
+    room: str = PLAIN,
 ) -> Operation[int]:
-    """Find the route and post on it; if either takes time, have the control thread do it."""
+    """Find the route and post on it; if either takes time, have the control thread do it.
+
+    ``value_from`` is NBYTES, NATIVE_VALUE or BYTES_DONE; ``room`` is what a full lane may lack (message_lane.py).
+    """
     core.check_open()
     for _ in range(_ATTEMPTS):
         try:
@@ -71,7 +75,7 @@ def launch(
                     peer, provider = route.peer, route.explanation.provider
                     raise from_native(*error.args, operation=kind, peer=peer, provider=provider) from None
                 if on_event_loop():
-                    return _post_later(core, kind, view, remote, route, nbytes, value_from, deadline_ns, post, need)
+                    return _post_later(core, kind, view, remote, route, nbytes, value_from, deadline_ns, post, room)
                 try:
                     posted = post(route.id, False)
                 except NativeError as failure:
@@ -87,7 +91,7 @@ def launch(
         return posted_on(core, kind, view, route, nbytes, value_from, posted)
     if nowait:
         return first_use(core, kind, nbytes, key_of(remote), lambda: find_route(core, view, remote))
-    return _post_later(core, kind, view, remote, None, nbytes, value_from, deadline_ns, post, need)
+    return _post_later(core, kind, view, remote, None, nbytes, value_from, deadline_ns, post, room)
 
 
 def launch_after(
@@ -99,7 +103,7 @@ def launch_after(
     deadline_ns: int,
     post: Callable[..., int | Op],
     stream: Stream,
-    need: str,
+    room: str,
 ) -> Operation[int]:
     """Launch like ``launch``, but begin the transfer after the work that is queued on a stream by now.
 
@@ -126,12 +130,12 @@ def launch_after(
         else:
             return posted_on(core, kind, view, route, nbytes, NBYTES, posted)
     try:
-        # The stream is marked now, not at the post: the caller may let it wait for this very operation next.
+        # Mark the stream now, not when posting: the caller may make the stream wait for this operation next.
         reached = core.engine.stream_reached(*place, deadline_ns)
     except NativeError as error:
         core.check_open()
         raise from_native(*error.args, operation=kind) from None
-    return _post_later(core, kind, view, remote, route, nbytes, NBYTES, deadline_ns, post, need, reached)
+    return _post_later(core, kind, view, remote, route, nbytes, NBYTES, deadline_ns, post, room, reached)
 
 
 def ready_route(core: Core, view: Memory | View, remote: RemoteBuffer, *, nowait: bool = False) -> Route | None:
@@ -173,7 +177,7 @@ async def find_route(core: Core, view: Memory | View, remote: RemoteBuffer) -> R
         session = link.session
         if session is not None:
             # The caller's thread may have noticed a broken lane before this thread handled the event.
-            session.lanes.look()
+            session.lanes.take_down_dead()
         try:
             route = ready_route(core, view, remote)
         except PeerLost:
@@ -198,41 +202,41 @@ def _post_later(
     value_from: int,
     deadline_ns: int,
     post: Post,
-    need: str,
+    room: str,
     reached: Op | None = None,
 ) -> Operation[int]:
     """Have the control thread find the route, unless it is given, and post on it once there is room.
 
-    ``reached`` is an operation that has to end before.
+    ``reached`` must end before the post.
     """
 
     async def work(operation: Deferred[int]) -> int:
-        way = route
+        chosen = route
         for attempt in range(_ATTEMPTS + 1):
-            if way is None:
-                way = await find_route(core, view, remote)
-            attach(operation, way)
+            if chosen is None:
+                chosen = await find_route(core, view, remote)
+            attach(operation, chosen)
             if reached is not None and attempt == 0:
                 await core.loops.running().wait(reached.arm, reached.disarm)
                 if reached.status != Status.OK:
                     raise from_native(reached.status.value, reached.reason.value)
             try:
-                return await _post_on(core, way, need, post, deadline_ns, nbytes, value_from)
+                return await _post_on(core, chosen, room, post, deadline_ns, nbytes, value_from)
             except NativeError as error:
                 # A NativeError says that nothing was posted, so that posting again is safe.
-                gone = way.link.lost is None and (way.stale or _lane_broke(way, error))
+                gone = chosen.link.lost is None and (chosen.stale or _lane_broke(chosen, error))
                 if not gone or attempt == _ATTEMPTS:
                     raise
-            way = None
+            chosen = None
         raise AssertionError  # the last attempt has returned or raised
 
     return defer(core, kind, nbytes, deadline_ns, work, view, peer=remote.owner, wants_operation=True)
 
 
 async def _post_on(
-    core: Core, route: Route, need: str, post: Post, deadline_ns: int, nbytes: int, value_from: int
+    core: Core, route: Route, room: str, post: Post, deadline_ns: int, nbytes: int, value_from: int
 ) -> int:
-    line = route.link.line(need)
+    line = route.link.line(room)
     return await defer_post(core, lambda nowait: post(route.id, nowait), deadline_ns, nbytes, value_from, line)
 
 

@@ -21,7 +21,7 @@ from zerohop.core.transfers.message_lane import (
     NOTIFIED,
     PLAIN,
     flush_lanes,
-    notification,
+    notify_post,
     notify_value,
     post_message,
     until_lane,
@@ -88,11 +88,11 @@ def transfer(
     def post(route: int, nowait: bool, after: int | None = None) -> int | Op:
         return engine.post(route, code, here, there, nbytes, number, deadline, nowait, after, native_group)
 
-    need = PLAIN if number == _NO_NOTIFY else NOTIFIED
+    room = PLAIN if number == _NO_NOTIFY else NOTIFIED
     if stream is not None:
-        operation = launch_after(core, kind, view, remote, nbytes, deadline, post, stream, need)
+        operation = launch_after(core, kind, view, remote, nbytes, deadline, post, stream, room)
     else:
-        operation = launch(core, kind, view, remote, nbytes, NBYTES, deadline, post, nowait=nowait, need=need)
+        operation = launch(core, kind, view, remote, nbytes, NBYTES, deadline, post, nowait=nowait, room=room)
     if group is not None:
         group.note(operation)
     return operation
@@ -143,16 +143,16 @@ def transfer_pages(
             route, code, here, there, page_bytes, number, deadline, nowait, offset, remote_offset, local_nbytes, after
         )
 
-    need = PLAIN if number == _NO_NOTIFY else NOTIFIED
+    room = PLAIN if number == _NO_NOTIFY else NOTIFIED
     if stream is not None:
-        return launch_after(core, kind, view, remote, nbytes, deadline, post, stream, need)
+        return launch_after(core, kind, view, remote, nbytes, deadline, post, stream, room)
     if route is not None:
         # This is the beginning of launch() for a route that was found already; launch() handles all errors.
         try:
             return posted_on(core, kind, view, route, nbytes, NBYTES, post(route.id, True))
         except NativeError:
             pass
-    return launch(core, kind, view, remote, nbytes, NBYTES, deadline, post, nowait=nowait, need=need)
+    return launch(core, kind, view, remote, nbytes, NBYTES, deadline, post, nowait=nowait, room=room)
 
 
 def atomic(
@@ -203,8 +203,8 @@ def notify_peer(
         link = core.connected.get(target.owner)
     if link is not None:
         deadline = core.deadline(timeout)
-        post = notification(core, link, number, deadline)
-        return post_message(core, link, "notify", None, deadline, post, NBYTES, nowait=nowait, need=NOTIFIED)
+        post = notify_post(core, link, number, deadline)
+        return post_message(core, link, "notify", None, deadline, post, NBYTES, nowait=nowait, room=NOTIFIED)
     assert isinstance(target, RemoteBuffer)
     core.check_open()
     deadline = core.deadline(timeout)
@@ -214,7 +214,7 @@ def notify_peer(
 
     async def work() -> int:
         link = await core.peers.connect(where)
-        post = notification(core, link, number, deadline)
+        post = notify_post(core, link, number, deadline)
         return await defer_post(core, post, deadline, 0, NBYTES, link.line(NOTIFIED), lambda: until_lane(link))
 
     return defer(core, "notify", 0, deadline, work, None, peer=target.owner)

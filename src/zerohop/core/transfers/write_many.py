@@ -65,7 +65,7 @@ def write_many(
             raise ValueError(f"{_KIND}: a notification of no writes goes to nobody; notify() takes a peer")
         link = group.link
         assert link is not None  # the Transport has looked
-        return _tell(core, link, 0, notify, deadline, group)
+        return _notify_only(core, link, 0, notify, deadline, group)
     if len(batches) == 1:
         return _post(core, batches[0], notify, deadline, group)
     return _post_all(core, batches, notify, deadline, group)
@@ -101,8 +101,8 @@ def _post(core: Core, batch: _Batch, notify: int | None, deadline: int, group: O
     def post(route: int, nowait: bool) -> int | Op:
         return engine.post_many(route, local, remote, lengths, number, deadline, nowait, native_group)
 
-    need = PLAIN if notify is None else NOTIFIED
-    operation = launch(core, _KIND, batch.view, batch.remote, batch.nbytes, NBYTES, deadline, post, need=need)
+    room = PLAIN if notify is None else NOTIFIED
+    operation = launch(core, _KIND, batch.view, batch.remote, batch.nbytes, NBYTES, deadline, post, room=room)
     if group is not None:
         group.note(operation)
     return operation
@@ -142,14 +142,16 @@ def _post_all(
             await _announce(core, link, nbytes, notify, deadline, group)
         return nbytes
 
-    # One owner is enough here: a flush to another one waits for that one's batches themselves.
+    # One owner is enough here: a flush to another owner waits for the batches of that owner themselves.
     operation = defer(core, _KIND, nbytes, deadline, work, operations, peer=owner, wants_operation=True)
     if group is not None:
         group.note(operation)
     return operation
 
 
-def _tell(core: Core, link: PeerLink, nbytes: int, notify: int, deadline: int, group: OperationGroup) -> Operation[int]:
+def _notify_only(
+    core: Core, link: PeerLink, nbytes: int, notify: int, deadline: int, group: OperationGroup
+) -> Operation[int]:
     async def work() -> int:
         await _announce(core, link, nbytes, notify, deadline, group)
         return nbytes
