@@ -115,8 +115,8 @@ void def_devices(nb::module_& m, nb::class_<Engine>& engine) {
         "gpu_drivers",
         [] {
             nb::dict found;
-            found["cuda"] = shim::cuda() != nullptr ? std::string() : shim::why_no_cuda();
-            found["hip"] = shim::hip() != nullptr ? std::string() : shim::why_no_hip();
+            found["cuda"] = shim::cuda() ? std::string() : shim::cuda().why_not();
+            found["hip"] = shim::hip() ? std::string() : shim::hip().why_not();
             return found;
         },
         nb::sig("def gpu_drivers() -> dict[str, str]"),

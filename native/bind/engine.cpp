@@ -144,7 +144,7 @@ void register_engine(nb::module_& m) {
                      throw nb::value_error("sim_devices must not be negative");
                  }
                  std::vector<std::shared_ptr<accel::Driver>> drivers;
-                 for (const shim::GpuApi* const api : {shim::cuda(), shim::hip()}) {
+                 for (const shim::GpuApi* const api : {shim::cuda().get(), shim::hip().get()}) {
                      if (api != nullptr && gpus) {
                          drivers.push_back(accel::make_gpu_driver(*api));
                      }

@@ -124,9 +124,9 @@ std::vector<DeviceFacts> devices() {
 }
 
 std::string why_not_direct() {
-    const shim::Mlx5* mlx5 = shim::mlx5();
-    if (mlx5 == nullptr) {
-        return "libmlx5 is not usable: " + shim::why_no_mlx5();
+    const auto& mlx5 = shim::mlx5();
+    if (!mlx5) {
+        return "libmlx5 is not usable: " + mlx5.why_not();
     }
     std::string others;
     for (const std::string& name : Device::names()) {

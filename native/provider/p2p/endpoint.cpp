@@ -144,13 +144,12 @@ void P2pEndpoint::add_statistics(Statistics& sums) const {
 Provider::Probe probe() {
     // Distributions package HIP's library, so that it alone says nothing of a GPU; it needs this device file.
     constexpr const char* kHipDevice = "/dev/kfd";
-    const bool hip = shim::hip() != nullptr && ::access(kHipDevice, F_OK) == 0;
-    if (shim::cuda() != nullptr || hip) {
+    const bool hip = shim::hip() && ::access(kHipDevice, F_OK) == 0;
+    if (shim::cuda() || hip) {
         return {true, "", ""};
     }
-    const std::string why_no_hip =
-        shim::hip() != nullptr ? std::string(kHipDevice) + " is missing" : shim::why_no_hip();
-    return {false, "no driver of a GPU is installed: " + shim::why_no_cuda() + "; " + why_no_hip,
+    const std::string why_no_hip = shim::hip() ? std::string(kHipDevice) + " is missing" : shim::hip().why_not();
+    return {false, "no driver of a GPU is installed: " + shim::cuda().why_not() + "; " + why_no_hip,
             "install the driver of your GPUs; in a container, start it with them (docker run --gpus all)"};
 }
 
