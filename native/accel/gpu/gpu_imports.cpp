@@ -7,7 +7,6 @@
 #include <map>
 #include <mutex>
 #include <random>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -34,18 +33,58 @@ void* pool_of(const GpuApi& api, uint64_t address) {
     return api.pointer_attributes(1, &which, &value, address) == 0 ? pool : nullptr;
 }
 
-// An allocation of another process, imported by an IPC handle: each device opens it in its own context.
-class IpcImport final : public Imported {
+// Memory of another process, to which each device gets access when it is first opened for it.
+class ForeignImport : public Imported {
 public:
-    IpcImport(const Devices& devices, const Exported& exported) : devices_(devices), offset_(exported.offset) {
+    ForeignImport(const Devices& devices, const Exported& exported)
+        : devices_(devices), api_(devices.front()->api), offset_(exported.offset) {}
+    ForeignImport(const ForeignImport&) = delete;
+    ForeignImport& operator=(const ForeignImport&) = delete;
+
+    Outcome open(int device, uint64_t& address) final {
+        const std::lock_guard lock(mutex_);
+        auto found = bases_.find(device);
+        if (found == bases_.end()) {
+            const CurrentContext current(*devices_.at(static_cast<size_t>(device)));
+            if (!current.ok()) {
+                return current.outcome();
+            }
+            uint64_t base = 0;
+            if (const GpuResult result = give_access_to(device, base); result != 0) {
+                return result == shim::kGpuOutOfMemory ? outcome_of(result)
+                                                       : Outcome{Status::unsupported, Reason::no_peer_link};
+            }
+            found = bases_.emplace(device, base).first;
+        }
+        address = found->second + offset_;
+        return {};
+    }
+
+protected:
+    // Called with the device's context current; `base`: where the memory begins for it.
+    virtual GpuResult give_access_to(int device, uint64_t& base) = 0;
+
+    const Devices devices_;
+    const GpuApi& api_;
+    std::map<int, uint64_t> bases_; // of the devices that have access
+
+private:
+    const uint64_t offset_;
+    std::mutex mutex_;
+};
+
+// An allocation of another process, imported by an IPC handle: each device opens it in its own context.
+class IpcImport final : public ForeignImport {
+public:
+    IpcImport(const Devices& devices, const Exported& exported) : ForeignImport(devices, exported) {
         std::memcpy(&handle_, exported.pieces[0].handle.data(), sizeof handle_);
     }
     ~IpcImport() override {
-        if (open_.empty()) {
+        if (bases_.empty()) {
             return;
         }
-        IdleCalls::of_process().later([devices = devices_, open = std::move(open_)] {
-            for (const auto& [device, address] : open) {
+        IdleCalls::of_process().later([devices = devices_, bases = std::move(bases_)] {
+            for (const auto& [device, address] : bases) {
                 const CurrentContext current(*devices.at(static_cast<size_t>(device)));
                 if (current.ok()) {
                     (void)devices.front()->api.ipc_close(address);
@@ -53,43 +92,19 @@ public:
             }
         });
     }
-    IpcImport(const IpcImport&) = delete;
-    IpcImport& operator=(const IpcImport&) = delete;
-
-    Outcome open(int device, uint64_t& address) override {
-        const std::lock_guard lock(mutex_);
-        auto found = open_.find(device);
-        if (found == open_.end()) {
-            DeviceState& state = *devices_.at(static_cast<size_t>(device));
-            const CurrentContext current(state);
-            if (!current.ok()) {
-                return current.outcome();
-            }
-            uint64_t base = 0;
-            const GpuResult result = state.api.ipc_open(&base, handle_, kLazyPeerAccess);
-            if (result != 0) {
-                return result == shim::kGpuOutOfMemory ? outcome_of(result)
-                                                       : Outcome{Status::unsupported, Reason::no_peer_link};
-            }
-            found = open_.emplace(device, base).first;
-        }
-        address = found->second + offset_;
-        return {};
-    }
 
 private:
-    const Devices devices_;
-    const uint64_t offset_;
+    GpuResult give_access_to(int /*device*/, uint64_t& base) override {
+        return api_.ipc_open(&base, handle_, kLazyPeerAccess);
+    }
+
     shim::GpuIpcHandle handle_{};
-    std::mutex mutex_;
-    std::map<int, uint64_t> open_;
 };
 
 // Allocations of another process, imported by descriptors: mapped side by side, once, and each device is given access.
-class FdImport final : public Imported {
+class FdImport final : public ForeignImport {
 public:
-    FdImport(const Devices& devices, const Exported& exported)
-        : devices_(devices), api_(devices.front()->api), offset_(exported.offset) {
+    FdImport(const Devices& devices, const Exported& exported) : ForeignImport(devices, exported) {
         try {
             map(exported);
         } catch (...) { // the destructor does not run
@@ -98,29 +113,14 @@ public:
         }
     }
     ~FdImport() override { unmap(); }
-    FdImport(const FdImport&) = delete;
-    FdImport& operator=(const FdImport&) = delete;
-
-    Outcome open(int device, uint64_t& address) override {
-        const std::lock_guard lock(mutex_);
-        if (!open_.contains(device)) {
-            const shim::GpuAccess access{.location = {.type = 1, .id = device}, .flags = 3};
-            DeviceState& state = *devices_.at(static_cast<size_t>(device));
-            const CurrentContext current(state);
-            if (!current.ok()) {
-                return current.outcome();
-            }
-            if (const GpuResult result = api_.vmm_access(base_, reserved_, &access, 1); result != 0) {
-                return result == shim::kGpuOutOfMemory ? outcome_of(result)
-                                                       : Outcome{Status::unsupported, Reason::no_peer_link};
-            }
-            open_.insert(device);
-        }
-        address = base_ + offset_;
-        return {};
-    }
 
 private:
+    GpuResult give_access_to(int device, uint64_t& base) override {
+        const shim::GpuAccess access{.location = {.type = 1, .id = device}, .flags = 3};
+        base = base_;
+        return api_.vmm_access(base_, reserved_, &access, 1);
+    }
+
     void map(const Exported& exported) {
         size_t total = 0;
         for (const Exported::Piece& piece : exported.pieces) {
@@ -151,22 +151,16 @@ private:
         }
     }
 
-    const Devices devices_;
-    const GpuApi& api_;
-    const uint64_t offset_;
     uint64_t base_ = 0;
     size_t reserved_ = 0;
     size_t mapped_ = 0;
     std::vector<size_t> sizes_;
-    std::mutex mutex_;
-    std::set<int> open_;
 };
 
 // An allocation of another process's memory pool: each device is given access to the pool.
-class PoolImport final : public Imported {
+class PoolImport final : public ForeignImport {
 public:
-    PoolImport(const Devices& devices, const Exported& exported)
-        : devices_(devices), api_(devices.front()->api), offset_(exported.offset) {
+    PoolImport(const Devices& devices, const Exported& exported) : ForeignImport(devices, exported) {
         std::memcpy(&pointer_, exported.pieces[0].handle.data(), sizeof pointer_);
         const CurrentContext current(*devices.front());
         current.require();
@@ -182,41 +176,22 @@ public:
         }
         (void)api_.pool_destroy(pool_);
     }
-    PoolImport(const PoolImport&) = delete;
-    PoolImport& operator=(const PoolImport&) = delete;
-
-    Outcome open(int device, uint64_t& address) override {
-        const std::lock_guard lock(mutex_);
-        if (!open_.contains(device)) {
-            const CurrentContext current(*devices_.at(static_cast<size_t>(device)));
-            if (!current.ok()) {
-                return current.outcome();
-            }
-            GpuResult result = give_access(api_, pool_, device);
-            if (result == 0 && base_ == 0) {
-                result = api_.pool_import_pointer(&base_, pool_, &pointer_);
-                opened_by_ = device;
-            }
-            if (result != 0) {
-                return result == shim::kGpuOutOfMemory ? outcome_of(result)
-                                                       : Outcome{Status::unsupported, Reason::no_peer_link};
-            }
-            open_.insert(device);
-        }
-        address = base_ + offset_;
-        return {};
-    }
 
 private:
-    const Devices devices_;
-    const GpuApi& api_;
-    const uint64_t offset_;
+    GpuResult give_access_to(int device, uint64_t& base) override {
+        GpuResult result = give_access(api_, pool_, device);
+        if (result == 0 && base_ == 0) {
+            result = api_.pool_import_pointer(&base_, pool_, &pointer_);
+            opened_by_ = device;
+        }
+        base = base_;
+        return result;
+    }
+
     shim::GpuPoolPointer pointer_{};
     void* pool_ = nullptr;
     uint64_t base_ = 0;
     int opened_by_ = 0;
-    std::mutex mutex_;
-    std::set<int> open_;
 };
 
 // Memory of this process itself, under its own address.
