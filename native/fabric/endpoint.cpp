@@ -12,8 +12,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <string>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 namespace zerohop::fabric {
 
@@ -96,10 +94,7 @@ Endpoint::Endpoint(std::shared_ptr<verbs::Device> device, const Size& size, cons
     : device_(std::move(device)), size_(size), sends_(size.messages), receives_(size.receives) {
     const shim::IbVerbs& api = device_->api();
     try {
-        bell_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-        if (!bell_) {
-            verbs::raise("cannot make an event descriptor", errno);
-        }
+        bell_ = Descriptor::event();
         channel_ = api.create_comp_channel(device_->context());
         if (channel_ == nullptr) {
             verbs::raise("cannot make a completion channel on " + device_->name(), errno);
@@ -318,8 +313,7 @@ void Endpoint::close() {
         return;
     }
     closing_ = true;
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = write(bell_.get(), &one, sizeof one);
+    bell_.ring();
     changed_.notify_all();
     changed_.wait(lock, [&] { return inside_ == 0; });
     release();

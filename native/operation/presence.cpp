@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <string>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -31,12 +30,9 @@ thread_local RobustList robust;
 
 } // namespace
 
-Presence::Presence() : fd_(make_memfd("zerohop-presence", page_bytes(), F_SEAL_SHRINK | F_SEAL_GROW)) {
-    doorbell_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!doorbell_) {
-        throw NativeError(Status::no_memory, Reason::out_of_descriptors,
-                          std::string("cannot make a doorbell: ") + std::strerror(errno));
-    }
+Presence::Presence()
+    : fd_(make_memfd("zerohop-presence", page_bytes(), F_SEAL_SHRINK | F_SEAL_GROW)),
+      doorbell_(Descriptor::event("a doorbell")) {
     void* base = mmap(nullptr, page_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
     if (base == MAP_FAILED) {
         throw NativeError(Status::no_memory, Reason::out_of_shared_memory,
@@ -65,16 +61,6 @@ void Presence::hold() {
 void Presence::release() {
     page_->owner.store(0, std::memory_order_seq_cst);
     robust.head.list.next = &robust.head.list;
-}
-
-void Presence::ring() const {
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = write(doorbell_.get(), &one, sizeof one);
-}
-
-void Presence::drain() const {
-    uint64_t count = 0;
-    [[maybe_unused]] const ssize_t got = read(doorbell_.get(), &count, sizeof count);
 }
 
 PeerPresence::PeerPresence(int page_fd, int doorbell_fd, Presence* own)
@@ -113,8 +99,7 @@ PeerPresence::Life PeerPresence::life() const {
 }
 
 void PeerPresence::ring() const {
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = write(doorbell_.get(), &one, sizeof one);
+    doorbell_.ring();
     if (own_ != nullptr) {
         own_->woke_peer_.store(true, std::memory_order_relaxed);
     }

@@ -34,8 +34,8 @@ public:
     int page_fd() const { return fd_.get(); }
     int doorbell_fd() const { return doorbell_.get(); }
     // Makes doorbell_fd() readable; drain() undoes that.
-    void ring() const;
-    void drain() const;
+    void ring() const { doorbell_.ring(); }
+    void drain() const { doorbell_.drain(); }
 
     // True if this process has woken a sleeping peer since the last call.
     bool take_woke_peer() {
