@@ -9,8 +9,8 @@
 
 namespace zerohop::framed {
 
-FramedEndpoint::FramedEndpoint(const char* provider, Host& host, std::shared_ptr<Peer> peer)
-    : Endpoint(provider, std::move(peer)), host_(host), staging_(host.accelerators()) {}
+FramedEndpoint::FramedEndpoint(const char* provider, const Limits& limits, Host& host, std::shared_ptr<Peer> peer)
+    : Endpoint(provider, limits, std::move(peer)), host_(host), staging_(host.accelerators()) {}
 
 void FramedEndpoint::start(std::unique_ptr<ByteStream> stream) {
     // The lane may be closed at any moment, also before it was connected.

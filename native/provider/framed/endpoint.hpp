@@ -27,7 +27,7 @@ namespace zerohop::framed {
 
 class FramedEndpoint : public Endpoint {
 public:
-    FramedEndpoint(const char* provider, Host& host, std::shared_ptr<Peer> peer);
+    FramedEndpoint(const char* provider, const Limits& limits, Host& host, std::shared_ptr<Peer> peer);
 
     void prepare(const Route& route) override;
     Posted post(const Request& request) override;

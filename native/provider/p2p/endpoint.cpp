@@ -11,7 +11,7 @@
 namespace zerohop::p2p {
 
 P2pEndpoint::P2pEndpoint(Host& host, std::shared_ptr<Peer> peer)
-    : FramedEndpoint("p2p", host, std::move(peer)), queues_(host.accelerators()),
+    : FramedEndpoint("p2p", {.fixed_us = 7.0, .gbps = kLinkGbps}, host, std::move(peer)), queues_(host.accelerators()),
       inbound_(std::make_shared<framed::RingConsumer>()) {
     streaming_hint = true;
 }
@@ -26,10 +26,6 @@ P2pEndpoint::~P2pEndpoint() {
 void P2pEndpoint::tick(uint64_t now) {
     FramedEndpoint::tick(now);
     CopyQueues::sweep();
-}
-
-Limits P2pEndpoint::limits() const {
-    return {.max_message = UINT64_MAX, .alignment = 1, .fixed_us = 7.0, .gbps = kLinkGbps};
 }
 
 Address P2pEndpoint::address() {
