@@ -28,9 +28,9 @@ thread_local RobustList robust;
 
 Presence::Presence()
     : fd_(make_memfd("zerohop-presence", page_bytes(), F_SEAL_SHRINK | F_SEAL_GROW)),
-      doorbell_(Descriptor::event("a doorbell")) {
-    pages_ = map_shared(fd_.get(), page_bytes(), PROT_READ | PROT_WRITE, "the presence page");
-    page_ = static_cast<PresencePage*>(pages_.get());
+      doorbell_(Descriptor::event("a doorbell")),
+      pages_(map_shared(fd_.get(), page_bytes(), PROT_READ | PROT_WRITE, "the presence page")),
+      page_(static_cast<PresencePage*>(pages_.get())) {
     page_->magic.store(kMagic);
     // Our mapping is the last writable one. A kernel before 5.1 lacks this seal, and there a peer is trusted as its
     // user is.

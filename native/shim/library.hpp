@@ -9,7 +9,7 @@ namespace zerohop::shim {
 class Library {
 public:
     // Opens the first of `names` that exists; it stays open for the life of the process.
-    explicit Library(std::initializer_list<const char*> names);
+    Library(std::initializer_list<const char*> names);
 
     explicit operator bool() const { return handle_ != nullptr; }
     // Returns the loader's error if no library was found, or the required symbol that is missing.

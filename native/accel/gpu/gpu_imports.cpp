@@ -36,16 +36,16 @@ void* pool_of(const GpuApi& api, uint64_t address) {
 // Memory of another process, to which each device gets access when it is first opened for it.
 class ForeignImport : public Imported {
 public:
-    ForeignImport(const Devices& devices, const Exported& exported)
-        : devices_(devices), api_(devices.front()->api), offset_(exported.offset) {}
+    ForeignImport(const Devices& all, const Exported& exported)
+        : devices(all), api(all.front()->api), offset_(exported.offset) {}
     ForeignImport(const ForeignImport&) = delete;
     ForeignImport& operator=(const ForeignImport&) = delete;
 
     Outcome open(int device, uint64_t& address) final {
         const std::lock_guard lock(mutex_);
-        auto found = bases_.find(device);
-        if (found == bases_.end()) {
-            const CurrentContext current(*devices_.at(static_cast<size_t>(device)));
+        auto found = bases.find(device);
+        if (found == bases.end()) {
+            const CurrentContext current(*devices.at(static_cast<size_t>(device)));
             if (!current.ok()) {
                 return current.outcome();
             }
@@ -54,7 +54,7 @@ public:
                 return result == shim::kGpuOutOfMemory ? outcome_of(result)
                                                        : Outcome{Status::unsupported, Reason::no_peer_link};
             }
-            found = bases_.emplace(device, base).first;
+            found = bases.emplace(device, base).first;
         }
         address = found->second + offset_;
         return {};
@@ -64,9 +64,9 @@ protected:
     // Called with the device's context current; `base`: where the memory begins for it.
     virtual GpuResult give_access_to(int device, uint64_t& base) = 0;
 
-    const Devices devices_;
-    const GpuApi& api_;
-    std::map<int, uint64_t> bases_; // of the devices that have access
+    const Devices devices;
+    const GpuApi& api;
+    std::map<int, uint64_t> bases; // of the devices that have access
 
 private:
     const uint64_t offset_;
@@ -80,10 +80,10 @@ public:
         std::memcpy(&handle_, exported.pieces[0].handle.data(), sizeof handle_);
     }
     ~IpcImport() override {
-        if (bases_.empty()) {
+        if (bases.empty()) {
             return;
         }
-        IdleCalls::of_process().later([devices = devices_, bases = std::move(bases_)] {
+        IdleCalls::of_process().later([devices = devices, bases = std::move(bases)] {
             for (const auto& [device, address] : bases) {
                 const CurrentContext current(*devices.at(static_cast<size_t>(device)));
                 if (current.ok()) {
@@ -95,7 +95,7 @@ public:
 
 private:
     GpuResult give_access_to(int /*device*/, uint64_t& base) override {
-        return api_.ipc_open(&base, handle_, kLazyPeerAccess);
+        return api.ipc_open(&base, handle_, kLazyPeerAccess);
     }
 
     shim::GpuIpcHandle handle_{};
@@ -118,7 +118,7 @@ private:
     GpuResult give_access_to(int device, uint64_t& base) override {
         const shim::GpuAccess access{.location = {.type = 1, .id = device}, .flags = 3};
         base = base_;
-        return api_.vmm_access(base_, reserved_, &access, 1);
+        return api.vmm_access(base_, reserved_, &access, 1);
     }
 
     void map(const Exported& exported) {
@@ -126,15 +126,15 @@ private:
         for (const Exported::Piece& piece : exported.pieces) {
             total += piece.nbytes;
         }
-        check(api_, api_.vmm_reserve(&base_, total, 0, 0, 0), "no addresses for a peer's memory");
+        check(api, api.vmm_reserve(&base_, total, 0, 0, 0), "no addresses for a peer's memory");
         reserved_ = total;
         for (const Exported::Piece& piece : exported.pieces) {
             uint64_t handle = 0;
-            check(api_, api_.vmm_import(&handle, reinterpret_cast<void*>(static_cast<intptr_t>(piece.fd)), kDescriptor),
+            check(api, api.vmm_import(&handle, reinterpret_cast<void*>(static_cast<intptr_t>(piece.fd)), kDescriptor),
                   "a peer's memory cannot be imported");
-            const GpuResult result = api_.vmm_map(base_ + mapped_, piece.nbytes, 0, handle, 0);
-            (void)api_.vmm_release(handle); // the mapping keeps the allocation alive
-            check(api_, result, "a peer's memory cannot be mapped");
+            const GpuResult result = api.vmm_map(base_ + mapped_, piece.nbytes, 0, handle, 0);
+            (void)api.vmm_release(handle); // the mapping keeps the allocation alive
+            check(api, result, "a peer's memory cannot be mapped");
             mapped_ += piece.nbytes;
             sizes_.push_back(piece.nbytes);
         }
@@ -143,11 +143,11 @@ private:
     void unmap() {
         uint64_t at = base_;
         for (const size_t size : sizes_) {
-            (void)api_.vmm_unmap(at, size);
+            (void)api.vmm_unmap(at, size);
             at += size;
         }
         if (reserved_ != 0) {
-            (void)api_.vmm_unreserve(base_, reserved_);
+            (void)api.vmm_unreserve(base_, reserved_);
         }
     }
 
@@ -165,23 +165,23 @@ public:
         const CurrentContext current(*devices.front());
         current.require();
         void* const fd = reinterpret_cast<void*>(static_cast<intptr_t>(exported.pieces[1].fd));
-        check(api_, api_.pool_import(&pool_, fd, kDescriptor, 0), "a peer's memory pool cannot be imported");
+        check(api, api.pool_import(&pool_, fd, kDescriptor, 0), "a peer's memory pool cannot be imported");
     }
     ~PoolImport() override {
         if (base_ != 0) {
-            const CurrentContext current(*devices_.at(static_cast<size_t>(opened_by_)));
+            const CurrentContext current(*devices.at(static_cast<size_t>(opened_by_)));
             if (current.ok()) {
-                (void)api_.memory_free(base_);
+                (void)api.memory_free(base_);
             }
         }
-        (void)api_.pool_destroy(pool_);
+        (void)api.pool_destroy(pool_);
     }
 
 private:
     GpuResult give_access_to(int device, uint64_t& base) override {
-        GpuResult result = give_access(api_, pool_, device);
+        GpuResult result = give_access(api, pool_, device);
         if (result == 0 && base_ == 0) {
-            result = api_.pool_import_pointer(&base_, pool_, &pointer_);
+            result = api.pool_import_pointer(&base_, pool_, &pointer_);
             opened_by_ = device;
         }
         base = base_;
