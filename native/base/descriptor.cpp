@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 namespace zerohop {
@@ -14,6 +15,28 @@ void Descriptor::reset(int fd) {
         ::close(fd_);
     }
     fd_ = fd;
+}
+
+Descriptor Descriptor::made(int fd, const char* what) {
+    if (fd < 0) {
+        throw NativeError(Status::no_memory, Reason::out_of_descriptors,
+                          std::string("cannot make ") + what + ": " + std::strerror(errno));
+    }
+    return Descriptor(fd);
+}
+
+Descriptor Descriptor::event(const char* what) {
+    return made(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), what);
+}
+
+void Descriptor::ring() const {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = write(fd_, &one, sizeof one);
+}
+
+void Descriptor::drain() const {
+    uint64_t count = 0;
+    [[maybe_unused]] const ssize_t got = read(fd_, &count, sizeof count);
 }
 
 Descriptor Descriptor::duplicate(int fd) {

@@ -24,6 +24,12 @@ public:
     explicit operator bool() const { return fd_ >= 0; }
     void reset(int fd = -1);
 
+    // Takes what a system call has made. Throws NativeError, "cannot make WHAT: …", if that was nothing.
+    [[nodiscard]] static Descriptor made(int fd, const char* what);
+    // Returns an event descriptor, which ring() makes readable until drain(). Throws as made() does.
+    [[nodiscard]] static Descriptor event(const char* what = "an event descriptor");
+    void ring() const;
+    void drain() const;
     // Returns a close-on-exec duplicate of a descriptor that the caller keeps. Throws NativeError if none are left.
     [[nodiscard]] static Descriptor duplicate(int fd);
 

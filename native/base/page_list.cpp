@@ -14,21 +14,10 @@ namespace zerohop {
 
 namespace {
 
-// Each loop exists twice, for processors with and without AVX2. Lists have thousands of numbers, and a device waits
-// while they are gone through.
+// Each loop is compiled twice, for processors with and without AVX2. Lists have thousands of numbers, and a device
+// waits while they are gone through.
 struct Numbers {
-    static bool copy(const int64_t* from, uint64_t* to, size_t count, int64_t& most) {
-        int64_t all = 0;
-        int64_t largest = 0;
-        for (size_t i = 0; i < count; ++i) {
-            to[i] = static_cast<uint64_t>(from[i]);
-            all |= from[i];
-            largest = std::max(largest, from[i]);
-        }
-        most = largest;
-        return all >= 0;
-    }
-    ZEROHOP_WIDE static bool copy_wide(const int64_t* from, uint64_t* to, size_t count, int64_t& most) {
+    [[gnu::always_inline]] static bool copy(const int64_t* from, uint64_t* to, size_t count, int64_t& most) {
         int64_t all = 0;
         int64_t largest = 0;
         for (size_t i = 0; i < count; ++i) {
@@ -39,7 +28,7 @@ struct Numbers {
         most = largest;
         return all >= 0;
     }
-    static bool narrow(const uint64_t* from, uint32_t* to, size_t count) {
+    [[gnu::always_inline]] static bool narrow(const uint64_t* from, uint32_t* to, size_t count) {
         uint64_t all = 0;
         for (size_t i = 0; i < count; ++i) {
             all |= from[i];
@@ -47,22 +36,7 @@ struct Numbers {
         }
         return all <= UINT32_MAX;
     }
-    ZEROHOP_WIDE static bool narrow_wide(const uint64_t* from, uint32_t* to, size_t count) {
-        uint64_t all = 0;
-        for (size_t i = 0; i < count; ++i) {
-            all |= from[i];
-            to[i] = static_cast<uint32_t>(from[i]);
-        }
-        return all <= UINT32_MAX;
-    }
-    static uint64_t largest(const uint64_t* from, size_t count) {
-        uint64_t most = 0;
-        for (size_t i = 0; i < count; ++i) {
-            most = std::max(most, from[i]);
-        }
-        return most;
-    }
-    ZEROHOP_WIDE static uint64_t largest_wide(const uint64_t* from, size_t count) {
+    [[gnu::always_inline]] static uint64_t largest(const uint64_t* from, size_t count) {
         uint64_t most = 0;
         for (size_t i = 0; i < count; ++i) {
             most = from[i] > most ? from[i] : most;
@@ -70,6 +44,16 @@ struct Numbers {
         return most;
     }
 };
+
+ZEROHOP_WIDE bool copy_wide(const int64_t* from, uint64_t* to, size_t count, int64_t& most) {
+    return Numbers::copy(from, to, count, most);
+}
+ZEROHOP_WIDE bool narrow_wide(const uint64_t* from, uint32_t* to, size_t count) {
+    return Numbers::narrow(from, to, count);
+}
+ZEROHOP_WIDE uint64_t largest_wide(const uint64_t* from, size_t count) {
+    return Numbers::largest(from, count);
+}
 
 bool has_avx2() {
 #if defined(__x86_64__)
@@ -84,19 +68,19 @@ bool has_avx2() {
 
 bool copy_numbers(std::span<const int64_t> from, uint64_t* to, uint64_t& most) {
     int64_t largest = 0;
-    const auto copy = has_avx2() ? &Numbers::copy_wide : &Numbers::copy;
+    const auto copy = has_avx2() ? &copy_wide : &Numbers::copy;
     const bool good = copy(from.data(), to, from.size(), largest);
     most = static_cast<uint64_t>(largest);
     return good;
 }
 
 bool narrow_numbers(std::span<const uint64_t> from, uint32_t* to) {
-    const auto narrow = has_avx2() ? &Numbers::narrow_wide : &Numbers::narrow;
+    const auto narrow = has_avx2() ? &narrow_wide : &Numbers::narrow;
     return narrow(from.data(), to, from.size());
 }
 
 uint64_t largest_number(std::span<const uint64_t> numbers) {
-    const auto largest = has_avx2() ? &Numbers::largest_wide : &Numbers::largest;
+    const auto largest = has_avx2() ? &largest_wide : &Numbers::largest;
     return largest(numbers.data(), numbers.size());
 }
 

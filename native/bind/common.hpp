@@ -79,6 +79,9 @@ struct PyRegion {
     uint64_t nbytes = 0;
     int device = kHostDevice;
 
+    static PyRegion of(const std::shared_ptr<Engine>& engine, const std::shared_ptr<Region>& region) {
+        return {engine, region, region->address(), region->nbytes(), region->device()};
+    }
     // Throws ValueError after close().
     const std::shared_ptr<Region>& get() const;
     // Throws ValueError if the range does not lie within the region.

@@ -115,8 +115,8 @@ void def_devices(nb::module_& m, nb::class_<Engine>& engine) {
         "gpu_drivers",
         [] {
             nb::dict found;
-            found["cuda"] = shim::cuda() != nullptr ? std::string() : shim::why_no_cuda();
-            found["hip"] = shim::hip() != nullptr ? std::string() : shim::why_no_hip();
+            found["cuda"] = shim::cuda() ? std::string() : shim::cuda().why_not();
+            found["hip"] = shim::hip() ? std::string() : shim::hip().why_not();
             return found;
         },
         nb::sig("def gpu_drivers() -> dict[str, str]"),
@@ -141,17 +141,16 @@ void def_devices(nb::module_& m, nb::class_<Engine>& engine) {
         .def(
             "hold_stream",
             [](Engine& self, const PyOp& op, const PyEndpoint* lane, int device, uint64_t stream) {
-                const Released release; // it may wait for a call of the GPU's driver
                 self.hold_stream(op.op, lane == nullptr ? nullptr : lane->endpoint.get(), device, stream);
             },
-            nb::arg("op"), nb::arg("lane").none(), nb::arg("device"), nb::arg("stream"))
+            nb::arg("op"), nb::arg("lane").none(), nb::arg("device"), nb::arg("stream"),
+            nb::call_guard<Released>()) // it may wait for a call of the GPU's driver
         .def(
             "hold_stream_for_notification",
             [](Engine& self, const PyOp& op, int device, uint64_t stream, uint16_t number) {
-                const Released release;
                 self.hold_stream_for_notification(op.op, number, device, stream);
             },
-            nb::arg("op"), nb::arg("device"), nb::arg("stream"), nb::arg("number") = 0)
+            nb::arg("op"), nb::arg("device"), nb::arg("stream"), nb::arg("number") = 0, nb::call_guard<Released>())
         .def("describe", &describe, nb::arg("address"), nb::arg("nbytes"))
         .def("allocation_id", &allocation_id, nb::arg("address"))
         .def("why_no_gpus", &why_no_gpus, nb::sig("def why_no_gpus(self) -> dict[str, str]"))

@@ -23,10 +23,7 @@ void register_domain(nb::module_& m) {
             "retune", [](const PyDomain& self, const DomainOptions& options) { self.domain->retune(options); },
             nb::arg("options"), "What it was opened with, for the lanes that are made from now on.")
         .def("facts", [](const PyDomain& self) { return self.domain->facts(); })
-        .def("close", [](const PyDomain& self) {
-            const Released release;
-            self.engine->close_domain(self.domain);
-        });
+        .def("close", [](const PyDomain& self) { self.engine->close_domain(self.domain); }, nb::call_guard<Released>());
 
     nb::class_<PyRemoteKeys>(m, "RemoteKeys", "What reaches a peer's memory over a lane of NICs: a key for each rail.")
         .def(nb::new_(

@@ -45,12 +45,8 @@ void register_endpoint(nb::module_& m) {
             },
             "Why it is not usable any more.")
         .def_prop_ro(
-            "quiet",
-            [](const PyEndpoint& self) {
-                const Released release;
-                return self.engine->quiet(self.endpoint);
-            },
-            "This end has nothing under way, receives that wait included.")
+            "quiet", [](const PyEndpoint& self) { return self.engine->quiet(self.endpoint); },
+            nb::call_guard<Released>(), "This end has nothing under way, receives that wait included.")
         .def_prop_ro(
             "in_device", [](const PyEndpoint& self) { return self.endpoint->backlog(now_ns(), false).in_device; },
             "A device has not ended a transfer that it was given, or has, and nobody has looked since.")
@@ -84,11 +80,11 @@ void register_endpoint(nb::module_& m) {
         .def(
             "close",
             [](const PyEndpoint& self, bool reset) {
-                const Released release;
                 self.engine->close_endpoint(self.endpoint, reset ? Outcome{Status::peer_lost, Reason::lane_reset}
                                                                  : Outcome{Status::closed, Reason::lane_closed});
             },
-            nb::arg("reset") = false, "`reset`: the other end has failed, rather than that somebody here closed it.")
+            nb::arg("reset") = false, nb::call_guard<Released>(),
+            "`reset`: the other end has failed, rather than that somebody here closed it.")
         .def("statistics", [](const PyEndpoint& self) {
             Statistics sums;
             self.endpoint->add_statistics(sums);

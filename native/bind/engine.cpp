@@ -26,10 +26,6 @@ Capability capability_of(const nb::bytes& bytes) {
     return capability;
 }
 
-PyRegion own(const std::shared_ptr<Engine>& engine, const std::shared_ptr<Region>& region) {
-    return {engine, region, region->address(), region->nbytes(), region->device()};
-}
-
 PyRegion register_host(const std::shared_ptr<Engine>& engine, uint64_t address, uint64_t nbytes, int device, int fd,
                        uint64_t fd_offset, bool readonly) {
     check_open(*engine);
@@ -42,13 +38,13 @@ PyRegion register_host(const std::shared_ptr<Engine>& engine, uint64_t address, 
                               "the range is not allocated on " + found->facts().name);
         }
     }
-    return own(engine, Region::wrap(address, nbytes, device, fd, fd_offset, readonly));
+    return PyRegion::of(engine, Region::wrap(address, nbytes, device, fd, fd_offset, readonly));
 }
 
 PyRegion alloc(const std::shared_ptr<Engine>& engine, uint64_t nbytes, int device) {
     check_open(*engine);
     if (device == kHostDevice) {
-        return own(engine, Region::allocate_host(nbytes));
+        return PyRegion::of(engine, Region::allocate_host(nbytes));
     }
     const auto on = device_at(*engine, device);
     std::shared_ptr<Region> region;
@@ -56,7 +52,7 @@ PyRegion alloc(const std::shared_ptr<Engine>& engine, uint64_t nbytes, int devic
         const Released release; // if the device is full, this waits for frees under way
         region = Region::allocate_device(on, device, nbytes);
     }
-    return own(engine, region);
+    return PyRegion::of(engine, region);
 }
 
 uint64_t route(const std::shared_ptr<Engine>& engine, const PyEndpoint& endpoint, const PyRegion& region,
@@ -144,7 +140,7 @@ void register_engine(nb::module_& m) {
                      throw nb::value_error("sim_devices must not be negative");
                  }
                  std::vector<std::shared_ptr<accel::Driver>> drivers;
-                 for (const shim::GpuApi* const api : {shim::cuda(), shim::hip()}) {
+                 for (const shim::GpuApi* const api : {shim::cuda().get(), shim::hip().get()}) {
                      if (api != nullptr && gpus) {
                          drivers.push_back(accel::make_gpu_driver(*api));
                      }
@@ -184,19 +180,18 @@ void register_engine(nb::module_& m) {
                 for (const PyDomain& each : domains) {
                     rails.push_back(each.domain);
                 }
-                const Released release;
                 return PyEndpoint{self, self->add_endpoint(provider, peer, rails)};
             },
-            nb::arg("provider"), nb::arg("peer"), nb::arg("domains") = std::vector<PyDomain>{})
+            nb::arg("provider"), nb::arg("peer"), nb::arg("domains") = std::vector<PyDomain>{},
+            nb::call_guard<Released>())
         .def(
             "open_domain",
             [](const Self& self, const std::string& provider, const std::string& device, int port,
                const DomainOptions& options) {
                 check_open(*self);
-                const Released release;
                 return PyDomain{self, self->open_domain(provider, device, port, options)};
             },
-            nb::arg("provider"), nb::arg("device"), nb::arg("port"), nb::arg("options"))
+            nb::arg("provider"), nb::arg("device"), nb::arg("port"), nb::arg("options"), nb::call_guard<Released>())
         .def(
             "register_local",
             [](Engine& self, const PyRegion& region, const PyDomain& domain) {
@@ -211,7 +206,6 @@ void register_engine(nb::module_& m) {
         .def(
             "reach",
             [](Engine& self, uint64_t share, const PyDomain& domain, bool own) {
-                const Released release;
                 uint64_t address = 0;
                 const auto found = self.reach(*domain.domain, ShareId::unpack(share), own, address);
                 if (!found) {
@@ -219,7 +213,7 @@ void register_engine(nb::module_& m) {
                 }
                 return std::tuple(address, found->remote_key(), found->how());
             },
-            nb::arg("share_id"), nb::arg("domain"), nb::arg("own"),
+            nb::arg("share_id"), nb::arg("domain"), nb::arg("own"), nb::call_guard<Released>(),
             "Where a peer's NIC finds the share, by which key, and in words how it was registered.")
         .def("register", &register_host, nb::arg("address"), nb::arg("nbytes"), nb::arg("device"), nb::arg("fd") = -1,
              nb::arg("fd_offset") = 0, nb::arg("readonly") = false)
@@ -269,10 +263,9 @@ void register_engine(nb::module_& m) {
         .def(
             "end_group",
             [](Engine& self, const PyGroup& group, Status status, Reason reason) {
-                const Released release;
                 self.end_group(*group.group, {status, reason});
             },
-            nb::arg("group"), nb::arg("status"), nb::arg("reason"),
+            nb::arg("group"), nb::arg("status"), nb::arg("reason"), nb::call_guard<Released>(),
             "Ends all that are in flight, and all that are posted for it from now on. The first call counts.")
         .def("open_queue", &Engine::open_queue)
         .def("take_from", &Engine::take_from, nb::arg("number"), nb::arg("peer"))

@@ -228,11 +228,8 @@ void register_devices(nb::module_& m) {
     nb::class_<PyFabricDevice>(m, "FabricDevice", "An opened port of a device, with a protection domain.")
         .def_static(
             "open",
-            [](const std::string& name, uint8_t port) {
-                const Released release;
-                return PyFabricDevice{{verbs::Device::open(name, port)}};
-            },
-            nb::arg("name"), nb::arg("port"))
+            [](const std::string& name, uint8_t port) { return PyFabricDevice{{verbs::Device::open(name, port)}}; },
+            nb::arg("name"), nb::arg("port"), nb::call_guard<Released>())
         .def("register", &register_memory, nb::arg("engine").none(), nb::arg("address"), nb::arg("nbytes"),
              nb::arg("access"), "`engine`: whose accelerator has the memory; None for host memory.")
         .def("endpoint", &make_endpoint, nb::arg("messages"), nb::arg("receives"), nb::arg("completions"),

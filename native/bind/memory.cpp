@@ -69,6 +69,16 @@ void copy_now(const PyRegion& self, uint64_t dst, uint64_t src, uint64_t nbytes)
     }
 }
 
+// Copies to or from the region, whose other side is the host's.
+void copy(const PyRegion& self, uint64_t dst, uint64_t src, uint64_t nbytes) {
+    const Released release;
+    if (nbytes != 0 && self.device != kHostDevice) {
+        copy_now(self, dst, src, nbytes);
+    } else if (nbytes != 0) {
+        std::memcpy(reinterpret_cast<void*>(dst), reinterpret_cast<const void*>(src), nbytes);
+    }
+}
+
 nb::bytes read(const PyRegion& self, uint64_t offset, uint64_t nbytes) {
     const Pin<Region> pin = Pin<Region>::of(self.get());
     self.check(offset, nbytes);
@@ -76,33 +86,14 @@ nb::bytes read(const PyRegion& self, uint64_t offset, uint64_t nbytes) {
     if (!result.is_valid()) {
         throw nb::python_error();
     }
-    auto* to = const_cast<char*>(result.c_str());
-    if (nbytes == 0) {
-        return result;
-    }
-    const Released release;
-    if (self.device == kHostDevice) {
-        std::memcpy(to, reinterpret_cast<const void*>(self.address + offset), nbytes);
-    } else {
-        copy_now(self, reinterpret_cast<uint64_t>(to), self.address + offset, nbytes);
-    }
+    copy(self, reinterpret_cast<uint64_t>(result.c_str()), self.address + offset, nbytes);
     return result;
 }
 
 void write(const PyRegion& self, uint64_t offset, const nb::bytes& data) {
     const Pin<Region> pin = Pin<Region>::of(self.get());
     self.check(offset, data.size());
-    const void* from = data.c_str();
-    const size_t nbytes = data.size();
-    if (nbytes == 0) {
-        return;
-    }
-    const Released release;
-    if (self.device == kHostDevice) {
-        std::memcpy(reinterpret_cast<void*>(self.address + offset), from, nbytes);
-    } else {
-        copy_now(self, self.address + offset, reinterpret_cast<uint64_t>(from), nbytes);
-    }
+    copy(self, self.address + offset, reinterpret_cast<uint64_t>(data.c_str()), data.size());
 }
 
 std::pair<uint64_t, bool> buffer_start(const nb::handle& x) {

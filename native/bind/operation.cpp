@@ -81,16 +81,10 @@ void register_operation(nb::module_& m) {
             },
             nb::arg("queue"))
         .def_prop_ro("fd", [](const PyBell& self) { return self.bell->fd(); })
-        .def("listen",
-             [](const PyBell& self) {
-                 const Released release;
-                 self.bell->listen();
-             })
-        .def("drain",
-             [](const PyBell& self) {
-                 const Released release;
-                 return self.bell->drain();
-             })
+        .def(
+            "listen", [](const PyBell& self) { self.bell->listen(); }, nb::call_guard<Released>())
+        .def(
+            "drain", [](const PyBell& self) { return self.bell->drain(); }, nb::call_guard<Released>())
         .def("close", [](const PyBell& self) { self.bell->close(); });
 
     nb::class_<PyOp>(m, "Op", "An operation in flight. Dropping it never blocks and cancels nothing.")

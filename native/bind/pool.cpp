@@ -15,8 +15,7 @@ struct PyMark {
 PyRegion part(const std::shared_ptr<Engine>& engine, const PyRegion& whole, uint64_t offset, uint64_t nbytes) {
     check_open(*engine);
     whole.check(offset, nbytes);
-    const std::shared_ptr<Region> region = Region::part(whole.get(), offset, nbytes);
-    return {engine, region, region->address(), region->nbytes(), region->device()};
+    return PyRegion::of(engine, Region::part(whole.get(), offset, nbytes));
 }
 
 PyMark mark(const std::shared_ptr<Engine>& engine, int device) {
@@ -34,10 +33,10 @@ nb::object array(uint64_t address, size_t nbytes, int device_type, int device, c
 } // namespace
 
 void def_pool(nb::class_<Engine>& engine) {
-    nb::class_<PyMark>(engine, "DeviceMark", "A moment of a device.").def_prop_ro("pending", [](const PyMark& self) {
-        const Released release;
-        return self.event->query() == accel::EventState::pending;
-    });
+    nb::class_<PyMark>(engine, "DeviceMark", "A moment of a device.")
+        .def_prop_ro(
+            "pending", [](const PyMark& self) { return self.event->query() == accel::EventState::pending; },
+            nb::call_guard<Released>());
     engine
         .def("part", &part, nb::arg("region"), nb::arg("offset"), nb::arg("nbytes"),
              "A part that is pinned and closed by itself, and registered as the whole is.")

@@ -52,14 +52,10 @@ nb::object result(const Self& engine, Posted& posted, const Request& request) {
     raise(posted);
 }
 
-Posted post_released(Engine& engine, uint64_t route, Request& request, bool nowait) {
+// `where`: an endpoint, or the number of a route.
+template <class Where> Posted post_released(Engine& engine, Where& where, Request& request, bool nowait) {
     const Released release;
-    return engine.post(route, request, nowait);
-}
-
-Posted post_released(Engine& engine, Endpoint& endpoint, Request& request, bool nowait) {
-    const Released release;
-    return engine.post(endpoint, request, nowait);
+    return engine.post(where, request, nowait);
 }
 
 // Copies the page numbers; false if one is not below `limit`.

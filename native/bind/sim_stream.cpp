@@ -58,13 +58,14 @@ void register_sim_stream(nb::module_& m) {
         .def(
             "capture", [](const PySimStream& self, bool on) { accel::set_capturing(self.number, on); }, nb::arg("on"),
             "Looks as if it were being captured into a graph.")
-        .def("close",
-             [](PySimStream& self) {
-                 const Released release;
-                 self.last.reset();
-                 self.stream.reset();
-                 self.engine.reset();
-             })
+        .def(
+            "close",
+            [](PySimStream& self) {
+                self.last.reset();
+                self.stream.reset();
+                self.engine.reset();
+            },
+            nb::call_guard<Released>())
         .def("query",
              [](PySimStream& self) {
                  self.last = self.stream->record();

@@ -1,26 +1,16 @@
 // How threads that sleep are woken: kicks, doorbells, and descriptors that they watch.
-#include "base/status.hpp"
 #include "engine/poller.hpp"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <poll.h>
-#include <string>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 namespace zerohop {
 
 namespace {
 
-Descriptor checked(int fd, const char* what) {
-    if (fd < 0) {
-        throw NativeError(Status::no_memory, Reason::out_of_descriptors,
-                          std::string("cannot make ") + what + ": " + std::strerror(errno));
-    }
-    return Descriptor(fd);
+Descriptor make_epoll() {
+    return Descriptor::made(epoll_create1(EPOLL_CLOEXEC), "an epoll descriptor");
 }
 
 void control(const Descriptor& epoll, int operation, int fd, uint32_t events) {
@@ -33,11 +23,8 @@ void control(const Descriptor& epoll, int operation, int fd, uint32_t events) {
 } // namespace
 
 Poller::Poller(Pollable& work, Presence& presence, EventCount& finished, uint64_t spin_ns)
-    : work_(work), presence_(presence), finished_(finished), spin_ns_(spin_ns),
-      kick_fd_(checked(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "an event descriptor")),
-      descriptors_epoll_(checked(epoll_create1(EPOLL_CLOEXEC), "an epoll descriptor")),
-      progress_epoll_(checked(epoll_create1(EPOLL_CLOEXEC), "an epoll descriptor")),
-      caller_epoll_(checked(epoll_create1(EPOLL_CLOEXEC), "an epoll descriptor")) {
+    : work_(work), presence_(presence), finished_(finished), spin_ns_(spin_ns), kick_fd_(Descriptor::event()),
+      descriptors_epoll_(make_epoll()), progress_epoll_(make_epoll()), caller_epoll_(make_epoll()) {
     control(progress_epoll_, EPOLL_CTL_ADD, kick_fd_.get(), EPOLLIN);
     control(progress_epoll_, EPOLL_CTL_ADD, presence_.doorbell_fd(), EPOLLIN);
     control(progress_epoll_, EPOLL_CTL_ADD, descriptors_epoll_.get(), EPOLLIN);
@@ -111,8 +98,7 @@ void Poller::kick_progress(Kick what) {
         work_kicked_.store(true, std::memory_order_seq_cst);
     }
     if (!kicked_.exchange(true, std::memory_order_seq_cst)) {
-        const uint64_t one = 1;
-        [[maybe_unused]] const ssize_t written = write(kick_fd_.get(), &one, sizeof one);
+        kick_fd_.ring();
     }
 }
 

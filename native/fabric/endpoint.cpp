@@ -12,8 +12,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <string>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 namespace zerohop::fabric {
 
@@ -37,12 +35,6 @@ ibv_wc_opcode completion_opcode(ibv_wr_opcode opcode) {
     default:
         return IBV_WC_SEND;
     }
-}
-
-[[noreturn]] void refuse_full(const char* queue, uint64_t taken, uint64_t length, size_t wanted) {
-    throw NativeError(Status::would_block, Reason::none,
-                      "of the " + std::to_string(length) + " places of the " + queue + ", " +
-                          std::to_string(length - taken) + " are free, and " + std::to_string(wanted) + " are needed");
 }
 
 void fill(ibv_send_wr& made, const Request& request, ibv_sge& payload) {
@@ -92,14 +84,21 @@ void check_posted(int error, size_t taken, size_t count) {
 
 } // namespace
 
+void Endpoint::Queue::check_room(size_t wanted) const {
+    const uint64_t free = places.size() - taken();
+    if (wanted > free) {
+        throw NativeError(Status::would_block, Reason::none,
+                          "of the " + std::to_string(places.size()) + " places of the " + name + ", " +
+                              std::to_string(free) + " are free, and " + std::to_string(wanted) + " are needed");
+    }
+}
+
 Endpoint::Endpoint(std::shared_ptr<verbs::Device> device, const Size& size, const verbs::Options& options)
-    : device_(std::move(device)), size_(size), sends_(size.messages), receives_(size.receives) {
+    : device_(std::move(device)), size_(size), sends_{"send queue", std::vector<Place>(size.messages)},
+      receives_{"receive queue", std::vector<Place>(size.receives)} {
     const shim::IbVerbs& api = device_->api();
     try {
-        bell_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-        if (!bell_) {
-            verbs::raise("cannot make an event descriptor", errno);
-        }
+        bell_ = Descriptor::event();
         channel_ = api.create_comp_channel(device_->context());
         if (channel_ == nullptr) {
             verbs::raise("cannot make a completion channel on " + device_->name(), errno);
@@ -146,35 +145,32 @@ void Endpoint::connect(const verbs::QueuePairAddress& remote) {
 void Endpoint::post(std::span<const Request* const> chain) {
     const std::lock_guard lock(mutex_);
     check_open();
-    const uint64_t taken = sent_ - sends_ended_;
-    if (chain.size() > sends_.size() - taken) {
-        refuse_full("send queue", taken, sends_.size(), chain.size());
-    }
+    sends_.check_room(chain.size());
     if (chain.empty()) {
         return;
     }
     send_chain_.assign(chain.size(), {});
     payload_pieces_.resize(chain.size());
     // Half a queue: by the time that the other half is full, the first half is done.
-    const auto most_unsignalled = static_cast<uint32_t>(std::max<size_t>(sends_.size() / 2, 1));
+    const auto most_unsignalled = static_cast<uint32_t>(std::max<size_t>(sends_.places.size() / 2, 1));
     uint32_t unsignalled = unsignalled_;
     for (size_t i = 0; i < chain.size(); ++i) {
         const Request& request = *chain[i];
         ibv_send_wr& made = send_chain_[i];
         fill(made, request, payload_pieces_[i]);
-        made.wr_id = sent_ + i;
+        made.wr_id = sends_.posted + i;
         const bool told = (request.flags & IBV_SEND_SIGNALED) != 0;
         if (told || ++unsignalled >= most_unsignalled) {
             made.send_flags |= IBV_SEND_SIGNALED;
             unsignalled = 0;
         }
-        sends_[made.wr_id % sends_.size()] = {request.id, completion_opcode(request.opcode), told, request.nbytes};
+        sends_.place(made.wr_id) = {request.id, completion_opcode(request.opcode), told, request.nbytes};
     }
     link(send_chain_);
     ibv_send_wr* bad = nullptr;
     const int error = ibv_post_send(pair_->handle(), send_chain_.data(), &bad);
     const size_t posted = accepted(error, bad, send_chain_);
-    sent_ += posted;
+    sends_.posted += posted;
     for (size_t i = 0; i < posted; ++i) {
         unsignalled_ = (send_chain_[i].send_flags & IBV_SEND_SIGNALED) != 0 ? 0 : unsignalled_ + 1;
     }
@@ -184,26 +180,23 @@ void Endpoint::post(std::span<const Request* const> chain) {
 void Endpoint::post(std::span<const Receive* const> chain) {
     const std::lock_guard lock(mutex_);
     check_open();
-    const uint64_t taken = received_ - receives_ended_;
-    if (chain.size() > receives_.size() - taken) {
-        refuse_full("receive queue", taken, receives_.size(), chain.size());
-    }
+    receives_.check_room(chain.size());
     if (chain.empty()) {
         return;
     }
     receive_chain_.assign(chain.size(), {});
     for (size_t i = 0; i < chain.size(); ++i) {
         ibv_recv_wr& made = receive_chain_[i];
-        made.wr_id = (received_ + i) | kReceive;
+        made.wr_id = (receives_.posted + i) | kReceive;
         made.sg_list = const_cast<ibv_sge*>(chain[i]->pieces.data());
         made.num_sge = static_cast<int>(chain[i]->pieces.size());
-        receives_[(received_ + i) % receives_.size()] = {chain[i]->id, IBV_WC_RECV, true, 0};
+        receives_.place(receives_.posted + i) = {chain[i]->id, IBV_WC_RECV, true, 0};
     }
     link(receive_chain_);
     ibv_recv_wr* bad = nullptr;
     const int error = ibv_post_recv(pair_->handle(), receive_chain_.data(), &bad);
     const size_t posted = accepted(error, bad, receive_chain_);
-    received_ += posted;
+    receives_.posted += posted;
     check_posted(error, posted, chain.size());
 }
 
@@ -232,9 +225,9 @@ std::vector<Completion> Endpoint::poll(size_t most) {
 void Endpoint::take(const ibv_wc& entry, std::vector<Completion>& ended) {
     const bool receive = (entry.wr_id & kReceive) != 0;
     const uint64_t number = entry.wr_id & ~kReceive;
-    const Place& place = receive ? receives_[number % receives_.size()] : sends_[number % sends_.size()];
-    // Each queue is worked through in order: whatever lies before is done, too.
-    (receive ? receives_ended_ : sends_ended_) = number + 1;
+    Queue& queue = receive ? receives_ : sends_;
+    const Place& place = queue.place(number);
+    queue.ended = number + 1; // each queue is worked through in order: whatever lies before is done, too
     const bool good = entry.status == IBV_WC_SUCCESS;
     if (good && !place.told) {
         return;
@@ -303,12 +296,12 @@ void Endpoint::take_events() {
 
 uint64_t Endpoint::sends() const {
     const std::lock_guard lock(mutex_);
-    return sent_ - sends_ended_;
+    return sends_.taken();
 }
 
 uint64_t Endpoint::receives() const {
     const std::lock_guard lock(mutex_);
-    return received_ - receives_ended_;
+    return receives_.taken();
 }
 
 void Endpoint::close() {
@@ -318,13 +311,12 @@ void Endpoint::close() {
         return;
     }
     closing_ = true;
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = write(bell_.get(), &one, sizeof one);
+    bell_.ring();
     changed_.notify_all();
     changed_.wait(lock, [&] { return inside_ == 0; });
     release();
-    sends_ended_ = sent_;
-    receives_ended_ = received_;
+    sends_.ended = sends_.posted;
+    receives_.ended = receives_.posted;
     closed_ = true;
     changed_.notify_all();
 }

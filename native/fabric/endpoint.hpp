@@ -65,6 +65,16 @@ private:
         bool told = false; // its success too
         uint64_t nbytes = 0;
     };
+    // Requests are numbered in the order in which they are posted; the place of number n is n modulo the length.
+    struct Queue {
+        const char* name;
+        std::vector<Place> places;
+        uint64_t posted = 0;
+        uint64_t ended = 0;
+        Place& place(uint64_t number) { return places[number % places.size()]; }
+        [[nodiscard]] uint64_t taken() const { return posted - ended; }
+        void check_room(size_t wanted) const; // throws NativeError(would_block)
+    };
     void check_open() const;
     void take(const ibv_wc& entry, std::vector<Completion>& ended);
     void take_events();
@@ -80,13 +90,8 @@ private:
     uint32_t max_inline_ = 0;
     Descriptor bell_; // ends a sleep
 
-    // Numbers of requests; the place of number n is n modulo the queue's length.
-    std::vector<Place> sends_;
-    std::vector<Place> receives_;
-    uint64_t sent_ = 0;
-    uint64_t sends_ended_ = 0;
-    uint64_t received_ = 0;
-    uint64_t receives_ended_ = 0;
+    Queue sends_;
+    Queue receives_;
     uint32_t unsignalled_ = 0; // since the last signalled one
     std::vector<ibv_send_wr> send_chain_;
     std::vector<ibv_recv_wr> receive_chain_;

@@ -4,6 +4,7 @@
 #include "provider/verbs/device.hpp"
 #include "shim/mlx5.hpp"
 
+#include <array>
 #include <endian.h>
 #include <utility>
 
@@ -26,43 +27,14 @@ std::string guid_text(uint64_t network_order) {
     return text;
 }
 
-const char* state_name(ibv_port_state state) {
-    switch (state) {
-    case IBV_PORT_DOWN:
-        return "DOWN";
-    case IBV_PORT_INIT:
-        return "INIT";
-    case IBV_PORT_ARMED:
-        return "ARMED";
-    case IBV_PORT_ACTIVE:
-        return "ACTIVE";
-    case IBV_PORT_ACTIVE_DEFER:
-        return "ACTIVE_DEFER";
-    default:
-        return "unknown";
-    }
-}
+// The names of verbs' numbers from 0 on, and of those that came later.
+constexpr std::array kStates{"unknown", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"};
+constexpr std::array kLinkLayers{"unknown", "InfiniBand", "Ethernet"};
+constexpr std::array kAtomics{"none", "hca", "global"};
+static_assert(IBV_PORT_ACTIVE_DEFER == 5 && IBV_LINK_LAYER_ETHERNET == 2 && IBV_ATOMIC_GLOB == 2);
 
-const char* link_layer_name(uint8_t link_layer) {
-    switch (link_layer) {
-    case IBV_LINK_LAYER_INFINIBAND:
-        return "InfiniBand";
-    case IBV_LINK_LAYER_ETHERNET:
-        return "Ethernet";
-    default:
-        return "unknown";
-    }
-}
-
-const char* atomics_name(ibv_atomic_cap capability) {
-    switch (capability) {
-    case IBV_ATOMIC_HCA:
-        return "hca";
-    case IBV_ATOMIC_GLOB:
-        return "global";
-    default:
-        return "none";
-    }
+template <size_t kCount> const char* name_of(size_t number, const std::array<const char*, kCount>& names) {
+    return names[number < kCount ? number : 0];
 }
 
 int mtu_bytes(ibv_mtu code) {
@@ -73,8 +45,8 @@ Facts port_facts(const Device& device) {
     const ibv_port_attr& port = device.port_attributes();
     return {
         {"number", int64_t{device.port()}},
-        {"state", state_name(port.state)},
-        {"link_layer", link_layer_name(port.link_layer)},
+        {"state", name_of(port.state, kStates)},
+        {"link_layer", name_of(port.link_layer, kLinkLayers)},
         {"lid", int64_t{port.lid}},
         {"max_mtu", int64_t{mtu_bytes(port.max_mtu)}},
         {"active_mtu", int64_t{mtu_bytes(port.active_mtu)}},
@@ -98,7 +70,7 @@ Facts device_facts(const std::string& name, const std::string& why_not, const ib
         {"max_regions", int64_t{limits.max_mr}},
         {"max_region", uint64_t{limits.max_mr_size}}, // bytes
         {"read_credit", int64_t{limits.max_qp_rd_atom}},
-        {"atomics", atomics_name(limits.atomic_cap)},
+        {"atomics", name_of(limits.atomic_cap, kAtomics)},
     };
 }
 
@@ -124,9 +96,9 @@ std::vector<DeviceFacts> devices() {
 }
 
 std::string why_not_direct() {
-    const shim::Mlx5* mlx5 = shim::mlx5();
-    if (mlx5 == nullptr) {
-        return "libmlx5 is not usable: " + shim::why_no_mlx5();
+    const auto& mlx5 = shim::mlx5();
+    if (!mlx5) {
+        return "libmlx5 is not usable: " + mlx5.why_not();
     }
     std::string others;
     for (const std::string& name : Device::names()) {

@@ -9,7 +9,7 @@ bool DeviceAtomics::poll() {
         return false;
     }
     if (!event_) {
-        return start();
+        return begin_copy(false);
     }
     switch (event_->query()) {
     case accel::EventState::pending:
@@ -32,38 +32,33 @@ bool DeviceAtomics::poll() {
     }
     const uint64_t changed = front.swap ? front.operand : old_ + front.operand;
     std::memcpy(buffer_.data(), &changed, sizeof changed);
-    Outcome why;
-    accel::Stream* stream = staging_.stream(front.region->device(), Staging::Direction::inbound, why);
-    if (stream == nullptr) {
-        finish(why);
-        return true;
-    }
-    const accel::CopySegment back{front.address, reinterpret_cast<uint64_t>(buffer_.data()), sizeof changed};
-    event_ = stream->copy({&back, 1});
-    writing_ = true;
-    return true;
+    return begin_copy(true);
 }
 
-bool DeviceAtomics::start() {
-    DeviceAtomic& front = queue_.front();
-    if (front.share->revoked.load(std::memory_order_acquire)) {
+// Fetches the word, or writes it back. The stream is that of inbound writes, so that an atomic comes after the writes
+// that were done before it.
+bool DeviceAtomics::begin_copy(bool back) {
+    const DeviceAtomic& front = queue_.front();
+    if (!back && front.share->revoked.load(std::memory_order_acquire)) {
         finish({Status::access_denied, Reason::revoked});
         return true;
     }
-    // The stream is that of inbound writes, so that an atomic comes after the writes that were done before it.
     Outcome why;
     accel::Stream* stream = staging_.stream(front.region->device(), Staging::Direction::inbound, why);
     if (stream == nullptr) {
         finish(why);
         return true;
     }
-    buffer_ = staging_.try_acquire(Staging::Direction::inbound);
-    if (!buffer_) {
-        return false;
+    if (!back) {
+        buffer_ = staging_.try_acquire(Staging::Direction::inbound);
+        if (!buffer_) {
+            return false;
+        }
     }
-    const accel::CopySegment fetch{reinterpret_cast<uint64_t>(buffer_.data()), front.address, sizeof(uint64_t)};
-    event_ = stream->copy({&fetch, 1});
-    writing_ = false;
+    const auto here = reinterpret_cast<uint64_t>(buffer_.data());
+    const accel::CopySegment word{back ? front.address : here, back ? here : front.address, sizeof(uint64_t)};
+    event_ = stream->copy({&word, 1});
+    writing_ = back;
     return true;
 }
 

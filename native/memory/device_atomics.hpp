@@ -32,7 +32,7 @@ public:
     [[nodiscard]] bool empty() const { return queue_.empty(); }
 
 private:
-    bool start();
+    bool begin_copy(bool back);
     void finish(Outcome outcome);
 
     Staging staging_;

@@ -59,6 +59,22 @@ Descriptor make_memfd(const char* name, size_t nbytes, unsigned seals) {
     return fd;
 }
 
+uint64_t sealed_bytes(int fd) {
+    struct stat info{};
+    const int seals = fcntl(fd, F_GET_SEALS);
+    const bool sealed = fstat(fd, &info) == 0 && seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
+    return sealed ? static_cast<uint64_t>(info.st_size) : 0;
+}
+
+std::shared_ptr<void> map_shared(int fd, size_t nbytes, int protection, const char* what) {
+    void* base = mmap(nullptr, nbytes, protection, MAP_SHARED, fd, 0);
+    if (base == MAP_FAILED) {
+        throw NativeError(Status::no_memory, Reason::out_of_shared_memory,
+                          std::string("cannot map ") + what + ": " + std::strerror(errno));
+    }
+    return {base, [nbytes](void* pages) { munmap(pages, nbytes); }};
+}
+
 std::shared_ptr<Region> Region::wrap(uint64_t address, size_t nbytes, int device, int fd, uint64_t fd_offset,
                                      bool readonly) {
     std::shared_ptr<Region> region(new Region, Orphan{});

@@ -22,8 +22,6 @@ public:
 
 class CompletionQueue final : public Listener {
 public:
-    CompletionQueue();
-
     // Returns a descriptor that is readable while tokens wait; -1 after close().
     int fd() const { return event_.get(); }
     void push(uint64_t token) override;
@@ -37,7 +35,7 @@ private:
     mutable std::mutex mutex_;
     std::vector<uint64_t> tokens_;
     std::atomic<size_t> size_{0};
-    Descriptor event_;
+    Descriptor event_ = Descriptor::event();
     bool closed_ = false;
 };
 

@@ -3,15 +3,10 @@
 #include "base/status.hpp"
 #include "memory/region.hpp"
 
-#include <cerrno>
 #include <cstddef>
-#include <cstring>
 #include <fcntl.h>
 #include <linux/futex.h>
-#include <string>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -31,26 +26,15 @@ thread_local RobustList robust;
 
 } // namespace
 
-Presence::Presence() : fd_(make_memfd("zerohop-presence", page_bytes(), F_SEAL_SHRINK | F_SEAL_GROW)) {
-    doorbell_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!doorbell_) {
-        throw NativeError(Status::no_memory, Reason::out_of_descriptors,
-                          std::string("cannot make a doorbell: ") + std::strerror(errno));
-    }
-    void* base = mmap(nullptr, page_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
-    if (base == MAP_FAILED) {
-        throw NativeError(Status::no_memory, Reason::out_of_shared_memory,
-                          std::string("cannot map the presence page: ") + std::strerror(errno));
-    }
-    page_ = static_cast<PresencePage*>(base);
+Presence::Presence()
+    : fd_(make_memfd("zerohop-presence", page_bytes(), F_SEAL_SHRINK | F_SEAL_GROW)),
+      doorbell_(Descriptor::event("a doorbell")),
+      pages_(map_shared(fd_.get(), page_bytes(), PROT_READ | PROT_WRITE, "the presence page")),
+      page_(static_cast<PresencePage*>(pages_.get())) {
     page_->magic.store(kMagic);
     // Our mapping is the last writable one. A kernel before 5.1 lacks this seal, and there a peer is trusted as its
     // user is.
     fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL);
-}
-
-Presence::~Presence() {
-    munmap(page_, page_bytes());
 }
 
 void Presence::hold() {
@@ -67,41 +51,18 @@ void Presence::release() {
     robust.head.list.next = &robust.head.list;
 }
 
-void Presence::ring() const {
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = write(doorbell_.get(), &one, sizeof one);
-}
-
-void Presence::drain() const {
-    uint64_t count = 0;
-    [[maybe_unused]] const ssize_t got = read(doorbell_.get(), &count, sizeof count);
-}
-
 PeerPresence::PeerPresence(int page_fd, int doorbell_fd, Presence* own)
     : doorbell_(Descriptor::duplicate(doorbell_fd)), own_(own) {
-    struct stat info{};
-    const int seals = fcntl(page_fd, F_GET_SEALS);
-    // Without the seal the peer could shrink the file, and our next read would be a bus error.
-    if (fstat(page_fd, &info) != 0 || static_cast<size_t>(info.st_size) < page_bytes() || seals < 0 ||
-        (seals & F_SEAL_SHRINK) == 0) {
+    if (sealed_bytes(page_fd) < page_bytes()) {
         throw NativeError(Status::protocol, Reason::malformed, "the peer's presence page is too small or not sealed");
     }
-    void* base = mmap(nullptr, page_bytes(), PROT_READ, MAP_SHARED, page_fd, 0);
-    if (base == MAP_FAILED) {
-        throw NativeError(Status::no_memory, Reason::out_of_shared_memory,
-                          std::string("cannot map the peer's presence page: ") + std::strerror(errno));
-    }
-    page_ = static_cast<const PresencePage*>(base);
+    pages_ = map_shared(page_fd, page_bytes(), PROT_READ, "the peer's presence page");
+    page_ = static_cast<const PresencePage*>(pages_.get());
     if (page_->magic.load() != kMagic) {
-        munmap(base, page_bytes());
         throw NativeError(Status::protocol, Reason::malformed, "the peer's presence page has another version");
     }
     // A doorbell that blocks would let a peer stop our poller.
     fcntl(doorbell_.get(), F_SETFL, fcntl(doorbell_.get(), F_GETFL) | O_NONBLOCK);
-}
-
-PeerPresence::~PeerPresence() {
-    munmap(const_cast<PresencePage*>(page_), page_bytes());
 }
 
 PeerPresence::Life PeerPresence::life() const {
@@ -113,8 +74,7 @@ PeerPresence::Life PeerPresence::life() const {
 }
 
 void PeerPresence::ring() const {
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = write(doorbell_.get(), &one, sizeof one);
+    doorbell_.ring();
     if (own_ != nullptr) {
         own_->woke_peer_.store(true, std::memory_order_relaxed);
     }

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 
 namespace zerohop {
 
@@ -22,9 +23,6 @@ struct PresencePage {
 class Presence {
 public:
     Presence();
-    ~Presence();
-    Presence(const Presence&) = delete;
-    Presence& operator=(const Presence&) = delete;
 
     // Take and release the futex. The progress thread itself calls them, as the first and last thing it does.
     void hold();
@@ -34,8 +32,8 @@ public:
     int page_fd() const { return fd_.get(); }
     int doorbell_fd() const { return doorbell_.get(); }
     // Makes doorbell_fd() readable; drain() undoes that.
-    void ring() const;
-    void drain() const;
+    void ring() const { doorbell_.ring(); }
+    void drain() const { doorbell_.drain(); }
 
     // True if this process has woken a sleeping peer since the last call.
     bool take_woke_peer() {
@@ -46,6 +44,7 @@ private:
     friend class PeerPresence;
     Descriptor fd_;
     Descriptor doorbell_;
+    std::shared_ptr<void> pages_;
     PresencePage* page_ = nullptr;
     std::atomic<bool> woke_peer_{false};
 };
@@ -56,9 +55,6 @@ public:
     // Duplicates both descriptors. Notes each wake-up in `own`, if given. Throws NativeError if the descriptors are not
     // those of a presence page and a doorbell.
     PeerPresence(int page_fd, int doorbell_fd, Presence* own = nullptr);
-    ~PeerPresence();
-    PeerPresence(const PeerPresence&) = delete;
-    PeerPresence& operator=(const PeerPresence&) = delete;
 
     enum class Life : uint8_t { alive, closed, dead };
     Life life() const;
@@ -74,6 +70,7 @@ public:
 
 private:
     Descriptor doorbell_;
+    std::shared_ptr<void> pages_;
     const PresencePage* page_ = nullptr;
     Presence* own_;
 };

@@ -24,9 +24,11 @@ namespace zerohop {
 
 class Endpoint : public std::enable_shared_from_this<Endpoint> {
 public:
-    Endpoint(const char* provider, std::shared_ptr<Peer> peer) : provider_(provider), peer_(std::move(peer)) {}
+    Endpoint(const char* provider, const Limits& limits, std::shared_ptr<Peer> peer)
+        : provider_(provider), limits_(limits), peer_(std::move(peer)) {}
     virtual ~Endpoint() = default;
     [[nodiscard]] const char* provider() const { return provider_; }
+    [[nodiscard]] const Limits& limits() const { return limits_; }
     [[nodiscard]] Peer& peer() const { return *peer_; }
     // Ok while the lane is usable; then the outcome of the operations that did not cause its failure.
     [[nodiscard]] Outcome state() const { return state_.load(std::memory_order_acquire); }
@@ -36,7 +38,6 @@ public:
         return cause == Reason::none ? state() : Outcome{state().status, cause};
     }
 
-    [[nodiscard]] virtual Limits limits() const = 0;
     [[nodiscard]] virtual Address address() = 0;
     virtual void connect(const Address& remote) = 0; // throws NativeError
     // Checks that the route's access is one of this provider's, and gets what its transfers need of devices, so that
@@ -87,6 +88,7 @@ private:
     std::atomic<Outcome> state_{};
     std::atomic<Reason> cause_{Reason::none};
     const char* const provider_;
+    const Limits limits_;
     const std::shared_ptr<Peer> peer_;
 };
 

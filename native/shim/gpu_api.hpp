@@ -5,9 +5,10 @@
 // otherwise.
 #pragma once
 
+#include "shim/library.hpp"
+
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 namespace zerohop::shim {
 
@@ -159,11 +160,9 @@ inline constexpr GpuResult kGpuNotSupported = 801;
 inline constexpr GpuResult kGpuFirstCapture = 900;
 inline constexpr GpuResult kGpuLastCapture = 908;
 
-// CUDA's table, from libcuda.so.1. Null if the library is missing or too old; `why_no_cuda` then says why.
-[[nodiscard]] const GpuApi* cuda();
-[[nodiscard]] const std::string& why_no_cuda();
+// CUDA's table, from libcuda.so.1.
+[[nodiscard]] const Loaded<GpuApi>& cuda();
 // HIP's table, from libamdhip64. Not verified on hardware.
-[[nodiscard]] const GpuApi* hip();
-[[nodiscard]] const std::string& why_no_hip();
+[[nodiscard]] const Loaded<GpuApi>& hip();
 
 } // namespace zerohop::shim

@@ -1,7 +1,6 @@
 // Fills the driver table from HIP's runtime: most functions are CUDA's under other names; this file translates the
 // others. Written from AMD's documentation and tried against the library without a device: not verified on hardware.
-#include "shim/gpu_api.hpp"
-#include "shim/library.hpp"
+#include "shim/gpu_functions.hpp"
 
 namespace zerohop::shim {
 
@@ -28,17 +27,14 @@ GpuResult error_name(GpuResult error, const char** name) {
 
 // Translates the attributes that our driver asks for; an attribute that AMD does not have reads 0.
 GpuResult device_attribute(int* value, int attribute, int device) {
-    int hip_attribute = -1;
+    *value = 0;
     switch (static_cast<GpuAttribute>(attribute)) {
     case GpuAttribute::multiprocessors:
-        hip_attribute = 63;
-        break;
+        return hip_functions.device_attribute(value, 63, device);
     case GpuAttribute::capability_major:
-        hip_attribute = 23;
-        break;
+        return hip_functions.device_attribute(value, 23, device);
     case GpuAttribute::capability_minor:
-        hip_attribute = 61;
-        break;
+        return hip_functions.device_attribute(value, 61, device);
     case GpuAttribute::unified_addressing:
     case GpuAttribute::host_pointer_for_registered:
     case GpuAttribute::virtual_memory:
@@ -47,8 +43,7 @@ GpuResult device_attribute(int* value, int attribute, int device) {
     case GpuAttribute::dma_buf:
         break;
     }
-    *value = 0;
-    return hip_attribute < 0 ? 0 : hip_functions.device_attribute(value, hip_attribute, device);
+    return 0;
 }
 
 GpuResult pointer_attributes(unsigned count, const int* which, void** values, GpuAddress address) {
@@ -77,94 +72,28 @@ GpuResult wait32(void* stream, GpuAddress address, uint32_t value, unsigned flag
     return hip_functions.stream_wait32(stream, reinterpret_cast<void*>(address), value, flags, UINT32_MAX);
 }
 
-struct Loaded {
-    Loaded() {
-        table.kind = "hip";
-        library.need(table.init, "hipInit");
-        library.need(hip_functions.error_name, "hipGetErrorName");
-        table.error_name = &error_name;
-        library.need(table.driver_version, "hipDriverGetVersion");
-        hip_functions.driver_version = table.driver_version;
-        library.need(table.device_count, "hipGetDeviceCount");
-        library.need(table.device_get, "hipDeviceGet");
-        library.need(table.device_name, "hipDeviceGetName");
-        library.need(table.device_uuid, "hipDeviceGetUuid");
-        library.need(table.device_bus_id, "hipDeviceGetPCIBusId");
-        library.need(table.device_memory, "hipDeviceTotalMem");
-        library.need(hip_functions.device_attribute, "hipDeviceGetAttribute");
-        table.device_attribute = &device_attribute;
-        library.need(table.can_access_peer, "hipDeviceCanAccessPeer");
-        library.need(table.context_retain, "hipDevicePrimaryCtxRetain");
-        library.need(table.context_push, "hipCtxPushCurrent");
-        library.need(table.context_pop, "hipCtxPopCurrent");
-        library.need(table.context_synchronize, "hipDeviceSynchronize");
-        library.need(table.context_enable_peer, "hipCtxEnablePeerAccess");
-        library.need(hip_functions.pointer_attributes, "hipDrvPointerGetAttributes");
-        table.pointer_attributes = &pointer_attributes;
-        library.need(table.address_range, "hipMemGetAddressRange");
-        library.need(table.memory_alloc, "hipMalloc");
-        library.need(table.memory_free, "hipFree");
-        library.need(table.host_alloc, "hipHostMalloc");
-        library.need(table.host_register, "hipHostRegister");
-        library.need(table.host_unregister, "hipHostUnregister");
-        library.may_have(table.dma_buf, "hipMemGetHandleForAddressRange");
-        library.may_have(table.pointer_set, "hipPointerSetAttribute");
-        library.need(table.ipc_get, "hipIpcGetMemHandle");
-        library.need(table.ipc_open, "hipIpcOpenMemHandle");
-        library.need(table.ipc_close, "hipIpcCloseMemHandle");
-        library.need(table.vmm_retain, "hipMemRetainAllocationHandle");
-        library.need(table.vmm_release, "hipMemRelease");
-        library.need(table.vmm_export, "hipMemExportToShareableHandle");
-        library.need(table.vmm_import, "hipMemImportFromShareableHandle");
-        library.need(table.vmm_reserve, "hipMemAddressReserve");
-        library.need(table.vmm_unreserve, "hipMemAddressFree");
-        library.need(table.vmm_map, "hipMemMap");
-        library.need(table.vmm_unmap, "hipMemUnmap");
-        library.need(table.vmm_access, "hipMemSetAccess");
-        library.need(table.pool_export, "hipMemPoolExportToShareableHandle");
-        library.need(table.pool_import, "hipMemPoolImportFromShareableHandle");
-        library.need(table.pool_destroy, "hipMemPoolDestroy");
-        library.need(table.pool_access, "hipMemPoolSetAccess");
-        library.need(table.pool_export_pointer, "hipMemPoolExportPointer");
-        library.need(table.pool_import_pointer, "hipMemPoolImportPointer");
-        library.need(table.stream_create, "hipStreamCreateWithPriority");
-        library.need(table.stream_destroy, "hipStreamDestroy");
-        library.need(table.stream_query, "hipStreamQuery");
-        library.need(table.stream_capturing, "hipStreamIsCapturing");
-        library.need(table.stream_wait_event, "hipStreamWaitEvent");
-        library.need(table.stream_write32, "hipStreamWriteValue32");
-        library.need(hip_functions.stream_wait32, "hipStreamWaitValue32");
-        table.stream_wait32 = &wait32;
-        library.need(table.event_create, "hipEventCreateWithFlags");
-        library.need(table.event_destroy, "hipEventDestroy");
-        library.need(table.event_record, "hipEventRecord");
-        library.need(table.event_query, "hipEventQuery");
-        library.need(hip_functions.copy, "hipMemcpyAsync");
-        table.copy = &copy;
-        library.need(table.module_load, "hipModuleLoadData");
-        library.need(table.module_unload, "hipModuleUnload");
-        library.need(table.module_function, "hipModuleGetFunction");
-        library.need(table.launch, "hipModuleLaunchKernel");
-    }
-
-    static constexpr const char* kNames[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"};
-    Library library{kNames, 3};
-    GpuApi table{};
-};
-
-const Loaded& loaded() {
-    static const Loaded once;
-    return once;
+void find_functions(Library& library, GpuApi& table) {
+    table.kind = "hip";
+    find_common_functions(library, table);
+    hip_functions.driver_version = table.driver_version;
+    library.need(hip_functions.error_name, "hipGetErrorName");
+    table.error_name = &error_name;
+    library.need(hip_functions.device_attribute, "hipDeviceGetAttribute");
+    table.device_attribute = &device_attribute;
+    library.need(hip_functions.pointer_attributes, "hipDrvPointerGetAttributes");
+    table.pointer_attributes = &pointer_attributes;
+    library.may_have(table.pointer_set, "hipPointerSetAttribute");
+    library.need(hip_functions.stream_wait32, "hipStreamWaitValue32");
+    table.stream_wait32 = &wait32;
+    library.need(hip_functions.copy, "hipMemcpyAsync");
+    table.copy = &copy;
 }
 
 } // namespace
 
-const GpuApi* hip() {
-    return loaded().library ? &loaded().table : nullptr;
-}
-
-const std::string& why_no_hip() {
-    return loaded().library.why_not();
+const Loaded<GpuApi>& hip() {
+    static const Loaded<GpuApi> once({"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"}, find_functions);
+    return once;
 }
 
 } // namespace zerohop::shim

@@ -1,13 +1,9 @@
 #include "shim/ibverbs.hpp"
 
-#include "shim/library.hpp"
-
 namespace zerohop::shim {
 
-namespace {
-
-struct Loaded {
-    Loaded() {
+const Loaded<IbVerbs>& ibverbs() {
+    static const Loaded<IbVerbs> once({"libibverbs.so.1", "libibverbs.so"}, [](Library& library, IbVerbs& table) {
         library.need(table.get_device_list, "ibv_get_device_list");
         library.need(table.free_device_list, "ibv_free_device_list");
         library.need(table.get_device_name, "ibv_get_device_name");
@@ -40,26 +36,8 @@ struct Loaded {
         library.need(table.destroy_qp, "ibv_destroy_qp");
         library.need(table.wc_status_str, "ibv_wc_status_str");
         library.need(table.event_type_str, "ibv_event_type_str");
-    }
-
-    static constexpr const char* kNames[] = {"libibverbs.so.1", "libibverbs.so"};
-    Library library{kNames, 2};
-    IbVerbs table{};
-};
-
-const Loaded& loaded() {
-    static const Loaded once;
+    });
     return once;
-}
-
-} // namespace
-
-const IbVerbs* ibverbs() {
-    return loaded().library ? &loaded().table : nullptr;
-}
-
-const std::string& why_no_ibverbs() {
-    return loaded().library.why_not();
 }
 
 } // namespace zerohop::shim

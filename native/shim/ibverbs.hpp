@@ -2,8 +2,9 @@
 // table, so they are not listed here.
 #pragma once
 
+#include "shim/library.hpp"
+
 #include <infiniband/verbs.h>
-#include <string>
 
 namespace zerohop::shim {
 
@@ -44,8 +45,6 @@ struct IbVerbs {
     decltype(&::ibv_event_type_str) event_type_str;
 };
 
-// Returns the table; null if the library is missing or not usable, and `why_no_ibverbs` then says why.
-[[nodiscard]] const IbVerbs* ibverbs();
-[[nodiscard]] const std::string& why_no_ibverbs();
+[[nodiscard]] const Loaded<IbVerbs>& ibverbs();
 
 } // namespace zerohop::shim

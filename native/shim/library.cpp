@@ -4,12 +4,12 @@
 
 namespace zerohop::shim {
 
-Library::Library(const char* const* names, size_t count) {
-    for (size_t i = 0; i < count && handle_ == nullptr; ++i) {
+Library::Library(std::initializer_list<const char*> names) {
+    for (const char* const name : names) {
         // RTLD_LOCAL keeps its symbols private: another version of the library may be in this process.
-        handle_ = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+        handle_ = dlopen(name, RTLD_NOW | RTLD_LOCAL);
         if (handle_ != nullptr) {
-            name_ = names[i];
+            name_ = name;
             return;
         }
         if (const char* said = dlerror(); said != nullptr && why_not_.empty()) {

@@ -1,8 +1,9 @@
 // Loads libmlx5 at run time, which knows more of a device than plain verbs does.
 #pragma once
 
+#include "shim/library.hpp"
+
 #include <infiniband/verbs.h>
-#include <string>
 
 namespace zerohop::shim {
 
@@ -11,8 +12,6 @@ struct Mlx5 {
     bool (*is_supported)(ibv_device*);
 };
 
-// Returns the table; null if the library is missing, and `why_no_mlx5` then says why.
-[[nodiscard]] const Mlx5* mlx5();
-[[nodiscard]] const std::string& why_no_mlx5();
+[[nodiscard]] const Loaded<Mlx5>& mlx5();
 
 } // namespace zerohop::shim

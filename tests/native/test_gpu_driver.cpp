@@ -98,7 +98,7 @@ TEST_CASE("gpu: words are written after the copy") {
 }
 
 TEST_CASE("gpu: page lists, by kernels of each width, in batches and one copy after the other") {
-    const shim::GpuApi* api = shim::cuda();
+    const shim::GpuApi* api = shim::cuda().get();
     REQUIRE((api->copy_batch != nullptr));
     bool kernels = false;
     SUBCASE("by kernels") {
@@ -138,7 +138,7 @@ TEST_CASE("gpu: page lists, by kernels of each width, in batches and one copy af
 }
 
 TEST_CASE("gpu: many segments in one command, of every size and alignment") {
-    const shim::GpuApi* api = shim::cuda();
+    const shim::GpuApi* api = shim::cuda().get();
     bool kernels = false;
     SUBCASE("by kernels") {
         kernels = true;
@@ -324,7 +324,7 @@ TEST_CASE("gpu: what NICs write is flushed where a device does not order it, and
 TEST_CASE("gpu: a device's mark fires when all of its streams have come that far") {
     shim::GpuApi older = *shim::cuda();
     older.context_record = nullptr; // the driver waits instead
-    for (const shim::GpuApi* const api : std::array<const shim::GpuApi*, 2>{shim::cuda(), &older}) {
+    for (const shim::GpuApi* const api : std::array<const shim::GpuApi*, 2>{shim::cuda().get(), &older}) {
         Gpu gpu(*api);
         CAPTURE(api->context_record != nullptr);
         CHECK(ends(*gpu.devices[0]->mark()));

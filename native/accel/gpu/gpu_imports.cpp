@@ -7,7 +7,6 @@
 #include <map>
 #include <mutex>
 #include <random>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -34,18 +33,58 @@ void* pool_of(const GpuApi& api, uint64_t address) {
     return api.pointer_attributes(1, &which, &value, address) == 0 ? pool : nullptr;
 }
 
-// An allocation of another process, imported by an IPC handle: each device opens it in its own context.
-class IpcImport final : public Imported {
+// Memory of another process, to which each device gets access when it is first opened for it.
+class ForeignImport : public Imported {
 public:
-    IpcImport(const Devices& devices, const Exported& exported) : devices_(devices), offset_(exported.offset) {
+    ForeignImport(const Devices& all, const Exported& exported)
+        : devices(all), api(all.front()->api), offset_(exported.offset) {}
+    ForeignImport(const ForeignImport&) = delete;
+    ForeignImport& operator=(const ForeignImport&) = delete;
+
+    Outcome open(int device, uint64_t& address) final {
+        const std::lock_guard lock(mutex_);
+        auto found = bases.find(device);
+        if (found == bases.end()) {
+            const CurrentContext current(*devices.at(static_cast<size_t>(device)));
+            if (!current.ok()) {
+                return current.outcome();
+            }
+            uint64_t base = 0;
+            if (const GpuResult result = give_access_to(device, base); result != 0) {
+                return result == shim::kGpuOutOfMemory ? outcome_of(result)
+                                                       : Outcome{Status::unsupported, Reason::no_peer_link};
+            }
+            found = bases.emplace(device, base).first;
+        }
+        address = found->second + offset_;
+        return {};
+    }
+
+protected:
+    // Called with the device's context current; `base`: where the memory begins for it.
+    virtual GpuResult give_access_to(int device, uint64_t& base) = 0;
+
+    const Devices devices;
+    const GpuApi& api;
+    std::map<int, uint64_t> bases; // of the devices that have access
+
+private:
+    const uint64_t offset_;
+    std::mutex mutex_;
+};
+
+// An allocation of another process, imported by an IPC handle: each device opens it in its own context.
+class IpcImport final : public ForeignImport {
+public:
+    IpcImport(const Devices& devices, const Exported& exported) : ForeignImport(devices, exported) {
         std::memcpy(&handle_, exported.pieces[0].handle.data(), sizeof handle_);
     }
     ~IpcImport() override {
-        if (open_.empty()) {
+        if (bases.empty()) {
             return;
         }
-        IdleCalls::of_process().later([devices = devices_, open = std::move(open_)] {
-            for (const auto& [device, address] : open) {
+        IdleCalls::of_process().later([devices = devices, bases = std::move(bases)] {
+            for (const auto& [device, address] : bases) {
                 const CurrentContext current(*devices.at(static_cast<size_t>(device)));
                 if (current.ok()) {
                     (void)devices.front()->api.ipc_close(address);
@@ -53,43 +92,19 @@ public:
             }
         });
     }
-    IpcImport(const IpcImport&) = delete;
-    IpcImport& operator=(const IpcImport&) = delete;
-
-    Outcome open(int device, uint64_t& address) override {
-        const std::lock_guard lock(mutex_);
-        auto found = open_.find(device);
-        if (found == open_.end()) {
-            DeviceState& state = *devices_.at(static_cast<size_t>(device));
-            const CurrentContext current(state);
-            if (!current.ok()) {
-                return current.outcome();
-            }
-            uint64_t base = 0;
-            const GpuResult result = state.api.ipc_open(&base, handle_, kLazyPeerAccess);
-            if (result != 0) {
-                return result == shim::kGpuOutOfMemory ? outcome_of(result)
-                                                       : Outcome{Status::unsupported, Reason::no_peer_link};
-            }
-            found = open_.emplace(device, base).first;
-        }
-        address = found->second + offset_;
-        return {};
-    }
 
 private:
-    const Devices devices_;
-    const uint64_t offset_;
+    GpuResult give_access_to(int /*device*/, uint64_t& base) override {
+        return api.ipc_open(&base, handle_, kLazyPeerAccess);
+    }
+
     shim::GpuIpcHandle handle_{};
-    std::mutex mutex_;
-    std::map<int, uint64_t> open_;
 };
 
 // Allocations of another process, imported by descriptors: mapped side by side, once, and each device is given access.
-class FdImport final : public Imported {
+class FdImport final : public ForeignImport {
 public:
-    FdImport(const Devices& devices, const Exported& exported)
-        : devices_(devices), api_(devices.front()->api), offset_(exported.offset) {
+    FdImport(const Devices& devices, const Exported& exported) : ForeignImport(devices, exported) {
         try {
             map(exported);
         } catch (...) { // the destructor does not run
@@ -98,43 +113,28 @@ public:
         }
     }
     ~FdImport() override { unmap(); }
-    FdImport(const FdImport&) = delete;
-    FdImport& operator=(const FdImport&) = delete;
-
-    Outcome open(int device, uint64_t& address) override {
-        const std::lock_guard lock(mutex_);
-        if (!open_.contains(device)) {
-            const shim::GpuAccess access{.location = {.type = 1, .id = device}, .flags = 3};
-            DeviceState& state = *devices_.at(static_cast<size_t>(device));
-            const CurrentContext current(state);
-            if (!current.ok()) {
-                return current.outcome();
-            }
-            if (const GpuResult result = api_.vmm_access(base_, reserved_, &access, 1); result != 0) {
-                return result == shim::kGpuOutOfMemory ? outcome_of(result)
-                                                       : Outcome{Status::unsupported, Reason::no_peer_link};
-            }
-            open_.insert(device);
-        }
-        address = base_ + offset_;
-        return {};
-    }
 
 private:
+    GpuResult give_access_to(int device, uint64_t& base) override {
+        const shim::GpuAccess access{.location = {.type = 1, .id = device}, .flags = 3};
+        base = base_;
+        return api.vmm_access(base_, reserved_, &access, 1);
+    }
+
     void map(const Exported& exported) {
         size_t total = 0;
         for (const Exported::Piece& piece : exported.pieces) {
             total += piece.nbytes;
         }
-        check(api_, api_.vmm_reserve(&base_, total, 0, 0, 0), "no addresses for a peer's memory");
+        check(api, api.vmm_reserve(&base_, total, 0, 0, 0), "no addresses for a peer's memory");
         reserved_ = total;
         for (const Exported::Piece& piece : exported.pieces) {
             uint64_t handle = 0;
-            check(api_, api_.vmm_import(&handle, reinterpret_cast<void*>(static_cast<intptr_t>(piece.fd)), kDescriptor),
+            check(api, api.vmm_import(&handle, reinterpret_cast<void*>(static_cast<intptr_t>(piece.fd)), kDescriptor),
                   "a peer's memory cannot be imported");
-            const GpuResult result = api_.vmm_map(base_ + mapped_, piece.nbytes, 0, handle, 0);
-            (void)api_.vmm_release(handle); // the mapping keeps the allocation alive
-            check(api_, result, "a peer's memory cannot be mapped");
+            const GpuResult result = api.vmm_map(base_ + mapped_, piece.nbytes, 0, handle, 0);
+            (void)api.vmm_release(handle); // the mapping keeps the allocation alive
+            check(api, result, "a peer's memory cannot be mapped");
             mapped_ += piece.nbytes;
             sizes_.push_back(piece.nbytes);
         }
@@ -143,80 +143,55 @@ private:
     void unmap() {
         uint64_t at = base_;
         for (const size_t size : sizes_) {
-            (void)api_.vmm_unmap(at, size);
+            (void)api.vmm_unmap(at, size);
             at += size;
         }
         if (reserved_ != 0) {
-            (void)api_.vmm_unreserve(base_, reserved_);
+            (void)api.vmm_unreserve(base_, reserved_);
         }
     }
 
-    const Devices devices_;
-    const GpuApi& api_;
-    const uint64_t offset_;
     uint64_t base_ = 0;
     size_t reserved_ = 0;
     size_t mapped_ = 0;
     std::vector<size_t> sizes_;
-    std::mutex mutex_;
-    std::set<int> open_;
 };
 
 // An allocation of another process's memory pool: each device is given access to the pool.
-class PoolImport final : public Imported {
+class PoolImport final : public ForeignImport {
 public:
-    PoolImport(const Devices& devices, const Exported& exported)
-        : devices_(devices), api_(devices.front()->api), offset_(exported.offset) {
+    PoolImport(const Devices& devices, const Exported& exported) : ForeignImport(devices, exported) {
         std::memcpy(&pointer_, exported.pieces[0].handle.data(), sizeof pointer_);
         const CurrentContext current(*devices.front());
         current.require();
         void* const fd = reinterpret_cast<void*>(static_cast<intptr_t>(exported.pieces[1].fd));
-        check(api_, api_.pool_import(&pool_, fd, kDescriptor, 0), "a peer's memory pool cannot be imported");
+        check(api, api.pool_import(&pool_, fd, kDescriptor, 0), "a peer's memory pool cannot be imported");
     }
     ~PoolImport() override {
         if (base_ != 0) {
-            const CurrentContext current(*devices_.at(static_cast<size_t>(opened_by_)));
+            const CurrentContext current(*devices.at(static_cast<size_t>(opened_by_)));
             if (current.ok()) {
-                (void)api_.memory_free(base_);
+                (void)api.memory_free(base_);
             }
         }
-        (void)api_.pool_destroy(pool_);
-    }
-    PoolImport(const PoolImport&) = delete;
-    PoolImport& operator=(const PoolImport&) = delete;
-
-    Outcome open(int device, uint64_t& address) override {
-        const std::lock_guard lock(mutex_);
-        if (!open_.contains(device)) {
-            const CurrentContext current(*devices_.at(static_cast<size_t>(device)));
-            if (!current.ok()) {
-                return current.outcome();
-            }
-            GpuResult result = give_access(api_, pool_, device);
-            if (result == 0 && base_ == 0) {
-                result = api_.pool_import_pointer(&base_, pool_, &pointer_);
-                opened_by_ = device;
-            }
-            if (result != 0) {
-                return result == shim::kGpuOutOfMemory ? outcome_of(result)
-                                                       : Outcome{Status::unsupported, Reason::no_peer_link};
-            }
-            open_.insert(device);
-        }
-        address = base_ + offset_;
-        return {};
+        (void)api.pool_destroy(pool_);
     }
 
 private:
-    const Devices devices_;
-    const GpuApi& api_;
-    const uint64_t offset_;
+    GpuResult give_access_to(int device, uint64_t& base) override {
+        GpuResult result = give_access(api, pool_, device);
+        if (result == 0 && base_ == 0) {
+            result = api.pool_import_pointer(&base_, pool_, &pointer_);
+            opened_by_ = device;
+        }
+        base = base_;
+        return result;
+    }
+
     shim::GpuPoolPointer pointer_{};
     void* pool_ = nullptr;
     uint64_t base_ = 0;
     int opened_by_ = 0;
-    std::mutex mutex_;
-    std::set<int> open_;
 };
 
 // Memory of this process itself, under its own address.

@@ -105,7 +105,7 @@ public:
     SimImported(std::shared_ptr<SimState> shared, std::vector<std::shared_ptr<DeviceState>> states, uint64_t base,
                 uint64_t offset)
         : shared_(std::move(shared)), states_(std::move(states)), base_(base), offset_(offset) {}
-    ~SimImported() override { shared_->memory.release_import(base_); }
+    ~SimImported() override { (void)shared_->memory.free(kForeign, base_); }
     SimImported(const SimImported&) = delete;
     SimImported& operator=(const SimImported&) = delete;
 

@@ -53,12 +53,7 @@ Outcome Allocation::allocate(size_t bytes, size_t page) {
         ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
         return outcome_of_errno(errno);
     }
-    void* at = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (at == MAP_FAILED) {
-        return outcome_of_errno(errno);
-    }
-    alias = static_cast<std::byte*>(at);
-    return {};
+    return map_alias();
 }
 
 Outcome Allocation::import_memfd(int theirs, size_t bytes) {
@@ -73,6 +68,10 @@ Outcome Allocation::import_memfd(int theirs, size_t bytes) {
         return outcome_of_errno(errno);
     }
     nbytes = mapped = bytes;
+    return map_alias();
+}
+
+Outcome Allocation::map_alias() {
     void* at = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED) {
         return outcome_of_errno(errno);
@@ -162,17 +161,6 @@ Outcome SimMemory::import_fd(int fd, size_t mapped, uint64_t& address) {
     }
 }
 
-void SimMemory::release_import(uint64_t address) {
-    std::shared_ptr<Allocation> dropped; // destroyed outside the lock, as in free()
-    const std::unique_lock lock(mutex_);
-    if (const auto it = allocations_.find(address); it != allocations_.end()) {
-        dropped = std::move(it->second);
-        allocations_.erase(it);
-        dropped->freed.store(true, std::memory_order_release);
-        space_.unmap(address, dropped->mapped);
-    }
-}
-
 Outcome SimMemory::free(int device, uint64_t address) {
     std::shared_ptr<Allocation> dropped; // destroyed outside the lock, because releasing many pages takes time
     const std::unique_lock lock(mutex_);
@@ -183,7 +171,9 @@ Outcome SimMemory::free(int device, uint64_t address) {
     dropped = std::move(it->second);
     allocations_.erase(it);
     dropped->freed.store(true, std::memory_order_release);
-    used_[static_cast<size_t>(device)] -= dropped->mapped;
+    if (device >= 0) {
+        used_[static_cast<size_t>(device)] -= dropped->mapped;
+    }
     space_.unmap(address, dropped->mapped);
     return {};
 }

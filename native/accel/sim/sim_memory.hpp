@@ -11,6 +11,8 @@
 
 namespace zerohop::accel::sim {
 
+inline constexpr int kForeign = -1; // in place of a device: the memory is another process's
+
 // One allocation of device memory. The registry and the copies that use it share it, so that the alias stays mapped
 // under a copy whose memory is freed meanwhile.
 struct Allocation {
@@ -18,8 +20,8 @@ struct Allocation {
     size_t nbytes = 0; // the size asked for, against which bounds are checked
     size_t mapped = 0; // whole pages
     uint64_t id = 0;   // never used twice in a process
-    int device = -1;   // -1: the memory is another process's
-    int fd = -1;       // kept open, because export hands it to another process
+    int device = kForeign;
+    int fd = -1; // kept open, because export hands it to another process
     std::byte* alias = nullptr;
     std::atomic<bool> freed = false;
 
@@ -33,6 +35,7 @@ struct Allocation {
     // Makes the alias over another process's memfd, which is duplicated; malformed if it is no memfd, or could still
     // shrink.
     Outcome import_memfd(int theirs, size_t bytes);
+    Outcome map_alias();
 
     [[nodiscard]] bool holds(uint64_t address, size_t bytes) const {
         return address >= base && address - base <= nbytes && bytes <= nbytes - (address - base);
@@ -58,13 +61,13 @@ public:
     // access_denied/bounds for 0 bytes; no_memory with alloc_failed (the device is full), out_of_descriptors, or
     // out_of_shared_memory (the kernel refused).
     Outcome alloc(int device, size_t nbytes, uint64_t& address);
-    // Returns access_denied/bounds unless `address` comes from `alloc` of this device and is not freed yet.
+    // Returns access_denied/bounds unless `address` comes from `alloc` of this device, or with kForeign from
+    // import_fd(), and is not freed yet.
     Outcome free(int device, uint64_t address);
     // Duplicates the descriptor behind a range, and tells how much of it is mapped, and where in it the range begins.
     Outcome export_fd(uint64_t address, size_t nbytes, int& fd, size_t& mapped, uint64_t& offset) const;
-    // Maps another process's allocation under an address of this process, until release_import().
+    // Maps another process's allocation under an address of this process, until free().
     Outcome import_fd(int fd, size_t mapped, uint64_t& address);
-    void release_import(uint64_t address);
     [[nodiscard]] Description describe(uint64_t address) const;
     // Returns the address that the CPU, and a NIC, may use for a range of device memory until it is freed; 0 if it is
     // none.

@@ -25,6 +25,23 @@ std::shared_ptr<Event> queue(StreamCore& core, Command::Kind kind, Fill fill) {
     }
 }
 
+template <typename What>
+std::shared_ptr<Event> queue_copy(StreamCore& core, const What& what, std::span<const Word> then) {
+    return queue(core, Command::Kind::copy, [&](Command& command) {
+        command.assign(what);
+        command.then.assign(then.begin(), then.end());
+        // Taken now, not when the copy runs, so that "the next copy" is the next one that the caller queues.
+        command.fault = DeviceState::take(core.device->copy_faults);
+    });
+}
+
+std::shared_ptr<Event> queue_word(StreamCore& core, Command::Kind kind, uint64_t address, uint32_t value) {
+    return queue(core, kind, [&](Command& command) {
+        command.address = address;
+        command.value = value;
+    });
+}
+
 } // namespace
 
 SimStream::SimStream(std::shared_ptr<DeviceState> device)
@@ -54,20 +71,11 @@ SimStream::~SimStream() {
 }
 
 std::shared_ptr<Event> SimStream::copy(std::span<const CopySegment> segments, std::span<const Word> then) {
-    return queue(*core_, Command::Kind::copy, [&](Command& command) {
-        command.assign(segments);
-        command.then.assign(then.begin(), then.end());
-        // Taken now, not when the copy runs, so that "the next copy" is the next one that the caller queues.
-        command.fault = DeviceState::take(core_->device->copy_faults);
-    });
+    return queue_copy(*core_, segments, then);
 }
 
 std::shared_ptr<Event> SimStream::copy_pages(const PageCopy& pages, std::span<const Word> then) {
-    return queue(*core_, Command::Kind::copy, [&](Command& command) {
-        command.assign(pages);
-        command.then.assign(then.begin(), then.end());
-        command.fault = DeviceState::take(core_->device->copy_faults);
-    });
+    return queue_copy(*core_, pages, then);
 }
 
 Outcome SimStream::follow(uint64_t native_stream) {
@@ -79,17 +87,11 @@ Outcome SimStream::follow(uint64_t native_stream) {
 }
 
 std::shared_ptr<Event> SimStream::write32(uint64_t address, uint32_t value) {
-    return queue(*core_, Command::Kind::write32, [&](Command& command) {
-        command.address = address;
-        command.value = value;
-    });
+    return queue_word(*core_, Command::Kind::write32, address, value);
 }
 
 std::shared_ptr<Event> SimStream::wait32(uint64_t address, uint32_t value) {
-    return queue(*core_, Command::Kind::wait32, [&](Command& command) {
-        command.address = address;
-        command.value = value;
-    });
+    return queue_word(*core_, Command::Kind::wait32, address, value);
 }
 
 std::shared_ptr<Event> SimStream::record() {

@@ -1,6 +1,7 @@
 #include "accel/sim/sim_stream_core.hpp"
 
 #include "base/payload.hpp"
+#include "base/sync.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -60,14 +61,6 @@ private:
     const std::shared_ptr<const Event> one_;
     const std::shared_ptr<const Event> other_;
 };
-
-void relax() {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    asm volatile("yield");
-#endif
-}
 
 } // namespace
 
@@ -176,7 +169,7 @@ Outcome StreamCore::run(Command& command) {
         case Command::Kind::copy:
             return run_copy(command);
         case Command::Kind::write32:
-            return run_write(command);
+            return store(command.address, command.value);
         case Command::Kind::wait32:
             return run_wait(command);
         case Command::Kind::follow:
@@ -248,16 +241,12 @@ bool StreamCore::pace(Clock::time_point deadline, bool last) {
         if (left > kSpinBelow) {
             device->shared->bell.sleep_until(deadline - kSpinBelow, ended);
         } else if (last && left > 0ns) {
-            relax();
+            cpu_pause();
         } else {
             break;
         }
     }
     return !lost();
-}
-
-Outcome StreamCore::run_write(Command& command) {
-    return store(command.address, command.value);
 }
 
 Outcome StreamCore::store(uint64_t address, uint32_t value) {

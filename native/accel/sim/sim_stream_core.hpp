@@ -15,19 +15,19 @@ public:
     explicit Command(Kind what) : kind(what) {}
 
     [[nodiscard]] EventState query() const override {
-        const Status status = unpack(ended_.load(std::memory_order_acquire)).status;
+        const Status status = outcome().status;
         return status == Status::pending ? EventState::pending
                : status == Status::ok    ? EventState::done
                                          : EventState::failed;
     }
-    Outcome outcome() const override { return unpack(ended_.load(std::memory_order_acquire)); }
+    Outcome outcome() const override { return ended_.load(std::memory_order_acquire); }
     [[nodiscard]] std::shared_ptr<Gate> hold(uint64_t native_stream, Outcome& why) const override;
 
     // Release order: a thread that sees the event fired also sees what the command wrote.
     void finish(Outcome outcome) {
         many_.reset(); // freed now, because the event may be kept long after the copy
         other.reset();
-        ended_.store(pack(outcome), std::memory_order_release);
+        ended_.store(outcome, std::memory_order_release);
     }
 
     void assign(std::span<const CopySegment> segments);
@@ -42,15 +42,7 @@ public:
     std::shared_ptr<const Event> other; // follow: an event of another stream
 
 private:
-    static constexpr uint16_t pack(Outcome outcome) {
-        return static_cast<uint16_t>(static_cast<unsigned>(outcome.status) | static_cast<unsigned>(outcome.reason)
-                                                                                 << 8U);
-    }
-    static constexpr Outcome unpack(uint16_t bits) {
-        return {static_cast<Status>(bits & 0xffU), static_cast<Reason>(bits >> 8U)};
-    }
-
-    std::atomic<uint16_t> ended_{pack({Status::pending, Reason::none})};
+    std::atomic<Outcome> ended_{Outcome{Status::pending, Reason::none}};
     size_t count_ = 0;
     std::array<CopySegment, 2> few_{};
     std::unique_ptr<CopySegment[]> many_;
@@ -96,7 +88,6 @@ private:
     Outcome run(Command& command);
     Outcome run_copy(Command& command);
     Outcome move_bytes(std::span<const CopySegment> segments);
-    Outcome run_write(Command& command);
     Outcome run_wait(Command& command);
     Outcome run_follow(const Command& command);
     Outcome store(uint64_t address, uint32_t value);

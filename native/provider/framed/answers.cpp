@@ -35,25 +35,31 @@ void FramedEndpoint::on_ack(const FrameHeader& header) {
     }
 }
 
-// A piece of a read goes where the operation wants it, or nowhere if the operation has ended meanwhile.
 bool FramedEndpoint::begin_read_data(const FrameHeader& header) {
     const std::lock_guard lock(lane_);
     Outstanding* outstanding = requests_.find(header.ticket);
-    if (outstanding == nullptr || outstanding->kind != Kind::read || outstanding->answers_due == 0 ||
-        header.offset > outstanding->nbytes || header.payload > outstanding->nbytes - header.offset) {
+    if (outstanding == nullptr || outstanding->kind != Kind::read || outstanding->answers_due == 0) {
         in_.verdict = {Status::protocol, Reason::malformed};
         return true;
     }
-    in_.op = outstanding->op;
-    if (outstanding->op->done() || header.payload == 0) {
+    return begin_piece(header, outstanding->op, outstanding->extents(), *outstanding->sink);
+}
+
+// A piece of a read or of a message goes where the operation wants it, or nowhere if the operation has ended meanwhile.
+bool FramedEndpoint::begin_piece(const FrameHeader& header, const OpRef& op, Extents whole, Sink& sink) {
+    if (header.offset > whole.left() || header.payload > whole.left() - header.offset) {
+        in_.verdict = {Status::protocol, Reason::malformed};
         return true;
     }
-    Extents extents = outstanding->extents();
-    extents.advance(header.offset);
-    if (!outstanding->sink->begin_frame(extents.first(header.payload))) {
+    in_.op = op;
+    if (op->done() || header.payload == 0) {
+        return true;
+    }
+    whole.advance(header.offset);
+    if (!sink.begin_frame(whole.first(header.payload))) {
         return false;
     }
-    in_.sink = outstanding->sink.get();
+    in_.sink = &sink;
     return true;
 }
 
@@ -81,10 +87,10 @@ bool FramedEndpoint::poll_reads() {
     std::vector<uint32_t> ended;
     {
         const std::lock_guard lock(lane_);
-        requests_.each([&](uint32_t ticket, Outstanding& outstanding) {
+        requests_.each([&](Outstanding& outstanding) {
             // settled() gives staging buffers back, so that every read is asked.
             if (outstanding.kind == Kind::read && outstanding.sink->settled() && outstanding.answers_due == 0) {
-                ended.push_back(ticket);
+                ended.push_back(outstanding.ticket);
             }
         });
     }

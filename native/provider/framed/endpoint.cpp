@@ -9,8 +9,8 @@
 
 namespace zerohop::framed {
 
-FramedEndpoint::FramedEndpoint(const char* provider, Host& host, std::shared_ptr<Peer> peer)
-    : Endpoint(provider, std::move(peer)), host_(host), staging_(host.accelerators()) {}
+FramedEndpoint::FramedEndpoint(const char* provider, const Limits& limits, Host& host, std::shared_ptr<Peer> peer)
+    : Endpoint(provider, limits, std::move(peer)), host_(host), staging_(host.accelerators()) {}
 
 void FramedEndpoint::start(std::unique_ptr<ByteStream> stream) {
     // The lane may be closed at any moment, also before it was connected.
@@ -134,7 +134,7 @@ void FramedEndpoint::note_device_work() {
     const std::lock_guard lock(lane_);
     bool busy = !arrivals_.empty() || !ending_.empty() || !outbound_.settled() || outbound_.waits_for_device();
     if (!busy) {
-        requests_.each([&](uint32_t, Outstanding& outstanding) {
+        requests_.each([&](Outstanding& outstanding) {
             busy = busy || (outstanding.sink && outstanding.local && !outstanding.local->is_host());
         });
     }
@@ -157,12 +157,12 @@ void FramedEndpoint::close(Outcome outcome) {
         set_state(outcome);
         outbound_.clear();
         std::vector<uint32_t> tickets;
-        requests_.each([&](uint32_t ticket, Outstanding& outstanding) {
+        requests_.each([&](Outstanding& outstanding) {
             ended.push_back(std::move(outstanding.op));
             if (outstanding.sink && !outstanding.sink->settled()) {
                 unsettled_.push_back(std::move(outstanding.sink));
             }
-            tickets.push_back(ticket);
+            tickets.push_back(outstanding.ticket);
         });
         requests_.epochs.fail_flushes(outcome);
         for (const uint32_t ticket : tickets) {
@@ -242,10 +242,7 @@ void FramedEndpoint::return_credits(uint32_t count) {
     if (returned == 0 || !is_open()) {
         return;
     }
-    FrameHeader header;
-    header.kind = FrameKind::credit;
-    header.arg = returned;
-    push_small(header);
+    push_small({.kind = FrameKind::credit, .arg = returned});
     pump(kSliceBytes);
 }
 
@@ -266,10 +263,8 @@ void FramedEndpoint::tick(uint64_t now) {
         fail({Status::peer_lost, Reason::heartbeat});
     } else if (now - last_ping_ns_ > heartbeat / 3) {
         last_ping_ns_ = now;
-        FrameHeader header;
-        header.kind = FrameKind::ping;
         const std::lock_guard lock(lane_);
-        push_small(header);
+        push_small({.kind = FrameKind::ping});
         pump(kSliceBytes);
     }
 }

@@ -27,7 +27,7 @@ namespace zerohop::framed {
 
 class FramedEndpoint : public Endpoint {
 public:
-    FramedEndpoint(const char* provider, Host& host, std::shared_ptr<Peer> peer);
+    FramedEndpoint(const char* provider, const Limits& limits, Host& host, std::shared_ptr<Peer> peer);
 
     void prepare(const Route& route) override;
     Posted post(const Request& request) override;
@@ -141,17 +141,18 @@ protected:
 
 private:
     // initiator.cpp
-    [[nodiscard]] Outstanding* begin(const Request& request, uint32_t parts, uint32_t& ticket, Posted& posted);
+    [[nodiscard]] Outstanding* begin(const Request& request, uint32_t parts, Posted& posted);
     Posted post_one_sided(const Request& request);
     Posted post_atomic(const Request& request);
     Posted post_notify(const Request& request);
     Posted post_flush(const Request& request);
-    void push_read(const Request& request, Outstanding& outstanding, uint32_t ticket);
-    void push_write(const Request& request, Outstanding& outstanding, uint32_t ticket);
+    void push_read(const Request& request, Outstanding& outstanding);
+    void push_write(const Request& request, Outstanding& outstanding);
     // answers.cpp
     void on_ack(const FrameHeader& header);
     void note_answer(Outstanding& outstanding, const FrameHeader& header);
     bool begin_read_data(const FrameHeader& header);
+    bool begin_piece(const FrameHeader& header, const OpRef& op, Extents whole, Sink& sink);
     void end_read_data(const FrameHeader& header);
     void complete(uint32_t ticket);
     bool poll_reads();

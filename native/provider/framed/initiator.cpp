@@ -9,14 +9,13 @@ namespace zerohop::framed {
 namespace {
 
 FrameHeader header_of(FrameKind kind, const Request& request, uint32_t ticket) {
-    FrameHeader header;
-    header.kind = kind;
-    header.ticket = ticket;
-    header.share_index = request.route->share.index;
-    header.share_generation = request.route->share.generation;
-    header.capability = request.route->capability;
-    header.offset = request.remote_offset;
-    header.arg = request.nbytes;
+    FrameHeader header{.kind = kind,
+                       .ticket = ticket,
+                       .share_index = request.route->share.index,
+                       .share_generation = request.route->share.generation,
+                       .capability = request.route->capability,
+                       .offset = request.remote_offset,
+                       .arg = request.nbytes};
     if (request.notify >= 0) {
         header.announce(request.notify);
     }
@@ -63,7 +62,7 @@ Posted FramedEndpoint::post(const Request& request) {
 
 // With the lane's lock held. Takes what a request needs: a slot, and a credit if it announces something. Null where it
 // gets none; `posted` says why.
-Outstanding* FramedEndpoint::begin(const Request& request, uint32_t parts, uint32_t& ticket, Posted& posted) {
+Outstanding* FramedEndpoint::begin(const Request& request, uint32_t parts, Posted& posted) {
     if (!is_open()) {
         posted = {Posted::What::failed, state()};
         return nullptr;
@@ -77,7 +76,7 @@ Outstanding* FramedEndpoint::begin(const Request& request, uint32_t parts, uint3
         return nullptr;
     }
     posted = {Posted::What::posted, {}, host_.operations().create(request.deadline_ns, request.started_ns)};
-    Outstanding& outstanding = requests_.add(ticket);
+    Outstanding& outstanding = requests_.add();
     outstanding.kind = request.kind;
     outstanding.op = posted.op;
     outstanding.nbytes = request.nbytes;
@@ -108,23 +107,21 @@ Posted FramedEndpoint::post_one_sided(const Request& request) {
     }
     const std::lock_guard lock(lane_);
     Posted posted;
-    uint32_t ticket = 0;
-    Outstanding* const outstanding = begin(request, parts, ticket, posted);
-    if (outstanding != nullptr) {
+    if (Outstanding* const outstanding = begin(request, parts, posted)) {
         outstanding->local = std::move(local);
         outstanding->pages = request.pages;
-        reads ? push_read(request, *outstanding, ticket) : push_write(request, *outstanding, ticket);
+        reads ? push_read(request, *outstanding) : push_write(request, *outstanding);
         pump(kSliceBytes);
     }
     return posted;
 }
 
-void FramedEndpoint::push_read(const Request& request, Outstanding& outstanding, uint32_t ticket) {
+void FramedEndpoint::push_read(const Request& request, Outstanding& outstanding) {
     outstanding.sink = make_sink(staging_, outstanding.local);
     if (!outstanding.local->is_host()) {
         device_work_.store(true, std::memory_order_relaxed);
     }
-    FrameHeader header = header_of(FrameKind::read, request, ticket);
+    FrameHeader header = header_of(FrameKind::read, request, outstanding.ticket);
     if (!request.pages) {
         push_small(header);
         return;
@@ -147,8 +144,8 @@ void FramedEndpoint::push_read(const Request& request, Outstanding& outstanding,
     } while (at < pages.size());
 }
 
-void FramedEndpoint::push_write(const Request& request, Outstanding& outstanding, uint32_t ticket) {
-    FrameHeader header = header_of(FrameKind::write, request, ticket);
+void FramedEndpoint::push_write(const Request& request, Outstanding& outstanding) {
+    FrameHeader header = header_of(FrameKind::write, request, outstanding.ticket);
     const bool host = outstanding.local->is_host();
     if (request.nbytes == 0 || (host && !request.pages && request.nbytes <= kInlineBytes)) {
         header.flags |= kLast;
@@ -176,10 +173,10 @@ Posted FramedEndpoint::post_atomic(const Request& request) {
     }
     const std::lock_guard lock(lane_);
     Posted posted;
-    uint32_t ticket = 0;
-    if (begin(request, 1, ticket, posted) != nullptr) {
+    if (const Outstanding* const outstanding = begin(request, 1, posted)) {
         const bool swap = request.kind == Kind::compare_swap;
-        FrameHeader header = header_of(swap ? FrameKind::compare_swap : FrameKind::fetch_add, request, ticket);
+        const FrameKind kind = swap ? FrameKind::compare_swap : FrameKind::fetch_add;
+        FrameHeader header = header_of(kind, request, outstanding->ticket);
         header.table = swap ? 2 : 1;
         const uint64_t operands[2] = {swap ? request.compare : request.operand, request.operand};
         push_small(header, operands, size_t{header.table} * 8);
@@ -191,14 +188,10 @@ Posted FramedEndpoint::post_atomic(const Request& request) {
 Posted FramedEndpoint::post_notify(const Request& request) {
     const std::lock_guard lock(lane_);
     Posted posted;
-    uint32_t ticket = 0;
-    if (Outstanding* const outstanding = begin(request, 1, ticket, posted)) {
+    if (Outstanding* const outstanding = begin(request, 1, posted)) {
         outstanding->nbytes = 0; // other operations have moved the bytes that it announces
-        FrameHeader header;
-        header.kind = FrameKind::notify;
-        header.flags = kLast;
-        header.ticket = ticket;
-        header.arg = request.nbytes;
+        FrameHeader header{
+            .kind = FrameKind::notify, .flags = kLast, .ticket = outstanding->ticket, .arg = request.nbytes};
         header.announce(request.notify);
         push_small(header);
         pump(kSliceBytes);
@@ -212,10 +205,8 @@ Outcome FramedEndpoint::push_notify(int64_t notify, uint64_t nbytes) {
     if (!is_open()) {
         return state();
     }
-    FrameHeader header;
-    header.kind = FrameKind::notify;
+    FrameHeader header{.kind = FrameKind::notify, .arg = nbytes};
     header.announce(notify);
-    header.arg = nbytes;
     push_small(header);
     pump(kSliceBytes);
     return {};

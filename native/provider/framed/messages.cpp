@@ -20,8 +20,7 @@ Posted FramedEndpoint::post_send(const Request& request) {
     }
     unmatched_.store(true, std::memory_order_relaxed); // before anybody can see that there is an operation
     Posted posted;
-    uint32_t ticket = 0;
-    Outstanding* const begun = begin(request, 1, ticket, posted);
+    Outstanding* const begun = begin(request, 1, posted);
     if (begun == nullptr) {
         return posted;
     }
@@ -29,13 +28,10 @@ Posted FramedEndpoint::post_send(const Request& request) {
     outstanding.local = std::move(local);
     outstanding.unmatched = true;
     ++unmatched_sends_;
-    FrameHeader header;
-    header.kind = FrameKind::send;
-    header.ticket = ticket;
-    header.arg = request.nbytes;
     SmallFrame frame;
+    frame.header = {.kind = FrameKind::send, .ticket = outstanding.ticket, .arg = request.nbytes};
     if (outstanding.local->is_host() && request.nbytes <= kEagerBytes) {
-        header.payload = static_cast<uint32_t>(request.nbytes);
+        frame.header.payload = static_cast<uint32_t>(request.nbytes);
         // The larger ones are copied, too, so that all messages stand in one line and none overtakes another.
         void* copy = frame.bytes.data();
         if (request.nbytes > kInlineBytes) {
@@ -44,7 +40,6 @@ Posted FramedEndpoint::post_send(const Request& request) {
         }
         copy_payload(copy, outstanding.local->host() + request.local_offset, request.nbytes);
     }
-    frame.header = header;
     outbound_.push(std::move(frame));
     pump(kSliceBytes);
     return posted;
@@ -149,11 +144,8 @@ bool FramedEndpoint::grant(PostedRecv& recv, ArrivedSend& send) {
         fail({Status::protocol, Reason::malformed}); // the peer uses this ticket for something else already
         return true;
     }
-    FrameHeader header;
-    header.kind = FrameKind::clear_to_send;
-    header.ticket = send.ticket;
     const std::lock_guard lock(lane_);
-    push_small(header);
+    push_small({.kind = FrameKind::clear_to_send, .ticket = send.ticket});
     return true;
 }
 
@@ -170,13 +162,10 @@ void FramedEndpoint::drop_ended_messages() {
         return;
     }
     bool any = false;
-    requests_.each([&](uint32_t ticket, Outstanding& outstanding) {
+    requests_.each([&](Outstanding& outstanding) {
         if (outstanding.unmatched && !outstanding.withdrawn && outstanding.op->done()) {
             outstanding.withdrawn = true;
-            FrameHeader header;
-            header.kind = FrameKind::withdraw;
-            header.ticket = ticket;
-            push_small(header);
+            push_small({.kind = FrameKind::withdraw, .ticket = outstanding.ticket});
             any = true;
         }
     });
@@ -206,9 +195,7 @@ void FramedEndpoint::on_clear_to_send(const FrameHeader& header) {
     }
     outstanding->unmatched = false;
     --unmatched_sends_;
-    FrameHeader data;
-    data.kind = FrameKind::send_data;
-    data.ticket = header.ticket;
+    FrameHeader data{.kind = FrameKind::send_data, .ticket = header.ticket};
     if (outstanding->nbytes == 0) {
         data.flags = kLast;
         push_small(data);
@@ -231,22 +218,7 @@ bool FramedEndpoint::begin_send_data(const FrameHeader& header) {
         in_.verdict = {Status::protocol, Reason::malformed};
         return true;
     }
-    Arrival& arrival = *found->second;
-    if (header.offset > arrival.nbytes || header.payload > arrival.nbytes - header.offset) {
-        in_.verdict = {Status::protocol, Reason::malformed};
-        return true;
-    }
-    in_.op = arrival.recv;
-    if (arrival.recv->done() || header.payload == 0) {
-        return true;
-    }
-    Extents extents = arrival.extents;
-    extents.advance(header.offset);
-    if (!arrival.sink->begin_frame(extents.first(header.payload))) {
-        return false;
-    }
-    in_.sink = arrival.sink.get();
-    return true;
+    return begin_piece(header, found->second->recv, found->second->extents, *found->second->sink);
 }
 
 } // namespace zerohop::framed

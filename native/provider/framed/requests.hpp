@@ -19,7 +19,7 @@ namespace zerohop::framed {
 
 struct Outstanding {
     bool used = false;
-    uint16_t generation = 0;
+    uint32_t ticket = 0; // its index in the table, and above that how often this entry was used before
     Kind kind = Kind::write;
     OpRef op;
     Pin<Region> local;
@@ -93,43 +93,39 @@ class Requests {
 public:
     Requests() : table_(kWindow) {
         for (uint32_t i = kWindow; i-- > 0;) {
+            table_[i].ticket = i;
             free_.push_back(i);
         }
     }
     [[nodiscard]] bool full(uint32_t wanted = 1) const { return kWindow - free_.size() + extra_ + wanted > kWindow; }
     // To be called only when not full.
-    Outstanding& add(uint32_t& ticket) {
-        const uint32_t index = free_.back();
+    Outstanding& add() {
+        Outstanding& outstanding = table_[free_.back()];
         free_.pop_back();
-        Outstanding& outstanding = table_[index];
         outstanding.used = true;
         outstanding.epoch = epochs.begin();
-        ticket = static_cast<uint32_t>(outstanding.generation) << 16 | index;
         return outstanding;
     }
     // Null for a ticket that is not outstanding.
     [[nodiscard]] Outstanding* find(uint32_t ticket) {
         const uint32_t index = ticket & 0xffff;
-        if (index >= kWindow || !table_[index].used || table_[index].generation != ticket >> 16) {
-            return nullptr;
-        }
-        return &table_[index];
+        const bool there = index < kWindow && table_[index].used && table_[index].ticket == ticket;
+        return there ? &table_[index] : nullptr;
     }
     // Its slot is free for another; the caller has moved out what it needs.
     void remove(uint32_t ticket) {
         Outstanding& outstanding = table_[ticket & 0xffff];
-        const uint16_t generation = static_cast<uint16_t>(outstanding.generation + 1);
         const uint64_t epoch = outstanding.epoch;
         outstanding = Outstanding{};
-        outstanding.generation = generation;
+        outstanding.ticket = ticket + 0x10000;
         free_.push_back(ticket & 0xffff);
         epochs.end(epoch);
     }
     [[nodiscard]] size_t size() const { return kWindow - free_.size(); }
     template <class F> void each(F&& f) {
-        for (uint32_t index = 0; index < kWindow; ++index) {
-            if (table_[index].used) {
-                f(static_cast<uint32_t>(table_[index].generation) << 16 | index, table_[index]);
+        for (Outstanding& outstanding : table_) {
+            if (outstanding.used) {
+                f(outstanding);
             }
         }
     }

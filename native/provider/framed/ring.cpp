@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <string>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 namespace zerohop::framed {
 
@@ -25,11 +24,7 @@ RingMemory::RingMemory()
 }
 
 RingMemory::RingMemory(int fd) : fd_(Descriptor::duplicate(fd)) {
-    struct stat info{};
-    const int seals = fcntl(fd_.get(), F_GET_SEALS);
-    // Without the seal the peer could shrink the file and our next access would be a bus error.
-    if (fstat(fd_.get(), &info) != 0 || static_cast<size_t>(info.st_size) != kIndexBytes + kRingBytes || seals < 0 ||
-        (seals & F_SEAL_SHRINK) == 0) {
+    if (sealed_bytes(fd_.get()) != kIndexBytes + kRingBytes) {
         throw NativeError(Status::protocol, Reason::malformed, "the peer's ring has an unknown size or no seal");
     }
     map();

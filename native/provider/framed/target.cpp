@@ -219,13 +219,12 @@ void FramedEndpoint::on_atomic(const FrameHeader& header) {
 }
 
 void FramedEndpoint::answer(uint32_t ticket, Outcome outcome, uint64_t value, bool last) {
-    FrameHeader header;
-    header.kind = FrameKind::ack;
-    header.flags = last ? kLast : 0;
-    header.status = static_cast<uint8_t>(outcome.status);
-    header.reason = static_cast<uint8_t>(outcome.reason);
-    header.ticket = ticket;
-    header.arg = value;
+    const FrameHeader header{.kind = FrameKind::ack,
+                             .flags = last ? kLast : uint8_t{0},
+                             .status = static_cast<uint8_t>(outcome.status),
+                             .reason = static_cast<uint8_t>(outcome.reason),
+                             .ticket = ticket,
+                             .arg = value};
     const std::lock_guard lock(lane_);
     if (outbound_.answers() >= kMaxAnswers) {
         return fail({Status::protocol, Reason::window_full});

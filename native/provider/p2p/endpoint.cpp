@@ -11,7 +11,7 @@
 namespace zerohop::p2p {
 
 P2pEndpoint::P2pEndpoint(Host& host, std::shared_ptr<Peer> peer)
-    : FramedEndpoint("p2p", host, std::move(peer)), queues_(host.accelerators()),
+    : FramedEndpoint("p2p", {.fixed_us = 7.0, .gbps = kLinkGbps}, host, std::move(peer)), queues_(host.accelerators()),
       inbound_(std::make_shared<framed::RingConsumer>()) {
     streaming_hint = true;
 }
@@ -26,10 +26,6 @@ P2pEndpoint::~P2pEndpoint() {
 void P2pEndpoint::tick(uint64_t now) {
     FramedEndpoint::tick(now);
     CopyQueues::sweep();
-}
-
-Limits P2pEndpoint::limits() const {
-    return {.max_message = UINT64_MAX, .alignment = 1, .fixed_us = 7.0, .gbps = kLinkGbps};
 }
 
 Address P2pEndpoint::address() {
@@ -144,13 +140,12 @@ void P2pEndpoint::add_statistics(Statistics& sums) const {
 Provider::Probe probe() {
     // Distributions package HIP's library, so that it alone says nothing of a GPU; it needs this device file.
     constexpr const char* kHipDevice = "/dev/kfd";
-    const bool hip = shim::hip() != nullptr && ::access(kHipDevice, F_OK) == 0;
-    if (shim::cuda() != nullptr || hip) {
+    const bool hip = shim::hip() && ::access(kHipDevice, F_OK) == 0;
+    if (shim::cuda() || hip) {
         return {true, "", ""};
     }
-    const std::string why_no_hip =
-        shim::hip() != nullptr ? std::string(kHipDevice) + " is missing" : shim::why_no_hip();
-    return {false, "no driver of a GPU is installed: " + shim::why_no_cuda() + "; " + why_no_hip,
+    const std::string why_no_hip = shim::hip() ? std::string(kHipDevice) + " is missing" : shim::hip().why_not();
+    return {false, "no driver of a GPU is installed: " + shim::cuda().why_not() + "; " + why_no_hip,
             "install the driver of your GPUs; in a container, start it with them (docker run --gpus all)"};
 }
 

@@ -20,7 +20,6 @@ public:
     P2pEndpoint(Host& host, std::shared_ptr<Peer> peer);
     ~P2pEndpoint() override;
 
-    Limits limits() const override;
     Address address() override;
     void connect(const Address& remote) override;
     void prepare(const Route& route) override;

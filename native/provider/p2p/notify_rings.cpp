@@ -4,12 +4,8 @@
 #include "memory/region.hpp"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <fcntl.h>
-#include <string>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 namespace zerohop::p2p {
 
@@ -21,11 +17,7 @@ NotifyMemory::NotifyMemory()
 }
 
 NotifyMemory::NotifyMemory(int fd) : fd_(Descriptor::duplicate(fd)) {
-    struct stat info{};
-    const int seals = fcntl(fd_.get(), F_GET_SEALS);
-    // Without the seal the peer could shrink the file and our next access would be a bus error.
-    if (fstat(fd_.get(), &info) != 0 || static_cast<size_t>(info.st_size) != sizeof(NotifyPage) || seals < 0 ||
-        (seals & F_SEAL_SHRINK) == 0) {
+    if (sealed_bytes(fd_.get()) != sizeof(NotifyPage)) {
         throw NativeError(Status::protocol, Reason::malformed,
                           "the peer's notifications have an unknown size or no seal");
     }
@@ -33,18 +25,8 @@ NotifyMemory::NotifyMemory(int fd) : fd_(Descriptor::duplicate(fd)) {
 }
 
 void NotifyMemory::map() {
-    void* at = mmap(nullptr, sizeof(NotifyPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
-    if (at == MAP_FAILED) {
-        throw NativeError(Status::no_memory, Reason::out_of_shared_memory,
-                          std::string("cannot map notifications: ") + std::strerror(errno));
-    }
-    page_ = static_cast<NotifyPage*>(at);
-}
-
-NotifyMemory::~NotifyMemory() {
-    if (page_ != nullptr) {
-        munmap(page_, sizeof(NotifyPage));
-    }
+    pages_ = map_shared(fd_.get(), sizeof(NotifyPage), PROT_READ | PROT_WRITE, "notifications");
+    page_ = static_cast<NotifyPage*>(pages_.get());
 }
 
 uint32_t NotifyInbox::rings_in_use() const {

@@ -38,9 +38,6 @@ public:
     // New ones, or the peer's: duplicates the descriptor; throws NativeError when it is not what it should be.
     NotifyMemory();
     explicit NotifyMemory(int fd);
-    ~NotifyMemory();
-    NotifyMemory(const NotifyMemory&) = delete;
-    NotifyMemory& operator=(const NotifyMemory&) = delete;
 
     [[nodiscard]] NotifyPage& page() const { return *page_; }
     [[nodiscard]] int fd() const { return fd_.get(); }
@@ -48,6 +45,7 @@ public:
 private:
     void map();
     Descriptor fd_;
+    std::shared_ptr<void> pages_;
     NotifyPage* page_ = nullptr;
 };
 

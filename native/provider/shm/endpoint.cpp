@@ -23,12 +23,9 @@ const std::shared_ptr<Mapping>& mapping_of(const Request& request) {
 } // namespace
 
 ShmEndpoint::ShmEndpoint(Host& host, std::shared_ptr<Peer> peer)
-    : FramedEndpoint("shm", host, std::move(peer)), inbound_(std::make_shared<framed::RingConsumer>()) {
+    : FramedEndpoint("shm", {.fixed_us = 1.0, .gbps = 15.0}, host, std::move(peer)),
+      inbound_(std::make_shared<framed::RingConsumer>()) {
     streaming_hint = true;
-}
-
-Limits ShmEndpoint::limits() const {
-    return {.max_message = UINT64_MAX, .alignment = 1, .fixed_us = 1.0, .gbps = 15.0};
 }
 
 Address ShmEndpoint::address() {
@@ -49,23 +46,15 @@ void ShmEndpoint::prepare(const Route& route) {
 }
 
 Posted ShmEndpoint::post(const Request& request) {
-    if (request.route == nullptr || !request.route->access || !request.route->local->is_host()) {
-        return FramedEndpoint::post(request);
+    if (request.route != nullptr && request.route->access && request.route->local->is_host()) {
+        if (request.kind == Kind::write || request.kind == Kind::read) {
+            return post_mapped(request);
+        }
+        if (request.kind == Kind::fetch_add || request.kind == Kind::compare_swap) {
+            return post_mapped_atomic(request);
+        }
     }
-    switch (request.kind) {
-    case Kind::write:
-    case Kind::read:
-        return post_mapped(request);
-    case Kind::fetch_add:
-    case Kind::compare_swap:
-        return post_mapped_atomic(request);
-    case Kind::notify:
-    case Kind::send:
-    case Kind::recv:
-    case Kind::flush:
-        return FramedEndpoint::post(request);
-    }
-    return {Posted::What::failed, {Status::unsupported, Reason::none}};
+    return FramedEndpoint::post(request);
 }
 
 Posted ShmEndpoint::post_mapped(const Request& request) {

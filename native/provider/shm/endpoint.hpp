@@ -15,7 +15,6 @@ class ShmEndpoint final : public framed::FramedEndpoint {
 public:
     ShmEndpoint(Host& host, std::shared_ptr<Peer> peer);
 
-    Limits limits() const override;
     Address address() override;
     void connect(const Address& remote) override;
     void prepare(const Route& route) override;

@@ -10,10 +10,6 @@
 
 namespace zerohop::tcp {
 
-Limits TcpEndpoint::limits() const {
-    return {.max_message = UINT64_MAX, .alignment = 1, .fixed_us = 60.0, .gbps = 5.0};
-}
-
 void TcpEndpoint::connect(const Address& remote) {
     if (remote.fds.size() != 1) {
         throw NativeError(Status::unsupported, Reason::malformed, "a tcp lane needs one connected socket");

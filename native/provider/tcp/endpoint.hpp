@@ -10,9 +10,9 @@ namespace zerohop::tcp {
 
 class TcpEndpoint final : public framed::FramedEndpoint {
 public:
-    TcpEndpoint(Host& host, std::shared_ptr<Peer> peer) : FramedEndpoint("tcp", host, std::move(peer)) {}
+    TcpEndpoint(Host& host, std::shared_ptr<Peer> peer)
+        : FramedEndpoint("tcp", {.fixed_us = 60.0, .gbps = 5.0}, host, std::move(peer)) {}
 
-    Limits limits() const override;
     Address address() override { return {}; } // the control plane makes the connection
     void connect(const Address& remote) override;
 };

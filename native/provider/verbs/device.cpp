@@ -30,9 +30,9 @@ struct DeviceList {
 } // namespace
 
 const shim::IbVerbs& api_or_raise() {
-    const shim::IbVerbs* api = shim::ibverbs();
+    const shim::IbVerbs* api = shim::ibverbs().get();
     if (api == nullptr) {
-        throw NativeError(Status::unsupported, Reason::none, "libibverbs is not usable: " + shim::why_no_ibverbs());
+        throw NativeError(Status::unsupported, Reason::none, "libibverbs is not usable: " + shim::ibverbs().why_not());
     }
     return *api;
 }

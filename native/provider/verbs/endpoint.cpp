@@ -19,10 +19,18 @@ struct LaneHeader {
 };
 static_assert(sizeof(LaneHeader) == 4);
 
+Limits limits_of(const std::vector<std::shared_ptr<VerbsDomain>>& rails) {
+    Limits limits{.fixed_us = 3.0};
+    for (const auto& rail : rails) {
+        limits.gbps += rail->gbps();
+    }
+    return limits;
+}
+
 } // namespace
 
 VerbsEndpoint::VerbsEndpoint(Host& host, std::shared_ptr<Peer> peer, std::vector<std::shared_ptr<VerbsDomain>> rails)
-    : FramedEndpoint("verbs", host, std::move(peer)), rails_(std::move(rails)) {
+    : FramedEndpoint("verbs", limits_of(rails), host, std::move(peer)), rails_(std::move(rails)) {
     const int pairs =
         std::max(1, std::min(rails_.front()->options().queue_pairs, static_cast<int>(kMaxQueues / rails_.size())));
     for (size_t rail = 0; rail < rails_.size(); ++rail) {
@@ -58,14 +66,6 @@ VerbsEndpoint::~VerbsEndpoint() {
     if (!torn_down_.load() && rails_.front()->opened()->is_ours()) {
         host().exclusive([&] { destroy_queues(); });
     }
-}
-
-Limits VerbsEndpoint::limits() const {
-    double gbps = 0;
-    for (const auto& rail : rails_) {
-        gbps += rail->gbps();
-    }
-    return {.max_message = UINT64_MAX, .alignment = 1, .fixed_us = 3.0, .gbps = gbps};
 }
 
 Address VerbsEndpoint::address() {

@@ -30,7 +30,6 @@ public:
     VerbsEndpoint(Host& host, std::shared_ptr<Peer> peer, std::vector<std::shared_ptr<VerbsDomain>> rails);
     ~VerbsEndpoint() override;
 
-    Limits limits() const override;
     Address address() override;
     void connect(const Address& remote) override;
     void prepare(const Route& route) override;
