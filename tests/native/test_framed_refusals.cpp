@@ -61,6 +61,28 @@ TEST_CASE("refusal: known at once, nothing is posted") {
     }
 }
 
+TEST_CASE("refusal: a route with an access that the lane does not know") {
+    struct UnknownAccess final : RemoteAccess {
+        UnknownAccess() : RemoteAccess(64, kReadWrite, false) {}
+    };
+    for (const std::string provider : {"shm", "tcp"}) {
+        for (const int local : {kHostDevice, kSimDevice}) {
+            CAPTURE(provider);
+            CAPTURE(local);
+            Pair pair(provider);
+            Route route = pair.route(pair.reach(64, local), 64);
+            route.access = std::make_shared<UnknownAccess>();
+            Outcome refused;
+            try {
+                static_cast<void>(pair.a.engine->add_route(route));
+            } catch (const NativeError& error) {
+                refused = error.outcome();
+            }
+            CHECK(refused == Outcome{Status::unsupported, Reason::none});
+        }
+    }
+}
+
 TEST_CASE("refusal: by the target, of any size, and nothing is touched") {
     for (const Path& path : checked_paths()) {
         CAPTURE(path.name);

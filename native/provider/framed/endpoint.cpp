@@ -100,6 +100,17 @@ void FramedEndpoint::note_blocked() {
 }
 
 void FramedEndpoint::prepare(const Route& route) {
+    if (route.access) {
+        refuse_access();
+    }
+    prepare_staging(route);
+}
+
+void FramedEndpoint::refuse_access() {
+    throw NativeError(Status::unsupported, Reason::none, "a lane of another kind reaches this memory");
+}
+
+void FramedEndpoint::prepare_staging(const Route& route) {
     if (!route.local->is_host()) {
         staging_.prepare(route.local->device());
     }

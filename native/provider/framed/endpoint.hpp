@@ -132,12 +132,15 @@ protected:
         word.compare_exchange_strong(compare, operand);
         return compare;
     }
-    // For prepare(): the route's access is of this kind, or there is none.
+    // For prepare() of lanes that know this kind of access; the default knows none. Throws NativeError for another.
     template <class Access> static void require_access(const Route& route) {
         if (route.access && dynamic_cast<const Access*>(route.access.get()) == nullptr) {
-            throw NativeError(Status::unsupported, Reason::none, "a lane of another kind reaches this memory");
+            refuse_access();
         }
     }
+    [[noreturn]] static void refuse_access();
+    // Makes the buffers and streams through which frames move a device's memory.
+    void prepare_staging(const Route& route);
 
 private:
     // initiator.cpp

@@ -42,7 +42,7 @@ void ShmEndpoint::connect(const Address& remote) {
 
 void ShmEndpoint::prepare(const Route& route) {
     require_access<MappedAccess>(route);
-    FramedEndpoint::prepare(route);
+    prepare_staging(route);
 }
 
 Posted ShmEndpoint::post(const Request& request) {

@@ -124,7 +124,7 @@ void VerbsEndpoint::prepare(const Route& route) {
         (access->keys->keys.size() != rails_.size() || access->local_keys.size() != rails_.size())) {
         throw std::invalid_argument("the keys do not fit the rails of the lane");
     }
-    FramedEndpoint::prepare(route);
+    prepare_staging(route);
 }
 
 Progress VerbsEndpoint::poll() {
