@@ -42,7 +42,7 @@ public:
                                         const DomainOptions& options);
     void close_domain(const std::shared_ptr<Domain>& domain);
     void close_endpoint(const std::shared_ptr<Endpoint>& endpoint, Outcome outcome);
-    // Is nothing under way at this end, receives that wait included? What the peer has under way does not count.
+    // Returns true if nothing is under way at this end, not even a receive. What the peer has under way does not count.
     [[nodiscard]] bool quiet(const std::shared_ptr<Endpoint>& endpoint);
 
     // Memory.
@@ -53,16 +53,16 @@ public:
     // Returns the region's registration with the domain for this process's own use. Throws NativeError, with every way
     // that was tried.
     std::shared_ptr<Registration> register_local(Domain& domain, const std::shared_ptr<Region>& region);
-    // Returns a registration of the share for peers; null where the share is revoked. `own`: one of its own, and not
-    // the allocation's, so that it can end alone.
+    // Returns a registration of the share for peers; null if the share is revoked. `own`: the share's own registration,
+    // not the allocation's, so that it can end alone.
     std::shared_ptr<Registration> reach(Domain& domain, ShareId id, bool own, uint64_t& address);
 
     // Operations. `request.route` is filled in from the id.
     [[nodiscard]] Posted post(uint64_t id, Request& request, bool nowait);
     [[nodiscard]] Posted post(Endpoint& endpoint, const Request& request, bool nowait);
-    // The same, but where the lane is full, this neither waits nor polls.
+    // Like post(), but neither waits nor polls if the lane is full.
     [[nodiscard]] Posted try_post(Endpoint& endpoint, const Request& request);
-    // An operation pends: sleepers must mind its deadline.
+    // Has sleepers mind the deadline of an operation that pends.
     void note_pending(uint64_t deadline_ns, uint64_t now);
     // Returns an operation that ends when a stream of the user's has done everything that is queued on it by now.
     // Throws NativeError.
@@ -70,16 +70,16 @@ public:
     // Makes a stream of the user's wait for the end of an operation, good or bad, while no thread waits. `lane`: where
     // the operation may be in flight, or null. Throws NativeError.
     void hold_stream(const OpRef& op, Endpoint* lane, int device, uint64_t native_stream);
-    // Makes it wait for the next notification that can be taken, or for the end of `op`, which stands for the wait.
+    // Makes the stream wait until a notification can be taken, or `op` ends, which stands for the wait.
     void hold_stream_for_notification(const OpRef& op, uint16_t queue, int device, uint64_t native_stream);
-    // Somebody waits for the end of an operation, but not in a call: peers are looked at more often.
+    // Has peers looked at more often: somebody waits for the end of an operation, but not in a call.
     void note_awaited();
     bool wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep = true);
     [[nodiscard]] std::optional<Notification> pop_notification(uint16_t queue, uint64_t deadline_ns, uint64_t spin_ns,
                                                                bool may_wait);
-    // A queue drops its notifications when it is closed, and those that come for it later.
+    // Opens a queue. Once closed, it drops its notifications, and those that come for it later.
     [[nodiscard]] uint16_t open_queue() { return notifications_.open(); }
-    // From now on the queue takes that peer's notifications, and no other's. A new queue takes none.
+    // Lets the queue take that peer's notifications, and no other's, from now on. A new queue takes none.
     void take_from(uint16_t number, int peer);
     void close_queue(uint16_t number);
     // Tells those who wait that there may be no more. Notifications that are there, or still come, can be taken.
@@ -110,9 +110,9 @@ public:
     void watch_device(int fd) override { poller_.watch_device(fd); }
     void unwatch_device(int fd) override { poller_.unwatch_device(fd); }
 
-    // Returns at the deadline at the latest; false where device copies still run then, whose memory stays.
+    // Returns by the deadline; false if device copies still run then, whose memory stays.
     bool close(uint64_t deadline_ns);
-    // For a forked child, where the engine's threads do not exist: nothing of this engine runs or is waited for.
+    // Gives the engine up in a forked child, where its threads do not exist: nothing of it runs or is waited for.
     void abandon();
     bool closed() const { return closed_.load(std::memory_order_acquire); }
 

@@ -29,7 +29,7 @@ public:
 
     // Readable while tokens wait and, after listen(), once a peer has left work; -1 after close().
     int fd() const { return epoll_.get(); }
-    // The loop waits for something: the next message wakes it. Until the next drain().
+    // Has the next message wake the loop, until drain().
     void listen();
     // On the loop's thread, when fd() is readable: polls once unless tokens are here already, and takes them.
     [[nodiscard]] std::vector<uint64_t> drain();

@@ -53,7 +53,7 @@ public:
     [[nodiscard]] bool ended() const { return ended_.load(std::memory_order_acquire); }
     [[nodiscard]] bool empty() const { return size_.load(std::memory_order_acquire) == 0; }
 
-    // Asks for one token when the next one arrives; false (and nothing queued) when one is here now, or none will come.
+    // Asks for a token when the next notification arrives; false (and no token) if one is here, or none will come.
     [[nodiscard]] bool arm(std::shared_ptr<Listener> queue, uint64_t token) {
         const std::lock_guard lock(lock_);
         if (!notes_.empty() || ended()) {
@@ -64,7 +64,7 @@ public:
         return true;
     }
 
-    // No notification will come any more; those who wait are told all the same.
+    // Tells those who wait that no notification will come any more.
     void end() {
         tell_waiting([&] { ended_.store(true, std::memory_order_release); });
     }
@@ -80,7 +80,7 @@ public:
         return endpoints;
     }
 
-    // Takes such a request back.
+    // Undoes arm().
     void disarm(const Listener& queue, uint64_t token) {
         const std::lock_guard lock(lock_);
         std::erase_if(waiting_, [&](const auto& each) { return each.first.get() == &queue && each.second == token; });
@@ -120,10 +120,10 @@ public:
         const auto found = others_.find(number);
         return found == others_.end() ? nullptr : found->second;
     }
-    // Makes a queue and returns its number, which was not given out for long. It takes nothing until take_from().
-    // Throws NativeError where all numbers are in use.
+    // Makes a queue and returns its number, last in use long ago. It takes nothing until take_from(). Throws
+    // NativeError if all numbers are in use.
     [[nodiscard]] uint16_t open();
-    // Takes a queue away; the caller ends it. Null where there is none of that number.
+    // Takes a queue away; the caller ends it. Null if there is none of that number.
     [[nodiscard]] std::shared_ptr<NotificationQueue> close(uint16_t number);
     void end_all();
 

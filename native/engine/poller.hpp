@@ -19,14 +19,14 @@
 
 namespace zerohop {
 
-// Paces a thread that spins. The kernel likes to put a process that was woken on the processor of the one that woke it,
-// where it stands in line until that one stops spinning. So a spinning thread lets others go first after it has woken a
-// peer, and now and then when the answer does not come at once.
+// Paces a thread that spins. The kernel likes to put a woken process on the processor of its waker, where it waits
+// until the waker stops spinning. So a spinning thread lets others go first after it has woken a peer, and now and then
+// when the answer does not come at once.
 class Turns {
 public:
-    // The last look found something.
+    // Call it when a look found something.
     void found() { next_yield_ns_ = 0; }
-    // It found nothing. `woke_peer`: a peer that slept was woken since the last turn.
+    // Call it when a look found nothing. `woke_peer`: a peer that slept was woken since the last turn.
     void pass(uint64_t now, bool woke_peer);
 
 private:
@@ -48,13 +48,13 @@ public:
     // Polls or sleeps until done() or the deadline (0: none), and returns whether done() held. With may_sleep false it
     // spins for spin_ns and gives up. done() is called many times, also after it held, and does not throw.
     bool wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep);
-    // Hands over a reading of the clock: to read it takes a good part of the time of a short wait().
+    // Notes the time, so that a short wait() need not read the clock, which takes a good part of it.
     void note_time(uint64_t now) { seen_ns_.store(now, std::memory_order_relaxed); }
     // Runs f while nobody polls.
     void exclusive(const std::function<void()>& f);
     // Wakes the sleeper, because there is work.
     void kick();
-    // To be called where another thread than the poller has ended something.
+    // Wakes a caller that sleeps. Call it if another thread than the poller has ended something.
     void wake_sleeping_caller();
     // Wakes a sleeper that would sleep for longer than `limit_ns` from `now`, so that it sleeps for less.
     void limit_sleep(uint64_t now, uint64_t limit_ns);
@@ -62,14 +62,13 @@ public:
     void watch(int fd);
     void watch_writable(int fd, bool writable);
     void unwatch(int fd);
-    // The same for a device's descriptor, which tells only what happens after it was armed. So it need not be turned
-    // off and on for each caller.
+    // Watches a device's descriptor. It tells only what happens after it was armed, so it stays on while callers poll.
     void watch_device(int fd);
     void unwatch_device(int fd);
     // Tells whether any descriptor is ready; their endpoints poll them.
     bool any_descriptor_ready() const;
-    // For event loops that wait (LoopBell): the descriptors that a message makes readable, and one look unless another
-    // thread polls.
+    // For event loops that wait (LoopBell): the descriptors that a message makes readable; poll_once() takes one look
+    // unless another thread polls.
     int doorbell_fd() const { return presence_.doorbell_fd(); }
     int sockets_fd() const { return descriptors_epoll_.get(); }
     void loop_listens(bool listens) { listening_loops_.fetch_add(listens ? 1 : -1, std::memory_order_seq_cst); }
@@ -86,10 +85,10 @@ public:
     uint64_t wakes_at() const { return wakes_at_.load(std::memory_order_seq_cst); }
 
 private:
-    // Why the progress thread is woken: there is something to do, or its sleep is too long. `late` is the ring of a kick
-    // that was taken before.
+    // Tells why the progress thread is woken: there is something to do, or its sleep is too long. `late`: its ring came
+    // after the kick was taken.
     enum class Kick : uint8_t { none, late, sleep_less, work };
-    // How the progress thread has slept.
+    // Tells how the progress thread has slept.
     struct Nap {
         bool none = false;   // there was something to do at once
         bool rung = false;   // a descriptor woke it
@@ -136,8 +135,8 @@ private:
     std::atomic<int> listening_loops_{0};
     std::atomic<bool> stop_{false};
     std::atomic<bool> kicked_{false};
-    std::atomic<bool> work_kicked_{false};    // for work, and not only to sleep less:
-    std::atomic<uint64_t> asked_ns_{0};       // the sleep that was asked for
+    std::atomic<bool> work_kicked_{false};    // a kick was for work, not only to sleep less
+    std::atomic<uint64_t> asked_ns_{0};       // the sleep that a kick asked for
     std::atomic<bool> progress_polls_{false}; // the progress thread holds polling_
     // When the progress thread, and the caller that sleeps, wake by themselves; 0 while they do not sleep.
     std::atomic<uint64_t> wakes_at_{0};
@@ -151,7 +150,7 @@ private:
     std::atomic<int> devices_{0};
     std::atomic<uint64_t> seen_ns_{0};            // a recent reading of the clock
     std::atomic<uint64_t> last_left_ns_{0};       // when a caller last stopped polling
-    std::atomic<int> late_{0};                    // how many in a row came late after the one before
+    std::atomic<int> late_{0};                    // callers in a row that came later than kSoon
     std::atomic<bool> descriptors_watched_{true}; // written under the lock
     Descriptor kick_fd_;
     Descriptor descriptors_epoll_; // the sockets

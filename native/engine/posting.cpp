@@ -56,7 +56,7 @@ Posted Engine::try_post(Endpoint& endpoint, const Request& request) {
         return {Posted::What::failed, {Status::closed, Reason::context_closed}};
     }
     Posted posted = endpoint.post(request);
-    after_post(endpoint, request, posted, request.started_ns); // which was just now
+    after_post(endpoint, request, posted, request.started_ns); // still good as the time now
     return posted;
 }
 
@@ -65,7 +65,7 @@ Posted Engine::post(Endpoint& endpoint, const Request& request, bool nowait) {
     if (posted.what != Posted::What::retry) {
         return posted;
     }
-    if (nowait) { // an operation may have ended, and nobody has looked since
+    if (nowait) { // look once: an operation may have ended since
         wait([] { return false; }, 0, 0, false);
         return try_post(endpoint, request);
     }
@@ -133,7 +133,7 @@ void Engine::note_pending(uint64_t deadline_ns, uint64_t now) {
 
 void Engine::note_awaited() {
     const uint64_t now = now_ns();
-    // A domain may keep the very end that is waited for.
+    // A domain may have put the awaited completion aside.
     uint64_t limit_ns = keeps_ends_.load(std::memory_order_relaxed) ? kDeviceInterval : kPresenceInterval;
     {
         const std::lock_guard lock(endpoints_lock_);

@@ -14,7 +14,7 @@ namespace zerohop {
 void Poller::start() {
     thread_ = std::thread([this] { run(); });
     pthread_setname_np(thread_.native_handle(), "zerohop-poll");
-    started_.wait(false); // a peer that looks at the page must find it held
+    started_.wait(false); // a peer that looks must find the futex held
 }
 
 void Poller::stop() {
@@ -30,7 +30,7 @@ void Poller::stop() {
 void Poller::abandon() {
     stop_.store(true);
     if (thread_.joinable()) {
-        // Not detached: it is no thread of this process, which must not be asked of the C library.
+        // Leaked, not detached: the C library must not touch a thread that this process lacks.
         static_cast<void>(new std::thread(std::move(thread_)));
     }
     for (Descriptor* fd : {&kick_fd_, &descriptors_epoll_, &progress_epoll_, &caller_epoll_}) {
@@ -46,13 +46,13 @@ void Poller::let_loop_go_first() {
     ppoll(&entry, 1, &limit, nullptr);
 }
 
-// Returns how long the work is still left to callers that come and go, after the last of them left.
+// Returns for how long the next caller is awaited, who would do the work; 0: callers no longer come and go.
 uint64_t Poller::recent_left(uint64_t now) const {
     const uint64_t until = last_left_ns_.load(std::memory_order_relaxed) + kStreak;
     return now < until ? until - now : 0;
 }
 
-// The same where they leave devices unarmed, so that this thread must soon see that no more of them come. 0: no streak.
+// Like recent_left(), but only while devices are unarmed, which this thread must arm if no caller comes. 0: no streak.
 uint64_t Poller::streak_left(uint64_t now) {
     return late_.load(std::memory_order_relaxed) < kLate && devices_unarmed() ? recent_left(now) : 0;
 }
@@ -61,7 +61,7 @@ Poller::Nap Poller::nap(uint64_t linger_until) {
     Nap nap;
     const uint64_t now = now_ns();
     const uint64_t linger = linger_until == 0 ? UINT64_MAX : linger_until - std::min(linger_until, now);
-    // A caller that polls for long arms when it sleeps itself, and tells when it leaves.
+    // A caller that polls for long arms devices before it sleeps, and kicks when it leaves.
     const uint64_t streak = streak_left(now);
     const bool armed_late = streak == 0 && callers_.load(std::memory_order_seq_cst) == 0 && work_.arm(false);
     const uint64_t limit = std::min({work_.left(now).sleep_limit_ns, linger, streak != 0 ? streak : UINT64_MAX});
@@ -126,8 +126,8 @@ void Poller::run() {
     presence_.hold();
     started_.store(true);
     started_.notify_all();
-    // After a kick sleeps are short until then. Operations that come and go need not kick again; and a tick, which must
-    // come before a long sleep, cleans up after operations that were cancelled. 0: sleeps may be long.
+    // Until this time, after a kick, sleeps are short: later operations need not kick again, and a tick cleans up after
+    // cancelled ones before a long sleep. 0: sleeps may be long.
     uint64_t linger_until = 0;
     uint64_t linger = kLinger;
     while (!stop_.load(std::memory_order_seq_cst)) {
@@ -157,7 +157,7 @@ void Poller::run() {
         } else if (look && callers_.load(std::memory_order_seq_cst) == 0) {
             nap_shortly(); // the poller takes only a glance, and may have been displaced from this processor
         }
-        if (kicked || (!polled && linger_until != 0)) { // a caller polls, or did, perhaps not long enough
+        if (kicked || (!polled && linger_until != 0)) { // a caller polls, or did, and may have left work
             linger_until = woken + linger;
         } else if (linger_until <= woken) {
             linger_until = 0;

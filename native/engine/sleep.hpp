@@ -15,8 +15,8 @@ inline timespec duration(uint64_t ns) {
     return {static_cast<time_t>(ns / kSecond), static_cast<long>(ns % kSecond)};
 }
 
-// Whether a descriptor became readable, and not only the time was up. Rounds up to milliseconds only where the kernel
-// knows no finer wait.
+// Returns true if a descriptor became readable in time. Rounds up to milliseconds only if the kernel knows no finer
+// wait.
 inline bool sleep_on(int epoll, uint64_t limit_ns) {
     epoll_event events[4];
     if (limit_ns == UINT64_MAX) {

@@ -25,9 +25,9 @@ public:
     [[nodiscard]] const std::string& device() const { return device_name_; }
     [[nodiscard]] int port() const { return port_; }
     [[nodiscard]] int number() const { return number_; } // no other domain of the engine has it
-    // Any thread. Can lanes be made over it now?
+    // Any thread. True if lanes can be made over it now.
     [[nodiscard]] virtual bool alive() const = 0;
-    // Any thread. The device has failed for good, and its lanes know: only a new domain can use it again.
+    // Any thread. True if the device has failed for good, and its lanes know: only a new domain can use it again.
     [[nodiscard]] virtual bool lost() const = 0;
     [[nodiscard]] virtual std::map<std::string, std::variant<int64_t, double, std::string>> facts() const = 0;
     // Replaces the options of lanes that are made from now on. Throws NativeError.
@@ -41,16 +41,16 @@ public:
     virtual Found poll() = 0;
     // Messages that come in wake a sleeper; so do, if asked for, the ends of requests, which need nobody's help.
     enum class Happening : uint8_t { arrivals, arrivals_and_ends };
-    // Any thread. From now on such a happening makes a watched descriptor readable. True when one may have come before.
+    // Any thread. Has such a happening make a watched descriptor readable; true if one may have come before.
     virtual bool arm(Happening what) = 0;
     // Any thread. Takes what a watched descriptor says, which disarms it.
     virtual void woken() = 0;
-    // Any thread. Would such a happening wake nobody?
+    // Any thread. True if such a happening would wake nobody.
     [[nodiscard]] virtual bool unarmed(Happening what) const = 0;
-    // Poller. Has poll() put completions aside, because their lane was being posted to? The device tells them only
+    // Poller. True if poll() has put completions aside, because their lane was being posted to: a device tells them
     // once.
     [[nodiscard]] virtual bool keeps_ends() const = 0;
-    // Poller. Hands those out, and waits for the lanes' locks to do so.
+    // Poller. Hands out the completions that were put aside, and waits for the lanes' locks to do so.
     virtual void settle() = 0;
 
 private:

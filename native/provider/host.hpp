@@ -31,32 +31,32 @@ public:
     [[nodiscard]] ShareTable& shares() { return shares_; }
     [[nodiscard]] Accelerators& accelerators() { return accelerators_; }
     [[nodiscard]] DeviceAtomics& device_atomics() { return device_atomics_; } // poller
-    // A peer on another host that is silent for so long is lost; 0: never.
+    // Silence after which a peer on another host is lost; 0: never.
     [[nodiscard]] uint64_t heartbeat_ns() const { return heartbeat_ns_; }
 
-    // Ends an operation. The lane has freed everything that the operation took.
+    // Ends an operation; the lane must have freed all that it took.
     void finish(const OpRef& op, Outcome outcome, uint64_t nbytes = 0, uint64_t value = 0) {
         if (!op->finish(outcome, nbytes, value)) {
             wake_waiters(); // its deadline had ended it before, but only now is there room for another
         }
     }
-    // Something other than the end of an operation has changed for those who wait: there is room, or credit.
+    // Wakes those who wait, for another reason than the end of an operation: there is room, or credit.
     virtual void wake_waiters() = 0;
-    // Does anybody wait, in a call or for the end of an operation?
+    // Returns true if anybody waits, in a call or for the end of an operation.
     [[nodiscard]] virtual bool anybody_waits() = 0;
     // Delivers a notification. The data that it announces must be visible already.
     virtual void notify(uint16_t queue, Notification note) = 0;
 
-    // Ok while the peer lives; else how it was lost, and everything to it ends.
+    // Returns ok while the peer lives; else ends everything to it, and returns how it was lost.
     [[nodiscard]] Outcome look_at(Peer& peer) {
         const Outcome state = peer.state();
         return state.ok() && peer.dead() ? lose_dead_peer(peer) : state;
     }
-    // A lane has found its peer gone: everything to that peer ends.
+    // Ends everything to a peer that a lane has found gone.
     virtual void lose_peer(Peer& peer, Outcome outcome) = 0;
-    // A lane has failed, while its peer may live on.
+    // Reports that a lane has failed, while its peer may live on.
     virtual void lane_failed(const Peer& peer) = 0;
-    // The port or the device of a domain came or went.
+    // Reports that the port or the device of a domain came or went.
     virtual void domain_changed(int number) = 0;
 
     // Calls f while nobody polls.
@@ -67,7 +67,7 @@ public:
     virtual void watch(int fd) = 0;
     virtual void watch_writable(int fd, bool writable) = 0;
     virtual void unwatch(int fd) = 0;
-    // The same for the descriptor of a device, which tells only what happens after Domain::arm().
+    // Watches the descriptor of a device, which tells only what happens after Domain::arm().
     virtual void watch_device(int fd) = 0;
     virtual void unwatch_device(int fd) = 0;
 

@@ -10,8 +10,8 @@
 
 namespace zerohop {
 
-// After so long poll() is to look again at something that wakes nobody: the end of a device's copy, or completions of a
-// lane that was being posted to.
+// Time until poll() looks again at something that wakes nobody: the end of a device's copy, or completions of a lane
+// that was being posted to.
 inline constexpr uint64_t kDeviceInterval = 50 * kMicrosecond;
 
 // The costs of a lane: the path of a transfer is chosen elsewhere, from the limits of all lanes.
@@ -22,7 +22,7 @@ struct Limits {
     double gbps = 0; // gigabytes a second
 };
 
-// What one end of a lane must know of the other to connect: bytes, and file descriptors where the fabric passes them.
+// What one end of a lane must know of the other to connect: bytes, and file descriptors if the fabric passes them.
 struct Address {
     std::string bytes;
     std::vector<int> fds; // borrowed

@@ -30,32 +30,31 @@ public:
     [[nodiscard]] const char* provider() const { return provider_; }
     [[nodiscard]] const Limits& limits() const { return limits_; }
     [[nodiscard]] Peer& peer() const { return *peer_; }
-    // Ok while the lane is usable; then the outcome of the operations that did not cause its failure.
+    // Ok while the lane is usable; later the outcome of operations that did not cause its failure.
     [[nodiscard]] Outcome state() const { return state_.load(std::memory_order_acquire); }
-    // The state with the reason of the failure itself, where it is known.
+    // Returns the state with the reason of the failure itself, if it is known.
     [[nodiscard]] Outcome cause() const {
         const Reason cause = cause_.load(std::memory_order_relaxed);
         return cause == Reason::none ? state() : Outcome{state().status, cause};
     }
 
+    // Any thread.
     [[nodiscard]] virtual Address address() = 0;
     virtual void connect(const Address& remote) = 0; // throws NativeError
     // Checks that the route's access is one of this provider's, and gets what its transfers need of devices, so that
     // none of them waits for that. Throws NativeError.
     virtual void prepare(const Route& route) = 0;
-
-    // Any thread.
     [[nodiscard]] virtual Posted post(const Request& request) = 0;
-    // Returns when every post() has returned that had begun before.
+    // Returns once every post() that had begun before has returned.
     virtual void quiesce() = 0;
-    // The user has taken `count` notifications: their credits go back to the peer.
+    // Gives the peer back the credits of `count` notifications that were taken.
     virtual void return_credits(uint32_t count) = 0;
     struct Held {
         std::shared_ptr<accel::Gate> gate;
         Outcome why;
     };
-    // Makes a user's stream wait for an operation by what the device does that carries it out (accel::Event::hold).
-    // Nothing where no device of that driver does, or where more is queued behind the operation.
+    // Makes a user's stream wait until the device has carried the operation out (accel::Event::hold). Returns nothing
+    // if no device of that driver does so, or if more is queued behind the operation.
     [[nodiscard]] virtual std::optional<Held> hold(const OpRef& /*op*/, const accel::Driver& /*driver*/,
                                                    uint64_t /*native_stream*/) {
         return std::nullopt;
@@ -71,8 +70,8 @@ public:
     // Poller. Ends every operation in flight with `outcome`; later posts fail with it. What a device still copies stays
     // pinned, and poll() lets it go.
     virtual void close(Outcome outcome) = 0;
-    // Open: nothing is under way here, waiting receives included; asked by the poller. Closed: no device uses anything
-    // of the lane any more, so that it may be destroyed; asked by any thread.
+    // Poller, while open: true if nothing is under way here, not even a receive. Any thread, once closed: true if no
+    // device uses anything of the lane any more, so that it may be destroyed.
     [[nodiscard]] virtual bool idle() const = 0;
 
 protected:
@@ -102,10 +101,10 @@ struct Provider {
     using Rails = std::span<const std::shared_ptr<Domain>>;
     const char* name;
     Probe (*probe)();
-    // Makes one end of a lane. `rails`: the domains that it may use, the first one for everything small; none where the
-    // fabric has no domains. Null: this build knows the provider by name alone.
+    // Makes one end of a lane. `rails`: the domains that it may use, the first for all that is small; none if the
+    // fabric has none. A null pointer: this build knows the name alone.
     std::shared_ptr<Endpoint> (*endpoint)(Host& host, std::shared_ptr<Peer> peer, Rails rails);
-    // Opens a device. Null: the fabric is not made of devices. Both functions throw NativeError.
+    // Opens a device. A null pointer: the fabric has no devices. Both functions throw NativeError.
     std::shared_ptr<Domain> (*open)(Host& host, const std::string& device, int port, int number,
                                     const DomainOptions& options) = nullptr;
 };

@@ -24,7 +24,7 @@ struct RemoteAccess {
     RemoteAccess(const RemoteAccess&) = delete;
     RemoteAccess& operator=(const RemoteAccess&) = delete;
 
-    const uint64_t nbytes; // from the first byte of the share on
+    const uint64_t nbytes; // reachable, from the share's start
     const uint8_t rights;  // kRightRead, kRightWrite
     const bool brief;      // post() of a small range makes no system call: a caller need not give up Python's GIL
 };
@@ -44,14 +44,14 @@ enum class Kind : uint8_t { write, read, fetch_add, compare_swap, notify, send, 
 
 struct Request {
     Kind kind = Kind::write;
-    const Route* route = nullptr;  // of one-sided kinds; it lives as long as the call
+    const Route* route = nullptr;  // of one-sided kinds; lives as long as the call
     std::shared_ptr<Region> local; // of send and recv
     uint64_t local_offset = 0;
     uint64_t remote_offset = 0;
     uint64_t nbytes = 0;                   // with pages, the sum of all
     std::shared_ptr<const PageList> pages; // null: one range
-    int64_t notify = -1;                   // see notify_of()
-    const OperationGroup* group = nullptr; // that the operation joins; it lives as long as the call
+    int64_t notify = -1;                   // negative: none; see notify.hpp
+    const OperationGroup* group = nullptr; // the group to join; it lives as long as the call
     uint64_t operand = 0;                  // fetch_add: the addend; compare_swap: the new value
     uint64_t compare = 0;
     uint64_t deadline_ns = 0; // 0: none
@@ -65,13 +65,13 @@ struct Posted {
     enum class What : uint8_t {
         done,   // The operation ended well before post() returned, and has used no slot.
         posted, // The operation is under way; `op` tells its end.
-        retry,  // Nothing happened; the lane is full, and `outcome.reason` names of what.
+        retry,  // Nothing happened: the lane is full, and `outcome.reason` says of what.
         failed, // Nothing happened, and trying again will not help.
     };
     What what = What::done;
     Outcome outcome{};
     OpRef op{};
-    uint64_t value = 0;       // that an atomic has found
+    uint64_t value = 0;       // what an atomic has found
     bool carried_out = false; // `posted`, and the device does all the rest: the lane needs no poll() to get it done
 };
 
