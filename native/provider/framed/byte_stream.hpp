@@ -17,19 +17,19 @@ public:
     [[nodiscard]] virtual size_t send(std::span<const iovec> pieces) = 0;
     // Fills as much as there is. `streaming`: the destination is large, spare the cache.
     [[nodiscard]] virtual size_t receive(std::span<const iovec> pieces, bool streaming) = 0;
-    // Is it certain, without a system call, that receive() would find nothing?
+    // True if it is certain, without a system call, that receive() would find nothing.
     [[nodiscard]] virtual bool knows_empty() const { return false; }
-    // Would receive() or, while `wants_room`, send() do something?
+    // True if receive() or, while `wants_room`, send() would do something.
     [[nodiscard]] virtual bool ready(bool wants_room) const = 0;
-    // Whether the lane has bytes that it could not send; called when that changes.
+    // Tells whether the lane has bytes that it could not send; called when that changes.
     virtual void want_room(bool wanted) = 0;
-    // ok while both directions work.
+    // Returns ok while both directions work.
     [[nodiscard]] virtual Outcome state() const = 0;
     // `at_once`: the peer has broken the protocol; it may not go on sending, and need not get what is on its way.
     virtual void close(bool at_once) = 0;
 };
 
-// The first `max` pieces of a walk over host memory, for a stream; returns how many there are.
+// Lists the first `max` pieces of a walk over host memory, for a stream; returns how many there are.
 inline size_t pieces_of(Extents walk, iovec* pieces, size_t max) {
     size_t count = 0;
     while (count < max && walk.left() != 0) {

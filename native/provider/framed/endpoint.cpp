@@ -73,7 +73,7 @@ void FramedEndpoint::on_failure(Outcome outcome) {
     close(outcome);
 }
 
-// With the lane's lock held.
+// The caller holds the lane's lock.
 bool FramedEndpoint::pump(uint64_t budget) {
     if (!is_open()) {
         return false;
@@ -86,7 +86,7 @@ bool FramedEndpoint::pump(uint64_t budget) {
         note_blocked();
     }
     if (outbound_.waits_for_device()) {
-        device_work_.store(true, std::memory_order_relaxed); // also where a posting thread found that
+        device_work_.store(true, std::memory_order_relaxed); // also if a posting thread found that
     }
     return did;
 }

@@ -42,40 +42,39 @@ public:
 
 protected:
     [[nodiscard]] Host& host() const { return host_; }
-    // For connect(): it may succeed once.
+    // For connect(). Throws if it has succeeded before.
     void check_unconnected() const {
         if (stream_ != nullptr) {
             throw NativeError(Status::closed, Reason::lane_closed, "this lane is connected already");
         }
     }
     void start(std::unique_ptr<ByteStream> stream);
-    // connect() has returned. The poller may come before that.
+    // True once start() has the stream in place; poll() may come first.
     [[nodiscard]] bool started() const { return started_.load(std::memory_order_acquire); }
     [[nodiscard]] bool is_open() const { return state().ok(); }
     [[nodiscard]] LaneLock& lane() const { return lane_; }
     bool streaming_hint = false; // the stream is a ring in memory: large writes are to spare the cache
 
-    // True when it did something.
+    // Returns true if it did something.
     bool poll_frames();
-    // The poller's: poll_frames() would find nothing to do, unless the stream has something. Cheaper than
-    // poll_frames().
+    // Poller. True if poll_frames() would find nothing to do, unless the stream has something. Cheaper.
     [[nodiscard]] bool at_rest() const {
         return is_open() && !in_.head_complete && failure_.ok() && !match_wanted_.load(std::memory_order_relaxed) &&
                !anything_to_send() && !device_work_.load(std::memory_order_relaxed);
     }
     [[nodiscard]] bool anything_to_send() const { return outbound_pending_.load(std::memory_order_acquire); }
-    // The poller's. Remembers a failure, which the end of poll_frames() acts upon: its finder may hold the lane's lock.
+    // Poller. Remembers a failure, which the end of poll_frames() acts upon: its finder may hold the lane's lock.
     void fail(Outcome outcome);
     // Acts upon a failure. A stream that ends takes the peer with it.
     virtual void on_failure(Outcome outcome);
 
-    // With the lane's lock held.
+    // The caller holds the lane's lock.
     [[nodiscard]] Requests& requests() { return requests_; }
-    // Takes that lock. Operations that go by no frame count in an epoch, for flushes to wait for.
+    // Take the lane's lock. Operations without a frame count in an epoch, for flushes to wait for.
     [[nodiscard]] uint64_t begin_epoch();
     void end_epoch(uint64_t epoch);
 
-    // A request that announces something takes a credit, if there is one.
+    // Takes a credit if the request announces something; false if none is left.
     [[nodiscard]] bool take_credit(const Request& request) {
         if (request.notify < 0 || credits_.fetch_sub(1, std::memory_order_acq_rel) > 0) {
             return true;
@@ -83,14 +82,14 @@ protected:
         give_credit_back();
         return false;
     }
-    // With the lane's lock held until the credit is taken.
+    // The caller holds the lane's lock until it takes the credit.
     [[nodiscard]] bool has_credit(const Request& request) const {
         return request.notify < 0 || credits_.load(std::memory_order_acquire) > 0;
     }
     void give_credit_back() { credits_.fetch_add(1, std::memory_order_acq_rel); }
     // Announces a write whose bytes went another way; its credit has been taken.
     [[nodiscard]] Outcome push_notify(int64_t notify, uint64_t nbytes);
-    // The poller's, with the data in place. More notifications than were granted end the lane.
+    // Poller. Call it with the data in place. More notifications than were granted end the lane.
     void deliver(int64_t notify, uint64_t nbytes);
 
     [[nodiscard]] static Outcome check_range(const Request& request, uint8_t right) {
@@ -219,7 +218,7 @@ private:
     Requests requests_;
     std::deque<PostedRecv> recvs_;
     std::deque<ArrivedSend> sends_;
-    uint32_t unmatched_sends_ = 0;       // of ours, at the peer
+    uint32_t unmatched_sends_ = 0;       // our sends that have no recv yet
     std::atomic<bool> unmatched_{false}; // there may be receives, or such sends; written under the lane's lock
 
     std::atomic<int> credits_{static_cast<int>(kCredits)};

@@ -23,13 +23,13 @@ struct Inbound {
     Sink* sink = nullptr;           // null: the payload is thrown away
     std::unique_ptr<Sink> own_sink; // a sink for this frame alone
     Outcome verdict;                // on this frame
-    std::shared_ptr<Share> share;   // that this frame writes to
-    OpRef op;                       // that this frame belongs to
+    std::shared_ptr<Share> share;   // the share that this frame writes to
+    OpRef op;                       // the operation that this frame belongs to
     bool streaming = false;         // a large write: spare the cache
     std::vector<std::byte> eager;   // payload of a message that nobody waits for yet
     std::vector<std::byte> scrap;   // where unwanted payload goes
 
-    // Ready for the next frame; the buffers keep their memory.
+    // Makes it ready for the next frame; the buffers keep their memory.
     void reset() {
         head_got = 0;
         head_complete = false;

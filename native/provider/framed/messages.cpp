@@ -1,5 +1,5 @@
-// send and recv: a message goes to the receiver's oldest recv. Small ones travel at once and wait at the receiver;
-// large ones wait at the sender until the receiver has a buffer.
+// send and recv: a message goes to the receiver's oldest recv. Small (eager) ones travel at once and wait there; large
+// ones wait at the sender until the receiver has a buffer.
 #include "base/payload.hpp"
 #include "provider/framed/endpoint.hpp"
 
@@ -103,7 +103,7 @@ void FramedEndpoint::match() {
     }
 }
 
-// False where the recv has ended in this very moment: the message is for the next one.
+// Returns false if the recv has just ended: the message is for the next recv.
 bool FramedEndpoint::grant(PostedRecv& recv, ArrivedSend& send) {
     if (send.nbytes > recv.nbytes) {
         const Outcome truncated{Status::protocol, Reason::truncated};
@@ -149,8 +149,8 @@ bool FramedEndpoint::grant(PostedRecv& recv, ArrivedSend& send) {
     return true;
 }
 
-// A message that its deadline or a cancellation has ended before it was matched gives its memory back: a recv at once,
-// a send when the peer has agreed to forget it.
+// Gives back the memory of sends and recvs that ended before they were matched: a recv's at once, a send's when the
+// peer has agreed to forget it.
 void FramedEndpoint::drop_ended_messages() {
     if (!unmatched_.load(std::memory_order_relaxed)) {
         return; // a lock that others post under is not taken for nothing
@@ -180,7 +180,7 @@ void FramedEndpoint::on_withdraw(const FrameHeader& header) {
         const std::lock_guard lock(lane_);
         forgotten = std::erase_if(sends_, [&](const ArrivedSend& send) { return send.ticket == header.ticket; });
     }
-    // Otherwise a recv has taken it, and its own answer or question is on the way.
+    // Otherwise a recv has taken it, and an answer or clear_to_send is on the way.
     if (forgotten != 0) {
         answer(header.ticket, {Status::cancelled, Reason::user});
     }

@@ -23,7 +23,7 @@ namespace zerohop::framed {
 struct SmallFrame {
     FrameHeader header;
     std::array<std::byte, kInlineBytes> bytes; // table and payload
-    std::vector<uint64_t> table;               // instead of `bytes` where they are more
+    std::vector<uint64_t> table;               // instead of `bytes` if they are more
 };
 
 // A transfer that takes one frame or many.
@@ -47,9 +47,9 @@ public:
 
     // Sends until `budget` bytes are gone, the stream is full, or nothing is left; true if it sent something.
     bool pump(ByteStream& stream, uint64_t budget);
-    // Did the last pump() stop for want of room in the stream?
+    // True if the last pump() stopped for want of room in the stream.
     [[nodiscard]] bool blocked() const { return blocked_; }
-    // Did it stop because no device was ready, or does a device still copy for a transfer that has ended?
+    // True if it stopped because no device was ready, or a device still copies for a transfer that has ended.
     [[nodiscard]] bool waits_for_device() const { return waits_for_device_ || !unsettled_.empty(); }
     [[nodiscard]] bool busy() const { return in_progress_ || !small_.empty() || !transfers_.empty(); }
     // Drops everything. Sources whose device copies still run are kept until settled().

@@ -31,14 +31,14 @@ struct Outstanding {
     uint64_t value = 0;
     uint32_t answers_due = 1; // page lists are read with several requests
     bool unmatched = false;   // a send whose recv is not there yet
-    bool withdrawn = false;   // it ended without one, and the peer has been told
-    bool credit = false;      // it took one, which the peer returns only for what it delivers
+    bool withdrawn = false;   // it ended unmatched, and the peer was told
+    bool credit = false;      // a credit was taken; the peer returns it only for what it delivers
     uint64_t epoch = 0;
 
-    // Every answer has come, and no device copies for it any more.
+    // Returns true once every answer has come, and no device copies for it any more.
     bool over() const { return answers_due == 0 && (!sink || sink->settled()); }
 
-    // The whole of it in local memory.
+    // Returns the whole of it in local memory.
     Extents extents() const {
         const uint64_t base = local ? local->address() + local_offset : 0;
         return pages ? pages->walk(base, pages->local, nbytes) : Extents(base, nbytes);
@@ -84,8 +84,8 @@ private:
             before_.pop_front();
         }
     }
-    uint64_t number_ = 0; // of the epoch that is now
-    uint64_t now_ = 0;    // in flight that began in it
+    uint64_t number_ = 0; // of the current epoch
+    uint64_t now_ = 0;    // operations in flight that began in it
     std::deque<Count> before_;
 };
 
@@ -98,7 +98,7 @@ public:
         }
     }
     [[nodiscard]] bool full(uint32_t wanted = 1) const { return kWindow - free_.size() + extra_ + wanted > kWindow; }
-    // To be called only when not full.
+    // Call it only if not full.
     Outstanding& add() {
         Outstanding& outstanding = table_[free_.back()];
         free_.pop_back();
@@ -106,13 +106,13 @@ public:
         outstanding.epoch = epochs.begin();
         return outstanding;
     }
-    // Null for a ticket that is not outstanding.
+    // Returns null for a ticket that is not outstanding.
     [[nodiscard]] Outstanding* find(uint32_t ticket) {
         const uint32_t index = ticket & 0xffff;
         const bool there = index < kWindow && table_[index].used && table_[index].ticket == ticket;
         return there ? &table_[index] : nullptr;
     }
-    // Its slot is free for another; the caller has moved out what it needs.
+    // Frees the ticket's slot; the caller has moved out what it needs.
     void remove(uint32_t ticket) {
         Outstanding& outstanding = table_[ticket & 0xffff];
         const uint64_t epoch = outstanding.epoch;

@@ -27,7 +27,7 @@ struct RingIndices {
 
 class RingMemory {
 public:
-    // A new ring, or the peer's (duplicates the descriptor; throws NativeError when it is not a ring).
+    // Makes a new ring, or maps the peer's (duplicates the descriptor; throws NativeError if it is no ring).
     RingMemory();
     explicit RingMemory(int fd);
     ~RingMemory();

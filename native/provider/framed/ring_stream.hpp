@@ -12,7 +12,7 @@ namespace zerohop::framed {
 
 class RingStream final : public ByteStream {
 public:
-    // Throws NativeError where the peer's descriptor is no ring.
+    // Throws NativeError if the peer's descriptor is no ring.
     RingStream(std::shared_ptr<RingConsumer> inbound, int outbound_fd, std::shared_ptr<Peer> peer)
         : outbound_(outbound_fd), inbound_(std::move(inbound)), peer_(std::move(peer)) {}
 

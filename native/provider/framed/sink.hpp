@@ -18,15 +18,15 @@ namespace zerohop::framed {
 class Sink {
 public:
     virtual ~Sink() = default;
-    // The next frame's payload belongs at `extents`, which stay valid until end_frame(). False: no staging buffer is
+    // Has the next frame's payload go to `extents`, which stay valid until end_frame(). False: no staging buffer is
     // free, come back later.
     [[nodiscard]] virtual bool begin_frame(Extents extents) = 0;
-    // Room for the next bytes of the frame, at most `limit`; how many pieces were filled in.
+    // Finds room for the next bytes of the frame, at most `limit`; returns how many pieces were filled in.
     [[nodiscard]] virtual size_t scatter(iovec* pieces, size_t max, uint64_t limit) = 0;
     virtual void consume(uint64_t nbytes) = 0;
-    // The frame is complete; false throws its payload away (as far as it has not been placed).
+    // Ends the frame; `keep` false throws its payload away (as far as it has not been placed).
     virtual void end_frame(bool keep) = 0;
-    // No device copy is running any more. outcome() is then final for what has come so far.
+    // True once no device copy is running any more. outcome() is then final for what has come so far.
     [[nodiscard]] virtual bool settled() = 0;
     [[nodiscard]] virtual Outcome outcome() const = 0;
 };

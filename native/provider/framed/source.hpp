@@ -18,18 +18,18 @@ namespace zerohop::framed {
 class Source {
 public:
     virtual ~Source() = default;
-    // Bytes of the next frame if they are ready now: whole pages, or a part of one; 0: not yet.
+    // Returns the bytes of the next frame if they are ready now: whole pages, or a part of one; 0: not yet.
     [[nodiscard]] virtual uint32_t unit() = 0;
-    // The next bytes of the unit, at most `limit`; how many pieces were filled in.
+    // Lists the next bytes of the unit, at most `limit`; returns how many pieces were filled in.
     [[nodiscard]] virtual size_t gather(iovec* pieces, size_t max, uint64_t limit) = 0;
     virtual void consume(uint64_t nbytes) = 0;
-    // Bytes that no frame has taken yet.
+    // Returns the bytes that no frame has taken yet.
     [[nodiscard]] virtual uint64_t left() const = 0;
     // Not ok once a device copy has failed.
     [[nodiscard]] virtual Outcome outcome() const = 0;
-    // Zeros from here on: the memory was revoked in the middle of a frame whose size is already promised.
+    // Sends zeros from here on: the memory was revoked in the middle of a frame whose size is already promised.
     virtual void blank() = 0;
-    // No device copy is running any more.
+    // True once no device copy is running any more.
     [[nodiscard]] virtual bool settled() = 0;
 };
 

@@ -27,7 +27,7 @@ public:
     BufferPool(const BufferPool&) = delete;
     BufferPool& operator=(const BufferPool&) = delete;
 
-    // Empty when there are no more, or the system gives no more memory to register.
+    // Takes a buffer; empty if there are no more, or the system gives no more memory to register.
     [[nodiscard]] Buffer take();
     void give(Buffer buffer);
     // Makes sure that the first slab is there. Throws NativeError.

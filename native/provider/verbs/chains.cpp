@@ -19,7 +19,7 @@ struct Run {
     size_t pieces = 0;
 };
 
-// Takes the next run off both walks.
+// Takes the next run, of `limit` bytes at most, off both walks.
 Run next_run(Extents& here, Extents& there, ibv_sge* pieces, size_t max_pieces, uint64_t limit, uint32_t key) {
     Run run;
     run.remote = there.address();
@@ -67,7 +67,7 @@ bool VerbsEndpoint::post_chain(uint32_t index, Queue& queue) {
     const uint32_t local_key = transfer.local_keys[queue.rail];
     const uint32_t remote_key = transfer.remote->keys[queue.rail];
     const size_t max_pieces = std::min<size_t>(kMaxSge, queue.pair->max_sge());
-    const bool first = transfer.queues_used == 0; // not: of those in flight
+    const bool first = transfer.queues_used == 0; // of all its chains, not of those in flight
     std::array<ibv_send_wr, kBatch> requests;
     std::array<ibv_sge, kBatch * kMaxSge> pieces;
     uint32_t count = 0;
@@ -130,8 +130,7 @@ bool VerbsEndpoint::send(Queue& queue, ibv_send_wr* first, uint32_t count) {
     if (ibv_post_send(queue.pair->handle(), first, &bad) == 0) {
         return true;
     }
-    // The queue has room by our own count, so that only a queue pair that has failed refuses. What was posted ends with
-    // it.
+    // The queue has room by our own count, so only a queue pair that has failed refuses, which ends what was posted.
     post_failed_.store(true, std::memory_order_release);
     work_due_.store(true, std::memory_order_release);
     host().kick();
@@ -169,7 +168,7 @@ bool VerbsEndpoint::post_mark(const Outgoing& outgoing, size_t queue, const Mark
     return post_segment(outgoing, queue, sizeof mark, [&](std::byte* to) { std::memcpy(to, &mark, sizeof mark); });
 }
 
-// Takes room for a segment, and writes its header. No bytes: there is no room.
+// Takes room for a segment, and writes its header. Null `bytes`: there is no room.
 VerbsEndpoint::Prepared VerbsEndpoint::prepare_segment(SegmentKind kind, size_t queue, size_t nbytes) {
     Queue& into = queues_[queue];
     VerbsDomain& domain = *into.domain;

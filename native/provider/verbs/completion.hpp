@@ -8,8 +8,8 @@
 
 namespace zerohop::verbs {
 
-// In a work request's id: whether it is the last of its chain; and whether it is all of a transfer, by whose index it
-// then goes instead of a chain's.
+// Bits of a work request's id: it is the last of its chain; it is all of a transfer, whose index then stands in the id
+// instead of a chain's.
 inline constexpr uint64_t kLast = 1;
 inline constexpr uint64_t kOne = 2;
 

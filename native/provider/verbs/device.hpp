@@ -19,7 +19,7 @@ class Device {
 public:
     // Throws NativeError(unsupported) with what is missing.
     [[nodiscard]] static std::shared_ptr<Device> open(const std::string& name, uint8_t port);
-    // Names of all devices; throws as open() where libibverbs is not there.
+    // Returns the names of all devices; throws as open() if libibverbs is missing.
     [[nodiscard]] static std::vector<std::string> names();
     ~Device();
     Device(const Device&) = delete;
@@ -31,17 +31,17 @@ public:
     ibv_context* context() const { return context_; }
     ibv_pd* pd() const { return pd_; }
     const ibv_device_attr& attributes() const { return attributes_; }
-    // As it was when it was opened: what never changes of it, and a first word on the rest.
+    // Returns the port as it was when opened: what never changes of it, and a first word on the rest.
     const ibv_port_attr& port_attributes() const { return port_attributes_; }
     bool is_ethernet() const { return port_attributes_.link_layer == IBV_LINK_LAYER_ETHERNET; }
-    // The port as it is now: its LID, MTU and state may be others. Throws NativeError where it does not answer.
+    // Returns the port as it is now: its LID, MTU and state may be others. Throws NativeError if it does not answer.
     [[nodiscard]] ibv_port_attr ask_port() const;
-    // False also where the device does not answer.
+    // Returns false also if the device does not answer.
     bool port_active() const;
     [[nodiscard]] Gid gid(int index) const; // throws NativeError
-    // Longest message that one work request may carry.
+    // Returns the longest message that one work request may carry.
     uint64_t max_message() const;
-    // Was it opened by this process? In a forked child everything of it is the parent's, and must be left alone.
+    // True if this process opened it. In a forked child all of it is the parent's, and must be left alone.
     bool is_ours() const { return getpid() == opened_by_; }
 
 private:
@@ -57,7 +57,7 @@ private:
     ibv_port_attr port_attributes_{};
 };
 
-// As Device::open: the table of functions, or NativeError that says why there is none.
+// Returns the table of functions; throws NativeError that says why there is none.
 [[nodiscard]] const shim::IbVerbs& api_or_raise();
 
 } // namespace zerohop::verbs

@@ -22,7 +22,7 @@ namespace zerohop::verbs {
 
 class VerbsEndpoint;
 
-// A receive that has come in: its buffer is given back with VerbsDomain::repost.
+// A receive that has come in; VerbsDomain::repost() gives its buffer back.
 struct Segment {
     uint32_t index = 0;
     std::byte* data = nullptr;
@@ -35,7 +35,7 @@ public:
     VerbsDomain(Host& host, std::shared_ptr<Device> opened, int number, const Options& options);
     ~VerbsDomain() override;
 
-    // Asked of the device, where its event may not have come yet.
+    // Asks the device, whose event may not have come yet.
     bool port_active() const { return device_->port_active(); }
     bool alive() const override { return device_alive() && port_up_.load(std::memory_order_acquire); }
     bool lost() const override { return lost_.load(std::memory_order_acquire); }
@@ -49,24 +49,24 @@ public:
     bool keeps_ends() const override { return kept_.load(std::memory_order_relaxed); }
     void settle() override;
 
-    // For lanes. The poller calls these, where no comment says "any thread".
+    // For lanes. Poller, unless a comment says "any thread".
     const std::shared_ptr<Device>& opened() const { return device_; }
     const Options& options() const { return options_; }
     [[nodiscard]] double gbps() const { return gbps_; } // gigabytes a second
     [[nodiscard]] bool atomics() const { return device_->attributes().atomic_cap != IBV_ATOMIC_NONE; }
-    // The bytes that one work request carries at most: by its device, and so that several requests share a transfer.
+    // Most bytes of one work request: the device's limit, or less, so that several share a transfer.
     [[nodiscard]] uint64_t max_piece() const { return max_piece_; }
     bool device_alive() const { return !fatal_.load(std::memory_order_acquire); }
-    // A number for the lane's work request ids, and room for its receives.
+    // Returns a number for the lane's request ids, and makes room for its receives.
     [[nodiscard]] uint16_t join(VerbsEndpoint& lane);
     void leave(uint16_t number);
-    // Any thread; its receives come to the lane once it is known.
+    // Any thread. The queue pair's receives come to the lane after know().
     [[nodiscard]] std::unique_ptr<QueuePair> queue_pair();
     void know(uint32_t queue_pair, VerbsEndpoint& lane);
-    // Before it is destroyed, because a device would throw away the buffers that its completions name; and after that:
-    // no completion of it is left then, and no event.
+    // Call it before a queue pair is destroyed, while its completions still name the buffers that it took, and again
+    // after that: then no completion of it is left, and no event.
     void forget(uint32_t queue_pair);
-    // Entries of the completion queue. Any thread.
+    // Any thread. Takes entries of the completion queue; false if too few are free.
     [[nodiscard]] bool take_room(uint32_t count);
     void give_room(uint32_t count) { room_.fetch_add(static_cast<int>(count), std::memory_order_release); }
     BufferPool& send_buffers() { return send_buffers_; }
@@ -111,7 +111,7 @@ private:
     std::atomic<size_t> lane_count_{0};
     std::unordered_map<uint32_t, VerbsEndpoint*> by_queue_pair_;
     uint32_t polls_ = 0;
-    bool skipped_ = false; // the last look at what arrives; the poller's
+    bool skipped_ = false; // the last look at what arrives was left out; the poller's
     // The poller's; others may ask whether there are any.
     std::vector<ibv_wc> kept_ends_;
     std::atomic<bool> kept_{false};

@@ -40,12 +40,12 @@ public:
     void close(Outcome outcome) override;
     bool idle() const override;
 
-    // For its domains, by the poller. False: not now, because the lane is being posted to.
+    // Poller, for the lane's domains. Returns false if the lane is being posted to: call again.
     [[nodiscard]] bool on_sent(const ibv_wc& completion) {
         return (completion.wr_id & kOne) != 0 ? on_one_sent(completion) : on_chain_sent(completion);
     }
-    // Takes the lane's lock for a completion. False: not now, because the lane is being posted to; a failure does not
-    // wait for another time.
+    // Takes the lane's lock for a completion; false if the lane is being posted to: call again. A failure waits for the
+    // lock.
     [[nodiscard]] bool lock_for(const ibv_wc& completion) const {
         if (lane().try_lock()) {
             return true;
@@ -55,15 +55,15 @@ public:
         }
         return completion.status != IBV_WC_SUCCESS;
     }
-    // Returns between two posts.
+    // Waits until nobody posts.
     void wait_for_turn() const { const std::lock_guard turn(lane()); }
-    // False: the buffer is not kept.
+    // Returns whether the lane keeps the buffer.
     [[nodiscard]] bool on_received(const ibv_wc& completion, const Segment& segment);
     void on_broken(Outcome outcome) { fail(outcome); }
-    // A queue pair in the error state takes no further receive of the shared queue.
+    // Notes that a queue pair in the error state takes no further receive of the shared queue.
     void on_last_receive(uint32_t queue_pair);
 
-    // For its stream, with the lane's lock held. `fill` writes the body; false: there is no room now.
+    // For the lane's stream; the caller holds the lane's lock. `fill` writes the body; false: there is no room now.
     struct Outgoing {
         SegmentKind kind = SegmentKind::stream;
         Chain::What what = Chain::What::segment;
@@ -97,13 +97,13 @@ private:
     };
     struct Flush {
         OpRef op;
-        OpRef before; // ends when all has that was posted earlier
+        OpRef before; // ends after all that was posted earlier
         uint32_t ticket = 0;
-        uint32_t queues_left = 0; // as bits; where the mark is still to be posted
+        uint32_t queues_left = 0; // as bits: where the mark is still to be posted
         bool begun = false;
     };
 
-    // initiator.cpp; all but the first two with the lane's lock held
+    // initiator.cpp: post_*() take the lane's lock; the caller of the others holds it
     Posted post_transfer(const Request& request);
     Posted post_flush(const Request& request);
     void begin_walk(Transfer& transfer, const Request& request);
@@ -111,7 +111,7 @@ private:
     [[nodiscard]] Queue* queue_for(uint64_t nbytes);
     [[nodiscard]] Queue* pick_queue(uint64_t nbytes, uint32_t chains);
     void pump_transfers();
-    // chains.cpp; with the lane's lock held
+    // chains.cpp: the caller holds the lane's lock
     void post_some(uint32_t index);
     [[nodiscard]] bool post_chain(uint32_t index, Queue& queue);
     bool post_marks(uint32_t index);
@@ -125,13 +125,13 @@ private:
     void send_segment(const Outgoing& outgoing, size_t queue, const Prepared& prepared);
     [[nodiscard]] uint32_t add_chain(Chain::What what, const Queue& queue, uint32_t requests, uint32_t owner);
     bool send(Queue& queue, ibv_send_wr* first, uint32_t count);
-    // one_request.cpp; all but the first with the lane's lock held
+    // one_request.cpp: on_*() takes the lane's lock; the caller of the others holds it
     bool on_one_sent(const ibv_wc& completion);
     [[nodiscard]] static bool fits_one_request(const Request& request, const Queue& queue);
     void post_one(Transfer& transfer, uint32_t index, const Request& operation, Queue& queue);
     void end_one(Transfer& transfer, uint32_t index);
     void end_ones();
-    // completion.cpp; all but the first three with the lane's lock held
+    // completion.cpp: the caller of end_*(), give_up_rest() and drop_transfer() holds the lane's lock
     bool on_chain_sent(const ibv_wc& completion);
     [[nodiscard]] Outcome failure_of(const ibv_wc& completion) const;
     [[nodiscard]] Outcome as_the_peer_lives(Outcome outcome) const;
@@ -169,12 +169,12 @@ private:
     std::deque<Mark> owed_; // answers to flushes
     Buffer words_;          // results of atomics
     std::vector<uint32_t> free_words_;
-    std::array<std::byte, 256> small_; // where what goes inline is built
+    std::array<std::byte, 256> small_; // where inline data is built
     uint32_t next_ticket_ = 0;
     bool wrote_since_flush_ = false;
     bool proved_ = false; // a flush has been posted
 
-    std::unordered_map<uint64_t, uint32_t> parts_; // the poller's: marks that have come of those still incomplete
+    std::unordered_map<uint64_t, uint32_t> parts_; // poller: marks that have come so far, of each incomplete set
     std::atomic<size_t> in_device_{0};             // transfers in use, written under the lane's lock
     std::atomic<bool> work_due_{false};            // something above waits for room, or a post has failed
     std::atomic<bool> post_failed_{false};

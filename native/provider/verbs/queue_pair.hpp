@@ -36,16 +36,16 @@ public:
         bool all_signalled = false;
         uint32_t max_sge = 0; // of a request of either queue; 0: what lanes need
     };
-    // In state INIT, and ready for receives. Throws NativeError.
+    // Makes one in state INIT, ready for receives. Throws NativeError.
     QueuePair(std::shared_ptr<Device> device, const Queues& queues, const Options& options);
     ~QueuePair() { destroy(); }
     QueuePair(const QueuePair&) = delete;
     QueuePair& operator=(const QueuePair&) = delete;
 
     [[nodiscard]] QueuePairAddress address() const;
-    // Through RTR to RTS. Throws NativeError.
+    // Takes it through RTR to RTS. Throws NativeError.
     void connect(const QueuePairAddress& remote);
-    // To state ERR: nothing of it reaches the wire or our memory any more, and all that is posted is flushed.
+    // Takes it to state ERR: nothing of it reaches the wire or our memory any more, and all that is posted is flushed.
     void fail();
     // Returns when the device has let go of it.
     void destroy();
@@ -72,7 +72,7 @@ private:
     uint32_t max_sge_ = 1;
 };
 
-// 4096 -> IBV_MTU_4096; 0 for what is no MTU of InfiniBand.
+// Returns IBV_MTU_4096 for 4096, and so on; 0 for what is no MTU of InfiniBand.
 [[nodiscard]] uint8_t mtu_code(int bytes);
 
 } // namespace zerohop::verbs

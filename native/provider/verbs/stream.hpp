@@ -20,7 +20,7 @@ public:
     explicit SegmentStream(VerbsEndpoint& lane) : lane_(lane) {}
     ~SegmentStream() override;
 
-    // With the lane's lock held.
+    // The caller holds the lane's lock.
     size_t send(std::span<const iovec> pieces) override;
     size_t receive(std::span<const iovec> pieces, bool streaming) override;
     bool knows_empty() const override { return waiting_.load(std::memory_order_relaxed) == 0; }
@@ -29,9 +29,9 @@ public:
     Outcome state() const override { return {}; } // a queue pair that fails ends the lane itself
     void close(bool at_once) override;
 
-    // The poller's. False: more than the window, which no peer of ours sends.
+    // Poller. Takes a segment; false if it is empty or beyond the window: no peer of ours sends such.
     [[nodiscard]] bool arrived(const Segment& segment);
-    // False: more than was sent.
+    // Notes how many the peer has taken; false if more than were sent.
     [[nodiscard]] bool note_taken(uint32_t taken) {
         if (sent_.load(std::memory_order_acquire) - taken > kStreamWindow) {
             return false;
@@ -39,9 +39,9 @@ public:
         acknowledged_.store(taken, std::memory_order_release);
         return true;
     }
-    // To go with whatever is sent next.
+    // Returns the count that goes with whatever is sent next.
     uint32_t taken() const { return taken_.load(std::memory_order_acquire); }
-    // Must the other side be told, although nothing is being sent?
+    // True if the other side must be told, although nothing is being sent.
     bool owes_word() const { return taken() - told_.load(std::memory_order_relaxed) >= kStreamWindow / 2; }
     void told(uint32_t taken) { told_.store(taken, std::memory_order_relaxed); }
 

@@ -13,7 +13,7 @@ namespace zerohop::verbs {
 
 inline constexpr size_t kMaxRails = 8;
 inline constexpr size_t kMaxQueues = 32; // as many as bits in Transfer::queues_used
-// However long the device's own limit is: a message of this size keeps any link busy, and 31 bits count it.
+// Whatever the device's own limit: a message of this size keeps any link busy, and 31 bits count it.
 inline constexpr uint64_t kMaxMessage = 1ULL << 30;
 
 // --- posting ---
@@ -36,28 +36,28 @@ inline constexpr uint32_t kReceivesPerLane = 2 * kStreamWindow;
 inline constexpr uint32_t kMinReceives = 128;
 inline constexpr int kMaxReceives = 4096; // 32 MiB of buffers, for 128 lanes and more
 inline constexpr size_t kSendBuffers = 1024;
-inline constexpr size_t kSlabBuffers = 64; // that a pool registers at once
+inline constexpr size_t kSlabBuffers = 64; // buffers that a pool registers each time
 
 // --- completions ---
 
 inline constexpr int kSendEntries = 4096; // work requests of all lanes of a domain that may be under way
-// An end that could not be handed out, because its lane was being posted to, waits so long before the lane's lock is
-// asked for. A thread that posts one operation after the other is hardly ever met between two.
+// A completion of a lane that is being posted to is put aside. After this time its lock is waited for: a thread that
+// posts without a pause hardly ever leaves it free.
 inline constexpr uint64_t kPatience = 200 * kMicrosecond;
-// After so many polls the device's own events are read: only a process that never sleeps needs that.
+// Polls between two readings of the device's own events: only a process that never sleeps needs that.
 inline constexpr uint32_t kLookForEvents = 1 << 14;
-// A device without its link may first say that it could not send, in the words that it has for its own memory. Its port
-// is looked at so often, in all for 50 ms, before that is believed.
+// A device that has lost its link may first report an error of local memory. So its port is looked at, this many times
+// within 50 ms, before that is believed.
 inline constexpr int kPortLooks = 10;
 inline constexpr uint64_t kPortPause = 5 * kMillisecond;
 
 // --- closing ---
 
-// Segments that were sent before a close have so long to be acknowledged.
+// Time in which segments that were sent before a close may be acknowledged.
 inline constexpr uint64_t kLastWords = 50 * kMillisecond;
-// A device that has not flushed its queues by then is asked no more.
+// Further time in which a device must have flushed its queues: then it is asked no more.
 inline constexpr uint64_t kFlushed = 100 * kMillisecond;
-// A device has so long to say that a queue pair takes no more receives. Soft-RoCE of Linux 6.1 never says it.
+// Time in which a device may say that a queue pair takes no more receives. Soft-RoCE of Linux 6.1 never says it.
 inline constexpr uint64_t kLastReceive = 10 * kMillisecond;
 
 } // namespace zerohop::verbs
