@@ -57,8 +57,7 @@ struct PyGroup { // no engine, so that a Transport that has ended does not keep 
     std::shared_ptr<OperationGroup> group = std::make_shared<OperationGroup>();
 };
 
-// True if the operation has succeeded, or does so while this call waits in place (`patient`); its result is then
-// copied.
+// True if the operation has succeeded, or does so while this call spins (`patient`); its result is then copied.
 [[nodiscard]] bool ended_well(PyOp& self, bool patient);
 
 // Resets the pointer, without the GIL if it is the last owner: freeing a device's memory waits for its streams, and one

@@ -28,14 +28,14 @@ struct Prepared {
     int64_t notify = kNoNotify;
 };
 
-nb::object attribute(const nb::object& object, const char* name_once, PyObject*& name) {
-    if (name == nullptr) {
-        name = PyUnicode_InternFromString(name_once);
+nb::object attribute(const nb::object& object, const char* name, PyObject*& interned) {
+    if (interned == nullptr) {
+        interned = PyUnicode_InternFromString(name);
     }
-    return nb::steal(PyObject_GetAttr(object.ptr(), name));
+    return nb::steal(PyObject_GetAttr(object.ptr(), interned));
 }
 
-// Reads a time limit in seconds. Returns false for values that are not plain, such as infinity.
+// Reads a time limit in seconds; None leaves it as it is. Returns false unless it is an int or float in (0, 1e9).
 bool read_timeout(PyObject* value, uint64_t& nanoseconds) {
     constexpr double kPlain = 1e9;
     if (value == nullptr || value == Py_None) {
@@ -143,7 +143,7 @@ bool post_one(const Posting& posting, Kind kind, PyObject* local, PyObject* remo
         known->core.of(local) != posting.core.ptr() || !begin(posting, arguments, made) ||
         !find_route(posting, known->routes.of(local), known->key.of(remote), made) ||
         (kind == Kind::read && attribute(nb::borrow(local), "readonly", readonly_name).ptr() != Py_False)) {
-        PyErr_Clear();
+        PyErr_Clear(); // not plain: the long way posts it, or says what is wrong
         return false;
     }
     made.nbytes = nb::borrow(known->nbytes.of(local));

@@ -58,7 +58,7 @@ template <class Where> Posted post_released(Engine& engine, Where& where, Reques
     return engine.post(where, request, nowait);
 }
 
-// Copies the page numbers; false if one is not below `limit`.
+// Copies the page numbers, and the largest to `most`; false unless all are below `limit`.
 bool copy_pages(const Indices& indices, uint64_t limit, PageNumbers& pages, uint64_t& most) {
     pages.resize(indices.size());
     return copy_numbers({indices.data(), indices.size()}, pages.data(), most) && (pages.empty() || most < limit);
@@ -194,7 +194,7 @@ nb::object post_flush(const Self& engine, const PyEndpoint& endpoint, uint64_t d
     Request request;
     request.kind = Kind::flush;
     request.deadline_ns = deadline_ns;
-    Posted posted = post_released(*engine, *endpoint.endpoint, request, false);
+    Posted posted = post_released(*engine, *endpoint.endpoint, request, false); // a flush always finds room
     return result(engine, posted, request);
 }
 

@@ -19,7 +19,7 @@ namespace zerohop {
 
 struct EngineOptions {
     uint64_t spin_ns = 50 * kMicrosecond;
-    uint64_t heartbeat_ns = 10 * kSecond; // a peer on another host that is silent for so long is lost; 0: never
+    uint64_t heartbeat_ns = 10 * kSecond; // silence after which a peer on another host is lost; 0: never
 };
 
 // Tokens of Engine::events(), beside the bare id of a peer that was found dead.

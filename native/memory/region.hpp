@@ -88,7 +88,7 @@ private:
     uint64_t release_call_ = 0; // the IdleCalls number of the call after which devices no longer know the memory
 };
 
-// Part of a peer's shared memory, mapped here. close() lets users drain; the mapping goes with the last reference.
+// Maps a part of a peer's shared memory. close() admits no new users; the last reference unmaps.
 class Mapping : public Pinnable {
 public:
     // Maps [offset, offset + nbytes) of `fd`; `offset` needs no alignment. Throws NativeError.

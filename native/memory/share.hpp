@@ -28,6 +28,7 @@ struct ShareId {
     static ShareId unpack(uint64_t id) { return {static_cast<uint32_t>(id >> 32), static_cast<uint32_t>(id)}; }
 };
 
+// Holds what one handle lets peers reach.
 struct Share {
     std::shared_ptr<Region> region;
     uint64_t offset = 0; // into the region
@@ -41,7 +42,7 @@ struct Share {
 
     // Returns the share's registration with a domain, made if there is none; null if the share is revoked.
     [[nodiscard]] std::shared_ptr<Registration> registration(int domain, const Region::MakeRegistration& make);
-    // Ends the registrations, and with them all access of NICs under their keys. To be called after revocation.
+    // Ends the registrations, and with them all access of NICs under their keys. Call it after revocation.
     void deregister();
 
 private:

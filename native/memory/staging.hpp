@@ -14,11 +14,11 @@
 namespace zerohop {
 
 inline constexpr size_t kStagingBytes = kSliceBytes;
-inline constexpr size_t kStagingBuffers = 8;
+inline constexpr size_t kStagingBuffers = 8; // of each direction of a lane
 
 class StagingPool;
 
-// Holds one buffer, and returns it to the pool when dropped. Shared ownership lets the pool outlive it.
+// Holds one buffer, and returns it to the pool when dropped. It keeps the pool alive.
 class StagingBuffer {
 public:
     StagingBuffer() = default;
@@ -53,8 +53,8 @@ private:
     std::vector<std::byte*> free_;
 };
 
-// The way of one lane to and from device memory. Each lane has its own buffers, so that a peer that has stopped holds
-// none that another peer's lane needs. Each direction has its own, too, because inbound data must never wait for
+// Moves the bytes of one lane to and from device memory. Each lane has its own buffers, so that a peer that has stopped
+// holds none that another peer's lane needs. Each direction has its own, too, because inbound data must never wait for
 // outbound data to leave: two peers could wait for each other.
 class Staging {
 public:

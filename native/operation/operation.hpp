@@ -22,7 +22,7 @@ namespace zerohop {
 
 class OperationSlab;
 
-// Operations that end together when their initiator goes: those in flight, and those that are still being posted.
+// Operations that end together, with their face: those in flight, and those that are still being posted.
 class OperationGroup {
 public:
     [[nodiscard]] bool ended() const { return ended_.load(std::memory_order_seq_cst); }
@@ -124,7 +124,7 @@ public:
     void finish_group(OperationGroup& group, Outcome outcome);
 
     uint64_t pending() const { return pending_.load(std::memory_order_acquire); }
-    // Returns how many pending operations have a token awaited in a completion queue.
+    // Returns how many pending operations somebody waits for by a token.
     uint64_t awaited() const { return awaited_.load(std::memory_order_seq_cst); }
     // Returns a lower bound of the deadlines in flight; UINT64_MAX if there are none.
     uint64_t earliest_deadline() const { return earliest_.load(std::memory_order_acquire); }

@@ -1,8 +1,8 @@
 // Tells a process whether another one on this host is alive, and whether it must be woken.
 //
 // Each Context owns one page that its peers map read-only. Its progress thread holds a robust futex in that page: when
-// the process dies, the kernel marks the futex word while the thread exits, before it frees the address space. For a
-// process that has touched much memory that is 70 ms per GiB before the end of any socket.
+// the process dies, the kernel marks the futex word while the thread exits, before it frees the address space. That is
+// 70 ms per GiB of touched memory before any of its sockets ends.
 #pragma once
 
 #include "base/descriptor.hpp"

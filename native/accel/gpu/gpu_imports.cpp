@@ -22,7 +22,7 @@ static_assert(sizeof(shim::GpuPoolPointer) == kHandleBytes);
 
 // Enabling peer access between contexts does not cover pools.
 GpuResult give_access(const GpuApi& api, void* pool, int device) {
-    const shim::GpuAccess access{.location = {.type = 1, .id = device}, .flags = 3};
+    const shim::GpuAccess access{.location = {.type = 1, .id = device}, .flags = 3}; // a device: read and write
     return api.pool_access(pool, &access, 1);
 }
 
@@ -33,7 +33,8 @@ void* pool_of(const GpuApi& api, uint64_t address) {
     return api.pointer_attributes(1, &which, &value, address) == 0 ? pool : nullptr;
 }
 
-// Memory of another process, to which each device gets access when it is first opened for it.
+// Memory of another process. Each device gets access at its first open(); any failure but want of memory is taken for a
+// missing link.
 class ForeignImport : public Imported {
 public:
     ForeignImport(const Devices& all, const Exported& exported)
@@ -116,7 +117,7 @@ public:
 
 private:
     GpuResult give_access_to(int device, uint64_t& base) override {
-        const shim::GpuAccess access{.location = {.type = 1, .id = device}, .flags = 3};
+        const shim::GpuAccess access{.location = {.type = 1, .id = device}, .flags = 3}; // as in give_access()
         base = base_;
         return api.vmm_access(base_, reserved_, &access, 1);
     }
@@ -194,7 +195,7 @@ private:
     int opened_by_ = 0;
 };
 
-// Memory of this process itself, under its own address.
+// Memory of this process itself, under its own address. Two pieces: a pool pointer, and its pool.
 class SameProcessImport final : public Imported {
 public:
     SameProcessImport(const Devices& devices, const Exported& exported)
@@ -251,7 +252,7 @@ std::shared_ptr<Imported> import_memory(const Devices& devices, const Exported& 
     for (const Exported::Piece& piece : exported.pieces) {
         const bool by_handle = form == kIpc || (pooled && &piece == exported.pieces.data());
         const bool fits = by_handle ? piece.handle.size() == kHandleBytes : piece.fd >= 0;
-        const bool is_pool = pooled && !by_handle;
+        const bool is_pool = pooled && !by_handle; // the only piece that stands for no bytes
         if (!fits || (piece.nbytes == 0) != is_pool || piece.nbytes > SIZE_MAX - total) {
             throw NativeError(Status::protocol, Reason::malformed, "no memory of a GPU");
         }

@@ -14,17 +14,17 @@ namespace zerohop::accel::gpu {
 namespace {
 
 constexpr unsigned kNonBlocking = 1;
-// The driver takes the greatest priority that it has instead. Our kernels are short, and another process waits for
-// them: they must not queue behind kernels of the user that have not begun.
+// Beyond the range: the driver takes its greatest. Our kernels are short, and another process waits for them: they must
+// not queue behind kernels of the user that have not begun.
 constexpr int kGreatestPriority = -1000;
 constexpr unsigned kNoTiming = 2;
 constexpr unsigned kGreaterOrEqual = 0;
-// The stream writes its progress once for so many commands, or bytes, unless somebody asks for one before: writing
-// takes a device as long as a small copy, and a caller that posts many does not wait for any of them yet.
+// The stream writes its progress after this many commands or bytes, or when somebody asks: a write takes as long as a
+// small copy, and a caller that posts many commands waits for none of them yet.
 constexpr uint32_t kCommandsPerMark = 16;
 constexpr uint64_t kBytesPerMark = 1 << 20;
-// The driver is asked for the device's health after so many fruitless checks of a word, and not more often than this
-// interval.
+// Fruitless checks of a word after which the driver is asked for the device's health, and the least time between two
+// such questions.
 constexpr uint32_t kChecksPerHealthCheck = 64;
 constexpr uint64_t kHealthCheckNs = 50 * kMillisecond;
 
@@ -65,7 +65,7 @@ public:
 private:
     const std::shared_ptr<StreamState> stream_;
     const uint32_t number_;
-    const Outcome issued_;                   // if refused, what the driver took before is under way all the same
+    const Outcome issued_;                   // an error: parts of the command may run all the same
     const std::shared_ptr<const void> keep_; // memory that the device still reads
 };
 
@@ -131,6 +131,7 @@ std::shared_ptr<Event> StreamState::command(uint64_t nbytes, std::span<const Wor
     return std::make_shared<CommandEvent>(shared_from_this(), number, issued, std::move(keep));
 }
 
+// Counts a command's bytes; true if the stream is to write its progress now.
 bool StreamState::worth_marking(uint64_t nbytes) {
     unmarked_bytes_ += nbytes;
     return queued_ - marked_.load(std::memory_order_relaxed) >= kCommandsPerMark || unmarked_bytes_ >= kBytesPerMark;
@@ -178,8 +179,8 @@ Outcome StreamState::pending(uint32_t number) {
     return {Status::device_error, Reason::device_lost};
 }
 
-// Each gate has a word of its own, which this stream writes and the host may write too, so that the other stream can be
-// released even if this one never gets there.
+// Each gate has a word of its own, which this stream writes, or the host: so the other stream can be released even if
+// this one never gets there.
 std::shared_ptr<Gate> StreamState::hold(uint32_t number, uint64_t native_stream, Outcome& why) {
     void* const other = reinterpret_cast<void*>(native_stream);
     const GpuApi& api = device->api;

@@ -19,11 +19,11 @@ public:
     [[nodiscard]] static HostMemory& of(const GpuApi& api);
 
     // Adds a user of a range. Memory that the user program has pinned needs nothing. Returns no_memory if the host
-    // cannot pin so much; host_registered if the range overlaps another one without lying in it, or one that does not
-    // come free within a second.
+    // cannot pin so much; host_registered if it overlaps a range without lying in it, or one whose unregistering takes
+    // more than a second.
     Outcome add(const Devices& devices, void* address, size_t nbytes, bool writable);
-    // Removes a user; call it once for each add(). The last one's end comes later, by IdleCalls, and `pages` is dropped
-    // then; unless add() registers the range again before that.
+    // Removes a user; call it once for each add(). After the last one IdleCalls unregisters the range, unless add() has
+    // taken it again, and drops `pages`.
     Outcome remove(std::shared_ptr<DeviceState> any, void* address, std::shared_ptr<void> pages);
 
 private:

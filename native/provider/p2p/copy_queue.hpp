@@ -49,14 +49,14 @@ public:
     [[nodiscard]] int device() const { return device_; }
 
     SpinLock& lock() { return lock_; }
-    // With the lock held.
+    // The caller holds the lock.
     [[nodiscard]] accel::Stream& stream() { return *stream_; }
     [[nodiscard]] uint32_t ring() const { return ring_; }
     [[nodiscard]] size_t size() const { return copies_.size(); }
     // Adds a copy that was issued as a command of its own.
     void push(PeerCopy copy, uint64_t now);
-    // Is a copy of so many bytes, which nothing is to follow or precede, better held? Yes, where something is likely to
-    // be under way.
+    // True if a copy of `nbytes`, which nothing is to follow or precede, is better held: something is likely to be
+    // under way.
     [[nodiscard]] bool gathers(uint64_t nbytes, uint64_t now) const {
         const bool busy = !held_.empty() || (!copies_.empty() && now < busy_until_ns_ + kLikelyNs);
         return nbytes <= kMostGathered && busy && stream_->gathers();
@@ -64,7 +64,7 @@ public:
     void hold(PeerCopy copy, const accel::CopySegment& segment, uint64_t now);
     // Issues the copies that are held, as one command.
     void issue();
-    // Issues them where it is time; `attended`: somebody waits for one of them.
+    // Issues them if it is time; `attended`: somebody waits for one of them.
     void issue_when_due(uint64_t now, bool attended);
     // Moves the copies that are held to `dropped`; they are never issued.
     void drop_held(std::vector<PeerCopy>& dropped);
@@ -79,17 +79,18 @@ public:
         }
     }
 
-    // Without the lock.
+    // Any thread, without the lock.
     [[nodiscard]] bool busy() const { return pending_.load(std::memory_order_acquire) != 0; }
-    // Is any of it announced to the peer?
+    // True if any of them is announced to the peer.
     [[nodiscard]] bool announces() const { return announced_.load(std::memory_order_acquire) != 0; }
-    // The time when the oldest copy is likely to end; meaningful while busy().
+    // Returns when the oldest copy is likely to end; meaningful while busy().
     [[nodiscard]] uint64_t expected_ns() const { return expected_ns_.load(std::memory_order_relaxed); }
-    // A sleeper that waits for that end wakes so long before it.
+    // Returns how long before that end a sleeper that waits for it wakes.
     [[nodiscard]] uint64_t early_ns() const { return rates_.early_ns(); }
-    // By when the copies that are held must be issued, whether or not somebody waits; UINT64_MAX where there are none.
+    // Returns by when the copies that are held must be issued, whether or not somebody waits; UINT64_MAX if there are
+    // none.
     [[nodiscard]] uint64_t due_ns() const { return due_ns_.load(std::memory_order_relaxed); }
-    // How many copies were issued together with others.
+    // Returns how many copies were issued together with others.
     [[nodiscard]] uint64_t gathered() const { return gathered_.load(std::memory_order_relaxed); }
 
 private:

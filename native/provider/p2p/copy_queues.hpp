@@ -24,12 +24,12 @@ public:
     explicit CopyQueues(Accelerators& accelerators) : accelerators_(accelerators) {}
 
     [[nodiscard]] uint64_t kind_of(const Request& request);
-    // Made at first use. Null, and why, where none can be.
+    // Returns the queue, made at first use; null, and why, if it cannot be made.
     [[nodiscard]] CopyQueue* of(int device, uint64_t kind, Outcome& outcome);
     [[nodiscard]] bool any_busy() const;
     // Returns how soon a look at them is worth while. Copies that nobody waits for need none: their memory is given
-    // back a little later. Those that are announced do, because the peer may be asleep: a precise one where it sleeps
-    // already, and else one that is soon enough.
+    // back a little later. Those that are announced do, because the peer may be asleep: a precise one if it sleeps
+    // already, else one that is soon enough.
     [[nodiscard]] uint64_t look_in_ns(uint64_t now, bool attended, bool peer_sleeps) const;
     template <class F> void each(F&& f) const {
         const uint32_t count = count_.load(std::memory_order_acquire);
@@ -40,7 +40,7 @@ public:
     // Keeps the queues beyond the lane. A stream of the user's may hold up a device, which has the memory until then,
     // and the notifications that it writes.
     void leave(std::unique_ptr<NotifyOutbox> outbox);
-    // Lets go of the queues that were left so and have ended since. To be called now and then.
+    // Lets go of the queues that were left so and have ended since. Call it now and then.
     static void sweep();
 
 private:

@@ -23,10 +23,10 @@ public:
     [[nodiscard]] static size_t form_of(const PageList* pages);
     // Returns the likely time of a copy, without the fixed time of its command.
     [[nodiscard]] uint64_t needs_ns(size_t form, uint64_t nbytes) const;
-    // Learns from a copy that took so long, its command included. Nobody had looked for `unseen_ns` before its end was
-    // seen, although somebody waited.
+    // Learns from a copy that took `took_ns`, its command included. Nobody had looked for `unseen_ns` before its end
+    // was seen, although somebody waited.
     void learn(size_t form, uint64_t nbytes, uint64_t took_ns, uint64_t unseen_ns);
-    // Any thread. A sleeper wakes so long before a copy is likely to end.
+    // Any thread. Returns how long before a copy's likely end a sleeper wakes.
     [[nodiscard]] uint64_t early_ns() const { return early_ns_.load(std::memory_order_relaxed); }
 
 private:

@@ -35,7 +35,7 @@ inline constexpr unsigned kLengthBits = 48; // more than any memory has bytes
 // Either side's mapping.
 class NotifyMemory {
 public:
-    // New ones, or the peer's: duplicates the descriptor; throws NativeError when it is not what it should be.
+    // Makes new ones, or maps the peer's: duplicates the descriptor; throws NativeError if it is not what it should be.
     NotifyMemory();
     explicit NotifyMemory(int fd);
 
@@ -54,7 +54,7 @@ class NotifyInbox {
 public:
     [[nodiscard]] int fd() const { return memory_.fd(); }
     [[nodiscard]] bool any() const;
-    // Hands what has arrived to `deliver(notify, nbytes)`; how many.
+    // Hands what has arrived to `deliver(notify, nbytes)`; returns how many.
     template <class F> uint32_t drain(F&& deliver) {
         uint32_t count = 0;
         const uint32_t used = rings_in_use();
@@ -89,15 +89,15 @@ class NotifyOutbox {
 public:
     // Throws NativeError.
     NotifyOutbox(Accelerators& accelerators, int fd);
-    // The next slot of a ring, filled in; it counts once the word is written.
+    // Names the next slot of a ring, filled in; it counts once the word is written.
     struct Ticket {
         NotifySlot* slot = nullptr;
         uint32_t lap = 0;
         [[nodiscard]] accel::Word word() const { return {reinterpret_cast<uint64_t>(&slot->ready), lap}; }
-        // The device has not written it and never will: makes it count for nothing, so that what follows is seen.
+        // Makes it count for nothing, so that what follows is seen: the device has not written it and never will.
         void skip() const;
     };
-    // No slot: the ring is full, because the peer takes nothing out.
+    // Takes a slot; none if the ring is full, because the peer takes nothing out.
     [[nodiscard]] Ticket take(uint32_t ring, int64_t notify, uint64_t nbytes);
 
 private:

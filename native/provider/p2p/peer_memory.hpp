@@ -15,9 +15,9 @@ namespace zerohop::p2p {
 
 class PeerMemory : public Pinnable {
 public:
-    // Memory of a device. Throws NativeError, with what the driver says.
+    // Imports memory of a device. Throws NativeError, with what the driver says.
     PeerMemory(Accelerators& accelerators, const accel::Exported& exported, bool writable);
-    // Host memory.
+    // Takes host memory.
     PeerMemory(Accelerators& accelerators, std::unique_ptr<Mapping> mapping);
 
     size_t nbytes() const { return nbytes_; }
@@ -28,7 +28,7 @@ public:
         int device = -1;
         uint64_t address = 0;
     };
-    // Makes `local` fit for the copies. Throws NativeError where no device reaches both.
+    // Makes `local` fit for the copies. Throws NativeError if no device reaches both.
     [[nodiscard]] Reach reach(Accelerators& accelerators, Region& local);
 
 private:

@@ -21,24 +21,24 @@ inline constexpr uint64_t kFollowers = 4;
 // --- gathering small copies into one command ---
 
 inline constexpr uint64_t kMostGathered = 32 * 1024; // larger copies gain little from sharing a command
-// So many are held at most: to launch them takes three microseconds, which is little for each of them then.
+// Copies that may be held: to launch them takes three microseconds, which is little for each of them then.
 inline constexpr size_t kMostHeld = 64;
 inline constexpr size_t kEnough = 2; // commands that keep a device busy while somebody waits
-// A copy that nobody waits for is held for so long. A thread that posts one after the other fills a command sooner.
+// Time for which a copy that nobody waits for is held. A thread that posts one after the other fills a command sooner.
 inline constexpr uint64_t kHeldNs = 500 * kMicrosecond;
-// For so long after its expected end the last command is taken to be under way.
+// Time after its expected end for which the last command is taken to be under way.
 inline constexpr uint64_t kLikelyNs = 100 * kMicrosecond;
 
 // --- how long copies take ---
 
 // The rate of a link until a copy has shown it: gigabytes a second, which is bytes a nanosecond.
 inline constexpr double kLinkGbps = 300;
-// No rate is taken to be higher: memory within one device is copied at about so much.
+// No rate is taken to be higher: memory within one device is copied at about this rate.
 inline constexpr double kMostGbps = 4000;
-inline constexpr uint64_t kFixedNs = 6000;            // a command takes so long however small it is
+inline constexpr uint64_t kFixedNs = 6000;            // time of a command, however small it is
 inline constexpr uint64_t kTellsTheRate = 4ULL << 20; // from this size on a copy shows how fast the link is
 inline constexpr double kWeight = 0.25;               // of the newest measurement in the average
-// A look at a copy so shortly before its end has seen how long it took.
+// A look at a copy this shortly before its end has seen how long it took.
 inline constexpr uint64_t kSeenNs = kDeviceInterval + 10 * kMicrosecond;
 
 // --- sleeping until a copy is likely to end ---
@@ -47,7 +47,7 @@ inline constexpr uint64_t kSeenNs = kDeviceInterval + 10 * kMicrosecond;
 // next sleep would be as long, or longer. Either the sleeper was woken late, which is assumed of the first ones that
 // were missed after one whose end was seen, or copies have become faster.
 
-// A sleeper wakes at least so long before the expected end,
+// A sleeper wakes at least this long before the expected end,
 inline constexpr uint64_t kEarlyNs = 100 * kMicrosecond;
 // by so much earlier after each copy whose end it missed,
 inline constexpr uint64_t kLaterNs = 50 * kMicrosecond;
@@ -55,12 +55,12 @@ inline constexpr uint64_t kLaterNs = 50 * kMicrosecond;
 inline constexpr uint64_t kLessNs = kMicrosecond;
 // and never earlier than this, beyond which sleep is worth more than the gain.
 inline constexpr uint64_t kMostEarlyNs = 500 * kMicrosecond;
-// So many missed copies in a row say that the rate is not known. The rate is then raised by this factor at least.
+// Missed copies in a row after which the rate is taken to be unknown. The rate is then raised by this factor at least.
 inline constexpr int kUnknown = 2;
 inline constexpr double kFaster = 1.25;
-// For so long after its expected end a copy is looked at without pause.
+// Time after its expected end for which a copy is looked at without pause.
 inline constexpr uint64_t kLateNs = 50 * kMicrosecond;
-// A peer that fell asleep after a copy for it was posted is woken so late, where nobody here waits for the end.
+// Delay in waking a peer that fell asleep after a copy for it was posted, if nobody here waits for the end.
 inline constexpr uint64_t kWakeNs = kMillisecond;
 
 } // namespace zerohop::p2p

@@ -15,7 +15,7 @@ namespace zerohop::tcp {
 
 namespace {
 
-// One call takes so many bytes beyond the pieces that were asked for: many small frames.
+// Bytes that one call takes beyond the pieces that were asked for: many small frames.
 constexpr size_t kBufferBytes = 64 * 1024;
 constexpr size_t kMaxPieces = framed::kPieces + 1; // the caller's, and the buffer
 // Behind a payload of this size only the next header is worth a copy; behind a smaller one there may be many frames.
