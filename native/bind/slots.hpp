@@ -11,7 +11,7 @@ public:
     Slot() = default;
     // Throws std::invalid_argument where the class has no such slot.
     Slot(const nb::handle& type, const char* name);
-    // Borrowed; null where it is not set. The object is one of that class.
+    // Borrowed; null if it is not set. The object is one of that class.
     [[nodiscard]] PyObject* of(PyObject* object) const {
         return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object) + offset_);
     }

@@ -71,7 +71,7 @@ const Provider& provider_named(const std::string& name) {
 
 } // namespace
 
-// Throws NativeError where the engine is closed, and would never close what it keeps.
+// Throws NativeError if the engine is closed, which would never close what it keeps.
 template <class T> void Engine::keep(const std::shared_ptr<T>& made, std::vector<std::shared_ptr<T>>& all) {
     poller_.exclusive([&] {
         const std::lock_guard lock(endpoints_lock_);

@@ -21,7 +21,7 @@ class Poller;
 
 class LoopBell {
 public:
-    // The poller must outlive it. Throws NativeError when there are no descriptors left.
+    // The poller must outlive it. Throws NativeError if there are no descriptors left.
     LoopBell(Poller& poller, std::shared_ptr<CompletionQueue> queue);
     ~LoopBell() { close(); }
     LoopBell(const LoopBell&) = delete;

@@ -111,7 +111,7 @@ private:
 class NotificationQueues {
 public:
     [[nodiscard]] NotificationQueue& own() { return *own_; }
-    // Null where there is none of that number.
+    // Returns null if there is none of that number.
     [[nodiscard]] std::shared_ptr<NotificationQueue> of(uint16_t number) {
         if (number == 0) {
             return own_;

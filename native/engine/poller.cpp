@@ -47,8 +47,8 @@ void Poller::leave(uint64_t now) {
     sleep_for_others(now);
 }
 
-// For the moments when the holder of the right to poll will leave sooner than this thread would fall asleep: the
-// progress thread leaves when a caller has come, and a caller may only take a glance.
+// Tries while the holder of the right to poll may leave sooner than this thread would fall asleep: the progress thread
+// leaves when a caller has come, and a caller may only take a glance.
 bool Poller::try_polling() {
     for (int spins = 0; spins < kTurnSpins; ++spins) {
         if (polling_.try_lock()) {
@@ -59,7 +59,7 @@ bool Poller::try_polling() {
     return false;
 }
 
-// The last thread stops polling.
+// Sees to sleep and wake-ups as the last thread stops polling.
 void Poller::sleep_for_others(uint64_t now) {
     presence_.set_sleeping(true);
     if (looks_in_time(now)) {
@@ -74,8 +74,8 @@ void Poller::sleep_for_others(uint64_t now) {
     }
 }
 
-// Something that came before a device was armed wakes nobody, so somebody looks. Where another thread polls now, it
-// looks again, or learns before it sleeps that nobody has looked yet.
+// Arms, and looks: what came before a device was armed wakes nobody. If another thread polls now, it looks again, or
+// learns before it sleeps that nobody has looked yet.
 void Poller::arm_devices() {
     if (devices_unarmed() && work_.arm(false) && polling_.try_lock()) {
         poll_and_leave(now_ns());
@@ -102,7 +102,7 @@ void Poller::poll_and_leave(uint64_t now) {
     finished_.notify_all(); // another caller may have come meanwhile
 }
 
-// A thread that has just posted mostly finds the answer there. Where callers come and go, and the progress thread will
+// A thread that has just posted mostly finds the answer there. If callers come and go, and the progress thread will
 // look in time at what may be left, one look needs none of the signals that say that somebody polls, and no longer
 // does. The time that it goes by may be past: then all of this holds for a shorter time.
 bool Poller::glance(const std::function<bool()>& done) {
@@ -120,7 +120,7 @@ bool Poller::glance(const std::function<bool()>& done) {
     return true;
 }
 
-// Does the progress thread wake before anything that the last look left can matter?
+// Returns true if the progress thread wakes before anything that the last look left can matter.
 bool Poller::looks_in_time(uint64_t now) {
     const uint64_t wakes_at = wakes_at_.load(std::memory_order_seq_cst);
     return wakes_at != 0 && wakes_at <= now + work_.may_wait_ns();

@@ -45,8 +45,8 @@ Found Engine::poll() {
     return found;
 }
 
-// Returns what devices must tell while nobody polls. The ends of operations that this side began count where somebody
-// waits for one, or a lane can go on only then. With the lock held.
+// Returns what devices must tell while nobody polls. The ends of operations that this side began count if somebody
+// waits for one, or a lane can go on only then. The caller holds the lock.
 Domain::Happening Engine::happening() {
     const bool ends = operations().awaited() != 0 ||
                       std::any_of(endpoints_.begin(), endpoints_.end(),

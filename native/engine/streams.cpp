@@ -45,7 +45,7 @@ OpRef Engine::stream_reached(int device, uint64_t native_stream, uint64_t deadli
     return op;
 }
 
-// The poller's. One that has ended otherwise is dropped, too.
+// Poller. Ends the operations of streams that have got there; drops those that ended otherwise.
 bool Engine::poll_marks() {
     std::vector<StreamMark> ended;
     {

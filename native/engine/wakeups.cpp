@@ -43,7 +43,7 @@ void Poller::unwatch_device(int fd) {
     devices_.fetch_sub(1);
 }
 
-// While a caller polls, a readable socket must not wake the progress thread for each message.
+// Sees to it that a readable socket does not wake the progress thread for each message while a caller polls.
 void Poller::watch_descriptors_if_no_caller() {
     if (descriptors() == 0 && descriptors_watched_.load(std::memory_order_seq_cst)) {
         return;

@@ -17,7 +17,7 @@ struct DeviceFacts {
     std::vector<Facts> ports;
 };
 
-// Opens each device, asks it, and closes it again. Throws NativeError where libibverbs is not there.
+// Opens each device, asks it, and closes it again. Throws NativeError if libibverbs is missing.
 [[nodiscard]] std::vector<DeviceFacts> devices();
 
 // Why queues of this machine's devices cannot be written directly; never empty in this version.

@@ -6,7 +6,7 @@
 
 namespace zerohop::framed {
 
-// With the lane's lock held.
+// The caller holds the lane's lock.
 void FramedEndpoint::note_answer(Outstanding& outstanding, const FrameHeader& header) {
     const Outcome outcome = outcome_of(header);
     if (!outcome.ok() && outstanding.outcome.ok()) {
@@ -45,7 +45,7 @@ bool FramedEndpoint::begin_read_data(const FrameHeader& header) {
     return begin_piece(header, outstanding->op, outstanding->extents(), *outstanding->sink);
 }
 
-// A piece of a read or of a message goes where the operation wants it, or nowhere if the operation has ended meanwhile.
+// Places a piece of a read or of a message where the operation wants it, or nowhere if the operation has ended.
 bool FramedEndpoint::begin_piece(const FrameHeader& header, const OpRef& op, Extents whole, Sink& sink) {
     if (header.offset > whole.left() || header.payload > whole.left() - header.offset) {
         in_.verdict = {Status::protocol, Reason::malformed};
@@ -82,7 +82,7 @@ void FramedEndpoint::end_read_data(const FrameHeader& header) {
     }
 }
 
-// Reads into device memory end when the last copy has; true if one did.
+// Ends reads into device memory whose last copy has ended; true if there was one.
 bool FramedEndpoint::poll_reads() {
     std::vector<uint32_t> ended;
     {

@@ -6,7 +6,7 @@
 
 namespace zerohop::framed {
 
-// Returns the sink of the write that a piece belongs to. Null where the peer breaks the protocol: its ticket means
+// Returns the sink of the write that a piece belongs to. Null if the peer breaks the protocol: its ticket means
 // something else already, or there are more writes than the window.
 Sink* FramedEndpoint::arrival_sink(const FrameHeader& header, Pin<Region> region, const std::shared_ptr<Share>& share) {
     const auto found = arrivals_.find(header.ticket);
@@ -26,7 +26,7 @@ Sink* FramedEndpoint::arrival_sink(const FrameHeader& header, Pin<Region> region
     return arrivals_.emplace(header.ticket, std::move(arrival)).first->second->sink.get();
 }
 
-// No device copy of it runs any more, and none will begin.
+// Call it once no device copy of it runs any more, and none will begin.
 void FramedEndpoint::uncount(Arrival& arrival) {
     if (arrival.counted) {
         arrival.counted = false;

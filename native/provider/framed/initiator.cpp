@@ -24,7 +24,7 @@ FrameHeader header_of(FrameKind kind, const Request& request, uint32_t ticket) {
 
 } // namespace
 
-// Returns the offset past the last byte of the pages; UINT64_MAX where 64 bits do not hold it.
+// Returns the offset past the last byte of the pages; UINT64_MAX if 64 bits do not hold it.
 uint64_t FramedEndpoint::end_of(const PageList& pages) {
     if (pages.remote.empty()) {
         return 0;
@@ -60,8 +60,8 @@ Posted FramedEndpoint::post(const Request& request) {
     return {Posted::What::failed, {Status::unsupported, Reason::none}};
 }
 
-// With the lane's lock held. Takes what a request needs: a slot, and a credit if it announces something. Null where it
-// gets none; `posted` says why.
+// The caller holds the lane's lock. Takes what a request needs: a slot, and a credit if it announces something. Null if
+// there is none; `posted` says why.
 Outstanding* FramedEndpoint::begin(const Request& request, uint32_t parts, Posted& posted) {
     if (!is_open()) {
         posted = {Posted::What::failed, state()};
@@ -199,7 +199,7 @@ Posted FramedEndpoint::post_notify(const Request& request) {
     return posted;
 }
 
-// The bytes went through shared memory: no answer is needed, the frame itself is the announcement.
+// Announces bytes that went through shared memory: no answer is needed, the frame itself is the announcement.
 Outcome FramedEndpoint::push_notify(int64_t notify, uint64_t nbytes) {
     const std::lock_guard lock(lane_);
     if (!is_open()) {

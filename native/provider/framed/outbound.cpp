@@ -34,7 +34,7 @@ bool Outbound::pump(ByteStream& stream, uint64_t budget) {
     return sent_something;
 }
 
-// Lays out the head of the next frame; false when there is none to send now.
+// Lays out the head of the next frame; false if there is none to send now.
 bool Outbound::begin_frame() {
     if (!small_.empty()) {
         const SmallFrame& frame = small_.front();
@@ -156,7 +156,7 @@ void Outbound::copy_payload_to_head(Source& source) {
     }
 }
 
-// The other end must hear of the end of every transfer that it has heard of.
+// Ends a transfer by a last frame: the other end must hear of the end of every one that it has heard of.
 void Outbound::end(Transfer& transfer, Outcome outcome) {
     FrameHeader header = transfer.header;
     header.flags = kLast;
@@ -210,7 +210,7 @@ uint64_t Outbound::send_some(ByteStream& stream) {
     return total;
 }
 
-// A source that ended early may have device copies still running into its buffers.
+// Keeps a source that ended early while device copies still run into its buffers.
 void Outbound::retire(Transfer& transfer) {
     if (!transfer.source->settled()) {
         unsettled_.push_back(std::move(transfer.source));

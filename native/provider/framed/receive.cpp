@@ -7,7 +7,7 @@
 
 namespace zerohop::framed {
 
-// A frame that no peer of ours sends ends the lane.
+// Returns false for a frame that no peer of ours sends, which ends the lane.
 bool FramedEndpoint::well_formed(const FrameHeader& header) const {
     if (header.payload > kMaxPayload || header.table > kMaxTable) {
         return false;
@@ -72,7 +72,7 @@ bool FramedEndpoint::receive(uint64_t budget) {
     return did;
 }
 
-// True when header and table are here.
+// Returns true once header and table are here.
 bool FramedEndpoint::receive_head(bool& did) {
     // The bytes from `start` on of the head, up to `end`, go to `to`.
     const auto fill = [&](void* to, size_t start, size_t end) {
@@ -116,7 +116,7 @@ bool FramedEndpoint::begin_payload() {
     }
 }
 
-// True when the whole payload is here.
+// Returns true once the whole payload is here.
 bool FramedEndpoint::receive_payload(uint64_t& budget, bool& did) {
     std::array<iovec, kPieces> pieces;
     while (in_.payload_left != 0) {
@@ -147,7 +147,7 @@ bool FramedEndpoint::receive_payload(uint64_t& budget, bool& did) {
     return true;
 }
 
-// The memory may not be touched any more: the rest of the frame goes nowhere.
+// Throws the rest of the frame away: its memory may not be touched any more.
 void FramedEndpoint::drop_payload() {
     if (in_.sink != nullptr) {
         in_.sink->end_frame(false);

@@ -35,7 +35,7 @@ Outcome FramedEndpoint::check_pages(const FrameHeader& header, uint64_t room) co
     return {};
 }
 
-// The peer says the offsets and lengths: they must add up to the payload, and lie within the share.
+// Checks the peer's offsets and lengths: they must add up to the payload, and lie within the share.
 Outcome FramedEndpoint::check_ranges(const FrameHeader& header, uint64_t room) const {
     Outcome outcome;
     const size_t count = in_.table.size() / 2;
@@ -130,7 +130,7 @@ void FramedEndpoint::end_write(const FrameHeader& header) {
     answer(header.ticket, outcome);
 }
 
-// Called when the bytes are in place. The thread that pops the notification synchronises with this one.
+// Call it with the bytes in place. The thread that pops the notification synchronises with this one.
 void FramedEndpoint::announce(const FrameHeader& header) {
     if (header.has(kNotify)) {
         deliver(header.announced(), header.arg);

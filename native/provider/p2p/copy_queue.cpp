@@ -107,8 +107,8 @@ const accel::Event* CopyQueue::event_of_last(const OpRef& op) {
     return copies_.back().event.get();
 }
 
-// Learns from a copy only where a thread that waits has seen it pending: no other can have slept through its end, or
-// seen it coming.
+// Learns from a copy only if a thread that waits has seen it pending: no other can have slept through its end, or seen
+// it coming.
 void CopyQueue::learn(const PeerCopy& copy, uint64_t now) {
     if (copy.pending_ns >= copy.began_ns && now > copy.began_ns) {
         rates_.learn(copy.form, copy.nbytes, now - copy.began_ns, now - copy.pending_ns);

@@ -100,9 +100,9 @@ private:
     SpinLock lock_;
     std::unique_ptr<accel::Stream> stream_;
     const int device_;
-    const uint32_t ring_; // of the peer, that this stream writes
+    const uint32_t ring_; // the peer's, which this stream writes
     std::deque<PeerCopy> copies_;
-    std::vector<accel::CopySegment> held_; // of the last of them
+    std::vector<accel::CopySegment> held_; // of the last copies in copies_
     size_t commands_ = 0;                  // under way, as far as anybody has looked
     std::atomic<size_t> pending_{0};
     std::atomic<size_t> announced_{0};

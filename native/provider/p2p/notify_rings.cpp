@@ -33,7 +33,7 @@ uint32_t NotifyInbox::rings_in_use() const {
     return std::min(memory_.page().used.load(std::memory_order_seq_cst), kRings); // the peer's word
 }
 
-// The poller's, and of whoever only looks.
+// Poller, and any thread that only looks.
 NotifySlot* NotifyInbox::next(uint32_t ring) const {
     const uint64_t head = heads_[ring].load(std::memory_order_relaxed);
     NotifySlot& slot = memory_.page().rings[ring][head % kSlots];

@@ -10,7 +10,7 @@
 
 namespace zerohop::verbs {
 
-// Waits for the port where the device blames its own memory (kPortLooks).
+// Watches the port for a while if the device blames its own memory (kPortLooks).
 Outcome VerbsEndpoint::failure_of(const ibv_wc& completion) const {
     const Outcome outcome = outcome_of(completion.status);
     if (outcome.reason != Reason::local_access) {
@@ -77,7 +77,7 @@ bool VerbsEndpoint::on_chain_sent(const ibv_wc& completion) {
     return true;
 }
 
-// Its requests are back, as is what they were sent from.
+// Takes back its requests, and what they were sent from.
 void VerbsEndpoint::end_chain(Chain& chain, uint32_t index) {
     Queue& queue = queues_[chain.queue];
     queue.free += chain.requests;
@@ -116,7 +116,7 @@ bool VerbsEndpoint::end_transfer_if_over(uint32_t index, OpRef& op, Outcome& out
     return true;
 }
 
-// Nobody waits for what is not posted yet, and nothing is to be announced.
+// Drops what is not posted yet, and the announcement: nobody waits for them.
 void VerbsEndpoint::give_up_rest(Transfer& transfer) {
     transfer.there = {};
     transfer.all_posted = true;

@@ -12,7 +12,7 @@ namespace zerohop::verbs {
 
 namespace {
 
-// Gigabytes a second of a port: lanes times what one of them carries.
+// Returns the gigabytes a second of a port: its lanes times what one of them carries.
 double rate_of(const ibv_port_attr& port) {
     static const std::map<int, double> lane_gigabits{{1, 2.5},   {2, 5.0},   {4, 10.0},  {8, 10.0},
                                                      {16, 14.0}, {32, 25.0}, {64, 50.0}, {128, 100.0}};

@@ -102,7 +102,7 @@ private:
     BufferPool receive_buffers_;
     std::atomic<int> room_{0};
 
-    // The poller's.
+    // Poller.
     std::vector<Buffer> receives_; // by index; posted or in a lane's hands
     std::vector<uint32_t> idle_receives_;
     uint32_t most_receives_ = 0;
@@ -111,8 +111,8 @@ private:
     std::atomic<size_t> lane_count_{0};
     std::unordered_map<uint32_t, VerbsEndpoint*> by_queue_pair_;
     uint32_t polls_ = 0;
-    bool skipped_ = false; // the last look at what arrives was left out; the poller's
-    // The poller's; others may ask whether there are any.
+    bool skipped_ = false; // the last look at what arrives was left out; poller
+    // Poller; others may ask whether there are any.
     std::vector<ibv_wc> kept_ends_;
     std::atomic<bool> kept_{false};
     uint64_t kept_since_ns_ = 0;
@@ -125,10 +125,10 @@ private:
     std::atomic<bool> port_up_{false};
     std::atomic<bool> fatal_{false};
     std::atomic<bool> lost_{false}; // and its lanes know
-    bool watched_ = false;          // the poller's
+    bool watched_ = false;          // poller
     std::atomic<bool> failures_{false};
     std::vector<uint32_t> failed_queue_pairs_;  // under arm_mutex_
-    std::vector<uint32_t> drained_queue_pairs_; // that receive nothing more; under arm_mutex_
+    std::vector<uint32_t> drained_queue_pairs_; // those that receive nothing more; under arm_mutex_
 };
 
 } // namespace zerohop::verbs

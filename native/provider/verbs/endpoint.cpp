@@ -196,7 +196,7 @@ bool VerbsEndpoint::pump_flushes() {
     return did;
 }
 
-// With the lane's lock held.
+// The caller holds the lane's lock.
 void VerbsEndpoint::note_work() {
     const bool flushing = std::any_of(flushes_.begin(), flushes_.end(),
                                       [](const Flush& flush) { return !flush.begun || flush.queues_left != 0; });

@@ -40,7 +40,7 @@ bool VerbsDomain::arm(Happening what) {
     return unseen_.load(std::memory_order_seq_cst) || failures_.load(std::memory_order_acquire);
 }
 
-// With arm_mutex_ held.
+// The caller holds arm_mutex_.
 void VerbsDomain::take_completion_events() {
     ibv_cq* queue = nullptr;
     void* unused = nullptr;
@@ -51,7 +51,7 @@ void VerbsDomain::take_completion_events() {
     }
 }
 
-// With arm_mutex_ held.
+// The caller holds arm_mutex_.
 void VerbsDomain::take_async_events() {
     ibv_async_event event{};
     while (device_->api().get_async_event(device_->context(), &event) == 0) {

@@ -126,7 +126,7 @@ void VerbsEndpoint::begin_walk(Transfer& transfer, const Request& request) {
     }
 }
 
-// Is there a word for the result of an atomic?
+// Returns true if there is a word for the result of an atomic.
 bool VerbsEndpoint::has_word() {
     if (!words_) {
         words_ = rails_.front()->send_buffers().take();
@@ -153,7 +153,7 @@ VerbsEndpoint::Queue* VerbsEndpoint::queue_for(uint64_t nbytes) {
     return queue;
 }
 
-// Returns the queue with most room; null when none has enough. A transfer of several chains leaves a part of each queue
+// Returns the queue with most room; null if none has enough. A transfer of several chains leaves a part of each queue
 // to others.
 VerbsEndpoint::Queue* VerbsEndpoint::pick_queue(uint64_t nbytes, uint32_t chains) {
     const bool many_rails = nbytes >= static_cast<uint64_t>(rails_.front()->options().rail_bytes);

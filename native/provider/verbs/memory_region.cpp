@@ -23,7 +23,7 @@ const char* name_of(accel::Registrable::Kind kind) {
     return "";
 }
 
-// What the kernel means where its word alone says little.
+// Returns what the kernel means if its word alone says little.
 std::string meaning(int error, Whose whose) {
     std::string text = std::strerror(error);
     if (error == EFAULT && whose == Whose::host) {
@@ -78,7 +78,7 @@ MemoryRegion::MemoryRegion(std::shared_ptr<Device> device, void* address, size_t
 
 MemoryRegion::~MemoryRegion() {
     if (mr_ != nullptr && device_->is_ours()) {
-        // Returns when the device cannot touch the memory any more.
+        // Returns once the device cannot touch the memory any more.
         device_->api().dereg_mr(mr_);
     }
 }

@@ -14,7 +14,7 @@ bool VerbsEndpoint::fits_one_request(const Request& request, const Queue& queue)
            (request.notify < 0 || (request.kind == Kind::write && goes_as_immediate(request.notify)));
 }
 
-// Room for its completion has been taken.
+// Posts it; room for its completion has been taken.
 void VerbsEndpoint::post_one(Transfer& transfer, uint32_t index, const Request& operation, Queue& queue) {
     const auto& access = static_cast<const KeyedAccess&>(*operation.route->access);
     const uint64_t there = access.keys->address + operation.remote_offset;
@@ -58,7 +58,7 @@ void VerbsEndpoint::post_one(Transfer& transfer, uint32_t index, const Request& 
     send(queue, &request, 1);
 }
 
-// Its request is back.
+// Takes its request back.
 [[gnu::always_inline]] inline void VerbsEndpoint::end_one(Transfer& transfer, uint32_t index) {
     Queue& queue = queues_[transfer.queue];
     ++queue.free;

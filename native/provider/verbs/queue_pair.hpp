@@ -47,7 +47,7 @@ public:
     void connect(const QueuePairAddress& remote);
     // Takes it to state ERR: nothing of it reaches the wire or our memory any more, and all that is posted is flushed.
     void fail();
-    // Returns when the device has let go of it.
+    // Returns once the device has let go of it.
     void destroy();
 
     ibv_qp* handle() const { return qp_; }

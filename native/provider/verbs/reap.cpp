@@ -66,8 +66,8 @@ Found VerbsDomain::reap() {
     return received > 0 ? Found::work : taken > 0 ? Found::ends : Found::nothing;
 }
 
-// A lane that is being posted to is not waited for at first: over some devices that takes long. The completions from
-// its first one on are kept, because their order matters. In the end the lane's lock is asked for (kPatience).
+// Keeps the completions from the first one on whose lane is being posted to, because their order matters. The lane is
+// not waited for at first: over some devices that takes long. In the end its lock is waited for (kPatience).
 void VerbsDomain::keep(const ibv_wc* first, const ibv_wc* last, bool again) {
     if (!again) {
         kept_since_ns_ = now_ns();

@@ -26,7 +26,7 @@ struct Mark {
     uint32_t ticket = 0;
     uint32_t value = 0;
     uint32_t parts = 0;
-    uint16_t queue = 0; // that is told
+    uint16_t queue = 0; // the peer's queue that is told
     uint16_t reserved = 0;
 };
 static_assert(sizeof(Mark) == 24);

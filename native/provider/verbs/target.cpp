@@ -49,7 +49,7 @@ bool VerbsEndpoint::on_received(const ibv_wc& completion, const Segment& segment
     return false;
 }
 
-// False for what no peer of ours sends.
+// Returns false for what no peer of ours sends.
 bool VerbsEndpoint::on_mark(SegmentKind kind, const std::byte* body, uint32_t nbytes) {
     Mark mark;
     if (nbytes != sizeof mark) {

@@ -6,7 +6,7 @@
 
 namespace zerohop::verbs {
 
-// The poller's. A queue pair is in the error state because of `cause`, and takes the lane with it.
+// Poller. Ends the lane with a queue pair that is in the error state because of `cause`.
 void VerbsEndpoint::break_off(Outcome cause) {
     if (is_open()) {
         note_cause(cause.reason);
@@ -76,7 +76,7 @@ void VerbsEndpoint::close(Outcome outcome) {
     }
 }
 
-// With the lane's lock held.
+// The caller holds the lane's lock.
 void VerbsEndpoint::fail_queues() {
     failed_ = true;
     failed_at_ns_ = now_ns();
@@ -85,7 +85,7 @@ void VerbsEndpoint::fail_queues() {
     }
 }
 
-// After close(): lets go of the queue pairs when the device has; true if it did.
+// After close(): lets go of the queue pairs once the device has; true if it did.
 bool VerbsEndpoint::tear_down() {
     if (torn_down_.load(std::memory_order_relaxed) || !closing_) {
         return false;
