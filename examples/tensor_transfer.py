@@ -84,7 +84,7 @@ def train(pipe: Connection, versions: int, corrupt: bool) -> int:
             memories = dict(zip(weights, context.register(list(weights.values())), strict=True))
             pairs = [(memories[name], targets[name]) for name in SHAPES]
             operation = transport.write_many(pairs, notify=version)
-            nbytes, way = str(operation.result(), operation.explain())
+            nbytes, way = operation.result(), str(operation.explain())
             if corrupt:
                 weights["norm"][0] += 1
             value, announced, got = pipe.recv()
