@@ -339,12 +339,7 @@ def _write(
 
 
 def _read(
-    self: Transport,
-    view: Local,
-    remote: RemoteBuffer,
-    *,
-    timeout: float | None = None,
-    stream: Stream | None = None,
+    self: Transport, view: Local, remote: RemoteBuffer, *, timeout: float | None = None, stream: Stream | None = None
 ) -> Operation[int]:
     return self._transfer("read", view, remote, None, timeout, stream)
 

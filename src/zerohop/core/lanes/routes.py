@@ -169,13 +169,7 @@ class Routes:
             access = imported.access_over(registration, lane)
         try:
             native_id = self._engine.route(
-                lane.endpoint,
-                registration.region,
-                remote.share_id,
-                remote.capability,
-                nbytes,
-                rights,
-                **access,
+                lane.endpoint, registration.region, remote.share_id, remote.capability, nbytes, rights, **access
             )
         except NativeError as error:
             if lane_was_reset(error):

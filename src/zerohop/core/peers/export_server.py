@@ -13,6 +13,7 @@ from zerohop._native import NativeError, Reason, Status
 from zerohop.config.providers import P2P, SHM, VERBS
 from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.control import wire
+from zerohop.core.control.channel import close_all
 from zerohop.core.memory.remote_buffer import share_of
 from zerohop.core.peers.import_client import LAST_COPIES_S
 from zerohop.core.runtime.devices import HOST
@@ -32,8 +33,7 @@ _Exported = tuple[str, str, int, int, int, int, list[tuple[int, bytes]], list[in
 
 
 def _close_exported(exported: _Exported) -> None:
-    for fd in exported[-1]:
-        os.close(fd)
+    close_all(exported[-1])
 
 
 class Exports:

@@ -111,10 +111,7 @@ def _speed(system: System, hca: Hca, port: RdmaPort, alike: float) -> Verdict:
     lanes = re.search(r"\((\d+)X", port.rate)
     at = f"{port.gbps:g} Gb/s"
     if port.link_layer == "InfiniBand" and lanes is not None and int(lanes[1]) < _LINK_LANES:
-        return warn(
-            f"{at} over {lanes[1]} of {_LINK_LANES} lanes",
-            f"# right with a split cable; else {_CLEAN}",
-        )
+        return warn(f"{at} over {lanes[1]} of {_LINK_LANES} lanes", f"# right with a split cable; else {_CLEAN}")
     most = max((system.process.fastest.get(name, 0) for name in port.netdevs), default=0)
     if port.link_layer == "Ethernet" and most > port.gbps:
         return warn(f"{at}, and the card offers {most:g}", *_look_at_link(port))
