@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError, Reason, RemoteKeys, Status
 from zerohop.config.providers import P2P, SHM, VERBS
-from zerohop.core.base.backoff import is_permanent
 from zerohop.core.control import wire
 from zerohop.core.control.channel import close_all, copies_of
 from zerohop.core.lanes.imported import Import
@@ -215,7 +214,7 @@ class Imports:
         try:
             if reply.status == Status.UNSUPPORTED.value or (provider != SHM and reply.status in _CANNOT):
                 why = reply.text or "its owner cannot give it out"
-                self._note_unreachable((provider, share.share_id, rails), why, reply.status, reply.reason)
+                link.unreachable.record_failure((provider, share.share_id, rails), why, reply.status, reply.reason)
             elif reply.status != Status.OK.value:
                 raise from_native(reply.status, reply.reason, "said by the peer", peer=link.peer, provider=provider)
             else:
@@ -244,7 +243,7 @@ class Imports:
             if isinstance(error, ZerohopError):
                 raise
             status, reason, text = error.args
-            self._note_unreachable((*key, rails), f"it could not be mapped here: {text}", status, reason)
+            link.unreachable.record_failure((*key, rails), f"it could not be mapped here: {text}", status, reason)
             return
         # The device is the one that the owner names now, because a handle may have been altered on its way.
         device = reply.exported.device if reply.exported is not None else ""
@@ -259,9 +258,6 @@ class Imports:
         link.imports[key] = imported
         link.unreachable.record_success((*key, rails))
         self._drop_old_imports()
-
-    def _note_unreachable(self, key: _RequestKey, why: str, status: int, reason: int) -> None:
-        self._link.unreachable.record_failure(key, why, is_permanent=is_permanent(status, reason))
 
     def _take_memory(self, reply: wire.ImportReply, fds: list[int]) -> PeerMemory:
         """Import device memory, on a new thread; closes the descriptors."""

@@ -126,7 +126,7 @@ def _post_now(
                 raise NativeError(Status.WOULD_BLOCK.value, Reason.WINDOW_FULL.value, "")  # noqa: TRY301
             return post(True)
         except NativeError as error:
-            if error.args[0] != Status.WOULD_BLOCK.value:
+            if error.args[0] != Status.WOULD_BLOCK.value or lane_was_reset(error):
                 raise
             if nowait:
                 raise from_native(*error.args, operation=kind, peer=link.peer, provider=link.provider) from None
