@@ -49,7 +49,6 @@ _READ: Final = 1
 _FETCH_ADD: Final = 0
 _COMPARE_SWAP: Final = 1
 _NO_NOTIFY: Final = -1
-_MAX_NOTIFY: Final = (1 << 32) - 1
 _WORD: Final = 8
 _WORD_MASK: Final = (1 << 64) - 1
 # Native lengths are less than this.
