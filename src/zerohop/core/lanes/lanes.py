@@ -107,7 +107,7 @@ class Lanes(LaneTable):
 
     async def drained(self) -> None:
         """Wait until both sides have placed all that arrived over lanes that are down."""
-        for lane in self._down():
+        for lane in self.down():
             try:
                 await wait_with_timeout(lane.drained.wait(), seconds_left())
             except TimeoutError:
@@ -116,10 +116,7 @@ class Lanes(LaneTable):
     @property
     def draining(self) -> bool:
         """Tell whether data of a lane that is down may still be placed; any thread may ask."""
-        return bool(self._draining) or bool(self._down())
-
-    def _down(self) -> list[Lane]:
-        return [lane for lane in list(self.all.values()) if lane.state is State.DOWN]
+        return bool(self._draining) or bool(self.down())
 
     def take_down_dead(self) -> None:
         """Take down the lanes that the data plane has found dead; it reports each once."""
@@ -167,13 +164,12 @@ class Lanes(LaneTable):
         if lane.state is not State.OPENING:
             return
         lane.state = State.DOWN
-        self.all.pop(lane.number, None)
         if tell:
             self._channel.post(wire.LaneFailed(number=lane.number, text=error.reason[:2000]))
-        self._close_end(lane)
+        lane.close_end()
         if not lane.up.done():
             lane.up.set_exception(copy_of(error))
-        lane.drained.set()
+        self.remove(lane)
 
     def on_lane_down(self, message: wire.LaneDown) -> None:
         """Handle LaneDown: the peer's end of a lane is down and drained."""
@@ -186,7 +182,7 @@ class Lanes(LaneTable):
         if lane.state is State.UP:
             self.go_down(lane, f"the peer says: {message.text}" if message.text else "the peer has closed it")
         elif lane.local_done:
-            self._note_drained(lane)
+            self.remove(lane)
 
     def on_lane_wanted(self, message: wire.LaneWanted) -> None:
         """Handle LaneWanted: the peer has something to send, and no lane for it."""
@@ -283,7 +279,7 @@ class Lanes(LaneTable):
         breaks = 0
         try:
             while True:
-                for old in self._down():
+                for old in self.down():
                     if old.provider == provider:
                         await old.drained.wait()
                 if not messages and await self._another(provider):
@@ -335,7 +331,7 @@ class Lanes(LaneTable):
         for route in list(link.routes):
             if route.lane == lane.number:
                 route.drop()
-        self._close_end(lane)
+        lane.close_end()
         self._core.control.warn_once(
             link.peer, "lane", "a lane over %s to %s went down: %s", lane.provider, link.peer[:12], why
         )
@@ -353,17 +349,4 @@ class Lanes(LaneTable):
         lane.local_done = True
         self._channel.post(wire.LaneDown(number=lane.number, text=why[:2000]))
         if lane.peer_done:
-            self._note_drained(lane)
-
-    def _note_drained(self, lane: Lane) -> None:
-        self.all.pop(lane.number, None)
-        lane.drained.set()
-
-    @staticmethod
-    def _close_end(lane: Lane) -> None:
-        if lane.task is not None:
-            lane.task.cancel()
-        try:
-            lane.endpoint.close(reset=True)
-        except NativeError:  # the engine is closed, and the lane with it
-            pass
+            self.remove(lane)
