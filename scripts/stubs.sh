@@ -12,6 +12,8 @@ for module in _native _floors; do
         --module "zerohop.$module" --output-file "$fresh/$module.pyi"
 done
 ruff check --quiet --config pyproject.toml --select I,F401 --fix-only "$fresh"/*.pyi
+# One line for each value of an enumeration.
+sed -i '/^    [A-Z_]* = [0-9]*$/{n;/^$/d}' "$fresh"/*.pyi
 ruff format --quiet --config pyproject.toml "$fresh"/*.pyi
 
 stale=0

@@ -15,104 +15,56 @@ def interpreter_forked() -> None: ...
 
 class Status(enum.IntEnum):
     OK = 0
-
     PENDING = 1
-
     CLOSED = 2
-
     PEER_LOST = 3
-
     DEADLINE = 4
-
     ACCESS_DENIED = 5
-
     CANCELLED = 6
-
     UNSUPPORTED = 7
-
     PROTOCOL = 8
-
     NO_MEMORY = 9
-
     DEVICE_ERROR = 10
-
     WOULD_BLOCK = 11
 
 class Reason(enum.IntEnum):
     NONE = 0
-
     BOUNDS = 1
-
     RIGHTS = 2
-
     GENERATION = 3
-
     REVOKED = 4
-
     CAPABILITY = 5
-
     UNKNOWN_SHARE = 6
-
     PROCESS_DIED = 7
-
     HEARTBEAT = 8
-
     STREAM_CLOSED = 9
-
     LANE_CLOSED = 10
-
     WINDOW_FULL = 11
-
     NO_CREDIT = 12
-
     TRUNCATED = 13
-
     COPY_FAILED = 14
-
     DEVICE_LOST = 15
-
     ALLOC_FAILED = 16
-
     MALFORMED = 17
-
     OUT_OF_DESCRIPTORS = 18
-
     OUT_OF_SHARED_MEMORY = 19
-
     CONTEXT_CLOSED = 20
-
     USER = 21
-
     MISALIGNED = 22
-
     TOO_MANY_PAGES = 23
-
     LANE_RESET = 24
-
     REMOTE_ACCESS = 25
-
     NO_ANSWER = 26
-
     NOT_READY = 27
-
     LOCAL_ACCESS = 28
-
     REMOTE_ERROR = 29
-
     PORT_DOWN = 30
-
     MEMLOCK = 31
-
     NIC_FULL = 32
-
     NO_PEER_LINK = 33
-
     CAPTURING = 34
-
     HOST_REGISTERED = 35
-
     OWNER_CLOSED = 36
-
     PEER_CLOSED = 37
 
 class NativeError(Exception):

@@ -99,9 +99,9 @@ def test_an_interface_whose_driver_has_no_link_modes() -> None:
 
 def test_links() -> None:
     assert (str(PciLink(32.0, 16)), str(PciLink())) == ("32 GT/s x16", "speed not known x?")
-    gen5, gen2 = PciLink(32.0, 16).gbps, PciLink(5.0, 8).gbps
+    gen5, gen2 = PciLink(32.0, 16).gbit_per_s, PciLink(5.0, 8).gbit_per_s
     assert gen5 is not None
-    assert (round(gen5), gen2, PciLink(None, 8).gbps, PciLink(5.0).gbps) == (504, 32.0, None, None)
+    assert (round(gen5), gen2, PciLink(None, 8).gbit_per_s, PciLink(5.0).gbit_per_s) == (504, 32.0, None, None)
 
 
 def test_nics_are_recognised_by_their_maker_or_by_their_device(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_each_gpu_of_a_server_gets_the_nic_behind_its_switch(tmp_path: Path, roc
         assert (selection.rejected, selection.unmatched, selection.why, selection.fix) == ((), (), "", "")
         first, second, *_, last = selection.chosen
         assert (first.distance, second.distance, last.distance) == (Distance.PIX, Distance.NODE, Distance.SYS)
-        assert (first.gbps, first.numa_node, first.gid.index) == (400.0, number // 4, 3 if roce else 0)
+        assert (first.gbit_per_s, first.numa_node, first.gid.index) == (400.0, number // 4, 3 if roce else 0)
         assert first.why.startswith(
             f"PIX to {gpu} (behind the same PCIe switch), 400 Gb/s, NUMA node {number // 4}, GID"
         )

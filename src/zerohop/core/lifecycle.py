@@ -93,19 +93,10 @@ class Core(PeerCore):
         self.listeners = Listeners(settings)
         try:
             self.url = address.Address(
-                self.listeners.host,
-                self.listeners.port,
-                self.id,
-                address.host_id(),
-                self.listeners.socket_path,
+                self.listeners.host, self.listeners.port, self.id, address.host_id(), self.listeners.socket_path
             ).url()
             self.identity = Identity(
-                self.id,
-                address.host_id(),
-                os.getpid(),
-                self.name[:256],
-                settings.secret,
-                self.listeners.socket_path,
+                self.id, address.host_id(), os.getpid(), self.name[:256], settings.secret, self.listeners.socket_path
             )
             self.engine = Engine(
                 self.spin_ns, settings.sim_devices, int(settings.heartbeat * _NS), settings.sim_peermem

@@ -75,7 +75,7 @@ class Endpoint(Resource):
         self._native = native
         self._device_context = device_context
         self._connected = False
-        # Guards each of the two queues and the regions that it keeps alive; no thread sleeps while it holds the lock.
+        # Guards both queues and the regions that they keep alive; no thread sleeps while holding it.
         self._lock = threading.Lock()
         self._sends: Queue[FabricRequest] = Queue("post", native.post, lambda: native.sends)
         self._receives: Queue[FabricReceive] = Queue("post_recv", native.post_receives, lambda: native.receives)
@@ -121,8 +121,8 @@ class Endpoint(Resource):
     def connect(self, handle: EndpointHandle) -> None:
         """Connect to the peer's endpoint; the peer must call ``connect`` with the handle of this one.
 
-        Nothing goes over the wire, so success does not prove that the peer is there. Receives can be posted earlier:
-        post them before the peer connects, so that each of its messages finds one.
+        Nothing goes over the wire, so success does not prove that the peer is there. Post receives before
+        the peer connects, so that each of its messages finds one.
 
         Raises:
             TypeError: ``handle`` is no EndpointHandle.

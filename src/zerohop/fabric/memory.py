@@ -26,7 +26,7 @@ class Access(enum.Flag):
     NONE = 0
     # The device may write to the region: receives, and the results of reads and atomics.
     LOCAL_WRITE = 1
-    # Peers may do this; writes and atomics need LOCAL_WRITE, too.
+    # What peers may do; writes and atomics need LOCAL_WRITE, too.
     REMOTE_WRITE = 1 << 1
     REMOTE_READ = 1 << 2
     REMOTE_ATOMIC = 1 << 3
@@ -99,7 +99,7 @@ class RemoteMemory:
         return _FORMAT.pack(self.addr, self.length, self.rkey)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Through the bytes, so that unpickling makes the checks of from_bytes.
+        # Goes through bytes, so that unpickling checks as from_bytes does.
         return RemoteMemory.from_bytes, (bytes(self),)
 
     @staticmethod
@@ -118,7 +118,7 @@ class RemoteMemory:
 
 
 class LocalRange:
-    """Declares a range that requests gather from or scatter to; the base of regions and their slices."""
+    """Names a range that requests read or fill; the base of regions and their slices."""
 
     __slots__ = ()
 

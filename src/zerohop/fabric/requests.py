@@ -99,13 +99,14 @@ class Queue(Generic[Native]):
 
     def post(self, requests: Sequence[WorkRequest[Native]]) -> None:
         """Post a chain of requests; the errors are those of the endpoint's calls."""
-        # Before the requests are posted, so that their memory is kept alive at all times.
+        # Added before posting, so that the memory is kept alive at all times.
         self._regions.extend(request._regions for request in requests)
         try:
             self._post([request._native for request in requests])
         except NativeError as error:
             raise translate(error, self._operation) from None
         finally:
+            # What was refused was added last.
             while len(self._regions) > self._taken():
                 self._regions.pop()
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from zerohop.core.base.resource import Closeable, NotCopyable
 from zerohop.errors import Closed
 
-# Roots for a forked child to find; weak references, so that they keep nothing alive.
+# Contexts that a forked child abandons; weak references, which keep none alive.
 _roots: weakref.WeakSet[Resource] = weakref.WeakSet()
 
 

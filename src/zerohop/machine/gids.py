@@ -3,12 +3,12 @@
 The rules, in this order:
 
 1. A requested index is taken, whatever its entry says, if the table has it; else it is an error.
-2. On InfiniBand it is entry 0, the port's own GID. Packets are addressed by LID. They carry the GID, in the global
-routing header (GRH), only if the peer is on another subnet, or if the header is requested: `needs_grh`.
+2. On InfiniBand entry 0 is taken, the port's own GID. Packets are addressed by LID. They carry the GID, in the global
+   routing header (GRH), only if the peer is on another subnet, or if the header is requested: `needs_grh`.
 3. On Ethernet only entries of RoCE v2 count: v1 is not routed, and switches of today do not expect it. An entry whose
    interface is down does not count either, since no address of that interface answers.
 4. Of the rest, an IPv4-mapped address goes before a global IPv6 address, and that before a link-local one: IPv4 is what
-administrators of RoCE networks set up and route, and a link-local address reaches nothing beyond the own link.
+   administrators of RoCE networks set up and route, and a link-local address reaches nothing beyond the own link.
 5. Of equal entries, one whose interface is up goes before one whose interface's state is not known.
 6. Of entries that are still equal, the one with the lowest index.
 
@@ -67,7 +67,7 @@ def choose_gid(port: RdmaPort, index: int | None = None) -> GidChoice:
 def needs_grh(port: RdmaPort, gid: Gid, remote_gid: str, *, asked: bool = False) -> bool:
     """Tell whether packets from `port` to the port with `remote_gid` need the global routing header.
 
-    On Ethernet they always do. On InfiniBand they do between two subnets, which the first 64 bits of a GID tell apart.
+    On Ethernet always; on InfiniBand between two subnets, which the first 64 bits of a GID tell apart.
 
     Args:
         port: the local port.

@@ -155,7 +155,7 @@ def _selection_to_json(selection: NicSelection) -> dict[str, Any]:
             {
                 "name": choice.name,
                 "distance": choice.distance.name if choice.distance is not None else None,
-                "gbps": choice.gbps,
+                "gbps": choice.gbit_per_s,
                 "numa_node": choice.numa_node,
                 "gid_index": choice.gid.index,
                 "gid": choice.gid.text,

@@ -95,7 +95,7 @@ class RdmaPort:
         gbps: the rate in gigabits a second, or None.
         active_mtu: bytes of payload in one packet. sysfs does not give it; on Ethernet it follows from the interface's
             MTU by the kernel's rule, on InfiniBand it is None.
-        lid: the subnet manager's local id; 0 until it gives one, None without the file.
+        lid: the port's local id; 0 until the subnet manager gives one, None if unknown.
         netdevs: interfaces of this port; those of its GID table come first.
         gids: the used entries of the GID table, by index.
         pkeys: the used entries of the P_Key table, by index.
@@ -216,7 +216,7 @@ def _port(root: Path, folder: Path, netdevs: tuple[str, ...]) -> RdmaPort:
     rate = files.text(folder / "rate") or "unknown"
     link_layer = files.text(folder / "link_layer") or "unknown"
     gids = _gids(root, folder)
-    # The kernel itself uses the GID table, which also names the VLANs and bonds above the function's interface.
+    # The GID table goes first: the kernel uses it, and it names the VLANs and bonds above the interface, too.
     names = tuple(dict.fromkeys([*(gid.netdev for gid in gids if gid.netdev is not None), *netdevs]))
     mtu = files.number(root / "sys/class/net" / names[0] / "mtu") if names and link_layer == "Ethernet" else None
     return RdmaPort(

@@ -4,7 +4,7 @@ A port is usable if its state is ACTIVE, no filter leaves it out and it has a GI
 are ordered by
 
 1. distance to the GPU, if there is one, nearest first: PIX, PXB, PHB, NODE, SYS (`zerohop.machine.pci`); a software
-device, which has no place on PCI, comes last;
+   device, which has no place on PCI, comes last;
 2. link speed, fastest first;
 3. NUMA node: that of the GPU, or the requested one, goes before an unknown one, and that before the others;
 4. name and port, with numbers in their order: mlx5_2 before mlx5_10.
@@ -44,7 +44,7 @@ class NicChoice:
         port: number of the port.
         gid: the entry of the port's GID table that queue pairs use.
         distance: distance to the GPU; None without a GPU, or if either place is not known.
-        gbps: link speed in gigabits a second, or None.
+        gbit_per_s: link speed in gigabits a second, or None.
         numa_node: memory node, or None.
         why: in words, the reasons for its place in the order.
     """
@@ -53,7 +53,7 @@ class NicChoice:
     port: int
     gid: Gid
     distance: Distance | None
-    gbps: float | None
+    gbit_per_s: float | None
     numa_node: int | None
     why: str
 
@@ -182,7 +182,7 @@ class _View:
 
     def rank(self, choice: NicChoice) -> tuple[int, float, int]:
         same = choice.numa_node == self.numa if None not in (self.numa, choice.numa_node) else None
-        return choice.distance or len(Distance) + 1, -(choice.gbps or 0.0), {True: 0, None: 1, False: 2}[same]
+        return choice.distance or len(Distance) + 1, -(choice.gbit_per_s or 0.0), {True: 0, None: 1, False: 2}[same]
 
 
 def _judged(view: _View, device: RdmaDevice, port: RdmaPort, gid_index: int | None) -> NicChoice | RejectedNic:

@@ -187,11 +187,7 @@ class Transport(Face, PairTransfers):
     def flush(self, *, timeout: float | None = None) -> Operation[int]:
         """Flush: done when all that was posted before is visible at the peer; value: 0."""
         self._break_if_lost()
-        self._check()
-        link = self._group.link
-        if link is None:
-            raise self._not_connected()
-        operation = self._flush(link, self._timeout_of(timeout))
+        operation = self._flush(self._check_joined(), self._timeout_of(timeout))
         self._group.note(operation)
         return operation
 
@@ -248,24 +244,13 @@ class Transport(Face, PairTransfers):
         self._group.check()
         self._core.check_open()
 
-    def _not_connected(self) -> ZerohopError:
-        return PeerLost("this Transport has no peer yet", fix="connect() first, or wait until the peer has")
-
-    def _transfer(
-        self,
-        kind: str,
-        view: Local,
-        remote: RemoteBuffer,
-        notify: int | None,
-        timeout: float | None,
-        stream: Stream | None,
-    ) -> Operation[int]:
+    def _check_joined(self) -> Link:
+        """Return the link to the peer; raise why nothing can be posted."""
         self._check()
-        if self._group.link is None:
-            raise self._not_connected()
-        return transfer(
-            self._core, kind, view, remote, notify, self._timeout_of(timeout), stream=stream, group=self._group
-        )
+        link = self._group.link
+        if link is None:
+            raise PeerLost("this Transport has no peer yet", fix="connect() first, or wait until the peer has")
+        return link
 
     # pairing.py uses the next three members, by its Protocol `End`.
 
@@ -335,18 +320,17 @@ def _write(
     timeout: float | None = None,
     stream: Stream | None = None,
 ) -> Operation[int]:
-    return self._transfer("write", view, remote, notify, timeout, stream)
+    self._check_joined()
+    limit = self._timeout_of(timeout)
+    return transfer(self._core, "write", view, remote, notify, limit, stream=stream, group=self._group)
 
 
 def _read(
-    self: Transport,
-    view: Local,
-    remote: RemoteBuffer,
-    *,
-    timeout: float | None = None,
-    stream: Stream | None = None,
+    self: Transport, view: Local, remote: RemoteBuffer, *, timeout: float | None = None, stream: Stream | None = None
 ) -> Operation[int]:
-    return self._transfer("read", view, remote, None, timeout, stream)
+    self._check_joined()
+    limit = self._timeout_of(timeout)
+    return transfer(self._core, "read", view, remote, None, limit, stream=stream, group=self._group)
 
 
 def _write_many(
@@ -356,9 +340,7 @@ def _write_many(
     notify: int | None = None,
     timeout: float | None = None,
 ) -> Operation[int]:
-    self._check()
-    if self._group.link is None:
-        raise self._not_connected()
+    self._check_joined()
     return write_many(self._core, pairs, notify, self._timeout_of(timeout), self._group)
 
 

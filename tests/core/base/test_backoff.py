@@ -55,7 +55,7 @@ def test_longer_each_time_in_a_row_up_to_a_limit(clock: list[float]) -> None:
 
 def test_for_good(clock: list[float]) -> None:
     failed: Backoff[int] = Backoff()
-    failed.record_failure(1, "no driver gives these pages", is_permanent=True)
+    failed.record_failure(1, "no driver gives these pages", Status.UNSUPPORTED.value, Reason.NONE.value)
     failed.record_failure(2, "no room")
     clock[0] += 1e6
     assert failed.failing() == {1: "no driver gives these pages"}

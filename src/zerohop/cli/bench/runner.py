@@ -10,25 +10,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from rich.markup import escape
 
 import zerohop
+from zerohop.cli.bench import local, notify, transfers, transport
 from zerohop.cli.bench.floors import FloorDescriptors, Floors
-from zerohop.cli.bench.local import (
-    measure_all_pairs,
-    measure_idle,
-    measure_import,
-    measure_register,
-    measure_stream_wait,
-    measure_tensors,
-    weigh_wheel,
-)
-from zerohop.cli.bench.notify import measure_notify
 from zerohop.cli.bench.plan import ALL_GPUS, Request, plan
 from zerohop.cli.bench.plot import PlotUnavailable, draw, require_format
 from zerohop.cli.bench.report import describe_case, print_rows, summarize
 from zerohop.cli.bench.results import NOISY, Neighbours, Report, require_writable, write_report
 from zerohop.cli.bench.rows import is_gpu
 from zerohop.cli.bench.session import FULL, QUICK, Effort, Session, open_session
-from zerohop.cli.bench.transfers import measure_pages, measure_transfer
-from zerohop.cli.bench.transport import measure_transport, measure_transport_register, measure_write_many
 from zerohop.cli.console import human_bytes, human_time, make_console
 from zerohop.cli.peer import PeerProcess
 from zerohop.core.face import check_device
@@ -160,7 +149,8 @@ def measure(cases: list[Case], effort: Effort, console: Console) -> Iterator[tup
                 if setting is None:
                     for case in group:
                         _announce(console, case)
-                        yield case, measure_import(effort, case) if case.name == "import" else weigh_wheel(case)
+                        imports = case.name == "import"
+                        yield case, local.measure_import(effort, case) if imports else local.weigh_wheel(case)
                     continue
                 with open_session(peer, floors, effort, **setting._asdict()) as session:
                     for case in group:
@@ -170,24 +160,24 @@ def measure(cases: list[Case], effort: Effort, console: Console) -> Iterator[tup
 
 def _measure_one(session: Session, case: Case) -> Row:
     if case.name == "register" and is_gpu(case.src):
-        return measure_tensors(session, case)
+        return local.measure_tensors(session, case)
     return _MEASURES[case.name](session, case)
 
 
 _MEASURES: Final[Mapping[str, Callable[[Session, Case], Row]]] = {
-    "write": measure_transfer,
-    "read": measure_transfer,
-    "write_notify": measure_notify,
-    "write_pages": measure_pages,
-    "read_pages": measure_pages,
-    "register": measure_register,
-    "idle": measure_idle,
-    "stream_wait": measure_stream_wait,
-    "all_pairs": measure_all_pairs,
-    "transport_write": measure_transport,
-    "transport_read": measure_transport,
-    "transport_write_many": measure_write_many,
-    "transport_register": measure_transport_register,
+    "write": transfers.measure_transfer,
+    "read": transfers.measure_transfer,
+    "write_notify": notify.measure_notify,
+    "write_pages": transfers.measure_pages,
+    "read_pages": transfers.measure_pages,
+    "register": local.measure_register,
+    "idle": local.measure_idle,
+    "stream_wait": local.measure_stream_wait,
+    "all_pairs": local.measure_all_pairs,
+    "transport_write": transport.measure_transport,
+    "transport_read": transport.measure_transport,
+    "transport_write_many": transport.measure_write_many,
+    "transport_register": transport.measure_transport_register,
 }
 
 

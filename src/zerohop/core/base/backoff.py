@@ -32,11 +32,11 @@ class Backoff(Generic[K]):
     def __init__(self) -> None:
         self._failures: dict[K, _Failure] = {}
 
-    def record_failure(self, key: K, why: str, *, is_permanent: bool = False) -> None:
-        """Remember that this failed; a failure that ``is_permanent`` is never tried again."""
+    def record_failure(self, key: K, why: str, status: int = 0, reason: int = 0) -> None:
+        """Remember that this failed, with a native status and reason or without; see ``is_permanent``."""
         now, held_s = monotonic(), HOLD_OFF_S
         before = self._failures.get(key)
-        if is_permanent:
+        if is_permanent(status, reason):
             held_s = math.inf
         elif before is not None and now < before.until + before.held_s:
             held_s = min(2 * before.held_s, _LONGEST_S)

@@ -115,7 +115,7 @@ class Channel:
         if batch is None:
             return message, []
         if len(batch) != expected:
-            _close_all(batch)
+            close_all(batch)
             raise ProtocolError(f"malformed: {len(batch)} descriptors where {expected} were announced")
         return message, batch
 
@@ -200,7 +200,7 @@ class Channel:
                 batch += fds
         if flags & socket.MSG_CTRUNC:
             # The kernel drops descriptors at this process's limit; their message then has none.
-            _close_all(batch)
+            close_all(batch)
             self._batches.append(None)
         elif batch:
             self._batches.append(batch)
@@ -239,7 +239,7 @@ class Channel:
                 self._end(f"the connection broke: {error.strerror}")
                 return
             self._queued_bytes -= sent
-            _close_all(fds)
+            close_all(fds)
             self._outgoing.popleft()
             if sent < len(frame):
                 # The descriptors went with the first byte.
@@ -254,14 +254,14 @@ class Channel:
         self._forget_socket()
         self._forget_outgoing()
         for batch in self._batches:
-            _close_all(batch or [])
+            close_all(batch or [])
         self._batches.clear()
         _wake(self._readable)
         _wake(self._flushed)
 
     def _forget_outgoing(self) -> None:
         for _, fds in self._outgoing:
-            _close_all(fds)
+            close_all(fds)
         self._outgoing.clear()
         self._queued_bytes = 0
 
@@ -278,7 +278,7 @@ def copies_of(fds: Sequence[int]) -> list[int]:
         for fd in fds:
             copies.append(os.dup(fd))  # noqa: PERF401 - a comprehension would forget them when one fails
     except OSError:
-        _close_all(copies)
+        close_all(copies)
         raise
     return copies
 
@@ -288,7 +288,8 @@ def _wake(future: asyncio.Future[None] | None) -> None:
         future.set_result(None)
 
 
-def _close_all(fds: list[int]) -> None:
+def close_all(fds: list[int]) -> None:
+    """Close each descriptor, and empty the list."""
     for fd in fds:
         os.close(fd)
     fds.clear()

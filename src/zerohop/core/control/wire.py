@@ -5,6 +5,8 @@ wrong field type, a value out of range or trailing bytes give ProtocolError. Des
 sockets; ``nfds`` says how many belong to it.
 """
 
+# ruff: noqa: UP007 - msgspec evaluates the unions at run time, on Python 3.10 too
+
 from __future__ import annotations
 
 import struct
@@ -293,31 +295,10 @@ class Bye(msgspec.Struct, tag="bye"):
     text: LongText
 
 
-Message = Union[  # noqa: UP007 - evaluated by msgspec at run time, on Python 3.10 too
-    Hello,
-    Challenge,
-    Prove,
-    Accept,
-    Location,
-    Refuse,
-    Setup,
-    Lane,
-    LaneInvite,
-    LaneReady,
-    LaneFailed,
-    LaneDown,
-    LaneQuiet,
-    LaneWanted,
-    LaneMissing,
-    ImportRequest,
-    ImportReply,
-    ImportPart,
-    Release,
-    Released,
-    Call,
-    Answer,
-    Bye,
-]
+_OfHandshake = Union[Hello, Challenge, Prove, Accept, Location, Refuse]
+_OfLanes = Union[Lane, LaneInvite, LaneReady, LaneFailed, LaneDown, LaneQuiet, LaneWanted, LaneMissing]
+_OfMemory = Union[ImportRequest, ImportReply, ImportPart, Release, Released]
+Message = Union[_OfHandshake, Setup, _OfLanes, _OfMemory, Call, Answer, Bye]
 
 
 T = TypeVar("T", bound=msgspec.Struct)

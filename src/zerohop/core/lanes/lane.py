@@ -6,6 +6,8 @@ import asyncio
 import enum
 from typing import TYPE_CHECKING
 
+from zerohop._native import NativeError
+
 if TYPE_CHECKING:
     from typing import Any
 
@@ -71,6 +73,15 @@ class Lane:
         # Whether the lane went down and this side, the peer, or both have placed all data that came over it.
         self.local_done = self.peer_done = False
         self.drained = asyncio.Event()
+
+    def close_end(self) -> None:
+        """Cancel the work that opens the lane, and begin to destroy this end."""
+        if self.task is not None:
+            self.task.cancel()
+        try:
+            self.endpoint.close(reset=True)
+        except NativeError:  # the engine is closed, and the lane with it
+            pass
 
     def __repr__(self) -> str:
         return f"<Lane {self.number} over {self.provider}, {self.state.value}>"

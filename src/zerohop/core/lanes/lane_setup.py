@@ -117,9 +117,7 @@ class LaneSetup:
             raise ProtocolError("malformed: LaneFailed of a lane that is up")
         lane.blamed = tuple(message.down)
         error = PeerLost(
-            f"the peer could not open its end of the lane: {message.text}",
-            peer=self._link.peer,
-            provider=lane.provider,
+            f"the peer could not open its end of the lane: {message.text}", peer=self._link.peer, provider=lane.provider
         )
         self._lanes.fail(lane, error, tell=False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zerohop.core.lanes.lane import State
 from zerohop.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -34,3 +35,12 @@ class LaneTable:
         if number > self.last_theirs if theirs else number >= self.next_mine:
             raise ProtocolError(f"malformed: lane {number}, which nobody has opened")
         return self.all.get(number)
+
+    def down(self) -> list[Lane]:
+        """Return the lanes that are down, and over which data may still come; any thread may ask."""
+        return [lane for lane in list(self.all.values()) if lane.state is State.DOWN]
+
+    def remove(self, lane: Lane) -> None:
+        """Remove a lane over which nothing can come any more."""
+        self.all.pop(lane.number, None)
+        lane.drained.set()

@@ -42,13 +42,7 @@ class Lanes(LaneTable):
     """Holds all lanes of one Connection; lane_setup.py sets up each of them."""
 
     def __init__(
-        self,
-        core: LaneCore,
-        link: Link,
-        channel: Channel,
-        *,
-        initiator: bool,
-        first_up: Callable[[], None],
+        self, core: LaneCore, link: Link, channel: Channel, *, initiator: bool, first_up: Callable[[], None]
     ) -> None:
         """Hold no lane yet; ``first_up()`` is called once, when the first lane for messages is up."""
         super().__init__(initiator=initiator)
@@ -113,17 +107,16 @@ class Lanes(LaneTable):
 
     async def drained(self) -> None:
         """Wait until both sides have placed all that arrived over lanes that are down."""
-        for lane in list(self.all.values()):
-            if lane.state is State.DOWN:
-                try:
-                    await wait_with_timeout(lane.drained.wait(), seconds_left())
-                except TimeoutError:
-                    raise silent_error(self._link.peer, "the peer does not answer") from None
+        for lane in self.down():
+            try:
+                await wait_with_timeout(lane.drained.wait(), seconds_left())
+            except TimeoutError:
+                raise silent_error(self._link.peer, "the peer does not answer") from None
 
     @property
     def draining(self) -> bool:
         """Tell whether data of a lane that is down may still be placed; any thread may ask."""
-        return bool(self._draining) or any(lane.state is State.DOWN for lane in list(self.all.values()))
+        return bool(self._draining) or bool(self.down())
 
     def take_down_dead(self) -> None:
         """Take down the lanes that the data plane has found dead; it reports each once."""
@@ -156,9 +149,7 @@ class Lanes(LaneTable):
             if old is not None:
                 # The peer has opened a new lane, because it knew before this side that the old one is down.
                 self.go_down(old, "the peer has replaced it")
-            if self._wanted is not None and not self._wanted.done():
-                self._wanted.set_result(None)
-            self._wanted = None
+            self._answer_wanted(None)
         if lane.provider == VERBS:
             link.reconsider()
         lane.up.set_result(None)
@@ -173,13 +164,12 @@ class Lanes(LaneTable):
         if lane.state is not State.OPENING:
             return
         lane.state = State.DOWN
-        self.all.pop(lane.number, None)
         if tell:
             self._channel.post(wire.LaneFailed(number=lane.number, text=error.reason[:2000]))
-        self._close_end(lane)
+        lane.close_end()
         if not lane.up.done():
             lane.up.set_exception(copy_of(error))
-        lane.drained.set()
+        self.remove(lane)
 
     def on_lane_down(self, message: wire.LaneDown) -> None:
         """Handle LaneDown: the peer's end of a lane is down and drained."""
@@ -192,7 +182,7 @@ class Lanes(LaneTable):
         if lane.state is State.UP:
             self.go_down(lane, f"the peer says: {message.text}" if message.text else "the peer has closed it")
         elif lane.local_done:
-            self._note_drained(lane)
+            self.remove(lane)
 
     def on_lane_wanted(self, message: wire.LaneWanted) -> None:
         """Handle LaneWanted: the peer has something to send, and no lane for it."""
@@ -213,9 +203,7 @@ class Lanes(LaneTable):
         if message.wanted != self._asked:
             # The attempt had begun before this side asked. The peer makes another one.
             return
-        wanted, self._wanted = self._wanted, None
-        if wanted is not None and not wanted.done():
-            wanted.set_exception(self._none_for_messages(f"the peer says: {message.text}"))
+        self._answer_wanted(self._none_for_messages(f"the peer says: {message.text}"))
 
     def end(self, error: ZerohopError) -> None:
         """End all lanes of a lost Connection, whose ends the data plane has closed."""
@@ -228,8 +216,16 @@ class Lanes(LaneTable):
         self.all.clear()
         for task in [*self._tasks.values(), *self._draining]:
             task.cancel()
-        if self._wanted is not None and not self._wanted.done():
-            self._wanted.set_exception(copy_of(error))
+        self._answer_wanted(copy_of(error))
+
+    def _answer_wanted(self, error: ZerohopError | None) -> None:
+        """End the wait of the operations here that need a lane for messages."""
+        wanted, self._wanted = self._wanted, None
+        if wanted is not None and not wanted.done():
+            if error is None:
+                wanted.set_result(None)
+            else:
+                wanted.set_exception(error)
 
     def _start_shared(self, key: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> asyncio.Task[Any]:
         task = self._tasks.get(key)
@@ -283,7 +279,9 @@ class Lanes(LaneTable):
         breaks = 0
         try:
             while True:
-                await self._until_drained(provider)
+                for old in self.down():
+                    if old.provider == provider:
+                        await old.drained.wait()
                 if not messages and await self._another(provider):
                     return
                 lane = self.begin(provider, messages, without)
@@ -307,11 +305,6 @@ class Lanes(LaneTable):
             if self._link.lost is None:
                 self._link.failed.record_failure(provider, error.reason)
             raise
-
-    async def _until_drained(self, provider: str) -> None:
-        for lane in list(self.all.values()):
-            if lane.provider == provider and lane.state is State.DOWN:
-                await lane.drained.wait()
 
     async def _another(self, provider: str) -> bool:
         """Wait for another lane of this provider that is being opened; return whether it came up."""
@@ -338,7 +331,7 @@ class Lanes(LaneTable):
         for route in list(link.routes):
             if route.lane == lane.number:
                 route.drop()
-        self._close_end(lane)
+        lane.close_end()
         self._core.control.warn_once(
             link.peer, "lane", "a lane over %s to %s went down: %s", lane.provider, link.peer[:12], why
         )
@@ -356,17 +349,4 @@ class Lanes(LaneTable):
         lane.local_done = True
         self._channel.post(wire.LaneDown(number=lane.number, text=why[:2000]))
         if lane.peer_done:
-            self._note_drained(lane)
-
-    def _note_drained(self, lane: Lane) -> None:
-        self.all.pop(lane.number, None)
-        lane.drained.set()
-
-    @staticmethod
-    def _close_end(lane: Lane) -> None:
-        if lane.task is not None:
-            lane.task.cancel()
-        try:
-            lane.endpoint.close(reset=True)
-        except NativeError:  # the engine is closed, and the lane with it
-            pass
+            self.remove(lane)

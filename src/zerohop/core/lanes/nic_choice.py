@@ -54,7 +54,7 @@ def choose(settings: Settings, near: str | None = None, root: Path = _ROOT) -> l
 
 
 def _tier(choice: NicChoice) -> tuple[object, ...]:
-    return choice.distance, choice.gbps, choice.numa_node
+    return choice.distance, choice.gbit_per_s, choice.numa_node
 
 
 def _port(choice: NicChoice, options: VerbsOptions) -> Port:
@@ -65,6 +65,6 @@ def _port(choice: NicChoice, options: VerbsOptions) -> Port:
         choice.port,
         options.native(choice.gid.index),
         link=link,
-        gbytes_per_s=(choice.gbps or 0.0) / 8,
+        gbytes_per_s=(choice.gbit_per_s or 0.0) / 8,
         subnet=":".join(groups[:_SUBNET_GROUPS]),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from zerohop.core.base.backoff import is_permanent
 from zerohop.core.runtime.devices import HOST
 from zerohop.errors import from_native
 
@@ -47,7 +46,7 @@ def why_no_peer_link(link: Link, registration: Registration, remote: Share) -> s
 def note_no_peer_link(link: Link, registration: Registration, remote: Share, error: NativeError) -> None:
     """Record that devices here were tried, and do not reach both memories."""
     key = "p2p", remote.share_id, (registration.region.device,)
-    link.unreachable.record_failure(key, from_native(*error.args).reason, is_permanent=is_permanent(*error.args[:2]))
+    link.unreachable.record_failure(key, from_native(*error.args).reason, *error.args[:2])
 
 
 def device_link(link: Link, registration: Registration, remote: Share) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError, PeerMemory, Reason, Status
 from zerohop.core.base import closed_engine
-from zerohop.core.base.backoff import is_permanent
 from zerohop.core.control import auth
 from zerohop.core.lanes import path_choice, reachability
 from zerohop.core.lanes.gpu_links import link_between
@@ -169,13 +168,7 @@ class Routes:
             access = imported.access_over(registration, lane)
         try:
             native_id = self._engine.route(
-                lane.endpoint,
-                registration.region,
-                remote.share_id,
-                remote.capability,
-                nbytes,
-                rights,
-                **access,
+                lane.endpoint, registration.region, remote.share_id, remote.capability, nbytes, rights, **access
             )
         except NativeError as error:
             if lane_was_reset(error):
@@ -262,8 +255,6 @@ def register(engine: Engine, registration: Registration, domain: Domain) -> bool
         if error.args[0] == Status.CLOSED.value:
             raise
         status, reason, _ = error.args
-        registration.unregistrable.record_failure(
-            domain.number, from_native(*error.args).reason, is_permanent=is_permanent(status, reason)
-        )
+        registration.unregistrable.record_failure(domain.number, from_native(*error.args).reason, status, reason)
         return False
     return True

@@ -13,6 +13,7 @@ from zerohop._native import NativeError, Reason, Status
 from zerohop.config.providers import P2P, SHM, VERBS
 from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.control import wire
+from zerohop.core.control.channel import close_all
 from zerohop.core.memory.remote_buffer import share_of
 from zerohop.core.peers.import_client import LAST_COPIES_S
 from zerohop.core.runtime.devices import HOST
@@ -32,8 +33,7 @@ _Exported = tuple[str, str, int, int, int, int, list[tuple[int, bytes]], list[in
 
 
 def _close_exported(exported: _Exported) -> None:
-    for fd in exported[-1]:
-        os.close(fd)
+    close_all(exported[-1])
 
 
 class Exports:
@@ -59,8 +59,7 @@ class Exports:
             if len(self._reaching) >= _MAX_REQUESTS:
                 raise ProtocolError("malformed: the peer asks for more than anybody needs at once")
             # This is a task of its own, because pinning pages and exporting memory take long.
-            give = self._give_keys if request.provider == VERBS else self._give_memory
-            task = asyncio.get_running_loop().create_task(give(request))
+            task = asyncio.get_running_loop().create_task(self._give(request))
             self._reaching.add(task)
             task.add_done_callback(self._reaching.discard)
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -114,28 +113,35 @@ class Exports:
             if grant.fd >= 0:
                 os.close(grant.fd)
 
-    async def _give_memory(self, request: wire.ImportRequest) -> None:
-        """Give memory to a peer for its devices: a device's as the driver exports it, host memory by a descriptor."""
-        shares = self._core.shares
+    async def _give(self, request: wire.ImportRequest) -> None:
+        """Give memory to a peer's NICs or devices, once the requests before have ended."""
         async with self._turn:
-            share = shares.admit(self._link, P2P, request.share, request.capability)
+            share = self._core.shares.admit(self._link, request.provider, request.share, request.capability)
             if isinstance(share, tuple):
                 self._refuse(request, *share)
                 return
-            if share.registration.device == HOST:
-                self._give_descriptor(request)
-                return
             try:
-                export = self._core.engine.export_share
-                exported = await self._core.control.run_in_thread(export, share.share_id, discard=_close_exported)
+                if request.provider == VERBS:
+                    await self._give_keys(request, share)
+                else:
+                    await self._give_memory(request, share)
             except NativeError as error:
-                self._failed(request, error)
-                return
-            try:
-                if self._still_wanted(request):
-                    self._post_memory(request, share, exported)
-            finally:
-                _close_exported(exported)
+                status, reason, text = error.args
+                said = from_native(status, reason, text).reason
+                self._refuse_importer(request, Status(status), Reason(reason), said)
+
+    async def _give_memory(self, request: wire.ImportRequest, share: LocalShare) -> None:
+        """Give memory to a peer for its devices: a device's as the driver exports it, host memory by a descriptor."""
+        if share.registration.device == HOST:
+            self._give_descriptor(request)
+            return
+        export = self._core.engine.export_share
+        exported = await self._core.control.run_in_thread(export, share.share_id, discard=_close_exported)
+        try:
+            if self._still_wanted(request):
+                self._post_memory(request, share, exported)
+        finally:
+            _close_exported(exported)
 
     def _post_memory(self, request: wire.ImportRequest, share: LocalShare, exported: _Exported) -> None:
         form, device, process, address, offset, nbytes, pieces, fds = exported
@@ -160,28 +166,12 @@ class Exports:
             )
             self._channel.post(reply, theirs)
 
-    async def _give_keys(self, request: wire.ImportRequest) -> None:
+    async def _give_keys(self, request: wire.ImportRequest, share: LocalShare) -> None:
         """Register memory with each NIC at which the peer's lane ends, unless that was done before."""
-        shares = self._core.shares
-        async with self._turn:
-            share = shares.admit(self._link, VERBS, request.share, request.capability)
-            if isinstance(share, tuple):
-                self._refuse(request, *share)
-                return
-            nic_ports = self._core.nic_ports
-            if why := "; ".join(filter(None, map(nic_ports.port_down, request.rails))):
-                self._refuse_importer(request, Status.UNSUPPORTED, Reason.PORT_DOWN, why)
-                return
-            try:
-                reply = await self._reach(request, share)
-            except NativeError as error:
-                self._failed(request, error)
-                return
-            if self._still_wanted(request):
-                self._channel.post(reply)
-
-    async def _reach(self, request: wire.ImportRequest, share: LocalShare) -> wire.ImportReply:
         engine, nic_ports = self._core.engine, self._core.nic_ports
+        if why := "; ".join(filter(None, map(nic_ports.port_down, request.rails))):
+            self._refuse_importer(request, Status.UNSUPPORTED, Reason.PORT_DOWN, why)
+            return
         domains = nic_ports.domains(request.rails)
         found = [
             await self._core.control.run_in_thread(engine.reach, share.share_id, domain, share.revocable)
@@ -190,7 +180,7 @@ class Exports:
         if len({address for address, _, _ in found}) != 1:
             raise NativeError(Status.UNSUPPORTED.value, Reason.NONE.value, "its NICs do not know it by one address")
         described = share_of(share.handle)
-        return wire.ImportReply(
+        reply = wire.ImportReply(
             request=request.request,
             status=Status.OK.value,
             reason=Reason.NONE.value,
@@ -201,6 +191,8 @@ class Exports:
             keys=[key for _, key, _ in found],
             atomics=all(bool(domain.facts().get("atomics")) for domain in domains),
         )
+        if self._still_wanted(request):
+            self._channel.post(reply)
 
     def _still_wanted(self, request: wire.ImportRequest) -> bool:
         """Tell whether the peer is still there, and the share has not been withdrawn meanwhile."""
@@ -211,10 +203,6 @@ class Exports:
             self._refuse_importer(request, Status.ACCESS_DENIED, Reason.REVOKED)
             return False
         return True
-
-    def _failed(self, request: wire.ImportRequest, error: NativeError) -> None:
-        status, reason, text = error.args
-        self._refuse_importer(request, Status(status), Reason(reason), from_native(status, reason, text).reason)
 
     def _refuse_importer(self, request: wire.ImportRequest, status: Status, reason: Reason, text: str = "") -> None:
         """Refuse a peer that counted as an importer already."""

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError, Reason, RemoteKeys, Status
 from zerohop.config.providers import P2P, SHM, VERBS
-from zerohop.core.base.backoff import is_permanent
 from zerohop.core.control import wire
-from zerohop.core.control.channel import copies_of
+from zerohop.core.control.channel import close_all, copies_of
 from zerohop.core.lanes.imported import Import
+from zerohop.core.lanes.lane import retrieve
 from zerohop.core.lanes.reachability import note_no_peer_link
 from zerohop.core.runtime.deferred import seconds_left, wait_shared
 from zerohop.errors import ProtocolError, ZerohopError, copy_of, from_native, silent_error
@@ -88,8 +88,7 @@ class Imports:
         if task is None:
             task = self._importing[key] = asyncio.get_running_loop().create_task(self._import(share, provider, rails))
             task.add_done_callback(lambda _: self._importing.pop(key, None))
-            # The waiting tasks may be gone when it fails, and asyncio would warn of an error that nobody fetched.
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            task.add_done_callback(retrieve)
         leaving, limit = self._leaving.get((provider, share.share_id)), seconds_left()
         if leaving is not None and limit is not None:
             # The wait ends before the operation's deadline, so that there is time to report this reason.
@@ -199,44 +198,34 @@ class Imports:
         number = self._requests
         future = self._replies[number] = asyncio.get_running_loop().create_future()
         try:
-            request = wire.ImportRequest(
-                request=number,
-                provider=provider,
-                share=share.share_id,
-                capability=share.capability,
-                rails=list(rails),
-            )
+            request = wire.ImportRequest(number, provider, share.share_id, share.capability, list(rails))
             self._channel.post(request)
             # This waits as long as the Connection lasts, because a late answer still serves the next operation.
             reply, fds = await future
         except BaseException:
             # The answer may have come just before; then its descriptors must be closed here.
             if future.done() and not future.cancelled() and future.exception() is None:
-                for fd in future.result()[1]:
-                    os.close(fd)
+                close_all(future.result()[1])
             raise
         finally:
             self._replies.pop(number, None)
-            for fd in self._unfinished.pop(number, (None, ()))[1]:
-                os.close(fd)
+            if number in self._unfinished:
+                close_all(self._unfinished.pop(number)[1])
         try:
             if reply.status == Status.UNSUPPORTED.value or (provider != SHM and reply.status in _CANNOT):
                 why = reply.text or "its owner cannot give it out"
-                link.unreachable.record_failure(
-                    (provider, share.share_id, rails), why, is_permanent=is_permanent(reply.status, reply.reason)
-                )
+                link.unreachable.record_failure((provider, share.share_id, rails), why, reply.status, reply.reason)
             elif reply.status != Status.OK.value:
                 raise from_native(reply.status, reply.reason, "said by the peer", peer=link.peer, provider=provider)
             else:
                 await self._accept(share, provider, rails, reply, fds)
         finally:
-            for fd in fds:
-                os.close(fd)
+            close_all(fds)
 
     async def _accept(
         self, share: Share, provider: str, rails: tuple[int, ...], reply: wire.ImportReply, fds: list[int]
     ) -> None:
-        link = self._link
+        link, key = self._link, (provider, share.share_id)
         access: Mapping | RemoteKeys | PeerMemory
         try:
             if provider == SHM:
@@ -249,20 +238,16 @@ class Imports:
                 access = RemoteKeys(reply.address, reply.nbytes, reply.rights, reply.keys, reply.atomics)
             else:
                 raise ProtocolError("malformed: not one key for each rail", peer=link.peer)
-        except NativeError as error:
-            why = f"it could not be mapped here: {error.args[2]}"
-            link.unreachable.record_failure(
-                (provider, share.share_id, rails), why, is_permanent=is_permanent(*error.args[:2])
-            )
-            self._owed.add((provider, share.share_id))
+        except (NativeError, ZerohopError) as error:
+            self._owed.add(key)
+            if isinstance(error, ZerohopError):
+                raise
+            status, reason, text = error.args
+            link.unreachable.record_failure((*key, rails), f"it could not be mapped here: {text}", status, reason)
             return
-        except ZerohopError:
-            self._owed.add((provider, share.share_id))
-            raise
         # The device is the one that the owner names now, because a handle may have been altered on its way.
         device = reply.exported.device if reply.exported is not None else ""
         imported = Import(access, share.capability, reply.nbytes, reply.rights, rails, reply.text, device)
-        key = provider, share.share_id
         if key in self._owed:  # the owner has asked for the memory back meanwhile
             self._start_release(key, imported)
             return
@@ -271,7 +256,7 @@ class Imports:
             # Another import of the share, for other NICs, was asked for at the same time.
             unmap(self._core, other)
         link.imports[key] = imported
-        link.unreachable.record_success((provider, share.share_id, rails))
+        link.unreachable.record_success((*key, rails))
         self._drop_old_imports()
 
     def _take_memory(self, reply: wire.ImportReply, fds: list[int]) -> PeerMemory:
@@ -295,8 +280,7 @@ class Imports:
                 writable,
             )
         finally:
-            for fd in fds:
-                os.close(fd)
+            close_all(fds)
 
     def _check_file(self, reply: wire.ImportReply, fds: list[int]) -> None:
         peer = self._link.peer

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError, Reason, Status
 from zerohop.config.providers import VERBS
 from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.control import address, wire
-from zerohop.core.control.channel import ChannelEnded
+from zerohop.core.control.channel import ChannelEnded, close_all
 from zerohop.core.lanes.lane_setup import LaneSetup
 from zerohop.core.lanes.lanes import Lanes
 from zerohop.core.lanes.path_choice import IMPORTED, PEER
@@ -107,8 +106,7 @@ class Session:
                 try:
                     self._handle(message, received)
                 finally:
-                    for fd in received:
-                        os.close(fd)
+                    close_all(received)
         except ChannelEnded as ended:
             self._fail(PeerLost(f"the peer is gone: {ended}", peer=self._link.peer), Reason.STREAM_CLOSED)
         except NativeError as error:

@@ -216,11 +216,7 @@ def _start(
 
 
 async def _run(
-    core: Runtime,
-    operation: Deferred[T],
-    native: Op,
-    work: Callable[[], Coroutine[Any, Any, T]],
-    deadline_ns: int,
+    core: Runtime, operation: Deferred[T], native: Op, work: Callable[[], Coroutine[Any, Any, T]], deadline_ns: int
 ) -> None:
     # `native` is an argument of its own, because the Operation drops it when its deadline passes.
     import asyncio

@@ -11,7 +11,7 @@ from zerohop._native import InFlight as NativeInFlight
 from zerohop._native import Status
 from zerohop.core.base.deadlines import deadline_after
 from zerohop.core.base.units import transfer_text
-from zerohop.core.runtime.operation import Operation, begin_turn, must_yield
+from zerohop.core.runtime.operation import Finished, Operation, begin_turn, must_yield
 from zerohop.errors import DeadlineExceeded, from_native
 
 if TYPE_CHECKING:
@@ -212,17 +212,27 @@ class WithValue(InFlight[T]):
         return value  # type: ignore[no-any-return]
 
 
-def in_flight(
-    core: Runtime, kind: str, path: Path | None, nbytes: int, native: Op, keep: object, value_from: int
+def posted_operation(
+    core: Runtime,
+    kind: str,
+    path: Path | None,
+    nbytes: int,
+    posted: int | tuple[int, int] | Op,
+    keep: object,
+    value_from: int,
 ) -> Operation[int]:
-    """Return the Operation that wraps a native one."""
+    """Return the Operation of a native call that succeeded; ``posted`` is what a `Post` of deferred.py returns."""
+    if isinstance(posted, int):
+        return Finished(core, kind, path, nbytes, nbytes, posted)
+    if isinstance(posted, tuple):
+        return Finished(core, kind, path, nbytes, posted[1], posted[0])
     operation: InFlight[int]
     if value_from == NBYTES:
         operation = InFlight()
     else:
         operation = WithValue()
         operation._value_from = value_from
-    operation._begin(core, kind, path, nbytes, native, keep)
+    operation._begin(core, kind, path, nbytes, posted, keep)
     return operation
 
 

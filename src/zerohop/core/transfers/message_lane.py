@@ -11,8 +11,8 @@ from zerohop.core.lanes.link import lane_error
 from zerohop.core.runtime.deferred import defer, defer_post, lane_was_reset
 from zerohop.core.runtime.devices import HOST
 from zerohop.core.runtime.first_use import first_use
-from zerohop.core.runtime.native_operation import NBYTES, in_flight
-from zerohop.core.runtime.operation import Failed, Finished, Operation, on_event_loop
+from zerohop.core.runtime.native_operation import NBYTES, posted_operation
+from zerohop.core.runtime.operation import Failed, Operation, on_event_loop
 from zerohop.errors import WouldBlock, ZerohopError, from_native
 
 if TYPE_CHECKING:
@@ -76,9 +76,7 @@ def post_message(
         if nowait:
             return first_use(core, kind, nbytes, (link.peer, kind), lambda: until_lane(over))
         return _post_later(core, link, kind, view, deadline_ns, post, value_from, room, over)
-    if isinstance(posted, int):
-        return Finished(core, kind, link.path(device), nbytes, nbytes, posted)
-    return in_flight(core, kind, link.path(device), nbytes, posted, view, value_from)
+    return posted_operation(core, kind, link.path(device), nbytes, posted, view, value_from)
 
 
 def notify_post(core: Core, link: PeerLink, number: int, deadline_ns: int) -> Callable[[bool], int | Op]:
@@ -122,18 +120,18 @@ def _post_now(
 ) -> int | Op | None:
     """Make the native call; return None if it has to be made later. A nowait call on a full lane raises WouldBlock."""
     try:
-        _keep_order(link, room)
-        return post(True)
-    except NativeError as error:
-        if lane_was_reset(error) and link.lost is None:
+        try:
+            if link.late.get(room):
+                # This post would overtake others, so that the lane counts as full.
+                raise NativeError(Status.WOULD_BLOCK.value, Reason.WINDOW_FULL.value, "")  # noqa: TRY301
+            return post(True)
+        except NativeError as error:
+            if error.args[0] != Status.WOULD_BLOCK.value or lane_was_reset(error):
+                raise
+            if nowait:
+                raise from_native(*error.args, operation=kind, peer=link.peer, provider=link.provider) from None
+        if on_event_loop() or link.late.get(room):
             return None
-        if error.args[0] != Status.WOULD_BLOCK.value:
-            raise
-        if nowait:
-            raise from_native(*error.args, operation=kind, peer=link.peer, provider=link.provider) from None
-    if on_event_loop() or link.late.get(room):
-        return None
-    try:
         return post(False)
     except NativeError as error:
         if lane_was_reset(error) and link.lost is None:
@@ -169,9 +167,3 @@ def _post_later(
     at_end = partial(late.discard, ticket)
     path = link.path(HOST if view is None else view.device)
     return defer(core, kind, nbytes, deadline_ns, work, view, peer=link.peer, path=path, at_end=at_end)
-
-
-def _keep_order(link: PeerLink, room: str) -> None:
-    """Raise the error of a full lane if the operation would overtake others."""
-    if link.late.get(room):
-        raise NativeError(Status.WOULD_BLOCK.value, Reason.WINDOW_FULL.value, "")

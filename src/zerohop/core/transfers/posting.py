@@ -13,8 +13,8 @@ from zerohop.core.memory.remote_buffer import key_of, share_of
 from zerohop.core.runtime.deferred import Deferred, attach, defer, defer_post, lane_was_reset
 from zerohop.core.runtime.devices import HOST
 from zerohop.core.runtime.first_use import first_use
-from zerohop.core.runtime.native_operation import NBYTES, in_flight
-from zerohop.core.runtime.operation import Failed, Finished, Operation, complete_fields, on_event_loop
+from zerohop.core.runtime.native_operation import NBYTES, posted_operation, where
+from zerohop.core.runtime.operation import Failed, Operation, complete_fields, on_event_loop
 from zerohop.core.runtime.streams import place_of
 from zerohop.core.transfers.message_lane import PLAIN
 from zerohop.errors import PeerLost, ZerohopError, from_native
@@ -68,27 +68,24 @@ def launch(
         if route is None:
             break
         try:
-            posted = post(route.id, True)
-        except NativeError as error:
-            if error.args[0] == Status.WOULD_BLOCK.value:
+            try:
+                posted = post(route.id, True)
+            except NativeError as error:
+                if error.args[0] != Status.WOULD_BLOCK.value:
+                    raise
                 if nowait:
-                    peer, provider = route.peer, route.explanation.provider
-                    raise from_native(*error.args, operation=kind, peer=peer, provider=provider) from None
+                    raise from_native(*error.args, operation=kind, **where(route)) from None
                 if on_event_loop():
                     return _post_later(core, kind, view, remote, route, nbytes, value_from, deadline_ns, post, room)
-                try:
-                    posted = post(route.id, False)
-                except NativeError as failure:
-                    error = failure
-                else:
-                    return posted_on(core, kind, view, route, nbytes, value_from, posted)
+                posted = post(route.id, False)
+        except NativeError as error:
             core.check_open()
             if route.stale:
                 continue
             if _lane_broke(route, error):
                 break
             return _failure(core, kind, view, route, nbytes, error)
-        return posted_on(core, kind, view, route, nbytes, value_from, posted)
+        return posted_operation(core, kind, route, nbytes, posted, view, value_from)
     if nowait:
         return first_use(core, kind, nbytes, key_of(remote), lambda: find_route(core, view, remote))
     return _post_later(core, kind, view, remote, None, nbytes, value_from, deadline_ns, post, room)
@@ -128,7 +125,7 @@ def launch_after(
             if error.args[0] != Status.WOULD_BLOCK.value and not route.stale and not _lane_broke(route, error):
                 return _failure(core, kind, view, route, nbytes, error)
         else:
-            return posted_on(core, kind, view, route, nbytes, NBYTES, posted)
+            return posted_operation(core, kind, route, nbytes, posted, view, NBYTES)
     try:
         # Mark the stream now, not when posting: the caller may make the stream wait for this operation next.
         reached = core.engine.stream_reached(*place, deadline_ns)
@@ -170,10 +167,10 @@ def ready_route(core: Core, view: Memory | View, remote: RemoteBuffer, *, nowait
 
 async def find_route(core: Core, view: Memory | View, remote: RemoteBuffer) -> Route:
     """Connect, open a lane and import the peer's memory, as far as that is needed. On the control thread."""
-    where = address.parse(remote.url)
+    peer_address = address.parse(remote.url)
     breaks = 0
     for _ in range(_MAX_STEPS):
-        link = await core.peers.connect(where)
+        link = await core.peers.connect(peer_address)
         session = link.session
         if session is not None:
             # The caller's thread may have noticed a broken lane before this thread handled the event.
@@ -243,23 +240,6 @@ async def _post_on(
 def _lane_broke(route: Route, error: NativeError) -> bool:
     """Tell whether a post was refused because its lane is down while its peer lives: another lane may take it."""
     return lane_was_reset(error) and route.link.lost is None
-
-
-def posted_on(
-    core: Core,
-    kind: str,
-    view: Memory | View,
-    route: Route,
-    nbytes: int,
-    value_from: int,
-    posted: int | tuple[int, int] | Op,
-) -> Operation[int]:
-    """Return the Operation of a post that succeeded."""
-    if isinstance(posted, int):
-        return Finished(core, kind, route, nbytes, nbytes, posted)
-    if isinstance(posted, tuple):
-        return Finished(core, kind, route, nbytes, posted[1], posted[0])
-    return in_flight(core, kind, route, nbytes, posted, view, value_from)
 
 
 def _failure(

@@ -14,7 +14,7 @@ from zerohop.core.memory.register import register, view_of
 from zerohop.core.memory.remote_buffer import RemoteBuffer, share_of, start_of
 from zerohop.core.runtime.deferred import all_ended, defer, defer_post, deferred_to
 from zerohop.core.runtime.first_use import first_use
-from zerohop.core.runtime.native_operation import NATIVE_VALUE, NBYTES
+from zerohop.core.runtime.native_operation import NATIVE_VALUE, NBYTES, posted_operation
 from zerohop.core.runtime.operation import Failed, Operation
 from zerohop.core.transfers.connection import Connection, link_of
 from zerohop.core.transfers.message_lane import (
@@ -26,7 +26,7 @@ from zerohop.core.transfers.message_lane import (
     post_message,
     until_lane,
 )
-from zerohop.core.transfers.posting import find_route, launch, launch_after, posted_on, ready_route
+from zerohop.core.transfers.posting import find_route, launch, launch_after, ready_route
 from zerohop.errors import from_native
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ _READ: Final = 1
 _FETCH_ADD: Final = 0
 _COMPARE_SWAP: Final = 1
 _NO_NOTIFY: Final = -1
-_MAX_NOTIFY: Final = (1 << 32) - 1
 _WORD: Final = 8
 _WORD_MASK: Final = (1 << 64) - 1
 # Native lengths are less than this.
@@ -149,7 +148,7 @@ def transfer_pages(
     if route is not None:
         # This is the beginning of launch() for a route that was found already; launch() handles all errors.
         try:
-            return posted_on(core, kind, view, route, nbytes, NBYTES, post(route.id, True))
+            return posted_operation(core, kind, route, nbytes, post(route.id, True), view, NBYTES)
         except NativeError:
             pass
     return launch(core, kind, view, remote, nbytes, NBYTES, deadline, post, nowait=nowait, room=room)

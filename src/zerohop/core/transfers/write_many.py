@@ -65,7 +65,14 @@ def write_many(
             raise ValueError(f"{_KIND}: a notification of no writes goes to nobody; notify() takes a peer")
         link = group.link
         assert link is not None  # the Transport has looked
-        return _notify_only(core, link, 0, notify, deadline, group)
+
+        async def work() -> int:
+            await _announce(core, link, 0, notify, deadline, group)
+            return 0
+
+        operation = defer(core, _KIND, 0, deadline, work, None, peer=link.peer)
+        group.note(operation)
+        return operation
     if len(batches) == 1:
         return _post(core, batches[0], notify, deadline, group)
     return _post_all(core, batches, notify, deadline, group)
@@ -146,18 +153,6 @@ def _post_all(
     operation = defer(core, _KIND, nbytes, deadline, work, operations, peer=owner, wants_operation=True)
     if group is not None:
         group.note(operation)
-    return operation
-
-
-def _notify_only(
-    core: Core, link: PeerLink, nbytes: int, notify: int, deadline: int, group: OperationGroup
-) -> Operation[int]:
-    async def work() -> int:
-        await _announce(core, link, nbytes, notify, deadline, group)
-        return nbytes
-
-    operation = defer(core, _KIND, nbytes, deadline, work, None, peer=link.peer)
-    group.note(operation)
     return operation
 
 

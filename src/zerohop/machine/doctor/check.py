@@ -138,7 +138,7 @@ class Checker:
     look: Look
 
     def __call__(self, system: System) -> Check:
-        """Judge `system`, whose facts were read before; it reads nothing itself."""
+        """Judge `system` by the facts that were read before; read nothing."""
         verdict = self.look(system)
         return Check(self.name, self.family, verdict.state, verdict.found, self.why, verdict.fix)
 

@@ -124,7 +124,7 @@ class PciLink:
         return f"{gts} x{self.lanes if self.lanes is not None else '?'}"
 
     @property
-    def gbps(self) -> float | None:
+    def gbit_per_s(self) -> float | None:
         """Return the gigabits a second in one direction, after the line code and before packet headers."""
         if self.gts is None or self.lanes is None:
             return None

@@ -20,12 +20,12 @@ check = checks_of("pcie", needs=no_nic)
 beside_gpu = checks_of("pcie", needs=no_gpu_beside_nic)
 
 _PASSED_THROUGH = ("iommu=pt", "iommu.passthrough=1", "intel_iommu=off", "amd_iommu=off")
-_FAST_GBPS = 200
-_LEAST_REQUEST, _LEAST_FAST_REQUEST = 512, 4096
+_FAST_GBIT_PER_S = 200
+_LEAST_REQUEST_BYTES, _LEAST_FAST_REQUEST_BYTES = 512, 4096
 _AS_ROOT = "sudo zerohop doctor --only"
 
 
-@checks_of("pcie")("pcie-link", "a card in a slot with fewer lanes, or a slower one, is as fast as that slot")
+@checks_of("pcie")("pcie-link", "a card is no faster than its slot, if that has fewer lanes, or slower ones")
 def pcie_link(system: System) -> Verdict:
     """Check that NICs and GPUs use all lanes at full speed, and that a NIC's slot is as fast as its port."""
     if not system.hardware and not system.gpus:
@@ -35,7 +35,7 @@ def pcie_link(system: System) -> Verdict:
     return combined(found)
 
 
-@beside_gpu("pcie-acs", "switches with ACS send bytes between GPU and NIC up to the processor and back, or drop them")
+@beside_gpu("pcie-acs", "with ACS, switches send what goes between GPU and NIC by the processor, or drop it")
 def pcie_acs(system: System) -> Verdict:
     """Check that no switch between a GPU and its NIC redirects traffic (lspci -vvv shows this as ACSCtl)."""
     ports = list(dict.fromkeys(_between(system)))
@@ -55,7 +55,7 @@ def pcie_acs(system: System) -> Verdict:
     )
 
 
-@check("iommu", "an IOMMU that translates costs a NIC a look-up for each page, and GPU and NIC their direct way")
+@check("iommu", "an IOMMU that translates looks up each page, and closes the direct way between GPU and NIC")
 def iommu(system: System) -> Verdict:
     """Check that the IOMMU is off, or passes addresses of NICs and GPUs through."""
     functions = [*system.hardware, *(gpu.function for gpu in system.gpus)]
@@ -84,7 +84,7 @@ def pcie_requests(system: System) -> Verdict:
 
 
 @check(
-    "numa-balancing", "the kernel moves pages between memory nodes by making them fault, which registered ones bear ill"
+    "numa-balancing", "to move pages between memory nodes the kernel makes them fault, which disturbs registered ones"
 )
 def numa_balancing(system: System) -> Verdict:
     """Check that automatic NUMA balancing is off on a machine with several memory nodes."""
@@ -101,15 +101,15 @@ def _name(function: PciFunction) -> str:
 
 def _nic_link(system: System, function: PciFunction) -> Verdict:
     lanes = _lanes(function, gpu=False)
-    port = _port_gbps(system, function)
-    carries = function.link.gbps
+    port = _port_gbit_per_s(system, function)
+    carries = function.link.gbit_per_s
     if lanes.found and carries is not None and port > carries:
         what = f"{lanes.found}: it carries {carries:.0f} Gb/s, and the port {port:g}"
         return warn(what, *(lanes.fix or ("# move the card to a slot of a newer generation, or with more lanes",)))
     return lanes
 
 
-def _port_gbps(system: System, function: PciFunction) -> float:
+def _port_gbit_per_s(system: System, function: PciFunction) -> float:
     return max((port.gbps or 0 for _, hca, port in system.ports(active=True) if hca.name == function.rdma), default=0)
 
 
@@ -153,7 +153,9 @@ def _requests(system: System, function: PciFunction) -> Verdict:
     config = function.config
     if config.read_request is None:
         return not_here("it shows no PCI Express registers")
-    least = _LEAST_FAST_REQUEST if _port_gbps(system, function) >= _FAST_GBPS else _LEAST_REQUEST
+    fast = _port_gbit_per_s(system, function) >= _FAST_GBIT_PER_S
+    least = _LEAST_FAST_REQUEST_BYTES if fast else _LEAST_REQUEST_BYTES
+    # Device Control: bits 12 to 14 hold log2(bytes / 128), bit 4 is relaxed ordering.
     wrong, fixes = [], []
     if config.read_request < least:
         wrong.append(f"read requests of {config.read_request} bytes")

@@ -18,7 +18,7 @@ on_nic = checks_of("port", needs=no_rdma)
 check = checks_of("port", needs=no_active_port)
 
 _CLEAN = "clean or replace the cable or transceiver"
-_LANES = 4  # of an InfiniBand port
+_LINK_LANES = 4  # InfiniBand
 _FULL_MTU = 4096
 _INTERFACE_MTU = 4200  # an Ethernet MTU that leaves room for _FULL_MTU and the RoCE headers
 
@@ -26,6 +26,7 @@ _INTERFACE_MTU = 4200  # an Ethernet MTU that leaves room for _FULL_MTU and the 
 @on_nic("port-state", "bytes flow through a port that is ACTIVE, and through no other")
 def port_state(system: System) -> Verdict:
     """Check that at least one port is active (as ibstat shows)."""
+    # No GPU and no memory node decides which ports are rejected, so that all of `served` have the same ones.
     fixes = {port.name: port.fix for port in system.layout.served[0].selection.rejected}
     found = []
     for name, _, port in system.ports():
@@ -109,11 +110,8 @@ def _speed(system: System, hca: Hca, port: RdmaPort, alike: float) -> Verdict:
         return not_here("its driver does not tell the speed")
     lanes = re.search(r"\((\d+)X", port.rate)
     at = f"{port.gbps:g} Gb/s"
-    if port.link_layer == "InfiniBand" and lanes is not None and int(lanes[1]) < _LANES:
-        return warn(
-            f"{at} over {lanes[1]} of {_LANES} lanes",
-            f"# right with a split cable; else {_CLEAN}",
-        )
+    if port.link_layer == "InfiniBand" and lanes is not None and int(lanes[1]) < _LINK_LANES:
+        return warn(f"{at} over {lanes[1]} of {_LINK_LANES} lanes", f"# right with a split cable; else {_CLEAN}")
     most = max((system.process.fastest.get(name, 0) for name in port.netdevs), default=0)
     if port.link_layer == "Ethernet" and most > port.gbps:
         return warn(f"{at}, and the card offers {most:g}", *_look_at_link(port))
@@ -128,6 +126,7 @@ def _look_at_link(port: RdmaPort) -> tuple[str, ...]:
 
 
 def _as_command(fix: str) -> str:
+    """Return a fix as it is typed: those that begin with ``ip`` are commands, the others words."""
     return fix if fix.startswith("ip ") else f"# {fix}"
 
 
