@@ -2,7 +2,7 @@
 
 A frame is a 4-byte big-endian length and a msgpack map with the message's type. Decoding is strict: an unknown type, a
 wrong field type, a value out of range or trailing bytes give ProtocolError. Descriptors travel beside a frame on Unix
-sockets; ``nfds`` says how many belong to it.
+sockets; ``nfds`` says how many belong to it. The file is long because all messages of the wire format stand together.
 """
 
 # ruff: noqa: UP007 - msgspec evaluates the unions at run time, on Python 3.10 too

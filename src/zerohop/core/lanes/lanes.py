@@ -1,9 +1,8 @@
 """Keeps the lanes of one Connection: opens them, chooses the one for messages, replaces one that goes down.
 
-A Connection has one lane for messages, which carries send, recv, notify and flush. Others are opened when a transfer
-wants their provider. A lane that goes down ends the operations in flight on it, and no others. Both sides destroy their
-ends and report that. Only then another lane of its provider is opened, so that no late data reaches memory that the new
-lane carries traffic for. On the control thread.
+One lane carries send, recv, notify and flush. Others are opened when a transfer wants their provider. A lane that goes
+down ends the operations in flight on it, and no others. Both sides destroy their ends and report that. Only then
+another lane of its provider is opened, so that no late data reaches memory in use again. On the control thread.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Lanes(LaneTable):
     def __init__(
         self, core: LaneCore, link: Link, channel: Channel, *, initiator: bool, first_up: Callable[[], None]
     ) -> None:
-        """Hold no lane yet; ``first_up()`` is called once, when the first lane for messages is up."""
+        """Hold no lane yet; call ``first_up()`` once the first lane for messages is up."""
         super().__init__(initiator=initiator)
         self._core = core
         self._link = link
@@ -55,7 +54,7 @@ class Lanes(LaneTable):
         # Tasks that open a lane, by provider or _MESSAGES. All operations that need the lane wait for the same task.
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._draining: set[asyncio.Task[None]] = set()
-        # Operations here wait for this future once this side has asked the peer for a lane for messages.
+        # For operations here, once this side has asked the peer for a lane for messages.
         self._wanted: asyncio.Future[None] | None = None
         # Number of the last LaneWanted that this side has sent or received.
         self._asked = 0
@@ -325,8 +324,7 @@ class Lanes(LaneTable):
         link = self._link
         lane.state = State.DOWN
         link.lanes = {number: each for number, each in link.lanes.items() if each is not lane}
-        current = link.message_lane is lane
-        if current:
+        if current := link.message_lane is lane:
             link.message_lane = None
         for route in list(link.routes):
             if route.lane == lane.number:
