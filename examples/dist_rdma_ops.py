@@ -71,7 +71,7 @@ class Side:
         for endpoint in self.endpoints:
             endpoint.connect(EndpointHandle.from_bytes(get(peer)))
         remote = RemoteMemory.from_bytes(get(peer))
-        # Nobody may post before both sides are connected.
+        # Wait until both sides are connected: neither may post before.
         put(peer, b"ready")
         get(peer)
         return remote

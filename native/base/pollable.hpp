@@ -13,8 +13,8 @@ struct Left {
     uint64_t caller_sleep_limit_ns = UINT64_MAX; // an additional limit for a caller that sleeps
 };
 
-// What a poll() did: nothing; it handled the ends of operations that nobody waits for; or other work, after which more
-// is likely to come.
+// Tells what a poll() did: nothing, the ends of operations that nobody waits for, or other work, after which more is
+// likely to come.
 enum class Found : uint8_t { nothing, ends, work };
 
 // The interface that the poller drives; the engine implements it.

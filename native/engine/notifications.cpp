@@ -79,7 +79,7 @@ void Engine::take_from(uint16_t number, int peer) {
 void Engine::end_queue(uint16_t number) {
     if (const std::shared_ptr<NotificationQueue> ended = number != 0 ? notifications_.of(number) : nullptr) {
         ended->end();
-        // Nobody may ever take the notifications that are left, and others need the credits of the same lane.
+        // Credits of notifications that are left go back: other queues of the same lane need them.
         for (const std::weak_ptr<Endpoint>& endpoint : ended->take_endpoints()) {
             give_back_credit(endpoint);
         }

@@ -22,7 +22,8 @@ struct Limits {
     double gbps = 0; // gigabytes a second
 };
 
-// What one end of a lane must know of the other to connect: bytes, and file descriptors if the fabric passes them.
+// Holds the data that one end of a lane needs to connect to the other: bytes, and file descriptors if the fabric passes
+// them.
 struct Address {
     std::string bytes;
     std::vector<int> fds; // borrowed

@@ -108,7 +108,7 @@ public:
     FdImport(const Devices& devices, const Exported& exported) : ForeignImport(devices, exported) {
         try {
             map(exported);
-        } catch (...) { // the destructor does not run
+        } catch (...) { // the constructor fails, so that the destructor does not run
             unmap();
             throw;
         }

@@ -22,7 +22,7 @@ QUEUE_PAIR_RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "hop_limit": (1, 255),
     "pkey_index": (0, 32767),
 }
-# The same of all options here; native/provider/verbs/options.cpp has the same table.
+# Ranges of all options of this file; native/provider/verbs/options.cpp has the same table.
 _RANGES: Final[Mapping[str, tuple[int, int]]] = {
     **QUEUE_PAIR_RANGES,
     "queue_pairs": (1, 16),

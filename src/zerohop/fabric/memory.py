@@ -26,7 +26,7 @@ class Access(enum.Flag):
     NONE = 0
     # The device may write to the region: receives, and the results of reads and atomics.
     LOCAL_WRITE = 1
-    # What peers may do; writes and atomics need LOCAL_WRITE, too.
+    # Peers may do these three; REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE, too.
     REMOTE_WRITE = 1 << 1
     REMOTE_READ = 1 << 2
     REMOTE_ATOMIC = 1 << 3

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Local = LocalRange | Sequence[LocalRange]
     Bytes = bytes | bytearray | memoryview
 
-# What native code takes: FabricRequest or FabricReceive.
+# FabricRequest or FabricReceive: the form that native code takes.
 Native = TypeVar("Native")
 
 # Codes of verbs (enum ibv_wr_opcode, enum ibv_send_flags).

@@ -78,7 +78,7 @@ def measure_idle(session: Session, case: Case) -> Row:
                 time.sleep(0.2)
                 there = session.peer.call("cpu_seconds")["seconds"]
                 here = time.process_time()
-                time.sleep(row.seconds)
+                time.sleep(row.seconds)  # the measured time: the processor time of two idle processes
                 here = time.process_time() - here
                 there = session.peer.call("cpu_seconds")["seconds"] - there
     row.cpu_us_per_op = round(here * 1e6, 1)

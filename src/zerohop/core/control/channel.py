@@ -75,7 +75,7 @@ class Channel:
             socket.TCP_KEEPIDLE: pause,
             socket.TCP_KEEPINTVL: pause,
             socket.TCP_KEEPCNT: _PROBES - 1,
-            # The same limit holds for data that was sent and is not acknowledged.
+            # TCP_USER_TIMEOUT sets this limit for data that was sent and is not acknowledged, too.
             socket.TCP_USER_TIMEOUT: min(int(seconds * 1000), _LONGEST_PAUSE_S * 1000),
         }
         for option, value in options.items():

@@ -13,7 +13,7 @@ from zerohop.core.runtime.devices import HOST
 from zerohop.core.runtime.first_use import first_use
 from zerohop.core.runtime.native_operation import NBYTES, posted_operation
 from zerohop.core.runtime.operation import Failed, Operation, on_event_loop
-from zerohop.errors import WouldBlock, ZerohopError, from_native
+from zerohop.errors import WouldBlock, ZerohopError, copy_of, from_native
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,9 +134,11 @@ def _post_now(
             return None
         return post(False)
     except NativeError as error:
-        if lane_was_reset(error) and link.lost is None:
-            return None
-        raise
+        if not lane_was_reset(error):
+            raise
+        if link.lost is not None:
+            raise copy_of(link.lost) from None
+        return None
 
 
 def _post_later(
