@@ -80,10 +80,11 @@ public:
     }
     // Fills this pin, which must be empty; false, and still empty, if the target is closed or null.
     [[nodiscard, gnu::always_inline]] bool pin(const std::shared_ptr<T>& target) {
-        if (target && target->try_pin()) {
-            target_ = target.get();
+        if (!target || !target->try_pin()) {
+            return false;
         }
-        return target_ != nullptr;
+        target_ = target.get();
+        return true;
     }
     [[gnu::always_inline]] void reset() {
         if (target_ != nullptr) {
