@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from zerohop.cli.bench.report import beside_table, describe_case, markdown, numbers
-from zerohop.cli.bench.results import Report, read_report
-from zerohop.cli.bench.targets import judge
+from bench_tables import beside_table, markdown, read_report, rows_section, targets_section
+
 from zerohop.cli.console import human_bytes, human_time
+
+if TYPE_CHECKING:
+    from zerohop.cli.bench.results import Report
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results" / "bench.json"
@@ -71,21 +73,12 @@ back. The bound is {bound:g} ms.
 
 
 def page(report: Report, deaths: list[dict[str, Any]]) -> str:
-    judged = [(row, verdict) for row in report.rows for verdict in judge(row, report.rows)]
-    met = sum(verdict.met for _, verdict in judged)
-    targets = [
-        (describe_case(row), verdict.measured, numbers(row)[-1], verdict.target, "yes" if verdict.met else "**no**")
-        for row, verdict in judged
-    ]
-    rows = [(describe_case(row), *numbers(row)) for row in report.rows if not row.beside]
     return "".join(
         [
             HEAD.format(facts=facts(report)),
             PLOT,
-            f"\n## Targets: {met} of {len(judged)} met\n\n",
-            markdown(("row", "measured", "floor", "target", "met"), targets),
-            "\n## All rows\n\n",
-            markdown(("row", "median", "p99", "GB/s", "CPU for each", "floor"), rows),
+            targets_section(report, "##"),
+            rows_section(report, "##"),
             BESIDE if any(row.beside for row in report.rows) else "",
             beside_table(report.rows) if any(row.beside for row in report.rows) else "",
             DEATH.format(bound=deaths[0]["bound_ms"]),

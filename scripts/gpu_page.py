@@ -11,14 +11,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from bench_tables import beside_table, markdown, read_report, rows_section, targets_section
+
 from zerohop.cli.bench.plot import draw
-from zerohop.cli.bench.report import beside_table, describe_case, markdown, numbers
-from zerohop.cli.bench.results import Report, read_report
 from zerohop.cli.bench.rows import SEED_US
-from zerohop.cli.bench.targets import judge
-from zerohop.cli.console import human_bytes, human_time
+from zerohop.cli.console import human_bytes, human_time, human_us
 
 if TYPE_CHECKING:
+    from zerohop.cli.bench.results import Report
     from zerohop.cli.bench.rows import Row
 
 ROOT: Final = Path(__file__).parent.parent
@@ -64,10 +64,10 @@ def seed_table(report: Report) -> str:
         lines.append(
             (
                 human_bytes(nbytes),
-                _time(seed_us),
-                f"{_time(write.p50_us)} ({seed_us / write.p50_us:.1f} ×)",
-                _time(read.p50_us),
-                _time(write.floor_p50_us),
+                human_us(seed_us),
+                f"{human_us(write.p50_us)} ({seed_us / write.p50_us:.1f} ×)",
+                human_us(read.p50_us),
+                human_us(write.floor_p50_us),
                 f"{nbytes / write.p50_us / 1000:.1f} GB/s",
             )
         )
@@ -88,23 +88,12 @@ def in_readme(text: str, report: Report) -> str:
 
 
 def _section(name: str, report: Report) -> str:
-    judged = [(row, verdict) for row in report.rows for verdict in judge(row, report.rows)]
-    met = sum(verdict.met for _, verdict in judged)
-    targets = [
-        (describe_case(row), verdict.measured, numbers(row)[-1], verdict.target, "yes" if verdict.met else "**no**")
-        for row, verdict in judged
-    ]
-    rows = [(describe_case(row), *numbers(row)) for row in report.rows if not row.beside]
     parts = [f"\n## {name}\n\n{_facts(report)}\n"]
     if any(_plain(row) for row in report.rows):
         parts.append(f"\n### Beside RdmaTransport\n\n{seed_table(report)}")
     if any(row.beside for row in report.rows):
         parts.append(f"\n### A Transport\n\n{BESIDE}{beside_table(report.rows)}")
-    if targets:
-        parts.append(f"\n### Targets: {met} of {len(judged)} met\n\n")
-        parts.append(markdown(("row", "measured", "floor", "target", "met"), targets))
-    parts.append(f"\n### All rows\n\n{markdown(('row', 'median', 'p99', 'GB/s', 'CPU for each', 'floor'), rows)}")
-    return "".join(parts)
+    return "".join([*parts, targets_section(report, "###"), rows_section(report, "###")])
 
 
 def _plain(row: Row) -> bool:
@@ -125,10 +114,6 @@ def _facts(report: Report) -> str:
         f"{' over ' + ' and '.join(links) if links else ''}, driver {nvidia.get('driver', 'unknown')}, CUDA {cuda}, "
         f"{libraries}. {len(report.rows)} rows in {human_time(report.seconds)}, {verified}."
     )
-
-
-def _time(microseconds: float | None) -> str:
-    return "–" if microseconds is None else human_time(microseconds / 1e6)
 
 
 def main() -> int:

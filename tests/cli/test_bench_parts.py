@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from bench_tables import read_report
 from rich.console import Console
 
 from zerohop.cli.bench import results, transfers
@@ -16,7 +17,7 @@ from zerohop.cli.bench.floors import one_way
 from zerohop.cli.bench.plan import Request, parse_sizes, plan
 from zerohop.cli.bench.plot import PlotUnavailable, draw, require_format, require_matplotlib
 from zerohop.cli.bench.report import describe_case, print_rows, summarize
-from zerohop.cli.bench.results import Neighbours, Report, read_report, require_writable, write_report
+from zerohop.cli.bench.results import Neighbours, Report, require_writable, write_report
 from zerohop.cli.bench.rows import Case, Row, Samples, percentile
 from zerohop.cli.bench.session import FULL, QUICK
 from zerohop.cli.bench.targets import TARGETS, judge

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
+from bench_tables import beside_table
 
 import zerohop as zh
 from cli.command import zerohop
@@ -17,7 +18,6 @@ from support.patience import PATIENCE_S, patience
 from zerohop.cli.bench import transport
 from zerohop.cli.bench.floors import FloorDescriptors, Floors, transfer_floor
 from zerohop.cli.bench.plan import NAMES, Request, plan
-from zerohop.cli.bench.report import beside_table
 from zerohop.cli.bench.rows import SEED_US, Case, Row
 from zerohop.cli.bench.session import QUICK, open_session
 from zerohop.cli.bench.targets import GPU_TARGETS, TARGETS, judge

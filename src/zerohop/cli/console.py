@@ -59,6 +59,11 @@ def human_time(seconds: float) -> str:
     return f"{seconds * 1e9:.0f} ns"
 
 
+def human_us(microseconds: float | None) -> str:
+    """Format a duration in microseconds; a dash for None."""
+    return "–" if microseconds is None else human_time(microseconds / 1e6)
+
+
 @contextmanager
 def long_work(console: Console, what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
     """Show the progress of work that is counted in bytes; yield a function that takes the number of bytes just done.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from rich.table import Table
 
 from zerohop.cli.bench.targets import judge
-from zerohop.cli.console import human_bytes, human_time, print_table
+from zerohop.cli.console import human_bytes, human_us, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,40 +70,21 @@ def summarize(row: Row) -> str:
 
 def numbers(row: Row) -> tuple[str, str, str, str, str]:
     """Return the readable median, 99th percentile, rate, processor time and floor."""
-    return _time(row.p50_us), _time(row.p99_us), _rate(row.GBps), _time(row.cpu_us_per_op), _floor(row)
+    return human_us(row.p50_us), human_us(row.p99_us), _rate(row.GBps), human_us(row.cpu_us_per_op), _floor(row)
 
 
-def beside_table(rows: Sequence[Row]) -> str:
-    """Return a table for a page, of the rows compared with other rows of zerohop or RdmaTransport's documentation."""
-    head = ("row", "median", "beside it", "RdmaTransport, 400 Gb/s NIC", "floor")
-    lines = [
-        (describe_case(row), numbers(row)[0], _beside(row) or "–", _seed(row) or "–", numbers(row)[-1])
-        for row in rows
-        if _beside(row) or _seed(row)
-    ]
-    return markdown(head, lines)
-
-
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table for a page of the documentation."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
-
-
-def _time(microseconds: float | None) -> str:
-    return "–" if microseconds is None else human_time(microseconds / 1e6)
-
-
-def _beside(row: Row) -> str:
+def beside(row: Row) -> str:
+    """Return the measurement that took turns with a row, and how it compares; empty without one."""
     if row.beside_p50_us is None or row.p50_us is None:
         return ""
-    return f"{_time(row.beside_p50_us)}, {row.beside} ({row.p50_us / row.beside_p50_us:.2f} ×)"
+    return f"{human_us(row.beside_p50_us)}, {row.beside} ({row.p50_us / row.beside_p50_us:.2f} ×)"
 
 
-def _seed(row: Row) -> str:
+def seed(row: Row) -> str:
+    """Return the number of RdmaTransport's documentation, and how the row compares; empty without one."""
     if row.seed_us is None or row.p50_us is None:
         return ""
-    return f"{_time(row.seed_us)} ({row.seed_us / row.p50_us:.1f} ×)"
+    return f"{human_us(row.seed_us)} ({row.seed_us / row.p50_us:.1f} ×)"
 
 
 def _rate(gbps: float | None) -> str:
@@ -117,8 +98,8 @@ def _floor(row: Row) -> str:
         return "–"
     if row.floor_GBps is not None and row.bytes * row.batch >= _LARGE:
         return f"{_rate(row.floor_GBps)} GB/s, {row.floor}"
-    return f"{_time(row.floor_p50_us)}, {row.floor}"
+    return f"{human_us(row.floor_p50_us)}, {row.floor}"
 
 
 # Columns that few rows have: a measurement that took turns with it, and the number of RdmaTransport's documentation.
-_EXTRA: Final = (("beside", _beside), ("RdmaTransport (different fabric)", _seed))
+_EXTRA: Final = (("beside", beside), ("RdmaTransport (different fabric)", seed))

@@ -12,16 +12,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from zerohop.cli.bench.rows import Row
 from zerohop.machine import inspect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zerohop.cli.bench.rows import Row
+
 _LIBRARIES = ("torch", "cuda-core", "cuda-bindings", "numpy")
 NOISY: Final = 0.1  # a run is not called quiet if others use this many processors or more
 _IDLE, _WAITING = 3, 4  # fields of /proc/stat
-_COLUMNS = frozenset(field.name for field in fields(Row))
 
 
 class Neighbours:
@@ -127,17 +127,3 @@ def write_report(target: str, report: Report) -> None:
         sys.stdout.write(text)
     else:
         Path(target).write_text(text, encoding="utf-8")
-
-
-def read_report(source: Path) -> Report:
-    """Read a file that `write_report` wrote.
-
-    Raises:
-        ValueError: the file is no such report.
-    """
-    data = json.loads(source.read_text(encoding="utf-8"))
-    try:
-        rows = tuple(Row(**{key: row[key] for key in row if key in _COLUMNS}) for row in data.pop("rows"))
-        return Report(**{**data, "command": tuple(data["command"]), "rows": rows})
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{source} is not a report of zerohop bench: {error}") from error

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from zerohop.cli.bench.rows import LIST, PAGES, SEED_US, TENSOR_BYTES, TOGETHER
-from zerohop.cli.console import human_bytes, human_time
+from zerohop.cli.console import human_bytes, human_time, human_us
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from zerohop.cli.bench.rows import Row
 
@@ -153,46 +153,45 @@ def _fits(row: Row, fields: dict[str, object]) -> bool:
 
 
 def _verdict(row: Row, target: Target, rows: Sequence[Row]) -> Verdict | None:
-    if target.max_us is not None and row.p50_us is not None:
-        return Verdict(f"≤ {_time(target.max_us)}", _time(row.p50_us), row.p50_us <= target.max_us)
-    if target.max_times_floor is not None and row.p50_us is not None and row.floor_p50_us:
-        ratio = row.p50_us / row.floor_p50_us
-        return Verdict(f"≤ {target.max_times_floor:g} × floor", f"{ratio:.2f} ×", ratio <= target.max_times_floor)
+    if target.max_us is not None:
+        return _at_most(row.p50_us, target.max_us, human_us)
+    if target.max_cpu_us is not None:
+        return _at_most(row.cpu_us_per_op, target.max_cpu_us, human_us, " of CPU")
+    if target.max_bytes is not None:
+        return _at_most(row.bytes, target.max_bytes, human_bytes)
+    if target.max_cpu is not None and row.cpu_s is not None and row.seconds:
+        most = max(row.cpu_s, row.peer_cpu_s or 0.0)
+        return _at_most(most, target.max_cpu * row.seconds, human_time, f" in {human_time(row.seconds)}")
     if target.min_gbps is not None and row.GBps is not None:
         return Verdict(f"≥ {target.min_gbps:g} GB/s", f"{row.GBps:.2f} GB/s", row.GBps >= target.min_gbps)
-    if target.min_of_floor is not None and row.GBps is not None and row.floor_GBps:
-        ratio = row.GBps / row.floor_GBps
-        return Verdict(f"≥ {target.min_of_floor:g} × floor", f"{ratio:.2f} ×", ratio >= target.min_of_floor)
-    if target.max_cpu_us is not None and row.cpu_us_per_op is not None:
-        limit_us, used = target.max_cpu_us, row.cpu_us_per_op
-        return Verdict(f"≤ {_time(limit_us)} of CPU", _time(used), used <= limit_us)
-    if target.min_of_row is not None and row.p50_us is not None:
-        other = next((each for each in rows if _fits(each, target.row) and each.p50_us), None)
-        if other is None or other.p50_us is None:
-            return None
-        ratio = other.p50_us / row.p50_us
-        what = other.mode or f"{other.src}→{other.dst}"
-        return Verdict(f"≥ {target.min_of_row:g} × {what}", f"{ratio:.2f} ×", ratio >= target.min_of_row)
-    if target.max_times_beside is not None and row.p50_us is not None and row.beside_p50_us:
-        ratio = row.p50_us / row.beside_p50_us
-        return Verdict(
-            f"≤ {target.max_times_beside:g} × {row.beside}", f"{ratio:.2f} ×", ratio <= target.max_times_beside
-        )
-    if target.min_times_beside is not None and row.p50_us and row.beside_p50_us is not None:
-        ratio = row.beside_p50_us / row.p50_us
-        what = f"≥ {target.min_times_beside:g} × as fast as {row.beside}"
-        return Verdict(what, f"{ratio:.1f} ×", ratio >= target.min_times_beside)
-    if target.times_faster is not None and row.p50_us is not None:
-        ratio = target.than_us / row.p50_us
-        what = f"≥ {target.times_faster:g} × as fast as {_time(target.than_us)} (RdmaTransport, different fabric)"
-        return Verdict(what, f"{ratio:.1f} ×", ratio >= target.times_faster)
-    if target.max_cpu is not None and row.cpu_s is not None and row.seconds:
-        limit, most = target.max_cpu * row.seconds, max(row.cpu_s, row.peer_cpu_s or 0.0)
-        return Verdict(f"≤ {human_time(limit)} in {human_time(row.seconds)}", human_time(most), most <= limit)
-    if target.max_bytes is not None:
-        return Verdict(f"≤ {human_bytes(target.max_bytes)}", human_bytes(row.bytes), row.bytes <= target.max_bytes)
+    if target.max_times_floor is not None:
+        return _ratio(row.p50_us, row.floor_p50_us, "≤", target.max_times_floor, "floor")
+    if target.min_of_floor is not None:
+        return _ratio(row.GBps, row.floor_GBps, "≥", target.min_of_floor, "floor")
+    if target.max_times_beside is not None:
+        return _ratio(row.p50_us, row.beside_p50_us, "≤", target.max_times_beside, f"{row.beside}")
+    if target.min_times_beside is not None:
+        other = f"as fast as {row.beside}"
+        return _ratio(row.beside_p50_us, row.p50_us, "≥", target.min_times_beside, other, digits=1)
+    if target.times_faster is not None:
+        other = f"as fast as {human_us(target.than_us)} (RdmaTransport, different fabric)"
+        return _ratio(target.than_us, row.p50_us, "≥", target.times_faster, other, digits=1)
+    if target.min_of_row is not None:
+        for each in rows:
+            if _fits(each, target.row) and each.p50_us:
+                return _ratio(each.p50_us, row.p50_us, "≥", target.min_of_row, each.mode or f"{each.src}→{each.dst}")
     return None
 
 
-def _time(microseconds: float) -> str:
-    return human_time(microseconds / 1e6)
+def _at_most(value: float | None, most: Any, tell: Callable[[Any], str], more: str = "") -> Verdict | None:
+    return None if value is None else Verdict(f"≤ {tell(most)}{more}", tell(value), value <= most)
+
+
+def _ratio(
+    value: float | None, of: float | None, sign: str, limit: float, other: str, *, digits: int = 2
+) -> Verdict | None:
+    if value is None or not of:
+        return None
+    ratio = value / of
+    met = ratio <= limit if sign == "≤" else ratio >= limit
+    return Verdict(f"{sign} {limit:g} × {other}", f"{ratio:.{digits}f} ×", met)
