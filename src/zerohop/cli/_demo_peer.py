@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,37 +18,32 @@ if TYPE_CHECKING:
 
 
 class DemoPeer:
-    """Holds one Context with one simulated GPU and one allocation on it; each method is a command."""
+    """Holds one Context with one simulated GPU and one allocation on it; each method is a command.
+
+    Attributes:
+        context: the Context, once `open` has made it.
+        memory: the device memory, once `allocate` has made it.
+    """
+
+    context: zerohop.Context
+    memory: zerohop.Memory
 
     def __init__(self) -> None:
         """Open nothing yet."""
-        self._context: zerohop.Context | None = None
-        self._memory: zerohop.Memory | None = None
+        self._opened = ExitStack()
         self._handle: zerohop.RemoteBuffer | None = None
-
-    @property
-    def context(self) -> zerohop.Context:
-        """Return the open Context."""
-        assert self._context is not None, "open comes first"
-        return self._context
-
-    @property
-    def memory(self) -> zerohop.Memory:
-        """Return the device memory."""
-        assert self._memory is not None, "allocate comes first"
-        return self._memory
 
     def open(self, providers: list[str] | None) -> Answer:
         """Open a Context with one simulated device."""
-        self._context = zerohop.Context(sim_devices=1, providers=providers)
-        names = [device.name for device in self._context.devices]
-        return {"id": self._context.id, "url": self._context.url, "pid": os.getpid(), "devices": names}
+        self.context = self._opened.enter_context(zerohop.Context(sim_devices=1, providers=providers))
+        names = [device.name for device in self.context.devices]
+        return {"id": self.context.id, "url": self.context.url, "pid": os.getpid(), "devices": names}
 
     def allocate(self, nbytes: int) -> Answer:
         """Allocate on the device."""
-        self._memory = self.context.alloc(nbytes, device=DEVICE)
-        address = self._memory.address
-        return {"nbytes": self._memory.nbytes, "address": address, "access": cpu_access(address)}
+        self.memory = self._opened.enter_context(self.context.alloc(nbytes, device=DEVICE))
+        address = self.memory.address
+        return {"nbytes": self.memory.nbytes, "address": address, "access": cpu_access(address)}
 
     def share(self, rights: Rights) -> Answer:
         """Share the whole allocation."""
@@ -107,16 +103,10 @@ class DemoPeer:
 
     def close(self) -> None:
         """Close the memory and the Context."""
-        if self._memory is not None:
-            self._memory.close()
-        if self._context is not None:
-            self._context.close()
-        self._context = self._memory = self._handle = None
+        self._opened.close()
+        self._handle = None
 
 
 if __name__ == "__main__":
-    peer = DemoPeer()
-    try:
+    with closing(DemoPeer()) as peer:
         serve(commands_of(peer))
-    finally:
-        peer.close()

@@ -92,10 +92,10 @@ def demo(
     inject_fault: Annotated[Fault | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Two processes exchange GPU memory (simulated GPUs), verified on the receiving device; then a size sweep."""
-    from zerohop.cli.demo import Broken, run
+    from zerohop.cli.demo import run
 
-    broken = Broken(in_steps=inject_fault is Fault.flip, in_sweep=inject_fault is Fault.flip_sweep)
-    sys.exit(run(model=input, timeout=timeout, broken=broken))
+    in_steps, in_sweep = inject_fault is Fault.flip, inject_fault is Fault.flip_sweep
+    sys.exit(run(model=input, timeout=timeout, flip_in_steps=in_steps, flip_in_sweep=in_sweep))
 
 
 @app.command()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
@@ -12,7 +11,7 @@ from zerohop.cli.console import human_bytes, human_time, make_console
 from zerohop.cli.demo_model import pull_model
 from zerohop.cli.demo_steps import Deadline, Exchange, Mismatch, open_exchange, short
 from zerohop.cli.payload import digest, random_bytes
-from zerohop.cli.peer import PeerFailed, PeerProcess
+from zerohop.cli.peer import PeerFailed, PeerProcess, accept
 from zerohop.errors import ZerohopError
 from zerohop.integrations.safetensors import SafetensorsError
 
@@ -27,26 +26,16 @@ _SWEEP_SIZES = (8, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
 _SWEEP_SECONDS = 0.25  # of repetitions per row
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """Tells where to flip a byte on purpose, so that the verification can be seen to fail.
-
-    Attributes:
-        in_steps: flip one in the transfer of step 7 (or in the model).
-        in_sweep: flip one in the last row of the sweep.
-    """
-
-    in_steps: bool = False
-    in_sweep: bool = False
-
-
-def run(*, model: Path | None, timeout: float, broken: Broken) -> int:
+def run(*, model: Path | None, timeout: float, flip_in_steps: bool = False, flip_in_sweep: bool = False) -> int:
     """Run the demo.
+
+    A byte is flipped on purpose so that the verification can be seen to fail.
 
     Args:
         model: a safetensors file whose tensors are moved, or None for random bytes.
         timeout: seconds for everything.
-        broken: where to flip a byte.
+        flip_in_steps: flip a byte in the transfer of step 7 (or in the model).
+        flip_in_sweep: flip a byte in the last row of the sweep (or in the model).
 
     Returns:
         0 if every byte was verified; 1 if a byte was wrong; 2 if the demo could not be completed.
@@ -57,10 +46,10 @@ def run(*, model: Path | None, timeout: float, broken: Broken) -> int:
     try:
         with PeerProcess("zerohop.cli._demo_peer", timeout=timeout) as peer:
             if model is not None:
-                pull_model(console, peer, deadline, model, flip=broken.in_steps or broken.in_sweep)
+                pull_model(console, peer, deadline, model, flip=flip_in_steps or flip_in_sweep)
             else:
-                _exchange(console, peer, deadline, broken)
-                _sweep(console, peer, deadline, broken)
+                _exchange(console, peer, deadline, flip=flip_in_steps)
+                _sweep(console, peer, deadline, flip_last=flip_in_sweep)
     except Mismatch as error:
         console.print(f"[bold red]MISMATCH:[/] {escape(str(error))}", soft_wrap=True)
         return 1
@@ -71,7 +60,7 @@ def run(*, model: Path | None, timeout: float, broken: Broken) -> int:
     return 0
 
 
-def _exchange(console: Console, peer: PeerProcess, deadline: Deadline, broken: Broken) -> None:
+def _exchange(console: Console, peer: PeerProcess, deadline: Deadline, *, flip: bool) -> None:
     """Run the eight steps with random bytes: this process sends, the other receives and verifies."""
     console.print("[bold]Two processes exchange GPU memory.[/] The GPUs are simulated: no GPU is used.\n")
     with open_exchange(console, peer, deadline, _TRANSFER_BYTES) as exchange:
@@ -82,7 +71,7 @@ def _exchange(console: Console, peer: PeerProcess, deadline: Deadline, broken: B
         steps.fact(f"receiver shares {size} of {shared['device']}, rights '{rights}'")
         steps.fact(f"sender has {memory.device} at 0x{memory.address:x} registered, {human_bytes(memory.nbytes)}")
         steps.next("Exchange the handle")
-        handle = exchange.accept(shared["handle"])
+        handle = accept(shared["handle"])
         length = len(shared["handle"]) // 2
         steps.fact(f"the handle is a value of {length} bytes; owner {short(handle.owner)}, device {handle.device}")
         steps.next("Transfer, with a notification")
@@ -98,7 +87,7 @@ def _exchange(console: Console, peer: PeerProcess, deadline: Deadline, broken: B
         )
         if note["value"] != _NOTIFY or note["nbytes"] != _TRANSFER_BYTES:
             raise Mismatch(f"the notification says {note['value']} and {note['nbytes']} bytes")
-        if broken.in_steps:
+        if flip:
             steps.fault(exchange.ask("flip", offset=_TRANSFER_BYTES // 3))
         steps.next("Verify on the receiving device")
         found = _verify(exchange, payload.tobytes())
@@ -115,7 +104,7 @@ def _verify(exchange: Exchange, expected: bytes) -> str:
     raise Mismatch(f"{len(expected)} bytes on the receiving device: {where}")
 
 
-def _sweep(console: Console, peer: PeerProcess, deadline: Deadline, broken: Broken) -> None:
+def _sweep(console: Console, peer: PeerProcess, deadline: Deadline, *, flip_last: bool) -> None:
     """Measure writes of growing size from device to device, over every usable provider."""
     from zerohop.machine.facts import read_providers
 
@@ -126,7 +115,7 @@ def _sweep(console: Console, peer: PeerProcess, deadline: Deadline, broken: Brok
     for name in names:
         with open_exchange(None, peer, deadline, max(_SWEEP_SIZES), providers=[name]) as exchange:
             for nbytes in _SWEEP_SIZES:
-                flip = broken.in_sweep and name == names[-1] and nbytes == _SWEEP_SIZES[-1]
+                flip = flip_last and name == names[-1] and nbytes == _SWEEP_SIZES[-1]
                 try:
                     _sweep_row(console, exchange, nbytes, flip=flip)
                 except Mismatch as error:
@@ -138,7 +127,7 @@ def _sweep(console: Console, peer: PeerProcess, deadline: Deadline, broken: Brok
 
 def _sweep_row(console: Console, exchange: Exchange, nbytes: int, *, flip: bool) -> None:
     context, memory, deadline = exchange.context, exchange.memory, exchange.deadline
-    handle = exchange.accept(exchange.ask("share", rights="w")["handle"])
+    handle = accept(exchange.ask("share", rights="w")["handle"])
     path = str(context.explain(memory, handle))
     source, target = memory[:nbytes], handle[:nbytes]
     context.write(source, target).result(deadline.left())  # warms up

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import zerohop
 from zerohop.cli.console import human_bytes, human_time, long_work
 from zerohop.cli.demo_steps import Exchange, Mismatch, flip_byte, open_exchange
 from zerohop.cli.payload import digest
+from zerohop.cli.peer import accept
 from zerohop.integrations.safetensors import read_layout
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def pull_model(console: Console, peer: PeerProcess, deadline: Deadline, model: P
         steps.fact(f"publisher copied {human_bytes(layout.data_nbytes)} from file to device in {human_time(took)}")
         steps.next("Exchange the handles")
         catalogue = exchange.ask("publish", path=path)["tensors"]
-        tensors = [_tensor(exchange, entry) for entry in catalogue]
+        tensors = [_Tensor(**{**entry, "handle": accept(entry["handle"])}) for entry in catalogue]
         if sum(tensor.nbytes for tensor in tensors) != layout.data_nbytes:
             raise Mismatch("the catalogue does not cover the file")
         steps.fact(f"{len(tensors)} tensors, {sum(len(entry['handle']) for entry in catalogue) // 2} bytes of handles")
@@ -70,10 +71,6 @@ def pull_model(console: Console, peer: PeerProcess, deadline: Deadline, model: P
             steps.fault(flip_byte(exchange.memory, largest.offset + largest.nbytes // 3))
         steps.next("Verify on the receiving device")
         _verify(console, exchange, tensors)
-
-
-def _tensor(exchange: Exchange, entry: dict[str, Any]) -> _Tensor:
-    return _Tensor(entry["name"], entry["offset"], entry["nbytes"], entry["digest"], exchange.accept(entry["handle"]))
 
 
 def _pull(console: Console, exchange: Exchange, tensors: list[_Tensor]) -> None:

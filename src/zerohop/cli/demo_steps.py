@@ -104,10 +104,6 @@ class Exchange:
         blocks = self.ask("blocks", offset=offset, nbytes=len(mine))["blocks"]
         return locate_difference(mine, blocks, fetch, mine_is_expected=mine_is_expected)
 
-    def accept(self, handle: str) -> zerohop.RemoteBuffer:
-        """Parse a handle that came as hexadecimal text."""
-        return zerohop.RemoteBuffer.from_bytes(bytes.fromhex(handle))
-
 
 @contextmanager
 def open_exchange(

@@ -18,6 +18,8 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from zerohop import RemoteBuffer
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
@@ -143,6 +145,11 @@ def commands_of(*holders: object) -> dict[str, Callable[..., Answer | None]]:
         for name, member in vars(type(holder)).items()
         if callable(member) and not name.startswith("_")
     }
+
+
+def accept(handle: str) -> RemoteBuffer:
+    """Return the handle that came from the other process as hexadecimal text."""
+    return RemoteBuffer.from_bytes(bytes.fromhex(handle))
 
 
 def serve(commands: Mapping[str, Callable[..., Answer | None]]) -> None:

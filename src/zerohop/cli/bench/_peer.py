@@ -6,7 +6,7 @@ import asyncio
 import mmap
 import os
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import numpy as np
 
@@ -15,25 +15,25 @@ from zerohop._floors import Flag, Ring, socket_pong, socket_receive
 from zerohop.cli.bench import floors, notify
 from zerohop.cli.bench.session import TIMEOUT, LocalMemory, cut
 from zerohop.cli.payload import Octets, digest, random_bytes
-from zerohop.cli.peer import Answer, commands_of, serve
+from zerohop.cli.peer import Answer, accept, commands_of, serve
 from zerohop.config.settings import UNSET
 
 
 class BenchPeer:
-    """Holds one Context and one memory that the first process reaches; each method is a command."""
+    """Holds one Context and one memory that the first process reaches; each method is a command.
+
+    Attributes:
+        context: the Context, once `open` has made it.
+    """
+
+    context: zerohop.Context
 
     def __init__(self) -> None:
         """Open nothing yet."""
-        self._context: zerohop.Context | None = None
+        self._opened = ExitStack()
         self._memories: list[LocalMemory] = []
         # The Transport that was requested last; the one before is dropped, and so closed.
         self._transport: zerohop.Transport | None = None
-
-    @property
-    def context(self) -> zerohop.Context:
-        """Return the open Context."""
-        assert self._context is not None, "open comes first"
-        return self._context
 
     @property
     def memory(self) -> LocalMemory:
@@ -44,8 +44,9 @@ class BenchPeer:
     def open(self, providers: list[str] | None, sim_devices: int, spin_us: float | None) -> Answer:
         """Open a Context; spin_us None keeps the default."""
         spin = UNSET if spin_us is None else spin_us
-        self._context = zerohop.Context(providers=providers, sim_devices=sim_devices, spin_us=spin)
-        return {"url": self._context.url}
+        context = zerohop.Context(providers=providers, sim_devices=sim_devices, spin_us=spin)
+        self.context = self._opened.enter_context(context)
+        return {"url": context.url}
 
     def transport(self) -> Answer:
         """Make a Transport for the first process to join."""
@@ -56,9 +57,7 @@ class BenchPeer:
         """Close the Context and the memory that is still open."""
         self.release()
         self._transport = None
-        if self._context is not None:
-            self._context.close()
-        self._context = None
+        self._opened.close()
 
     def allocate(self, kind: str, nbytes: int) -> Answer:
         """Make one more memory, and share all of it."""
@@ -88,7 +87,7 @@ class BenchPeer:
 
     def notify(self, handle: str, value: int) -> None:
         """Notify the owner of a handle."""
-        self.context.notify(zerohop.RemoteBuffer.from_bytes(bytes.fromhex(handle)), value).result(TIMEOUT)
+        self.context.notify(accept(handle), value).result(TIMEOUT)
 
     def poll(self, stop: int) -> None:
         """Wait in Python until the notification `stop` comes; the Context's settings decide how it waits."""
@@ -97,7 +96,7 @@ class BenchPeer:
 
     def pong(self, mode: str, rounds: int, message_bytes: int, seed: int, handle: str, total: int, kind: str) -> Answer:
         """Answer a ping-pong, from memory of `kind`."""
-        remote = zerohop.RemoteBuffer.from_bytes(bytes.fromhex(handle))
+        remote = accept(handle)
         with closing(LocalMemory(self.context, kind, total)) as source:
             source.put(random_bytes(seed, total))
             outlets = cut(source.memory, remote, message_bytes, rounds)
@@ -108,7 +107,7 @@ class BenchPeer:
 
     def read_digest(self, handle: str) -> Answer:
         """Read all of a handle and digest it."""
-        remote = zerohop.RemoteBuffer.from_bytes(bytes.fromhex(handle))
+        remote = accept(handle)
         target = np.zeros(remote.nbytes, np.uint8)
         self.context.read(remote, target).result(TIMEOUT)
         return {"digest": digest(target)}
@@ -168,14 +167,6 @@ class FloorPeer:
         socket_receive(self._fds["tcp"], self._room(nbytes), rounds, TIMEOUT)
 
 
-def main() -> None:
-    """Serve commands until the first process closes the pipe."""
-    peer, floor = BenchPeer(), FloorPeer()
-    try:
-        serve(commands_of(peer, floor))
-    finally:
-        peer.close()
-
-
 if __name__ == "__main__":
-    main()
+    with closing(BenchPeer()) as peer:
+        serve(commands_of(peer, FloorPeer()))

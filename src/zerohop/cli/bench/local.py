@@ -6,16 +6,18 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-import zerohop
 from zerohop._floors import copy_all_pairs
 from zerohop.cli.bench.rows import TENSOR_BYTES, Row, Samples
 from zerohop.cli.bench.session import TIMEOUT, import_torch, set_expandable
+from zerohop.cli.bench.transfers import measure_posts
 from zerohop.cli.payload import random_bytes
+from zerohop.cli.peer import accept
 
 if TYPE_CHECKING:
     from zerohop.cli.bench.rows import Case
@@ -176,36 +178,24 @@ def measure_all_pairs(session: Session, case: Case) -> Row:
     """
     names = [device.name for device in session.context.devices if device.kind == "cuda"]
     pairs = [(here, there) for here in names for there in names if here != there]
-    sources = {name: session.context.alloc(case.bytes, name) for name in names}
-    targets = [
-        zerohop.RemoteBuffer.from_bytes(
-            bytes.fromhex(session.peer.call("allocate", kind=there, nbytes=case.bytes)["handle"])
-        )
-        for _, there in pairs
-    ]
+    targets = [accept(session.peer.call("allocate", kind=there, nbytes=case.bytes)["handle"]) for _, there in pairs]
+    payloads = {name: random_bytes(number, case.bytes) for number, name in enumerate(names)}
     samples = Samples()
-    explanation = None
-    try:
-        payloads = {name: random_bytes(number, case.bytes) for number, name in enumerate(names)}
+    write, limit = session.context.write, session.effort.limit
+    with ExitStack() as opened:
+        sources = {name: opened.enter_context(session.context.alloc(case.bytes, name)) for name in names}
         for name, memory in sources.items():
             memory.write_bytes(0, payloads[name].tobytes())
+        moves = [(sources[here], target) for (here, _), target in zip(pairs, targets, strict=True)]
         rounds = session.effort.repetitions(0.001e9, 10)
-        explanation = session.context.explain(sources[pairs[0][0]], targets[0])
+        explanation = session.context.explain(*moves[0])
         samples.floor_ns += copy_all_pairs(len(names), case.bytes, rounds)
-        for _ in range(3 + rounds):
-            start, cpu = time.perf_counter_ns(), time.process_time_ns()
-            operations = [
-                session.context.write(sources[here], target) for (here, _), target in zip(pairs, targets, strict=True)
-            ]
-            zerohop.wait_all(operations).result(TIMEOUT)
-            samples.times_ns.append(time.perf_counter_ns() - start)
-            samples.cpu_ns += time.process_time_ns() - cpu
-        del samples.times_ns[:3]  # connections and first uses
+        measure_posts(write, moves, len(moves), 3, 0.0, limit)  # connections and first uses
+        cpu = time.process_time_ns()
+        samples.times_ns += measure_posts(write, moves, len(moves), rounds, 0.0, limit)
+        samples.cpu_ns += time.process_time_ns() - cpu
         for number, (here, _) in enumerate(pairs):
             samples.verified &= session.arrived(payloads[here], number)
         session.peer.call("release")
-    finally:
-        for memory in sources.values():
-            memory.close()
-    counted = replace(case, batch=max(1, len(pairs)))
+    counted = replace(case, batch=len(pairs))
     return samples.row(counted, operations=counted.batch, floor="C++ copies, all at once", path=explanation)

@@ -11,6 +11,7 @@ import numpy as np
 
 import zerohop
 from zerohop.cli.payload import Octets, digest, random_bytes
+from zerohop.cli.peer import accept
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,7 +137,7 @@ class Session:
         """
         kind = memory_kind(place, mode, alloc=form == "mapped")
         answer = self.peer.call("allocate", kind=kind, nbytes=nbytes)
-        yield zerohop.RemoteBuffer.from_bytes(bytes.fromhex(answer["handle"]))
+        yield accept(answer["handle"])
         self.peer.call("release")
 
     @contextmanager

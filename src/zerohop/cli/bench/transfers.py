@@ -148,22 +148,11 @@ def measure_pages(session: Session, case: Case) -> Row:
                 session.peer.call("clear")
             with session.polling(case.target):
                 once(0)
-                _run(once, count, samples)
+                for index in range(1, count + 1):
+                    samples.measure(once, index)
             expected = moved.placed(payload)
             samples.verified &= local.holds(expected) if case.reads else session.arrived(expected)
     return samples.row(case, floor=floor_name, path=explanation)
-
-
-def _run(once: Callable[[int], None], count: int, samples: Samples) -> None:
-    clock = time.perf_counter_ns
-    times = [0] * count
-    cpu = time.process_time_ns()
-    for index in range(1, count + 1):
-        start = clock()
-        once(index)
-        times[index - 1] = clock() - start
-    samples.cpu_ns += time.process_time_ns() - cpu
-    samples.times_ns += times
 
 
 def page_floor(
