@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.markup import escape
 
 from zerohop.cli.console import human_bytes, human_time, make_console
@@ -17,8 +18,6 @@ from zerohop.integrations.safetensors import SafetensorsError
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from rich.console import Console
 
 _NOTIFY = 42
 _TRANSFER_BYTES = 1 << 20
@@ -113,7 +112,7 @@ def _sweep(console: Console, peer: PeerProcess, deadline: Deadline, *, flip_last
     console.print(f"  {'size':>8}  {'median':>8}  {'GB/s':>5}  verified  path")
     wrong: list[str] = []
     for name in names:
-        with open_exchange(None, peer, deadline, max(_SWEEP_SIZES), providers=[name]) as exchange:
+        with open_exchange(Console(quiet=True), peer, deadline, max(_SWEEP_SIZES), providers=[name]) as exchange:
             for nbytes in _SWEEP_SIZES:
                 flip = flip_last and name == names[-1] and nbytes == _SWEEP_SIZES[-1]
                 try:

@@ -55,9 +55,9 @@ class Deadline:
 
 
 class Steps:
-    """Prints numbered steps and the facts of each; prints nothing without a console."""
+    """Prints numbered steps and the facts of each."""
 
-    def __init__(self, console: Console | None) -> None:
+    def __init__(self, console: Console) -> None:
         """Start before step 1."""
         self._console = console
         self._number = 0
@@ -66,19 +66,16 @@ class Steps:
         """Begin the next step."""
         self._number += 1
         assert self._number <= STEPS
-        if self._console:
-            self._console.print(f"[bold]Step {self._number} of {STEPS}: {title}[/]")
+        self._console.print(f"[bold]Step {self._number} of {STEPS}: {title}[/]")
 
     def fact(self, text: str) -> None:
         """Print a measured or read fact."""
-        if self._console:
-            self._console.print(f"  {escape(text)}", soft_wrap=True)
+        self._console.print(f"  {escape(text)}", soft_wrap=True)
 
     def fault(self, flipped: dict[str, Any]) -> None:
         """Say which byte was flipped on purpose."""
-        if self._console:
-            where = f"byte {flipped['offset']}: 0x{flipped['before']:02x} became 0x{flipped['after']:02x}"
-            self._console.print(f"  [yellow]fault injected on the receiving device:[/] {where}")
+        where = f"byte {flipped['offset']}: 0x{flipped['before']:02x} became 0x{flipped['after']:02x}"
+        self._console.print(f"  [yellow]fault injected on the receiving device:[/] {where}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +104,7 @@ class Exchange:
 
 @contextmanager
 def open_exchange(
-    console: Console | None,
+    console: Console,
     peer: PeerProcess,
     deadline: Deadline,
     nbytes: int,

@@ -119,25 +119,17 @@ def _port_label(port: RdmaPort, *, alone: bool) -> str:
     return f"{'' if alone else f'port {port.number} '}{escape(port.link_layer)} {speed} {state}"
 
 
-def _columns(layout: Layout) -> list[tuple[int, PlacedNic, RdmaPort, str]]:
-    """Return a column for each port: the device's place in the layout, the device, the port, the heading."""
-    return [
-        (at, nic, port, nic.device.name if len(nic.device.ports) == 1 else f"{nic.device.name}:{port.number}")
-        for at, nic in enumerate(layout.nics)
-        for port in nic.device.ports
-    ]
-
-
 def _matrix(layout: Layout) -> Table:
-    columns = _columns(layout)
+    columns = [(at, nic, port) for at, nic in enumerate(layout.nics) for port in nic.device.ports]
     table = Table(box=None, padding=(0, 1), pad_edge=True)
     table.add_column("", style="bold", no_wrap=True)
-    for *_, heading in columns:
-        table.add_column(heading, no_wrap=True)
+    for _, nic, port in columns:
+        alone = len(nic.device.ports) == 1
+        table.add_column(nic.device.name if alone else f"{nic.device.name}:{port.number}", no_wrap=True)
     for served in layout.served:
         chosen = [choice.name for choice in served.selection.chosen]
         cells = []
-        for at, nic, port, _ in columns:
+        for at, nic, port in columns:
             far = _far(served, at, nic)
             name = f"{nic.device.name}:{port.number}"
             if name not in chosen:

@@ -66,13 +66,9 @@ class Context(Resource):
             raise ValueError(f'a backend is "{VERBS}" or "{DIRECT}", not {backend!r}')
         if backend == DIRECT:
             raise _direct_unavailable()
+        _devices()  # raises if the backend cannot be used
         self.backend = backend
         super().__init__(None)
-        try:
-            _devices()
-        except Unsupported:
-            self._closed = True
-            raise
 
     def devices(self) -> tuple[Device, ...]:
         """Return all RDMA devices, in their present state; none is no error, and ``choose_port`` says why."""
@@ -95,7 +91,8 @@ class Context(Resource):
             ValueError: ``nics`` or ``near`` cannot be understood.
         """
         devices = {device.name: device for device in self.devices()}
-        wanted = _filter(nics)
+        text = os.environ.get("ZEROHOP_NICS") if nics is None else nics
+        wanted = parse_nic_filter(text) if text else NicFilter()
         found = choose_nics(
             read_rdma_devices(), near=near, numa=process_numa_node(), include=wanted.include, exclude=wanted.exclude
         )
@@ -123,21 +120,19 @@ class Context(Resource):
             Closed: the Context is closed.
         """
         self._check_open()
-        chosen = device.device if isinstance(device, ActivePort) else device
         if isinstance(device, ActivePort):
-            port = device.port.number
-        name = chosen.name if isinstance(chosen, Device) else chosen
-        if not isinstance(name, str):
-            raise TypeError(f"a device is given as a Device, an ActivePort or by its name, not {type(name).__name__}")
+            port, device = device.port.number, device.device
+        if not isinstance(device, (Device, str)):
+            raise TypeError(f"a device is given as a Device, an ActivePort or by its name, not {type(device).__name__}")
         if isinstance(port, bool) or not isinstance(port, int):
             raise TypeError(f"port must be an int, not {type(port).__name__}")
-        found = chosen if isinstance(chosen, Device) else self._find(name)
+        found = self._find(device) if isinstance(device, str) else device
         if found.why_not:
             raise Unsupported(found.why_not, fix=_CANNOT_OPEN, provider=VERBS)
         if not 1 <= port <= len(found.ports):
-            raise Unsupported(f"{name} has no port {port}; it has {len(found.ports)}", provider=VERBS)
+            raise Unsupported(f"{found.name} has no port {port}; it has {len(found.ports)}", provider=VERBS)
         try:
-            native = FabricDevice.open(name, port)
+            native = FabricDevice.open(found.name, port)
         except NativeError as error:
             raise translate(error, "open") from None
         return DeviceContext(self, native, found, port)
@@ -318,8 +313,3 @@ def _direct_unavailable() -> Unsupported:
         # The verbs backend is not usable either.
         why, fix = translate(error, "open").reason, _fix()
     return Unsupported(why, fix=fix, operation="open")
-
-
-def _filter(nics: str | None) -> NicFilter:
-    text = os.environ.get("ZEROHOP_NICS") if nics is None else nics
-    return parse_nic_filter(text) if text else NicFilter()

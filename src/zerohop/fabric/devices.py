@@ -103,13 +103,14 @@ class OpenedDevice(Resource):
         port: number of the port.
     """
 
-    __slots__ = ("_native", "device", "port")
+    __slots__ = ("device", "port")
+
+    _native: FabricDevice
 
     def __init__(self, parent: Resource, native: FabricDevice, device: Device, port: int) -> None:
-        self._native = native
         self.device = device
         self.port = port
-        super().__init__(parent)
+        super().__init__(parent, native)
 
     @property
     def name(self) -> str:
@@ -120,22 +121,11 @@ class OpenedDevice(Resource):
         if self.device.limits.atomics == "none":
             raise Unsupported(f"{self.device.name} has no atomics", fix="leave REMOTE_ATOMIC out", provider=VERBS)
 
-    def _release(self) -> None:
-        self._native.close()
-
-    def _forget_native(self) -> None:
-        self._native.abandon()
-
 
 def from_facts(facts: dict[str, Any]) -> Device:
     """Return the Device for the facts that native code found."""
     return Device(
-        name=facts["name"],
-        why_not=facts["why_not"],
-        guid=facts["guid"],
-        firmware=facts["firmware"],
-        vendor=facts["vendor"],
-        part=facts["part"],
+        **{name: facts[name] for name in ("name", "why_not", "guid", "firmware", "vendor", "part")},
         limits=DeviceLimits(
             queue_pairs=facts["max_queue_pairs"],
             requests=facts["max_requests"],

@@ -56,7 +56,6 @@ class Endpoint(Resource):
         "_connected",
         "_device_context",
         "_lock",
-        "_native",
         "_ready",
         "_receives",
         "_sends",
@@ -66,13 +65,13 @@ class Endpoint(Resource):
         "max_message",
     )
 
+    _native: FabricEndpoint
     _kind = "Endpoint"
     _copy_refusal = "an Endpoint stays in its process, and is not copied; send endpoint.handle instead"
 
     def __init__(
         self, device_context: OpenedDevice, native: FabricEndpoint, config: EndpointConfig, max_message: int
     ) -> None:
-        self._native = native
         self._device_context = device_context
         self._connected = False
         # Guards both queues and the regions that they keep alive; no thread sleeps while holding it.
@@ -84,7 +83,7 @@ class Endpoint(Resource):
         self.config = config
         self.max_inline = native.max_inline
         self.max_message = max_message
-        super().__init__(device_context)
+        super().__init__(device_context, native)
         number, psn, lid, link, mtu, credit, gid = native.address()
         self.handle = EndpointHandle(
             qpn=number,
@@ -301,12 +300,9 @@ class Endpoint(Resource):
             return ended
 
     def _release(self) -> None:
-        self._native.close()
+        super()._release()
         self._sends.clear()
         self._receives.clear()
-
-    def _forget_native(self) -> None:
-        self._native.abandon()
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "connected" if self._connected else "not connected"

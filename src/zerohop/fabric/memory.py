@@ -208,7 +208,7 @@ class MemoryRegion(LocalRange, Resource):
         how: how the device registered the memory, and the attempts that failed before, in words.
     """
 
-    __slots__ = ("_access", "_device", "_device_context", "_keep", "_lkey", "_native", "_rkey", "addr", "how", "length")
+    __slots__ = ("_access", "_device", "_device_context", "_keep", "_lkey", "_rkey", "addr", "how", "length")
 
     _kind = "MemoryRegion"
     _copy_refusal = "a MemoryRegion stays in its process, and is not copied; send region.remote() instead"
@@ -223,7 +223,6 @@ class MemoryRegion(LocalRange, Resource):
         device: str,
         keep: object,
     ) -> None:
-        self._native = native
         self._device_context = device_context
         self._keep = keep
         self._lkey = native.local_key
@@ -233,7 +232,7 @@ class MemoryRegion(LocalRange, Resource):
         self.addr = addr
         self.length = length
         self.how = native.how
-        super().__init__(device_context)
+        super().__init__(device_context, native)
 
     @property
     def region(self) -> MemoryRegion:
@@ -242,11 +241,8 @@ class MemoryRegion(LocalRange, Resource):
 
     def _release(self) -> None:
         # Deregister before the memory may be freed.
-        self._native.close()
+        super()._release()
         self._keep = None
-
-    def _forget_native(self) -> None:
-        self._native.abandon()
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from zerohop.core.base.resource import Closeable, NotCopyable
 from zerohop.errors import Closed
@@ -16,12 +16,15 @@ _roots: weakref.WeakSet[Resource] = weakref.WeakSet()
 class Resource(Closeable, NotCopyable):
     """Closes itself and its children once; a context manager, and the base of objects that must be closed."""
 
-    __slots__ = ("__weakref__", "_children", "_closed", "_forked")
+    __slots__ = ("__weakref__", "_children", "_closed", "_forked", "_native")
 
     # Name of the class in messages of errors.
     _kind: ClassVar[str]
+    # The object of the data plane that is closed with this one; None without one.
+    _native: Any
 
-    def __init__(self, parent: Resource | None) -> None:
+    def __init__(self, parent: Resource | None, native: Any = None) -> None:
+        self._native = native
         self._children: weakref.WeakSet[Resource] = weakref.WeakSet()
         self._closed = False
         self._forked = False
@@ -43,9 +46,13 @@ class Resource(Closeable, NotCopyable):
 
     def _release(self) -> None:
         """Release the native object."""
+        if self._native is not None:
+            self._native.close()
 
     def _forget_native(self) -> None:
         """Forget the native object in a forked child, without ending it: it belongs to the parent process."""
+        if self._native is not None:
+            self._native.abandon()
 
     def _abandon(self) -> None:
         self._forked = self._closed = True

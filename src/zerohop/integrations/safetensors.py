@@ -67,20 +67,15 @@ def read_layout(path: Path) -> SafetensorsFile:
     size = path.stat().st_size
     try:
         with path.open("rb") as file:
-            return _read_layout(file, size)
+            header = _read_header(file, size)
+        data_start = 8 + len(header)
+        raw = _parse(header)
+        metadata = _metadata(raw.pop("__metadata__", {}))
+        tensors = sorted((_entry(name, facts) for name, facts in raw.items()), key=lambda t: (t.offset, t.nbytes))
+        _check_cover(tensors, size - data_start)
     except SafetensorsError as error:
         raise SafetensorsError(f"{path} is not a safetensors file, or a damaged one: {error}") from None
-
-
-def _read_layout(file: BinaryIO, size: int) -> SafetensorsFile:
-    header = _read_header(file, size)
-    data_start = 8 + len(header)
-    raw = _parse(header)
-    metadata = _metadata(raw.pop("__metadata__", {}))
-    tensors = sorted((_entry(name, facts) for name, facts in raw.items()), key=lambda t: (t.offset, t.nbytes))
-    data_nbytes = size - data_start
-    _check_cover(tensors, data_nbytes)
-    return SafetensorsFile(data_start, data_nbytes, tuple(tensors), metadata)
+    return SafetensorsFile(data_start, size - data_start, tuple(tensors), metadata)
 
 
 def _read_header(file: BinaryIO, size: int) -> bytes:

@@ -148,10 +148,10 @@ class Machine:
         return asdict(self)
 
 
-def package_version() -> str:
-    """Return the installed version of zerohop, or "unknown" if it runs from a source tree."""
+def package_version(package: str = "zerohop") -> str:
+    """Return the installed version of a package, or "unknown" if there is none, as of what runs from a source tree."""
     try:
-        return version("zerohop")
+        return version(package)
     except PackageNotFoundError:
         return "unknown"
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from zerohop.machine import files
+from zerohop.machine.pci import numa_nodes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,14 +54,13 @@ class Kernel:
 def read_cpu(root: Path) -> Cpu:
     """Read the processor's facts below `root`."""
     cpuinfo = files.fields(root / "proc/cpuinfo")
-    nodes = [node for node in files.entries(root / "sys/devices/system/node") if node.name[4:].isdigit()]
     return Cpu(
         model=cpuinfo.get("model name") or cpuinfo.get("CPU part") or "unknown",
         architecture=platform.machine(),
         online=os.cpu_count() or 1,
         usable=len(os.sched_getaffinity(0)),
         quota=_quota(files.text(root / "sys/fs/cgroup/cpu.max")),
-        numa_nodes=max(1, len(nodes)),
+        numa_nodes=max(1, len(numa_nodes(root))),
     )
 
 

@@ -98,8 +98,8 @@ def read_layout(root: Path = Path("/"), nics: NicFilter | None = None) -> Layout
     wanted = nics or NicFilter()
     nodes = numa_nodes(root)
     devices = read_rdma_devices(root)
-    placed = tuple(PlacedNic(device, _place(root, device.pci_address)) for device in devices)
-    places = [(accelerator, _place(root, accelerator.pci_address)) for accelerator in read_accelerators(root)]
+    placed = tuple(PlacedNic(device, read_place(root, device.pci_address)) for device in devices)
+    places = [(accelerator, read_place(root, accelerator.pci_address)) for accelerator in read_accelerators(root)]
     found = [(accelerator, place) for accelerator, place in places if place is not None]
     gpus = tuple(PlacedGpu(f"GPU{number}", *pair) for number, pair in enumerate(found))
 
@@ -124,10 +124,6 @@ def read_layout(root: Path = Path("/"), nics: NicFilter | None = None) -> Layout
     else:
         served.append(Served("host", None, None, nowhere, select(None, None)))
     return Layout(nodes, gpus, placed, tuple(served))
-
-
-def _place(root: Path, address: str | None) -> PciPlace | None:
-    return read_place(root, address) if address is not None else None
 
 
 def _place_to_json(place: PciPlace | None) -> dict[str, Any]:

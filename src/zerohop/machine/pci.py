@@ -84,13 +84,13 @@ def pci_address(text: str) -> str:
     return f"{int(domain, 16):04x}:{bus}:{device}.{function}"
 
 
-def read_place(root: Path, address: str) -> PciPlace | None:
-    """Read the place of the function `address`; None if this machine does not have it.
+def read_place(root: Path, address: str | None) -> PciPlace | None:
+    """Read the place of the function `address`; None if this machine does not have it, or if there is no address.
 
     Raises:
         ValueError: `address` is no PCI address.
     """
-    return place_of(root / "sys/bus/pci/devices" / pci_address(address))
+    return place_of(root / "sys/bus/pci/devices" / pci_address(address)) if address is not None else None
 
 
 def place_of(device: Path) -> PciPlace | None:

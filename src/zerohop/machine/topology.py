@@ -116,26 +116,21 @@ def choose_nics(
         ValueError: `near` is no PCI address. An address that this machine does not have is no error: the order then
             ignores distances, and the reasons say so.
     """
-    gpu = read_place(root, near) if near is not None else None
+    gpu = read_place(root, near)
     numa = gpu.numa_node if numa is None and gpu is not None else numa
     view = _View(NicFilter(tuple(include), tuple(exclude)), root, near, gpu, numa, len(numa_nodes(root)))
     ports = [(device, port) for device in devices for port in device.ports]
     ports.sort(key=lambda pair: (by_number(pair[0].name), pair[1].number))
-    chosen: list[NicChoice] = []
-    rejected: list[RejectedNic] = []
-    for device, port in ports:
-        judged = _judged(view, device, port, gid_index)
-        if isinstance(judged, NicChoice):
-            chosen.append(judged)
-        else:
-            rejected.append(judged)
-    chosen.sort(key=view.rank)  # stable: equal ports stay in the order of their names
+    judged = [_judged(view, device, port, gid_index) for device, port in ports]
+    rejected = tuple(each for each in judged if isinstance(each, RejectedNic))
+    # The order is stable: equal ports stay in the order of their names.
+    chosen = tuple(sorted((each for each in judged if isinstance(each, NicChoice)), key=view.rank))
     patterns = (*include, *exclude)
     unmatched = tuple(
         pattern for pattern in patterns if not any(matches(pattern, device.name, port.number) for device, port in ports)
     )
     why, fix = ("", "") if chosen else _why_none(rejected, unmatched)
-    return NicSelection(tuple(chosen), tuple(rejected), unmatched, why, fix)
+    return NicSelection(chosen, rejected, unmatched, why, fix)
 
 
 def process_numa_node(root: Path = Path("/"), cpus: Iterable[int] | None = None) -> int | None:
@@ -175,7 +170,7 @@ class _View:
     nodes: int
 
     def distance(self, device: RdmaDevice) -> Distance | None:
-        place = read_place(self.root, device.pci_address) if device.pci_address is not None else None
+        place = read_place(self.root, device.pci_address)
         if place is None or self.gpu is None:
             return None
         return distance(self.gpu, place, nodes=self.nodes)
@@ -223,7 +218,7 @@ def _raise_port(port: RdmaPort) -> str:
     return "look at the cable and at the other end of the link"
 
 
-def _why_none(rejected: list[RejectedNic], unmatched: tuple[str, ...]) -> tuple[str, str]:
+def _why_none(rejected: tuple[RejectedNic, ...], unmatched: tuple[str, ...]) -> tuple[str, str]:
     if not rejected:
         return (
             "this machine has no RDMA device",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerohop._native import Reason, Status
 from zerohop.core.face import (
+    Context,
     Face,
     NotificationWait,
     OperationGroup,
@@ -23,12 +24,12 @@ from zerohop.core.face import (
 )
 from zerohop.errors import Closed, DeadlineExceeded, PeerLost, ZerohopError, copy_of
 from zerohop.transport import pairing
-from zerohop.transport.setup import device_name, settings_for, why_unsupported
+from zerohop.transport.setup import device_name, settings_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zerohop.core.face import Context, Link, Local, Memory, Notification, Operation, RemoteBuffer, Rights, Stream
+    from zerohop.core.face import Link, Local, Memory, Notification, Operation, RemoteBuffer, Rights, Stream
 
 
 class Transport(Face, PairTransfers):
@@ -84,16 +85,22 @@ class Transport(Face, PairTransfers):
     @staticmethod
     def supported(device: object = "host", **settings: Any) -> bool:
         """Tell whether a Transport can be made on a device of this machine, with these settings of a Context."""
-        return not why_unsupported(device, settings)
+        return not Transport.why_unsupported(device, **settings)
 
     @staticmethod
     def why_unsupported(device: object = "host", **settings: Any) -> str:
         """Return why no Transport can be made, and the fix; empty if one can. Opens a Context to find out.
 
         Raises:
-            TypeError: not a device.
+            TypeError: not a device, or no setting of a Context.
         """
-        return why_unsupported(device, settings)
+        try:
+            name = device_name(device)
+            with Context(**settings_for(name, settings)) as context:
+                check_device(context, name)
+        except (ZerohopError, ValueError) as error:
+            return str(error)
+        return ""
 
     def bind(self) -> str:
         """Return the URL for the peer's `connect`. From now on a peer may join; the first that does is the only one.

@@ -136,8 +136,13 @@ def _cases_of(name: str, request: Request, sizes: tuple[int, ...] | None) -> Ite
     if name == "transport_register":
         # Simulated devices have no such row: a Context already knows the memory that it has allocated.
         return [] if request.providers else _registrations(("host",), sizes)
-    if name in ("idle", "import", "register"):
-        return [] if request.providers or request.src or request.dst else _without_transfer(name, sizes)
+    if name in ("idle", "import", "register") and (request.providers or request.src or request.dst):
+        return []
+    if name in ("idle", "import"):
+        return [Case(name)]
+    if name == "register":
+        modes = ("cold", "cached")
+        return [Case(name, src="host", bytes=nbytes, mode=mode) for nbytes in sizes or (_GI,) for mode in modes]
     if name in ("write", "read"):
         cases = _transfers(name, sizes, mixed=request.src is not None or request.dst is not None)
     elif name == "write_notify":
@@ -215,13 +220,6 @@ def _page_lists(name: str, sizes: tuple[int, ...] | None) -> list[Case]:
         for nbytes in sizes or (_PAGE_BYTES,)
         for provider, form in _BETWEEN_HOSTS
     ]
-
-
-def _without_transfer(name: str, sizes: tuple[int, ...] | None) -> list[Case]:
-    if name == "register":
-        register = [Case(name, src="host", bytes=nbytes) for nbytes in sizes or (_GI,)]
-        return [replace(case, mode=mode) for case in register for mode in ("cold", "cached")]
-    return [Case(name)]
 
 
 def _gpu_cases(name: str, src: str, dst: str, sizes: tuple[int, ...] | None, batch: int | None) -> Iterable[Case]:

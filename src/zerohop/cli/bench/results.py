@@ -8,11 +8,11 @@ import os
 import sys
 import time
 from dataclasses import dataclass, fields
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop.machine import inspect
+from zerohop.machine.facts import package_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,19 +92,12 @@ class Report:
 def _gpus(machine: dict[str, Any]) -> dict[str, Any]:
     if machine["nvidia"] is None:
         return {}
-    versions = {name: _version(name) for name in _LIBRARIES}
+    versions = {name: package_version(name) for name in _LIBRARIES}
     return {
         "accelerators": machine["accelerators"],
         "nvidia": machine["nvidia"],
-        "libraries": {name: version for name, version in versions.items() if version},
+        "libraries": {name: version for name, version in versions.items() if version != "unknown"},
     }
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def require_writable(target: Path) -> None:

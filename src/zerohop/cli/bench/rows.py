@@ -177,19 +177,11 @@ class Row:
     @classmethod
     def of(cls, case: Case, path: Explanation | None = None) -> Row:
         """Make the row of a case, without numbers yet; `path` is the library's explanation, or None."""
-        return cls(
-            name=case.name,
-            provider=case.provider,
-            direct=None if path is None else path.direct,
-            src=case.src,
-            dst=case.dst,
-            bytes=case.bytes,
-            batch=case.batch,
-            form=path.form if path is not None and path.direct else case.form,  # the form taken, whatever was planned
-            mode=case.mode,
-            target=case.target,
-            path=None if path is None else str(path),
-        )
+        if path is None:
+            return cls(**asdict(case), direct=None)
+        # The form taken, whatever was planned.
+        form = path.form if path.direct else case.form
+        return cls(**asdict(replace(case, form=form)), direct=path.direct, path=str(path))
 
     def to_json(self) -> dict[str, Any]:
         """Return the row; optional keys are left out if they are None."""

@@ -120,11 +120,9 @@ class Session:
     context: zerohop.Context
     connection: zerohop.Connection
 
-    @contextmanager
-    def local(self, place: str, nbytes: int, *, alloc: bool = False, mode: str | None = None) -> Iterator[LocalMemory]:
+    def local(self, place: str, nbytes: int, *, alloc: bool = False, mode: str | None = None) -> closing[LocalMemory]:
         """Allocate memory of this process at `place` (see `Case`); host memory is a numpy array unless `alloc`."""
-        with closing(LocalMemory(self.context, memory_kind(place, mode, alloc=alloc), nbytes)) as memory:
-            yield memory
+        return closing(LocalMemory(self.context, memory_kind(place, mode, alloc=alloc), nbytes))
 
     @contextmanager
     def remote(

@@ -6,7 +6,7 @@ import ipaddress
 from typing import TYPE_CHECKING
 
 from zerohop.machine.doctor.check import Verdict, checks_of, combined, fail, not_here, ok, warn
-from zerohop.machine.doctor.words import no_active_port
+from zerohop.machine.doctor.words import as_command, no_active_port
 from zerohop.machine.gids import choose_gid
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ def _gid(system: System, port: RdmaPort) -> Verdict:
     except ValueError as error:
         return fail(str(error), "# correct gid_index in ZEROHOP_VERBS, or leave it out")
     if choice.gid is None:
-        fix = choice.fix
-        return fail(choice.why, fix if fix.startswith("ip ") else f"# {fix}")
+        return fail(choice.why, as_command(choice.fix))
     address = ipaddress.IPv6Address(choice.gid.text)
     if port.link_layer == "Ethernet" and address.is_link_local:
         interface = choice.gid.netdev or "INTERFACE"

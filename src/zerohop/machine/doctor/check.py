@@ -130,16 +130,18 @@ def shortened(names: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Checker:
-    """Runs one check: called with the system's facts, it returns the result."""
+    """Runs one check: called with the system's facts, it returns the result; `needs` may say why it does not apply."""
 
     name: str
     family: str
     why: str
     look: Look
+    needs: Callable[[System], str] | None
 
     def __call__(self, system: System) -> Check:
         """Judge `system` by the facts that were read before; read nothing."""
-        verdict = self.look(system)
+        missing = self.needs(system) if self.needs is not None else ""
+        verdict = not_here(missing) if missing else self.look(system)
         return Check(self.name, self.family, verdict.state, verdict.found, self.why, verdict.fix)
 
 
@@ -154,13 +156,6 @@ def checks_of(
     """
 
     def check(name: str, why: str) -> Callable[[Look], Checker]:
-        def made(look: Look) -> Checker:
-            def judge(system: System) -> Verdict:
-                missing = needs(system) if needs is not None else ""
-                return not_here(missing) if missing else look(system)
-
-            return Checker(name, family, why, judge)
-
-        return made
+        return lambda look: Checker(name, family, why, look, needs)
 
     return check

@@ -62,10 +62,8 @@ def decode(data: bytes) -> ConfigSpace:
     """Read the registers from the bytes of a configuration space; a register that is not there is None."""
     if len(data) <= _HEADER:
         return ConfigSpace(readable=False)
-    control = None
     express = _capability(data, _EXPRESS)
-    if express is not None:
-        control = _word(data, express + _EXPRESS_CONTROL)
+    control = None if express is None else _word(data, express + _EXPRESS_CONTROL)
     acs = _extended_capability(data, _ACS)
     return ConfigSpace(
         readable=True,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zerohop.machine.doctor.check import Verdict, checks_of, combined, fail, not_here, ok, warn
 from zerohop.machine.doctor.hcas import DAMAGED
-from zerohop.machine.doctor.words import no_active_port, no_rdma
+from zerohop.machine.doctor.words import as_command, no_active_port, no_rdma
 
 if TYPE_CHECKING:
     from zerohop.machine.doctor.hcas import Hca
@@ -34,7 +34,7 @@ def port_state(system: System) -> Verdict:
         if port.active:
             found.append((name, ok(state)))
         else:
-            found.append((name, fail(state, _as_command(fixes.get(name, "")))))
+            found.append((name, fail(state, as_command(fixes.get(name, "")))))
     if not found:
         return not_here(no_active_port(system))
     return combined(found, one_is_enough=True)
@@ -123,11 +123,6 @@ def _speed(system: System, hca: Hca, port: RdmaPort, alike: float) -> Verdict:
 def _look_at_link(port: RdmaPort) -> tuple[str, ...]:
     see = (f"ethtool {port.netdevs[0]}",) if port.netdevs and port.link_layer == "Ethernet" else ("iblinkinfo",)
     return (*see, "# compare with what the cable and the switch port are made for")
-
-
-def _as_command(fix: str) -> str:
-    """Return a fix as it is typed: those that begin with ``ip`` are commands, the others words."""
-    return fix if fix.startswith("ip ") else f"# {fix}"
 
 
 CHECKS = (port_state, link_speed, link_errors, mtu)

@@ -85,7 +85,6 @@ class Process:
 def read_process() -> Process:
     """Read the facts of this process, on this machine."""
     from zerohop._native import gpu_drivers, providers
-    from zerohop.machine.doctor.process import fastest
 
     proc = Path("/proc/self")
     speeds = {folder.name: fastest(folder.name) for folder in files.entries(Path("/sys/class/net"))}

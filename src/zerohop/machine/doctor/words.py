@@ -52,6 +52,11 @@ def kernel_argument(system: System, argument: str) -> tuple[str, ...]:
     )
 
 
+def as_command(fix: str) -> str:
+    """Return a fix as it is typed: those that begin with ``ip`` are commands, the others words."""
+    return fix if fix.startswith("ip ") else f"# {fix}"
+
+
 def no_rdma(system: System) -> str:
     """Return why checks of RDMA devices have nothing to judge; "" if there is a device."""
     if system.hcas:
