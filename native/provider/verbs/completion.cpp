@@ -130,7 +130,6 @@ void VerbsEndpoint::give_up_rest(Transfer& transfer) {
 void VerbsEndpoint::drop_transfer(Transfer& transfer, uint32_t index) {
     transfer.clear();
     transfers_.remove(index);
-    in_device_.store(transfers_.in_use(), std::memory_order_relaxed);
 }
 
 } // namespace zerohop::verbs

@@ -210,7 +210,7 @@ Backlog VerbsEndpoint::backlog(uint64_t now, bool attended) const {
     backlog.ready = backlog.ready || (is_open() && segments_->owes_word());
     backlog.sendable = backlog.sendable || due;
     backlog.stalled = due || anything_to_send();
-    backlog.in_device = in_device_.load(std::memory_order_relaxed) != 0;
+    backlog.in_device = transfers_.in_use() != 0;
     return backlog;
 }
 
@@ -222,7 +222,7 @@ bool VerbsEndpoint::idle() const {
         return false;
     }
     const std::lock_guard lock(lane());
-    return in_device_.load(std::memory_order_relaxed) == 0 && chains_.in_use() == 0 && posting_.empty() &&
+    return transfers_.in_use() == 0 && chains_.in_use() == 0 && posting_.empty() &&
            flushes_.empty() && owed_.empty();
 }
 

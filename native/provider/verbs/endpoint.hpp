@@ -175,7 +175,6 @@ private:
     bool proved_ = false; // a flush has been posted
 
     std::unordered_map<uint64_t, uint32_t> parts_; // poller: marks that have come so far, of each incomplete set
-    std::atomic<size_t> in_device_{0};             // transfers in use, written under the lane's lock
     std::atomic<bool> work_due_{false};            // something above waits for room, or a post has failed
     std::atomic<bool> post_failed_{false};
     bool closing_ = false;

@@ -85,7 +85,6 @@ Posted VerbsEndpoint::post_transfer(const Request& request) {
         throw;
     }
     OpRef held = op;
-    in_device_.store(transfers_.in_use(), std::memory_order_relaxed);
     if (request.notify >= 0) {
         (void)take_credit(request); // there is one, as seen above with the lock held
     }

@@ -73,7 +73,6 @@ void VerbsEndpoint::post_one(Transfer& transfer, uint32_t index, const Request& 
         free_words_.push_back(transfer.word_index);
     }
     transfers_.remove(index);
-    in_device_.store(transfers_.in_use(), std::memory_order_relaxed);
 }
 
 bool VerbsEndpoint::on_one_sent(const ibv_wc& completion) {

@@ -11,6 +11,7 @@
 #include "provider/verbs/tuning.hpp"
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -79,33 +80,38 @@ struct Chain {
     uint32_t key = 0;
 };
 
-// A table whose entries keep their index and never move. Free ones are used again.
+// A table whose entries keep their index and never move. Free ones are used again. in_use() is for any thread.
 template <class T> class Slots {
 public:
     uint32_t add() {
-        if (free_count_ == 0) {
+        const size_t used = in_use();
+        if (used == size_) {
             grow();
         }
-        return free_[--free_count_];
+        in_use_.store(used + 1, std::memory_order_relaxed);
+        return order_[used];
     }
-    void remove(uint32_t index) { free_[free_count_++] = index; }
+    void remove(uint32_t index) {
+        const size_t used = in_use() - 1;
+        order_[used] = index;
+        in_use_.store(used, std::memory_order_relaxed);
+    }
     T& operator[](uint32_t index) { return chunks_[index / kChunk][index % kChunk]; }
-    [[nodiscard]] size_t size() const { return free_.size(); }
-    [[nodiscard]] size_t in_use() const { return size() - free_count_; }
+    [[nodiscard]] size_t size() const { return size_; }
+    [[nodiscard]] size_t in_use() const { return in_use_.load(std::memory_order_relaxed); }
 
 private:
     static constexpr uint32_t kChunk = 64;
     void grow() {
-        const auto first = static_cast<uint32_t>(size());
         chunks_.push_back(std::make_unique<T[]>(kChunk));
-        free_.resize(first + kChunk);
-        for (uint32_t index = first + kChunk; index-- > first;) {
-            remove(index);
+        for (const size_t end = size_ + kChunk; size_ != end; ++size_) {
+            order_.push_back(static_cast<uint32_t>(size_));
         }
     }
     std::vector<std::unique_ptr<T[]>> chunks_;
-    std::vector<uint32_t> free_; // a stack, with room for all
-    size_t free_count_ = 0;
+    std::vector<uint32_t> order_; // of the entries to be used next, from in_use_ on
+    size_t size_ = 0;
+    std::atomic<size_t> in_use_{0};
 };
 
 } // namespace zerohop::verbs
