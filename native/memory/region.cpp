@@ -2,18 +2,16 @@
 
 #include "accel/idle_calls.hpp"
 #include "base/clock.hpp"
+#include "base/pages.hpp"
 #include "base/status.hpp"
 #include "memory/accelerators.hpp"
 
 #include <cerrno>
-#include <cstring>
 #include <fcntl.h>
-#include <limits>
 #include <mutex>
 #include <string>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 namespace zerohop {
 
@@ -22,58 +20,7 @@ namespace {
 constexpr uint64_t kIdleDeviceNs = 2 * kMillisecond;             // a device that has nothing to do takes less
 [[maybe_unused]] constexpr size_t kPopulateBytes = 256ULL << 20; // populating takes some 10 ms
 
-[[noreturn]] void raise_errno(const std::string& what, int error) {
-    Reason reason = Reason::out_of_shared_memory;
-    if (error == EMFILE || error == ENFILE) {
-        reason = Reason::out_of_descriptors;
-    } else if (error == EACCES || error == EPERM || error == EBADF || error == EINVAL) {
-        reason = Reason::malformed;
-    }
-    throw NativeError(Status::no_memory, reason, what + ": " + std::strerror(error));
-}
-
 } // namespace
-
-size_t page_bytes() {
-    static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    return bytes;
-}
-
-size_t round_to_pages(size_t nbytes) {
-    const size_t page = page_bytes();
-    return (nbytes + page - 1) / page * page;
-}
-
-Descriptor make_memfd(const char* name, size_t nbytes, unsigned seals) {
-    Descriptor fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (!fd) {
-        raise_errno("cannot create shared memory", errno);
-    }
-    const bool any_file = nbytes <= static_cast<size_t>(std::numeric_limits<off_t>::max());
-    if (!any_file || ftruncate(fd.get(), static_cast<off_t>(nbytes)) != 0) {
-        raise_errno("cannot size shared memory of " + std::to_string(nbytes) + " bytes", any_file ? errno : EFBIG);
-    }
-    if (seals != 0 && fcntl(fd.get(), F_ADD_SEALS, seals) != 0) {
-        raise_errno("cannot seal shared memory", errno);
-    }
-    return fd;
-}
-
-uint64_t sealed_bytes(int fd) {
-    struct stat info{};
-    const int seals = fcntl(fd, F_GET_SEALS);
-    const bool sealed = fstat(fd, &info) == 0 && seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
-    return sealed ? static_cast<uint64_t>(info.st_size) : 0;
-}
-
-std::shared_ptr<void> map_shared(int fd, size_t nbytes, int protection, const char* what) {
-    void* base = mmap(nullptr, nbytes, protection, MAP_SHARED, fd, 0);
-    if (base == MAP_FAILED) {
-        throw NativeError(Status::no_memory, Reason::out_of_shared_memory,
-                          std::string("cannot map ") + what + ": " + std::strerror(errno));
-    }
-    return {base, [nbytes](void* pages) { munmap(pages, nbytes); }};
-}
 
 std::shared_ptr<Region> Region::wrap(uint64_t address, size_t nbytes, int device, int fd, uint64_t fd_offset,
                                      bool readonly) {
@@ -94,12 +41,9 @@ std::shared_ptr<Region> Region::allocate_host(size_t nbytes) {
     const size_t mapped = round_to_pages(nbytes == 0 ? 1 : nbytes);
     // Sealed, so that no holder of the descriptor can take pages away under a peer's copy.
     region->backing_ = make_memfd("zerohop-alloc", mapped, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-    void* base = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, region->backing_.get(), 0);
-    if (base == MAP_FAILED) {
-        raise_errno("cannot map shared memory of " + std::to_string(nbytes) + " bytes", errno);
-    }
-    region->pages_ = std::shared_ptr<void>(base, [mapped](void* pages) { munmap(pages, mapped); });
-    region->address_ = reinterpret_cast<uint64_t>(base);
+    region->pages_ = map_shared(region->backing_.get(), mapped, PROT_READ | PROT_WRITE,
+                                "shared memory of " + std::to_string(nbytes) + " bytes");
+    region->address_ = reinterpret_cast<uint64_t>(region->pages_.get());
     region->nbytes_ = nbytes;
     return region;
 }
@@ -212,19 +156,15 @@ Mapping::Mapping(int fd, uint64_t offset, size_t nbytes, bool writable) : nbytes
     }
     const uint64_t aligned = offset / page_bytes() * page_bytes();
     const size_t lead = offset - aligned;
-    mapped_bytes_ = round_to_pages(lead + (nbytes == 0 ? 1 : nbytes));
-    const int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
-    base_ = mmap(nullptr, mapped_bytes_, protection, MAP_SHARED, fd, static_cast<off_t>(aligned));
-    if (base_ == MAP_FAILED) {
-        base_ = nullptr;
-        raise_errno("cannot map a peer's memory of " + std::to_string(nbytes) + " bytes", errno);
-    }
-    data_ = static_cast<std::byte*>(base_) + lead;
+    const size_t mapped = round_to_pages(lead + (nbytes == 0 ? 1 : nbytes));
+    pages_ = map_shared(fd, mapped, writable ? PROT_READ | PROT_WRITE : PROT_READ,
+                        "a peer's memory of " + std::to_string(nbytes) + " bytes", aligned);
+    data_ = static_cast<std::byte*>(pages_.get()) + lead;
 #ifdef MADV_POPULATE_WRITE
     // Takes the page faults now, in one call, rather than one by one in the first transfers. An older kernel refuses
     // this, and a larger range takes its faults as it goes.
-    if (mapped_bytes_ <= kPopulateBytes) {
-        madvise(base_, mapped_bytes_, writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+    if (mapped <= kPopulateBytes) {
+        madvise(pages_.get(), mapped, writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
     }
 #endif
 }
@@ -233,17 +173,8 @@ bool Mapping::unmap() {
     if (!close()) {
         return false;
     }
-    if (base_ != nullptr) {
-        munmap(base_, mapped_bytes_);
-        base_ = nullptr;
-    }
+    pages_.reset();
     return true;
-}
-
-Mapping::~Mapping() {
-    if (base_ != nullptr) {
-        munmap(base_, mapped_bytes_);
-    }
 }
 
 } // namespace zerohop

@@ -93,9 +93,6 @@ class Mapping : public Pinnable {
 public:
     // Maps [offset, offset + nbytes) of `fd`; `offset` needs no alignment. Throws NativeError.
     Mapping(int fd, uint64_t offset, size_t nbytes, bool writable);
-    ~Mapping() override;
-    Mapping(const Mapping&) = delete;
-    Mapping& operator=(const Mapping&) = delete;
 
     std::byte* data() const { return data_; }
     size_t nbytes() const { return nbytes_; }
@@ -104,22 +101,10 @@ public:
     bool unmap();
 
 private:
-    void* base_ = nullptr;
-    size_t mapped_bytes_ = 0;
+    std::shared_ptr<void> pages_;
     std::byte* data_ = nullptr;
     size_t nbytes_ = 0;
     bool writable_ = false;
 };
-
-// Creates a memfd of `nbytes`, which the caller has rounded up to pages. Throws NativeError with the reason that errno
-// gives.
-[[nodiscard]] Descriptor make_memfd(const char* name, size_t nbytes, unsigned seals);
-// Returns the size of a file in memory that nobody can shrink any more, and 0 for any other: in a peer's file that can
-// shrink, our next access could be a bus error.
-[[nodiscard]] uint64_t sealed_bytes(int fd);
-// Maps the first bytes of a file for as long as somebody holds them. Throws NativeError, "cannot map WHAT: …".
-[[nodiscard]] std::shared_ptr<void> map_shared(int fd, size_t nbytes, int protection, const char* what);
-[[nodiscard]] size_t page_bytes();
-[[nodiscard]] size_t round_to_pages(size_t nbytes);
 
 } // namespace zerohop

@@ -1,5 +1,7 @@
 #include "memory/staging.hpp"
 
+#include "base/pages.hpp"
+
 #include <sys/mman.h>
 #include <utility>
 
@@ -23,15 +25,13 @@ StagingBuffer::~StagingBuffer() {
 StagingBuffer StagingPool::try_acquire() {
     const std::lock_guard lock(lock_);
     if (base_ == nullptr) {
-        void* base =
-            mmap(nullptr, kStagingBytes * kStagingBuffers, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (base == MAP_FAILED) {
+        base_ =
+            std::static_pointer_cast<std::byte>(map_private(kStagingBytes * kStagingBuffers, PROT_READ | PROT_WRITE));
+        if (!base_) {
             return {};
         }
-        const auto unmap = [](std::byte* pages) { munmap(pages, kStagingBytes * kStagingBuffers); };
-        base_ = std::shared_ptr<std::byte>(static_cast<std::byte*>(base), unmap);
         try {
-            registration_ = std::make_unique<HostRegistration>(accelerators_.in_use(), base,
+            registration_ = std::make_unique<HostRegistration>(accelerators_.in_use(), base_.get(),
                                                                kStagingBytes * kStagingBuffers, true, base_);
         } catch (const NativeError&) {
             registration_.reset(); // copies to unregistered memory are correct, only slower

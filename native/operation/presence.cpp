@@ -1,9 +1,8 @@
 #include "operation/presence.hpp"
 
+#include "base/pages.hpp"
 #include "base/status.hpp"
-#include "memory/region.hpp"
 
-#include <cstddef>
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/mman.h>

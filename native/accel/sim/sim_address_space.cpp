@@ -1,9 +1,10 @@
 #include "accel/sim/sim_address_space.hpp"
 
+#include "base/pages.hpp"
+
 #include <iterator>
 #include <new>
 #include <sys/mman.h>
-#include <unistd.h>
 
 namespace zerohop::accel::sim {
 
@@ -22,8 +23,6 @@ void* pointer(uint64_t address) {
 }
 
 } // namespace
-
-AddressSpace::AddressSpace() : page_(static_cast<size_t>(::sysconf(_SC_PAGESIZE))) {}
 
 AddressSpace::~AddressSpace() {
     for (const Extent& arena : arenas_) {
@@ -50,7 +49,7 @@ bool AddressSpace::grow(size_t nbytes) {
 
 uint64_t AddressSpace::map(int fd, size_t nbytes) {
     // One page lies between neighbours, so that the address past the end of one allocation is never inside another.
-    const size_t wanted = nbytes + page_;
+    const size_t wanted = nbytes + page_bytes();
     for (int attempt = 0; attempt < 2; ++attempt) {
         for (auto it = vacant_.begin(); it != vacant_.end(); ++it) {
             const auto [address, size] = *it;
@@ -86,7 +85,7 @@ void AddressSpace::unmap(uint64_t address, size_t nbytes) noexcept {
         return; // the range is still mapped or reserved, and ends with its arena
     }
     try {
-        add_vacant(address, nbytes + page_);
+        add_vacant(address, nbytes + page_bytes());
     } catch (const std::bad_alloc&) {
         return; // the addresses are never used again; nothing else is lost
     }

@@ -15,12 +15,10 @@ namespace zerohop::accel::sim {
 // Not thread-safe: SimMemory guards it.
 class AddressSpace {
 public:
-    AddressSpace();
+    AddressSpace() = default;
     ~AddressSpace();
     AddressSpace(const AddressSpace&) = delete;
     AddressSpace& operator=(const AddressSpace&) = delete;
-
-    [[nodiscard]] size_t page() const { return page_; }
 
     // Maps `nbytes` (whole pages) of `fd` PROT_NONE at a fresh address; 0 if the kernel refuses. Throws std::bad_alloc,
     // with nothing taken.
@@ -47,7 +45,6 @@ private:
     [[nodiscard]] bool grow(size_t nbytes);
     void add_vacant(uint64_t address, size_t nbytes);
 
-    size_t page_;
     std::vector<Extent> arenas_;
     std::map<uint64_t, size_t> vacant_; // by address, neighbours merged
 };

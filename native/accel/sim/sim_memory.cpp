@@ -1,13 +1,13 @@
 #include "accel/sim/sim_memory.hpp"
 
+#include "base/pages.hpp"
+
 #include <algorithm>
-#include <cerrno>
 #include <fcntl.h>
 #include <iterator>
 #include <mutex>
 #include <new>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 namespace zerohop::accel::sim {
@@ -23,62 +23,7 @@ uint64_t next_allocation_id() {
     return next.fetch_add(1, std::memory_order_relaxed);
 }
 
-Outcome outcome_of_errno(int error) {
-    if (error == EMFILE || error == ENFILE) {
-        return {Status::no_memory, Reason::out_of_descriptors};
-    }
-    return {Status::no_memory, Reason::out_of_shared_memory};
-}
-
 } // namespace
-
-Allocation::~Allocation() {
-    if (alias != nullptr) {
-        ::munmap(alias, mapped);
-    }
-    if (fd >= 0) {
-        ::close(fd);
-    }
-}
-
-Outcome Allocation::allocate(size_t bytes, size_t page) {
-    nbytes = bytes;
-    mapped = (bytes + page - 1) / page * page;
-    fd = ::memfd_create("zerohop-sim", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0) {
-        return outcome_of_errno(errno);
-    }
-    // Sealed, so that no process that gets the descriptor can turn our mappings into a SIGBUS.
-    if (::ftruncate(fd, static_cast<off_t>(mapped)) != 0 ||
-        ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-        return outcome_of_errno(errno);
-    }
-    return map_alias();
-}
-
-Outcome Allocation::import_memfd(int theirs, size_t bytes) {
-    struct stat info{};
-    const int seals = ::fcntl(theirs, F_GET_SEALS);
-    if (::fstat(theirs, &info) != 0 || bytes == 0 || static_cast<uint64_t>(info.st_size) < bytes || seals < 0 ||
-        (seals & F_SEAL_SHRINK) == 0) {
-        return {Status::protocol, Reason::malformed};
-    }
-    fd = ::fcntl(theirs, F_DUPFD_CLOEXEC, 0);
-    if (fd < 0) {
-        return outcome_of_errno(errno);
-    }
-    nbytes = mapped = bytes;
-    return map_alias();
-}
-
-Outcome Allocation::map_alias() {
-    void* at = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (at == MAP_FAILED) {
-        return outcome_of_errno(errno);
-    }
-    alias = static_cast<std::byte*>(at);
-    return {};
-}
 
 bool any_freed(const Pins& pins) {
     return std::any_of(pins.begin(), pins.end(),
@@ -87,7 +32,7 @@ bool any_freed(const Pins& pins) {
 
 SimMemory::SimMemory(int devices)
     : used_(static_cast<size_t>(std::max(devices, 0)), 0),
-      total_(static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(::sysconf(_SC_PAGESIZE))) {}
+      total_(static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * page_bytes()) {}
 
 Outcome SimMemory::alloc(int device, size_t nbytes, uint64_t& address) {
     if (nbytes == 0) {
@@ -96,33 +41,32 @@ Outcome SimMemory::alloc(int device, size_t nbytes, uint64_t& address) {
     if (nbytes > total_) {
         return {Status::no_memory, Reason::alloc_failed};
     }
-    try {
-        auto made = std::make_shared<Allocation>();
-        if (const Outcome backed = made->allocate(nbytes, space_.page()); !backed.ok()) {
-            return backed;
-        }
-        made->device = device;
-        const Outcome placed = place(made);
-        address = placed.ok() ? made->base : address;
-        return placed;
-    } catch (const std::bad_alloc&) {
-        return {Status::no_memory, Reason::alloc_failed};
-    }
+    // Sealed, so that no process that gets the descriptor can turn our mappings into a SIGBUS.
+    constexpr unsigned kSealed = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+    const size_t mapped = round_to_pages(nbytes);
+    return place(device, nbytes, mapped, address, [&] { return make_memfd("zerohop-sim", mapped, kSealed); });
 }
 
-// Gives the allocation an address and an id.
-Outcome SimMemory::place(const std::shared_ptr<Allocation>& made) {
+// Makes an allocation over the first bytes of a file, and gives it an address and an id.
+template <class Open>
+Outcome SimMemory::place(int device, size_t nbytes, size_t mapped, uint64_t& address, Open&& open) try {
+    auto made = std::make_shared<Allocation>();
+    made->nbytes = nbytes;
+    made->mapped = mapped;
     made->id = next_allocation_id();
+    made->device = device;
+    made->fd = open();
+    made->alias = map_shared(made->fd.get(), mapped, PROT_READ | PROT_WRITE, "memory of a simulated device");
     // The registry's node is made before the address is taken, so that nothing has to be undone.
     decltype(allocations_) fresh;
     auto node = fresh.extract(fresh.emplace(0, made).first);
 
     const std::unique_lock lock(mutex_);
-    size_t* const used = made->device < 0 ? nullptr : &used_[static_cast<size_t>(made->device)];
-    if (used != nullptr && made->mapped > total_ - std::min(*used, total_)) {
+    size_t* const used = device < 0 ? nullptr : &used_[static_cast<size_t>(device)];
+    if (used != nullptr && mapped > total_ - std::min(*used, total_)) {
         return {Status::no_memory, Reason::alloc_failed};
     }
-    const uint64_t base = space_.map(made->fd, made->mapped);
+    const uint64_t base = space_.map(made->fd.get(), mapped);
     if (base == 0) {
         return {Status::no_memory, Reason::out_of_shared_memory};
     }
@@ -130,9 +74,14 @@ Outcome SimMemory::place(const std::shared_ptr<Allocation>& made) {
     node.key() = base;
     allocations_.insert(std::move(node));
     if (used != nullptr) {
-        *used += made->mapped;
+        *used += mapped;
     }
+    address = base;
     return {};
+} catch (const NativeError& error) {
+    return error.outcome();
+} catch (const std::bad_alloc&) {
+    return {Status::no_memory, Reason::alloc_failed};
 }
 
 Outcome SimMemory::export_fd(uint64_t address, size_t nbytes, int& fd, size_t& mapped, uint64_t& offset) const {
@@ -141,24 +90,17 @@ Outcome SimMemory::export_fd(uint64_t address, size_t nbytes, int& fd, size_t& m
     if (!found || found->device < 0 || !found->holds(address, nbytes)) {
         return kOutOfBounds;
     }
-    fd = ::fcntl(found->fd, F_DUPFD_CLOEXEC, 0);
+    fd = ::fcntl(found->fd.get(), F_DUPFD_CLOEXEC, 0);
     mapped = found->mapped;
     offset = address - found->base;
-    return fd < 0 ? outcome_of_errno(errno) : Outcome{};
+    return fd < 0 ? Outcome{Status::no_memory, Reason::out_of_descriptors} : Outcome{};
 }
 
 Outcome SimMemory::import_fd(int fd, size_t mapped, uint64_t& address) {
-    try {
-        auto made = std::make_shared<Allocation>();
-        Outcome outcome = made->import_memfd(fd, mapped);
-        if (outcome.ok()) {
-            outcome = place(made);
-        }
-        address = outcome.ok() ? made->base : address;
-        return outcome;
-    } catch (const std::bad_alloc&) {
-        return {Status::no_memory, Reason::alloc_failed};
+    if (mapped == 0 || sealed_bytes(fd) < mapped) {
+        return {Status::protocol, Reason::malformed};
     }
+    return place(kForeign, mapped, mapped, address, [&] { return Descriptor::duplicate(fd); });
 }
 
 Outcome SimMemory::free(int device, uint64_t address) {
@@ -204,7 +146,7 @@ Description SimMemory::describe(uint64_t address) const {
 }
 
 Outcome SimMemory::register_host(uint64_t address, size_t nbytes) {
-    if (address < space_.page() || nbytes == 0 || address + nbytes < address) {
+    if (address < page_bytes() || nbytes == 0 || address + nbytes < address) {
         return kOutOfBounds;
     }
     const std::unique_lock lock(mutex_);
@@ -228,7 +170,7 @@ Outcome SimMemory::unregister_host(uint64_t address) {
 }
 
 bool SimMemory::locate(uint64_t& address, size_t nbytes, Pins& pins) const {
-    if (address < space_.page() || address + nbytes < address) {
+    if (address < page_bytes() || address + nbytes < address) {
         return false; // null, nearly null, or past the end of the address space
     }
     if (!space_.touches(address, nbytes)) {

@@ -21,27 +21,15 @@ struct Allocation {
     size_t mapped = 0; // whole pages
     uint64_t id = 0;   // never used twice in a process
     int device = kForeign;
-    int fd = -1; // kept open, because export hands it to another process
-    std::byte* alias = nullptr;
+    Descriptor fd; // kept open, because export hands it to another process
+    std::shared_ptr<void> alias;
     std::atomic<bool> freed = false;
-
-    Allocation() = default;
-    ~Allocation();
-    Allocation(const Allocation&) = delete;
-    Allocation& operator=(const Allocation&) = delete;
-
-    // Makes the memfd and the alias. On failure the destructor frees what was made.
-    Outcome allocate(size_t bytes, size_t page);
-    // Makes the alias over another process's memfd, which is duplicated; malformed if it is no memfd, or could still
-    // shrink.
-    Outcome import_memfd(int theirs, size_t bytes);
-    Outcome map_alias();
 
     [[nodiscard]] bool holds(uint64_t address, size_t bytes) const {
         return address >= base && address - base <= nbytes && bytes <= nbytes - (address - base);
     }
     [[nodiscard]] uint64_t alias_of(uint64_t address) const {
-        return reinterpret_cast<uint64_t>(alias) + (address - base);
+        return reinterpret_cast<uint64_t>(alias.get()) + (address - base);
     }
 };
 
@@ -66,7 +54,8 @@ public:
     Outcome free(int device, uint64_t address);
     // Duplicates the descriptor behind a range, and tells how much of it is mapped, and where in it the range begins.
     Outcome export_fd(uint64_t address, size_t nbytes, int& fd, size_t& mapped, uint64_t& offset) const;
-    // Maps another process's allocation under an address of this process, until free().
+    // Maps another process's allocation under an address of this process, until free(); malformed if it is no memfd, or
+    // could still shrink.
     Outcome import_fd(int fd, size_t mapped, uint64_t& address);
     [[nodiscard]] Description describe(uint64_t address) const;
     // Returns the address that the CPU, and a NIC, may use for a range of device memory until it is freed; 0 if it is
@@ -85,7 +74,8 @@ public:
     Outcome resolve_word(uint64_t& address, Pins& pins) const;
 
 private:
-    Outcome place(const std::shared_ptr<Allocation>& made);
+    template <class Open>
+    Outcome place(int device, size_t nbytes, size_t mapped, uint64_t& address, Open&& open);
     [[nodiscard]] bool locate(uint64_t& address, size_t nbytes, Pins& pins) const;
     [[nodiscard]] std::shared_ptr<Allocation> find(uint64_t address) const;
 

@@ -1,7 +1,7 @@
 #include "provider/framed/ring.hpp"
 
+#include "base/pages.hpp"
 #include "memory/copy.hpp"
-#include "memory/region.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -32,28 +32,21 @@ RingMemory::RingMemory(int fd) : fd_(Descriptor::duplicate(fd)) {
 
 void RingMemory::map() {
     // Reserve the whole range first, then lay the two views of the data side by side into it.
-    void* base = mmap(nullptr, kIndexBytes + 2 * kRingBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (base == MAP_FAILED) {
+    pages_ = map_private(kIndexBytes + 2 * kRingBytes, PROT_NONE);
+    if (!pages_) {
         throw NativeError(Status::no_memory, Reason::out_of_shared_memory,
                           std::string("cannot reserve a ring: ") + std::strerror(errno));
     }
-    base_ = base;
-    auto* start = static_cast<std::byte*>(base);
+    auto* start = static_cast<std::byte*>(pages_.get());
     const int protection = PROT_READ | PROT_WRITE;
     const int flags = MAP_SHARED | MAP_FIXED;
     if (mmap(start, kIndexBytes + kRingBytes, protection, flags, fd_.get(), 0) == MAP_FAILED ||
         mmap(start + kIndexBytes + kRingBytes, kRingBytes, protection, flags, fd_.get(), kIndexBytes) == MAP_FAILED) {
-        const int error = errno;
-        munmap(base_, kIndexBytes + 2 * kRingBytes);
         throw NativeError(Status::no_memory, Reason::out_of_shared_memory,
-                          std::string("cannot map a ring: ") + std::strerror(error));
+                          std::string("cannot map a ring: ") + std::strerror(errno));
     }
-    indices_ = static_cast<RingIndices*>(base);
+    indices_ = static_cast<RingIndices*>(pages_.get());
     data_ = start + kIndexBytes;
-}
-
-RingMemory::~RingMemory() {
-    munmap(base_, kIndexBytes + 2 * kRingBytes);
 }
 
 bool RingProducer::has_room() const {

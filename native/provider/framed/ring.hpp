@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <sys/uio.h>
 
@@ -30,9 +31,6 @@ public:
     // Makes a new ring, or maps the peer's (duplicates the descriptor; throws NativeError if it is no ring).
     RingMemory();
     explicit RingMemory(int fd);
-    ~RingMemory();
-    RingMemory(const RingMemory&) = delete;
-    RingMemory& operator=(const RingMemory&) = delete;
 
     RingIndices& indices() const { return *indices_; }
     std::byte* at(uint64_t position) const { return data_ + position % kRingBytes; }
@@ -41,7 +39,7 @@ public:
 private:
     void map();
     Descriptor fd_;
-    void* base_ = nullptr;
+    std::shared_ptr<void> pages_;
     RingIndices* indices_ = nullptr;
     std::byte* data_ = nullptr;
 };

@@ -1,7 +1,7 @@
 #include "provider/p2p/notify_rings.hpp"
 
+#include "base/pages.hpp"
 #include "base/status.hpp"
-#include "memory/region.hpp"
 
 #include <algorithm>
 #include <fcntl.h>

@@ -1,5 +1,6 @@
 #include "provider/verbs/buffers.hpp"
 
+#include "base/pages.hpp"
 #include "base/status.hpp"
 #include "provider/verbs/memory_region.hpp"
 
@@ -8,13 +9,6 @@
 #include <sys/mman.h>
 
 namespace zerohop::verbs {
-
-BufferPool::~BufferPool() {
-    for (Slab& slab : slabs_) {
-        slab.registration.reset();
-        munmap(slab.base, slab.nbytes);
-    }
-}
 
 Buffer BufferPool::take() {
     const std::lock_guard lock(lock_);
@@ -47,19 +41,15 @@ void BufferPool::prepare() {
 
 void BufferPool::grow() {
     const size_t nbytes = kSlabBuffers * kSegmentBytes;
-    void* base = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (base == MAP_FAILED) {
+    const std::shared_ptr<void> pages = map_private(nbytes, PROT_READ | PROT_WRITE);
+    if (!pages) {
         raise("no memory for message buffers", errno);
     }
-    try {
-        slabs_.push_back({base, nbytes, std::make_unique<MemoryRegion>(device_, base, nbytes, IBV_ACCESS_LOCAL_WRITE)});
-    } catch (...) {
-        munmap(base, nbytes);
-        throw;
-    }
+    slabs_.push_back({pages, std::make_unique<MemoryRegion>(device_, pages.get(), nbytes, IBV_ACCESS_LOCAL_WRITE)});
     made_ += kSlabBuffers;
     for (size_t i = kSlabBuffers; i-- > 0;) {
-        free_.push_back({static_cast<std::byte*>(base) + i * kSegmentBytes, slabs_.back().registration->local_key()});
+        free_.push_back(
+            {static_cast<std::byte*>(pages.get()) + i * kSegmentBytes, slabs_.back().registration->local_key()});
     }
 }
 

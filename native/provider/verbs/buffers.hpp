@@ -23,9 +23,6 @@ struct Buffer {
 class BufferPool {
 public:
     BufferPool(std::shared_ptr<Device> device, size_t most) : device_(std::move(device)), most_(most) {}
-    ~BufferPool();
-    BufferPool(const BufferPool&) = delete;
-    BufferPool& operator=(const BufferPool&) = delete;
 
     // Takes a buffer; empty if there are no more, or the system gives no more memory to register.
     [[nodiscard]] Buffer take();
@@ -35,9 +32,8 @@ public:
 
 private:
     struct Slab {
-        void* base;
-        size_t nbytes;
-        std::unique_ptr<Registration> registration;
+        std::shared_ptr<void> pages;
+        std::unique_ptr<Registration> registration; // ends before the pages go
     };
     void grow();
 
