@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <fcntl.h>
 #include <poll.h>
 #include <string>
 
@@ -97,31 +96,25 @@ Endpoint::Endpoint(std::shared_ptr<verbs::Device> device, const Size& size, cons
     : device_(std::move(device)), size_(size), sends_{"send queue", std::vector<Place>(size.messages)},
       receives_{"receive queue", std::vector<Place>(size.receives)} {
     const shim::IbVerbs& api = device_->api();
-    try {
-        bell_ = Descriptor::event();
-        channel_ = api.create_comp_channel(device_->context());
-        if (channel_ == nullptr) {
-            verbs::raise("cannot make a completion channel on " + device_->name(), errno);
-        }
-        fcntl(channel_->fd, F_SETFL, fcntl(channel_->fd, F_GETFL) | O_NONBLOCK);
-        queue_ = api.create_cq(device_->context(), static_cast<int>(size.completions), nullptr, channel_, 0);
-        if (queue_ == nullptr) {
-            verbs::raise("cannot make a completion queue of " + std::to_string(size.completions) + " entries on " +
-                             device_->name(),
-                         errno);
-        }
-        verbs::Options own = options;
-        own.send_depth = static_cast<int>(size.messages);
-        own.max_inline = static_cast<int>(size.inline_bytes);
-        pair_.emplace(device_,
-                      verbs::QueuePair::Queues{
-                          .send = queue_, .receive = queue_, .receive_depth = size.receives, .max_sge = size.sge},
-                      own);
-        max_inline_ = pair_->max_inline();
-    } catch (...) {
-        release();
-        throw;
+    bell_ = Descriptor::event();
+    channel_ = verbs::make_channel(*device_);
+    const auto entries = static_cast<int>(size.completions);
+    queue_ = verbs::Made<ibv_cq>(api.create_cq(device_->context(), entries, nullptr, channel_.get(), 0),
+                                 {device_.get(), api.destroy_cq});
+    if (queue_ == nullptr) {
+        verbs::raise("cannot make a completion queue of " + std::to_string(size.completions) + " entries on " +
+                         device_->name(),
+                     errno);
     }
+    verbs::Options own = options;
+    own.send_depth = static_cast<int>(size.messages);
+    own.max_inline = static_cast<int>(size.inline_bytes);
+    pair_.emplace(
+        device_,
+        verbs::QueuePair::Queues{
+            .send = queue_.get(), .receive = queue_.get(), .receive_depth = size.receives, .max_sge = size.sge},
+        own);
+    max_inline_ = pair_->max_inline();
 }
 
 void Endpoint::check_open() const {
@@ -207,7 +200,7 @@ std::vector<Completion> Endpoint::poll(size_t most) {
     std::array<ibv_wc, kBatch> entries;
     while (ended.size() < most) {
         const auto wanted = static_cast<int>(std::min(kBatch, most - ended.size()));
-        const int count = ibv_poll_cq(queue_, wanted, entries.data());
+        const int count = ibv_poll_cq(queue_.get(), wanted, entries.data());
         if (count < 0) {
             throw NativeError(Status::device_error, Reason::device_lost,
                               "the completion queue of " + device_->name() + " cannot be read");
@@ -249,7 +242,7 @@ void Endpoint::take(const ibv_wc& entry, std::vector<Completion>& ended) {
 void Endpoint::arm() {
     const std::lock_guard lock(mutex_);
     check_open();
-    if (ibv_req_notify_cq(queue_, 0) != 0) {
+    if (ibv_req_notify_cq(queue_.get(), 0) != 0) {
         throw NativeError(Status::device_error, Reason::device_lost,
                           "the completion queue of " + device_->name() + " cannot be armed");
     }
@@ -289,7 +282,7 @@ void Endpoint::sleep(uint64_t deadline_ns) {
 void Endpoint::take_events() {
     ibv_cq* queue = nullptr;
     void* unused = nullptr;
-    while (device_->api().get_cq_event(channel_, &queue, &unused) == 0) {
+    while (device_->api().get_cq_event(channel_.get(), &queue, &unused) == 0) {
         device_->api().ack_cq_events(queue, 1);
     }
 }
@@ -314,28 +307,15 @@ void Endpoint::close() {
     bell_.ring();
     changed_.notify_all();
     changed_.wait(lock, [&] { return inside_ == 0; });
-    release();
+    pair_->fail();
+    pair_.reset();
+    take_events(); // destroying a queue waits until all of its events are acknowledged
+    queue_.reset();
+    channel_.reset();
     sends_.ended = sends_.posted;
     receives_.ended = receives_.posted;
     closed_ = true;
     changed_.notify_all();
-}
-
-void Endpoint::release() {
-    const shim::IbVerbs& api = device_->api();
-    if (pair_) {
-        pair_->fail();
-        pair_.reset();
-    }
-    if (queue_ != nullptr) {
-        take_events(); // destroying a queue waits until all of its events are acknowledged
-        api.destroy_cq(queue_);
-        queue_ = nullptr;
-    }
-    if (channel_ != nullptr) {
-        api.destroy_comp_channel(channel_);
-        channel_ = nullptr;
-    }
 }
 
 } // namespace zerohop::fabric

@@ -36,8 +36,6 @@ public:
     // Throws NativeError. The sizes are within the device's limits.
     Endpoint(std::shared_ptr<verbs::Device> device, const Size& size, const verbs::Options& options);
     ~Endpoint() { close(); }
-    Endpoint(const Endpoint&) = delete;
-    Endpoint& operator=(const Endpoint&) = delete;
 
     // All of these throw NativeError(closed) after close().
     [[nodiscard]] verbs::QueuePairAddress address() const;
@@ -78,14 +76,13 @@ private:
     void check_open() const;
     void take(const ibv_wc& entry, std::vector<Completion>& ended);
     void take_events();
-    void release();
 
     const std::shared_ptr<verbs::Device> device_;
     const Size size_;
     mutable std::mutex mutex_;
     std::condition_variable changed_;
-    ibv_comp_channel* channel_ = nullptr;
-    ibv_cq* queue_ = nullptr;
+    verbs::Made<ibv_comp_channel> channel_;
+    verbs::Made<ibv_cq> queue_;
     std::optional<verbs::QueuePair> pair_;
     uint32_t max_inline_ = 0;
     Descriptor bell_; // ends a sleep

@@ -125,4 +125,14 @@ uint64_t Device::max_message() const {
     return said == 0 ? kMaxMessage : std::min<uint64_t>(said, kMaxMessage);
 }
 
+Made<ibv_comp_channel> make_channel(const Device& device) {
+    const shim::IbVerbs& api = device.api();
+    ibv_comp_channel* const channel = api.create_comp_channel(device.context());
+    if (channel == nullptr) {
+        raise("cannot make a completion channel on " + device.name(), errno);
+    }
+    fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) | O_NONBLOCK);
+    return {channel, {&device, api.destroy_comp_channel}};
+}
+
 } // namespace zerohop::verbs

@@ -57,6 +57,20 @@ private:
     ibv_port_attr port_attributes_{};
 };
 
+// Destroys what was made on a device. In a forked child that is the parent's, and is left alone.
+template <class T> struct Destroyer {
+    const Device* device = nullptr;
+    int (*destroy)(T*) = nullptr;
+    void operator()(T* made) const {
+        if (device->is_ours()) {
+            destroy(made);
+        }
+    }
+};
+template <class T> using Made = std::unique_ptr<T, Destroyer<T>>;
+// Returns a completion channel whose events are read without waiting. Throws NativeError.
+[[nodiscard]] Made<ibv_comp_channel> make_channel(const Device& device);
+
 // Returns the table of functions; throws NativeError that says why there is none.
 [[nodiscard]] const shim::IbVerbs& api_or_raise();
 

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fcntl.h>
 
 namespace zerohop::verbs {
 
@@ -36,34 +35,29 @@ VerbsDomain::VerbsDomain(Host& host, std::shared_ptr<Device> opened, int number,
     most_receives_ = static_cast<uint32_t>(std::min({kMaxReceives, limits.max_srq_wr, limits.max_cqe}));
     const int send_entries = std::min(kSendEntries, limits.max_cqe);
     room_.store(send_entries);
-    try {
-        channel_ = api.create_comp_channel(device_->context());
-        if (channel_ == nullptr) {
-            raise("cannot make a completion channel on " + device_->name(), errno);
-        }
-        fcntl(channel_->fd, F_SETFL, fcntl(channel_->fd, F_GETFL) | O_NONBLOCK);
-        send_queue_ = api.create_cq(device_->context(), send_entries, nullptr, channel_, 0);
-        receive_queue_ = api.create_cq(device_->context(), static_cast<int>(most_receives_), nullptr, channel_, 0);
-        if (send_queue_ == nullptr || receive_queue_ == nullptr) {
+    channel_ = make_channel(*device_);
+    const auto make_queue = [&](int entries) {
+        ibv_cq* const made = api.create_cq(device_->context(), entries, nullptr, channel_.get(), 0);
+        if (made == nullptr) {
             raise("cannot make a completion queue on " + device_->name(), errno);
         }
-        ibv_srq_init_attr wanted{};
-        wanted.attr.max_wr = most_receives_;
-        wanted.attr.max_sge = 1;
-        if (limits.max_srq == 0 || most_receives_ == 0) {
-            throw NativeError(Status::unsupported, Reason::none,
-                              device_->name() + " has no shared receive queues, which lanes need");
-        }
-        shared_receive_ = api.create_srq(device_->pd(), &wanted);
-        if (shared_receive_ == nullptr) {
-            raise("cannot make a shared receive queue on " + device_->name(), errno);
-        }
-        send_buffers_.prepare();
-        receive_buffers_.prepare();
-    } catch (...) {
-        release();
-        throw;
+        return Made<ibv_cq>(made, {device_.get(), api.destroy_cq});
+    };
+    send_queue_ = make_queue(send_entries);
+    receive_queue_ = make_queue(static_cast<int>(most_receives_));
+    ibv_srq_init_attr wanted{};
+    wanted.attr.max_wr = most_receives_;
+    wanted.attr.max_sge = 1;
+    if (limits.max_srq == 0 || most_receives_ == 0) {
+        throw NativeError(Status::unsupported, Reason::none,
+                          device_->name() + " has no shared receive queues, which lanes need");
     }
+    shared_receive_ = Made<ibv_srq>(api.create_srq(device_->pd(), &wanted), {device_.get(), api.destroy_srq});
+    if (shared_receive_ == nullptr) {
+        raise("cannot make a shared receive queue on " + device_->name(), errno);
+    }
+    send_buffers_.prepare();
+    receive_buffers_.prepare();
     host_.watch_device(channel_->fd);
     host_.watch_device(device_->context()->async_fd);
     watched_ = true;
@@ -74,7 +68,6 @@ VerbsDomain::~VerbsDomain() {
         const std::lock_guard lock(arm_mutex_);
         unwatch();
         take_completion_events(); // destroying a queue waits until all of its events are acknowledged
-        release();
     }
 }
 
@@ -83,24 +76,6 @@ void VerbsDomain::unwatch() {
         host_.unwatch_device(channel_->fd);
         host_.unwatch_device(device_->context()->async_fd);
         watched_ = false;
-    }
-}
-
-void VerbsDomain::release() {
-    const shim::IbVerbs& api = device_->api();
-    if (shared_receive_ != nullptr) {
-        api.destroy_srq(shared_receive_);
-        shared_receive_ = nullptr;
-    }
-    for (ibv_cq** queue : {&send_queue_, &receive_queue_}) {
-        if (*queue != nullptr) {
-            api.destroy_cq(*queue);
-            *queue = nullptr;
-        }
-    }
-    if (channel_ != nullptr) {
-        api.destroy_comp_channel(channel_);
-        channel_ = nullptr;
     }
 }
 
@@ -179,13 +154,11 @@ std::unique_ptr<QueuePair> VerbsDomain::queue_pair() {
         const std::lock_guard lock(lane_options_mutex_);
         return lane_options_;
     };
-    return std::make_unique<QueuePair>(
-        device_, QueuePair::Queues{.send = send_queue_, .receive = receive_queue_, .shared_receive = shared_receive_},
-        options());
-}
-
-void VerbsDomain::know(uint32_t queue_pair, VerbsEndpoint& lane) {
-    by_queue_pair_[queue_pair] = &lane;
+    return std::make_unique<QueuePair>(device_,
+                                       QueuePair::Queues{.send = send_queue_.get(),
+                                                         .receive = receive_queue_.get(),
+                                                         .shared_receive = shared_receive_.get()},
+                                       options());
 }
 
 bool VerbsDomain::take_room(uint32_t count) {

@@ -62,7 +62,7 @@ public:
     void leave(uint16_t number);
     // Any thread. The queue pair's receives come to the lane after know().
     [[nodiscard]] std::unique_ptr<QueuePair> queue_pair();
-    void know(uint32_t queue_pair, VerbsEndpoint& lane);
+    void know(uint32_t queue_pair, VerbsEndpoint& lane) { by_queue_pair_[queue_pair] = &lane; }
     // Call it before a queue pair is destroyed, while its completions still name the buffers that it took, and again
     // after that: then no completion of it is left, and no event.
     void forget(uint32_t queue_pair);
@@ -82,10 +82,9 @@ private:
     void take_completion_events();
     [[gnu::cold]] void take_async_events();
     void on_async_event(const ibv_async_event& event);
-    void tell_state();
+    void tell_state() { host_.domain_changed(number()); }
     [[gnu::cold]] void act_on_failures();
     void unwatch();
-    void release();
 
     Host& host_;
     std::shared_ptr<Device> device_;
@@ -94,12 +93,13 @@ private:
     Options lane_options_;
     const uint64_t max_piece_;
     double gbps_ = 0;
-    ibv_comp_channel* channel_ = nullptr;
-    ibv_cq* send_queue_ = nullptr;
-    ibv_cq* receive_queue_ = nullptr;
-    ibv_srq* shared_receive_ = nullptr;
     BufferPool send_buffers_;
     BufferPool receive_buffers_;
+    // Destroyed from the last to the first, and all of them before the buffers.
+    Made<ibv_comp_channel> channel_;
+    Made<ibv_cq> send_queue_;
+    Made<ibv_cq> receive_queue_;
+    Made<ibv_srq> shared_receive_;
     std::atomic<int> room_{0};
 
     // Poller.

@@ -30,8 +30,9 @@ bool VerbsDomain::arm(Happening what) {
     }
     take_completion_events();
     take_async_events();
-    for (auto [armed, queue] : {std::pair{&send_armed_, send_queue_}, std::pair{&receive_armed_, receive_queue_}}) {
-        const bool wanted = what == Happening::arrivals_and_ends || queue == receive_queue_;
+    for (auto [armed, queue] :
+         {std::pair{&send_armed_, send_queue_.get()}, std::pair{&receive_armed_, receive_queue_.get()}}) {
+        const bool wanted = what == Happening::arrivals_and_ends || queue == receive_queue_.get();
         if (wanted && !armed->load(std::memory_order_relaxed) && ibv_req_notify_cq(queue, 0) == 0) {
             armed->store(true, std::memory_order_relaxed);
             unseen_.store(true, std::memory_order_seq_cst); // what came before this wakes nobody
@@ -45,9 +46,9 @@ void VerbsDomain::take_completion_events() {
     ibv_cq* queue = nullptr;
     void* unused = nullptr;
     while ((send_armed_.load(std::memory_order_relaxed) || receive_armed_.load(std::memory_order_relaxed)) &&
-           device_->api().get_cq_event(channel_, &queue, &unused) == 0) {
+           device_->api().get_cq_event(channel_.get(), &queue, &unused) == 0) {
         device_->api().ack_cq_events(queue, 1);
-        (queue == send_queue_ ? send_armed_ : receive_armed_).store(false, std::memory_order_relaxed);
+        (queue == send_queue_.get() ? send_armed_ : receive_armed_).store(false, std::memory_order_relaxed);
     }
 }
 
@@ -96,10 +97,6 @@ void VerbsDomain::on_async_event(const ibv_async_event& event) {
     default: // the subnet manager's affairs, and paths that were not asked for
         return;
     }
-}
-
-void VerbsDomain::tell_state() {
-    host_.domain_changed(number());
 }
 
 void VerbsDomain::act_on_failures() {

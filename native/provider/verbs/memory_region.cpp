@@ -53,7 +53,7 @@ MemoryRegion::MemoryRegion(std::shared_ptr<Device> device, const std::vector<acc
             note(way, way.why_not);
             continue;
         }
-        mr_ = try_way(way, iova, nbytes, access);
+        mr_ = Made<ibv_mr>(try_way(way, iova, nbytes, access), {device_.get(), device_->api().dereg_mr});
         if (mr_ != nullptr) {
             how_ = name_of(way.kind);
             if (!failed.empty()) {
@@ -75,13 +75,6 @@ MemoryRegion::MemoryRegion(std::shared_ptr<Device> device, void* address, size_t
           std::move(device),
           {{.kind = accel::Registrable::Kind::plain, .address = reinterpret_cast<uint64_t>(address), .why_not = ""}},
           reinterpret_cast<uint64_t>(address), nbytes, access, Whose::host) {}
-
-MemoryRegion::~MemoryRegion() {
-    if (mr_ != nullptr && device_->is_ours()) {
-        // Returns once the device cannot touch the memory any more.
-        device_->api().dereg_mr(mr_);
-    }
-}
 
 ibv_mr* MemoryRegion::try_way(const accel::Registrable& way, uint64_t iova, size_t nbytes, int access) {
     const shim::IbVerbs& api = device_->api();

@@ -19,7 +19,6 @@ public:
                  size_t nbytes, int access, Whose whose);
     // The plainest one: host memory of our own.
     MemoryRegion(std::shared_ptr<Device> device, void* address, size_t nbytes, int access);
-    ~MemoryRegion() override;
 
     uint32_t local_key() const override { return mr_->lkey; }
     uint32_t remote_key() const override { return mr_->rkey; }
@@ -30,7 +29,7 @@ private:
     [[nodiscard]] ibv_mr* try_way(const accel::Registrable& way, uint64_t iova, size_t nbytes, int access);
 
     std::shared_ptr<Device> device_;
-    ibv_mr* mr_ = nullptr;
+    Made<ibv_mr> mr_; // once destroyed, the device cannot touch the memory any more
     std::string how_;
 };
 

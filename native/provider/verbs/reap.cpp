@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
-#include <utility>
-#include <vector>
 
 namespace zerohop::verbs {
 
@@ -32,7 +30,7 @@ Found VerbsDomain::reap() {
     }
     std::array<ibv_wc, kBatch> ended;
     const bool kept = kept_.load(std::memory_order_relaxed);
-    const int sent = kept ? take_kept(ended.data()) : ibv_poll_cq(send_queue_, int{kBatch}, ended.data());
+    const int sent = kept ? take_kept(ended.data()) : ibv_poll_cq(send_queue_.get(), int{kBatch}, ended.data());
     if (sent > 0) {
         host_.accelerators().flush_inbound(); // what was read
     }
@@ -55,7 +53,7 @@ Found VerbsDomain::reap() {
     if (skipped_) {
         return Found::ends;
     }
-    const int received = ibv_poll_cq(receive_queue_, int{kBatch}, ended.data());
+    const int received = ibv_poll_cq(receive_queue_.get(), int{kBatch}, ended.data());
     if (received > 0) {
         host_.accelerators().flush_inbound(); // what was written
         take_receives({ended.data(), static_cast<size_t>(received)});
@@ -127,7 +125,7 @@ bool VerbsDomain::post_receive(uint32_t index) {
     request.sg_list = &piece;
     request.num_sge = 1;
     ibv_recv_wr* bad = nullptr;
-    return ibv_post_srq_recv(shared_receive_, &request, &bad) == 0;
+    return ibv_post_srq_recv(shared_receive_.get(), &request, &bad) == 0;
 }
 
 // Posts as many receives as the lanes may need. With very many lanes they are fewer; a sender that finds none tries
