@@ -42,10 +42,8 @@ struct GpuCopyAttributes { // for the copies of a batch
 
 enum class GpuAttribute : int { // device attributes
     multiprocessors = 16,
-    unified_addressing = 41,
     capability_major = 75,
     capability_minor = 76,
-    host_pointer_for_registered = 91,
     virtual_memory = 102,
     direct_flush_options = 117, // bit 0: the host can flush a NIC's writes
     direct_ordering = 118,      // 0: nobody sees a NIC's writes in order; 100: the device itself does
@@ -58,7 +56,6 @@ enum class GpuPointer : int { // attributes of an address
     managed = 8,
     device = 9,
     legacy_ipc = 10,
-    handle_types = 14,
     pool = 17,
 };
 
@@ -70,12 +67,10 @@ struct GpuApi {
     GpuResult (*driver_version)(int*);
     GpuResult (*device_count)(int*);
     GpuResult (*device_get)(int*, int);
-    GpuResult (*device_name)(char*, int, int);
     GpuResult (*device_uuid)(GpuUuid*, int);
     GpuResult (*device_bus_id)(char*, int, int);
     GpuResult (*device_memory)(size_t*, int);
     GpuResult (*device_attribute)(int*, int, int);
-    GpuResult (*can_access_peer)(int*, int, int);
 
     GpuResult (*context_retain)(void**, int);
     GpuResult (*context_push)(void*);
@@ -133,7 +128,6 @@ struct GpuApi {
                             const size_t*, size_t, size_t*, void*);
 
     GpuResult (*module_load)(void**, const void*);
-    GpuResult (*module_unload)(void*);
     GpuResult (*module_function)(void**, void*, const char*);
     GpuResult (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
                         void**);

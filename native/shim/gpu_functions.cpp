@@ -13,11 +13,9 @@ void find_common_functions(Library& library, GpuApi& table) {
     need(table.driver_version, "cuDriverGetVersion", "hipDriverGetVersion");
     need(table.device_count, "cuDeviceGetCount", "hipGetDeviceCount");
     need(table.device_get, "cuDeviceGet", "hipDeviceGet");
-    need(table.device_name, "cuDeviceGetName", "hipDeviceGetName");
     need(table.device_uuid, "cuDeviceGetUuid_v2", "hipDeviceGetUuid");
     need(table.device_bus_id, "cuDeviceGetPCIBusId", "hipDeviceGetPCIBusId");
     need(table.device_memory, "cuDeviceTotalMem_v2", "hipDeviceTotalMem");
-    need(table.can_access_peer, "cuDeviceCanAccessPeer", "hipDeviceCanAccessPeer");
     need(table.context_retain, "cuDevicePrimaryCtxRetain", "hipDevicePrimaryCtxRetain");
     need(table.context_push, "cuCtxPushCurrent_v2", "hipCtxPushCurrent");
     need(table.context_pop, "cuCtxPopCurrent_v2", "hipCtxPopCurrent");
@@ -60,7 +58,6 @@ void find_common_functions(Library& library, GpuApi& table) {
     need(table.event_record, "cuEventRecord", "hipEventRecord");
     need(table.event_query, "cuEventQuery", "hipEventQuery");
     need(table.module_load, "cuModuleLoadData", "hipModuleLoadData");
-    need(table.module_unload, "cuModuleUnload", "hipModuleUnload");
     need(table.module_function, "cuModuleGetFunction", "hipModuleGetFunction");
     need(table.launch, "cuLaunchKernel", "hipModuleLaunchKernel");
 }

@@ -35,8 +35,6 @@ GpuResult device_attribute(int* value, int attribute, int device) {
         return hip_functions.device_attribute(value, 23, device);
     case GpuAttribute::capability_minor:
         return hip_functions.device_attribute(value, 61, device);
-    case GpuAttribute::unified_addressing:
-    case GpuAttribute::host_pointer_for_registered:
     case GpuAttribute::virtual_memory:
     case GpuAttribute::direct_flush_options:
     case GpuAttribute::direct_ordering:

@@ -7,13 +7,11 @@ const Loaded<IbVerbs>& ibverbs() {
         library.need(table.get_device_list, "ibv_get_device_list");
         library.need(table.free_device_list, "ibv_free_device_list");
         library.need(table.get_device_name, "ibv_get_device_name");
-        library.need(table.get_device_guid, "ibv_get_device_guid");
         library.need(table.open_device, "ibv_open_device");
         library.need(table.close_device, "ibv_close_device");
         library.need(table.query_device, "ibv_query_device");
         library.need(table.query_port, "ibv_query_port");
         library.need(table.query_gid, "ibv_query_gid");
-        library.need(table.query_pkey, "ibv_query_pkey");
         library.need(table.get_async_event, "ibv_get_async_event");
         library.need(table.ack_async_event, "ibv_ack_async_event");
         library.need(table.alloc_pd, "ibv_alloc_pd");
@@ -32,10 +30,7 @@ const Loaded<IbVerbs>& ibverbs() {
         library.need(table.destroy_srq, "ibv_destroy_srq");
         library.need(table.create_qp, "ibv_create_qp");
         library.need(table.modify_qp, "ibv_modify_qp");
-        library.need(table.query_qp, "ibv_query_qp");
         library.need(table.destroy_qp, "ibv_destroy_qp");
-        library.need(table.wc_status_str, "ibv_wc_status_str");
-        library.need(table.event_type_str, "ibv_event_type_str");
     });
     return once;
 }

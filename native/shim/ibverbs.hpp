@@ -12,14 +12,12 @@ struct IbVerbs {
     decltype(&::ibv_get_device_list) get_device_list;
     decltype(&::ibv_free_device_list) free_device_list;
     decltype(&::ibv_get_device_name) get_device_name;
-    decltype(&::ibv_get_device_guid) get_device_guid;
     decltype(&::ibv_open_device) open_device;
     decltype(&::ibv_close_device) close_device;
     decltype(&::ibv_query_device) query_device;
     // Fills the older layout of ibv_port_attr, which is a prefix of today's.
     int (*query_port)(ibv_context*, uint8_t, ibv_port_attr*);
     decltype(&::ibv_query_gid) query_gid;
-    decltype(&::ibv_query_pkey) query_pkey;
     decltype(&::ibv_get_async_event) get_async_event;
     decltype(&::ibv_ack_async_event) ack_async_event;
     decltype(&::ibv_alloc_pd) alloc_pd;
@@ -39,10 +37,7 @@ struct IbVerbs {
     decltype(&::ibv_destroy_srq) destroy_srq;
     decltype(&::ibv_create_qp) create_qp;
     decltype(&::ibv_modify_qp) modify_qp;
-    decltype(&::ibv_query_qp) query_qp;
     decltype(&::ibv_destroy_qp) destroy_qp;
-    decltype(&::ibv_wc_status_str) wc_status_str;
-    decltype(&::ibv_event_type_str) event_type_str;
 };
 
 [[nodiscard]] const Loaded<IbVerbs>& ibverbs();

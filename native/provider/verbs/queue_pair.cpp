@@ -38,7 +38,6 @@ QueuePair::QueuePair(std::shared_ptr<Device> device, const Queues& queues, const
     wanted.send_cq = queues.send;
     wanted.recv_cq = queues.receive;
     wanted.srq = queues.shared_receive;
-    wanted.sq_sig_all = queues.all_signalled ? 1 : 0;
     wanted.cap.max_send_wr = static_cast<uint32_t>(std::min(options.send_depth, limits.max_qp_wr));
     wanted.cap.max_recv_wr = queues.shared_receive == nullptr ? queues.receive_depth : 0;
     const uint32_t most_sge = static_cast<uint32_t>(std::max(1, limits.max_sge));

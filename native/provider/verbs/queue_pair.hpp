@@ -5,10 +5,8 @@
 #include "provider/verbs/options.hpp"
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 
 namespace zerohop::verbs {
 
@@ -33,7 +31,6 @@ public:
         ibv_cq* receive = nullptr;
         ibv_srq* shared_receive = nullptr; // null: its own, of `receive_depth`
         uint32_t receive_depth = 0;
-        bool all_signalled = false;
         uint32_t max_sge = 0; // of a request of either queue; 0: what lanes need
     };
     // Makes one in state INIT, ready for receives. Throws NativeError.
