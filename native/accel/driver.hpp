@@ -56,6 +56,10 @@ struct PageCopy {
     std::span<const uint64_t> dst_pages;
     std::span<const uint64_t> src_pages;
     uint64_t page_bytes = 0;
+
+    [[nodiscard]] CopySegment segment(size_t i) const {
+        return {dst_base + dst_pages[i] * page_bytes, src_base + src_pages[i] * page_bytes, page_bytes};
+    }
 };
 
 // A 32-bit word of host or device memory, 4-byte aligned, and the value to be written there.
@@ -137,7 +141,7 @@ public:
     // fires when all of that has ended. A failed copy fails only its own event, and writes no word; later commands
     // still run unless the device is lost.
     [[nodiscard]] virtual std::shared_ptr<Event> copy(std::span<const CopySegment> segments,
-                                                      std::span<const Word> then) = 0;
+                                                      std::span<const Word> then = {}) = 0;
     [[nodiscard]] virtual std::shared_ptr<Event> copy_pages(const PageCopy& pages, std::span<const Word> then) = 0;
     // True if many small copies take much less time as one command than one by one.
     [[nodiscard]] virtual bool gathers() const { return false; }
@@ -146,7 +150,6 @@ public:
                                                            std::span<const Word> then) {
         return copy(segments, then);
     }
-    [[nodiscard]] std::shared_ptr<Event> copy(std::span<const CopySegment> segments) { return copy(segments, {}); }
     // Writes a 32-bit word (host or device address, 4-byte aligned) after everything queued before it.
     [[nodiscard]] virtual std::shared_ptr<Event> write32(uint64_t address, uint32_t value) = 0;
     // Holds the stream until the word equals `value`.
@@ -209,8 +212,7 @@ public:
     virtual Outcome register_host(void* address, size_t nbytes, bool writable) = 0;
     // Does not wait for the devices, which may still know the memory for a while; IdleCalls tells until when. `pages`
     // stays alive until they no longer do.
-    virtual Outcome unregister_host(void* address, std::shared_ptr<void> pages) = 0;
-    Outcome unregister_host(void* address) { return unregister_host(address, nullptr); }
+    virtual Outcome unregister_host(void* address, std::shared_ptr<void> pages = nullptr) = 0;
 };
 
 } // namespace zerohop::accel

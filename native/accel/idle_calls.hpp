@@ -40,8 +40,6 @@ public:
     public:
         Hold();
         ~Hold() { end(); }
-        Hold(const Hold&) = delete;
-        Hold& operator=(const Hold&) = delete;
         void end();
 
     private:

@@ -31,7 +31,6 @@ public:
 // Records the number of segments of each command, and ends a command when told to.
 class Recorder final : public accel::Stream {
 public:
-    using Stream::copy;
     std::shared_ptr<accel::Event> copy(std::span<const accel::CopySegment> segments,
                                        std::span<const accel::Word> /*then*/) override {
         for (const accel::CopySegment& segment : segments) {
@@ -72,7 +71,7 @@ struct Queue {
             queue->hold(std::move(copy), segment, now);
         } else {
             queue->issue();
-            copy.event = stream->copy({&segment, 1});
+            copy.event = stream->copy({&segment, 1}, {});
             queue->push(std::move(copy), now);
         }
     }

@@ -43,11 +43,7 @@ template <class F> GpuResult copy_all(const GpuApi& api, size_t count, F&& segme
 } // namespace
 
 GpuResult copy_page_by_page(const GpuApi& api, const PageCopy& pages, void* stream) {
-    const auto page = [&](size_t i) {
-        return CopySegment{pages.dst_base + pages.dst_pages[i] * pages.page_bytes,
-                           pages.src_base + pages.src_pages[i] * pages.page_bytes, pages.page_bytes};
-    };
-    return copy_all(api, pages.dst_pages.size(), page, stream);
+    return copy_all(api, pages.dst_pages.size(), [&](size_t i) { return pages.segment(i); }, stream);
 }
 
 GpuResult copy_one_by_one(const GpuApi& api, std::span<const CopySegment> segments, void* stream) {

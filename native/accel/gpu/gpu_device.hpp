@@ -39,8 +39,6 @@ struct CopyKernels;
 
 struct DeviceState {
     DeviceState(const GpuApi& with, int number) : api(with), index(number) {}
-    DeviceState(const DeviceState&) = delete;
-    DeviceState& operator=(const DeviceState&) = delete;
 
     // Returns the primary context; null, and `outcome`, if there can be none. Once used it is retained until the
     // process ends, as frameworks do: all Contexts share its kernels and pinned memory.

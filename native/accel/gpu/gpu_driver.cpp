@@ -64,7 +64,6 @@ public:
     Outcome register_host(void* address, size_t nbytes, bool writable) override {
         return states_.empty() ? Outcome{} : HostMemory::of(api_).add(states_, address, nbytes, writable);
     }
-    using accel::Driver::unregister_host;
     Outcome unregister_host(void* address, std::shared_ptr<void> pages) override {
         return states_.empty() ? Outcome{} : HostMemory::of(api_).remove(states_.front(), address, std::move(pages));
     }

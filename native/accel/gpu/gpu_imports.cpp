@@ -39,8 +39,6 @@ class ForeignImport : public Imported {
 public:
     ForeignImport(const Devices& all, const Exported& exported)
         : devices(all), api(all.front()->api), offset_(exported.offset) {}
-    ForeignImport(const ForeignImport&) = delete;
-    ForeignImport& operator=(const ForeignImport&) = delete;
 
     Outcome open(int device, uint64_t& address) final {
         const std::lock_guard lock(mutex_);

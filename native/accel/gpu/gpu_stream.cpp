@@ -5,7 +5,6 @@
 #include "accel/gpu/foreign_stream.hpp"
 #include "accel/gpu/pooled_word.hpp"
 
-#include <algorithm>
 #include <mutex>
 #include <new>
 

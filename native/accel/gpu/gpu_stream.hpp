@@ -8,7 +8,6 @@
 #include <atomic>
 #include <memory>
 #include <span>
-#include <vector>
 
 namespace zerohop::accel::gpu {
 
@@ -16,8 +15,6 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
 public:
     explicit StreamState(std::shared_ptr<DeviceState> on) : device(std::move(on)) {}
     ~StreamState();
-    StreamState(const StreamState&) = delete;
-    StreamState& operator=(const StreamState&) = delete;
     [[nodiscard]] Outcome open();
 
     // Queues the calls that `issue` makes as one command, then the words; `nbytes` is the size of what it moves.
@@ -60,7 +57,6 @@ public:
     [[nodiscard]] static std::unique_ptr<Stream> make(std::shared_ptr<DeviceState> device, Outcome& why);
     explicit GpuStream(std::shared_ptr<StreamState> state) : state_(std::move(state)) {}
 
-    using Stream::copy;
     std::shared_ptr<Event> copy(std::span<const CopySegment> segments, std::span<const Word> then) override;
     [[nodiscard]] bool gathers() const override;
     std::shared_ptr<Event> copy_many(std::span<const CopySegment> segments, std::span<const Word> then) override;

@@ -54,8 +54,6 @@ class WordGate final : public Gate {
 public:
     explicit WordGate(std::shared_ptr<DeviceState> device) : word(std::move(device)) {}
     ~WordGate() override { WordGate::open(); }
-    WordGate(const WordGate&) = delete;
-    WordGate& operator=(const WordGate&) = delete;
     void open() override {
         word.write();
         hold.end();

@@ -23,11 +23,10 @@
 #include "accel/driver.hpp"
 
 #include <memory>
-#include <string_view>
 
 namespace zerohop::accel {
 
-enum class SimFault : uint8_t { alloc, copy, lost, link };
+enum class SimFault : uint8_t { alloc, copy, link, lost };
 
 class SimDriver : public Driver {
 public:

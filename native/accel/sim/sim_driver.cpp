@@ -12,7 +12,6 @@ namespace zerohop::accel {
 namespace sim {
 namespace {
 
-constexpr Outcome kDeviceLost{Status::device_error, Reason::device_lost};
 constexpr const char* kForm = "sim";
 
 // Fires when all the events have fired.
@@ -59,7 +58,7 @@ public:
         if (state_->lost.load(std::memory_order_acquire)) {
             return kDeviceLost;
         }
-        if (DeviceState::take(state_->alloc_faults)) {
+        if (state_->take(SimFault::alloc)) {
             return {Status::no_memory, Reason::alloc_failed};
         }
         return state_->shared->memory.alloc(state_->index, nbytes, address);
@@ -114,7 +113,7 @@ public:
         if (state.lost.load(std::memory_order_acquire)) {
             return kDeviceLost;
         }
-        if (DeviceState::take(state.link_faults)) {
+        if (state.take(SimFault::link)) {
             return {Status::unsupported, Reason::no_peer_link};
         }
         address = base_ + offset_;
@@ -204,30 +203,17 @@ public:
     Outcome register_host(void* address, size_t nbytes, bool /*writable*/) override {
         return shared_->memory.register_host(reinterpret_cast<uint64_t>(address), nbytes);
     }
-    using accel::Driver::unregister_host;
     Outcome unregister_host(void* address, std::shared_ptr<void> /*pages*/) override {
         return shared_->memory.unregister_host(reinterpret_cast<uint64_t>(address));
     }
 
     void inject(int device, SimFault fault, int count) override {
         DeviceState* state = find(device);
-        if (state == nullptr) {
-            return;
-        }
-        switch (fault) {
-        case SimFault::alloc:
-            state->alloc_faults.store(count, std::memory_order_relaxed);
-            return;
-        case SimFault::copy:
-            state->copy_faults.store(count, std::memory_order_relaxed);
-            return;
-        case SimFault::link:
-            state->link_faults.store(count, std::memory_order_relaxed);
-            return;
-        case SimFault::lost:
+        if (state != nullptr && fault == SimFault::lost) {
             state->lost.store(true, std::memory_order_release);
             shared_->bell.ring(); // ends waits and delays
-            return;
+        } else if (state != nullptr) {
+            state->faults.at(static_cast<size_t>(fault)).store(count, std::memory_order_relaxed);
         }
     }
 

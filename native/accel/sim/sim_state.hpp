@@ -1,8 +1,10 @@
 // Holds the state that the driver, its devices and their streams share.
 #pragma once
 
+#include "accel/sim/sim.hpp"
 #include "accel/sim/sim_memory.hpp"
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -12,6 +14,8 @@
 namespace zerohop::accel::sim {
 
 using Clock = std::chrono::steady_clock;
+
+inline constexpr Outcome kDeviceLost{Status::device_error, Reason::device_lost};
 
 // Wakes streams that sleep in the middle of a command: in a wait32 or an emulated delay. The whole driver has one bell,
 // because a stream of one device may write the word that a stream of another waits for.
@@ -59,23 +63,19 @@ struct DeviceState {
     const int index;
     const std::shared_ptr<SimState> shared;
     std::atomic<bool> lost{false};
-    std::atomic<int> alloc_faults{0};
-    std::atomic<int> copy_faults{0};
-    std::atomic<int> link_faults{0};
+    std::array<std::atomic<int>, 3> faults{}; // still to come: alloc, copy, link
     std::atomic<uint64_t> ns_per_copy{0};
     std::atomic<uint64_t> bytes_per_us{0};
     std::mutex streams_mutex;
     std::vector<StreamCore*> streams; // streams that still take commands
 
     // Uses up one injected fault, if there is one.
-    static bool take(std::atomic<int>& faults) {
-        int left = faults.load(std::memory_order_relaxed);
-        while (left > 0) {
-            if (faults.compare_exchange_weak(left, left - 1, std::memory_order_relaxed)) {
-                return true;
-            }
+    bool take(SimFault fault) {
+        std::atomic<int>& count = faults.at(static_cast<size_t>(fault));
+        int left = count.load(std::memory_order_relaxed);
+        while (left > 0 && !count.compare_exchange_weak(left, left - 1, std::memory_order_relaxed)) {
         }
-        return false;
+        return left > 0;
     }
 };
 

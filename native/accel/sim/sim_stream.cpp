@@ -31,7 +31,7 @@ std::shared_ptr<Event> queue_copy(StreamCore& core, const What& what, std::span<
         command.assign(what);
         command.then.assign(then.begin(), then.end());
         // Taken now, not when the copy runs, so that "the next copy" is the next one that the caller queues.
-        command.fault = DeviceState::take(core.device->copy_faults);
+        command.fault = core.device->take(SimFault::copy);
     });
 }
 

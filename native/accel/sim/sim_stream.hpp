@@ -17,10 +17,7 @@ public:
     explicit SimStream(std::shared_ptr<DeviceState> device);
     // Runs what is queued, without emulated delays, and joins. A wait32 whose word has not come is broken off.
     ~SimStream() override;
-    SimStream(const SimStream&) = delete;
-    SimStream& operator=(const SimStream&) = delete;
 
-    using Stream::copy;
     std::shared_ptr<Event> copy(std::span<const CopySegment> segments, std::span<const Word> then) override;
     std::shared_ptr<Event> copy_pages(const PageCopy& pages, std::span<const Word> then) override;
     std::shared_ptr<Event> write32(uint64_t address, uint32_t value) override;

@@ -13,7 +13,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Outcome kDeviceLost{Status::device_error, Reason::device_lost};
 constexpr Outcome kOutOfMemory{Status::no_memory, Reason::alloc_failed};
 
 // The pieces in which a large segment is copied, so that a lost device or a bandwidth limit takes effect in between.
@@ -76,8 +75,7 @@ void Command::assign(const PageCopy& pages) {
     many_ = std::make_unique_for_overwrite<CopySegment[]>(pages.dst_pages.size());
     count_ = pages.dst_pages.size();
     for (size_t i = 0; i < count_; ++i) {
-        many_[i] = {pages.dst_base + pages.dst_pages[i] * pages.page_bytes,
-                    pages.src_base + pages.src_pages[i] * pages.page_bytes, pages.page_bytes};
+        many_[i] = pages.segment(i);
     }
 }
 

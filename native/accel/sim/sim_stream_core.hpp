@@ -52,8 +52,6 @@ class SimGate final : public Gate {
 public:
     explicit SimGate(std::shared_ptr<SimState> shared) : shared_(std::move(shared)) {}
     ~SimGate() override { SimGate::open(); }
-    SimGate(const SimGate&) = delete;
-    SimGate& operator=(const SimGate&) = delete;
     void open() override {
         if (!opened_.exchange(true)) {
             event->finish({});
