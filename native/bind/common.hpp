@@ -14,13 +14,10 @@
 #include <nanobind/stl/shared_ptr.h>
 
 #include <memory>
-#include <mutex>
 
 namespace zerohop::bind {
 
 namespace nb = nanobind;
-
-struct PyEngine;
 
 // A completion queue, and the engine that its reader waits with.
 struct PyQueue {
@@ -136,5 +133,6 @@ void register_array(nb::module_& m);
 void register_endpoint(nb::module_& m);
 void register_engine(nb::module_& m);
 void register_fabric(nb::module_& m);
+void register_transfers(nb::module_& m);
 
 } // namespace zerohop::bind

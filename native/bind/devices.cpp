@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <string>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 namespace zerohop::bind {

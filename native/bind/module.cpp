@@ -2,7 +2,6 @@
 #include "bind/common.hpp"
 #include "bind/in_flight.hpp"
 #include "bind/slots.hpp"
-#include "bind/transfers.hpp"
 
 NB_MODULE(_native, m) {
     m.doc() = "The data plane of zerohop: operations, lanes, shares and the engine that drives them.";

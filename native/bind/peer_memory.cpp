@@ -7,10 +7,8 @@
 
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <tuple>
 #include <unistd.h>
 #include <utility>
 

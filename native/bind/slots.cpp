@@ -8,10 +8,7 @@ namespace zerohop::bind {
 
 namespace {
 
-Layout*& held() {
-    static Layout* kept = nullptr; // never given back: the classes live as long as the interpreter
-    return kept;
-}
+Layout* held = nullptr; // never given back: the classes live as long as the interpreter
 
 } // namespace
 
@@ -25,23 +22,23 @@ Slot::Slot(const nb::handle& type, const char* name) {
 }
 
 const Layout* layout() {
-    return held();
+    return held;
 }
 
 void register_layout(nb::module_& m) {
     m.def(
         "set_layout",
         [](const nb::object& range, const nb::object& remote) {
-            if (held() == nullptr) {
-                held() = new Layout{.range = range,
-                                    .core = Slot(range, "_core"),
-                                    .routes = Slot(range, "_routes"),
-                                    .offset = Slot(range, "_offset"),
-                                    .nbytes = Slot(range, "nbytes"),
-                                    .remote = remote,
-                                    .key = Slot(remote, "_key"),
-                                    .remote_offset = Slot(remote, "_offset"),
-                                    .remote_nbytes = Slot(remote, "nbytes")};
+            if (held == nullptr) {
+                held = new Layout{.range = range,
+                                  .core = Slot(range, "_core"),
+                                  .routes = Slot(range, "_routes"),
+                                  .offset = Slot(range, "_offset"),
+                                  .nbytes = Slot(range, "nbytes"),
+                                  .remote = remote,
+                                  .key = Slot(remote, "_key"),
+                                  .remote_offset = Slot(remote, "_offset"),
+                                  .remote_nbytes = Slot(remote, "nbytes")};
             }
         },
         nb::arg("range"), nb::arg("remote"), "Tells the classes of memory here and there. Once, before the first use.");

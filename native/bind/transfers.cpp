@@ -1,5 +1,6 @@
-#include "bind/transfers.hpp"
-
+// Writes and reads where all is prepared: one call from Python posts and makes the Operation.
+//
+// In CPython's own API, as InFlight and for the same reason.
 #include "bind/hot_path.hpp"
 
 #include <algorithm>
