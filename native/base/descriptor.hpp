@@ -16,8 +16,6 @@ public:
         }
         return *this;
     }
-    Descriptor(const Descriptor&) = delete;
-    Descriptor& operator=(const Descriptor&) = delete;
     ~Descriptor() { reset(); }
 
     int get() const { return fd_; }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <utility>
 
 #if defined(__x86_64__)
 #define ZEROHOP_WIDE [[gnu::target("avx2")]]

@@ -74,7 +74,9 @@ public:
     void hold_stream_for_notification(const OpRef& op, uint16_t queue, int device, uint64_t native_stream);
     // Has peers looked at more often: somebody waits for the end of an operation, but not in a call.
     void note_awaited();
-    bool wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep = true);
+    bool wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep = true) {
+        return poller_.wait(done, deadline_ns, spin_ns, may_sleep);
+    }
     [[nodiscard]] std::optional<Notification> pop_notification(uint16_t queue, uint64_t deadline_ns, uint64_t spin_ns,
                                                                bool may_wait);
     // Opens a queue. Once closed, it drops its notifications, and those that come for it later.

@@ -24,8 +24,6 @@ public:
     // The poller must outlive it. Throws NativeError if there are no descriptors left.
     LoopBell(Poller& poller, std::shared_ptr<CompletionQueue> queue);
     ~LoopBell() { close(); }
-    LoopBell(const LoopBell&) = delete;
-    LoopBell& operator=(const LoopBell&) = delete;
 
     // Readable while tokens wait and, after listen(), once a peer has left work; -1 after close().
     int fd() const { return epoll_.get(); }

@@ -23,10 +23,6 @@ void Turns::pass(uint64_t now, bool woke_peer) {
     interval_ns_ = std::min(2 * interval_ns_, kTick); // nobody in line had anything for this thread
 }
 
-Poller::~Poller() {
-    stop();
-}
-
 void Poller::enter(uint64_t now) {
     if (callers_.fetch_add(1, std::memory_order_seq_cst) == 0) {
         const bool late = now >= last_left_ns_.load(std::memory_order_relaxed) + kSoon;

@@ -38,7 +38,7 @@ class Poller {
 public:
     // `finished` is notified at the end of each operation.
     Poller(Pollable& work, Presence& presence, EventCount& finished, uint64_t spin_ns);
-    ~Poller();
+    ~Poller() { stop(); }
     void start();
     // Ends the progress thread. Callers that wait return when their deadline passes or their condition holds.
     void stop();
@@ -53,7 +53,7 @@ public:
     // Runs f while nobody polls.
     void exclusive(const std::function<void()>& f);
     // Wakes the sleeper, because there is work.
-    void kick();
+    void kick() { kick_for(Kick::work); }
     // Wakes a caller that sleeps. Call it if another thread than the poller has ended something.
     void wake_sleeping_caller();
     // Wakes a sleeper that would sleep for longer than `limit_ns` from `now`, so that it sleeps for less.

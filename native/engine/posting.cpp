@@ -144,8 +144,4 @@ void Engine::note_awaited() {
     poller_.limit_sleep(now, limit_ns);
 }
 
-bool Engine::wait(const std::function<bool()>& done, uint64_t deadline_ns, uint64_t spin_ns, bool may_sleep) {
-    return poller_.wait(done, deadline_ns, spin_ns, may_sleep);
-}
-
 } // namespace zerohop

@@ -81,10 +81,6 @@ bool Poller::any_descriptor_ready() const {
     return ::poll(&entry, 1, 0) > 0;
 }
 
-void Poller::kick() {
-    kick_for(Kick::work);
-}
-
 void Poller::kick_for(Kick what) {
     if (sleeping_callers_.load(std::memory_order_seq_cst) != 0) {
         presence_.ring(); // the progress thread is parked: the caller that sleeps will poll

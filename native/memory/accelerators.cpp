@@ -25,10 +25,6 @@ HostRegistration::HostRegistration(const std::vector<std::shared_ptr<accel::Driv
     }
 }
 
-HostRegistration::~HostRegistration() {
-    unregister();
-}
-
 void HostRegistration::unregister() {
     for (const auto& driver : drivers_) {
         // a lost device has no registration left

@@ -21,7 +21,7 @@ public:
     // be after this object's end. Throws NativeError, with nothing registered.
     HostRegistration(const std::vector<std::shared_ptr<accel::Driver>>& drivers, void* address, size_t nbytes,
                      bool writable = true, std::shared_ptr<void> pages = nullptr);
-    ~HostRegistration();
+    ~HostRegistration() { unregister(); }
     HostRegistration(const HostRegistration&) = delete;
     HostRegistration& operator=(const HostRegistration&) = delete;
 

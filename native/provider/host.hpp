@@ -24,8 +24,6 @@ public:
     Host(uint64_t heartbeat_ns, std::vector<std::shared_ptr<accel::Driver>> drivers, std::function<void()> ended)
         : heartbeat_ns_(heartbeat_ns), operations_(std::move(ended)), accelerators_(std::move(drivers)) {}
     virtual ~Host() = default;
-    Host(const Host&) = delete;
-    Host& operator=(const Host&) = delete;
 
     [[nodiscard]] OperationSlab& operations() { return operations_; }
     [[nodiscard]] ShareTable& shares() { return shares_; }

@@ -2,8 +2,6 @@
 #include "base/payload.hpp"
 #include "provider/framed/endpoint.hpp"
 
-#include <mutex>
-
 namespace zerohop::framed {
 
 // Returns the sink of the write that a piece belongs to. Null if the peer breaks the protocol: its ticket means

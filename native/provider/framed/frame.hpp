@@ -7,7 +7,6 @@
 #include "provider/notify.hpp"
 
 #include <bit>
-#include <cstddef>
 #include <cstdint>
 
 namespace zerohop::framed {

@@ -8,7 +8,6 @@
 #include "provider/framed/sink.hpp"
 #include "provider/request.hpp"
 
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>

@@ -3,7 +3,6 @@
 #include "memory/staging.hpp"
 #include "provider/framed/byte_stream.hpp"
 
-#include <algorithm>
 #include <vector>
 
 namespace zerohop::framed {

@@ -28,10 +28,6 @@ void P2pEndpoint::tick(uint64_t now) {
     CopyQueues::sweep();
 }
 
-Address P2pEndpoint::address() {
-    return {"", {inbound_->fd(), inbox_.fd()}};
-}
-
 void P2pEndpoint::connect(const Address& remote) {
     if (!peer().same_host() || remote.fds.size() != 2) {
         throw NativeError(Status::unsupported, Reason::malformed,
@@ -119,10 +115,6 @@ std::optional<Endpoint::Held> P2pEndpoint::hold(const OpRef& op, const accel::Dr
         }
     });
     return held;
-}
-
-bool P2pEndpoint::idle() const {
-    return FramedEndpoint::idle() && !queues_.any_busy();
 }
 
 void P2pEndpoint::quiesce() {

@@ -20,7 +20,7 @@ public:
     P2pEndpoint(Host& host, std::shared_ptr<Peer> peer);
     ~P2pEndpoint() override;
 
-    Address address() override;
+    Address address() override { return {"", {inbound_->fd(), inbox_.fd()}}; }
     void connect(const Address& remote) override;
     void prepare(const Route& route) override;
     Posted post(const Request& request) override;
@@ -31,7 +31,7 @@ public:
     Progress poll() override;
     void tick(uint64_t now) override;
     void close(Outcome outcome) override;
-    bool idle() const override;
+    bool idle() const override { return FramedEndpoint::idle() && !queues_.any_busy(); }
 
 private:
     // copies.cpp

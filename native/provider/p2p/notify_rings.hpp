@@ -9,7 +9,6 @@
 #include "provider/notify.hpp"
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 

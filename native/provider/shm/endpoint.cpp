@@ -7,7 +7,6 @@
 #include <cstring>
 #include <mutex>
 #include <sys/mman.h>
-#include <unistd.h>
 
 namespace zerohop::shm {
 
@@ -26,10 +25,6 @@ ShmEndpoint::ShmEndpoint(Host& host, std::shared_ptr<Peer> peer)
     : FramedEndpoint("shm", {.fixed_us = 1.0, .gbps = 15.0}, host, std::move(peer)),
       inbound_(std::make_shared<framed::RingConsumer>()) {
     streaming_hint = true;
-}
-
-Address ShmEndpoint::address() {
-    return {"", {inbound_->fd()}};
 }
 
 void ShmEndpoint::connect(const Address& remote) {
@@ -203,13 +198,11 @@ void ShmEndpoint::add_statistics(Statistics& sums) const {
 }
 
 Provider::Probe probe() {
-    const int fd = memfd_create("zerohop-probe", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0) {
-        return {false, std::string("the kernel gives no shared memory: ") + std::strerror(errno),
-                "raise the limit of open files (ulimit -n), or use a kernel with memfd_create (3.17 or later)"};
+    if (Descriptor(memfd_create("zerohop-probe", MFD_CLOEXEC | MFD_ALLOW_SEALING))) {
+        return {true, "", ""};
     }
-    ::close(fd);
-    return {true, "", ""};
+    return {false, std::string("the kernel gives no shared memory: ") + std::strerror(errno),
+            "raise the limit of open files (ulimit -n), or use a kernel with memfd_create (3.17 or later)"};
 }
 
 } // namespace zerohop::shm

@@ -15,7 +15,7 @@ class ShmEndpoint final : public framed::FramedEndpoint {
 public:
     ShmEndpoint(Host& host, std::shared_ptr<Peer> peer);
 
-    Address address() override;
+    Address address() override { return {"", {inbound_->fd()}}; }
     void connect(const Address& remote) override;
     void prepare(const Route& route) override;
     Posted post(const Request& request) override;

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <string>
 #include <sys/socket.h>
-#include <unistd.h>
 
 namespace zerohop::tcp {
 
@@ -19,13 +18,11 @@ void TcpEndpoint::connect(const Address& remote) {
 }
 
 Provider::Probe probe() {
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) {
-        return {false, std::string("the kernel gives no TCP socket: ") + std::strerror(errno),
-                "raise the limit of open files (ulimit -n), or allow sockets in this sandbox"};
+    if (Descriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))) {
+        return {true, "", ""};
     }
-    ::close(fd);
-    return {true, "", ""};
+    return {false, std::string("the kernel gives no TCP socket: ") + std::strerror(errno),
+            "raise the limit of open files (ulimit -n), or allow sockets in this sandbox"};
 }
 
 } // namespace zerohop::tcp

@@ -5,7 +5,6 @@
 
 #include <arpa/inet.h>
 #include <mutex>
-#include <utility>
 
 namespace zerohop::verbs {
 

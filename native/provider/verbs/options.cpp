@@ -2,8 +2,6 @@
 
 #include "base/status.hpp"
 
-#include <climits>
-
 namespace zerohop::verbs {
 
 namespace {

@@ -8,10 +8,6 @@
 
 namespace zerohop::verbs {
 
-SegmentStream::~SegmentStream() {
-    close(true);
-}
-
 size_t SegmentStream::send(std::span<const iovec> pieces) {
     size_t sent = 0;
     size_t piece = 0;

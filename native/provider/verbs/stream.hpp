@@ -18,7 +18,7 @@ class VerbsEndpoint;
 class SegmentStream final : public framed::ByteStream {
 public:
     explicit SegmentStream(VerbsEndpoint& lane) : lane_(lane) {}
-    ~SegmentStream() override;
+    ~SegmentStream() override { close(true); }
 
     // The caller holds the lane's lock.
     size_t send(std::span<const iovec> pieces) override;
