@@ -1,4 +1,5 @@
 // Tests notifications that devices write into a peer's rings: their order, full rings, and peers with a wrong page.
+#include "base/pages.hpp"
 #include "p2p_fixture.hpp"
 #include "provider/framed/frame.hpp"
 

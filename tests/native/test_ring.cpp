@@ -1,4 +1,5 @@
 // Tests the ring of bytes in shared memory: wrapping, full, two threads, and a peer that writes nonsense into it.
+#include "base/pages.hpp"
 #include "engine_fixture.hpp"
 #include "provider/framed/ring.hpp"
 
