@@ -62,9 +62,10 @@ enum class Reason : uint8_t {
     host_registered,
     owner_closed,
     peer_closed,
+    moved,
 };
 
-inline constexpr Reason kLastReason = Reason::peer_closed;
+inline constexpr Reason kLastReason = Reason::moved;
 
 // An outcome passed by value; [[nodiscard]] so that no failure is dropped without a thought.
 struct [[nodiscard]] Outcome {

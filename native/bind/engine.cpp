@@ -27,7 +27,7 @@ Capability capability_of(const nb::bytes& bytes) {
 }
 
 PyRegion register_host(const std::shared_ptr<Engine>& engine, uint64_t address, uint64_t nbytes, int device, int fd,
-                       uint64_t fd_offset, bool readonly) {
+                       uint64_t fd_offset, bool readonly, const BlockWatch* block) {
     check_open(*engine);
     if (device >= 0) {
         const auto& found = device_at(*engine, device);
@@ -38,7 +38,8 @@ PyRegion register_host(const std::shared_ptr<Engine>& engine, uint64_t address, 
                               "the range is not allocated on " + found->facts().name);
         }
     }
-    return PyRegion::of(engine, Region::wrap(address, nbytes, device, fd, fd_offset, readonly));
+    return PyRegion::of(engine, Region::wrap(address, nbytes, device, fd, fd_offset, readonly,
+                                              block != nullptr ? *block : BlockWatch()));
 }
 
 PyRegion alloc(const std::shared_ptr<Engine>& engine, uint64_t nbytes, int device) {
@@ -216,7 +217,7 @@ void register_engine(nb::module_& m) {
             nb::arg("share_id"), nb::arg("domain"), nb::arg("own"), nb::call_guard<Released>(),
             "Where a peer's NIC finds the share, by which key, and in words how it was registered.")
         .def("register", &register_host, nb::arg("address"), nb::arg("nbytes"), nb::arg("device"), nb::arg("fd") = -1,
-             nb::arg("fd_offset") = 0, nb::arg("readonly") = false)
+             nb::arg("fd_offset") = 0, nb::arg("readonly") = false, nb::arg("block").none() = nb::none())
         .def("alloc", &alloc, nb::arg("nbytes"), nb::arg("device"))
         .def(
             "share",

@@ -141,7 +141,7 @@ bool post_one(const Posting& posting, Kind kind, PyObject* local, PyObject* remo
     Prepared made;
     if (known == nullptr || !is(local, known->range) || !is(remote, known->remote) ||
         known->core.of(local) != posting.core.ptr() || !begin(posting, arguments, made) ||
-        !find_route(posting, known->routes.of(local), known->key.of(remote), made) ||
+        !find_route(posting, known->routes.of(local), known->key.of(remote), made) || has_moved(*known, local) ||
         (kind == Kind::read && attribute(nb::borrow(local), "readonly", readonly_name).ptr() != Py_False)) {
         PyErr_Clear(); // not plain: the long way posts it, or says what is wrong
         return false;

@@ -38,7 +38,8 @@ std::optional<Pairs> read_pairs(PyObject* pairs, PyObject* core, bool room) {
             read.key = nb::borrow(known->key.of(there));
             routes = read.routes.ptr();
             key = read.key.ptr();
-            if (routes == nullptr || key == nullptr || known->core.of(here) != core || !PyDict_CheckExact(routes)) {
+            if (routes == nullptr || key == nullptr || known->core.of(here) != core || !PyDict_CheckExact(routes) ||
+                has_moved(*known, here)) {
                 return std::nullopt;
             }
         } else if (known->routes.of(here) != routes || known->key.of(there) != key) {

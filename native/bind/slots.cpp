@@ -1,5 +1,7 @@
 #include "bind/slots.hpp"
 
+#include "memory/block_watch.hpp"
+
 #include <stdexcept>
 #include <string>
 #include <structmember.h>
@@ -25,7 +27,16 @@ const Layout* layout() {
     return held;
 }
 
+bool has_moved(const Layout& known, PyObject* range) {
+    PyObject* const block = known.block.of(range);
+    return block != Py_None && (block == nullptr || nb::inst_ptr<BlockWatch>(block)->moved());
+}
+
 void register_layout(nb::module_& m) {
+    nb::class_<BlockWatch>(m, "BlockWatch", "Watches a block of memory that another library owns and may move.")
+        .def(nb::init<uint64_t, uint64_t>(), nb::arg("word"), nb::arg("start"),
+             "`word`: where that library keeps the block's address, `start`, for as long as this object is asked.")
+        .def_prop_ro("moved", &BlockWatch::moved, "Whether the block is elsewhere by now.");
     m.def(
         "set_layout",
         [](const nb::object& range, const nb::object& remote) {
@@ -33,6 +44,7 @@ void register_layout(nb::module_& m) {
                 held = new Layout{.range = range,
                                   .core = Slot(range, "_core"),
                                   .routes = Slot(range, "_routes"),
+                                  .block = Slot(range, "_block"),
                                   .offset = Slot(range, "_offset"),
                                   .nbytes = Slot(range, "nbytes"),
                                   .remote = remote,

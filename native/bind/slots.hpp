@@ -25,6 +25,7 @@ struct Layout {
     nb::object range; // the class of both of those here
     Slot core;
     Slot routes;
+    Slot block;
     Slot offset;
     Slot nbytes;
     nb::object remote;
@@ -39,6 +40,9 @@ constexpr uint64_t kNoNumber = UINT64_MAX;
 inline uint64_t number(PyObject* value) {
     return value != nullptr && PyLong_CheckExact(value) ? PyLong_AsUnsignedLongLong(value) : kNoNumber;
 }
+
+// Returns true if another library has moved the bytes of a range.
+[[nodiscard]] bool has_moved(const Layout& known, PyObject* range);
 
 inline bool is(PyObject* object, const nb::object& type) {
     return PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(type.ptr())) != 0;

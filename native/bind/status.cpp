@@ -60,7 +60,8 @@ void register_status(nb::module_& m) {
         .value("CAPTURING", Reason::capturing)
         .value("HOST_REGISTERED", Reason::host_registered)
         .value("OWNER_CLOSED", Reason::owner_closed)
-        .value("PEER_CLOSED", Reason::peer_closed);
+        .value("PEER_CLOSED", Reason::peer_closed)
+        .value("MOVED", Reason::moved);
 
     // args: (status, reason, text), the two numbers as plain ints.
     static nb::object error_type = nb::steal(PyErr_NewExceptionWithDoc(

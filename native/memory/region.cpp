@@ -23,8 +23,9 @@ constexpr uint64_t kIdleDeviceNs = 2 * kMillisecond;             // a device tha
 } // namespace
 
 std::shared_ptr<Region> Region::wrap(uint64_t address, size_t nbytes, int device, int fd, uint64_t fd_offset,
-                                     bool readonly) {
+                                     bool readonly, BlockWatch block) {
     std::shared_ptr<Region> region(new Region, Orphan{});
+    region->block_ = block;
     region->address_ = address;
     region->nbytes_ = nbytes;
     region->device_ = device;

@@ -4,6 +4,7 @@
 #include "accel/driver.hpp"
 #include "base/descriptor.hpp"
 #include "base/pinned.hpp"
+#include "memory/block_watch.hpp"
 #include "memory/registration.hpp"
 
 #include <atomic>
@@ -26,7 +27,7 @@ public:
     // Wraps memory that the caller owns and keeps alive until close() has returned true.
     // If `fd` is not negative, it backs the range from `fd_offset` on, and peers may map it.
     [[nodiscard]] static std::shared_ptr<Region> wrap(uint64_t address, size_t nbytes, int device, int fd,
-                                                      uint64_t fd_offset, bool readonly);
+                                                      uint64_t fd_offset, bool readonly, BlockWatch block = {});
     // Allocates host memory in a sealed memfd: zero-filled, page-aligned, and mappable by peers.
     [[nodiscard]] static std::shared_ptr<Region> allocate_host(size_t nbytes);
     // Allocates device memory.
@@ -43,6 +44,8 @@ public:
     int device() const { return device_; }
     bool is_host() const { return device_ == kHostDevice; }
     bool readonly() const { return readonly_; }
+    // Returns true if its owner has moved the bytes elsewhere since. There may be other memory now, or none.
+    bool moved() const { return block_.moved(); }
     int fd() const { return whole_ ? whole_->fd() : backing_.get(); }
     uint64_t fd_offset() const { return fd_offset_; }
     // Returns the region that this is a part of; itself if it is not a part.
@@ -75,6 +78,7 @@ private:
     size_t nbytes_ = 0;
     int device_ = kHostDevice;
     bool readonly_ = false;
+    BlockWatch block_;
     Descriptor backing_;
     uint64_t fd_offset_ = 0;
     std::shared_ptr<void> pages_;          // set if this class allocated host memory

@@ -123,13 +123,13 @@ class _Words(NamedTuple):
 
 
 CANCELLED = 6
-PEER_LOST, DEADLINE, NO_MEMORY = 3, 4, 9
-OUT_OF_DESCRIPTORS, LANE_RESET = 18, 24
+CLOSED, PEER_LOST, DEADLINE, NO_MEMORY = 2, 3, 4, 9
+OUT_OF_DESCRIPTORS, LANE_RESET, MOVED = 18, 24, 38
 
 # Keyed by the number of `Status` in native/base/status.hpp. CANCELLED has no error here: it becomes CancelledError. The
 # words are used if a reason has none of its own, or if there is no reason.
 _BY_STATUS: dict[int, tuple[type[ZerohopError], _Words]] = {
-    2: (Closed, _Words("closed on this side")),
+    CLOSED: (Closed, _Words("closed on this side")),
     PEER_LOST: (PeerLost, _Words("the peer is lost")),
     DEADLINE: (
         DeadlineExceeded,
@@ -203,6 +203,10 @@ _BY_REASON: dict[int, _Words] = {
     ),
     36: _Words("its owner, such as a Transport, was closed or aborted"),
     37: _Words("the peer closed its end, such as its Transport"),
+    MOVED: _Words(
+        "moved: the tensor's library has moved its bytes since (share_memory_(), resize_() or the like)",
+        "register the tensor again, and share it anew",
+    ),
 }
 _NO_WORDS = _Words("")
 

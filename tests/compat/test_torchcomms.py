@@ -274,8 +274,9 @@ class TestTensors:
 
     def test_that_are_not_one_range(self) -> None:
         torch = pytest.importorskip("torch")
-        with pytest.raises(ValueError, match="not contiguous"):
-            RdmaMemory(torch.zeros(8, 8)[:, ::2])
+        for wrong in (torch.zeros(8, 8)[:, ::2], torch.zeros(8, 4).t()):
+            with pytest.raises(ValueError, match=r"not contiguous. Fix: pass tensor.contiguous\(\)$"):
+                RdmaMemory(wrong)
 
 
 class TestRemoteBuffers:

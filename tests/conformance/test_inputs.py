@@ -73,9 +73,6 @@ FORMS: dict[str, Callable[[], tuple[object, Bytes]]] = {
     "float64 matrix": lambda: _through_numpy(
         np.zeros(NBYTES, np.uint8), lambda view: view.view(np.float64).reshape(75, 100)
     ),
-    "fortran order": lambda: _through_numpy(
-        np.zeros(NBYTES, np.uint8), lambda view: view.view(np.float32).reshape((100, 150), order="F")
-    ),
     "part of an array": lambda: _through_numpy(np.zeros(NBYTES + 77, np.uint8)[33 : 33 + NBYTES], lambda view: view),
     "memoryview": lambda: _through_numpy(np.zeros(NBYTES, np.uint8), lambda view: view.data),
     "dlpack": lambda: _through_numpy(np.zeros(NBYTES, np.uint8), OnlyDLPack),

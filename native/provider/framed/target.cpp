@@ -20,6 +20,8 @@ Outcome FramedEndpoint::admit(const FrameHeader& header, uint8_t right, uint64_t
     }
     if (outcome.ok() && !region.pin(share->region)) {
         outcome = {Status::access_denied, Reason::revoked};
+    } else if (outcome.ok() && region->moved()) {
+        outcome = {Status::access_denied, Reason::moved};
     }
     refusals_.fetch_add(outcome.ok() ? 0 : 1, std::memory_order_relaxed);
     return outcome;

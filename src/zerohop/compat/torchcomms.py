@@ -113,6 +113,9 @@ class RdmaMemory:
     def __init__(self, tensor: Any, cache_reg: bool = False) -> None:
         """Register; errors as for ``Context.register``. ``cache_reg`` has no effect: registrations are always kept."""
         del cache_reg
+        # As torchcomms does. The Context would take a tensor with permuted axes as bytes, by an argument unknown here.
+        if hasattr(tensor, "is_contiguous") and not tensor.is_contiguous():
+            raise ValueError("the tensor is not contiguous. Fix: pass tensor.contiguous()")
         self._memory: Memory = shared_context().register(tensor)
 
     def to_view(self, offset: int | None = None, length: int | None = None) -> RdmaMemoryView:

@@ -125,23 +125,28 @@ class Context(StridedTransfers, NotCopyable):
         self.url: Final = core.url
 
     @overload
-    def register(self, x: list[Any], rights: Rights | None = None) -> list[Memory]: ...
+    def register(self, x: list[Any], rights: Rights | None = None, *, as_bytes: bool = False) -> list[Memory]: ...
     @overload
-    def register(self, x: Any, rights: Rights | None = None) -> Memory: ...
-    def register(self, x: Any, rights: Rights | None = None) -> Memory | list[Memory]:
+    def register(self, x: Any, rights: Rights | None = None, *, as_bytes: bool = False) -> Memory: ...
+    def register(self, x: Any, rights: Rights | None = None, *, as_bytes: bool = False) -> Memory | list[Memory]:
         """Register the memory of ``x`` without a copy; ``x`` is kept alive until the Memory is closed.
 
         ``x`` is a numpy array, a torch tensor, anything with DLPack, ``__cuda_array_interface__`` or the buffer
-        protocol, or a raw ``(pointer, nbytes, device)``. It must be contiguous. The allocation behind it is registered
+        protocol, or a raw ``(pointer, nbytes, device)``. It must be contiguous, its last axis innermost. The allocation
+        behind it is registered
         once, and found again while its owner lives; a GPU's, while the driver gives it the same id. Raw pointers to
         host memory are registered each time. Memory that processes on this host can map, from ``alloc``,
         ``multiprocessing.shared_memory`` or a shared tensor, is recognised.
 
-        Freeing a raw pointer before the Memory is closed is the caller's error.
+        Freeing a raw pointer before the Memory is closed is the caller's error. A tensor of torch may get other memory
+        (``p.data = x``, ``module.half()``): the Memory stays what it was. torch refuses to ``resize_`` a tensor on the
+        host that was registered; where its bytes move in another way, the next call with the Memory raises Closed.
 
         Args:
             x: the memory; or a list of such, for as many Memories in the same order: all of them, or none.
             rights: the most that ``share`` may give out: ``"r"``, ``"w"`` or ``"rw"``; None: all that ``x`` allows.
+            as_bytes: take an array whose axes lie in another order (transposed, channels last, a KV cache) as the bytes
+                that it has in memory. Transfers then refuse an array at the other end that lies otherwise.
 
         Raises:
             TypeError: not memory.
@@ -152,8 +157,8 @@ class Context(StridedTransfers, NotCopyable):
             Closed: the Context is closed.
         """
         if type(x) is list:
-            return register.register_all(self._core, x, rights)
-        return register.register(self._core, x, rights)
+            return register.register_all(self._core, x, rights, as_bytes=as_bytes)
+        return register.register(self._core, x, rights, as_bytes=as_bytes, lasting=True)
 
     def alloc(self, nbytes: int, device: str = "host") -> Memory:
         """Allocate memory. On the host it is zero-filled, page-aligned, and mappable by other processes on this host.

@@ -226,7 +226,7 @@ class DeviceContext(OpenedDevice):
             address, nbytes, device, readonly = x.address, x.nbytes, x.device, x.readonly
             engine = owner if device != HOST else None
         else:
-            source = sources.read(x)
+            source = sources.read(x, as_bytes=True)
             address, nbytes, device, readonly = source.address, source.nbytes, source.device, source.readonly
             possible, keep = RIGHTS["rw"], source.keep
             if device != HOST:

@@ -160,11 +160,11 @@ class Transport(Face, PairTransfers):
         link = self._group.link
         return "" if link is None else link.peer
 
-    def register(self, x: Any, rights: Rights | None = None) -> Memory:
+    def register(self, x: Any, rights: Rights | None = None, *, as_bytes: bool = False) -> Memory:
         """Register a tensor, an array or a raw ``(pointer, nbytes, device)``, as ``Context.register`` does."""
         self._break_if_lost()
         self._check()
-        memory: Memory = self.context.register(x, rights)
+        memory: Memory = self.context.register(x, rights, as_bytes=as_bytes)
         return memory
 
     def wait_for_write(self, timeout: float | None = None) -> Operation[Notification]:

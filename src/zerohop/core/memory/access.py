@@ -23,6 +23,11 @@ region_of: Final[Callable[[Memory | View], Region]] = attrgetter("_registration.
 check_open: Final[Callable[[Memory | View], None]] = methodcaller("_check_open")
 
 
+def layout_of(view: Memory | View) -> bytes:
+    """Return how the elements of the array lie that a Memory was made of (layouts.py)."""
+    return view._home()._layout
+
+
 def memory_of(view: Memory | View) -> Memory:
     """Return the Memory that a View is part of; for a Memory, the Memory itself."""
     return view._home()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from typing_extensions import CapsuleType
 
+    from zerohop._native import BlockWatch
     from zerohop.core.memory.memory_core import MemoryCore
     from zerohop.core.memory.registration import Registration
 
@@ -24,13 +25,15 @@ if TYPE_CHECKING:
 class Contents(NotCopyable):
     """Holds a range of registered bytes, with the methods that touch them: the base of Memory and View."""
 
-    # Each transfer reads _routes and _offset. They are slots of this class, so that reading them needs no call.
-    __slots__ = ("_core", "_offset", "_registration", "_routes", "nbytes")
+    # Each transfer reads _routes, _block and _offset. They are slots of this class, so that reading them needs no call.
+    __slots__ = ("_block", "_core", "_offset", "_registration", "_routes", "nbytes")
 
     _core: MemoryCore
     _registration: Registration
     # Routes by RemoteBuffer key; their class is in lanes/link.py.
     _routes: dict[bytes, Any]
+    # Tells when another library has moved the bytes; None: it cannot.
+    _block: BlockWatch | None
     _offset: int
     nbytes: int
 

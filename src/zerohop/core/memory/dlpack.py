@@ -9,6 +9,7 @@ import ctypes
 import math
 from typing import Any, Final, NamedTuple
 
+from zerohop.core.memory.layouts import BYTES, ROWS, layout_of
 from zerohop.errors import Unsupported
 
 _CPU: Final = 1
@@ -55,7 +56,8 @@ class Tensor(NamedTuple):
     address: int
     nbytes: int
     readonly: bool
-    contiguous: bool
+    # None: there are gaps.
+    layout: bytes | None
     capsule: object
     on_device: bool
 
@@ -98,29 +100,13 @@ def read(exporter: Any) -> Tensor:
     if not 0 <= tensor.ndim <= _MAX_DIMENSIONS:
         raise ValueError(f"a DLPack tensor of {tensor.ndim} dimensions")
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
-    strides = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else None
-    nbytes = (math.prod(shape) * tensor.type_bits * tensor.type_lanes + 7) // 8
+    bits = tensor.type_bits * tensor.type_lanes
+    layout: bytes | None = ROWS if tensor.ndim > 1 else BYTES
+    if tensor.strides:
+        layout = layout_of(shape, tuple(tensor.strides[i] for i in range(tensor.ndim)), 1, (bits + 7) // 8)
+    nbytes = (math.prod(shape) * bits + 7) // 8
     address = (tensor.data or 0) + tensor.byte_offset
-    return Tensor(address, nbytes, readonly, strides is None or is_contiguous(shape, strides, 1), capsule, on_device)
-
-
-def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], unit: int) -> bool:
-    """Tell whether the elements fill their range without gaps, by rows or by columns.
-
-    ``unit`` is the innermost stride.
-    """
-    if 0 in shape:
-        return True
-    for order in (range(len(shape) - 1, -1, -1), range(len(shape))):
-        expected = unit
-        for axis in order:
-            if shape[axis] != 1:
-                if strides[axis] != expected:
-                    break
-                expected *= shape[axis]
-        else:
-            return True
-    return False
+    return Tensor(address, nbytes, readonly, layout, capsule, on_device)
 
 
 def _is_valid(capsule: object, name: bytes) -> bool:

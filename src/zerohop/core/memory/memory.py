@@ -11,13 +11,15 @@ from zerohop._native import set_layout
 from zerohop.core.base.deadlines import seconds_of
 from zerohop.core.base.resource import Closeable
 from zerohop.core.memory.contents import Contents
+from zerohop.core.memory.layouts import BYTES
 from zerohop.core.memory.remote_buffer import RemoteBuffer, byte_range
 from zerohop.core.memory.rights import RIGHTS, rights_bits
-from zerohop.errors import Closed
+from zerohop.errors import CLOSED, MOVED, Closed, from_native
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from zerohop._native import BlockWatch
     from zerohop.core.memory.local_share import LocalShare
     from zerohop.core.memory.memory_core import MemoryCore
     from zerohop.core.memory.registration import Registration
@@ -131,7 +133,9 @@ class _Range(Contents):
             raise ValueError(f'this memory can be shared {most}, not with "{rights}"')
         memory._check_open()
         try:
-            share = self._core.shares.add(self._registration, self._offset, self.nbytes, bits, revocable=revocable)
+            share = self._core.shares.add(
+                self._registration, self._offset, self.nbytes, bits, memory._layout, revocable=revocable
+            )
         except (TypeError, ValueError):  # the region was closed meanwhile
             memory._check_open()
             raise
@@ -162,6 +166,7 @@ class View(_Range):
         self._core = memory._core
         self._registration = memory._registration
         self._routes = memory._routes
+        self._block = memory._block
         self._offset = offset
         self.nbytes = nbytes
 
@@ -192,7 +197,7 @@ class Memory(Closeable, _Range):
         nbytes: length in bytes.
     """
 
-    __slots__ = ("__weakref__", "_closed", "_owned", "_rights", "_shares", "_whole")
+    __slots__ = ("__weakref__", "_closed", "_layout", "_owned", "_rights", "_shares", "_whole")
 
     _copy_refusal = "a Memory stays in its process, and is not copied; send memory.share() instead"
 
@@ -204,6 +209,9 @@ class Memory(Closeable, _Range):
         nbytes: int,
         rights: int,
         keep: object,
+        layout: bytes = BYTES,
+        block: BlockWatch | None = None,
+        *,
         owned: bool = False,
     ) -> None:
         # Tensors are registered by the ten thousand, so this makes no call that it does not need.
@@ -214,6 +222,8 @@ class Memory(Closeable, _Range):
         self._offset = offset
         self.nbytes = nbytes
         self._rights = rights
+        self._layout = layout
+        self._block = block
         core.retention.keep(self, registration, keep)
         self._owned = owned
         # Changed only under the lock of Shares. It is an empty tuple until the first share, which saves an object.
@@ -306,6 +316,9 @@ class Memory(Closeable, _Range):
         self._core.check_open()
         if self._closed:
             raise Closed("this Memory was closed", fix="register the memory again")
+        if self._block is not None and self._block.moved:
+            self._close(0)
+            raise from_native(CLOSED, MOVED)
 
     def __del__(self) -> None:
         # If __init__ failed, there is nothing to close. Unlike close() this waits for nobody.

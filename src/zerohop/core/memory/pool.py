@@ -235,7 +235,7 @@ class Pool(Closeable, NotCopyable):
     def _memory(self, taken: _Range, block: _Block | None, nbytes: int) -> Memory:
         chunk, start, _ = taken
         part = self._core.registration_cache.part(chunk.registration, start, nbytes)
-        return Memory(self._core, part, 0, nbytes, RIGHTS["rw"], block, True)
+        return Memory(self._core, part, 0, nbytes, RIGHTS["rw"], block, owned=True)
 
     def _full(self, nbytes: int) -> RegistrationFailed:
         free, largest = self.free_bytes, max((chunk.ranges.largest for chunk in self._chunks), default=0)

@@ -6,13 +6,15 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from zerohop.core.memory import sources
+from zerohop.core.memory import sources, torch_tensors
 from zerohop.core.memory.memory import Memory, View
 from zerohop.core.memory.rights import RIGHTS, length_of, rights_bits
 
 if TYPE_CHECKING:
     from zerohop.core.memory.memory_core import MemoryCore
+    from zerohop.core.memory.registration import Registration
     from zerohop.core.memory.rights import Rights
+    from zerohop.core.memory.torch_tensors import OnGpu
 
 # Type of an argument that names memory here. An object that is no Memory or View is registered through the cache.
 Local: TypeAlias = Memory | View | Any
@@ -23,21 +25,22 @@ _READ_WRITE: Final = RIGHTS["rw"]
 _LEAVING_S: Final = 0.001
 
 
-def register(core: MemoryCore, x: Any, rights: Rights | None) -> Memory:
-    """Do Context.register for one object."""
+def register(
+    core: MemoryCore, x: Any, rights: Rights | None, *, as_bytes: bool = False, lasting: bool = False
+) -> Memory:
+    """Do Context.register for one object, which is ``lasting``; or register the argument of one transfer."""
     if core.closed or core.forked:
         raise core.closed_error()
-    if rights is None and type(x) in sources.tensors_on_gpus:
+    if rights is None and type(x) in torch_tensors.tensors_on_gpus:
         # A tensor whose memory is registered already takes a tenth of the time that sources.read takes.
-        where = sources.on_gpu(x)
+        where = torch_tensors.on_gpu(x)
         if where is not None:
-            address, nbytes = where
-            registration = core.registration_cache.known_on_device(address, nbytes)
+            registration = core.registration_cache.known_on_device(where.address, where.nbytes)
             if registration is not None:
-                return Memory(core, registration, address - registration.address, nbytes, _READ_WRITE, x)
+                return _of_tensor(core, registration, where)
     if isinstance(x, (Memory, View)):
         raise TypeError("it is registered already")
-    source = sources.read(x)
+    source = sources.read(x, as_bytes=as_bytes)
     possible = _READ_ONLY if source.readonly else _READ_WRITE
     bits = possible if rights is None else rights_bits(rights)
     if bits & ~possible:
@@ -45,16 +48,20 @@ def register(core: MemoryCore, x: Any, rights: Rights | None) -> Memory:
     while True:
         registration, owned = core.registration_cache.register(source)
         offset = source.address - registration.address
-        memory = Memory(core, registration, offset, source.nbytes, bits, source.keep, owned)
+        memory = Memory(
+            core, registration, offset, source.nbytes, bits, source.keep, source.layout, source.block, owned=owned
+        )
         if not (registration.closed or registration.leaving):
             if registration.made_for is None:
                 registration.made_for = weakref.ref(memory)
+            if lasting and torch_tensors.is_storage(source.cached_by):
+                torch_tensors.hold_size(source.cached_by)
             return memory
         # Another thread is closing a registration that had no Memory, and needs the interpreter for it.
         time.sleep(_LEAVING_S)
 
 
-def register_all(core: MemoryCore, many: list[Any], rights: Rights | None) -> list[Memory]:
+def register_all(core: MemoryCore, many: list[Any], rights: Rights | None, *, as_bytes: bool) -> list[Memory]:
     """Do Context.register for a list."""
     made: list[Memory] = []
     # An allocation that was found in this call is not looked up again.
@@ -62,12 +69,13 @@ def register_all(core: MemoryCore, many: list[Any], rights: Rights | None) -> li
     registration = None
     try:
         for x in many:
-            where = sources.on_gpu(x) if rights is None and type(x) in sources.tensors_on_gpus else None
-            if where is not None and start <= where[0] and where[0] + where[1] <= stop:
+            known = rights is None and type(x) in torch_tensors.tensors_on_gpus
+            where = torch_tensors.on_gpu(x) if known else None
+            if where is not None and start <= where.address and where.address + where.nbytes <= stop:
                 assert registration is not None  # set together with start and stop
-                made.append(Memory(core, registration, where[0] - start, where[1], _READ_WRITE, x))
+                made.append(_of_tensor(core, registration, where))
                 continue
-            memory = register(core, x, rights)
+            memory = register(core, x, rights, as_bytes=as_bytes, lasting=True)
             made.append(memory)
             if where is not None:
                 registration = memory._registration
@@ -79,13 +87,20 @@ def register_all(core: MemoryCore, many: list[Any], rights: Rights | None) -> li
     return made
 
 
+def _of_tensor(core: MemoryCore, registration: Registration, where: OnGpu) -> Memory:
+    """Return a Memory of a tensor on a GPU whose allocation is registered."""
+    address, nbytes, layout, storage = where
+    block = torch_tensors.watch(storage)
+    return Memory(core, registration, address - registration.address, nbytes, _READ_WRITE, storage, layout, block)
+
+
 def allocate(core: MemoryCore, nbytes: int, device: str) -> Memory:
     """Do Context.alloc."""
     if core.closed or core.forked:
         raise core.closed_error()
     nbytes = length_of(nbytes)
     registration = core.registration_cache.allocate(nbytes, device)
-    memory = Memory(core, registration, 0, nbytes, _READ_WRITE, None, True)
+    memory = Memory(core, registration, 0, nbytes, _READ_WRITE, None, owned=True)
     registration.made_for = weakref.ref(memory)
     return memory
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from zerohop._native import Engine
     from zerohop.core.memory.retention import Retention
-    from zerohop.core.memory.sources import Source
+    from zerohop.core.memory.source import Source
     from zerohop.core.runtime.devices import Devices
 
 _STALE_STARTS: Final = 64
@@ -266,12 +266,10 @@ class RegistrationCache:
         index = self._devices.index_of(source.device)
         backing = sources.find_backing(source)
         try:
-            if backing is None:
-                region = self._engine.register(source.base, source.extent, index, -1, 0, source.readonly)
-            else:
-                region = self._engine.register(
-                    source.base, source.extent, index, backing.fd, backing.offset, source.readonly
-                )
+            fd, offset = (-1, 0) if backing is None else backing
+            # A GPU's registration is of the whole allocation, in which a tensor that moves is one of many.
+            block = source.block if index < 0 else None
+            region = self._engine.register(source.base, source.extent, index, fd, offset, source.readonly, block)
         except NativeError as error:
             raise _failed(error, "register", f"{source.extent} bytes at {source.base:#x}") from None
         finally:
@@ -279,7 +277,6 @@ class RegistrationCache:
                 os.close(backing.fd)
         if index >= 0:
             self._on_device_used(index)
-        offset = backing.offset if backing is not None else 0
         registration = Registration(region, source.device, offset, readonly=source.readonly)
         with self._lock:
             self._live.add(registration)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from zerohop.core.memory.layouts import BYTES
 from zerohop.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ MAX_BYTES: Final = 4096
 _RIGHTS: Final[dict[int, Literal["r", "w", "rw"]]] = {1: "r", 2: "w", 3: "rw"}
 _DEVICE: Final = re.compile(r"host|[a-z]{1,16}:[0-9]{1,4}")
 _SHARE_BYTES: Final = 8
+# The key of Share.keys that says how the elements of an array lie.
+LAYOUT: Final = "layout"
 
 
 class Share(NamedTuple):
@@ -34,13 +37,18 @@ class Share(NamedTuple):
     device: str
     rights: int
     revocable: bool
-    # Keys of providers that need more than the share's name: {"shm": b"m"} if peers may map the memory.
+    # What providers need beside the share's name, {"shm": b"m"} if peers may map the memory; the layout of an array.
     keys: dict[str, bytes]
 
     @property
     def mappable(self) -> bool:
         """Tell whether a process on the owner's host may map the memory."""
         return self.keys.get("shm") == b"m"
+
+    @property
+    def layout(self) -> bytes:
+        """Return how the elements of an array lie (layouts.py)."""
+        return self.keys.get(LAYOUT, BYTES)
 
 
 class _Wire(msgspec.Struct, array_like=True, forbid_unknown_fields=True):

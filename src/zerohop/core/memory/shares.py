@@ -9,7 +9,7 @@ from zerohop.config.providers import VERBS
 from zerohop.core.base import closed_engine, peer_process
 from zerohop.core.control import auth
 from zerohop.core.memory.local_share import LocalShare
-from zerohop.core.memory.remote_buffer import RemoteBuffer, Share
+from zerohop.core.memory.remote_buffer import LAYOUT, RemoteBuffer, Share
 from zerohop.core.memory.revocation import Revocation
 from zerohop.errors import from_native
 
@@ -35,7 +35,9 @@ class Shares(Revocation):
         self._url = url
         self._retention = retention
 
-    def add(self, registration: Registration, offset: int, nbytes: int, rights: int, *, revocable: bool) -> LocalShare:
+    def add(
+        self, registration: Registration, offset: int, nbytes: int, rights: int, layout: bytes, *, revocable: bool
+    ) -> LocalShare:
         """Share a range of a registration."""
         capability = auth.new_capability()
         try:
@@ -43,6 +45,8 @@ class Shares(Revocation):
         except NativeError as error:
             raise from_native(*error.args, operation="share") from None
         keys = {"shm": _SHM_MAPPABLE} if registration.shareable and nbytes else {}
+        if layout:
+            keys[LAYOUT] = layout
         described = Share(
             self._url, self._owner, share_id, capability, nbytes, registration.device, rights, revocable, keys
         )

@@ -8,7 +8,8 @@ from zerohop._native import NativeError, Status
 from zerohop.core.control import address
 from zerohop.core.lanes.link import lane_error
 from zerohop.core.lanes.path_choice import PEER
-from zerohop.core.memory.access import check_open, registration_of, routes_of
+from zerohop.core.memory.access import check_open, layout_of, registration_of, routes_of
+from zerohop.core.memory.layouts import check_same
 from zerohop.core.memory.remote_buffer import key_of, share_of
 from zerohop.core.runtime.deferred import Deferred, attach, defer, defer_post, lane_was_reset
 from zerohop.core.runtime.devices import HOST
@@ -140,6 +141,7 @@ def ready_route(core: Core, view: Memory | View, remote: RemoteBuffer, *, nowait
 
     Raises:
         Closed: the Memory is closed.
+        ValueError: both are arrays, and their values lie in different orders.
         Unsupported, PeerLost: there is a Connection, and no path over it.
     """
     routes, key = routes_of(view), key_of(remote)
@@ -149,6 +151,7 @@ def ready_route(core: Core, view: Memory | View, remote: RemoteBuffer, *, nowait
             return route
         routes.pop(key, None)
     check_open(view)
+    check_same(layout_of(view), share_of(remote).layout)
     registration = registration_of(view)
     route = registration.routes.get(key)
     if route is None or route.stale:

@@ -1,0 +1,140 @@
+"""Finds the memory behind tensors of torch, which is never imported: tensors are recognised by their methods.
+
+A tensor can get other memory at any time (``p.data = x``, ``module.half()``), and keeps no longer what it had. So its
+storage is kept, which owns the memory. ``share_memory_()`` and ``resize_()`` move the bytes under the same storage; its
+BlockWatch tells that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any, Final, NamedTuple
+
+from zerohop._native import BlockWatch
+from zerohop.core.memory.layouts import BYTES, ROWS, layout_of, require_rows
+from zerohop.core.memory.source import Source, whole_allocation
+from zerohop.core.runtime.devices import DEVICE_BY_ADDRESS, HOST
+from zerohop.errors import Unsupported
+
+_METHODS: Final = ("data_ptr", "element_size", "untyped_storage", "is_contiguous")
+# Words at the start of torch's object for a storage, one of which is the address of its memory.
+_STORAGE_WORDS: Final = 8
+# The bytes from the start of that object to the word; empty until the first storage was seen.
+_word_offset: Final[list[int]] = []
+
+# Types of tensors that were found on a GPU, each with the layout that is one range. Registering thousands of tensors
+# looks here first. The types are torch's own and those derived from it, so there are few.
+tensors_on_gpus: Final[dict[type, Any]] = {}
+
+
+class OnGpu(NamedTuple):
+    """Describes a contiguous tensor on a GPU."""
+
+    address: int
+    nbytes: int
+    layout: bytes
+    storage: Any
+
+
+def is_tensor(x: object) -> bool:
+    """Tell whether an object is a tensor of torch."""
+    return all(hasattr(type(x), method) for method in _METHODS)
+
+
+def on_gpu(tensor: Any) -> OnGpu | None:
+    """Describe a tensor of a type in ``tensors_on_gpus``; return None if ``read_tensor`` must look at it."""
+    try:
+        if (
+            tensor.is_cuda
+            and tensor.layout is tensors_on_gpus[type(tensor)]
+            and tensor.is_contiguous()
+            and not tensor.is_neg()
+            and not tensor.is_conj()
+        ):
+            layout = ROWS if tensor.ndim > 1 else BYTES
+            return OnGpu(tensor.data_ptr(), tensor.nbytes, layout, tensor.untyped_storage())
+    except (RuntimeError, NotImplementedError):  # the tensor has no memory of its own
+        pass
+    return None
+
+
+def read_tensor(tensor: Any, *, as_bytes: bool) -> Source:
+    """Return the memory of a tensor; raises what ``sources.read`` raises."""
+    kind = tensor.device.type
+    if kind == "meta":
+        raise _no_memory("meta")
+    if kind not in ("cpu", "cuda"):
+        raise Unsupported(
+            f"torch tensors on {tensor.device}: this build has no driver for them", fix="use tensor.cpu()"
+        )
+    if str(tensor.layout) != "torch.strided":
+        raise TypeError(f"a tensor of layout {tensor.layout} has no memory of its own that is one range")
+    itemsize = tensor.element_size()
+    if tensor.is_contiguous():
+        layout = ROWS if tensor.ndim > 1 else BYTES
+    else:
+        layout = require_rows(
+            layout_of(tensor.shape, tensor.stride(), 1, itemsize), "tensor", "tensor.contiguous()", as_bytes=as_bytes
+        )
+    if tensor.is_conj() or tensor.is_neg():
+        raise ValueError("the tensor's memory does not hold its values. Fix: tensor.resolve_conj().resolve_neg()")
+    nbytes = tensor.numel() * itemsize
+    # numpy() and DLPack refuse tensors that require gradients, and bfloat16, so the storage is asked.
+    try:
+        storage = tensor.untyped_storage()
+    except NotImplementedError:  # torch.vmap passes such tensors to the function that it maps
+        raise TypeError(f"a {type(tensor).__name__} without storage of its own is no memory") from None
+    # A fake tensor would answer with a warning and address 0.
+    if storage.device.type == "meta":
+        raise _no_memory("fake")
+    if kind == "cuda":
+        # The driver is asked for the allocation, which is larger than torch's storage.
+        tensors_on_gpus[type(tensor)] = tensor.layout
+        address = int(tensor.data_ptr())
+        source = whole_allocation(address, nbytes, DEVICE_BY_ADDRESS, False, storage, None, may_be_shared=False)
+        return source._replace(layout=layout, block=watch(storage))
+    base, extent = int(storage.data_ptr()), int(storage.nbytes())
+    # torch gives an empty tensor no address.
+    address = int(tensor.data_ptr()) if nbytes else base
+    if not (base <= address and address + nbytes <= base + extent):
+        raise ValueError("the tensor does not lie within its storage")
+    shared = bool(tensor.is_shared())
+    return Source(address, nbytes, HOST, False, storage, base, extent, storage, shared, layout, watch(storage))
+
+
+def watch(storage: Any) -> BlockWatch | None:
+    """Return what tells when a storage gets other memory; None for a storage without memory."""
+    start, owner = storage.data_ptr(), storage._cdata
+    if not start:
+        return None
+    if not _word_offset:
+        words = (ctypes.c_uint64 * _STORAGE_WORDS).from_address(owner)
+        _word_offset.append(ctypes.sizeof(ctypes.c_uint64) * list(words).index(start))
+    return BlockWatch(owner + _word_offset[0], start)
+
+
+def hold_size(storage: Any) -> None:
+    """Have torch refuse ``resize_()`` from now on, as it does for all memory that it has shown to NumPy."""
+    torch: Any = sys.modules["torch"]
+    torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+
+
+def borrow_descriptor(storage: Any) -> int:
+    """Return the descriptor of the file that a shared storage mapped; -1 if it has none.
+
+    torch removes the file's name at once, and keeps the descriptor.
+    """
+    try:
+        return int(storage._share_fd_cpu_()[0])
+    except (RuntimeError, OSError, AttributeError):
+        return -1
+
+
+def is_storage(x: object) -> bool:
+    """Tell whether an object is a storage of torch."""
+    return hasattr(type(x), "_share_fd_cpu_") and hasattr(type(x), "data_ptr")
+
+
+def _no_memory(sort: str) -> ValueError:
+    return ValueError(f"a {sort} tensor has a shape, and no memory. Fix: pass a real one, such as torch.zeros(shape)")

@@ -1,0 +1,82 @@
+"""What order the elements of an array have in memory, and which of two arrays may stand for each other."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zerohop.core.memory.layouts import BYTES, ROWS, check_same, layout_of, require_rows
+
+
+def layout(x: np.ndarray[Any, Any]) -> bytes | None:
+    return layout_of(x.shape, x.strides, x.itemsize, x.itemsize)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (1, 3, 1, 4), (2, 3, 4, 5)])
+def test_rows(shape: tuple[int, ...]) -> None:
+    assert layout(np.zeros(shape)) == ROWS
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (1, 5), (5, 1, 1), (3, 0, 4), (0,)])
+def test_one_axis_has_only_one_order(shape: tuple[int, ...]) -> None:
+    assert layout(np.zeros(shape)) == BYTES
+    assert layout(np.zeros(shape, order="F")) == BYTES
+
+
+@pytest.mark.parametrize("index", [np.s_[::2], np.s_[:, :2], np.s_[::-1], np.s_[:, ::-1]])
+def test_gaps_and_negative_strides(index: Any) -> None:
+    assert layout(np.zeros((4, 4))[index]) is None
+
+
+def test_elements_upon_each_other() -> None:
+    assert layout(np.broadcast_to(np.zeros(4), (3, 4))) is None
+
+
+def test_every_order_of_the_axes_is_another() -> None:
+    x = np.zeros((2, 3, 4, 5))
+    found = [layout(x.transpose(order)) for order in itertools.permutations(range(4))]
+    assert len(set(found)) == len(found) == 24
+    assert None not in found
+
+
+def test_axes_of_one_element_do_not_count() -> None:
+    assert layout(np.zeros((3, 4)).T) == layout(np.zeros((1, 3, 1, 4)).T)
+
+
+def test_caches_of_different_lengths_have_the_same_pages() -> None:
+    """The outermost axis in memory is not part of the layout: pages of the others lie alike."""
+    few, many = (np.zeros((pages, 2, 16, 8), np.float16).transpose(0, 2, 1, 3) for pages in (10, 99))
+    assert layout(few) == layout(many)
+    assert layout(few) != layout(np.zeros((10, 2, 32, 8), np.float16).transpose(0, 2, 1, 3))
+    assert layout(few) != layout(np.zeros((10, 2, 16, 8), np.float32).transpose(0, 2, 1, 3))
+
+
+def test_what_may_be_moved() -> None:
+    permuted = layout(np.zeros((3, 4)).T)
+    assert permuted is not None
+    assert require_rows(ROWS, "array", "x.copy()", as_bytes=False) == ROWS
+    assert require_rows(permuted, "array", "x.copy()", as_bytes=True) == permuted
+    with pytest.raises(ValueError, match=r"x\.copy\(\).*write_strided.*as_bytes=True"):
+        require_rows(permuted, "array", "x.copy()", as_bytes=False)
+    for as_bytes in (False, True):
+        with pytest.raises(ValueError, match=r"not one range. Fix: pass x\.copy\(\)"):
+            require_rows(None, "array", "x.copy()", as_bytes=as_bytes)
+
+
+def test_an_array_of_very_many_axes() -> None:
+    x = np.zeros((2,) * 24).transpose(*reversed(range(24)))
+    assert layout(x) is not None
+    with pytest.raises(ValueError, match="many axes"):
+        require_rows(b"1x2," * 100, "array", "x.copy()", as_bytes=True)
+
+
+def test_both_ends() -> None:
+    one, other = b"4:0x3,1", b"4:0x5,1"
+    for here, there in ((BYTES, one), (one, BYTES), (one, one), (ROWS, ROWS), (BYTES, ROWS)):
+        check_same(here, there)
+    for here, there in ((one, other), (ROWS, one), (one, ROWS)):
+        with pytest.raises(ValueError, match="another order"):
+            check_same(here, there)
