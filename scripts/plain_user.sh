@@ -14,13 +14,13 @@ fi
 [ $# -gt 0 ] || set -- tests/cli/test_{command_line,demo,doctor,info,peer,topology}.py tests/fabric tests/machine \
     tests/{config,core,transport} tests/test_*.py tests/failure/test_{access,hostile_lane,limits,lying_*,secret}.py \
     tests/conformance/test_operations.py
-if [ -z "${ZEROHOP_IN_NAMESPACE:-}" ]; then
+if [ -z "${ZEROHOP_TEST_HOME:-}" ]; then
     home=$(mktemp -d /tmp/zh-plain-XXXXXX)
     trap 'rm -rf --one-file-system "$home"' EXIT
     mkdir "$home"/{zerohop,way,t}
     git ls-files -z --cached --others --exclude-standard | xargs -0 cp -d --parents --target-directory "$home/zerohop"
     rc=0
-    ZEROHOP_IN_NAMESPACE=$home unshare --mount --propagation private scripts/plain_user.sh "$@" || rc=$?
+    ZEROHOP_TEST_HOME=$home unshare --mount --propagation private scripts/plain_user.sh "$@" || rc=$?
     for name in report flaky; do
         to=ZEROHOP_TEST_${name^^}
         [ -z "${!to:-}" ] || [ ! -e "$home/t/$name" ] || cat "$home/t/$name" >>"${!to}"
@@ -28,7 +28,7 @@ if [ -z "${ZEROHOP_IN_NAMESPACE:-}" ]; then
     exit $rc
 fi
 
-home=$ZEROHOP_IN_NAMESPACE
+home=$ZEROHOP_TEST_HOME
 user=$(id -u nobody)
 group=$(id -g nobody)
 site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')

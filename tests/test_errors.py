@@ -79,3 +79,18 @@ def test_native_text_is_added_and_fields_are_kept() -> None:
     assert isinstance(error, zh.RegistrationFailed)
     assert error.reason == "out of file descriptors: EMFILE"
     assert error.fix == "mine"
+
+
+@pytest.mark.parametrize("status", [len(Status), 99, 255])
+def test_a_status_of_another_version(status: int) -> None:
+    """A peer that is newer may send one."""
+    error = from_native(status, 0, operation="read", peer="f" * 32)
+    assert type(error) is zh.ProtocolError
+    assert f"status {status}" in error.reason
+    assert "same version" in error.fix
+
+
+def test_a_reason_of_another_version() -> None:
+    error = from_native(Status.ACCESS_DENIED.value, 200)
+    assert type(error) is zh.AccessDenied
+    assert error.reason

@@ -143,6 +143,7 @@ _BY_STATUS: dict[int, tuple[type[ZerohopError], _Words]] = {
     11: (WouldBlock, _Words("cannot go on at once", "try again later, or use the call without _nowait")),
 }
 _NEW_HANDLE = "ask the owner for a new handle"
+_SAME_VERSION = "use the same version of zerohop on both sides"
 # Keyed by the number of `Reason`; the first words repeat the reason's name, so that one can search for it.
 _BY_REASON: dict[int, _Words] = {
     1: _Words("out of bounds: the range does not lie within the shared memory", "check offset and length"),
@@ -164,7 +165,7 @@ _BY_REASON: dict[int, _Words] = {
     14: _Words("a copy failed"),
     15: _Words("device lost: the accelerator is gone", "restart the process once the device is back"),
     16: _Words("allocation failed", "free memory of the device, or ask for less"),
-    17: _Words("malformed: what arrived does not parse", "use the same version of zerohop on both sides"),
+    17: _Words("malformed: what arrived does not parse", _SAME_VERSION),
     18: _Words("out of file descriptors", "raise the limit: ulimit -n"),
     19: _Words("out of shared memory", "raise the memory or file-size limit of the process, or free shared memory"),
     20: _Words("the Context is closed"),
@@ -214,12 +215,20 @@ _NO_WORDS = _Words("")
 def from_native(status: int, reason: int, text: str = "", **fields: Any) -> ZerohopError:
     """Return the error for a native outcome; ``text`` comes from native code, ``fields`` are those of ZerohopError."""
     words = _BY_REASON.get(reason, _NO_WORDS)
-    kind, general = _BY_STATUS.get(status, (ZerohopError, _NO_WORDS))
+    kind, general = _BY_STATUS.get(status) or _of_unknown(status)
     said = words.reason or general.reason
     if text and text != said:
         said = f"{said}: {text}" if said else text
     fields.setdefault("fix", words.fix or general.fix)
     return kind(said, **fields)
+
+
+def _of_unknown(status: int) -> tuple[type[ZerohopError], _Words]:
+    """Return what is raised for a status without an error; one that is none of this version's came from a peer."""
+    if status in (0, 1, CANCELLED):
+        return ZerohopError, _NO_WORDS
+    words = _Words(f"the peer reports status {status}, which this version does not know", _SAME_VERSION)
+    return ProtocolError, words
 
 
 def copy_of(error: ZerohopError) -> ZerohopError:

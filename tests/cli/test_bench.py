@@ -48,7 +48,7 @@ def test_transfers(name: str, provider: str) -> None:
         assert known[0] > 0
         assert known == sorted(known)
         assert row["floor_p50_us"] > 0
-        assert row["direct"] is (row["form"] != "staged")
+        assert row["direct"] is (row["form"] == "mapped")
         assert row["cpu_us_per_op"] > 0
 
 

@@ -93,12 +93,12 @@ def test_percentiles_are_samples() -> None:
 def test_row_has_exactly_the_schema_and_known_extras() -> None:
     samples = Samples(times_ns=[1000, 2000, 3000], floor_ns=[500], cpu_ns=6000)
     case = Case("write", "shm", "host", "host", 4000, batch=2, form="mapped")
-    row = samples.row(case, operations=2, floor="memcpy", path=Explanation("shm", "ring", True, "host", "host", ()))
+    row = samples.row(case, operations=2, floor="memcpy", path=Explanation("shm", "ring", False, "host", "host", ()))
     data = row.to_json()
     assert list(data)[: len(SCHEMA)] == SCHEMA
     assert set(data) - set(SCHEMA) == {"form", "path", "samples"}
-    assert (row.form, row.path) == ("ring", "shm (ring) host→host direct")  # not what was planned, what was taken
-    assert (row.p50_us, row.GBps, row.cpu_us_per_op, row.direct) == (2.0, 4.0, 1.0, True)
+    assert (row.form, row.path) == ("ring", "shm (ring) host→host staged")  # not what was planned, what was taken
+    assert (row.p50_us, row.GBps, row.cpu_us_per_op, row.direct) == (2.0, 4.0, 1.0, False)
     assert (row.floor_p50_us, row.floor_GBps) == (0.5, 16.0)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
 
+from zerohop.config import environment
 from zerohop.config.nic_filter import NicFilter
 from zerohop.config.settings import SETTINGS, UNSET, Settings, resolve
 from zerohop.config.verbs_options import VerbsOptions
@@ -98,7 +100,8 @@ def test_nonsense_in_the_environment_names_the_variable(variable: str, text: str
         ("insecure", "1", TypeError),
         ("insecure", 1, TypeError),
         ("insecure", None, TypeError),
-        ("providers", "shm", TypeError),
+        ("providers", 5, TypeError),
+        ("providers", "", ValueError),
         ("providers", [], ValueError),
         ("providers", ["carrier pigeon"], ValueError),
         ("require", "staged", ValueError),
@@ -122,3 +125,34 @@ def test_nonsense_in_the_environment_names_the_variable(variable: str, text: str
 def test_arguments_that_make_no_sense(name: str, value: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match=name):
         resolve({name: value}, {})
+
+
+@pytest.mark.parametrize("given", ["shm,tcp", " shm , tcp,"])
+def test_providers_as_one_text(given: str) -> None:
+    """As in the environment."""
+    assert resolve({"providers": given}, {}).providers == ("shm", "tcp")
+
+
+class TestUnknownVariables:
+    @pytest.fixture(autouse=True)
+    def _forget(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(environment, "_warned", set())
+
+    def test_a_misspelt_one(self) -> None:
+        with pytest.warns(RuntimeWarning, match=r"ZEROHOP_PROVIDER is no setting .* did you mean ZEROHOP_PROVIDERS\?"):
+            resolve({}, {"ZEROHOP_PROVIDER": "tcp"})
+
+    def test_one_like_no_other(self) -> None:
+        with pytest.warns(RuntimeWarning, match="ZEROHOP_XYZZY .* there are .*ZEROHOP_TIMEOUT"):
+            resolve({}, {"ZEROHOP_XYZZY": "tcp"})
+
+    def test_once(self) -> None:
+        with pytest.warns(RuntimeWarning) as seen:
+            for _ in range(3):
+                resolve({}, {"ZEROHOP_LISTN": "x"})
+        assert len(seen) == 1
+
+    def test_those_that_other_parts_read(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            resolve({}, {"ZEROHOP_LOG": "info", "ZEROHOP_TEST_PATIENCE": "3", "ZEROHOP_TIMEOUT": "5", "PATH": "x"})

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from zerohop.config.checks import check_encodable, check_flag, check_int, check_seconds, check_text
+from zerohop.config.environment import warn_of_unknown
 from zerohop.config.providers import PROVIDERS
 from zerohop.config.verbs_options import VerbsOptions, parse_verbs_options
 
@@ -105,6 +106,7 @@ def resolve(given: Mapping[str, Any], environment: Mapping[str, str] | None = No
         TypeError: a value has the wrong type.
     """
     environment = os.environ if environment is None else environment
+    warn_of_unknown(environment, [setting.variable for setting in SETTINGS])
     values: dict[str, Any] = {}
     for setting in SETTINGS:
         value = given.get(setting.name, UNSET)
@@ -136,9 +138,7 @@ def _check_secret(source: str, value: Any) -> bytes | None:
 def _check_providers(source: str, value: Any) -> tuple[str, ...] | None:
     if value is None:
         return None
-    if isinstance(value, str):
-        raise TypeError(f'{source} must be a sequence of names, such as ["{value}"]')
-    names = tuple(value)
+    names = _names(value) or () if isinstance(value, str) else tuple(value)
     for entry in names:
         if entry not in PROVIDERS:
             raise ValueError(f"{source}: no provider is called {entry!r}; there are {', '.join(PROVIDERS)}")

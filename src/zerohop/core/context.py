@@ -64,7 +64,7 @@ class Context(StridedTransfers, NotCopyable):
             on this host can connect. An address off loopback needs a secret.
         secret: a secret that peers must have, too; it is proved, and never sent.
         insecure: listen off loopback without a secret.
-        providers: names, such as ``["shm", "tcp"]``; None: all that work here.
+        providers: names, such as ``["shm", "tcp"]`` or ``"shm,tcp"``; None: all that work here.
         require: ``"direct"`` makes a path through host buffers an error (Unsupported).
         nics: RDMA ports to use, as ``"mlx5_0,mlx5_1:1"`` or a list of names; ``"^mlx5_2"``: all but that one; None:
             those that are nearest (docs/nics.md).

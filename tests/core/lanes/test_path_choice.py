@@ -23,9 +23,9 @@ def situation(local: str = "host", remote: str = "host", not_mappable: str = "")
 def test_mapped_before_ring_before_stream() -> None:
     both = situation()._replace(lanes={**SHM, **TCP}, missing={})
     assert str(path_choice.choose(both)) == "shm (mapped) host→host direct"
-    assert str(path_choice.choose(both._replace(not_mappable="no file"))) == "shm (ring) host→host direct"
+    assert str(path_choice.choose(both._replace(not_mappable="no file"))) == "shm (ring) host→host staged"
     only_tcp = both._replace(lanes=TCP, missing={"shm": "other host"})
-    assert str(path_choice.choose(only_tcp)) == "tcp (stream) host→host direct"
+    assert str(path_choice.choose(only_tcp)) == "tcp (stream) host→host staged"
 
 
 @pytest.mark.parametrize("pair", [("sim:0", "host"), ("host", "sim:1"), ("sim:0", "sim:0")])
@@ -107,6 +107,22 @@ def test_require_direct() -> None:
     assert caught.value.fix
 
 
+@pytest.mark.parametrize("lanes", [SHM, TCP, {**SHM, **TCP}])
+def test_a_ring_or_a_socket_is_not_direct(lanes: dict[str, Cost | None]) -> None:
+    """The bytes are copied twice, also between host memories."""
+    asked = situation(not_mappable="an array of this process alone")._replace(lanes=lanes, missing={})
+    assert not path_choice.choose(asked).direct
+    with pytest.raises(zh.Unsupported, match="array of this process alone.* Fix: .*ctx.alloc"):
+        path_choice.choose(asked._replace(require="direct"))
+
+
+def test_require_direct_takes_a_costlier_path_that_is() -> None:
+    far: dict[str, Cost | None] = {"verbs": Cost(500.0, 0.1)}
+    asked = two_hosts()._replace(lanes={**TCP, **far}, possible={})
+    assert path_choice.choose(asked).provider == "tcp"
+    assert path_choice.choose(asked._replace(require="direct")).form == "rdma"
+
+
 def two_hosts(local: str = "host", remote: str = "host", not_reachable: str = "") -> Situation:
     """A tcp lane, and NICs that no lane uses yet."""
     other_host = {"shm": "the peer is not on this host"}
@@ -131,18 +147,18 @@ def test_memory_that_no_nic_knows_passes_through_buffers() -> None:
         path_choice.choose(two_hosts("cuda:0", not_reachable=tried)._replace(require="direct"))
 
 
-def test_host_memory_that_no_nic_knows_is_staged_over_verbs_and_direct_over_tcp() -> None:
+def test_host_memory_that_no_nic_knows_goes_over_tcp_rather_than_staged_over_verbs() -> None:
     only_verbs = two_hosts(not_reachable="memlock")._replace(lanes=VERBS, missing={"tcp": "not used", "shm": "far"})
     assert str(path_choice.choose(only_verbs)) == "verbs (stream) host→host staged"
     with pytest.raises(zh.Unsupported, match="staged"):
         path_choice.choose(only_verbs._replace(require="direct"))
-    assert str(path_choice.choose(two_hosts(not_reachable="memlock"))) == "tcp (stream) host→host direct"
+    assert str(path_choice.choose(two_hosts(not_reachable="memlock"))) == "tcp (stream) host→host staged"
 
 
 def test_host_memory_of_one_machine_needs_no_nic() -> None:
     both = situation()._replace(possible=VERBS, missing={}, not_mappable="no file")
     chosen = path_choice.choose(both)
-    assert str(chosen) == "shm (ring) host→host direct"
+    assert str(chosen) == "shm (ring) host→host staged"
     assert "needs no NIC" in dict(chosen.rejected)["verbs (rdma)"]
     # A device's memory would be staged over shm.
     assert str(path_choice.choose(both._replace(local_device="sim:0"))) == "verbs (rdma) sim:0→host direct"

@@ -6,6 +6,8 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from zerohop.core.runtime.devices import HOST
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -180,7 +182,9 @@ class Row:
         if path is None:
             return cls(**asdict(case), direct=None)
         # The form taken, whatever was planned.
-        form = path.form if path.direct else case.form
+        # Of a device's memory "staged" says more than the lane's form.
+        on_host = path.local_device == path.remote_device == HOST
+        form = path.form if path.direct or on_host else case.form
         return cls(**asdict(replace(case, form=form)), direct=path.direct, path=str(path))
 
     def to_json(self) -> dict[str, Any]:

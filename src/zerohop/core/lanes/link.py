@@ -164,9 +164,8 @@ class Link:
         path = self._paths.get((provider, device))
         if path is None:
             form = RING if provider in ("shm", "p2p") else STREAM
-            # Messages over verbs pass through registered buffers of the lane, so that they are not direct.
-            direct = device == HOST and provider != "verbs"
-            path = LanePath(self.peer, Explanation(provider, form, direct, device, _PEER, ()))
+            # Messages pass through the lane's ring, socket or buffers, so that they are not direct.
+            path = LanePath(self.peer, Explanation(provider, form, False, device, _PEER, ()))
             self._paths[provider, device] = path
         return path
 

@@ -1,8 +1,8 @@
 """Chooses the path of a pair of memories: one table of candidates, one choice, and its explanation.
 
 A path is a provider and the form in which it is used. Among the paths that reach both memories the cheapest is taken,
-direct ones before staged ones. Direct means that the fabric reads and writes the memory itself. Staged means that the
-bytes pass through host buffers, because a memory is on a device, or is not registered with the NICs.
+for a device's memory direct ones before staged ones. Direct means that the fabric reads and writes both memories itself.
+Staged means that the bytes pass through host buffers: a ring, a socket, or buffers for devices and NICs.
 """
 
 from __future__ import annotations
@@ -103,37 +103,43 @@ def candidates(situation: Situation) -> list[Candidate]:
     on_host = situation.local_device == HOST and situation.remote_device == HOST
     return [
         _lane_row(situation, "shm", MAPPED, direct=on_host),
-        _lane_row(situation, "shm", RING, direct=on_host),
+        _lane_row(situation, "shm", RING, direct=False),
         _lane_row(situation, "p2p", PEER, direct=True),
-        _lane_row(situation, "p2p", RING, direct=on_host),
+        _lane_row(situation, "p2p", RING, direct=False),
         _lane_row(situation, "verbs", RDMA, direct=True),
-        # Host memory is staged, too: the bytes pass through buffers that are registered with the NICs.
         _lane_row(situation, "verbs", STREAM, direct=False),
-        _lane_row(situation, "tcp", STREAM, direct=on_host),
+        _lane_row(situation, "tcp", STREAM, direct=False),
     ]
 
 
 def choose(situation: Situation) -> Explanation:
-    """Choose the cheapest path that reaches both memories, direct before staged.
+    """Choose the cheapest path that reaches both memories, for a device's memory direct before staged.
 
     Raises:
         Unsupported: there is none, or with ``require="direct"`` no direct one.
     """
     rows = candidates(situation)
+    only_direct = situation.require == "direct"
+    # A ring and a socket take host memory as it is, at the cost that they state. Devices and NICs stage what they do not
+    # reach, which costs more than is stated.
+    stages = only_direct or not situation.local_device == situation.remote_device == HOST
     usable = sorted(
         (row for row in rows if not row.why_not),
-        key=lambda row: (not row.direct, row.cost.microseconds(_TYPICAL_BYTES)),
+        key=lambda row: (
+            not row.direct and (stages or row.provider == "verbs"),
+            row.cost.microseconds(_TYPICAL_BYTES),
+        ),
     )
     pair = f"{situation.local_device}→{situation.remote_device}"
     reasons = "; ".join(f"{row.name}: {row.why_not}" for row in rows if row.why_not)
     if not usable:
         raise Unsupported(f"no path {pair}: {reasons}", fix="allow more providers, or a path through another memory")
     best = usable[0]
-    if situation.require == "direct" and not best.direct:
+    if only_direct and not best.direct:
         raise Unsupported(
-            f'no direct path {pair}, and require="direct" forbids staging through host memory: {best.name} would be '
+            f'no direct path {pair}, and require="direct" forbids staging through host buffers: {best.name} would be '
             f"staged; {reasons}",
-            fix="drop require, or move both memories to the host",
+            fix="drop require; or, between processes of one host, take memory from ctx.alloc on both sides",
             provider=best.provider,
         )
     rejected = [(row.name, row.why_not or _costlier(row, best)) for row in rows if row is not best]
