@@ -66,6 +66,7 @@ class Reason(enum.IntEnum):
     HOST_REGISTERED = 35
     OWNER_CLOSED = 36
     PEER_CLOSED = 37
+    MOVED = 38
 
 class NativeError(Exception):
     pass
@@ -264,7 +265,14 @@ class Engine:
     def register_local(self, region: Region, domain: Domain) -> tuple[int, str]: ...
     def reach(self, share_id: int, domain: Domain, own: bool) -> tuple[int, int, str]: ...
     def register(
-        self, address: int, nbytes: int, device: int, fd: int = -1, fd_offset: int = 0, readonly: bool = False
+        self,
+        address: int,
+        nbytes: int,
+        device: int,
+        fd: int = -1,
+        fd_offset: int = 0,
+        readonly: bool = False,
+        block: BlockWatch | None = None,
     ) -> Region: ...
     def alloc(self, nbytes: int, device: int) -> Region: ...
     def share(self, region: Region, offset: int, nbytes: int, rights: int, capability: bytes) -> int: ...
