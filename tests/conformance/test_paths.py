@@ -118,7 +118,9 @@ def test_no_provider_in_common(open_context: OpenContext, start_peer: StartPeer,
 
 
 @pytest.mark.parametrize("provider", ["shm", "tcp"])
-@pytest.mark.parametrize("pair", [("sim", "numpy"), ("numpy", "sim"), ("sim", "alloc"), ("sim", "sim")])
+@pytest.mark.parametrize(
+    "pair", [("sim", "numpy"), ("numpy", "sim"), ("sim", "alloc"), ("sim", "sim"), ("numpy", "numpy")]
+)
 def test_require_direct_refuses_what_is_staged(
     open_context: OpenContext, start_peer: StartPeer, provider: str, pair: tuple[Kind, Kind]
 ) -> None:
@@ -133,10 +135,16 @@ def test_require_direct_refuses_what_is_staged(
     with pytest.raises(zh.Unsupported):
         strict.read(target.handle, source).result(PATIENCE_S)
     target.expect_poison()
-    # What is direct works as ever.
+    # What is direct works as ever; nothing is over a socket.
     host = Target(peer, "alloc", 1000)
-    strict.write(pattern(1, 1000), host.handle).result(PATIENCE_S)
-    host.expect(0, 1000, 1)
+    if provider == "shm":
+        strict.write(pattern(1, 1000), host.handle).result(PATIENCE_S)
+        host.expect(0, 1000, 1)
+    else:
+        with pytest.raises(zh.Unsupported, match="staged"):
+            strict.write(pattern(1, 1000), host.handle).result(PATIENCE_S)
+        host.expect_poison()
+    strict.notify(host.handle, 7).result(PATIENCE_S)
     source.close()
 
 

@@ -28,6 +28,7 @@ def warn_of_unknown(environment: Mapping[str, str], known: Collection[str]) -> N
             and name not in _warned
         ):
             _warned.add(name)
-            similar = difflib.get_close_matches(name, [*known, *_OTHERS], n=1)
-            fix = f"did you mean {similar[0]}?" if similar else f"there are {', '.join(sorted(known))}"
+            words = [each.removeprefix(_PREFIX) for each in (*known, *_OTHERS)]
+            similar = difflib.get_close_matches(name.removeprefix(_PREFIX), words, n=1)
+            fix = f"did you mean {_PREFIX}{similar[0]}?" if similar else f"there are {', '.join(sorted(known))}"
             warnings.warn(f"{name} is no setting of zerohop and has no effect; {fix}", RuntimeWarning, stacklevel=4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from zerohop.config.checks import check_encodable, check_flag, check_int, check_seconds, check_text
@@ -138,6 +139,8 @@ def _check_secret(source: str, value: Any) -> bytes | None:
 def _check_providers(source: str, value: Any) -> tuple[str, ...] | None:
     if value is None:
         return None
+    if not isinstance(value, Iterable):
+        raise TypeError(f'{source} must be names, such as "shm,tcp" or ["shm", "tcp"], not {type(value).__name__}')
     names = _names(value) or () if isinstance(value, str) else tuple(value)
     for entry in names:
         if entry not in PROVIDERS:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zerohop.core.memory.layouts import BYTES, ROWS, check_same, layout_of, require_rows
+from zerohop.core.memory.layouts import BYTES, ROWS, layout_of, require_rows
 
 
 def layout(x: np.ndarray[Any, Any]) -> bytes | None:
@@ -71,12 +71,3 @@ def test_an_array_of_very_many_axes() -> None:
     assert layout(x) is not None
     with pytest.raises(ValueError, match="many axes"):
         require_rows(b"1x2," * 100, "array", "x.copy()", as_bytes=True)
-
-
-def test_both_ends() -> None:
-    one, other = b"4:0x3,1", b"4:0x5,1"
-    for here, there in ((BYTES, one), (one, BYTES), (one, one), (ROWS, ROWS), (BYTES, ROWS)):
-        check_same(here, there)
-    for here, there in ((one, other), (ROWS, one), (one, ROWS)):
-        with pytest.raises(ValueError, match="another order"):
-            check_same(here, there)

@@ -9,7 +9,6 @@ from zerohop._native import NativeError, Reason, Status
 from zerohop.core.base import closed_engine
 from zerohop.core.base.backoff import Backoff
 from zerohop.core.lanes.path_choice import IMPORTED, RING, STREAM
-from zerohop.core.runtime.devices import HOST
 from zerohop.core.runtime.explanation import Explanation
 from zerohop.errors import LANE_RESET, ZerohopError, copy_of, from_native
 

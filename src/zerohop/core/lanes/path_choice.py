@@ -1,8 +1,8 @@
 """Chooses the path of a pair of memories: one table of candidates, one choice, and its explanation.
 
 A path is a provider and the form in which it is used. Among the paths that reach both memories the cheapest is taken,
-for a device's memory direct ones before staged ones. Direct means that the fabric reads and writes both memories itself.
-Staged means that the bytes pass through host buffers: a ring, a socket, or buffers for devices and NICs.
+for a device's memory direct ones before staged ones. Direct means that the fabric reads and writes both memories by
+itself. Staged means that the bytes pass through host buffers: a ring, a socket, or buffers for devices and NICs.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def choose(situation: Situation) -> Explanation:
     """
     rows = candidates(situation)
     only_direct = situation.require == "direct"
-    # A ring and a socket take host memory as it is, at the cost that they state. Devices and NICs stage what they do not
-    # reach, which costs more than is stated.
+    # A ring and a socket take host memory as it is, at the cost that they state. Devices and NICs stage what they do
+    # not reach, which costs more than is stated.
     stages = only_direct or not situation.local_device == situation.remote_device == HOST
     usable = sorted(
         (row for row in rows if not row.why_not),

@@ -16,16 +16,13 @@ if TYPE_CHECKING:
 routes_of: Final[Callable[[Memory | View], dict[bytes, Any]]] = attrgetter("_routes")
 registration_of: Final[Callable[[Memory | View], Registration]] = attrgetter("_registration")
 offset_of: Final[Callable[[Memory | View], int]] = attrgetter("_offset")
+# How the elements of the array lie that a Memory was made of (layouts.py).
+layout_of: Final[Callable[[Memory | View], bytes]] = attrgetter("_layout")
 region_of: Final[Callable[[Memory | View], Region]] = attrgetter("_registration.region")
 
 
 # Raises Closed if a Memory, or the Memory of a View, is closed, or its Context is.
 check_open: Final[Callable[[Memory | View], None]] = methodcaller("_check_open")
-
-
-def layout_of(view: Memory | View) -> bytes:
-    """Return how the elements of the array lie that a Memory was made of (layouts.py)."""
-    return view._home()._layout
 
 
 def memory_of(view: Memory | View) -> Memory:

@@ -26,7 +26,7 @@ class Contents(NotCopyable):
     """Holds a range of registered bytes, with the methods that touch them: the base of Memory and View."""
 
     # Each transfer reads _routes, _block and _offset. They are slots of this class, so that reading them needs no call.
-    __slots__ = ("_block", "_core", "_offset", "_registration", "_routes", "nbytes")
+    __slots__ = ("_block", "_core", "_layout", "_offset", "_registration", "_routes", "nbytes")
 
     _core: MemoryCore
     _registration: Registration
@@ -34,6 +34,8 @@ class Contents(NotCopyable):
     _routes: dict[bytes, Any]
     # Tells when another library has moved the bytes; None: it cannot.
     _block: BlockWatch | None
+    # How the elements of the array lie that the memory was made of (layouts.py).
+    _layout: bytes
     _offset: int
     nbytes: int
 

@@ -57,18 +57,17 @@ def require_rows(layout: bytes | None, what: str, copy: str, *, as_bytes: bool) 
     if layout not in (ROWS, BYTES) and not as_bytes:
         raise ValueError(
             f"the {what} is not contiguous: its axes lie in another order in memory (transposed, channels last, "
-            f"Fortran order), so its values would arrive in that order. Fix: pass {copy}; or move rows with write_strided; "
-            f"or, where both sides have the same layout, pass register(x, as_bytes=True)"
+            f"Fortran order), so its values would arrive in that order. Fix: pass {copy}; or move rows with "
+            f"write_strided; or, where both sides have the same layout, pass register(x, as_bytes=True)"
         )
     if len(layout) > _MAX_BYTES:
         raise ValueError(f"the {what} has too many axes to say in what order they lie. Fix: pass {copy}")
     return layout
 
 
-def check_same(here: bytes, there: bytes) -> None:
-    """Raise ValueError if both ends of a transfer are arrays, and their values lie in different orders."""
-    if here and there and here != there:
-        raise ValueError(
-            f"the values lie in another order here ({here.decode()}) than there ({there.decode(errors='replace')}), so "
-            f"they would arrive scrambled. Fix: make both contiguous, or give both the same shape and order of axes"
-        )
+def scrambled(here: bytes, there: bytes) -> ValueError:
+    """Return the error for arrays at both ends of a transfer whose values lie in different orders."""
+    return ValueError(
+        f"the values lie in another order here ({here!r}) than there ({there!r}), so they would arrive scrambled. Fix: "
+        f"make both contiguous, or give both the same shape and order of axes"
+    )

@@ -167,6 +167,7 @@ class View(_Range):
         self._registration = memory._registration
         self._routes = memory._routes
         self._block = memory._block
+        self._layout = memory._layout
         self._offset = offset
         self.nbytes = nbytes
 
@@ -197,7 +198,7 @@ class Memory(Closeable, _Range):
         nbytes: length in bytes.
     """
 
-    __slots__ = ("__weakref__", "_closed", "_layout", "_owned", "_rights", "_shares", "_whole")
+    __slots__ = ("__weakref__", "_closed", "_owned", "_rights", "_shares", "_whole")
 
     _copy_refusal = "a Memory stays in its process, and is not copied; send memory.share() instead"
 

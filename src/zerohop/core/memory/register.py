@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from zerohop.core.memory import sources, torch_tensors
 from zerohop.core.memory.memory import Memory, View
 from zerohop.core.memory.rights import RIGHTS, length_of, rights_bits
+from zerohop.core.runtime.devices import HOST
 
 if TYPE_CHECKING:
     from zerohop.core.memory.memory_core import MemoryCore
@@ -54,8 +55,8 @@ def register(
         if not (registration.closed or registration.leaving):
             if registration.made_for is None:
                 registration.made_for = weakref.ref(memory)
-            if lasting and torch_tensors.is_storage(source.cached_by):
-                torch_tensors.hold_size(source.cached_by)
+            if lasting and source.block is not None and source.device == HOST:
+                torch_tensors.hold_size(source.keep)
             return memory
         # Another thread is closing a registration that had no Memory, and needs the interpreter for it.
         time.sleep(_LEAVING_S)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from zerohop.core.memory.layouts import BYTES
 from zerohop.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -44,11 +43,6 @@ class Share(NamedTuple):
     def mappable(self) -> bool:
         """Tell whether a process on the owner's host may map the memory."""
         return self.keys.get("shm") == b"m"
-
-    @property
-    def layout(self) -> bytes:
-        """Return how the elements of an array lie (layouts.py)."""
-        return self.keys.get(LAYOUT, BYTES)
 
 
 class _Wire(msgspec.Struct, array_like=True, forbid_unknown_fields=True):

@@ -9,8 +9,8 @@ from zerohop.core.control import address
 from zerohop.core.lanes.link import lane_error
 from zerohop.core.lanes.path_choice import PEER
 from zerohop.core.memory.access import check_open, layout_of, registration_of, routes_of
-from zerohop.core.memory.layouts import check_same
-from zerohop.core.memory.remote_buffer import key_of, share_of
+from zerohop.core.memory.layouts import BYTES, scrambled
+from zerohop.core.memory.remote_buffer import LAYOUT, key_of, share_of
 from zerohop.core.runtime.deferred import Deferred, attach, defer, defer_post, lane_was_reset
 from zerohop.core.runtime.devices import HOST
 from zerohop.core.runtime.first_use import first_use
@@ -151,7 +151,9 @@ def ready_route(core: Core, view: Memory | View, remote: RemoteBuffer, *, nowait
             return route
         routes.pop(key, None)
     check_open(view)
-    check_same(layout_of(view), share_of(remote).layout)
+    here, there = layout_of(view), share_of(remote).keys.get(LAYOUT, BYTES)
+    if here and there and here != there:
+        raise scrambled(here, there)
     registration = registration_of(view)
     route = registration.routes.get(key)
     if route is None or route.stale:
