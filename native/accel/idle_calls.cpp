@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <new>
 #include <pthread.h>
 #include <system_error>
 #include <thread>
@@ -101,7 +102,14 @@ void IdleCalls::work() {
         calls_.pop_front();
         begun_ns_ = now_ns();
         lock.unlock();
-        call();
+        for (bool done = false; !done;) {
+            try {
+                call();
+                done = true;
+            } catch (const std::bad_alloc&) { // what it was to give back would be kept for ever
+                std::this_thread::sleep_for(kRetryInterval);
+            }
+        }
         call = nullptr; // destroys what the call holds before it counts as done
         lock.lock();
         begun_ns_ = 0;

@@ -62,7 +62,10 @@ enum class Reason : uint8_t {
     host_registered,
     owner_closed,
     peer_closed,
-    moved,
+    memory_gone,       // at its owner
+    local_memory_gone, // at the side that asked for the operation
+    out_of_memory,
+    moved, // by the library that owns it, such as torch
 };
 
 inline constexpr Reason kLastReason = Reason::moved;
@@ -75,6 +78,13 @@ struct [[nodiscard]] Outcome {
     bool ok() const { return status == Status::ok; }
     friend bool operator==(const Outcome&, const Outcome&) = default;
 };
+
+// Memory whose bytes somebody took away: a shared file became shorter or had no room, or a buffer was freed.
+inline constexpr Outcome kMemoryGone{Status::access_denied, Reason::memory_gone};
+inline constexpr Outcome kLocalMemoryGone{Status::access_denied, Reason::local_memory_gone};
+
+// What ends a lane of a process that has no memory left, or none that it would spend on a peer.
+inline constexpr Outcome kLaneOutOfMemory{Status::peer_lost, Reason::out_of_memory};
 
 // The exception that the boundary to Python throws for an error known at once. Inside the data plane errors are values.
 class NativeError : public std::runtime_error {

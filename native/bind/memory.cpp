@@ -1,4 +1,5 @@
 // Binds regions of memory, mappings of peers' memory, and the address of a Python buffer.
+#include "base/guarded.hpp"
 #include "base/sync.hpp"
 #include "bind/common.hpp"
 #include "memory/region.hpp"
@@ -6,7 +7,6 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
-#include <cstring>
 #include <ctime>
 #include <utility>
 
@@ -75,7 +75,9 @@ void copy(const PyRegion& self, uint64_t dst, uint64_t src, uint64_t nbytes) {
     if (nbytes != 0 && self.device != kHostDevice) {
         copy_now(self, dst, src, nbytes);
     } else if (nbytes != 0) {
-        std::memcpy(reinterpret_cast<void*>(dst), reinterpret_cast<const void*>(src), nbytes);
+        if (copy_guarded(reinterpret_cast<void*>(dst), reinterpret_cast<const void*>(src), nbytes) != Gone::nothing) {
+            throw NativeError(kLocalMemoryGone, "");
+        }
     }
 }
 
@@ -111,6 +113,9 @@ std::pair<uint64_t, bool> buffer_start(const nb::handle& x) {
 void register_memory(nb::module_& m) {
     m.def("buffer_start", &buffer_start, nb::arg("x"),
           "Address of a contiguous buffer, and whether it is read-only. Raises what its exporter does.");
+    m.def(
+        "can_write", [](uint64_t address) { return can_write(address); }, nb::arg("address"),
+        "Whether the byte at an address of this process can be written. It is not changed.");
     nb::class_<PyRegion>(m, "Region", "A registered range of memory.")
         .def_ro("address", &PyRegion::address)
         .def_ro("nbytes", &PyRegion::nbytes)

@@ -61,6 +61,9 @@ void register_status(nb::module_& m) {
         .value("HOST_REGISTERED", Reason::host_registered)
         .value("OWNER_CLOSED", Reason::owner_closed)
         .value("PEER_CLOSED", Reason::peer_closed)
+        .value("MEMORY_GONE", Reason::memory_gone)
+        .value("LOCAL_MEMORY_GONE", Reason::local_memory_gone)
+        .value("OUT_OF_MEMORY", Reason::out_of_memory)
         .value("MOVED", Reason::moved);
 
     // args: (status, reason, text), the two numbers as plain ints.

@@ -1,6 +1,8 @@
 // The life of an engine, and the registrations of its memory.
 #include "engine/engine.hpp"
 
+#include "base/guarded.hpp"
+
 #include <algorithm>
 
 namespace zerohop {
@@ -8,6 +10,7 @@ namespace zerohop {
 Engine::Engine(const EngineOptions& options, std::vector<std::shared_ptr<accel::Driver>> drivers)
     : Host(options.heartbeat_ns, std::move(drivers), [this] { wake_waiters(); }), options_(options),
       events_(std::make_shared<CompletionQueue>()), poller_(*this, presence_, finished_, options.spin_ns) {
+    install_fault_handler();
     poller_.start();
 }
 

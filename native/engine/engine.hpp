@@ -135,7 +135,9 @@ private:
     [[nodiscard]] Domain::Happening happening();
     void woken() override;
     bool poll_marks();
-    void look_at_peers();
+    void look_at_peer(Endpoint& endpoint);
+    template <class F> void contained(Endpoint* endpoint, F&& f);
+    [[nodiscard]] Found poll_domain(Domain& domain);
     Outcome lose_dead_peer(Peer& peer) override;
     void take_arrived(Endpoint& endpoint);
     void reap_endpoints();

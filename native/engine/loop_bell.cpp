@@ -13,7 +13,7 @@ namespace zerohop {
 LoopBell::LoopBell(Poller& poller, std::shared_ptr<CompletionQueue> queue)
     : poller_(poller), queue_(std::move(queue)), epoll_(epoll_create1(EPOLL_CLOEXEC)) {
     bool added = static_cast<bool>(epoll_);
-    for (const int fd : {queue_->fd(), poller_.doorbell_fd(), poller_.sockets_fd()}) {
+    for (const int fd : {queue_->fd(), poller_.bell_fd(), poller_.sockets_fd()}) {
         epoll_event event{};
         event.events = fd == queue_->fd() ? uint32_t{EPOLLIN} : 0U;
         added = added && epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
@@ -60,7 +60,7 @@ void LoopBell::close() {
 void LoopBell::watch_messages(bool wanted) {
     epoll_event event{};
     event.events = wanted ? uint32_t{EPOLLIN} : 0U;
-    epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, poller_.doorbell_fd(), &event);
+    epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, poller_.bell_fd(), &event);
     if (poller_.anything_watched()) {
         epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, poller_.sockets_fd(), &event);
     }

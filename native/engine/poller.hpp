@@ -69,7 +69,7 @@ public:
     bool any_descriptor_ready() const;
     // For event loops that wait (LoopBell): the descriptors that a message makes readable; poll_once() takes one look
     // unless another thread polls.
-    int doorbell_fd() const { return presence_.doorbell_fd(); }
+    int bell_fd() const { return presence_.bell_fd(); }
     int sockets_fd() const { return descriptors_epoll_.get(); }
     void loop_listens(bool listens) { listening_loops_.fetch_add(listens ? 1 : -1, std::memory_order_seq_cst); }
     void poll_once();

@@ -3,18 +3,47 @@
 #include "engine/tuning.hpp"
 
 #include <algorithm>
+#include <cstring>
+#include <new>
 
 namespace zerohop {
+
+// Runs f() for a lane, or for none. A lane that has no memory for it ends; the process, and other lanes, go on. What is
+// for no lane is done by the next call.
+template <class F> void Engine::contained(Endpoint* endpoint, F&& f) {
+    try {
+        f();
+    } catch (const std::bad_alloc&) {
+        if (endpoint != nullptr) {
+            endpoint->fail(kLaneOutOfMemory);
+        }
+    }
+}
+
+// A device whose completions could not be handed out ends its lanes: which of them some were for is not known.
+Found Engine::poll_domain(Domain& domain) {
+    try {
+        return domain.poll();
+    } catch (const std::bad_alloc&) {
+        for (const auto& endpoint : endpoints_) {
+            if (std::strcmp(endpoint->provider(), domain.provider()) == 0) {
+                endpoint->fail(kLaneOutOfMemory);
+            }
+        }
+        return Found::work;
+    }
+}
 
 Found Engine::poll() {
     Found found = Found::nothing;
     const bool awaited = operations().awaited() != 0;
     for (const auto& domain : domains_) {
-        found = std::max(found, domain->poll());
+        found = std::max(found, poll_domain(*domain));
     }
     bool rests = device_atomics().empty();
     for (const auto& endpoint : endpoints_) {
-        const Progress progress = endpoint->poll();
+        Progress progress = Progress::made;
+        contained(endpoint.get(), [&] { progress = endpoint->poll(); });
         if (progress == Progress::made || (found == Found::ends && (awaited || endpoint->backlog(0, true).stalled))) {
             found = Found::work;
         }
@@ -22,7 +51,7 @@ Found Engine::poll() {
     }
     if (marks_pending_.load(std::memory_order_relaxed) != 0) {
         rests = false;
-        found = poll_marks() ? Found::work : found;
+        contained(nullptr, [&] { found = poll_marks() ? Found::work : found; });
     }
     bool keeps_ends = false;
     bool told = operations().awaited() == 0; // devices tell everything that somebody must act upon
@@ -36,7 +65,9 @@ Found Engine::poll() {
     rests &= !keeps_ends;
     may_wait_ns_.store(!rests ? 0 : told ? kUnattended : kStreak, std::memory_order_relaxed);
     if (!device_atomics().empty()) {
-        if (device_atomics().poll()) {
+        bool moved = true;
+        contained(nullptr, [&] { moved = device_atomics().poll(); });
+        if (moved) {
             found = Found::work;
             wake_waiters(); // a revocation may wait for it
         }
@@ -131,22 +162,21 @@ Left Engine::left(uint64_t now) {
 
 void Engine::tick(uint64_t now) {
     operations().expire(now);
-    look_at_peers();
     for (const auto& endpoint : endpoints_) {
-        endpoint->tick(now);
+        contained(endpoint.get(), [&] {
+            look_at_peer(*endpoint);
+            endpoint->tick(now);
+        });
     }
-    reap_endpoints();
+    contained(nullptr, [&] { reap_endpoints(); });
     may_wait_ns_.store(0, std::memory_order_relaxed); // a lane may have been closed, or have something to say
 }
 
-void Engine::look_at_peers() {
-    for (const auto& endpoint : endpoints_) {
-        Peer& peer = endpoint->peer();
-        const Outcome outcome = look_at(peer);
-        if (!outcome.ok() && endpoint->state().ok()) {
-            take_arrived(*endpoint);
-            endpoint->close(outcome);
-        }
+void Engine::look_at_peer(Endpoint& endpoint) {
+    const Outcome outcome = look_at(endpoint.peer());
+    if (!outcome.ok() && endpoint.state().ok()) {
+        take_arrived(endpoint);
+        endpoint.close(outcome);
     }
 }
 

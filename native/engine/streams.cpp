@@ -50,6 +50,7 @@ bool Engine::poll_marks() {
     std::vector<StreamMark> ended;
     {
         const std::lock_guard lock(marks_lock_);
+        ended.reserve(marks_.size()); // throws before anything is moved
         std::erase_if(marks_, [&](StreamMark& mark) {
             const bool over = mark.op->done() || mark.event->query() != accel::EventState::pending;
             if (over) {

@@ -26,9 +26,9 @@ Poller::Poller(Pollable& work, Presence& presence, EventCount& finished, uint64_
     : work_(work), presence_(presence), finished_(finished), spin_ns_(spin_ns), kick_fd_(Descriptor::event()),
       descriptors_epoll_(make_epoll()), progress_epoll_(make_epoll()), caller_epoll_(make_epoll()) {
     control(progress_epoll_, EPOLL_CTL_ADD, kick_fd_.get(), EPOLLIN);
-    control(progress_epoll_, EPOLL_CTL_ADD, presence_.doorbell_fd(), EPOLLIN);
+    control(progress_epoll_, EPOLL_CTL_ADD, presence_.bell_fd(), EPOLLIN);
     control(progress_epoll_, EPOLL_CTL_ADD, descriptors_epoll_.get(), EPOLLIN);
-    control(caller_epoll_, EPOLL_CTL_ADD, presence_.doorbell_fd(), EPOLLIN);
+    control(caller_epoll_, EPOLL_CTL_ADD, presence_.bell_fd(), EPOLLIN);
     control(caller_epoll_, EPOLL_CTL_ADD, descriptors_epoll_.get(), EPOLLIN);
 }
 

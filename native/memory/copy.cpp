@@ -15,12 +15,9 @@ namespace {
 constexpr size_t kLine = 64;
 constexpr size_t kPrefetchPage = 4096; // the hardware fetches the rest of a longer page by itself
 constexpr size_t kPagesAhead = 4;
+constexpr size_t kSmallestPage = 4096;
 
 } // namespace
-
-void copy_cached(void* dst, const void* src, size_t nbytes) {
-    copy_payload(dst, src, nbytes);
-}
 
 #if defined(__x86_64__)
 
@@ -57,9 +54,7 @@ constexpr size_t kPage = 4096;
     stream_lines(to, from, pages * (kPage / kLine));
 }
 
-} // namespace
-
-void copy_streaming(void* dst, const void* src, size_t nbytes) {
+void stream_unguarded(void* dst, const void* src, size_t nbytes) {
     static const bool has_avx = __builtin_cpu_supports("avx") != 0;
     auto* to = static_cast<std::byte*>(dst);
     const auto* from = static_cast<const std::byte*>(src);
@@ -80,19 +75,30 @@ void copy_streaming(void* dst, const void* src, size_t nbytes) {
     copy_payload(to + done, from + done, nbytes - done);
 }
 
+} // namespace
+
 void stream_fence() {
     _mm_sfence();
 }
 
 #else
 
-void copy_streaming(void* dst, const void* src, size_t nbytes) {
+namespace {
+
+void stream_unguarded(void* dst, const void* src, size_t nbytes) {
     copy_payload(dst, src, nbytes);
 }
+
+} // namespace
 
 void stream_fence() {}
 
 #endif
+
+Gone copy_streaming(void* dst, const void* src, size_t nbytes) {
+    return guarded({reinterpret_cast<uint64_t>(dst), nbytes}, {reinterpret_cast<uint64_t>(src), nbytes},
+                   [=] { stream_unguarded(dst, src, nbytes); });
+}
 
 void prefetch(const void* src, size_t nbytes) {
     const auto* from = static_cast<const std::byte*>(src);
@@ -101,28 +107,42 @@ void prefetch(const void* src, size_t nbytes) {
     }
 }
 
-uint64_t copy_extents(Extents& dst, Extents& src, uint64_t budget, bool streaming) {
-    uint64_t moved = 0;
-    while (moved < budget && src.left() != 0 && dst.left() != 0) {
-        const uint64_t n = std::min({src.contiguous(), dst.contiguous(), budget - moved});
-        auto* to = reinterpret_cast<void*>(dst.address());
-        const auto* from = reinterpret_cast<const void*>(src.address());
-        if (const uint64_t soon = src.page_ahead(kPagesAhead)) {
-            prefetch(reinterpret_cast<const void*>(soon), n);
+Gone touch_pages(Extents walk, const Touched& memory) {
+    return guarded(memory, {}, [&walk] {
+        while (walk.left() != 0) {
+            const auto* const from = reinterpret_cast<const volatile std::byte*>(walk.address());
+            const uint64_t n = walk.contiguous();
+            for (uint64_t at = 0; at < n; at += kSmallestPage) {
+                [[maybe_unused]] const std::byte read = from[at];
+            }
+            [[maybe_unused]] const std::byte last = from[n - 1];
+            walk.advance(n);
         }
-        if (streaming) {
-            copy_streaming(to, from, n);
-        } else {
-            copy_cached(to, from, n);
+    });
+}
+
+Copied copy_extents(Extents& dst, Extents& src, uint64_t budget, bool streaming, const Touched& to,
+                    const Touched& from) {
+    Copied copied;
+    // One guard for all pieces of a list.
+    copied.gone = guarded(to, from, [&] {
+        uint64_t& moved = copied.nbytes;
+        while (moved < budget && src.left() != 0 && dst.left() != 0) {
+            const uint64_t n = std::min({src.contiguous(), dst.contiguous(), budget - moved});
+            if (const uint64_t soon = src.page_ahead(kPagesAhead)) {
+                prefetch(reinterpret_cast<const void*>(soon), n);
+            }
+            const auto copy = streaming ? stream_unguarded : copy_payload;
+            copy(reinterpret_cast<void*>(dst.address()), reinterpret_cast<const void*>(src.address()), n);
+            src.advance(n);
+            dst.advance(n);
+            moved += n;
         }
-        src.advance(n);
-        dst.advance(n);
-        moved += n;
-    }
+    });
     if (streaming) {
         stream_fence();
     }
-    return moved;
+    return copied;
 }
 
 } // namespace zerohop

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/extents.hpp"
+#include "base/guarded.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -20,15 +21,27 @@ inline constexpr uint64_t kStreamingBytes = 4ULL << 20;
 inline constexpr uint64_t kStreamingPages = 16ULL << 20;
 inline constexpr uint64_t kMinStreamingPage = 256;
 
-void copy_cached(void* dst, const void* src, size_t nbytes);
+// Both copies are guarded. The destination is the first memory, the source the second.
+[[nodiscard]] inline Gone copy_cached(void* dst, const void* src, size_t nbytes) {
+    return copy_guarded(dst, src, nbytes);
+}
 // Stores past the cache; call stream_fence() before anything reports that the data is there.
-void copy_streaming(void* dst, const void* src, size_t nbytes);
+[[nodiscard]] Gone copy_streaming(void* dst, const void* src, size_t nbytes);
 void stream_fence();
 // Prefetches memory that will be read soon.
 void prefetch(const void* src, size_t nbytes);
 
-// Moves up to `budget` bytes between two walks over host memory, advances both, and returns the number of bytes.
-// Fenced.
-uint64_t copy_extents(Extents& dst, Extents& src, uint64_t budget, bool streaming);
+// Reads a byte of each page of a walk, so that a caller knows early if one of them is gone. `memory` holds the walk.
+[[nodiscard]] Gone touch_pages(Extents walk, const Touched& memory);
+
+struct Copied {
+    uint64_t nbytes = 0;
+    Gone gone = Gone::nothing;
+};
+
+// Moves up to `budget` bytes between two walks over host memory, and advances both. `to` and `from` are the memories
+// that the walks lie in. If one of them was gone, the walks are of no more use. Fenced.
+[[nodiscard]] Copied copy_extents(Extents& dst, Extents& src, uint64_t budget, bool streaming, const Touched& to,
+                                  const Touched& from);
 
 } // namespace zerohop

@@ -1,6 +1,7 @@
 #include "memory/device_atomics.hpp"
 
 #include <cstring>
+#include <new>
 
 namespace zerohop {
 
@@ -57,7 +58,12 @@ bool DeviceAtomics::begin_copy(bool back) {
     }
     const auto here = reinterpret_cast<uint64_t>(buffer_.data());
     const accel::CopySegment word{back ? front.address : here, back ? here : front.address, sizeof(uint64_t)};
-    event_ = stream->copy({&word, 1});
+    try {
+        event_ = stream->copy({&word, 1});
+    } catch (const std::bad_alloc&) { // the buffer may hold the new word already: another try would change it twice
+        finish({Status::device_error, Reason::out_of_memory});
+        return true;
+    }
     writing_ = back;
     return true;
 }

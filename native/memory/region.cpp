@@ -2,6 +2,7 @@
 
 #include "accel/idle_calls.hpp"
 #include "base/clock.hpp"
+#include "base/guarded.hpp"
 #include "base/pages.hpp"
 #include "base/status.hpp"
 #include "memory/accelerators.hpp"
@@ -146,6 +147,7 @@ Region::~Region() {
 }
 
 Mapping::Mapping(int fd, uint64_t offset, size_t nbytes, bool writable) : nbytes_(nbytes), writable_(writable) {
+    install_fault_handler();
     struct stat info{};
     // The peer says where its memory lies; a touch past the end of the file would be a bus error.
     if (fstat(fd, &info) != 0) {

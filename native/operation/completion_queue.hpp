@@ -32,6 +32,8 @@ public:
     bool closed() const override;
 
 private:
+    [[nodiscard]] bool try_push(uint64_t token);
+
     mutable std::mutex mutex_;
     std::vector<uint64_t> tokens_;
     std::atomic<size_t> size_{0};

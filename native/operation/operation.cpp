@@ -1,6 +1,7 @@
 #include "operation/operation.hpp"
 
 #include <mutex>
+#include <new>
 #include <ranges>
 #include <utility>
 
@@ -156,7 +157,7 @@ uint64_t OperationSlab::expire(uint64_t now) {
         return earliest_.load(std::memory_order_acquire);
     }
     earliest_.store(UINT64_MAX, std::memory_order_release); // from here on new operations note their deadlines again
-    for_each_pending([&](Operation& op) {
+    const auto check = [&](Operation& op) {
         const uint64_t deadline = op.deadline_ns();
         if (deadline == 0) {
             return;
@@ -166,7 +167,12 @@ uint64_t OperationSlab::expire(uint64_t now) {
         } else {
             note_deadline(deadline);
         }
-    });
+    };
+    try {
+        for_each_pending(check);
+    } catch (const std::bad_alloc&) {
+        note_deadline(now); // the next call looks again
+    }
     return earliest_.load(std::memory_order_acquire);
 }
 

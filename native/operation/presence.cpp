@@ -3,9 +3,13 @@
 #include "base/pages.hpp"
 #include "base/status.hpp"
 
+#include <array>
+#include <cstddef>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <string>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -23,11 +27,38 @@ struct RobustList {
 };
 thread_local RobustList robust;
 
+// Returns the pipe of a doorbell, opened anew. Whoever has a duplicate of a descriptor can make it block, or no longer
+// block, for all who have one; so everybody rings and waits by a descriptor of their own. It can both read and write,
+// so that a doorbell whose owner is gone raises no SIGPIPE.
+Descriptor open_bell(int doorbell) {
+    struct stat info{};
+    if (fstat(doorbell, &info) != 0 || !S_ISFIFO(info.st_mode)) {
+        throw NativeError(Status::protocol, Reason::malformed, "the peer's doorbell is no pipe");
+    }
+    const std::string path = "/proc/self/fd/" + std::to_string(doorbell);
+    return Descriptor::made(open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC), "a doorbell");
+}
+
+Descriptor make_doorbell() {
+    std::array<int, 2> ends{-1, -1};
+    if (pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) {
+        ends = {-1, -1};
+    }
+    const Descriptor reader(ends[0]);
+    return Descriptor::made(ends[1], "a doorbell");
+}
+
+// A pipe that is full rings already.
+void ring_bell(const Descriptor& bell) {
+    const char one = 1;
+    [[maybe_unused]] const ssize_t written = write(bell.get(), &one, sizeof one);
+}
+
 } // namespace
 
 Presence::Presence()
-    : fd_(make_memfd("zerohop-presence", page_bytes(), F_SEAL_SHRINK | F_SEAL_GROW)),
-      doorbell_(Descriptor::event("a doorbell")),
+    : fd_(make_memfd("zerohop-presence", page_bytes(), F_SEAL_SHRINK | F_SEAL_GROW)), doorbell_(make_doorbell()),
+      bell_(open_bell(doorbell_.get())),
       pages_(map_shared(fd_.get(), page_bytes(), PROT_READ | PROT_WRITE, "the presence page")),
       page_(static_cast<PresencePage*>(pages_.get())) {
     page_->magic.store(kMagic);
@@ -50,8 +81,17 @@ void Presence::release() {
     robust.head.list.next = &robust.head.list;
 }
 
-PeerPresence::PeerPresence(int page_fd, int doorbell_fd, Presence* own)
-    : doorbell_(Descriptor::duplicate(doorbell_fd)), own_(own) {
+void Presence::ring() const {
+    ring_bell(bell_);
+}
+
+// A peer that rings without end keeps the bell readable, and holds nobody up here.
+void Presence::drain() const {
+    std::array<char, 4096> rings;
+    [[maybe_unused]] const ssize_t got = read(bell_.get(), rings.data(), rings.size());
+}
+
+PeerPresence::PeerPresence(int page_fd, int doorbell_fd, Presence* own) : own_(own) {
     if (sealed_bytes(page_fd) < page_bytes()) {
         throw NativeError(Status::protocol, Reason::malformed, "the peer's presence page is too small or not sealed");
     }
@@ -60,8 +100,7 @@ PeerPresence::PeerPresence(int page_fd, int doorbell_fd, Presence* own)
     if (page_->magic.load() != kMagic) {
         throw NativeError(Status::protocol, Reason::malformed, "the peer's presence page has another version");
     }
-    // A doorbell that blocks would let a peer stop our poller.
-    fcntl(doorbell_.get(), F_SETFL, fcntl(doorbell_.get(), F_GETFL) | O_NONBLOCK);
+    bell_ = open_bell(doorbell_fd);
 }
 
 PeerPresence::Life PeerPresence::life() const {
@@ -73,7 +112,7 @@ PeerPresence::Life PeerPresence::life() const {
 }
 
 void PeerPresence::ring() const {
-    doorbell_.ring();
+    ring_bell(bell_);
     if (own_ != nullptr) {
         own_->woke_peer_.store(true, std::memory_order_relaxed);
     }

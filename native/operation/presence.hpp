@@ -30,10 +30,13 @@ public:
 
     void set_sleeping(bool sleeping) { page_->sleeping.store(sleeping ? 1 : 0, std::memory_order_seq_cst); }
     int page_fd() const { return fd_.get(); }
+    // Returns the doorbell that peers get.
     int doorbell_fd() const { return doorbell_.get(); }
-    // Makes doorbell_fd() readable; drain() undoes that.
-    void ring() const { doorbell_.ring(); }
-    void drain() const { doorbell_.drain(); }
+    // Returns the descriptor that the doorbell makes readable, for epoll.
+    int bell_fd() const { return bell_.get(); }
+    // Makes bell_fd() readable; drain() undoes that.
+    void ring() const;
+    void drain() const;
 
     // True if this process has woken a sleeping peer since the last call.
     bool take_woke_peer() {
@@ -44,6 +47,7 @@ private:
     friend class PeerPresence;
     Descriptor fd_;
     Descriptor doorbell_;
+    Descriptor bell_; // the same pipe, opened for this process alone
     std::shared_ptr<void> pages_;
     PresencePage* page_ = nullptr;
     std::atomic<bool> woke_peer_{false};
@@ -52,8 +56,8 @@ private:
 // Maps a peer's page read-only, and rings its doorbell.
 class PeerPresence {
 public:
-    // Duplicates both descriptors. Notes each wake-up in `own`, if given. Throws NativeError if the descriptors are not
-    // those of a presence page and a doorbell.
+    // Duplicates the page's descriptor, and opens the doorbell for itself. Notes each wake-up in `own`, if given.
+    // Throws NativeError if the descriptors are not those of a presence page and a doorbell.
     PeerPresence(int page_fd, int doorbell_fd, Presence* own = nullptr);
 
     enum class Life : uint8_t { alive, closed, dead };
@@ -69,7 +73,7 @@ public:
     void ring() const;
 
 private:
-    Descriptor doorbell_;
+    Descriptor bell_; // the peer's
     std::shared_ptr<void> pages_;
     const PresencePage* page_ = nullptr;
     Presence* own_;

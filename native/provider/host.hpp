@@ -10,6 +10,7 @@
 #include "operation/peer.hpp"
 #include "provider/notify.hpp"
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -31,6 +32,9 @@ public:
     [[nodiscard]] DeviceAtomics& device_atomics() { return device_atomics_; } // poller
     // Silence after which a peer on another host is lost; 0: never.
     [[nodiscard]] uint64_t heartbeat_ns() const { return heartbeat_ns_; }
+
+    // Counts the bytes that peers make this Context keep.
+    [[nodiscard]] std::atomic<uint64_t>& kept_bytes() { return kept_bytes_; }
 
     // Ends an operation; the lane must have freed all that it took.
     void finish(const OpRef& op, Outcome outcome, uint64_t nbytes = 0, uint64_t value = 0) {
@@ -73,6 +77,7 @@ private:
     virtual Outcome lose_dead_peer(Peer& peer) = 0;
 
     const uint64_t heartbeat_ns_;
+    std::atomic<uint64_t> kept_bytes_{0};
     OperationSlab operations_;
     ShareTable shares_;
     Accelerators accelerators_;

@@ -67,6 +67,9 @@ public:
     [[nodiscard]] virtual Progress poll() = 0;
     // Poller, about once a millisecond: heartbeats, and operations that have ended elsewhere.
     virtual void tick(uint64_t now) = 0;
+    // Poller. Has the next poll() end the lane, and if need be the next but one: poll() or tick() had no memory. Needs
+    // none itself.
+    virtual void fail(Outcome outcome) = 0;
     // Poller. Ends every operation in flight with `outcome`; later posts fail with it. What a device still copies stays
     // pinned, and poll() lets it go.
     virtual void close(Outcome outcome) = 0;

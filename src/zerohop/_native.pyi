@@ -66,7 +66,10 @@ class Reason(enum.IntEnum):
     HOST_REGISTERED = 35
     OWNER_CLOSED = 36
     PEER_CLOSED = 37
-    MOVED = 38
+    MEMORY_GONE = 38
+    LOCAL_MEMORY_GONE = 39
+    OUT_OF_MEMORY = 40
+    MOVED = 41
 
 class NativeError(Exception):
     pass
@@ -171,6 +174,7 @@ class BlockWatch:
 
 def set_layout(range: object, remote: object) -> None: ...
 def buffer_start(x: object) -> tuple[int, bool]: ...
+def can_write(address: int) -> bool: ...
 
 class Region:
     @property

@@ -124,7 +124,7 @@ class _Words(NamedTuple):
 
 CANCELLED = 6
 CLOSED, PEER_LOST, DEADLINE, NO_MEMORY = 2, 3, 4, 9
-OUT_OF_DESCRIPTORS, LANE_RESET, MOVED = 18, 24, 38
+OUT_OF_DESCRIPTORS, LANE_RESET, MOVED = 18, 24, 41
 
 # Keyed by the number of `Status` in native/base/status.hpp. CANCELLED has no error here: it becomes CancelledError. The
 # words are used if a reason has none of its own, or if there is no reason.
@@ -204,6 +204,20 @@ _BY_REASON: dict[int, _Words] = {
     ),
     36: _Words("its owner, such as a Transport, was closed or aborted"),
     37: _Words("the peer closed its end, such as its Transport"),
+    38: _Words(
+        "memory gone: bytes of the owner's memory are not there any more; its file was truncated or has no room, or it "
+        "was freed",
+        "have the owner keep the memory while it is registered, and /dev/shm large enough; then ask for a new handle",
+    ),
+    39: _Words(
+        "local memory gone: bytes of this side's memory are not there any more; its file was truncated or has no room, "
+        "or it was freed",
+        "keep the memory as long as it is used, and /dev/shm large enough; then register it again",
+    ),
+    40: _Words(
+        "out of memory: this process could not keep what the peer asked of it, and closed the link",
+        "give the process more memory, or have the peer read fewer page lists at once",
+    ),
     MOVED: _Words(
         "moved: the tensor's library has moved its bytes since (share_memory_(), resize_() or the like)",
         "register the tensor again, and share it anew",

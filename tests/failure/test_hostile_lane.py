@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -13,12 +14,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.buffers import Buffer
-from support.lanes import Liar, Owner, linked
+from support.lanes import READ, WRITE, Liar, Owner, deadline, linked
 from support.options import Options
 from support.patience import ANSWER_S, PATIENCE_S, patience
 from support.raw_control import RawControl
 from support.tamper import CAPABILITY, SHARE, fields
-from zerohop._native import Engine
+from zerohop._native import Engine, Op, Status
 from zerohop.core.control import wire
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def test_a_ring_cannot_be_pulled_away() -> None:
     _, there = linked("shm", liar.engine, owner.engine)
     for fd in [*there.address()[1], owner.engine.presence_fd]:
         if os.fstat(fd).st_size == 0:
-            continue  # an eventfd
+            continue  # the doorbell is a pipe
         with pytest.raises(PermissionError):
             os.ftruncate(fd, 0)
         assert fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
@@ -149,3 +150,27 @@ def test_nothing_is_mapped_without_its_capability(open_context: OpenContext) -> 
         assert reply.status != 0
         assert not fds
         client.close()
+
+
+def test_a_doorbell_that_blocks() -> None:
+    """A peer makes the descriptor that it shares with others block, and fills it: nobody waits for room in it."""
+    owner, liar, victim = Owner(), Liar(), Liar()
+    linked("shm", liar.engine, owner.engine)
+    # The owner's doorbell, as both of its peers have it.
+    shared = os.dup(owner.engine.doorbell_fd)
+    fcntl.fcntl(shared, fcntl.F_SETFL, fcntl.fcntl(shared, fcntl.F_GETFL) & ~os.O_NONBLOCK)
+    filler = os.open(f"/proc/self/fd/{shared}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    here, _ = linked("shm", victim.engine, owner.engine)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(filler, bytes(1 << 16))
+    capability = bytes(range(16))
+    route = victim.engine.route(here, victim.region, owner.share, capability, Owner.SHARED, READ | WRITE, None)
+    for _ in range(100):
+        posted = victim.engine.post(route, 0, 0, 0, 4096, -1, deadline())
+        assert not isinstance(posted, Op) or (posted.wait(deadline(), 0) and posted.status is Status.OK)
+    for fd in (shared, filler):
+        os.close(fd)
+    victim.close()
+    liar.close()
+    owner.close()

@@ -219,6 +219,12 @@ def test_questions_whose_answers_are_not_read(owner: Owner, lane: RawLane) -> No
     assert lane.flood(many, 65_536) in ("hung up", "full")
 
 
+def test_page_lists_whose_answers_are_not_read(owner: Owner, lane: RawLane) -> None:
+    """Each brings 64 KiB of page numbers with it, which the owner has to keep until it can answer."""
+    frame = Frame(KIND_READ_PAGES, LAST, ticket=1, table=8192, arg=4096).of_share(owner.share)
+    assert lane.flood(frame.pack() + bytes(8192 * 8), 4096) in ("hung up", "full")
+
+
 def test_a_frame_that_never_ends(owner: Owner, lane: RawLane) -> None:
     """Half a header, half a table, half a payload, then silence or the end: others are served meanwhile."""
     frame = Frame(KIND_WRITE, LAST, ticket=1, payload=4096).of_share(owner.share)

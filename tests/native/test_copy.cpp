@@ -40,7 +40,7 @@ void check_copy(Aligned& to, const Aligned& from, size_t to_offset, size_t from_
     std::byte* dst = to.data + kGuard + to_offset;
     const std::byte* src = from.data + from_offset;
     std::memset(dst - kGuard, static_cast<int>(kFill), nbytes + 2 * kGuard);
-    copy_streaming(dst, src, nbytes);
+    REQUIRE(copy_streaming(dst, src, nbytes) == Gone::nothing);
     CAPTURE(to_offset);
     CAPTURE(from_offset);
     CAPTURE(nbytes);
@@ -118,15 +118,17 @@ TEST_CASE("copy: between walks of different page sizes, in any budgets") {
                 for (Extents s = src, d = dst; s.left() != 0; s.advance(1), d.advance(1)) {
                     expected[d.address() - to_base] = source[s.address() - from_base];
                 }
+                const Touched to_memory{to_base, target.size()};
+                const Touched from_memory{from_base, source.size()};
                 uint64_t moved = 0;
                 while (src.left() != 0) {
                     const uint64_t budget = 1 + random() % 50;
-                    const uint64_t n = copy_extents(dst, src, budget, streaming);
+                    const uint64_t n = copy_extents(dst, src, budget, streaming, to_memory, from_memory).nbytes;
                     REQUIRE(n == std::min(budget, kBytes - moved));
                     moved += n;
                 }
                 CHECK(dst.left() == 0);
-                CHECK(copy_extents(dst, src, 10, streaming) == 0);
+                CHECK(copy_extents(dst, src, 10, streaming, to_memory, from_memory).nbytes == 0);
                 CHECK((target == expected));
             }
         }

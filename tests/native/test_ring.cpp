@@ -4,6 +4,7 @@
 #include "provider/framed/ring.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <random>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -209,4 +210,33 @@ TEST_CASE("presence: what is not a sealed page is refused") {
     ::munmap(base, page_bytes());
     REQUIRE(::pwrite(open.get(), &page, sizeof page, 0) == sizeof page);
     CHECK_THROWS_AS(PeerPresence(open.get(), presence.doorbell_fd()), NativeError);
+}
+
+TEST_CASE("presence: a peer that makes the doorbell block, and fills or empties it, holds nobody up") {
+    Presence presence;
+    const int shared = presence.doorbell_fd(); // as a peer gets it
+    const PeerPresence before(presence.page_fd(), shared);
+    REQUIRE(::fcntl(shared, F_SETFL, ::fcntl(shared, F_GETFL) & ~O_NONBLOCK) == 0);
+    const PeerPresence after(presence.page_fd(), shared);
+    const Descriptor filler(
+        ::open(("/proc/self/fd/" + std::to_string(shared)).c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
+    REQUIRE(filler);
+    const std::vector<char> bytes(1 << 20);
+    while (::write(filler.get(), bytes.data(), bytes.size()) > 0) {
+    }
+    before.ring(); // each of these would wait for ever
+    after.ring();
+    presence.ring();
+    std::vector<char> taken(1 << 20);
+    while (::read(filler.get(), taken.data(), taken.size()) > 0) {
+    }
+    presence.drain();
+    // And it rings as ever.
+    after.ring();
+    pollfd entry{presence.bell_fd(), POLLIN, 0};
+    CHECK(::poll(&entry, 1, 0) == 1);
+    presence.drain();
+    CHECK(::poll(&entry, 1, 0) == 0);
+    // A socket, or an event descriptor, is no doorbell.
+    CHECK_THROWS_AS(PeerPresence(presence.page_fd(), Descriptor::event().get()), NativeError);
 }

@@ -11,6 +11,7 @@ import numpy as np
 
 import zerohop as zh
 from support.buffers import Buffer, Kind
+from support.files import Files, MappedFile, Pages
 from support.leaks import Holdings, holdings
 from support.limits import Limits
 from support.loads import Loads
@@ -39,7 +40,7 @@ class Note(NamedTuple):
     peer: str
 
 
-class Service(Loads, Limits, Transports):
+class Service(Loads, Limits, Transports, Files):
     """One Context and the buffers registered with it."""
 
     def __init__(self, options: Options) -> None:
@@ -47,6 +48,8 @@ class Service(Loads, Limits, Transports):
         self._buffers: dict[int, Buffer] = {}
         self._created = 0
         self._transports: dict[int, zh.Transport] = {}
+        self._files: dict[str, MappedFile] = {}
+        self._pages: list[Pages] = []
         self._touched: list[np.ndarray[tuple[int], np.dtype[np.uint8]]] = []
 
     # Memory

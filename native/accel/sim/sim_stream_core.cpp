@@ -1,6 +1,6 @@
 #include "accel/sim/sim_stream_core.hpp"
 
-#include "base/payload.hpp"
+#include "base/guarded.hpp"
 #include "base/sync.hpp"
 
 #include <algorithm>
@@ -221,7 +221,9 @@ Outcome StreamCore::move_bytes(std::span<const CopySegment> segments) {
             if (lost()) {
                 return kDeviceLost;
             }
-            copy_payload(pointer(segment.dst + at), pointer(segment.src + at), nbytes);
+            if (copy_guarded(pointer(segment.dst + at), pointer(segment.src + at), nbytes) != Gone::nothing) {
+                return {Status::device_error, Reason::copy_failed};
+            }
         }
     }
     if (paced && !pace(start + duration_of(reached, ns_per_copy, bytes_per_us), true)) {

@@ -74,6 +74,9 @@ void FramedEndpoint::end_read_data(const FrameHeader& header) {
         if (outstanding == nullptr) {
             return; // the lane was closed meanwhile
         }
+        if (!in_.verdict.ok() && outstanding->outcome.ok()) {
+            outstanding->outcome = in_.verdict;
+        }
         note_answer(*outstanding, header);
         ended = outstanding->over();
     }

@@ -18,10 +18,11 @@ Sink* FramedEndpoint::arrival_sink(const FrameHeader& header, Pin<Region> region
     arrival->ticket = header.ticket;
     arrival->sink = make_sink(staging_, std::move(region));
     arrival->share = share;
+    arrivals_.emplace(header.ticket, arrival); // before it is counted, because it may find no memory
     arrival->counted = true;
     share->device_copies.fetch_add(1, std::memory_order_acq_rel);
     device_work_.store(true, std::memory_order_relaxed);
-    return arrivals_.emplace(header.ticket, std::move(arrival)).first->second->sink.get();
+    return arrival->sink.get();
 }
 
 // Call it once no device copy of it runs any more, and none will begin.
@@ -37,12 +38,15 @@ void FramedEndpoint::end_send_data(const FrameHeader& header) {
     if (in_.verdict.status == Status::protocol) {
         return fail(in_.verdict);
     }
+    const auto found = arrivals_.find(header.ticket);
+    if (!in_.verdict.ok()) {
+        found->second->outcome = in_.verdict;
+    }
     if (!header.has(kLast)) {
         return;
     }
-    const auto found = arrivals_.find(header.ticket);
-    if (header.has(kAborted)) {
-        found->second->outcome = outcome_of(header);
+    if (header.has(kAborted) && found->second->outcome.ok()) {
+        found->second->outcome = as_seen_there(outcome_of(header));
     }
     ending_.push_back(std::move(found->second));
     arrivals_.erase(found);
@@ -59,9 +63,11 @@ bool FramedEndpoint::poll_arrivals() {
             uncount(*arrival);
         }
     }
-    for (auto& arrival : ending_) {
+    for (size_t i = 0; i < ending_.size();) {
+        std::shared_ptr<Arrival> arrival = ending_[i];
         if (!arrival->eager.empty()) {
             if (!arrival->sink->begin_frame(arrival->extents)) {
+                ++i;
                 continue;
             }
             iovec piece;
@@ -72,12 +78,13 @@ bool FramedEndpoint::poll_arrivals() {
             arrival->eager.clear();
         }
         if (arrival->sink->settled()) {
+            ending_.erase(ending_.begin() + static_cast<ptrdiff_t>(i)); // first: its end may find no memory
             finish_arrival(*arrival);
-            arrival.reset();
             did = true;
+        } else {
+            ++i;
         }
     }
-    std::erase(ending_, nullptr);
     return did;
 }
 
@@ -90,6 +97,7 @@ void FramedEndpoint::finish_arrival(Arrival& arrival) {
         const Outcome given_up{Status::peer_lost, Reason::truncated};
         const bool taken = arrival.recv->finish(outcome.status == Status::cancelled ? given_up : outcome,
                                                 outcome.ok() ? arrival.nbytes : 0);
+        outcome = as_seen_there(outcome);
         if (!taken && outcome.ok()) {
             outcome = given_up;
         }

@@ -5,6 +5,7 @@
 #include "base/status.hpp"
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <sys/uio.h>
 
@@ -13,9 +14,12 @@ namespace zerohop::framed {
 class ByteStream {
 public:
     virtual ~ByteStream() = default;
+    // Returned if the memory of the first piece was gone, and nothing was moved.
+    static constexpr size_t kGone = SIZE_MAX;
     // Takes as many bytes as there is room for; 0: come back later, or the stream has ended (see state()).
+    // kGone: see there.
     [[nodiscard]] virtual size_t send(std::span<const iovec> pieces) = 0;
-    // Fills as much as there is. `streaming`: the destination is large, spare the cache.
+    // Fills as much as there is, or returns kGone. `streaming`: the destination is large, spare the cache.
     [[nodiscard]] virtual size_t receive(std::span<const iovec> pieces, bool streaming) = 0;
     // True if it is certain, without a system call, that receive() would find nothing.
     [[nodiscard]] virtual bool knows_empty() const { return false; }

@@ -1,6 +1,7 @@
 // The life of a framed lane: polling, closing, credits, heartbeats.
 #include "provider/framed/endpoint.hpp"
 
+#include "base/guarded.hpp"
 #include "base/payload.hpp"
 
 #include <algorithm>
@@ -8,6 +9,19 @@
 #include <mutex>
 
 namespace zerohop::framed {
+
+Outcome FramedEndpoint::swap_or_add(bool swap, uint64_t address, uint64_t operand, uint64_t compare, uint64_t& old) {
+    std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(address));
+    const Gone gone = guarded({address, sizeof(uint64_t)}, {}, [&] {
+        if (swap) {
+            old = compare;
+            word.compare_exchange_strong(old, operand);
+        } else {
+            old = word.fetch_add(operand);
+        }
+    });
+    return gone == Gone::nothing ? Outcome{} : kMemoryGone;
+}
 
 FramedEndpoint::FramedEndpoint(const char* provider, const Limits& limits, Host& host, std::shared_ptr<Peer> peer)
     : Endpoint(provider, limits, std::move(peer)), host_(host), staging_(host.accelerators()) {}
@@ -32,6 +46,10 @@ void FramedEndpoint::start(std::unique_ptr<ByteStream> stream) {
 bool FramedEndpoint::poll_frames() {
     if (!started() || !is_open()) {
         return settle();
+    }
+    if (!failure_.ok()) { // there was no memory to do anything else with
+        on_failure(failure_);
+        return true;
     }
     bool did = false;
     if ((in_.head_complete || !stream_->knows_empty()) && receive(kSliceBytes)) {
@@ -60,6 +78,9 @@ bool FramedEndpoint::poll_frames() {
     }
     if (failure_.ok() && !stream_->state().ok()) {
         fail(stream_->state());
+    }
+    if (failure_.ok() && !outbound_.broken().ok()) {
+        fail(outbound_.broken());
     }
     if (!failure_.ok()) {
         on_failure(failure_);
@@ -165,9 +186,15 @@ void FramedEndpoint::close(Outcome outcome) {
         if (!is_open()) {
             return;
         }
+        // All that this needs is got before anything is changed: without memory it is called again.
+        std::vector<uint32_t> tickets;
+        tickets.reserve(requests_.size());
+        ended.reserve(requests_.size() + recvs_.size() + arrivals_.size() + ending_.size());
+        unsettled_.reserve(unsettled_.size() + requests_.size());
+        ending_.reserve(ending_.size() + arrivals_.size());
+        outbound_.prepare_clear();
         set_state(outcome);
         outbound_.clear();
-        std::vector<uint32_t> tickets;
         requests_.each([&](Outstanding& outstanding) {
             ended.push_back(std::move(outstanding.op));
             if (outstanding.sink && !outstanding.sink->settled()) {

@@ -37,6 +37,8 @@ public:
     void add_statistics(Statistics& sums) const override;
     Progress poll() override { return poll_frames() ? Progress::made : Progress::none; }
     void tick(uint64_t now) override;
+    // Remembers the first failure, which poll_frames() acts upon: its finder may hold the lane's lock.
+    void fail(Outcome outcome) override;
     void close(Outcome outcome) override;
     bool idle() const override;
 
@@ -63,8 +65,6 @@ protected:
                !anything_to_send() && !device_work_.load(std::memory_order_relaxed);
     }
     [[nodiscard]] bool anything_to_send() const { return outbound_pending_.load(std::memory_order_acquire); }
-    // Poller. Remembers a failure, which the end of poll_frames() acts upon: its finder may hold the lane's lock.
-    void fail(Outcome outcome);
     // Acts upon a failure. A stream that ends takes the peer with it.
     virtual void on_failure(Outcome outcome);
 
@@ -122,15 +122,9 @@ protected:
         }
         return local ? Outcome{} : Outcome{Status::closed, Reason::revoked};
     }
-    // Carries out an atomic on host memory, and returns the old value.
-    static uint64_t swap_or_add(bool swap, uint64_t address, uint64_t operand, uint64_t compare) {
-        std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(address));
-        if (!swap) {
-            return word.fetch_add(operand);
-        }
-        word.compare_exchange_strong(compare, operand);
-        return compare;
-    }
+    // Carries out an atomic on host memory of the target, and stores the old value.
+    [[nodiscard]] static Outcome swap_or_add(bool swap, uint64_t address, uint64_t operand, uint64_t compare,
+                                             uint64_t& old);
     // For prepare() of lanes that know this kind of access; the default knows none. Throws NativeError for another.
     template <class Access> static void require_access(const Route& route) {
         if (route.access && dynamic_cast<const Access*>(route.access.get()) == nullptr) {
@@ -149,7 +143,8 @@ private:
     Posted post_notify(const Request& request);
     Posted post_flush(const Request& request);
     void push_read(const Request& request, Outstanding& outstanding);
-    void push_write(const Request& request, Outstanding& outstanding);
+    [[nodiscard]] Outcome push_write(const Request& request, Outstanding& outstanding);
+    void withdraw(const Outstanding& outstanding, Posted& posted, Outcome why);
     // answers.cpp
     void on_ack(const FrameHeader& header);
     void note_answer(Outstanding& outstanding, const FrameHeader& header);
@@ -191,7 +186,7 @@ private:
     bool receive(uint64_t budget);
     bool receive_head(bool& did);
     bool receive_payload(uint64_t& budget, bool& did);
-    void drop_payload();
+    void drop_payload(Outcome why);
     bool begin_payload();
     void end_frame();
     [[nodiscard]] bool well_formed(const FrameHeader& header) const;
@@ -214,6 +209,7 @@ private:
     std::atomic<bool> outbound_pending_{false};
     std::atomic<bool> look_again_{false}; // the poller could not see to the outbound half, whose lock was held
     std::atomic<bool> wants_room_{false};
+    std::atomic<uint64_t> kept_bytes_{0}; // what the transfers in `outbound_` count
     Outbound outbound_{outbound_pending_};
     Requests requests_;
     std::deque<PostedRecv> recvs_;

@@ -2,6 +2,7 @@
 // refuses others), on little-endian machines; a frame is a header, a table of 8-byte words, and a payload.
 #pragma once
 
+#include "base/status.hpp"
 #include "memory/share.hpp"
 #include "provider/framed/tuning.hpp"
 #include "provider/notify.hpp"
@@ -88,6 +89,11 @@ inline Outcome outcome_of(const FrameHeader& header) {
         break;
     }
     return {Status::protocol, Reason::malformed};
+}
+
+// Returns an outcome in the words of the other end: what is local to one is the owner's to the other.
+inline Outcome as_seen_there(Outcome outcome) {
+    return outcome == kLocalMemoryGone ? kMemoryGone : outcome == kMemoryGone ? kLocalMemoryGone : outcome;
 }
 
 } // namespace zerohop::framed

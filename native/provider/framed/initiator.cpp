@@ -1,8 +1,10 @@
 // The operations that this end begins, and how they are sent.
+#include "base/guarded.hpp"
 #include "provider/framed/endpoint.hpp"
 
 #include <algorithm>
 #include <mutex>
+#include <new>
 
 namespace zerohop::framed {
 
@@ -110,10 +112,25 @@ Posted FramedEndpoint::post_one_sided(const Request& request) {
     if (Outstanding* const outstanding = begin(request, parts, posted)) {
         outstanding->local = std::move(local);
         outstanding->pages = request.pages;
-        reads ? push_read(request, *outstanding) : push_write(request, *outstanding);
+        if (reads) {
+            push_read(request, *outstanding);
+        } else if (const Outcome pushed = push_write(request, *outstanding); !pushed.ok()) {
+            withdraw(*outstanding, posted, pushed);
+            return posted;
+        }
         pump(kSliceBytes);
     }
     return posted;
+}
+
+// The caller holds the lane's lock. Takes a request back that begin() has made, and of which no frame was queued.
+void FramedEndpoint::withdraw(const Outstanding& outstanding, Posted& posted, Outcome why) {
+    if (outstanding.credit) {
+        give_credit_back();
+    }
+    requests_.remove(outstanding.ticket);
+    posted.op->finish(why); // nobody has seen it
+    posted = {Posted::What::failed, why};
 }
 
 void FramedEndpoint::push_read(const Request& request, Outstanding& outstanding) {
@@ -144,14 +161,21 @@ void FramedEndpoint::push_read(const Request& request, Outstanding& outstanding)
     } while (at < pages.size());
 }
 
-void FramedEndpoint::push_write(const Request& request, Outstanding& outstanding) {
+Outcome FramedEndpoint::push_write(const Request& request, Outstanding& outstanding) {
     FrameHeader header = header_of(FrameKind::write, request, outstanding.ticket);
     const bool host = outstanding.local->is_host();
     if (request.nbytes == 0 || (host && !request.pages && request.nbytes <= kInlineBytes)) {
         header.flags |= kLast;
         header.payload = static_cast<uint32_t>(request.nbytes);
-        push_small(header, outstanding.local->host() + request.local_offset, request.nbytes);
-        return;
+        SmallFrame frame;
+        frame.header = header;
+        const Gone gone =
+            copy_guarded(frame.bytes.data(), outstanding.local->host() + request.local_offset, request.nbytes);
+        if (gone != Gone::nothing) {
+            return kLocalMemoryGone;
+        }
+        outbound_.push(std::move(frame));
+        return {};
     }
     Transfer transfer;
     transfer.header = header;
@@ -164,6 +188,7 @@ void FramedEndpoint::push_write(const Request& request, Outstanding& outstanding
         device_work_.store(true, std::memory_order_relaxed);
     }
     outbound_.push(std::move(transfer));
+    return {};
 }
 
 Posted FramedEndpoint::post_atomic(const Request& request) {
@@ -207,8 +232,12 @@ Outcome FramedEndpoint::push_notify(int64_t notify, uint64_t nbytes) {
     }
     FrameHeader header{.kind = FrameKind::notify, .arg = nbytes};
     header.announce(notify);
-    push_small(header);
-    pump(kSliceBytes);
+    try {
+        push_small(header);
+        pump(kSliceBytes);
+    } catch (const std::bad_alloc&) { // the operation has to end all the same
+        return kLaneOutOfMemory;
+    }
     return {};
 }
 

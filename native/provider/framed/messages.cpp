@@ -1,11 +1,12 @@
 // send and recv: a message goes to the receiver's oldest recv. Small (eager) ones travel at once and wait there; large
 // ones wait at the sender until the receiver has a buffer.
-#include "base/payload.hpp"
+#include "base/guarded.hpp"
 #include "provider/framed/endpoint.hpp"
 
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <new>
 
 namespace zerohop::framed {
 
@@ -26,8 +27,6 @@ Posted FramedEndpoint::post_send(const Request& request) {
     }
     Outstanding& outstanding = *begun;
     outstanding.local = std::move(local);
-    outstanding.unmatched = true;
-    ++unmatched_sends_;
     SmallFrame frame;
     frame.header = {.kind = FrameKind::send, .ticket = outstanding.ticket, .arg = request.nbytes};
     if (outstanding.local->is_host() && request.nbytes <= kEagerBytes) {
@@ -38,8 +37,13 @@ Posted FramedEndpoint::post_send(const Request& request) {
             frame.table.resize((request.nbytes + 7) / 8);
             copy = frame.table.data();
         }
-        copy_payload(copy, outstanding.local->host() + request.local_offset, request.nbytes);
+        if (copy_guarded(copy, outstanding.local->host() + request.local_offset, request.nbytes) != Gone::nothing) {
+            withdraw(outstanding, posted, kLocalMemoryGone);
+            return posted;
+        }
     }
+    outstanding.unmatched = true;
+    ++unmatched_sends_;
     outbound_.push(std::move(frame));
     pump(kSliceBytes);
     return posted;
@@ -96,7 +100,14 @@ void FramedEndpoint::match() {
             send = std::move(sends_.front());
             sends_.pop_front();
         }
-        if (!grant(recv, send)) {
+        bool granted = false;
+        try {
+            granted = grant(recv, send);
+        } catch (const std::bad_alloc&) { // the lane will not find it any more
+            recv.op->finish(kLaneOutOfMemory);
+            throw;
+        }
+        if (!granted) {
             const std::lock_guard lock(lane_);
             sends_.push_front(std::move(send));
         }
@@ -116,17 +127,18 @@ bool FramedEndpoint::grant(PostedRecv& recv, ArrivedSend& send) {
     }
     const uint64_t base = recv.local->address() + recv.offset;
     if (send.eager && recv.local->is_host()) {
-        std::copy(send.bytes.begin(), send.bytes.end(), reinterpret_cast<std::byte*>(base));
+        const bool gone =
+            copy_guarded(reinterpret_cast<void*>(base), send.bytes.data(), send.bytes.size()) != Gone::nothing;
         recv.local.reset();
-        if (!recv.op->finish({}, send.nbytes)) {
+        if (!recv.op->finish(gone ? kLocalMemoryGone : Outcome{}, gone ? 0 : send.nbytes)) {
             return false;
         }
-        answer(send.ticket, {});
+        answer(send.ticket, gone ? kMemoryGone : Outcome{});
         return true;
     }
     auto arrival = std::make_shared<Arrival>();
     arrival->ticket = send.ticket;
-    arrival->recv = std::move(recv.op);
+    arrival->recv = recv.op;
     arrival->nbytes = send.nbytes;
     arrival->extents = Extents(base, send.nbytes);
     arrival->eager = std::move(send.bytes);

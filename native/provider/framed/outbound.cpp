@@ -1,8 +1,20 @@
 #include "provider/framed/outbound.hpp"
 
+#include "base/guarded.hpp"
+
 #include <algorithm>
 
 namespace zerohop::framed {
+
+namespace {
+
+// Returns why a transfer fails, in the words of the initiator: the target reads for it.
+Outcome outcome_of(const Transfer& transfer) {
+    const Outcome outcome = transfer.source->outcome();
+    return transfer.share ? as_seen_there(outcome) : outcome;
+}
+
+} // namespace
 
 void Outbound::push(SmallFrame&& frame) {
     small_.push_back(std::move(frame));
@@ -73,7 +85,7 @@ bool Outbound::begin_transfer_frame(Transfer& transfer) {
         return true;
     }
     if (transfer.source->left() == 0) { // its payload has gone without a word on how it ended
-        end(transfer, {});
+        end(transfer, outcome_of(transfer));
         return true;
     }
     const uint32_t unit = transfer.source->unit();
@@ -81,7 +93,7 @@ bool Outbound::begin_transfer_frame(Transfer& transfer) {
         if (transfer.source->outcome().ok()) {
             return false;
         }
-        end(transfer, transfer.source->outcome());
+        end(transfer, outcome_of(transfer));
         return true;
     }
     FrameHeader header = transfer.header;
@@ -116,8 +128,8 @@ bool Outbound::begin_transfer_frame(Transfer& transfer) {
     }
     transfer.remote.advance(unit);
     payload_left_ = unit;
-    if (copied) {
-        copy_payload_to_head(*transfer.source);
+    if (copied && !(copy_payload_to_head(*transfer.source) && transfer.source->outcome().ok())) {
+        end(transfer, kMemoryGone);
     }
     return true;
 }
@@ -140,20 +152,25 @@ size_t Outbound::lay_out_parts(FrameHeader& header, const Extents& remote, uint3
     return count;
 }
 
-void Outbound::copy_payload_to_head(Source& source) {
+// Returns false if the memory is gone.
+bool Outbound::copy_payload_to_head(Source& source) {
     while (payload_left_ != 0) {
         iovec pieces[kPieces];
         const size_t count = source.gather(pieces, kPieces, payload_left_);
         uint64_t nbytes = 0;
         for (const iovec& piece : std::span(pieces, count)) {
-            const auto* from = static_cast<const std::byte*>(piece.iov_base);
-            head_.insert(head_.end(), from, from + piece.iov_len);
+            const size_t at = head_.size();
+            head_.resize(at + piece.iov_len);
+            if (copy_guarded(head_.data() + at, piece.iov_base, piece.iov_len) != Gone::nothing) {
+                return false;
+            }
             nbytes += piece.iov_len;
         }
         source.consume(nbytes);
         payload_left_ -= nbytes;
         bytes_sent_.fetch_add(nbytes, std::memory_order_relaxed);
     }
+    return true;
 }
 
 // Ends a transfer by a last frame: the other end must hear of the end of every one that it has heard of.
@@ -175,6 +192,9 @@ void Outbound::end(Transfer& transfer, Outcome outcome) {
 }
 
 uint64_t Outbound::send_some(ByteStream& stream) {
+    if (broken_.load(std::memory_order_relaxed)) {
+        return 0;
+    }
     iovec pieces[kPieces];
     size_t count = 0;
     const size_t head_left = head_.size() - head_sent_;
@@ -189,6 +209,14 @@ uint64_t Outbound::send_some(ByteStream& stream) {
         count += transfer.source->gather(pieces + count, kPieces - count, payload_left_);
     }
     uint64_t sent = stream.send({pieces, count});
+    if (sent == ByteStream::kGone) { // payload: a head of ours is always there
+        if (transfer_ends_) {
+            broken_.store(true, std::memory_order_release);
+            return 0;
+        }
+        transfers_.front().source->lose(); // its end says so
+        return send_some(stream);
+    }
     const uint64_t total = sent;
     const size_t of_head = std::min<uint64_t>(sent, head_left);
     head_sent_ += of_head;

@@ -15,6 +15,7 @@
 #include <list>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace zerohop::framed {
@@ -26,6 +27,38 @@ struct SmallFrame {
     std::vector<uint64_t> table;               // instead of `bytes` if they are more
 };
 
+// Counts bytes that a peer has this process keep, until they are dropped.
+class Kept {
+public:
+    Kept() = default;
+    Kept(std::atomic<uint64_t>& of_lane, std::atomic<uint64_t>& of_context, uint64_t nbytes)
+        : of_lane_(&of_lane), of_context_(&of_context), nbytes_(nbytes) {
+        of_lane.fetch_add(nbytes, std::memory_order_relaxed);
+        of_context.fetch_add(nbytes, std::memory_order_relaxed);
+    }
+    Kept(Kept&& other) noexcept
+        : of_lane_(other.of_lane_), of_context_(other.of_context_), nbytes_(std::exchange(other.nbytes_, 0)) {}
+    Kept& operator=(Kept&& other) noexcept {
+        std::swap(of_lane_, other.of_lane_);
+        std::swap(of_context_, other.of_context_);
+        std::swap(nbytes_, other.nbytes_);
+        return *this;
+    }
+    Kept(const Kept&) = delete;
+    Kept& operator=(const Kept&) = delete;
+    ~Kept() {
+        if (nbytes_ != 0) {
+            of_lane_->fetch_sub(nbytes_, std::memory_order_relaxed);
+            of_context_->fetch_sub(nbytes_, std::memory_order_relaxed);
+        }
+    }
+
+private:
+    std::atomic<uint64_t>* of_lane_ = nullptr;
+    std::atomic<uint64_t>* of_context_ = nullptr;
+    uint64_t nbytes_ = 0;
+};
+
 // A transfer that takes one frame or many.
 struct Transfer {
     FrameHeader header; // kind, ticket, share, capability, and for the first frame `arg` and `notify`
@@ -34,11 +67,12 @@ struct Transfer {
     OpRef op;       // initiator: stop when it has ended
     std::shared_ptr<Share> share; // target: stop when it is revoked
     std::shared_ptr<const void> pages;
+    Kept kept; // target: the peer's page list
 };
 
 class Outbound {
 public:
-    explicit Outbound(std::atomic<bool>& pending) : pending_(pending) {}
+    explicit Outbound(std::atomic<bool>& pending) : pending_(pending) { head_.reserve(kMostHeadBytes); }
 
     void push(SmallFrame&& frame);
     void push(Transfer&& transfer);
@@ -52,17 +86,25 @@ public:
     // True if it stopped because no device was ready, or a device still copies for a transfer that has ended.
     [[nodiscard]] bool waits_for_device() const { return waits_for_device_ || !unsettled_.empty(); }
     [[nodiscard]] bool busy() const { return in_progress_ || !small_.empty() || !transfers_.empty(); }
+    // Not ok once memory was gone whose bytes had been promised already: the lane has to end.
+    [[nodiscard]] Outcome broken() const { return broken_.load(std::memory_order_acquire) ? kBroken : Outcome{}; }
+    // Gets the memory for clear().
+    void prepare_clear() { unsettled_.reserve(unsettled_.size() + transfers_.size()); }
     // Drops everything. Sources whose device copies still run are kept until settled().
     void clear();
     [[nodiscard]] bool settled();
     [[nodiscard]] uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
 
 private:
+    // A transfer's head needs no more memory: without it a frame would be lost, and its bytes come to lie elsewhere.
+    static constexpr size_t kMostHeadBytes = sizeof(FrameHeader) + 2 * kMaxPagesPerWrite * 8 + kCopiedLast;
+    static constexpr Outcome kBroken{Status::peer_lost, Reason::local_memory_gone};
+
     bool begin_frame();
     bool begin_transfer_frame(Transfer& transfer);
     [[nodiscard]] static size_t lay_out_parts(FrameHeader& header, const Extents& remote, uint32_t unit);
     void end(Transfer& transfer, Outcome outcome);
-    void copy_payload_to_head(Source& source);
+    [[nodiscard]] bool copy_payload_to_head(Source& source);
     void retire(Transfer& transfer);
     [[nodiscard]] uint64_t send_some(ByteStream& stream);
 
@@ -72,6 +114,7 @@ private:
     bool blocked_ = false;
     bool waits_for_device_ = false;
     std::atomic<uint64_t> bytes_sent_{0};
+    std::atomic<bool> broken_{false}; // read without the lock
 
     std::vector<std::unique_ptr<Source>> unsettled_;
 

@@ -121,7 +121,7 @@ bool FramedEndpoint::receive_payload(uint64_t& budget, bool& did) {
     std::array<iovec, kPieces> pieces;
     while (in_.payload_left != 0) {
         if ((in_.share && in_.share->revoked.load(std::memory_order_acquire)) || (in_.op && in_.op->done())) {
-            drop_payload();
+            drop_payload(in_.share ? Outcome{Status::access_denied, Reason::revoked} : Outcome{});
         }
         size_t count = 1;
         if (in_.sink != nullptr) {
@@ -136,6 +136,10 @@ bool FramedEndpoint::receive_payload(uint64_t& budget, bool& did) {
         if (got == 0) {
             return false;
         }
+        if (got == ByteStream::kGone) {
+            drop_payload(in_.share ? kMemoryGone : kLocalMemoryGone);
+            continue;
+        }
         did = true;
         if (in_.sink != nullptr) {
             in_.sink->consume(got);
@@ -147,14 +151,14 @@ bool FramedEndpoint::receive_payload(uint64_t& budget, bool& did) {
     return true;
 }
 
-// Throws the rest of the frame away: its memory may not be touched any more.
-void FramedEndpoint::drop_payload() {
+// Throws the rest of the frame away: its memory may not be touched any more, or is gone.
+void FramedEndpoint::drop_payload(Outcome why) {
     if (in_.sink != nullptr) {
         in_.sink->end_frame(false);
         in_.sink = nullptr;
     }
-    if (in_.share && in_.verdict.ok()) {
-        in_.verdict = {Status::access_denied, Reason::revoked};
+    if (in_.verdict.ok()) {
+        in_.verdict = why;
     }
 }
 

@@ -2,6 +2,8 @@
 
 #include "base/pages.hpp"
 #include "memory/copy.hpp"
+#include "memory/region.hpp"
+#include "provider/framed/byte_stream.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -58,6 +60,7 @@ size_t RingProducer::send(std::span<const iovec> pieces, const PeerPresence* con
     uint64_t tail = tail_.load(std::memory_order_relaxed);
     size_t sent = 0;
     size_t unpublished = 0;
+    bool gone = false;
     for (size_t index = 0; index < pieces.size(); ++index) {
         const iovec& piece = pieces[index];
         if (index + kPiecesAhead < pieces.size()) {
@@ -78,7 +81,10 @@ size_t RingProducer::send(std::span<const iovec> pieces, const PeerPresence* con
             }
             const size_t room = kRingBytes - (tail - head_seen_);
             const size_t n = std::min({left, room, kPublishBytes - unpublished});
-            copy_cached(memory_.at(tail), from, n);
+            if (copy_cached(memory_.at(tail), from, n) != Gone::nothing) {
+                gone = true;
+                break;
+            }
             tail += n;
             from += n;
             left -= n;
@@ -100,7 +106,7 @@ size_t RingProducer::send(std::span<const iovec> pieces, const PeerPresence* con
             consumer->wake();
         }
     }
-    return sent;
+    return gone && sent == 0 ? ByteStream::kGone : sent;
 }
 
 size_t RingConsumer::receive(std::span<const iovec> pieces, bool streaming, const PeerPresence* producer) {
@@ -113,15 +119,17 @@ size_t RingConsumer::receive(std::span<const iovec> pieces, bool streaming, cons
     }
     size_t got = 0;
     size_t unpublished = 0;
+    bool gone = false;
     for (const iovec& piece : pieces) {
         auto* to = static_cast<std::byte*>(piece.iov_base);
         size_t left = std::min<uint64_t>(piece.iov_len, available - got);
         while (left != 0) {
             const size_t n = std::min(left, kPublishBytes);
-            if (streaming) {
-                copy_streaming(to, memory_.at(head), n);
-            } else {
-                copy_cached(to, memory_.at(head), n);
+            const Gone missed =
+                streaming ? copy_streaming(to, memory_.at(head), n) : copy_cached(to, memory_.at(head), n);
+            if (missed != Gone::nothing) {
+                gone = true;
+                break;
             }
             head += n;
             to += n;
@@ -132,6 +140,9 @@ size_t RingConsumer::receive(std::span<const iovec> pieces, bool streaming, cons
                 indices.head.store(head, std::memory_order_release);
                 unpublished = 0;
             }
+        }
+        if (gone) {
+            break;
         }
     }
     if (streaming) {
@@ -144,7 +155,7 @@ size_t RingConsumer::receive(std::span<const iovec> pieces, bool streaming, cons
             producer->wake();
         }
     }
-    return got;
+    return gone && got == 0 ? ByteStream::kGone : got;
 }
 
 } // namespace zerohop::framed

@@ -47,7 +47,7 @@ private:
 class RingProducer {
 public:
     explicit RingProducer(int fd) : memory_(fd) {}
-    // Copies what fits and publishes it, a part at a time so that the consumer starts early.
+    // Copies what fits and publishes it, a part at a time so that the consumer starts early. Both are as in ByteStream.
     [[nodiscard]] size_t send(std::span<const iovec> pieces, const PeerPresence* consumer);
     [[nodiscard]] bool has_room() const;
     void set_waiting(bool waiting) { memory_.indices().producer_waiting.store(waiting ? 1 : 0); }

@@ -1,5 +1,6 @@
 #include "provider/framed/source.hpp"
 
+#include "memory/copy.hpp"
 #include "memory/staging.hpp"
 #include "provider/framed/byte_stream.hpp"
 #include "provider/framed/frame.hpp"
@@ -30,7 +31,15 @@ public:
     HostSource(Pin<Region> region, Extents extents, std::shared_ptr<const void> pages)
         : region_(std::move(region)), extents_(extents), pages_(std::move(pages)) {}
 
-    uint32_t unit() override { return unit_of(extents_); }
+    // Looks at the memory before the frame is promised: what is gone by now ends this operation, and not the lane.
+    uint32_t unit() override {
+        const uint32_t nbytes = unit_of(extents_);
+        if (region_->moved() ||
+            touch_pages(extents_.first(nbytes), {region_->address(), region_->nbytes()}) != Gone::nothing) {
+            lose();
+        }
+        return outcome().ok() ? nbytes : 0;
+    }
 
     size_t gather(iovec* pieces, size_t max, uint64_t limit) override {
         if (blank_) {
@@ -40,9 +49,13 @@ public:
         return pieces_of(extents_.first(limit), pieces, max);
     }
 
-    void consume(uint64_t nbytes) override { extents_.advance(nbytes); }
+    void consume(uint64_t nbytes) override {
+        extents_.advance(nbytes);
+        if (region_->moved()) { // meanwhile: these may be bytes of other memory
+            lose();
+        }
+    }
     uint64_t left() const override { return extents_.left(); }
-    Outcome outcome() const override { return {}; }
     void blank() override { blank_ = true; }
     bool settled() override { return true; }
 
@@ -61,7 +74,7 @@ public:
 
     uint32_t unit() override {
         start_copies();
-        if (stages_.empty() || !outcome_.ok()) {
+        if (stages_.empty() || !outcome().ok()) {
             return 0;
         }
         Stage& front = stages_.front();
@@ -69,7 +82,7 @@ public:
         case accel::EventState::pending:
             return 0;
         case accel::EventState::failed:
-            outcome_ = front.event->outcome();
+            set_outcome(front.event->outcome());
             return 0;
         case accel::EventState::done:
             break;
@@ -94,7 +107,6 @@ public:
     }
 
     uint64_t left() const override { return left_; }
-    Outcome outcome() const override { return outcome_; }
     void blank() override { blank_ = true; }
 
     bool settled() override {
@@ -111,9 +123,11 @@ private:
     };
 
     void start_copies() {
-        while (outcome_.ok() && extents_.left() != 0 && stages_.size() < kStagesAhead) {
-            accel::Stream* stream = staging_.stream(region_->device(), Staging::Direction::outbound, outcome_);
+        while (outcome().ok() && extents_.left() != 0 && stages_.size() < kStagesAhead) {
+            Outcome why;
+            accel::Stream* stream = staging_.stream(region_->device(), Staging::Direction::outbound, why);
             if (stream == nullptr) {
+                set_outcome(why);
                 return;
             }
             StagingBuffer buffer = staging_.try_acquire(Staging::Direction::outbound);
@@ -141,7 +155,6 @@ private:
     std::shared_ptr<const void> pages_;
     uint64_t left_;
     std::deque<Stage> stages_;
-    Outcome outcome_;
     bool blank_ = false;
 };
 

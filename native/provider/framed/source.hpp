@@ -25,12 +25,23 @@ public:
     virtual void consume(uint64_t nbytes) = 0;
     // Returns the bytes that no frame has taken yet.
     [[nodiscard]] virtual uint64_t left() const = 0;
-    // Not ok once a device copy has failed.
-    [[nodiscard]] virtual Outcome outcome() const = 0;
+    // Not ok once a device copy has failed, or the memory is found gone; then it is kLocalMemoryGone.
+    [[nodiscard]] Outcome outcome() const { return outcome_; }
     // Sends zeros from here on: the memory was revoked in the middle of a frame whose size is already promised.
     virtual void blank() = 0;
+    // Takes note that the memory is gone, and sends zeros from here on.
+    void lose() {
+        outcome_ = kLocalMemoryGone;
+        blank();
+    }
     // True once no device copy is running any more.
     [[nodiscard]] virtual bool settled() = 0;
+
+protected:
+    void set_outcome(Outcome outcome) { outcome_ = outcome; }
+
+private:
+    Outcome outcome_;
 };
 
 // `pages` keeps alive what `extents` points into.

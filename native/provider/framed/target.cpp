@@ -1,8 +1,8 @@
 // The requests of the peer: each is checked against the share that it names before a byte moves.
-#include "base/payload.hpp"
 #include "provider/framed/endpoint.hpp"
 
 #include <mutex>
+#include <new>
 
 namespace zerohop::framed {
 
@@ -92,6 +92,9 @@ bool FramedEndpoint::begin_write(const FrameHeader& header) {
 }
 
 void FramedEndpoint::end_write(const FrameHeader& header) {
+    if (in_.verdict.ok() && in_.own_sink) {
+        in_.verdict = in_.own_sink->outcome();
+    }
     if (in_.verdict.status == Status::protocol) {
         return fail(in_.verdict);
     }
@@ -163,7 +166,15 @@ void FramedEndpoint::on_read(const FrameHeader& header) {
         return answer(header.ticket, outcome);
     }
     const uint64_t base = region->address() + share->offset + header.offset;
+    const uint64_t table_bytes = in_.table.size() * sizeof(uint64_t);
+    if (kept_bytes_.load(std::memory_order_relaxed) + table_bytes > kMostKeptOfLane) {
+        return fail({Status::protocol, Reason::window_full});
+    }
+    if (host_.kept_bytes().load(std::memory_order_relaxed) + table_bytes > kMostKept) {
+        return fail(kLaneOutOfMemory);
+    }
     Transfer transfer;
+    transfer.kept = Kept(kept_bytes_, host_.kept_bytes(), table_bytes);
     transfer.header.kind = FrameKind::read_data;
     transfer.header.ticket = header.ticket;
     transfer.share = std::move(share);
@@ -206,18 +217,25 @@ void FramedEndpoint::on_atomic(const FrameHeader& header) {
         if (atomics_pending_ >= kWindow) {
             return fail({Status::protocol, Reason::window_full});
         }
-        ++atomics_pending_;
-        share->device_copies.fetch_add(1, std::memory_order_acq_rel);
         const auto reply = [lane = weak_from_this(), ticket = header.ticket](Outcome ended, uint64_t old) {
             if (const auto endpoint = std::static_pointer_cast<FramedEndpoint>(lane.lock())) {
                 --endpoint->atomics_pending_;
-                endpoint->answer(ticket, ended, old);
+                try {
+                    endpoint->answer(ticket, ended, old);
+                } catch (const std::bad_alloc&) { // it is called for all lanes together
+                    endpoint->fail(kLaneOutOfMemory);
+                }
             }
         };
+        Share& counted = *share;
         host_.device_atomics().push({swap, operand, compare, std::move(share), std::move(region), address, reply});
+        ++atomics_pending_; // only now, because it may have found no memory
+        counted.device_copies.fetch_add(1, std::memory_order_acq_rel);
         return;
     }
-    answer(header.ticket, {}, swap_or_add(swap, address, operand, compare));
+    uint64_t old = 0;
+    const Outcome changed = swap_or_add(swap, address, operand, compare, old);
+    answer(header.ticket, changed, old);
 }
 
 void FramedEndpoint::answer(uint32_t ticket, Outcome outcome, uint64_t value, bool last) {

@@ -25,6 +25,10 @@ inline constexpr uint32_t kWindow = 1024;      // requests in flight on a lane, 
 inline constexpr uint32_t kCredits = 4096;     // notifications in flight on a lane, each way
 inline constexpr uint32_t kMaxUnmatched = 256; // messages that wait for their recv
 inline constexpr uint32_t kMaxAnswers = 8192;  // queued for a peer that does not read them: its window needs fewer
+// Page lists of reads that a peer has asked for and that have not been answered: a lane's as many as its window allows,
+// and for all lanes of a Context together, so that many peers cannot take what one may.
+inline constexpr uint64_t kMostKeptOfLane = uint64_t{kWindow} * kMaxTable * 8;
+inline constexpr uint64_t kMostKept = 2 * kMostKeptOfLane;
 
 // --- sending and receiving ---
 

@@ -68,6 +68,12 @@ Posted ShmEndpoint::post_mapped(const Request& request) {
     bytes_mapped_.fetch_add(request.nbytes, std::memory_order_relaxed);
     copy.step(kSliceBytes);
     if (copy.done()) {
+        if (const Outcome outcome = copy.outcome(); !outcome.ok()) {
+            if (request.notify >= 0) {
+                give_credit_back();
+            }
+            return {Posted::What::failed, outcome};
+        }
         // Asked after the copy: a write succeeds only where a living peer has accepted it.
         if (const Outcome living = host().look_at(peer()); !living.ok()) {
             return {Posted::What::failed, living};
@@ -113,8 +119,10 @@ Posted ShmEndpoint::post_mapped_atomic(const Request& request) {
     if (address % sizeof(uint64_t) != 0) {
         return {Posted::What::failed, {Status::unsupported, Reason::misaligned}};
     }
-    const bool swap = request.kind == Kind::compare_swap;
-    return {Posted::What::done, {}, {}, swap_or_add(swap, address, request.operand, request.compare)};
+    uint64_t old = 0;
+    const Outcome outcome =
+        swap_or_add(request.kind == Kind::compare_swap, address, request.operand, request.compare, old);
+    return {outcome.ok() ? Posted::What::done : Posted::What::failed, outcome, {}, old};
 }
 
 Progress ShmEndpoint::poll() {
@@ -155,7 +163,8 @@ bool ShmEndpoint::poll_copies() {
         copies_pending_.fetch_sub(ended.size(), std::memory_order_release);
     }
     for (MappedCopy& copy : ended) {
-        finish(copy, is_open() ? host().look_at(peer()) : state());
+        const Outcome outcome = copy.outcome();
+        finish(copy, !outcome.ok() ? outcome : is_open() ? host().look_at(peer()) : state());
     }
     return did || !ended.empty();
 }

@@ -2,6 +2,8 @@
 #pragma once
 
 #include "base/extents.hpp"
+#include "base/guarded.hpp"
+#include "base/status.hpp"
 #include "memory/region.hpp"
 #include "operation/operation.hpp"
 #include "provider/request.hpp"
@@ -30,6 +32,12 @@ public:
     [[nodiscard]] bool done() const { return stopped_ || src_.left() == 0; }
     // Moves nothing more.
     void stop() { stopped_ = true; }
+    // Not ok once the memory of one side is found gone, which stops it.
+    [[nodiscard]] Outcome outcome() const {
+        return gone_ == Gone::nothing                ? Outcome{}
+               : (gone_ == Gone::first) == outbound_ ? kMemoryGone
+                                                     : kLocalMemoryGone;
+    }
     // Lets go of both memories.
     void release() {
         local_.reset();
@@ -50,8 +58,10 @@ private:
     Extents src_;
     const uint64_t nbytes_;
     const int64_t notify_;
+    const bool outbound_;
     bool streaming_ = false;
     bool stopped_ = false;
+    Gone gone_ = Gone::nothing;
 };
 
 } // namespace zerohop::shm

@@ -1,6 +1,6 @@
 #include "provider/tcp/socket_stream.hpp"
 
-#include "base/payload.hpp"
+#include "base/guarded.hpp"
 #include "provider/framed/frame.hpp"
 
 #include <algorithm>
@@ -40,6 +40,9 @@ size_t SocketStream::send(std::span<const iovec> pieces) {
     message.msg_iov = const_cast<iovec*>(pieces.data());
     message.msg_iovlen = pieces.size();
     const ssize_t sent = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno == EFAULT) {
+        return send_copy(pieces);
+    }
     if (sent < 0) {
         if (errno != EAGAIN && errno != EINTR) {
             ended_.store(true, std::memory_order_release);
@@ -49,19 +52,45 @@ size_t SocketStream::send(std::span<const iovec> pieces) {
     return static_cast<size_t>(sent);
 }
 
-size_t SocketStream::receive(std::span<const iovec> pieces, bool /*streaming*/) {
-    size_t got = 0;
-    size_t buffered = buffered_.load(std::memory_order_relaxed);
-    if (buffered != 0) {
-        for (const iovec& piece : pieces) {
-            const size_t n = std::min(piece.iov_len, buffered);
-            copy_payload(piece.iov_base, buffer_.data() + at_, n);
-            at_ += n;
-            buffered -= n;
-            got += n;
+// Sends what comes before memory that is gone.
+size_t SocketStream::send_copy(std::span<const iovec> pieces) {
+    std::vector<std::byte> copy;
+    for (const iovec& piece : pieces) {
+        const size_t at = copy.size();
+        const size_t n = std::min(piece.iov_len, kBufferBytes - at);
+        copy.resize(at + n);
+        if (copy_guarded(copy.data() + at, piece.iov_base, n) != Gone::nothing) {
+            copy.resize(at);
+            break;
         }
-        buffered_.store(buffered, std::memory_order_release);
-        return got;
+    }
+    if (copy.empty()) {
+        return kGone;
+    }
+    const ssize_t sent = ::send(socket_.get(), copy.data(), copy.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    return sent < 0 ? 0 : static_cast<size_t>(sent);
+}
+
+size_t SocketStream::take_buffered(std::span<const iovec> pieces) {
+    size_t buffered = buffered_.load(std::memory_order_relaxed);
+    size_t got = 0;
+    for (const iovec& piece : pieces) {
+        const size_t n = std::min(piece.iov_len, buffered);
+        if (copy_guarded(piece.iov_base, buffer_.data() + at_, n) != Gone::nothing) {
+            got = got == 0 ? kGone : got;
+            break;
+        }
+        at_ += n;
+        buffered -= n;
+        got += n;
+    }
+    buffered_.store(buffered, std::memory_order_release);
+    return got;
+}
+
+size_t SocketStream::receive(std::span<const iovec> pieces, bool /*streaming*/) {
+    if (buffered_.load(std::memory_order_relaxed) != 0) {
+        return take_buffered(pieces);
     }
     if (closed_.load(std::memory_order_relaxed) || ended_.load(std::memory_order_relaxed)) {
         return 0;
@@ -74,7 +103,15 @@ size_t SocketStream::receive(std::span<const iovec> pieces, bool /*streaming*/) 
     msghdr message{};
     message.msg_iov = all;
     message.msg_iovlen = count + 1;
-    const ssize_t received = recvmsg(socket_.get(), &message, MSG_DONTWAIT);
+    ssize_t received = recvmsg(socket_.get(), &message, MSG_DONTWAIT);
+    if (received < 0 && errno == EFAULT) { // a piece is gone: the kernel has kept the bytes
+        received = recv(socket_.get(), buffer_.data(), buffer_.size(), MSG_DONTWAIT);
+        if (received > 0) {
+            at_ = 0;
+            buffered_.store(static_cast<size_t>(received), std::memory_order_release);
+            return take_buffered(pieces);
+        }
+    }
     if (received <= 0) {
         if (received == 0 || (errno != EAGAIN && errno != EINTR)) {
             ended_.store(true, std::memory_order_release);
@@ -82,6 +119,7 @@ size_t SocketStream::receive(std::span<const iovec> pieces, bool /*streaming*/) 
         return 0;
     }
     auto left = static_cast<size_t>(received);
+    size_t got = 0;
     for (size_t i = 0; i < count && left != 0; ++i) {
         const size_t n = std::min(pieces[i].iov_len, left);
         got += n;

@@ -25,6 +25,8 @@ public:
     void close(bool at_once) override;
 
 private:
+    size_t send_copy(std::span<const iovec> pieces);
+    size_t take_buffered(std::span<const iovec> pieces);
     Descriptor socket_;
     Host& host_;
     std::vector<std::byte> buffer_; // bytes that came beyond the pieces that were asked for

@@ -96,7 +96,9 @@ bool VerbsEndpoint::post_chain(uint32_t index, Queue& queue) {
     last.send_flags = IBV_SEND_SIGNALED;
     transfer.all_posted = transfer.there.left() == 0;
     if (transfer.kind == Kind::write && count == 1) {
-        if (nbytes <= queue.pair->max_inline() && transfer.local->is_host()) {
+        const auto of_last = static_cast<size_t>(last.num_sge);
+        if (of_last != 0 && transfer.local->is_host() && copy_inline(queue, {last.sg_list, of_last}, nbytes)) {
+            last.num_sge = 1;
             last.send_flags |= IBV_SEND_INLINE;
         }
         if (goes_as_immediate(transfer.notify) && first && transfer.all_posted) {
@@ -165,7 +167,10 @@ bool VerbsEndpoint::post_marks(uint32_t index) {
 }
 
 bool VerbsEndpoint::post_mark(const Outgoing& outgoing, size_t queue, const Mark& mark) {
-    return post_segment(outgoing, queue, sizeof mark, [&](std::byte* to) { std::memcpy(to, &mark, sizeof mark); });
+    return post_segment(outgoing, queue, sizeof mark, [&](std::byte* to) {
+        std::memcpy(to, &mark, sizeof mark);
+        return sizeof mark;
+    });
 }
 
 // Takes room for a segment, and writes its header. Null `bytes`: there is no room.
@@ -195,6 +200,15 @@ VerbsEndpoint::Prepared VerbsEndpoint::prepare_segment(SegmentKind kind, size_t 
     }
     std::memcpy(prepared.bytes, &header, sizeof header);
     return prepared;
+}
+
+void VerbsEndpoint::drop_segment(size_t queue, const Prepared& prepared) {
+    VerbsDomain& domain = *queues_[queue].domain;
+    if (prepared.buffer) {
+        domain.send_buffers().give(prepared.buffer);
+    }
+    domain.give_room(1);
+    segments_->told(segments_->taken() - kStreamWindow / 2); // its header told nobody
 }
 
 void VerbsEndpoint::send_segment(const Outgoing& outgoing, size_t queue, const Prepared& prepared) {

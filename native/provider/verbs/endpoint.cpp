@@ -147,7 +147,7 @@ bool VerbsEndpoint::poll_all() {
 }
 
 bool VerbsEndpoint::poll_lane() {
-    const auto nothing = [](std::byte*) {};
+    const auto nothing = [](std::byte*) { return size_t{0}; };
     if (post_failed_.exchange(false, std::memory_order_acquire)) {
         fail({Status::peer_lost, Reason::lane_reset});
         return true;

@@ -18,6 +18,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -63,7 +64,8 @@ public:
     // Notes that a queue pair in the error state takes no further receive of the shared queue.
     void on_last_receive(uint32_t queue_pair);
 
-    // For the lane's stream; the caller holds the lane's lock. `fill` writes the body; false: there is no room now.
+    // For the lane's stream; the caller holds the lane's lock. `fill` writes the body, and returns how much
+    // of it there is; false: there is no room now, or no body.
     struct Outgoing {
         SegmentKind kind = SegmentKind::stream;
         Chain::What what = Chain::What::segment;
@@ -75,7 +77,12 @@ public:
         if (prepared.bytes == nullptr) {
             return false;
         }
-        fill(prepared.bytes + sizeof(SegmentHeader));
+        const size_t filled = fill(prepared.bytes + sizeof(SegmentHeader));
+        if (filled == 0 && nbytes != 0) {
+            drop_segment(queue, prepared);
+            return false;
+        }
+        prepared.nbytes -= nbytes - filled;
         send_segment(outgoing, queue, prepared);
         return true;
     }
@@ -123,6 +130,8 @@ private:
     };
     [[nodiscard]] Prepared prepare_segment(SegmentKind kind, size_t queue, size_t nbytes);
     void send_segment(const Outgoing& outgoing, size_t queue, const Prepared& prepared);
+    [[nodiscard]] bool copy_inline(const Queue& queue, std::span<ibv_sge> pieces, uint64_t nbytes);
+    void drop_segment(size_t queue, const Prepared& prepared);
     [[nodiscard]] uint32_t add_chain(Chain::What what, const Queue& queue, uint32_t requests, uint32_t owner);
     bool send(Queue& queue, ibv_send_wr* first, uint32_t count);
     // one_request.cpp: on_*() takes the lane's lock; the caller of the others holds it
@@ -169,7 +178,7 @@ private:
     std::deque<Mark> owed_; // answers to flushes
     Buffer words_;          // results of atomics
     std::vector<uint32_t> free_words_;
-    std::array<std::byte, 256> small_; // where inline data is built
+    std::array<std::byte, 1024> small_; // where inline data is built; as much as an option allows
     uint32_t next_ticket_ = 0;
     bool wrote_since_flush_ = false;
     bool proved_ = false; // a flush has been posted

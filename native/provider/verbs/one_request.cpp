@@ -1,8 +1,10 @@
 // The shortest way, which nearly all operations go: one work request, whose completion ends the operation. Longer ones
 // are chains (chains.cpp).
+#include "base/guarded.hpp"
 #include "provider/verbs/completion.hpp"
 #include "provider/verbs/endpoint.hpp"
 
+#include <algorithm>
 #include <arpa/inet.h>
 #include <mutex>
 
@@ -11,6 +13,23 @@ namespace zerohop::verbs {
 bool VerbsEndpoint::fits_one_request(const Request& request, const Queue& queue) {
     return !request.pages && request.nbytes <= queue.domain->max_piece() &&
            (request.notify < 0 || (request.kind == Kind::write && goes_as_immediate(request.notify)));
+}
+
+// Copies the pieces of a small request, and has the first one name the copy; false if the device is to fetch them
+// itself. The vendor's library would copy them in our thread, and could not be left in the middle if they are gone.
+bool VerbsEndpoint::copy_inline(const Queue& queue, std::span<ibv_sge> pieces, uint64_t nbytes) {
+    if (nbytes > std::min<uint64_t>(queue.pair->max_inline(), small_.size())) {
+        return false;
+    }
+    std::byte* to = small_.data();
+    for (const ibv_sge& piece : pieces) {
+        if (copy_guarded(to, reinterpret_cast<const void*>(piece.addr), piece.length) != Gone::nothing) {
+            return false;
+        }
+        to += piece.length;
+    }
+    pieces.front() = {reinterpret_cast<uint64_t>(small_.data()), static_cast<uint32_t>(nbytes), pieces.front().lkey};
+    return true;
 }
 
 // Posts it; room for its completion has been taken.
@@ -34,7 +53,7 @@ void VerbsEndpoint::post_one(Transfer& transfer, uint32_t index, const Request& 
         request.wr.rdma.remote_addr = there;
         request.wr.rdma.rkey = remote_key;
         request.opcode = operation.kind == Kind::read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
-        if (operation.kind == Kind::write && nbytes <= queue.pair->max_inline() && transfer.local->is_host()) {
+        if (operation.kind == Kind::write && transfer.local->is_host() && copy_inline(queue, {&piece, 1}, nbytes)) {
             request.send_flags |= IBV_SEND_INLINE;
         }
         if (operation.notify >= 0) {

@@ -1,6 +1,6 @@
 #include "provider/verbs/stream.hpp"
 
-#include "base/payload.hpp"
+#include "base/guarded.hpp"
 #include "provider/verbs/endpoint.hpp"
 
 #include <algorithm>
@@ -13,7 +13,9 @@ size_t SegmentStream::send(std::span<const iovec> pieces) {
     size_t piece = 0;
     size_t within = 0;
     starved_.store(false, std::memory_order_relaxed);
-    while (piece < pieces.size()) {
+    size_t filled = 0; // of the body of the last segment
+    bool gone = false;
+    while (piece < pieces.size() && !gone) {
         if (window_left() == 0) {
             // Before the last look: the poller makes room first and asks this afterwards.
             starved_.store(true, std::memory_order_seq_cst);
@@ -32,25 +34,31 @@ size_t SegmentStream::send(std::span<const iovec> pieces) {
         }
         const size_t nbytes = std::min(left, kSegmentBytes - sizeof(SegmentHeader));
         const auto fill = [&](std::byte* to) {
-            for (size_t done = 0; done < nbytes;) {
-                const size_t n = std::min(nbytes - done, pieces[piece].iov_len - within);
-                copy_payload(to + done, static_cast<const std::byte*>(pieces[piece].iov_base) + within, n);
-                done += n;
+            filled = 0;
+            while (filled < nbytes) {
+                const size_t n = std::min(nbytes - filled, pieces[piece].iov_len - within);
+                const auto* const from = static_cast<const std::byte*>(pieces[piece].iov_base) + within;
+                if (copy_guarded(to + filled, from, n) != Gone::nothing) {
+                    gone = true;
+                    break;
+                }
+                filled += n;
                 within += n;
                 if (within == pieces[piece].iov_len) {
                     ++piece;
                     within = 0;
                 }
             }
+            return filled;
         };
         sent_.fetch_add(1, std::memory_order_release); // before the other side can have taken it
         if (!lane_.post_segment({}, 0, nbytes, fill)) {
             sent_.fetch_sub(1, std::memory_order_release);
             break;
         }
-        sent += nbytes;
+        sent += filled;
     }
-    return sent;
+    return gone && sent == 0 ? kGone : sent;
 }
 
 size_t SegmentStream::receive(std::span<const iovec> pieces, bool /*streaming*/) {
@@ -59,7 +67,9 @@ size_t SegmentStream::receive(std::span<const iovec> pieces, bool /*streaming*/)
         for (size_t filled = 0; filled < piece.iov_len && !inbound_.empty();) {
             const Segment& front = inbound_.front();
             const size_t n = std::min<size_t>(piece.iov_len - filled, front.nbytes - at_);
-            copy_payload(static_cast<std::byte*>(piece.iov_base) + filled, front.data + at_, n);
+            if (copy_guarded(static_cast<std::byte*>(piece.iov_base) + filled, front.data + at_, n) != Gone::nothing) {
+                return got == 0 ? kGone : got;
+            }
             filled += n;
             got += n;
             at_ += static_cast<uint32_t>(n);

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -79,11 +78,10 @@ class Contents(NotCopyable):
             TypeError: ``offset`` or ``nbytes`` is no integer.
             ValueError: the part does not lie within the range.
             DeviceFailed: the driver could not copy.
+            AccessDenied: the memory is gone.
             Closed: the Memory is closed.
         """
         offset, nbytes = self._part(offset, nbytes)
-        if self.device == HOST:
-            return ctypes.string_at(self.address + offset, nbytes) if nbytes else b""
         try:
             return self._registration.region.read(self._offset + offset, nbytes)
         except NativeError as error:
@@ -96,6 +94,7 @@ class Contents(NotCopyable):
             TypeError: ``offset`` is no integer; ``data`` is not bytes, nor another object with the buffer protocol.
             ValueError: the part does not lie within the range, or the memory is read-only.
             DeviceFailed: the driver could not copy.
+            AccessDenied: the memory is gone.
             Closed: the Memory is closed.
         """
         # bytes(data) would turn a number into that many zeros.
@@ -103,9 +102,6 @@ class Contents(NotCopyable):
         offset, _ = self._part(offset, len(raw))
         if self.readonly:
             raise ValueError("this memory is read-only")
-        if self.device == HOST:
-            ctypes.memmove(self.address + offset, raw, len(raw))
-            return
         try:
             self._registration.region.write(self._offset + offset, raw)
         except NativeError as error:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError
 from zerohop.core.base import closed_engine
-from zerohop.core.memory import sources
+from zerohop.core.memory import shared_pages, sources
 from zerohop.core.memory.registration import Registration
 from zerohop.core.runtime.devices import DEVICE_BY_ADDRESS, GPUS
 from zerohop.errors import Closed, RegistrationFailed, Unsupported, ZerohopError, from_native
@@ -266,6 +266,8 @@ class RegistrationCache:
         index = self._devices.index_of(source.device)
         backing = sources.find_backing(source)
         try:
+            if backing is not None and not source.readonly:
+                shared_pages.reserve(backing, source.extent)
             fd, offset = (-1, 0) if backing is None else backing
             # A GPU's registration is of the whole allocation, in which a tensor that moves is one of many.
             block = source.block if index < 0 else None

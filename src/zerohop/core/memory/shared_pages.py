@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from zerohop.errors import RegistrationFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -12,6 +15,8 @@ if TYPE_CHECKING:
 _MAPS: Final = Path("/proc/self/maps")
 _SHARED_MEMORY: Final = "/dev/shm/"
 _DELETED: Final = " (deleted)"
+# Of st_blocks.
+_BLOCK_BYTES: Final = 512
 
 
 class Backing(NamedTuple):
@@ -55,6 +60,50 @@ def backing_of(address: int, nbytes: int, nameless: Callable[[], int]) -> Backin
         return Backing(fd, offset)
     os.close(fd)
     return None
+
+
+def reserve(backing: Backing, nbytes: int) -> None:
+    """Have the file system give all pages of a range now, so that no later write to it finds none left.
+
+    Raises:
+        RegistrationFailed: it has no room for the holes of the file, or the file ends within the range.
+    """
+    # Opened anew: seeking would move the position of its owner's descriptor.
+    fd = os.open(f"/proc/self/fd/{backing.fd}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        status = os.fstat(fd)
+        end = backing.offset + nbytes
+        if status.st_size < end:
+            raise RegistrationFailed(
+                f"memory gone: its file has {status.st_size} bytes, and {end} are mapped",
+                fix="make the file as long as its mapping, and keep it so",
+                operation="register",
+            )
+        # The file systems of memory count pages, so that a file without holes costs no walk over them.
+        if status.st_blocks * _BLOCK_BYTES < status.st_size:
+            _fill_holes(fd, backing.offset, end)
+    except OSError as error:
+        raise RegistrationFailed(
+            f"out of shared memory: {nbytes} bytes of a shared file cannot be reserved ({error.strerror})",
+            fix="make /dev/shm larger (mount -o remount,size=8G /dev/shm; docker run --shm-size=8g), or free some",
+            operation="register",
+        ) from error
+    finally:
+        os.close(fd)
+
+
+def _fill_holes(fd: int, start: int, end: int) -> None:
+    at = start
+    while (hole := os.lseek(fd, at, os.SEEK_HOLE)) < end:
+        try:
+            at = min(os.lseek(fd, hole, os.SEEK_DATA), end)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # there is data behind the hole
+                raise
+            at = end
+        os.posix_fallocate(fd, hole, at - hole)
+        if at == end:
+            return
 
 
 def _is_file(fd: int, mapped: _Mapped) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from zerohop._native import buffer_start
+from zerohop._native import buffer_start, can_write
 from zerohop.core.memory import dlpack, shared_pages, torch_tensors
 from zerohop.core.memory.layouts import BYTES, ROWS, layout_of, require_rows
 from zerohop.core.memory.source import Source, whole_allocation
@@ -44,6 +44,10 @@ def read(x: Any, *, as_bytes: bool = False) -> Source:
     source = _source(x, as_bytes)
     if source.address == 0 and source.nbytes:
         raise ValueError(f"{source.nbytes} bytes of {type(x).__name__} at address 0: there is no memory behind it")
+    private = isinstance(x, np.ndarray) and not source.may_be_shared
+    if source.device == HOST and source.nbytes and not (source.readonly or private or can_write(source.address)):
+        # torch and raw pointers say nothing of a file that is mapped for reading.
+        source = source._replace(readonly=True)
     return source
 
 

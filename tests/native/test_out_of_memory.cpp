@@ -1,0 +1,167 @@
+// Tests allocations that fail on the engine's own threads: operations end, lanes may, and the process goes on. And
+// what a peer can make this process keep.
+#include "raw_peer.hpp"
+
+#include <cstdlib>
+#include <new>
+
+using namespace zerohop;
+using namespace zerohop::test;
+
+namespace {
+
+// Allocations on other threads than the test's: how many more succeed, and how many fail after those.
+std::atomic<int64_t> allocations_left{INT64_MAX};
+std::atomic<int64_t> failures_left{0};
+thread_local bool is_test_thread = false;
+
+bool fails() {
+    return !is_test_thread && failures_left.load(std::memory_order_relaxed) > 0 && allocations_left.fetch_sub(1) <= 0 &&
+           failures_left.fetch_sub(1) > 0;
+}
+
+} // namespace
+
+// NOLINTBEGIN(misc-new-delete-overloads,cppcoreguidelines-no-malloc)
+void* operator new(size_t nbytes) {
+    void* const made = fails() ? nullptr : std::malloc(nbytes == 0 ? 1 : nbytes);
+    if (made == nullptr) {
+        throw std::bad_alloc();
+    }
+    return made;
+}
+void operator delete(void* made) noexcept {
+    std::free(made);
+}
+void operator delete(void* made, size_t /*nbytes*/) noexcept {
+    std::free(made);
+}
+// NOLINTEND(misc-new-delete-overloads,cppcoreguidelines-no-malloc)
+
+namespace {
+
+// While it lives, allocations on other threads fail: `count` of them, after the first `after`.
+class Failing {
+public:
+    Failing(int64_t after, int64_t count) : count_(count) {
+        is_test_thread = true;
+        allocations_left = after;
+        failures_left = count;
+    }
+    ~Failing() { failures_left = 0; }
+    Failing(const Failing&) = delete;
+    Failing& operator=(const Failing&) = delete;
+    bool any() const { return failures_left < count_; }
+
+private:
+    const int64_t count_;
+};
+
+bool may_be(Outcome outcome) {
+    return outcome.ok() || outcome.status == Status::peer_lost || outcome.status == Status::closed ||
+           outcome.reason == Reason::out_of_memory;
+}
+
+constexpr size_t kBytes = 1 << 20;
+
+// Returns whether an allocation has failed.
+bool survives(const std::string& provider, bool mapped, int64_t after, int64_t count) {
+    Pair pair(provider, 0);
+    Reach reach = pair.reach(kBytes, kHostDevice, kHostDevice, mapped);
+    const std::shared_ptr<Region> into = pair.b.alloc(kBytes);
+    std::vector<uint64_t> pages(kBytes / 4096);
+    std::iota(pages.begin(), pages.end(), uint64_t{0});
+    std::vector<OpRef> ops;
+    const auto begin = [&](const Side& side, Request request, bool message = false) {
+        request.deadline_ns = soon();
+        const Posted posted =
+            message ? post(side, std::move(request), true) : post(side, reach.route, std::move(request), true);
+        if (posted.op) {
+            ops.push_back(posted.op);
+        }
+    };
+    bool any = false;
+    {
+        const Failing failing(after, count);
+        begin(pair.b, message(Kind::recv, into, kBytes), true);
+        begin(pair.b, message(Kind::recv, into, kBytes), true);
+        begin(pair.a, message(Kind::send, reach.local, 100), true);
+        begin(pair.a, message(Kind::send, reach.local, kBytes), true);
+        begin(pair.a, request(Kind::write, 0, 0, 100, 1));
+        begin(pair.a, request(Kind::write, 0, 0, kBytes, 2));
+        begin(pair.a, page_request(Kind::write, pages, pages, 4096, 3));
+        begin(pair.a, request(Kind::read, 0, 0, kBytes));
+        begin(pair.a, page_request(Kind::read, pages, pages, 4096));
+        begin(pair.a, request(Kind::fetch_add, 0, 0, 8));
+        for (const OpRef& op : ops) {
+            // Not by a call that polls itself: the engine's threads do it.
+            REQUIRE(eventually([&] { return op->done(); }));
+        }
+        any = failing.any();
+    }
+    for (const OpRef& op : ops) {
+        CHECK(may_be({op->status(), op->reason()}));
+    }
+    CHECK(eventually([&] { return reach.local->pins() == 0 && into->pins() == 0; }));
+    return any;
+}
+
+} // namespace
+
+TEST_CASE("out of memory: each allocation of the engine's threads may fail") {
+    for (const auto& [provider, mapped] : {std::pair{"shm", true}, {"shm", false}, {"tcp", false}}) {
+        CAPTURE(provider);
+        CAPTURE(mapped);
+        for (int64_t after = 0; survives(provider, mapped, after, 1); ++after) {
+        }
+        for (const int64_t after : {0, 3, 10}) {
+            CHECK(survives(provider, mapped, after, 50)); // and for a while
+        }
+    }
+}
+
+TEST_CASE("out of memory: what peers ask for and do not take is bounded, for each and for all together") {
+    for (const std::string& provider : kProviders) {
+        CAPTURE(provider);
+        Side side(0);
+        const std::shared_ptr<Region> region = side.alloc(1 << 20);
+        const ShareId share = side.engine->shares().add(region, 0, region->nbytes(), kReadWrite, kCapability);
+        const std::vector<uint64_t> table(framed::kMaxTable);
+        FrameHeader header;
+        header.kind = FrameKind::read_pages;
+        header.share_index = share.index;
+        header.share_generation = share.generation;
+        header.capability = kCapability;
+        header.arg = 4096;
+        const auto ask = [&](RawPeer& peer, uint32_t count) {
+            for (; count != 0 && peer.send(header, table); --count) {
+                ++header.ticket;
+            }
+            return count == 0;
+        };
+        std::vector<std::unique_ptr<RawPeer>> peers;
+        std::vector<std::shared_ptr<Endpoint>> lanes;
+        const auto add = [&] {
+            peers.push_back(std::make_unique<RawPeer>(side, provider));
+            lanes.push_back(side.lane);
+        };
+        // One alone may have as much as an honest one can need, and is hung up on beyond.
+        add();
+        CHECK_FALSE(ask(*peers[0], 2 * framed::kWindow));
+        CHECK(eventually([&] { return !lanes[0]->state().ok(); }));
+        CHECK(lanes[0]->state() == Outcome{Status::protocol, Reason::window_full});
+        CHECK(eventually([&] { return side.engine->kept_bytes() == 0; }));
+        // Several, each with less than that.
+        for (int i = 0; i < 3; ++i) {
+            add();
+            ask(*peers.back(), framed::kWindow - 100);
+        }
+        CHECK(lanes[1]->state().ok());
+        CHECK(lanes[2]->state().ok());
+        CHECK(eventually([&] { return !lanes[3]->state().ok(); }));
+        CHECK(lanes[3]->state() == kLaneOutOfMemory);
+        CHECK(side.engine->kept_bytes() <= framed::kMostKept);
+        peers.clear();
+        CHECK(eventually([&] { return side.engine->kept_bytes() == 0; }));
+    }
+}
