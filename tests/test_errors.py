@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pickle
+import resource
+import threading
 
 import pytest
 
 import zerohop as zh
+from zerohop import limits
 from zerohop._native import Reason, Status
-from zerohop.errors import CANCELLED, from_native
+from zerohop.errors import CANCELLED, from_native, said_by_peer
 
 KINDS = [
     zh.ZerohopError,
@@ -18,6 +21,7 @@ KINDS = [
     zh.WouldBlock,
     zh.AccessDenied,
     zh.RegistrationFailed,
+    zh.LimitReached,
     zh.Unsupported,
     zh.ProtocolError,
     zh.DeviceFailed,
@@ -76,8 +80,8 @@ def test_native_text_is_added_and_fields_are_kept() -> None:
     error = from_native(
         Status.NO_MEMORY.value, Reason.OUT_OF_DESCRIPTORS.value, "EMFILE", operation="alloc", fix="mine"
     )
-    assert isinstance(error, zh.RegistrationFailed)
-    assert error.reason == "out of file descriptors: EMFILE"
+    assert isinstance(error, zh.LimitReached)
+    assert error.reason.startswith("out of file descriptors: EMFILE (")
     assert error.fix == "mine"
 
 
@@ -94,3 +98,75 @@ def test_a_reason_of_another_version() -> None:
     error = from_native(Status.ACCESS_DENIED.value, 200)
     assert type(error) is zh.AccessDenied
     assert error.reason
+
+
+NO_MEMORY, OUT_OF_SHARED_MEMORY = Status.NO_MEMORY.value, Reason.OUT_OF_SHARED_MEMORY.value
+
+
+class TestLimits:
+    def test_descriptors(self) -> None:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        try:
+            # As its peer was lost, the same: it is a limit of this process.
+            for status in (Status.NO_MEMORY, Status.PEER_LOST):
+                error = from_native(status.value, Reason.OUT_OF_DESCRIPTORS.value, peer="p")
+                assert isinstance(error, zh.LimitReached)
+                assert not isinstance(error, zh.PeerLost)
+                assert error.limit in ("RLIMIT_NOFILE", "fs.file-max")
+                assert error.value > 0
+                assert "raise the limit: " in error.fix
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+    def test_no_descriptor_is_left_to_count_them(self) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            error = from_native(NO_MEMORY, Reason.OUT_OF_DESCRIPTORS.value)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert isinstance(error, zh.LimitReached)
+        assert (error.limit, error.value) == ("RLIMIT_NOFILE", 0)
+        assert error.fix == "raise the limit: ulimit -n 65536"
+
+    def test_locked_memory(self) -> None:
+        error = from_native(NO_MEMORY, Reason.MEMLOCK.value)
+        assert isinstance(error, zh.LimitReached)
+        assert error.limit == "RLIMIT_MEMLOCK"
+        assert error.fix.endswith("ulimit -l unlimited")
+
+    def test_mappings(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        text = "cannot map a peer's memory of 4096 bytes: Cannot allocate memory"
+        assert not isinstance(from_native(NO_MEMORY, OUT_OF_SHARED_MEMORY, text), zh.LimitReached)
+        monkeypatch.setattr(limits, "_NEAR", 1 << 40)
+        error = from_native(NO_MEMORY, OUT_OF_SHARED_MEMORY, text)
+        assert isinstance(error, zh.LimitReached)
+        assert error.limit == "vm.max_map_count"
+        assert error.value > 1000
+        assert "sysctl -w vm.max_map_count=" in error.fix
+        # It is no limit of that kind if the system has no memory left.
+        other = from_native(NO_MEMORY, OUT_OF_SHARED_MEMORY, "cannot size it: No space left on device")
+        assert isinstance(other, zh.RegistrationFailed)
+
+    def test_threads(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(_: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(zh.LimitReached, match="threads") as caught:
+            zh.Context()
+        assert caught.value.limit in ("RLIMIT_NPROC", "kernel.threads-max", "pids.max")
+        assert caught.value.value > 0
+
+    def test_of_the_peers_process(self) -> None:
+        error = said_by_peer(NO_MEMORY, Reason.OUT_OF_DESCRIPTORS.value, peer="p")
+        assert isinstance(error, zh.LimitReached)
+        assert (error.limit, error.value) == ("RLIMIT_NOFILE", 0)
+        assert "the peer's process" in error.fix
+        assert isinstance(said_by_peer(Status.ACCESS_DENIED.value, 0), zh.AccessDenied)
+
+    def test_fields_survive_pickling(self) -> None:
+        error = zh.LimitReached("full", limit="RLIMIT_AS", value=7, fix="more")
+        again = pickle.loads(pickle.dumps(error))
+        assert (again.limit, again.value, again.fix) == ("RLIMIT_AS", 7, "more")

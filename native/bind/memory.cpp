@@ -164,6 +164,13 @@ void register_memory(nb::module_& m) {
 
     nb::class_<PyMapping>(m, "Mapping", "A peer's host memory, mapped here.")
         .def_prop_ro("nbytes", [](const PyMapping& self) { return self.mapping->nbytes(); })
+        .def(
+            "part",
+            [](const PyMapping& self, uint64_t offset, uint64_t nbytes, bool writable) {
+                return PyMapping{make_pinnable<Mapping>(self.mapping, offset, nbytes, writable)};
+            },
+            nb::arg("offset"), nb::arg("nbytes"), nb::arg("writable"),
+            "A part, which is used and closed by itself; the whole cannot be closed before.")
         .def("close", [](const PyMapping& self) { return self.mapping->unmap(); });
 }
 

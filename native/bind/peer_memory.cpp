@@ -102,6 +102,13 @@ void register_peer_memory(nb::module_& m) {
     nb::class_<PyPeerMemory>(m, "PeerMemory", "A peer's memory that devices here read and write by themselves.")
         .def_ro("nbytes", &PyPeerMemory::nbytes)
         .def(
+            "part",
+            [](const PyPeerMemory& self, uint64_t offset, uint64_t nbytes, bool writable) {
+                return PyPeerMemory{make_pinnable<p2p::PeerMemory>(self.get(), offset, nbytes, writable), nbytes};
+            },
+            nb::arg("offset"), nb::arg("nbytes"), nb::arg("writable"),
+            "A part, which is used and closed by itself; the whole cannot be closed before.")
+        .def(
             "close",
             [](PyPeerMemory& self) {
                 accel::IdleCalls& calls = accel::IdleCalls::of_process();
@@ -111,6 +118,9 @@ void register_peer_memory(nb::module_& m) {
                 }
                 const bool first = memory != nullptr;
                 self.memory.reset();
+                if (first && memory->leave_whole()) {
+                    return true; // the whole is unmapped by itself
+                }
                 reset_without_gil(memory);
                 self.release = first ? calls.last() : self.release;
                 const Released release;

@@ -21,6 +21,17 @@ namespace {
 constexpr uint64_t kIdleDeviceNs = 2 * kMillisecond;             // a device that has nothing to do takes less
 [[maybe_unused]] constexpr size_t kPopulateBytes = 256ULL << 20; // populating takes some 10 ms
 
+// Takes the page faults of a mapping now, in one call, rather than one by one in the first transfers. An older kernel
+// refuses this, and a larger range takes its faults as it goes.
+void populate([[maybe_unused]] std::byte* data, [[maybe_unused]] size_t nbytes, [[maybe_unused]] bool writable) {
+#ifdef MADV_POPULATE_WRITE
+    const size_t lead = reinterpret_cast<uintptr_t>(data) % page_bytes();
+    if (nbytes != 0 && nbytes <= kPopulateBytes) {
+        madvise(data - lead, lead + nbytes, writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+    }
+#endif
+}
+
 } // namespace
 
 std::shared_ptr<Region> Region::wrap(uint64_t address, size_t nbytes, int device, int fd, uint64_t fd_offset,
@@ -163,19 +174,25 @@ Mapping::Mapping(int fd, uint64_t offset, size_t nbytes, bool writable) : nbytes
     pages_ = map_shared(fd, mapped, writable ? PROT_READ | PROT_WRITE : PROT_READ,
                         "a peer's memory of " + std::to_string(nbytes) + " bytes", aligned);
     data_ = static_cast<std::byte*>(pages_.get()) + lead;
-#ifdef MADV_POPULATE_WRITE
-    // Takes the page faults now, in one call, rather than one by one in the first transfers. An older kernel refuses
-    // this, and a larger range takes its faults as it goes.
-    if (mapped <= kPopulateBytes) {
-        madvise(pages_.get(), mapped, writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+}
+
+Mapping::Mapping(const std::shared_ptr<Mapping>& whole, uint64_t offset, size_t nbytes, bool writable)
+    : whole_(Pin<Mapping>::of(whole)), nbytes_(nbytes), writable_(writable && whole->writable_) {
+    if (!whole_) {
+        throw NativeError(Status::access_denied, Reason::revoked, "");
     }
-#endif
+    if (offset > whole_->nbytes_ || nbytes > whole_->nbytes_ - offset) {
+        throw NativeError(Status::protocol, Reason::malformed, "a peer's memory is smaller than it says");
+    }
+    data_ = whole_->data_ + offset;
+    populate(data_, nbytes, writable_);
 }
 
 bool Mapping::unmap() {
     if (!close()) {
         return false;
     }
+    whole_.reset();
     pages_.reset();
     return true;
 }

@@ -97,15 +97,20 @@ class Mapping : public Pinnable {
 public:
     // Maps [offset, offset + nbytes) of `fd`; `offset` needs no alignment. Throws NativeError.
     Mapping(int fd, uint64_t offset, size_t nbytes, bool writable);
+    // Makes a part of another mapping, which is written to only if both are writable. The part is pinned and closed by
+    // itself; the whole is in use until the part is unmapped. Throws NativeError if the whole is closed or does not
+    // contain the part.
+    Mapping(const std::shared_ptr<Mapping>& whole, uint64_t offset, size_t nbytes, bool writable);
 
     std::byte* data() const { return data_; }
     size_t nbytes() const { return nbytes_; }
     bool writable() const { return writable_; }
-    // Unmaps now if nothing uses it; false if it is still in use.
+    // Unmaps now if nothing uses it; false if it is still in use. A part only lets go of its whole.
     bool unmap();
 
 private:
-    std::shared_ptr<void> pages_;
+    Pin<Mapping> whole_;          // set for a part
+    std::shared_ptr<void> pages_; // null for a part
     std::byte* data_ = nullptr;
     size_t nbytes_ = 0;
     bool writable_ = false;

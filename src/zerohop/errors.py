@@ -11,6 +11,8 @@ import functools
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from zerohop import limits
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -87,6 +89,22 @@ class RegistrationFailed(ZerohopError):
 
 
 @dataclass(eq=False, repr=False)
+class LimitReached(ZerohopError):
+    """Raised if a limit of a process or its machine ends what was asked for: descriptors, mappings, threads, memory.
+
+    Everything else goes on: connections that are well stay, and the same call works once there is room. ``fix`` has the
+    command that raises the limit.
+
+    Attributes:
+        limit: the limit's name, such as ``"RLIMIT_NOFILE"``.
+        value: its value in this process; 0: not known, or it is a limit of the peer's process.
+    """
+
+    limit: str = field(default="", kw_only=True)
+    value: int = field(default=0, kw_only=True)
+
+
+@dataclass(eq=False, repr=False)
 class RevocationIncomplete(ZerohopError):
     """Raised if peers that had mapped memory did not give it back within the timeout; the memory stays allocated.
 
@@ -124,7 +142,7 @@ class _Words(NamedTuple):
 
 CANCELLED = 6
 CLOSED, PEER_LOST, DEADLINE, NO_MEMORY = 2, 3, 4, 9
-OUT_OF_DESCRIPTORS, LANE_RESET, MOVED = 18, 24, 41
+OUT_OF_DESCRIPTORS, OUT_OF_SHARED_MEMORY, LANE_RESET, MEMLOCK, MOVED = 18, 19, 24, 31, 41
 
 # Keyed by the number of `Status` in native/base/status.hpp. CANCELLED has no error here: it becomes CancelledError. The
 # words are used if a reason has none of its own, or if there is no reason.
@@ -166,7 +184,7 @@ _BY_REASON: dict[int, _Words] = {
     15: _Words("device lost: the accelerator is gone", "restart the process once the device is back"),
     16: _Words("allocation failed", "free memory of the device, or ask for less"),
     17: _Words("malformed: what arrived does not parse", _SAME_VERSION),
-    18: _Words("out of file descriptors", "raise the limit: ulimit -n"),
+    OUT_OF_DESCRIPTORS: _Words("out of file descriptors", "raise the limit: ulimit -n 65536"),
     19: _Words("out of shared memory", "raise the memory or file-size limit of the process, or free shared memory"),
     20: _Words("the Context is closed"),
     21: _Words("ended by the application"),
@@ -224,6 +242,8 @@ _BY_REASON: dict[int, _Words] = {
     ),
 }
 _NO_WORDS = _Words("")
+# Reasons behind which there may be a limit of this process.
+_OF_LIMITS = (OUT_OF_DESCRIPTORS, OUT_OF_SHARED_MEMORY, MEMLOCK)
 
 
 def from_native(status: int, reason: int, text: str = "", **fields: Any) -> ZerohopError:
@@ -233,6 +253,9 @@ def from_native(status: int, reason: int, text: str = "", **fields: Any) -> Zero
     said = words.reason or general.reason
     if text and text != said:
         said = f"{said}: {text}" if said else text
+    hit = limits.behind(reason, text) if reason in _OF_LIMITS and status in (NO_MEMORY, PEER_LOST) else None
+    if hit is not None:
+        return _of_limit(hit, said, fields)
     fields.setdefault("fix", words.fix or general.fix)
     return kind(said, **fields)
 
@@ -245,6 +268,25 @@ def _of_unknown(status: int) -> tuple[type[ZerohopError], _Words]:
     return ProtocolError, words
 
 
+def said_by_peer(status: int, reason: int, **fields: Any) -> ZerohopError:
+    """Return the error for an outcome that the peer reports of its own process."""
+    said = "said by the peer"
+    if status == NO_MEMORY and (hit := limits.usual(reason)) is not None:
+        fields["fix"] = f"raise the limit of the peer's process: {hit.command}"
+        return LimitReached(f"{_BY_REASON[reason].reason}: {said}", limit=hit.name, **fields)
+    return from_native(status, reason, said, **fields)
+
+
+def too_many_threads(operation: str = "") -> LimitReached:
+    """Return the error for a thread that could not be started."""
+    return _of_limit(limits.of_threads(), "no more threads can be started", {"operation": operation})
+
+
+def _of_limit(hit: limits.Limit, said: str, fields: dict[str, Any]) -> LimitReached:
+    fields.setdefault("fix", f"raise the limit: {hit.command}")
+    return LimitReached(f"{said} ({hit.name} is {hit.value})", limit=hit.name, value=hit.value, **fields)
+
+
 def copy_of(error: ZerohopError) -> ZerohopError:
     """Return a copy of an error, so that raising it to several callers does not grow one traceback."""
     return type(error)(**error._fields())
@@ -253,6 +295,13 @@ def copy_of(error: ZerohopError) -> ZerohopError:
 def silent_error(peer: str, text: str) -> ZerohopError:
     """Return the error for a peer that answers nobody in time; it may be stopped rather than dead."""
     return from_native(DEADLINE, 0, text, peer=peer)
+
+
+def from_os(error: OSError, **fields: Any) -> ZerohopError:
+    """Return the error for a call of the operating system that had to do with the connection to a peer."""
+    if out_of_descriptors(error):
+        return from_native(NO_MEMORY, OUT_OF_DESCRIPTORS, **fields)
+    return PeerLost(f"the connection to the peer broke: {error.strerror or error}", **fields)
 
 
 def out_of_descriptors(error: OSError) -> bool:

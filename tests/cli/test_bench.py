@@ -78,6 +78,11 @@ def test_page_lists(name: str) -> None:
     assert [row["form"] for row in found] == ["mapped", "ring", "stream"]
 
 
+def test_views_of_one_allocation() -> None:
+    (row,) = rows("views", "--bytes", "64", "--batch", 300)
+    assert (row["batch"], row["form"], row["path"].split()[:2]) == (300, "mapped", ["shm", "(mapped)"])
+
+
 def test_rows_without_transfers() -> None:
     found = {(row["name"], row.get("mode")): row for row in rows("register", "idle", "import", "--bytes", "16Mi")}
     assert all(found["register", mode]["p50_us"] > 0 for mode in ("cached", "cold"))

@@ -16,7 +16,7 @@ from support.lanes import eventually
 from support.options import Options
 from support.patience import PATIENCE_S
 from support.streams import Stream
-from zerohop.core.peers.import_client import Imports
+from zerohop.core.peers.allocations import Allocations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,14 +87,14 @@ class SlowImport:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.go_on = threading.Event(), threading.Event()
-        real = Imports._take_memory
+        real = Allocations._take_memory
 
-        def slow(imports: Imports, *arguments: Any) -> Any:
+        def slow(allocations: Allocations, *arguments: Any) -> Any:
             self.begun.set()
             assert self.go_on.wait(LIMIT_S)
-            return real(imports, *arguments)
+            return real(allocations, *arguments)
 
-        monkeypatch.setattr(Imports, "_take_memory", slow)
+        monkeypatch.setattr(Allocations, "_take_memory", slow)
 
 
 class TestAskedBack:

@@ -247,8 +247,8 @@ class TestListeningPort:
         messages: list[wire.Message] = [
             wire.Setup(providers=["tcp"], url=NOWHERE, name="mad"),
             wire.Lane(number=0, provider="tcp", address=b"", messages=True),
-            wire.ImportRequest(request=1, provider="shm", share=1, capability=bytes(16)),
-            wire.Released(provider="shm", share=7),
+            wire.ImportRequest(request=1, provider="shm", wanted=[wire.Wanted(1, bytes(16))]),
+            wire.Released(provider="shm", shares=[7], allocations=[1]),
             wire.LaneReady(number=0),
             wire.LaneDown(number=0, text="gone"),
             wire.Bye(text="no more"),
@@ -287,8 +287,8 @@ class TestListeningPort:
             wire.Setup(providers=[], url=NOWHERE, name=""),
             wire.Lane(number=0, provider="tcp", address=b"", messages=True),
             wire.LaneWanted(text=""),
-            wire.ImportRequest(request=1, provider="shm", share=1, capability=bytes(16)),
-            wire.Release(provider="shm", share=1),
+            wire.ImportRequest(request=1, provider="shm", wanted=[wire.Wanted(1, bytes(16))]),
+            wire.Release(provider="shm", shares=[1]),
             wire.Bye(text=""),
         ):
             client = RawControl(listening.context.url, unix=unix)

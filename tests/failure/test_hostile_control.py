@@ -39,7 +39,8 @@ def test_importing_over_a_provider_that_it_does_not_have(open_context: OpenConte
     with contextlib.closing(RawControl(context.url, unix=unix)) as client:
         client.shake_hands()
         client.send(wire.Setup(providers=["tcp"], url=NOWHERE, name="hostile"))
-        client.send(wire.ImportRequest(request=1, provider=provider, share=share.share_id, capability=share.capability))
+        wanted = [wire.Wanted(share.share_id, share.capability)]
+        client.send(wire.ImportRequest(request=1, provider=provider, wanted=wanted))
         message: wire.Message | None = None
         while not isinstance(message, wire.ImportReply):
             received = client.receive()
@@ -47,8 +48,8 @@ def test_importing_over_a_provider_that_it_does_not_have(open_context: OpenConte
             message, fds = received
             for fd in fds:
                 os.close(fd)
-        assert message.status == Status.UNSUPPORTED.value
-        assert "shm" in message.text
+        assert [answer.status for answer in message.answers] == [Status.UNSUPPORTED.value]
+        assert "shm" in message.answers[0].text
         # The client would ignore Release.
         memory.revoke(timeout=PATIENCE_S)
         memory.close()
@@ -125,7 +126,7 @@ def test_a_peer_that_is_lost_with_its_answer(open_context: OpenContext, monkeypa
 
     def lost(self: Session, message: wire.Message, fds: list[int]) -> None:
         handle(self, message, fds)
-        if isinstance(message, wire.ImportReply):
+        if isinstance(message, wire.Allocation):
             assert fds
             self._fail(zh.PeerLost("the peer is gone"), Reason.STREAM_CLOSED)
 

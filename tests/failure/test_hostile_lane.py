@@ -93,15 +93,19 @@ class Client(RawControl):
         setup = wire.Setup(providers=["shm"], url=f"zerohop:///{hello.context}?unix=/nowhere", name="raw", nfds=2)
         self.send(setup, [self.engine.presence_fd, self.engine.doorbell_fd])
 
-    def map(self, share: int, capability: bytes) -> tuple[wire.ImportReply, list[int]]:
+    def map(self, share: int, capability: bytes) -> tuple[wire.Imported, list[int]]:
         """Ask for a memory; the answer comes among messages that are none of this client's business."""
-        self.send(wire.ImportRequest(request=1, provider="shm", share=share, capability=capability))
+        self.send(wire.ImportRequest(request=1, provider="shm", wanted=[wire.Wanted(share, capability)]))
+        files: list[int] = []
         while True:
             answered = self.receive()
             assert answered is not None, "hung up instead of an answer"
             message, fds = answered
             if isinstance(message, wire.ImportReply):
-                return message, fds
+                return message.answers[0], files
+            if isinstance(message, wire.Allocation):
+                files += fds
+                continue
             for fd in fds:
                 os.close(fd)
 

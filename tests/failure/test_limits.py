@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import zerohop as zh
+from support.buffers import Buffer, Kind
 from support.leaks import expect_given_back, holdings
 from support.options import Options, fewest_devices
+from support.outcomes import Outcome
 from support.patience import ANSWER_S, PATIENCE_S, times
 from support.pattern import pattern
 from support.service import Service
@@ -21,7 +23,6 @@ from support.world import PROVIDERS, Target
 
 if TYPE_CHECKING:
     from support.fixtures import OpenContext, StartPeer
-    from support.outcomes import Outcome
 
 pytestmark = pytest.mark.unprivileged
 
@@ -63,8 +64,8 @@ class TestOutOfDescriptors:
             peer.call(Service.leave_descriptors, 0)
             outcome = peer.call(Service.try_alloc, MIB, device)
             peer.call(Service.lift_limits)
-            assert outcome.kind == "RegistrationFailed"
-            _expect_named(outcome, "descriptor", "ulimit")
+            assert outcome.kind == "LimitReached"
+            _expect_named(outcome, "descriptor", "rlimit nofile", "ulimit -n 65536")
             expect_given_back(before, lambda: peer.call(Service.holdings), "the process")
             assert peer.call(Service.try_alloc, MIB, device).kind == "ok"
 
@@ -122,8 +123,8 @@ class TestOutOfSharedMemory:
         before = peer.call(Service.holdings)
         peer.call(Service.limit_file_bytes, MIB)
         outcome = peer.call(Service.try_alloc, 4 * MIB, device)
-        assert outcome.kind == "RegistrationFailed"
-        _expect_named(outcome, "memory")
+        assert outcome.kind == ("LimitReached" if device == "host" else "RegistrationFailed")
+        _expect_named(outcome, "memory", *["rlimit fsize", "ulimit -f"] * (device == "host"))
         assert peer.call(Service.try_alloc, MIB // 2, device).kind == "ok"
         peer.call(Service.lift_limits)
         assert peer.call(Service.try_alloc, 4 * MIB, device).kind == "ok"
@@ -135,8 +136,8 @@ class TestOutOfSharedMemory:
         before = peer.call(Service.holdings)
         peer.call(Service.limit_address_space, 256 * MIB)
         outcome = peer.call(Service.try_alloc, GIB, device)
-        assert outcome.kind == "RegistrationFailed"
-        _expect_named(outcome, "memory")
+        assert outcome.kind == ("LimitReached" if device == "host" else "RegistrationFailed")
+        _expect_named(outcome, "memory", *["rlimit as", "ulimit -v"] * (device == "host"))
         peer.call(Service.lift_limits)
         assert peer.call(Service.try_alloc, 4 * MIB, device).kind == "ok"
         expect_given_back(before, lambda: peer.call(Service.holdings), "the process")
@@ -189,6 +190,79 @@ class TestOutOfSharedMemory:
             peer.call(Service.fill, number, 0, 1000, 3)
             assert peer.call(Service.try_write, handle, number, 1000).kind == "ok"
             assert memory.read_bytes(0, 1000) == pattern(3, 1000).tobytes()
+
+
+# A provider by which a peer maps memory, and the memory.
+MAPPED: list[tuple[str, Kind]] = [("shm", "alloc"), ("p2p", "sim")]
+PAGE = 4096
+
+
+@pytest.mark.parametrize(("provider", "kind"), MAPPED)
+class TestImportingMemory:
+    """At a limit of either process: an error of its own, and the connection with all that it has goes on."""
+
+    def test_thousands_of_views_with_few_descriptors_left(
+        self, open_context: OpenContext, start_peer: StartPeer, provider: str, kind: Kind
+    ) -> None:
+        options = Options(providers=(provider,), sim_devices=1)
+        owner, peer = open_context(options), start_peer(options)
+        owned = Buffer(owner, kind, 2000 * PAGE)
+        owned.fill(0, owned.nbytes, 3)
+        handles = [bytes(owned.memory[at : at + PAGE].share("r")) for at in range(0, owned.nbytes, PAGE)]
+        number = peer.call(Service.new, kind, owned.nbytes, 0)
+        assert peer.call(Service.try_connect, owner.url).kind == "ok"
+        peer.call(Service.leave_descriptors, 12)
+        assert peer.call(Service.try_read_parts, handles, number, PAGE) == Outcome("ok")
+        peer.call(Service.lift_limits)
+        peer.call(Service.expect, number, 0, owned.nbytes, 3)
+        owned.close()
+
+    def test_no_descriptor_at_the_importer(
+        self, open_context: OpenContext, start_peer: StartPeer, provider: str, kind: Kind
+    ) -> None:
+        options = Options(providers=(provider,), sim_devices=1)
+        owner, peer = open_context(options), start_peer(options)
+        known, new = Buffer(owner, kind, PAGE), Buffer(owner, kind, PAGE)
+        first, second = bytes(known.memory.share("r")), bytes(new.memory.share("r"))
+        number = peer.call(Service.new, kind, PAGE, 0)
+        assert peer.call(Service.try_read, first, number, PAGE).kind == "ok"
+        before = peer.call(Service.holdings)
+        peer.call(Service.leave_descriptors, 0)
+        outcome = peer.call(Service.try_read, second, number, PAGE)
+        assert outcome.kind == "LimitReached"
+        _expect_named(outcome, "descriptor", "rlimit nofile", "ulimit -n 65536")
+        assert peer.call(Service.try_read, first, number, PAGE).kind == "ok"
+        peer.call(Service.lift_limits)
+        expect_given_back(before, lambda: peer.call(Service.holdings), "the importer")
+        assert peer.call(Service.try_read, second, number, PAGE).kind == "ok"
+        assert owner.statistics().connections == 1
+        for owned in (known, new):
+            owned.memory.revoke(timeout=PATIENCE_S)
+            owned.close()
+
+    def test_no_descriptor_at_the_owner(
+        self, open_context: OpenContext, start_peer: StartPeer, provider: str, kind: Kind
+    ) -> None:
+        options = Options(providers=(provider,), sim_devices=1)
+        here, peer = open_context(options), start_peer(options)
+        known, new = (Target(peer, kind, PAGE) for _ in range(2))
+        into = Buffer(here, kind, PAGE)
+        assert here.read(known.handle, into.memory).result(PATIENCE_S) == PAGE
+        peer.call(Service.leave_descriptors, 0)
+        try:
+            error = here.read(new.handle, into.memory).exception(PATIENCE_S)
+            if provider == "shm":
+                assert isinstance(error, zh.LimitReached)
+                assert (error.limit, error.value) == ("RLIMIT_NOFILE", 0)
+                assert "the peer's process: ulimit -n 65536" in error.fix
+            else:
+                assert error is None  # another path is taken
+            assert here.read(known.handle, into.memory).result(PATIENCE_S) == PAGE
+        finally:
+            peer.call(Service.lift_limits)
+        assert here.read(new.handle, into.memory).result(PATIENCE_S) == PAGE
+        assert here.statistics().connections == 1
+        into.close()
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

@@ -57,10 +57,11 @@ if __name__ == "__main__":
         wire.Lane(number=3, provider="verbs", address=b"queue pairs", rails=[(0, 1)]),
         wire.LaneFailed(number=3, text="port down", down=[1]),
         wire.LaneDown(number=3, text="no answer"),
-        wire.ImportRequest(request=1, provider="verbs", share=1 << 40, capability=bytes(16), rails=[1]),
-        wire.ImportReply(request=1, status=0, reason=0, nbytes=4096, nfds=1),
-        wire.ImportReply(request=1, status=0, reason=0, nbytes=4096, address=1 << 47, keys=[7], atomics=True),
-        wire.Released(provider="verbs", share=1),
+        wire.ImportRequest(request=1, provider="verbs", wanted=[wire.Wanted(1 << 40, bytes(16))], rails=[1]),
+        wire.Allocation(number=1, provider="shm", nbytes=4096, writable=True, nfds=1),
+        wire.ImportReply(request=1, answers=[wire.Imported(status=0, nbytes=4096, rights=1, allocation=1)]),
+        wire.ImportReply(request=1, answers=[wire.Imported(0, nbytes=4096, address=1 << 47, keys=[7], atomics=True)]),
+        wire.Released(provider="verbs", shares=[1], allocations=[1]),
         wire.Bye(text="no more"),
     ]
     bodies = [wire.encode(message)[wire.HEADER.size :] for message in messages]

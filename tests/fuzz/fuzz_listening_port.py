@@ -57,7 +57,7 @@ if __name__ == "__main__":
     )
     locating = wire.encode(msgspec.structs.replace(hello, purpose="locate")) + wire.encode(wire.Prove(proof=bytes(32)))
     setup = wire.encode(wire.Setup(providers=["tcp"], url="zerohop://127.0.0.1:1/", name="fuzz"))
-    asking = wire.encode(wire.ImportRequest(request=1, provider="shm", share=1, capability=bytes(16)))
+    asking = wire.encode(wire.ImportRequest(request=1, provider="shm", wanted=[wire.Wanted(1, bytes(16))]))
     opening = wire.encode(wire.Lane(number=0, provider="tcp", address=b"", messages=True))
     fuzz(
         one_input,

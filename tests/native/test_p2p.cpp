@@ -124,6 +124,29 @@ TEST_CASE("p2p: what a route does not allow is refused before a device hears of 
     CHECK(copied(pair.a) == 4096);
 }
 
+TEST_CASE("p2p: a part of a peer's memory has bounds, rights and an end of its own, and holds the whole") {
+    for (const int remote : {-1, 0}) {
+        CAPTURE(remote);
+        Pair pair("p2p");
+        const std::shared_ptr<Region> theirs = pair.b.alloc(kBytes, remote);
+        const std::shared_ptr<Region> ours = pair.a.alloc(kBytes, 0);
+        Accelerators& accelerators = pair.a.engine->accelerators();
+        const auto whole = import_from(pair, *theirs);
+        CHECK_THROWS_AS(p2p::PeerMemory(whole, 1, kBytes, true), NativeError);
+        CHECK_THROWS_AS(p2p::PeerMemory(whole, UINT64_MAX, 1, true), NativeError);
+        const auto part = make_pinnable<p2p::PeerMemory>(whole, 1000, 64, false);
+        CHECK(part->nbytes() == 64);
+        CHECK(part->rights() == kRightRead);
+        CHECK(part->reach(accelerators, *ours).address == whole->reach(accelerators, *ours).address + 1000);
+        CHECK_FALSE(whole->leave_whole());
+        CHECK_FALSE(whole->close());
+        REQUIRE(part->close());
+        CHECK(part->leave_whole());
+        CHECK(whole->close());
+        CHECK_THROWS_AS(p2p::PeerMemory(whole, 0, 1, true), NativeError);
+    }
+}
+
 TEST_CASE("p2p: a copy that fails ends with what the device says, and the next one is not concerned") {
     Pair pair("p2p");
     const Reach reach = reach_directly(pair, 4096, kSimDevice, kSimDevice);

@@ -162,3 +162,47 @@ TEST_CASE("mapping: any offset, both ways, and unmapped only when nothing uses i
     CHECK(mapping->unmap());
     CHECK(mapping->unmap());
 }
+
+TEST_CASE("mapping: a part has bounds, rights and an end of its own, and holds the whole") {
+    const std::shared_ptr<Region> region = Region::allocate_host(8192);
+    const auto whole = make_pinnable<Mapping>(region->fd(), 0, 8192, true);
+    const auto refused = [&](uint64_t offset, size_t nbytes) {
+        try {
+            const Mapping part(whole, offset, nbytes, true);
+        } catch (const NativeError& error) {
+            return error.outcome().reason == Reason::malformed;
+        }
+        return false;
+    };
+    CHECK_FALSE(refused(0, 8192));
+    CHECK_FALSE(refused(8192, 0));
+    CHECK(refused(1, 8192));
+    CHECK(refused(8193, 0));
+    CHECK(refused(UINT64_MAX, 1));
+    CHECK(refused(1, SIZE_MAX));
+    CHECK(whole->pins() == 0);
+
+    const auto first = make_pinnable<Mapping>(whole, 100, 200, true);
+    const auto second = make_pinnable<Mapping>(whole, 4097, 7, false);
+    CHECK(first->data() == whole->data() + 100);
+    CHECK(first->nbytes() == 200);
+    CHECK(first->writable());
+    CHECK_FALSE(second->writable());
+    CHECK_FALSE(whole->unmap());
+    REQUIRE(first->try_pin()); // by an operation
+    CHECK_FALSE(first->unmap());
+    CHECK(second->unmap());
+    CHECK_FALSE(whole->unmap());
+    first->data()[0] = std::byte{5};
+    CHECK(region->host()[100] == std::byte{5});
+    first->unpin();
+    CHECK(first->unmap());
+    CHECK(whole->unmap());
+    CHECK_THROWS_AS(Mapping(whole, 0, 1, true), NativeError);
+}
+
+TEST_CASE("mapping: a part of a mapping that is read alone is never writable") {
+    const std::shared_ptr<Region> region = Region::allocate_host(8192);
+    const auto whole = make_pinnable<Mapping>(region->fd(), 0, 8192, false);
+    CHECK_FALSE(Mapping(whole, 0, 8192, true).writable());
+}

@@ -139,6 +139,19 @@ class Service(Loads, Limits, Transports, Files):
         view = self._buffers[number].memory[offset : offset + nbytes]
         return self.context.read(zh.RemoteBuffer.from_bytes(handle)[:nbytes], view).result(PATIENCE_S)
 
+    def try_read(self, handle: bytes, number: int, nbytes: int) -> Outcome:
+        return attempt(lambda: self.read(handle, number, 0, nbytes))
+
+    def try_read_parts(self, handles: list[bytes], number: int, nbytes: int) -> Outcome:
+        """Read all at once, one after the other into the buffer; the Outcome is that of the first that fails."""
+        memory = self._buffers[number].memory
+        reads = [
+            self.context.read(zh.RemoteBuffer.from_bytes(handle), memory[place * nbytes : (place + 1) * nbytes])
+            for place, handle in enumerate(handles)
+        ]
+        ended = [outcome_of(read.exception(PATIENCE_S)) for read in reads]
+        return next((each for each in ended if each.kind != "ok"), Outcome("ok"))
+
     def try_write(self, handle: bytes, number: int, nbytes: int) -> Outcome:
         return attempt(lambda: self.write(handle, number, 0, nbytes))
 

@@ -28,6 +28,22 @@ PeerMemory::PeerMemory(Accelerators& accelerators, std::unique_ptr<Mapping> mapp
       registration_(std::make_unique<HostRegistration>(accelerators.in_use(), mapping_->data(), mapping_->nbytes(),
                                                        mapping_->writable(), mapping_)) {}
 
+PeerMemory::PeerMemory(const std::shared_ptr<PeerMemory>& whole, uint64_t offset, size_t nbytes, bool writable)
+    : whole_(Pin<PeerMemory>::of(whole)), offset_(offset), nbytes_(nbytes), writable_(writable && whole->writable_),
+      part_(true), device_(whole->device_) {
+    if (!whole_) {
+        throw NativeError(Status::access_denied, Reason::revoked, "");
+    }
+    if (offset > whole_->nbytes_ || nbytes > whole_->nbytes_ - offset) {
+        throw NativeError(Status::protocol, Reason::malformed, "a peer's memory is smaller than it says");
+    }
+}
+
+bool PeerMemory::leave_whole() {
+    whole_.reset();
+    return part_;
+}
+
 Outcome PeerMemory::open(Accelerators& accelerators, int device, uint64_t& address) {
     if (mapping_) {
         address = reinterpret_cast<uint64_t>(mapping_->data());
@@ -41,6 +57,11 @@ Outcome PeerMemory::open(Accelerators& accelerators, int device, uint64_t& addre
 }
 
 PeerMemory::Reach PeerMemory::reach(Accelerators& accelerators, Region& local) {
+    if (whole_) {
+        Reach found = whole_->reach(accelerators, local);
+        found.address += offset_;
+        return found;
+    }
     Reach found;
     Outcome outcome{Status::unsupported, Reason::no_peer_link};
     if (!local.is_host()) {

@@ -19,7 +19,12 @@ public:
     PeerMemory(Accelerators& accelerators, const accel::Exported& exported, bool writable);
     // Takes host memory.
     PeerMemory(Accelerators& accelerators, std::unique_ptr<Mapping> mapping);
+    // Makes a part of another one, for these rights. It is pinned and closed by itself; the whole is in use until
+    // leave_whole(). Throws NativeError if the whole is closed or does not contain the part.
+    PeerMemory(const std::shared_ptr<PeerMemory>& whole, uint64_t offset, size_t nbytes, bool writable);
 
+    // Lets a part go of its whole; call it once close() has returned true. Returns false if this is no part.
+    bool leave_whole();
     size_t nbytes() const { return nbytes_; }
     uint8_t rights() const { return writable_ ? kRightRead | kRightWrite : kRightRead; }
 
@@ -34,8 +39,11 @@ public:
 private:
     [[nodiscard]] Outcome open(Accelerators& accelerators, int device, uint64_t& address);
 
+    Pin<PeerMemory> whole_; // set for a part
+    const uint64_t offset_ = 0;
     const size_t nbytes_;
     const bool writable_;
+    const bool part_ = false;
     std::string device_;                    // identity of the peer's; empty: host memory
     std::shared_ptr<accel::Driver> driver_; // of the import
     std::shared_ptr<accel::Imported> import_;

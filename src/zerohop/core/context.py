@@ -79,7 +79,8 @@ class Context(StridedTransfers, NotCopyable):
     Raises:
         ValueError, TypeError: an argument makes no sense; listening off loopback without a secret.
         Unsupported: a provider does not work here, or the address cannot be bound; with the reason and the fix.
-        RegistrationFailed: out of descriptors or memory.
+        LimitReached: this process has no descriptor, thread or memory left that it needs.
+        RegistrationFailed: out of memory.
     """
 
     _copy_refusal = "a Context stays in its process, and is not copied; make one in each process, and send context.url"
@@ -154,6 +155,7 @@ class Context(StridedTransfers, NotCopyable):
             Unsupported: memory of a device that this build has no driver for; managed memory, whose pages move; a
                 range of a GPU that is not all allocated on one GPU of this process.
             RegistrationFailed: the system refused.
+            LimitReached: a limit of this process is reached.
             Closed: the Context is closed.
         """
         if type(x) is list:
@@ -171,6 +173,7 @@ class Context(StridedTransfers, NotCopyable):
             TypeError: ``nbytes`` is no integer.
             ValueError: no such device, or no such length.
             RegistrationFailed: out of memory.
+            LimitReached: a limit of this process is reached.
             Closed: the Context is closed.
         """
         return register.allocate(self._core, nbytes, device)

@@ -22,7 +22,7 @@ from zerohop.core.memory.retention import Retention
 from zerohop.core.memory.shares import Shares
 from zerohop.core.peers.peer_core import PeerCore
 from zerohop.core.runtime.devices import Devices
-from zerohop.errors import NO_MEMORY, OUT_OF_DESCRIPTORS, Unsupported, from_native, out_of_descriptors
+from zerohop.errors import Unsupported, from_native, from_os, out_of_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -130,7 +130,7 @@ class Core(PeerCore):
             if isinstance(error, NativeError):
                 raise from_native(*error.args, operation="open") from None
             if isinstance(error, OSError) and out_of_descriptors(error):
-                raise from_native(NO_MEMORY, OUT_OF_DESCRIPTORS, operation="open") from None
+                raise from_os(error, operation="open") from None
             raise
         self.closed = self.gone = False
         _cores.add(self)
@@ -198,11 +198,11 @@ class Core(PeerCore):
 
     def _keys_lost(self) -> None:
         """Ask peers to give up keys that became invalid, before a new lane is set up. On the control thread."""
-        for link, share_id in self.shares.holders(VERBS):
+        for link, share_ids in self.shares.holders(VERBS).items():
             session: Conversation | None = link.session
             if session is not None:
                 # This is posted at once, not by link.ask_back(), because the peer must read it before the new lane.
-                session.ask_back(VERBS, share_id)
+                session.ask_back(VERBS, share_ids)
 
     def _ports(self) -> Sequence[Port]:
         """Return the NIC ports that verbs is to use, the best first; raise Unsupported if there are none."""

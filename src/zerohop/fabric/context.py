@@ -13,7 +13,7 @@ from zerohop.core.memory.access import lend
 from zerohop.core.memory.memory import Memory, View
 from zerohop.core.memory.rights import RIGHTS
 from zerohop.core.runtime.devices import DEVICE_BY_ADDRESS, HOST
-from zerohop.errors import Closed, RegistrationFailed, Unsupported
+from zerohop.errors import Closed, LimitReached, RegistrationFailed, Unsupported
 from zerohop.fabric.completions import translate
 from zerohop.fabric.config import EndpointConfig, check, native_options
 from zerohop.fabric.devices import Device, OpenedDevice, Port, from_facts
@@ -242,7 +242,7 @@ class DeviceContext(OpenedDevice):
             native = self._native.register(engine, address, nbytes, access.value)
         except NativeError as error:
             failed = translate(error, "register")
-            if isinstance(failed, Closed):
+            if isinstance(failed, (Closed, LimitReached)):
                 raise failed from None
             fix = failed.fix or "for an accelerator's memory: nvidia_peermem, or a driver that exports dma-buf"
             raise RegistrationFailed(failed.reason, fix=fix, provider=VERBS, operation="register") from None

@@ -7,7 +7,7 @@ import contextlib
 import errno
 import os
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -46,14 +46,51 @@ def test_the_second_of_two_copies_fails(pipe: tuple[int, int], monkeypatch: pyte
                     raise OSError(errno.EMFILE, "too many open files")
                 return duplicate(fd)
 
+            setup = wire.Setup(providers=[], url="", name="", nfds=2)
             before = holdings().descriptors
             with monkeypatch.context() as patched:
                 patched.setattr(os, "dup", few)
+                # What the kernel takes at once is not copied.
+                channel.post(setup, pipe)
+                assert copies[0] == 0
+                while not channel._outgoing:
+                    channel.post(wire.Bye(text="x" * wire.MAX_LONG_TEXT))
                 with pytest.raises(OSError, match="too many"):
-                    channel.post(wire.Setup(providers=[], url="", name="", nfds=2), pipe)
+                    channel.post(setup, pipe)
             assert copies[0] == 2
             assert holdings().descriptors == before
             channel.close()
+
+
+@pytest.mark.usefixtures("runtime_directory")
+def test_descriptors_wait_while_too_many_are_on_their_way(pipe: tuple[int, int]) -> None:
+    """The kernel counts those that peers have not read yet: that is no end of the channel."""
+
+    class Crowded(socket.socket):
+        refusals = 3
+
+        def sendmsg(self, *arguments: Any) -> int:
+            if self.refusals:
+                self.refusals -= 1
+                raise OSError(errno.ETOOMANYREFS, "too many references")
+            return super().sendmsg(*arguments)
+
+    async def main() -> None:
+        here, there = socket.socketpair()
+        sender, receiver = Channel(Crowded(fileno=here.detach())), Channel(there)
+        sender.post(wire.Setup(providers=[], url="", name="", nfds=2), pipe)
+        sender.post(wire.Bye(text="after it"))
+        await sender.flush()
+        message, fds = await receiver.receive()
+        assert isinstance(message, wire.Setup)
+        assert len(fds) == 2
+        for fd in fds:
+            os.close(fd)
+        assert (await receiver.receive())[0] == wire.Bye(text="after it")
+        sender.close()
+        receiver.close()
+
+    asyncio.run(main())
 
     asyncio.run(main())
 
@@ -142,14 +179,14 @@ def test_the_last_words_of_one_that_left_are_heard_by_who_talks_to_it() -> None:
     async def main() -> None:
         here, there = socket.socketpair()
         leaver, stayer = Channel(there), Channel(here)
-        leaver.post(wire.Released(provider="shm", share=7))
+        leaver.post(wire.Released(provider="shm", shares=[7]))
         leaver.post(wire.Bye(text="leaving"))
         leaver.close()
-        stayer.post(wire.Release(provider="shm", share=7))
-        stayer.post(wire.Release(provider="shm", share=8))
+        stayer.post(wire.Release(provider="shm", shares=[7]))
+        stayer.post(wire.Release(provider="shm", shares=[8]))
         await stayer.flush()
         heard = [(await stayer.receive())[0] for _ in range(2)]
-        assert heard == [wire.Released(provider="shm", share=7), wire.Bye(text="leaving")]
+        assert heard == [wire.Released(provider="shm", shares=[7]), wire.Bye(text="leaving")]
         with pytest.raises(ChannelEnded):
             await stayer.receive()
         stayer.close()

@@ -33,14 +33,14 @@ class Importer:
     def process(self) -> Any:
         return self._process
 
-    def ask_back(self, provider: str, share_id: int) -> None:
+    def ask_back(self, provider: str, share_ids: list[int]) -> None:
         pass
 
     def admit(self, shares: Shares, share: LocalShare) -> None:
         assert shares.admit(self, SHM, share.share_id, share.handle._share.capability) is share
 
     def give_back(self, shares: Shares, share: LocalShare) -> None:
-        shares.given_back(self, SHM, share.share_id)
+        shares.given_back(self, SHM, [share.share_id])
 
     def be_lost(self, shares: Shares, process: Any) -> None:
         self._process = process
@@ -68,7 +68,7 @@ def context() -> Iterator[zh.Context]:
 def shared(context: zh.Context, array: object) -> tuple[zh.Memory, LocalShare]:
     memory = context.register(array)
     memory.share("rw")
-    share = next(iter(memory._shares))
+    (share,) = memory._shares.values()  # type: ignore[union-attr]
     return memory, share
 
 

@@ -22,7 +22,7 @@ from support.tamper import CAPABILITY, fields, flip, forge
 from zerohop.core.base import backoff
 from zerohop.core.control import wire
 from zerohop.core.memory import revocation
-from zerohop.core.peers.import_client import Imports
+from zerohop.core.peers.releases import Releases
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,7 +161,7 @@ class TestImporting:
         source, target = both.here.register(pattern(1, NBYTES)), both.there.register(np.zeros(NBYTES, np.uint8))
         handle = target.share("rw")
         write_over(both.here, source, handle)
-        monkeypatch.setattr(Imports, "on_release", lambda self, message: None)
+        monkeypatch.setattr(Releases, "on_release", lambda self, message: None)
         started = time.monotonic()
         target.revoke(handle, timeout=timeout)
         taken = time.monotonic() - started

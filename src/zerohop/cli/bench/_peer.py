@@ -64,6 +64,14 @@ class BenchPeer:
         self._memories.append(LocalMemory(self.context, kind, nbytes))
         return {"handle": bytes(self.memory.memory.share("rw")).hex()}
 
+    def share_views(self, count: int, nbytes: int) -> Answer:
+        """Share the first `count` parts of the memory by handles of their own; return these and the nanoseconds."""
+        memory = self.memory.memory
+        start = time.perf_counter_ns()
+        handles = [memory[at : at + nbytes].share("r") for at in range(0, count * nbytes, nbytes)]
+        took = time.perf_counter_ns() - start
+        return {"ns": took, "handles": [bytes(handle).hex() for handle in handles]}
+
     def release(self) -> None:
         """Close all memory."""
         while self._memories:

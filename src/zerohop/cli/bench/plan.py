@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAMES: Final = (
-    *("write", "read", "write_notify", "write_pages", "read_pages", "register", "idle", "import"),
+    *("write", "read", "write_notify", "write_pages", "read_pages", "register", "views", "idle", "import"),
     *("stream_wait", "all_pairs"),  # for GPUs only
     *("transport_write", "transport_read", "transport_write_many", "transport_register"),
 )
@@ -147,6 +147,10 @@ def _cases_of(name: str, request: Request, sizes: tuple[int, ...] | None) -> Ite
         cases = _transfers(name, sizes, mixed=request.src is not None or request.dst is not None)
     elif name == "write_notify":
         cases = _notified(sizes)
+    elif name == "views":
+        views = Case(name, "shm", "host", "host", form="mapped")
+        counts = (request.batch,) if request.batch else (1000,) if request.quick else (10_000, 20_000)
+        cases = [replace(views, bytes=nbytes, batch=count) for nbytes in sizes or (4 * _KI,) for count in counts]
     elif name.startswith(TRANSPORT):
         cases = _transport_cases(name, sizes, request)
     else:

@@ -171,6 +171,7 @@ _MEASURES: Final[Mapping[str, Callable[[Session, Case], Row]]] = {
     "write_pages": transfers.measure_pages,
     "read_pages": transfers.measure_pages,
     "register": local.measure_register,
+    "views": transfers.measure_views,
     "idle": local.measure_idle,
     "stream_wait": local.measure_stream_wait,
     "all_pairs": local.measure_all_pairs,

@@ -32,6 +32,9 @@ class Backoff(Generic[K]):
     def __init__(self) -> None:
         self._failures: dict[K, _Failure] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._failures)
+
     def record_failure(self, key: K, why: str, status: int = 0, reason: int = 0) -> None:
         """Remember that this failed, with a native status and reason or without; see ``is_permanent``."""
         now, held_s = monotonic(), HOLD_OFF_S

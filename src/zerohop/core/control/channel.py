@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import asyncio
 import collections
+import errno
 import os
 import select
 import socket
@@ -33,6 +34,8 @@ _PIECE_BYTES: Final = 64 << 10
 _PROBES: Final = 3
 # Seconds that kernels allow between two probes.
 _LONGEST_PAUSE_S: Final = 32767
+# Seconds between attempts to send descriptors while too many are on their way.
+_CROWDED_S: Final = 0.002
 # Turns of the event loop that `until_read` waits at most. Three are enough unless the peer keeps sending.
 _MOST_TURNS: Final = 100
 
@@ -58,6 +61,7 @@ class Channel:
         self._outgoing: collections.deque[tuple[memoryview, list[int]]] = collections.deque()
         self._queued_bytes = 0
         self._ended = ""
+        self._crowded = False
         self._readable: asyncio.Future[None] | None = None
         self._flushed: asyncio.Future[None] | None = None
 
@@ -134,13 +138,19 @@ class Channel:
         if self._ended:
             return
         frame = memoryview(wire.encode(message))
-        # The descriptors are copied, because the message may wait longer than the caller keeps them open.
+        if not self._outgoing:
+            # Only a message that has to wait needs copies, because the caller keeps its descriptors no longer.
+            sent = self._send(frame, fds)
+            if sent == len(frame) or self._ended:
+                return
+            if sent:
+                frame, fds = frame[sent:], ()  # the descriptors went with the first byte
         self._outgoing.append((frame, copies_of(fds)))
         self._queued_bytes += len(frame)
         if self._queued_bytes > _MAX_QUEUED_BYTES:
             self._end("the peer takes no more messages")
         elif len(self._outgoing) == 1:
-            self._pump()
+            self._pump_when_writable()
 
     async def flush(self) -> None:
         """Wait until the kernel has all posted messages, or the channel has ended."""
@@ -218,25 +228,37 @@ class Channel:
             if not self._ended:
                 self._loop.remove_reader(self._sock.fileno())
 
+    def _send(self, frame: memoryview, fds: Sequence[int]) -> int:
+        """Return how much of a frame the kernel has taken, all of it if nobody will ever read it."""
+        try:
+            if fds:
+                rights = array.array("i", fds)
+                return self._sock.sendmsg([frame], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            return self._sock.send(frame)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except (BrokenPipeError, ConnectionResetError):
+            # The peer's last messages are still to be read; after them `receive` reports the end.
+            return len(frame)
+        except OSError as error:
+            if error.errno == errno.ETOOMANYREFS:
+                # Too many descriptors of this user wait for peers to read them, and no event tells when they do.
+                self._crowded = True
+                self._loop.call_later(_CROWDED_S, self._pump)
+                return 0
+            self._end(f"the connection broke: {error.strerror}")
+            return 0
+
     def _pump(self) -> None:
         """Send what the kernel takes."""
+        self._crowded = False
         while self._outgoing:
             frame, fds = self._outgoing[0]
-            try:
-                if fds:
-                    rights = array.array("i", fds)
-                    sent = self._sock.sendmsg([frame], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-                else:
-                    sent = self._sock.send(frame)
-            except (BlockingIOError, InterruptedError):
-                self._loop.add_writer(self._sock.fileno(), self._pump)
+            sent = self._send(frame, fds)
+            if self._ended:
                 return
-            except (BrokenPipeError, ConnectionResetError):
-                # The peer's last messages are still to be read; after them `receive` reports the end.
-                self._forget_outgoing()
-                break
-            except OSError as error:
-                self._end(f"the connection broke: {error.strerror}")
+            if not sent:
+                self._pump_when_writable()
                 return
             self._queued_bytes -= sent
             close_all(fds)
@@ -244,8 +266,15 @@ class Channel:
             if sent < len(frame):
                 # The descriptors went with the first byte.
                 self._outgoing.appendleft((frame[sent:], []))
-        self._loop.remove_writer(self._sock.fileno())
+        if not self._ended:
+            self._loop.remove_writer(self._sock.fileno())
         _wake(self._flushed)
+
+    def _pump_when_writable(self) -> None:
+        if self._crowded:
+            self._loop.remove_writer(self._sock.fileno())
+        else:
+            self._loop.add_writer(self._sock.fileno(), self._pump)
 
     def _end(self, why: str) -> None:
         if self._ended:

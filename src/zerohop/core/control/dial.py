@@ -12,7 +12,7 @@ from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.control import address
 from zerohop.core.control.channel import Channel
 from zerohop.core.runtime.control_thread import resolve
-from zerohop.errors import OUT_OF_DESCRIPTORS, PEER_LOST, AccessDenied, PeerLost, from_native, out_of_descriptors
+from zerohop.errors import AccessDenied, PeerLost, from_os, out_of_descriptors
 
 if TYPE_CHECKING:
     from zerohop.core.control.address import Address
@@ -103,9 +103,9 @@ async def open_tcp(control: ControlThread, where: Address) -> Channel:
 
 
 def _check_descriptors(error: Exception, where: Address) -> None:
-    """Raise PeerLost, with that reason, if this process is out of descriptors: no other address would help."""
+    """Raise LimitReached if this process is out of descriptors: no other address would help."""
     if isinstance(error, OSError) and out_of_descriptors(error):
-        raise from_native(PEER_LOST, OUT_OF_DESCRIPTORS, operation="connect", peer=where.context) from None
+        raise from_os(error, operation="connect", peer=where.context) from None
 
 
 def _check_user(sock: socket.socket) -> None:

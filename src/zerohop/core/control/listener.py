@@ -12,7 +12,7 @@ from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.control import address, auth, handshake
 from zerohop.core.control.channel import Channel, ChannelEnded
 from zerohop.core.control.handshake import CLOSED, LANE, LOCATE, TOKEN, Refused
-from zerohop.errors import NO_MEMORY, OUT_OF_DESCRIPTORS, ProtocolError, Unsupported, from_native, out_of_descriptors
+from zerohop.errors import ProtocolError, Unsupported, from_os, out_of_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ class Listeners:
     Raises:
         ValueError: the address is off loopback, and there is neither a secret nor ``insecure``.
         Unsupported: the address cannot be bound.
-        RegistrationFailed: this process is out of descriptors.
+        LimitReached: this process is out of descriptors.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -58,7 +58,7 @@ class Listeners:
         except OSError as error:
             self.close()
             if out_of_descriptors(error):
-                raise from_native(NO_MEMORY, OUT_OF_DESCRIPTORS, operation="listen") from None
+                raise from_os(error, operation="listen") from None
             raise Unsupported(
                 f"cannot listen on {settings.listen}: {error.strerror or error}",
                 fix="choose another address; port 0 takes a free port",

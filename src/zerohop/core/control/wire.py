@@ -17,11 +17,13 @@ import msgspec
 from zerohop.errors import ProtocolError
 
 # Every change of a message raises the version. Sides of different versions refuse each other.
-VERSION: Final = 5
+VERSION: Final = 6
 MAX_FRAME: Final = 1 << 20
 # This limit holds until the peer has proved who it is.
 MAX_FRAME_UNAUTHENTICATED: Final = 64 << 10
 MAX_FDS: Final = 128
+# Number of shares that one message may name, and of allocations: a request may bring a descriptor for each share.
+MAX_SHARES: Final = 128
 # Number of NIC ports that one side may offer, and of rails, pairs of connected ports, that a lane may have.
 MAX_NICS: Final = 16
 HEADER: Final = struct.Struct(">I")
@@ -199,16 +201,22 @@ class LaneMissing(msgspec.Struct, tag="lane_missing"):
     wanted: U63 = 0
 
 
+class Wanted(msgspec.Struct, array_like=True, frozen=True):
+    """Names a share, and proves that its owner gave it to somebody."""
+
+    share: U64
+    capability: Bytes16
+
+
 class ImportRequest(msgspec.Struct, tag="import"):
-    """Asks for access to the memory behind a share.
+    """Asks for access to the memory behind shares.
 
     ``provider`` says how: shm maps the memory, p2p lets devices reach it, verbs needs its keys on the NICs ``rails``.
     """
 
     request: U63
     provider: ShortText
-    share: U64
-    capability: Bytes16
+    wanted: Annotated[list[Wanted], msgspec.Meta(min_length=1, max_length=MAX_SHARES)]
     rails: NicIndices = []
 
 
@@ -226,49 +234,78 @@ class Exported(msgspec.Struct, frozen=True):
     pieces: Pieces
 
 
-class ImportPart(msgspec.Struct, tag="part"):
-    """Continues an ImportReply with more pieces of the memory; ``more`` tells that others follow."""
+class Allocation(msgspec.Struct, tag="allocation"):
+    """Gives the memory that shares lie in, by a descriptor or as exported, before the answer that refers to it.
 
-    request: U63
-    pieces: Pieces
-    more: bool = False
-    nfds: FdCount = 0
-
-
-class ImportReply(msgspec.Struct, tag="imported"):
-    """Answers ImportRequest: with a descriptor (shm), a key for each rail (verbs), or an exported memory (p2p).
-
-    ``text`` says how NICs have registered the memory; ``more`` tells that further pieces follow in ImportPart. If
-    ``status`` is not OK, status and reason are those of native/base/status.hpp, and ``text`` says what was tried.
+    ``number`` is the owner's, and never used twice in a Connection: the receiver keeps the memory until it says in
+    Released that it does not. ``offset`` and ``nbytes`` are those of a range of the descriptor's file. ``more`` tells
+    that further pieces follow in AllocationPart.
     """
 
-    request: U63
-    status: Code
-    reason: Code
-    text: LongText = ""
+    number: U63
+    provider: ShortText
+    nbytes: U63
+    writable: bool
     offset: U63 = 0
-    nbytes: U63 = 0
-    rights: RightsBits = 0
-    address: U64 = 0
-    keys: Annotated[list[U32], msgspec.Meta(max_length=MAX_NICS)] = []
-    atomics: bool = False
     exported: Exported | None = None
     more: bool = False
     nfds: FdCount = 0
 
 
+class AllocationPart(msgspec.Struct, tag="part"):
+    """Continues an Allocation with more pieces of the memory; ``more`` tells that others follow."""
+
+    number: U63
+    pieces: Pieces
+    more: bool = False
+    nfds: FdCount = 0
+
+
+class Imported(msgspec.Struct, array_like=True):
+    """Answers for one share: with a range of an allocation (shm, p2p), or with a key for each rail (verbs).
+
+    ``text`` says how NICs have registered the memory. If ``status`` is not OK, status and reason are those of
+    native/base/status.hpp, and ``text`` says what was tried.
+    """
+
+    status: Code
+    reason: Code = 0
+    text: LongText = ""
+    nbytes: U63 = 0
+    rights: RightsBits = 0
+    allocation: U63 = 0
+    offset: U63 = 0
+    address: U64 = 0
+    keys: Annotated[list[U32], msgspec.Meta(max_length=MAX_NICS)] = []
+    atomics: bool = False
+
+
+class ImportReply(msgspec.Struct, tag="imported"):
+    """Answers ImportRequest, for each share in its order."""
+
+    request: U63
+    answers: Annotated[list[Imported], msgspec.Meta(max_length=MAX_SHARES)]
+
+
+Shares = Annotated[list[U64], msgspec.Meta(max_length=MAX_SHARES)]
+
+
 class Release(msgspec.Struct, tag="release"):
-    """Asks the peer to give back its import of a share, which is revoked."""
+    """Asks the peer to give back its imports of shares, which are revoked."""
 
     provider: ShortText
-    share: U64
+    shares: Shares
 
 
 class Released(msgspec.Struct, tag="released"):
-    """Reports that imported memory was given back, whether or not the peer asked."""
+    """Reports that imports of shares were given back, whether or not the peer asked.
+
+    ``allocations``: those that the sender does not keep any more.
+    """
 
     provider: ShortText
-    share: U64
+    shares: Shares
+    allocations: Annotated[list[U63], msgspec.Meta(max_length=MAX_SHARES)] = []
 
 
 class Call(msgspec.Struct, tag="call"):
@@ -297,7 +334,7 @@ class Bye(msgspec.Struct, tag="bye"):
 
 _OfHandshake = Union[Hello, Challenge, Prove, Accept, Location, Refuse]
 _OfLanes = Union[Lane, LaneInvite, LaneReady, LaneFailed, LaneDown, LaneQuiet, LaneWanted, LaneMissing]
-_OfMemory = Union[ImportRequest, ImportReply, ImportPart, Release, Released]
+_OfMemory = Union[ImportRequest, Allocation, AllocationPart, ImportReply, Release, Released]
 Message = Union[_OfHandshake, Setup, _OfLanes, _OfMemory, Call, Answer, Bye]
 
 

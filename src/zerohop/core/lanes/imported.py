@@ -1,4 +1,8 @@
-"""Describes a peer's shared memory that this side has imported."""
+"""Describes a peer's shared memory that this side has imported.
+
+Shares of one allocation of the peer's share one mapping of it here, or two if some of them may be written to and others
+not. Each share is a part of the mapping, with bounds, rights and users of its own.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +17,37 @@ if TYPE_CHECKING:
     from zerohop.core.memory.registration import Registration
 
 
+class Allocation:
+    """Holds an allocation of the peer, mapped here or reached by devices here, for as long as imports use it.
+
+    ``whole`` is the mapping, or the memory that devices here reach. ``links`` has the hardware link that devices use,
+    by the device number of the memory here, once that was tried.
+    """
+
+    __slots__ = ("device", "links", "number", "provider", "ready", "users", "whole")
+
+    def __init__(self, number: int, provider: str, whole: Mapping | PeerMemory, device: str = "") -> None:
+        self.number = number
+        self.provider = provider
+        self.whole = whole
+        # Identity of the peer's device that has the memory; empty for host memory.
+        self.device = device
+        self.links: dict[int, str] = {}
+        # Registrations of memory here that devices can copy to and from the peer's memory.
+        self.ready: weakref.WeakSet[Registration] = weakref.WeakSet()
+        # Number of imports that are not closed yet.
+        self.users = 0
+
+
 class Import:
     """Holds a peer's shared memory as the peer described it in its reply.
 
-    ``access`` is a mapping, memory that devices here reach, or keys for the peer's NICs. ``rails`` are the places of
-    those NICs, and ``how`` says how they have registered the memory; without keys both are empty. ``links`` has the
-    hardware link that devices use, by the device number of the memory here, once that was tried.
+    ``access`` is a part of the mapping of ``allocation``, a part of the memory that devices here reach, or keys for the
+    peer's NICs. ``rails`` are the places of those NICs, and ``how`` says how they have registered the memory; without
+    keys both are empty.
     """
 
-    __slots__ = (
-        "access",
-        "capability",
-        "closed",
-        "device",
-        "how",
-        "links",
-        "nbytes",
-        "rails",
-        "ready",
-        "rights",
-        "routes",
-    )
+    __slots__ = ("_left", "access", "allocation", "capability", "closed", "how", "nbytes", "rails", "rights", "routes")
 
     def __init__(
         self,
@@ -41,9 +55,9 @@ class Import:
         capability: bytes,
         nbytes: int,
         rights: int,
-        rails: tuple[int, ...],
+        rails: tuple[int, ...] = (),
         how: str = "",
-        device: str = "",
+        allocation: Allocation | None = None,
     ) -> None:
         self.access = access
         self.capability = capability
@@ -51,20 +65,31 @@ class Import:
         self.rights = rights
         self.rails = rails
         self.how = how
-        # Identity of the peer's device that has the memory; empty for host memory.
-        self.device = device
-        self.links: dict[int, str] = {}
-        # Registrations of memory here that devices can copy to and from the peer's memory.
-        self.ready: weakref.WeakSet[Registration] = weakref.WeakSet()
-        self.routes: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.allocation = allocation
+        # Routes that use it; each takes itself out when it is dropped.
+        self.routes: dict[Any, None] = {}
         self.closed = False
+        # Whether `access` is closed.
+        self._left = False
+        if allocation is not None:
+            allocation.users += 1
 
     def close(self) -> bool:
-        """Refuse new operations and release the memory. Return False while an operation uses it; call again then."""
-        self.closed = True
-        for route in list(self.routes):
-            route.drop()
-        return self.access.close()
+        """Refuse new operations and release the memory, with the last import of an allocation that allocation, too.
+
+        Return False while an operation uses it; call again then, and not after it has returned True.
+        """
+        if not self.closed:
+            self.closed = True
+            for route in list(self.routes):
+                route.drop()
+        if not self._left:
+            if not self.access.close():
+                return False
+            self._left = True
+            if self.allocation is not None:
+                self.allocation.users -= 1
+        return self.allocation is None or self.allocation.users > 0 or self.allocation.whole.close()
 
     def access_over(self, registration: Registration, lane: Lane) -> dict[str, Any]:
         """Return what a route needs to reach the memory: a mapping, the memory itself, or the keys of both sides."""

@@ -8,10 +8,12 @@ authenticated socket, which both hand to the data plane. A side that cannot go o
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from zerohop._native import NativeError, Reason, Status
+from zerohop._native import NativeError, Reason
 from zerohop.config.providers import TCP, VERBS
 from zerohop.core.control import address, wire
 from zerohop.core.control.handshake import Refused
@@ -19,7 +21,7 @@ from zerohop.core.lanes import nic_ports
 from zerohop.core.lanes.lane import Lane, State
 from zerohop.core.runtime.deferred import defer_post
 from zerohop.core.runtime.native_operation import NBYTES
-from zerohop.errors import PeerLost, ProtocolError, ZerohopError, from_native, out_of_descriptors
+from zerohop.errors import PeerLost, ProtocolError, ZerohopError, from_native, from_os
 
 if TYPE_CHECKING:
     import asyncio
@@ -173,6 +175,7 @@ class LaneSetup:
             return
         endpoint = None
         try:
+            _check_arrived(message, fds)
             domains = tuple(ports.domains([place for _, place in message.rails]))
             endpoint = self._endpoint(provider, domains)
             lane = Lane(
@@ -214,8 +217,9 @@ class LaneSetup:
         lane.answered = True
         if lane.provider != TCP:
             try:
+                _check_arrived(message, fds)
                 lane.endpoint.connect(message.address, fds)
-            except NativeError as error:
+            except (NativeError, OSError) as error:
                 self._lanes.fail(lane, _error(error, self._link.peer), tell=True)
                 return
             lane.connected = True
@@ -301,7 +305,7 @@ class LaneSetup:
         except Refused as refusal:
             failure = refusal.error(peer)
         except OSError as error:
-            failure = PeerLost(f"the lane could not be opened: {error}", peer=peer)
+            failure = from_os(error, peer=peer)
         else:
             return
         # `fail` cancels `lane.task`, which is this very task.
@@ -309,12 +313,17 @@ class LaneSetup:
         self._lanes.fail(lane, failure, tell=True)
 
 
+def _check_arrived(message: wire.Lane, fds: list[int]) -> None:
+    """Raise OSError if the kernel dropped the descriptors of a message, because this process has no number left."""
+    if message.nfds and not fds:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
 def _error(error: NativeError | OSError, peer: str) -> ZerohopError:
     """Return the error of an end that could not be made."""
     if isinstance(error, NativeError):
         return from_native(*error.args, peer=peer)
-    reason = Reason.OUT_OF_DESCRIPTORS if out_of_descriptors(error) else Reason.STREAM_CLOSED
-    return from_native(Status.PEER_LOST.value, reason.value, peer=peer)
+    return from_os(error, peer=peer)
 
 
 def _withdraw(invitation: asyncio.Future[socket.socket]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from zerohop._native import NativeError, Reason, Status
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from zerohop._native import Endpoint, Engine
     from zerohop.core.control.wire import Nic
-    from zerohop.core.lanes.imported import Import
+    from zerohop.core.lanes.imported import Allocation, Import
     from zerohop.core.lanes.lane import Lane
     from zerohop.core.lanes.path_choice import Cost
     from zerohop.core.memory.registration import Registration
@@ -54,7 +55,8 @@ class Link:
         possible: providers that both sides have, with their costs as far as these are known.
         missing: for each other provider, why there can be no lane of it.
         failed: providers of which a lane could not be opened just now.
-        imports: the peer's memories that are imported here, by provider and share.
+        imports: the peer's shares that are imported here, by provider and share, in the order of their imports.
+        allocations: the peer's allocations that these lie in, by the peer's number.
         unreachable: shares that cannot be imported, by provider, share, and NICs of the peer or device here.
         routes: the routes over this link.
         lost: the error with which the peer was lost; None while it is not lost.
@@ -66,6 +68,7 @@ class Link:
         "__weakref__",
         "_lines",
         "_paths",
+        "allocations",
         "closing",
         "core",
         "failed",
@@ -101,7 +104,8 @@ class Link:
         self.possible: dict[str, Cost | None] = {}
         self.missing: dict[str, str] = {}
         self.failed: Backoff[str] = Backoff()
-        self.imports: dict[tuple[str, int], Import] = {}
+        self.imports: OrderedDict[tuple[str, int], Import] = OrderedDict()
+        self.allocations: dict[int, Allocation] = {}
         self.unreachable: Backoff[tuple[str, int, tuple[int, ...]]] = Backoff()
         self.routes: dict[Route, None] = {}
         self.lost: ZerohopError | None = None
@@ -180,7 +184,18 @@ class Link:
 class Route:
     """Holds the native route between two memories over a link. It is stale once its lane or mapping is gone."""
 
-    __slots__ = ("__weakref__", "_engine", "_key", "_registration", "explanation", "id", "lane", "link", "stale")
+    __slots__ = (
+        "__weakref__",
+        "_engine",
+        "_key",
+        "_registration",
+        "explanation",
+        "id",
+        "imported",
+        "lane",
+        "link",
+        "stale",
+    )
 
     def __init__(
         self,
@@ -198,6 +213,8 @@ class Route:
         self.lane = lane
         self.explanation = explanation
         self.stale = False
+        # The import that it uses, until it is dropped.
+        self.imported: Import | None = None
         self._engine = engine
         self._key = key
         self._registration = weakref.ref(registration)
@@ -221,6 +238,9 @@ class Route:
         if registration is not None and registration.routes.get(self._key) is self:
             registration.routes.pop(self._key, None)
         self.link.routes.pop(self, None)
+        imported, self.imported = self.imported, None
+        if imported is not None:
+            imported.routes.pop(self, None)
         engine, self._engine = self._engine, closed_engine.ENGINE
         try:
             engine.drop_route(self.id)

@@ -52,7 +52,8 @@ def note_no_peer_link(link: Link, registration: Registration, remote: Share, err
 def device_link(link: Link, registration: Registration, remote: Share) -> str:
     """Return the hardware link by which a device here reaches both memories; empty if nobody has tried."""
     imported = link.imports.get(("p2p", remote.share_id))
-    return imported.links.get(registration.region.device, "") if imported is not None else ""
+    allocation = imported.allocation if imported is not None else None
+    return allocation.links.get(registration.region.device, "") if allocation is not None else ""
 
 
 def try_again_in(link: Link, registration: Registration, remote: Share) -> float:

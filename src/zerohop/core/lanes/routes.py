@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError, PeerMemory, Reason, Status
+from zerohop.config.providers import VERBS
 from zerohop.core.base import closed_engine
 from zerohop.core.control import auth
 from zerohop.core.lanes import path_choice, reachability
 from zerohop.core.lanes.gpu_links import link_between
 from zerohop.core.lanes.link import Route, lane_error
 from zerohop.core.runtime.deferred import lane_was_reset
+from zerohop.core.runtime.devices import HOST
 from zerohop.errors import Unsupported, from_native
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
     from typing import Any
 
     from zerohop._native import Domain, Engine
@@ -29,7 +33,9 @@ if TYPE_CHECKING:
     from zerohop.core.runtime.explanation import Explanation
 
 # Beyond this number the oldest routes are dropped. They are made anew when they are needed.
-_MAX_ROUTES: Final = 16384
+_MAX_ROUTES: Final = 1 << 16
+# Situations for which the choice of a path is remembered.
+_MAX_CHOSEN: Final = 1024
 # Memory no longer than this is registered with a NIC by the call that first uses it: pinning its pages takes some tens
 # of microseconds, no more than handing the call to the control thread.
 _PINNED_AT_ONCE_BYTES: Final = 1 << 20
@@ -44,8 +50,10 @@ class Routes:
         self._kernels = kernels
         self._retention = retention
         self._warned: set[tuple[str, str, str]] = set()
+        # The paths chosen, by situation.
+        self._chosen: dict[Hashable, Explanation] = {}
         # All routes, in the order in which they were made.
-        self._all: dict[weakref.ref[Route], None] = {}
+        self._all: OrderedDict[weakref.ref[Route], None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._all)
@@ -56,15 +64,17 @@ class Routes:
         Raises:
             NativeError: no device reaches both.
         """
-        assert isinstance(imported.access, PeerMemory)
-        device = self._reach(registration, imported.access)
+        allocation = imported.allocation
+        assert allocation is not None
+        assert isinstance(allocation.whole, PeerMemory)
+        device = self._reach(registration, allocation.whole)
         self._kernels.wait(device)
         index = registration.region.device
-        if index not in imported.links:
+        if index not in allocation.links:
             on_host = index < 0
             identity = self._engine.devices()[device]["identity"]
-            imported.links[index] = link_between(identity, "" if on_host else imported.device)
-        imported.ready.add(registration)
+            allocation.links[index] = link_between(identity, "" if on_host else allocation.device)
+        allocation.ready.add(registration)
 
     def _reach(self, registration: Registration, memory: PeerMemory) -> int:
         try:
@@ -84,6 +94,32 @@ class Routes:
 
         A provider of which no lane could be opened just now is passed over as long as there is another path.
         """
+        key = self._situation_of(link, registration, remote)
+        if key is None:
+            return self._choose(link, registration, remote)
+        chosen = self._chosen.get(key)
+        if chosen is None:
+            if len(self._chosen) >= _MAX_CHOSEN:
+                self._chosen.clear()
+            chosen = self._chosen[key] = self._choose(link, registration, remote)
+        return chosen
+
+    def _situation_of(self, link: Link, registration: Registration, remote: Share) -> Hashable:
+        """Return all that the choice of a path depends on; None if failures or NICs make it depend on more.
+
+        Thousands of pairs of memories of two Contexts are in one situation, and a choice takes some 50 µs.
+        """
+        if link.failed or link.unreachable or registration.unregistrable:
+            return None
+        lanes = tuple([(lane.provider, lane.cost) for lane in link.lanes.values()])
+        if any(provider == VERBS for provider, _ in lanes):
+            return None
+        devices = registration.device, remote.device
+        hardware = "" if devices == (HOST, HOST) else reachability.device_link(link, registration, remote)
+        sides = tuple(link.missing.items()), tuple(link.possible.items())
+        return devices, remote.mappable, lanes, sides, hardware, self._kernels.why_not
+
+    def _choose(self, link: Link, registration: Registration, remote: Share) -> Explanation:
         missing, possible = link.missing, link.possible
         lanes = {lane.provider: lane.cost for lane in link.lanes.values()}
         situation = path_choice.Situation(
@@ -138,10 +174,11 @@ class Routes:
             imported = link.imports.get((provider, remote.share_id))
             if imported is None or imported.rails != lane.rails:
                 return None
-            if explanation.form == path_choice.PEER and registration not in imported.ready:
+            if explanation.form == path_choice.PEER and not is_ready(imported, registration):
                 # A device that has reached the peer's memory reaches it at once; memory here may need pinning.
-                index = registration.region.device
-                if index not in imported.links or not (at_once or registration.nbytes <= _PINNED_AT_ONCE_BYTES):
+                index, allocation = registration.region.device, imported.allocation
+                at_once_here = at_once or registration.nbytes <= _PINNED_AT_ONCE_BYTES
+                if allocation is None or index not in allocation.links or not at_once_here:
                     return None
                 try:
                     self.make_ready(imported, registration)
@@ -186,7 +223,10 @@ class Routes:
             registration.routes[key] = route
         self._remember(route)
         if imported is not None:
-            imported.routes.add(route)
+            route.imported = imported
+            imported.routes[route] = None
+            if route.stale:  # another thread has dropped it meanwhile
+                imported.routes.pop(route, None)
         # Check again: the link, the lane or the memory may have closed meanwhile, and did not know of this route.
         gone = link.lost is not None or lane.state is not State.UP or registration.closed
         if gone or (imported is not None and imported.closed):
@@ -218,8 +258,10 @@ class Routes:
     def _remember(self, route: Route) -> None:
         self._all[weakref.ref(route, self._forget)] = None
         while len(self._all) > _MAX_ROUTES:
-            oldest = next(iter(self._all))()
-            self._all.pop(next(iter(self._all)), None)
+            try:
+                oldest = self._all.popitem(last=False)[0]()
+            except KeyError:  # other threads have dropped routes meanwhile
+                return
             if oldest is not None:
                 oldest.drop()
 
@@ -237,6 +279,11 @@ def _drop_later(route: Route, seconds: float) -> None:
 def is_registered(registration: Registration, lane: Lane) -> bool:
     """Tell whether the NICs of a lane have registered the memory here; true for a lane without NICs."""
     return all(domain.number in registration.local_keys for domain in lane.domains)
+
+
+def is_ready(imported: Import, registration: Registration) -> bool:
+    """Tell whether a device here copies between the peer's memory and the memory here."""
+    return imported.allocation is not None and registration in imported.allocation.ready
 
 
 def register(engine: Engine, registration: Registration, domain: Domain) -> bool:

@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from zerohop._native import Reason, Status
 from zerohop.config.providers import VERBS
 from zerohop.core.base import peer_process
 from zerohop.core.control import auth
-from zerohop.core.memory.local_share import Grant, LocalShare
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from zerohop._native import Engine
     from zerohop.core.base.peer_process import PeerProcess
-    from zerohop.core.memory.local_share import Importer, Peer
-
-_WRITE: Final = 2
+    from zerohop.core.memory.local_share import Importer, LocalShare, Peer
 
 
 class Importers:
@@ -59,51 +56,47 @@ class Importers:
             share.importers.add((peer, provider))
             return share
 
-    def grant(self, peer: Peer, provider: str, share_id: int, capability: bytes) -> Grant:
-        """Answer a peer that wants to map a share; on OK the peer counts as an importer from now on."""
-        with self._lock:
-            share = self.admit(peer, provider, share_id, capability)
-            if isinstance(share, tuple):
-                return Grant(*share)
-            described = share.handle._share
-            if not share.registration.shareable:
-                share.importers.discard((peer, provider))
-                return Grant(Status.UNSUPPORTED, Reason.NONE)
-            try:
-                # The file is opened anew, so that a reader's descriptor cannot be mapped for writing.
-                mode = os.O_RDWR if described.rights & _WRITE else os.O_RDONLY
-                fd = os.open(f"/proc/self/fd/{share.registration.region.fd}", mode | os.O_CLOEXEC)
-            except OSError:
-                share.importers.discard((peer, provider))
-                return Grant(Status.NO_MEMORY, Reason.OUT_OF_DESCRIPTORS)
-            offset = share.registration.fd_offset + share.offset
-            return Grant(Status.OK, Reason.NONE, fd, offset, described.nbytes, described.rights)
+    def open_file(self, share: LocalShare, *, writable: bool) -> int:
+        """Return a descriptor of the file that a share lies in, which the caller closes; -1 if there is none.
 
-    def given_back(self, peer: Peer, provider: str, share_id: int) -> None:
-        """Note that a peer has given a share back."""
+        Raises:
+            OSError: the file cannot be opened in this way, or no descriptor is left.
+        """
+        with self._lock:  # the region stays open as long as the share is in the table
+            if not share.registration.shareable or share.share_id not in self._shares:
+                return -1
+            # The file is opened anew, so that a reader's descriptor cannot be mapped for writing.
+            mode = os.O_RDWR if writable else os.O_RDONLY
+            return os.open(f"/proc/self/fd/{share.registration.region.fd}", mode | os.O_CLOEXEC)
+
+    def given_back(self, peer: Peer, provider: str, share_ids: Sequence[int]) -> None:
+        """Note that a peer has given shares back."""
         gone: list[LocalShare] = []
         with self._lock:
-            share = self._leaving.get(share_id) or self._shares.get(share_id)
-            if share is not None:
-                self._forget(share, (peer, provider), gone)
+            for share_id in share_ids:
+                share = self._leaving.get(share_id) or self._shares.get(share_id)
+                if share is not None:
+                    self._forget(share, (peer, provider), gone)
         self._release(gone)
 
-    def holders(self, provider: str) -> list[tuple[Any, int]]:
-        """Return each peer that has imported a share over this provider, with the id of the share."""
+    def holders(self, provider: str) -> dict[Any, list[int]]:
+        """Return each peer that has imported shares over this provider, with the ids of the shares."""
+        holders: dict[Any, list[int]] = {}
         with self._lock:
-            return [
-                (peer, share.share_id) for share in self._shares.values() for peer, _ in importers_of(share, provider)
-            ]
+            for share in self._shares.values():
+                for peer, _ in importers_of(share, provider):
+                    holders.setdefault(peer, []).append(share.share_id)
+        return holders
 
-    def mapped_by(self, peer: Peer) -> list[tuple[str, int]]:
-        """Return provider and id of each share that a peer has mapped."""
+    def mapped_by(self, peer: Peer) -> dict[str, list[int]]:
+        """Return the ids of the shares that a peer has mapped, by provider."""
+        mapped: dict[str, list[int]] = {}
         with self._lock:
-            return [
-                (provider, share.share_id)
-                for share in [*self._shares.values(), *self._leaving.values()]
-                for importer, provider in share.importers
-                if importer is peer and provider != VERBS
-            ]
+            for share in [*self._shares.values(), *self._leaving.values()]:
+                for importer, provider in share.importers:
+                    if importer is peer and provider != VERBS:
+                        mapped.setdefault(provider, []).append(share.share_id)
+        return mapped
 
     def lost(self, peer: Peer) -> None:
         """Forget a lost peer's imports, and watch its process, which may still write to memory that it has mapped."""

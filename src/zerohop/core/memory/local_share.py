@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from zerohop._native import Reason, Status
     from zerohop.core.base.peer_process import PeerProcess
     from zerohop.core.memory.registration import Registration
     from zerohop.core.memory.remote_buffer import RemoteBuffer
@@ -24,8 +23,8 @@ class Peer(Protocol):
     def process(self) -> PeerProcess | None:
         """Return the peer's process, which may still write to memory that it has mapped; None if it has ended."""
 
-    def ask_back(self, provider: str, share_id: int) -> None:
-        """Ask the peer to give a share back. Any thread may call this."""
+    def ask_back(self, provider: str, share_ids: list[int]) -> None:
+        """Ask the peer to give shares back. Any thread may call this."""
 
 
 class Shared(Protocol):
@@ -33,7 +32,7 @@ class Shared(Protocol):
 
     _closed: bool
     _registration: Registration
-    _shares: list[LocalShare] | tuple[()]
+    _shares: dict[bytes, LocalShare] | tuple[()]
 
     def _check_open(self) -> None: ...
 
@@ -60,14 +59,3 @@ class LocalShare:
     def share_id(self) -> int:
         """Return the engine's id of the share."""
         return self.handle._share.share_id
-
-
-class Grant(NamedTuple):
-    """Answers a peer that asked to map a share: a descriptor, which the caller closes, or why there is none."""
-
-    status: Status
-    reason: Reason
-    fd: int = -1
-    offset: int = 0
-    nbytes: int = 0
-    rights: int = 0

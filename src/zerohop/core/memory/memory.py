@@ -227,8 +227,9 @@ class Memory(Closeable, _Range):
         self._block = block
         core.retention.keep(self, registration, keep)
         self._owned = owned
-        # Changed only under the lock of Shares. It is an empty tuple until the first share, which saves an object.
-        self._shares: list[LocalShare] | tuple[()] = ()
+        # By the key of the handle; changed only under the lock of Shares. It is an empty tuple until the first share,
+        # which saves an object.
+        self._shares: dict[bytes, LocalShare] | tuple[()] = ()
         # The handles that remote_key() has given out, by rights.
         self._whole: Mapping[Rights, RemoteBuffer] = _NONE
         self._closed = False
@@ -248,7 +249,8 @@ class Memory(Closeable, _Range):
         This side enforces it over tcp and the shm ring: from now on such operations end with AccessDenied at the peer,
         and those under way end or are cut short before this returns. It also enforces it over NICs: peers that have a
         key are asked to stop, and after half a second, or half of ``timeout``, the key is invalid. Peers on this host
-        that have mapped the memory are asked to unmap it; a lost peer has done so when its process has ended.
+        that have mapped the memory are asked to let go of it, and unmap it with the last handle; a lost peer has done
+        so when its process has ended.
 
         Args:
             handle: the handle to revoke, or any slice of it; None: all handles of this Memory.
@@ -265,13 +267,14 @@ class Memory(Closeable, _Range):
         if handle is not None and not isinstance(handle, RemoteBuffer):
             raise TypeError(f"what is revoked is a RemoteBuffer that share() gave, not {type(handle).__name__}")
         if handle is None:
-            chosen = [share for share in self._shares if share.revocable]
+            chosen = self._core.shares.revocable(self)
         else:
-            chosen = [share for share in self._shares if share.handle._key == handle._key]
-            if not chosen:
+            share = self._shares.get(handle._key) if self._shares else None
+            if share is None:
                 raise ValueError("the handle is not of this Memory, or has been revoked before")
-            if not chosen[0].revocable:
+            if not share.revocable:
                 raise ValueError("the handle was shared with revocable=False")
+            chosen = [share]
         revoked = {share.handle._key for share in chosen}
         with _keys:  # remote_key() gives out another handle from now on
             self._whole = {rights: whole for rights, whole in self._whole.items() if whole._key not in revoked}

@@ -14,7 +14,7 @@ from zerohop.core.memory.free_ranges import FreeRanges
 from zerohop.core.memory.memory import Memory
 from zerohop.core.memory.rights import RIGHTS, length_of
 from zerohop.core.runtime.devices import HOST
-from zerohop.errors import Closed, RegistrationFailed, from_native
+from zerohop.errors import Closed, LimitReached, RegistrationFailed, from_native
 
 if TYPE_CHECKING:
     from zerohop._native import Engine
@@ -225,7 +225,7 @@ class Pool(Closeable, NotCopyable):
             if size <= nbytes <= wanted:
                 try:
                     registration = self._core.registration_cache.allocate(nbytes, self.device, whole=False)
-                except RegistrationFailed as error:
+                except (RegistrationFailed, LimitReached) as error:
                     self._refused = error.reason
                     continue
                 self._chunks.append(_Chunk(self._core.retention, registration))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from zerohop.core.base.backoff import Backoff
 
@@ -12,6 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from zerohop._native import Region
+
+
+class Extent(NamedTuple):
+    """Describes the memory that peers map for a registration: all of it, or the whole that it is a part of."""
+
+    number: int
+    address: int
+    nbytes: int
+    fd_offset: int
 
 
 class Registration:
@@ -23,6 +32,7 @@ class Registration:
         "closed",
         "device",
         "exports",
+        "extent",
         "fd_offset",
         "how",
         "last_turn",
@@ -53,6 +63,7 @@ class Registration:
         self.nbytes = region.nbytes
         self.device = device
         self.fd_offset = fd_offset
+        self.extent = Extent(self.number, region.address, region.nbytes, fd_offset)
         self.readonly = readonly
         # Whether this Context allocated the memory. The pages get no other use before the registration is closed.
         self.ours = ours

@@ -19,7 +19,7 @@ from zerohop.core.base import closed_engine
 from zerohop.core.memory import shared_pages, sources
 from zerohop.core.memory.registration import Registration
 from zerohop.core.runtime.devices import DEVICE_BY_ADDRESS, GPUS
-from zerohop.errors import Closed, RegistrationFailed, Unsupported, ZerohopError, from_native
+from zerohop.errors import Closed, LimitReached, RegistrationFailed, Unsupported, ZerohopError, from_native
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ _CHECK_S: Final = 0.001
 # Number of others that each new registration of a GPU's allocation checks for memory that was freed.
 _CHECKED_EACH_TIME: Final = 16
 # Errors that keep their class when memory could not be registered; all others become RegistrationFailed.
-_KEPT: Final = (Closed, Unsupported)
+_KEPT: Final = (Closed, LimitReached, Unsupported)
 
 
 # Objects that a device's copies may still touch, because the copies did not end in the time that close() had.
@@ -135,6 +135,7 @@ class RegistrationCache:
         except NativeError as error:
             raise _failed(error, "alloc", f"{nbytes} bytes on {whole.device}") from None
         registration = Registration(region, whole.device, whole.fd_offset + offset, readonly=whole.readonly, ours=True)
+        registration.extent = whole.extent
         registration.local_keys, registration.how = whole.local_keys, whole.how
         registration.unregistrable = whole.unregistrable
         with self._lock:

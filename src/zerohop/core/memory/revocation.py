@@ -1,12 +1,14 @@
 """Takes shares back from peers.
 
-A peer that has mapped the memory is asked to unmap it. A peer whose NICs reach the memory is asked to stop, too, so
-that its lane survives; soon after, the key becomes invalid, whatever the peer does.
+A peer that has mapped the memory is asked to end its transfers, and to unmap it with the last handle of it. A peer
+whose NICs reach the memory is asked to stop, too, so that its lane survives; soon after, the key becomes invalid,
+whatever the peer does.
 """
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError
@@ -69,15 +71,16 @@ class Revocation(Importers):
 
         Before that, peers whose NICs reach the memory have ``grace_s`` seconds to stop.
         """
-        asked: list[tuple[Peer, str, int]] = []
+        asked: defaultdict[tuple[Peer, str], list[int]] = defaultdict(list)
         with self._lock:
             for share in shares:
                 self._shares.pop(share.share_id, None)
                 if share.importers:
                     self._leaving[share.share_id] = share
-                    asked += [(peer, provider, share.share_id) for peer, provider in share.importers]
-        for peer, provider, share_id in asked:
-            peer.ask_back(provider, share_id)
+                    for importer in share.importers:
+                        asked[importer].append(share.share_id)
+        for (peer, provider), share_ids in asked.items():
+            peer.ask_back(provider, share_ids)
         if grace_s:
             with self._given_back:
                 self._given_back.wait_for(lambda: not any(importers_of(share, VERBS) for share in shares), grace_s)

@@ -62,18 +62,23 @@ class Shares(Revocation):
             if not closed_meanwhile:
                 share.memory = memory
                 if isinstance(memory._shares, tuple):
-                    memory._shares = [share]
-                else:
-                    memory._shares.append(share)
+                    memory._shares = {}
+                memory._shares[share.handle._key] = share
         if closed_meanwhile:
             self.withdraw([share], 0)
             memory._check_open()
 
     def belong_no_more(self, shares: Sequence[LocalShare], memory: Shared) -> None:
         """Untie revoked shares from their Memory."""
-        revoked = set(shares)
         with self._lock:
-            memory._shares = [each for each in memory._shares if each not in revoked] or ()
+            if memory._shares:
+                for share in shares:
+                    memory._shares.pop(share.handle._key, None)
+
+    def revocable(self, memory: Shared) -> list[LocalShare]:
+        """Return all shares of a Memory that may be revoked."""
+        with self._lock:
+            return [share for share in memory._shares.values() if share.revocable] if memory._shares else []
 
     def of_closing(self, memory: Shared) -> tuple[Sequence[LocalShare], RetainedBuffer | None]:
         """Take over the shares of a Memory that is being closed, and the object that it kept alive.
@@ -85,7 +90,8 @@ class Shares(Revocation):
             buffer = self._retention.detach(memory, memory._registration)
             if buffer is None:
                 return (), None
-            shares, memory._shares = memory._shares, ()
+            shares = list(memory._shares.values()) if memory._shares else []
+            memory._shares = ()
             for share in shares:
                 share.keep, share.memory = buffer.keep, None
             return shares, buffer

@@ -1,13 +1,17 @@
 """Gives memory of this side to a peer that asks for it and has the right to it, and asks for it back.
 
-On the control thread. import_client.py, the asking side, describes the forms in which memory goes to a peer.
+On the control thread. import_client.py, the asking side, describes the forms in which memory goes to a peer. What peers
+map goes out once for all shares of one allocation; this side notes what a peer has, until the peer says that it has
+dropped it. Each share is checked by itself, and counts its importers by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import bisect
+import math
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from zerohop._native import NativeError, Reason, Status
 from zerohop.config.providers import P2P, SHM, VERBS
@@ -16,17 +20,21 @@ from zerohop.core.control import wire
 from zerohop.core.control.channel import close_all
 from zerohop.core.memory.remote_buffer import share_of
 from zerohop.core.peers.import_client import LAST_COPIES_S
+from zerohop.core.peers.releases import in_parts
 from zerohop.core.runtime.devices import HOST
-from zerohop.errors import ProtocolError, from_native
+from zerohop.errors import ProtocolError, from_native, out_of_descriptors
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from zerohop.core.control.channel import Channel
     from zerohop.core.memory.local_share import LocalShare
     from zerohop.core.peers.peer_core import PeerCore
     from zerohop.core.peers.peer_link import PeerLink
 
-# Requests of one peer that may wait for a driver or a NIC.
-_MAX_REQUESTS: Final = 1 << 16
+_WRITE: Final = 2
+# Requests of one peer that may wait for a driver or a NIC. A peer sends one for each provider and choice of NICs.
+_MAX_REQUESTS: Final = 1024
 
 # The result of Engine.export_share.
 _Exported = tuple[str, str, int, int, int, int, list[tuple[int, bytes]], list[int]]
@@ -36,6 +44,14 @@ def _close_exported(exported: _Exported) -> None:
     close_all(exported[-1])
 
 
+class _Given(NamedTuple):
+    """Describes memory that the peer has: its addresses in this process, and the number by which both sides know it."""
+
+    start: int
+    stop: int
+    number: int
+
+
 class Exports:
     """Exports memory of this side over one Connection."""
 
@@ -43,6 +59,10 @@ class Exports:
         self._core = core
         self._link = link
         self._channel = channel
+        # Memory that the peer has, by what it is part of, in the order of addresses; and the key of each, by number.
+        self._given: dict[Hashable, list[_Given]] = {}
+        self._keys: dict[int, Hashable] = {}
+        self._last_number = 0
         # Requests that wait for a driver or a NIC, which handle one request after the other.
         self._reaching: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
@@ -50,12 +70,12 @@ class Exports:
 
     def on_import_request(self, request: wire.ImportRequest) -> None:
         """Handle ImportRequest: answer a peer that wants to import."""
-        link = self._link
+        link, provider = self._link, request.provider
         if link.closing is not None:  # this side is just asking for all its memory back
-            self._refuse(request, Status.UNSUPPORTED, Reason.LANE_CLOSED)
-        elif request.provider == SHM and SHM in link.possible:
-            self._give_descriptor(request)
-        elif request.provider in (VERBS, P2P) and request.provider in link.possible:
+            self._refuse_all(request, Status.UNSUPPORTED, Reason.LANE_CLOSED)
+        elif provider == SHM and SHM in link.possible:
+            self._answer(request, [self._admit_to_file(request, wanted) for wanted in request.wanted])
+        elif provider in (VERBS, P2P) and provider in link.possible:
             if len(self._reaching) >= _MAX_REQUESTS:
                 raise ProtocolError("malformed: the peer asks for more than anybody needs at once")
             # This is a task of its own, because pinning pages and exporting memory take long.
@@ -66,23 +86,29 @@ class Exports:
         else:
             # The peer must not count as an importer, because revoking would then wait for it in vain.
             why = "memory is given to peers on this host that use shm or p2p, and to NICs of peers that use verbs"
-            self._refuse(request, Status.UNSUPPORTED, Reason.NONE, why)
+            self._refuse_all(request, Status.UNSUPPORTED, Reason.NONE, why)
 
     def on_released(self, message: wire.Released) -> None:
         """Handle Released: the peer has given back memory of this side."""
-        self._core.shares.given_back(self._link, message.provider, message.share)
+        for number in message.allocations:
+            key = self._keys.pop(number, None)
+            left = [each for each in self._given.pop(key, ()) if each.number != number]
+            if left:
+                self._given[key] = left
+        self._core.shares.given_back(self._link, message.provider, message.shares)
         self._returned.set()
 
-    def ask_back(self, provider: str, share_id: int) -> None:
-        """Ask the peer to give back its import of a share."""
-        self._channel.post(wire.Release(provider=provider, share=share_id))
+    def ask_back(self, provider: str, share_ids: list[int]) -> None:
+        """Ask the peer to give back its imports of shares."""
+        for some in in_parts(share_ids):
+            self._channel.post(wire.Release(provider=provider, shares=some))
 
     async def ask_all_back(self) -> None:
         """Ask, before this side leaves, for all memory that the peer has mapped; wait for it a short time."""
         loop, shares = asyncio.get_running_loop(), self._core.shares
         limit = loop.time() + LAST_COPIES_S
-        for provider, share_id in shares.mapped_by(self._link):
-            self.ask_back(provider, share_id)
+        for provider, share_ids in shares.mapped_by(self._link).items():
+            self.ask_back(provider, share_ids)
         try:
             while self._link.lost is None and shares.mapped_by(self._link):
                 self._returned.clear()
@@ -96,82 +122,125 @@ class Exports:
             task.cancel()
         self._returned.set()  # the peer gives nothing back any more
 
-    def _give_descriptor(self, request: wire.ImportRequest) -> None:
-        grant = self._core.shares.grant(self._link, request.provider, request.share, request.capability)
-        reply = wire.ImportReply(
-            request=request.request,
-            status=grant.status.value,
-            reason=grant.reason.value,
-            offset=grant.offset,
-            nbytes=grant.nbytes,
-            rights=grant.rights,
-            nfds=int(grant.fd >= 0),
-        )
-        try:
-            self._channel.post(reply, [grant.fd] if grant.fd >= 0 else [])
-        finally:
-            if grant.fd >= 0:
-                os.close(grant.fd)
-
     async def _give(self, request: wire.ImportRequest) -> None:
         """Give memory to a peer's NICs or devices, once the requests before have ended."""
         async with self._turn:
-            share = self._core.shares.admit(self._link, request.provider, request.share, request.capability)
-            if isinstance(share, tuple):
-                self._refuse(request, *share)
-                return
-            try:
-                if request.provider == VERBS:
-                    await self._give_keys(request, share)
-                else:
-                    await self._give_memory(request, share)
-            except NativeError as error:
-                status, reason, text = error.args
-                said = from_native(status, reason, text).reason
-                self._refuse_importer(request, Status(status), Reason(reason), said)
+            self._answer(request, [await self._admit(request, wanted) for wanted in request.wanted])
 
-    async def _give_memory(self, request: wire.ImportRequest, share: LocalShare) -> None:
-        """Give memory to a peer for its devices: a device's as the driver exports it, host memory by a descriptor."""
-        if share.registration.device == HOST:
-            self._give_descriptor(request)
-            return
-        export = self._core.engine.export_share
-        exported = await self._core.control.run_in_thread(export, share.share_id, discard=_close_exported)
+    def _answer(self, request: wire.ImportRequest, answers: list[wire.Imported]) -> None:
+        """Post the answers, in the order of the request."""
+        for place, (wanted, answer) in enumerate(zip(request.wanted, answers, strict=True)):
+            # A peer that was asked to give a share back meanwhile must get a refusal now, not the share.
+            if answer.status == Status.OK.value and not self._core.shares.has(wanted.share):
+                answers[place] = self._refuse_importer(request, wanted, Status.ACCESS_DENIED, Reason.REVOKED)
+        self._channel.post(wire.ImportReply(request=request.request, answers=answers))
+
+    def _admit_to_file(self, request: wire.ImportRequest, wanted: wire.Wanted) -> wire.Imported:
+        share = self._core.shares.admit(self._link, request.provider, wanted.share, wanted.capability)
+        if isinstance(share, tuple):
+            return _refusal(*share)
+        return self._give_file(request, wanted, share)
+
+    async def _admit(self, request: wire.ImportRequest, wanted: wire.Wanted) -> wire.Imported:
+        share = self._core.shares.admit(self._link, request.provider, wanted.share, wanted.capability)
+        if isinstance(share, tuple):
+            return _refusal(*share)
         try:
-            if self._still_wanted(request):
-                self._post_memory(request, share, exported)
-        finally:
-            _close_exported(exported)
+            if request.provider == VERBS:
+                return await self._give_keys(request, wanted, share)
+            if share.registration.device == HOST:
+                return self._give_file(request, wanted, share)
+            return await self._give_memory(request, share)
+        except NativeError as error:
+            status, reason, text = error.args
+            said = from_native(status, reason, text).reason
+            return self._refuse_importer(request, wanted, Status(status), Reason(reason), said)
+        except OSError as error:
+            return self._refuse_importer(request, wanted, *_outcome(error))
 
-    def _post_memory(self, request: wire.ImportRequest, share: LocalShare, exported: _Exported) -> None:
-        form, device, process, address, offset, nbytes, pieces, fds = exported
+    def _give_file(self, request: wire.ImportRequest, wanted: wire.Wanted, share: LocalShare) -> wire.Imported:
+        """Give the file of a share by a descriptor, for readers or for writers, unless the peer has it."""
+        extent, writable = share.registration.extent, bool(share_of(share.handle).rights & _WRITE)
+        key = request.provider, extent.number, writable
+        given = self._find(key, share)
+        if given is None:
+            try:
+                fd = self._core.shares.open_file(share, writable=writable)
+            except OSError as error:
+                return self._refuse_importer(request, wanted, *_outcome(error))
+            if fd < 0:
+                return self._refuse_importer(request, wanted, Status.UNSUPPORTED, Reason.NONE)
+            given = self._note(key, extent.address, extent.nbytes)
+            try:
+                place = given.number, request.provider, extent.nbytes, writable, extent.fd_offset
+                self._post(wire.Allocation(*place, nfds=1), [fd])
+            finally:
+                os.close(fd)
+        return _part(share, given)
+
+    async def _give_memory(self, request: wire.ImportRequest, share: LocalShare) -> wire.Imported:
+        """Give memory of a device as its driver exports it, unless the peer has it."""
+        key = request.provider, share.registration.extent.number
+        given = self._find(key, share)
+        if given is None:
+            export = self._core.engine.export_share
+            exported = await self._core.control.run_in_thread(export, share.share_id, discard=_close_exported)
+            form, device, process, address, offset, _, pieces, fds = exported
+            try:
+                start = address - offset
+                nbytes = sum(size for size, _ in pieces)
+                given = self._note(key, start, nbytes)
+                first = wire.Exported(form, device, process, start, 0, pieces[: wire.MAX_FDS])
+                self._post_pieces(
+                    wire.Allocation(given.number, request.provider, nbytes, writable=True, exported=first), pieces, fds
+                )
+            finally:
+                _close_exported(exported)
+        return _part(share, given)
+
+    def _post_pieces(self, first: wire.Allocation, pieces: list[tuple[int, bytes]], fds: list[int]) -> None:
+        """Post memory of however many pieces, with no more in one message than it may have descriptors."""
         left = list(fds)
+        message: wire.Allocation | wire.AllocationPart = first
         for start in range(0, len(pieces), wire.MAX_FDS):
             some = pieces[start : start + wire.MAX_FDS]
-            theirs, left = left[: (count := sum(not handle for _, handle in some))], left[count:]
-            more = start + wire.MAX_FDS < len(pieces)
             if start:
-                part = wire.ImportPart(request=request.request, pieces=some, more=more, nfds=len(theirs))
-                self._channel.post(part, theirs)
-                continue
-            reply = wire.ImportReply(
-                request=request.request,
-                status=Status.OK.value,
-                reason=Reason.NONE.value,
-                nbytes=nbytes,
-                rights=share_of(share.handle).rights,
-                exported=wire.Exported(form, device, process, address, offset, some),
-                more=more,
-                nfds=len(theirs),
-            )
-            self._channel.post(reply, theirs)
+                message = wire.AllocationPart(number=first.number, pieces=some)
+            count = sum(not handle for _, handle in some)
+            message.more, message.nfds = start + wire.MAX_FDS < len(pieces), count
+            self._post(message, left[:count])
+            left = left[count:]
 
-    async def _give_keys(self, request: wire.ImportRequest, share: LocalShare) -> None:
+    def _post(self, message: wire.Allocation | wire.AllocationPart, fds: list[int]) -> None:
+        """Post a message with descriptors; at the limit of this process without them, which the peer then notices."""
+        try:
+            self._channel.post(message, fds)
+        except OSError:
+            message.nfds = 0
+            self._channel.post(message)
+
+    def _find(self, key: Hashable, share: LocalShare) -> _Given | None:
+        """Return the memory that the peer has, and that contains a share."""
+        known = self._given.get(key)
+        if known is None:
+            return None
+        start = share.registration.address + share.offset
+        place = bisect.bisect_right(known, (start, math.inf)) - 1
+        return known[place] if place >= 0 and start + share_of(share.handle).nbytes <= known[place].stop else None
+
+    def _note(self, key: Hashable, start: int, nbytes: int) -> _Given:
+        """Note that the peer has memory from now on."""
+        self._last_number += 1
+        given = _Given(start, start + nbytes, self._last_number)
+        bisect.insort(self._given.setdefault(key, []), given)
+        self._keys[given.number] = key
+        return given
+
+    async def _give_keys(self, request: wire.ImportRequest, wanted: wire.Wanted, share: LocalShare) -> wire.Imported:
         """Register memory with each NIC at which the peer's lane ends, unless that was done before."""
         engine, nic_ports = self._core.engine, self._core.nic_ports
         if why := "; ".join(filter(None, map(nic_ports.port_down, request.rails))):
-            self._refuse_importer(request, Status.UNSUPPORTED, Reason.PORT_DOWN, why)
-            return
+            return self._refuse_importer(request, wanted, Status.UNSUPPORTED, Reason.PORT_DOWN, why)
         domains = nic_ports.domains(request.rails)
         found = [
             await self._core.control.run_in_thread(engine.reach, share.share_id, domain, share.revocable)
@@ -180,10 +249,8 @@ class Exports:
         if len({address for address, _, _ in found}) != 1:
             raise NativeError(Status.UNSUPPORTED.value, Reason.NONE.value, "its NICs do not know it by one address")
         described = share_of(share.handle)
-        reply = wire.ImportReply(
-            request=request.request,
+        return wire.Imported(
             status=Status.OK.value,
-            reason=Reason.NONE.value,
             nbytes=described.nbytes,
             rights=described.rights,
             address=found[0][0],
@@ -191,25 +258,37 @@ class Exports:
             keys=[key for _, key, _ in found],
             atomics=all(bool(domain.facts().get("atomics")) for domain in domains),
         )
-        if self._still_wanted(request):
-            self._channel.post(reply)
 
-    def _still_wanted(self, request: wire.ImportRequest) -> bool:
-        """Tell whether the peer is still there, and the share has not been withdrawn meanwhile."""
-        if self._link.lost is not None:
-            return False
-        # A peer that was asked to give a share back must get a refusal now, not the share.
-        if not self._core.shares.has(request.share):
-            self._refuse_importer(request, Status.ACCESS_DENIED, Reason.REVOKED)
-            return False
-        return True
-
-    def _refuse_importer(self, request: wire.ImportRequest, status: Status, reason: Reason, text: str = "") -> None:
+    def _refuse_importer(
+        self, request: wire.ImportRequest, wanted: wire.Wanted, status: Status, reason: Reason, text: str = ""
+    ) -> wire.Imported:
         """Refuse a peer that counted as an importer already."""
-        self._core.shares.given_back(self._link, request.provider, request.share)
-        self._refuse(request, status, reason, text)
+        self._core.shares.given_back(self._link, request.provider, [wanted.share])
+        return _refusal(status, reason, text)
 
-    def _refuse(self, request: wire.ImportRequest, status: Status, reason: Reason, text: str = "") -> None:
-        self._channel.post(
-            wire.ImportReply(request=request.request, status=status.value, reason=reason.value, text=text[:2000])
-        )
+    def _refuse_all(self, request: wire.ImportRequest, status: Status, reason: Reason, text: str = "") -> None:
+        answers = [_refusal(status, reason, text) for _ in request.wanted]
+        self._channel.post(wire.ImportReply(request=request.request, answers=answers))
+
+
+def _refusal(status: Status, reason: Reason, text: str = "") -> wire.Imported:
+    return wire.Imported(status=status.value, reason=reason.value, text=text[:2000])
+
+
+def _part(share: LocalShare, given: _Given) -> wire.Imported:
+    """Return the answer for a share that lies in memory that the peer has."""
+    described = share_of(share.handle)
+    return wire.Imported(
+        status=Status.OK.value,
+        nbytes=described.nbytes,
+        rights=described.rights,
+        allocation=given.number,
+        offset=share.registration.address + share.offset - given.start,
+    )
+
+
+def _outcome(error: OSError) -> tuple[Status, Reason, str]:
+    """Return why memory cannot be given out."""
+    if out_of_descriptors(error):
+        return Status.NO_MEMORY, Reason.OUT_OF_DESCRIPTORS, ""
+    return Status.UNSUPPORTED, Reason.NONE, f"its file cannot be opened: {error.strerror}"

@@ -1,35 +1,41 @@
 """Imports the peer's memory: asks for it at first use, and gives it back when the peer asks.
 
 On the control thread. Memory on this host is mapped (shm): its owner sends a descriptor. Memory of a device on this
-host is mapped for devices here (p2p): its owner sends what its driver exports. Memory that NICs reach (verbs) has one
-key for each rail of the lane. No handle carries these: the owner is asked, so that it knows its importers, and
-registers memory with a NIC only when a peer wants to reach it through that NIC.
+host is mapped for devices here (p2p): its owner sends what its driver exports. Both come once for all shares of one
+allocation (allocations.py). Memory that NICs reach (verbs) has one key for each rail of the lane. No handle carries
+these: the owner is asked, so that it knows its importers, and registers memory with a NIC only when a peer wants to
+reach it through that NIC.
+
+However many shares are used for the first time at once, one request over each provider is under way, and the next one
+names all shares that were asked for meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections import Counter
-from typing import TYPE_CHECKING, Final
+import functools
+import itertools
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from zerohop._native import NativeError, Reason, RemoteKeys, Status
-from zerohop.config.providers import P2P, SHM, VERBS
+from zerohop._native import NativeError, RemoteKeys, Status
+from zerohop.config.providers import SHM, VERBS
 from zerohop.core.control import wire
-from zerohop.core.control.channel import close_all, copies_of
 from zerohop.core.lanes.imported import Import
 from zerohop.core.lanes.lane import retrieve
 from zerohop.core.lanes.reachability import note_no_peer_link
+from zerohop.core.peers.allocations import Allocations
+from zerohop.core.peers.releases import UNMAP_PAUSE_S, Releases, unmap
 from zerohop.core.runtime.deferred import seconds_left, wait_shared
-from zerohop.errors import ProtocolError, ZerohopError, copy_of, from_native, silent_error
+from zerohop.errors import ProtocolError, ZerohopError, copy_of, said_by_peer, silent_error
 
 if TYPE_CHECKING:
-    from zerohop._native import Mapping, PeerMemory
     from zerohop.core.control.channel import Channel
-    from zerohop.core.lanes.link import Link
+    from zerohop.core.lanes.imported import Allocation
     from zerohop.core.memory.registration import Registration
     from zerohop.core.memory.remote_buffer import Share
     from zerohop.core.peers.peer_core import PeerCore
+    from zerohop.core.peers.peer_link import PeerLink
 
 _WRITE: Final = 2
 _STILL_MAPPED: Final = (
@@ -40,42 +46,53 @@ LAST_COPIES_S: Final = 0.5
 # Statuses of an owner that cannot give memory to this provider. Another provider may still reach it.
 _CANNOT: Final = (Status.UNSUPPORTED.value, Status.NO_MEMORY.value, Status.DEVICE_ERROR.value)
 
-# Pieces that one memory may have; each has at least 2 MiB.
-_MAX_PIECES: Final = 1 << 17
+# Imports of one peer, and allocations that they lie in, beyond which unused imports are given back.
+_MAX_IMPORTS: Final = 1 << 16
+_MAX_ALLOCATIONS: Final = 1024
+# Number of the oldest imports of which each new one then gives back those that are unused.
+_OLDEST: Final = 4
+# Times that an answer may refer to an allocation that this side was just giving back.
+_MAX_ASKED: Final = 8
 
-# Imports of one peer beyond which unused ones are given back.
-_MAX_IMPORTS: Final = 1024
-# Seconds between two attempts to release an import that is in use.
-_UNMAP_PAUSE_S: Final = 0.002
-
-_ShareKey = tuple[str, int]
-_Reply = tuple[wire.ImportReply, list[int]]
+_Reply = list[wire.Imported]
 _RequestKey = tuple[str, int, tuple[int, ...]]
+# A provider, and the NICs of the peer: a request asks for shares of one such pair.
+_Way = tuple[str, tuple[int, ...]]
+
+
+class _Want(NamedTuple):
+    """Holds a share that operations wait for, and the future that they wait for."""
+
+    share: Share
+    done: asyncio.Future[None]
+    asked: int = 0
 
 
 class Imports:
     """Imports the peer's memory over one Connection."""
 
-    def __init__(self, core: PeerCore, link: Link, channel: Channel) -> None:
+    def __init__(self, core: PeerCore, link: PeerLink, channel: Channel) -> None:
         self._core = core
         self._link = link
         self._channel = channel
+        self.allocations = Allocations(core, link)
+        self.releases = Releases(core, link, channel)
         self._requests = 0
-        self._replies: dict[int, asyncio.Future[_Reply]] = {}
-        # Answers of which more pieces are to come, by request.
-        self._unfinished: dict[int, _Reply] = {}
-        self._importing: dict[_RequestKey, asyncio.Task[None]] = {}
-        # Counts of requests without an answer; tasks that release an import.
-        self._asking: Counter[_ShareKey] = Counter()
-        self._leaving: dict[_ShareKey, asyncio.Task[None]] = {}
-        # Shares for which Released is due once they are in neither of these, so that one Released covers all.
-        self._owed: set[_ShareKey] = set()
+        # Requests without an answer, by number: provider, number of shares asked for, and the future of the answer.
+        self._replies: dict[int, tuple[str, int, asyncio.Future[_Reply]]] = {}
+        self._importing: dict[_RequestKey, asyncio.Future[None]] = {}
+        # Shares that wait for the next request, and the tasks that make the requests.
+        self._wanted: dict[_Way, deque[_Want]] = {}
+        self._asking_tasks: dict[_Way, asyncio.Task[None]] = {}
+        # Devices here that are being given access to an allocation for the first time.
+        self._readying: dict[tuple[Allocation, Registration], asyncio.Task[None]] = {}
 
     async def ask(self, share: Share, provider: str, rails: tuple[int, ...]) -> None:
         """Import the memory behind the peer's share, or note why that is impossible. ``rails``: NICs of the peer.
 
         Raises:
             AccessDenied: the owner does not allow it.
+            LimitReached: this process, or the owner's, has reached a limit.
             PeerLost: the owner is gone.
             DeadlineExceeded: the owner does not answer before the operation's deadline, or an earlier import is still
                 being released; the request stays under way.
@@ -84,173 +101,203 @@ class Imports:
         if self._link.closing is not None:
             raise copy_of(self._link.closing)
         key = (provider, share.share_id, rails)
-        task = self._importing.get(key)
-        if task is None:
-            task = self._importing[key] = asyncio.get_running_loop().create_task(self._import(share, provider, rails))
-            task.add_done_callback(lambda _: self._importing.pop(key, None))
-            task.add_done_callback(retrieve)
-        leaving, limit = self._leaving.get((provider, share.share_id)), seconds_left()
+        future = self._importing.get(key)
+        # One that has ended is of an import that may have been given back since: its callback has still to run.
+        if future is None or future.done():
+            future = self._importing[key] = asyncio.get_running_loop().create_future()
+            future.add_done_callback(functools.partial(self._import_ended, key))
+            future.add_done_callback(retrieve)
+            self._begin(_Want(share, future), (provider, rails))
+        leaving, limit = self.releases.leaving.get((provider, share.share_id)), seconds_left()
         if leaving is not None and limit is not None:
             # The wait ends before the operation's deadline, so that there is time to report this reason.
-            await asyncio.wait([task, leaving], timeout=0.9 * limit, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done() and not leaving.done():
+            await asyncio.wait([future, leaving], timeout=0.9 * limit, return_when=asyncio.FIRST_COMPLETED)
+            if not future.done() and not leaving.done():
                 raise silent_error(self._link.peer, _STILL_MAPPED)
-        await wait_shared(task, self._link, seconds_left())
+        await wait_shared(future, self._link, seconds_left())
 
-    def on_import_reply(self, reply: wire.ImportReply, fds: list[int]) -> None:
-        """Handle ImportReply, the owner's answer; the caller closes the descriptors."""
-        future = self._replies.get(reply.request)
+    def on_allocation(self, message: wire.Allocation, fds: list[int]) -> None:
+        """Handle Allocation, which comes before the answer that refers to it; the caller closes the descriptors."""
+        expected = sum(count for provider, count, _ in self._replies.values() if provider == message.provider)
+        self.allocations.on_allocation(message, fds, expected)
+
+    def on_import_reply(self, reply: wire.ImportReply) -> None:
+        """Handle ImportReply, the owner's answer."""
+        _, count, future = self._replies.get(reply.request, ("", 0, None))
         if future is None or future.done():
             return
-        if reply.request in self._unfinished or (reply.more and reply.exported is None):
-            raise ProtocolError("malformed: an answer begun twice, or without pieces")
-        if reply.more:
-            self._unfinished[reply.request] = reply, copies_of(fds)
-        else:
-            future.set_result((reply, copies_of(fds)))
-
-    def on_import_part(self, part: wire.ImportPart, fds: list[int]) -> None:
-        """Handle ImportPart, the continuation of an answer; the caller closes the descriptors."""
-        begun = self._unfinished.get(part.request)
-        if begun is None:
-            return  # no task waits for the answer any more
-        reply, gathered = begun
-        assert reply.exported is not None  # on_import_reply() has checked it
-        pieces = reply.exported.pieces
-        pieces.extend(part.pieces)
-        if len(pieces) > _MAX_PIECES:
-            raise ProtocolError("malformed: more pieces than any memory has")
-        gathered.extend(copies_of(fds))
-        if not part.more:
-            del self._unfinished[part.request]
-            self._replies[part.request].set_result((reply, gathered))
+        if len(reply.answers) != count:
+            raise ProtocolError("malformed: not one answer for each share")
+        future.set_result(reply.answers)
 
     async def make_ready(self, imported: Import, share: Share, registration: Registration) -> None:
         """Let a device here reach both the peer's memory and the memory here, or note why none can."""
-        core = self._core
-        try:
-            await core.control.run_in_thread(core.routes.make_ready, imported, registration)
-        except NativeError as error:
-            if imported.closed:
-                return  # the import was given back meanwhile; an operation that needs it asks anew
-            if error.args[0] == Status.CLOSED.value:
-                raise
-            note_no_peer_link(self._link, registration, share, error)
+        assert imported.allocation is not None
+        key = imported.allocation, registration
+        task = self._readying.get(key)
+        if task is None:
+            task = self._readying[key] = self._core.control.loop.create_task(self._make_ready(imported, registration))
+            task.add_done_callback(lambda _: self._readying.pop(key, None))
+            task.add_done_callback(retrieve)
+        await asyncio.wait([task])
+        if task.cancelled():
+            return  # the Connection is lost, which the caller finds out next
+        error = task.exception()
+        if error is None or imported.closed:
+            return  # an import that was given back meanwhile is asked for anew by an operation that needs it
+        if not isinstance(error, NativeError) or error.args[0] == Status.CLOSED.value:
+            raise error
+        note_no_peer_link(self._link, registration, share, error)
 
-    def on_release(self, message: wire.Release) -> None:
-        """Handle Release: the owner wants its memory back."""
-        key = message.provider, message.share
-        self._owed.add(key)
-        imported = self._link.imports.pop(key, None)
-        if imported is not None:
-            self._start_release(key, imported)
-        self._send_released(key)
-
-    def release(self, provider: str, share_id: int, imported: Import) -> None:
-        """Release an import, and tell the owner when that is done."""
-        self._owed.add((provider, share_id))
-        self._start_release((provider, share_id), imported)
+    async def _make_ready(self, imported: Import, registration: Registration) -> None:
+        async with self.allocations.threads:
+            await self._core.control.run_in_thread(self._core.routes.make_ready, imported, registration)
 
     async def give_all_back(self) -> None:
         """Give back all imports before this side leaves, and wait a short time for the last operations with them."""
         loop, imports = asyncio.get_running_loop(), self._link.imports
         limit = loop.time() + LAST_COPIES_S
         while True:
-            for provider, share_id in list(imports):
-                self.release(provider, share_id, imports.pop((provider, share_id)))
-            under_way = {*self._leaving.values(), *self._importing.values()}
+            while imports:
+                (provider, share_id), imported = imports.popitem(last=False)
+                self.releases.release((provider, share_id), imported)
+            under_way = {*self.releases.leaving.values(), *self._asking_tasks.values()}
             left_s = limit - loop.time()
             if not under_way or left_s <= 0:
+                self.releases.tell()
                 return
-            await asyncio.wait(under_way, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(under_way, timeout=left_s)
 
-    def end(self, error: ZerohopError) -> None:
+    def end(self) -> None:
         """End all requests and imports that are under way, because the Connection is lost."""
-        for future in self._replies.values():
-            if not future.done():
-                future.set_exception(copy_of(error))
-        for task in self._importing.values():
+        for task in [*self._asking_tasks.values(), *self._readying.values()]:
             task.cancel()
+        for waiting in list(self._importing.values()):
+            waiting.cancel()
+        self.allocations.end()
 
-    async def _import(self, share: Share, provider: str, rails: tuple[int, ...]) -> None:
-        key = provider, share.share_id
-        old = self._link.imports.pop(key, None)
+    def _import_ended(self, key: _RequestKey, future: asyncio.Future[None]) -> None:
+        if self._importing.get(key) is future:
+            del self._importing[key]
+
+    def _begin(self, want: _Want, way: _Way) -> None:
+        provider, share_id = way[0], want.share.share_id
+        old = self._link.imports.pop((provider, share_id), None)
         if old is not None and provider == VERBS:
             # The old import is for NICs that the lane does not use any more. For the owner both are one import.
             unmap(self._core, old)
         elif old is not None:
-            self.release(provider, share.share_id, old)
-        # Released names only the share, so a late one would seem to end the new import.
-        while (leaving := self._leaving.get(key)) is not None:
-            await asyncio.wait([leaving])
-        self._asking[key] += 1
-        try:
-            await self._ask_owner(share, provider, rails)
-        finally:
-            self._asking[key] -= 1
-            if not self._asking[key]:
-                del self._asking[key]
-            self._send_released(key)
+            self.releases.release((provider, share_id), old)
+        if (provider, share_id) in self.releases.leaving:
+            self._core.control.start(self._ask_after_release, want, way)
+        else:
+            self._ask_soon(want, way)
 
-    async def _ask_owner(self, share: Share, provider: str, rails: tuple[int, ...]) -> None:
-        link = self._link
+    async def _ask_after_release(self, want: _Want, way: _Way) -> None:
+        # Released names only the share, so a late one would seem to end the new import.
+        while (leaving := self.releases.leaving.get((way[0], want.share.share_id))) is not None:
+            await asyncio.wait([leaving])
+        if not want.done.done():
+            self._ask_soon(want, way)
+
+    def _ask_soon(self, want: _Want, way: _Way) -> None:
+        """Name the share in the next request of its kind; the first of a kind goes out in the next turn of the loop."""
+        self.releases.asking((way[0], want.share.share_id))
+        self._wanted.setdefault(way, deque()).append(want)
+        if way not in self._asking_tasks:
+            self._asking_tasks[way] = self._core.control.start(self._ask_owner, way)
+
+    async def _ask_owner(self, way: _Way) -> None:
+        """Ask for the shares that are wanted, in one request after the other, until none is left."""
+        wanted = self._wanted[way]
+        try:
+            await self._ask_for_all(wanted, way)
+        finally:
+            # In the same turn of the loop as the last look at `wanted`: a share that comes later begins a new task.
+            del self._asking_tasks[way], self._wanted[way]
+            for want in wanted:  # the task was cancelled
+                self.releases.asked((way[0], want.share.share_id))
+
+    async def _ask_for_all(self, wanted: deque[_Want], way: _Way) -> None:
+        while wanted:
+            batch = [wanted.popleft() for _ in range(min(len(wanted), wire.MAX_SHARES))]
+            try:
+                for want, answer in zip(batch, await self._answers(batch, way), strict=True):
+                    try:
+                        if await self._accept(want, way, answer) and not want.done.done():
+                            want.done.set_result(None)
+                    except ZerohopError as error:
+                        if not want.done.done():
+                            want.done.set_exception(error)
+            except ZerohopError as error:  # this side leaves, or the Connection is lost
+                for want in batch:
+                    if not want.done.done():
+                        want.done.set_exception(copy_of(error))
+            finally:
+                for want in batch:
+                    self.releases.asked((way[0], want.share.share_id))
+                for number, future in self.allocations.unclaimed(way[0]):
+                    future.add_done_callback(functools.partial(self.releases.drop_unclaimed, number))
+
+    async def _ask_again(self, want: _Want, way: _Way, number: int) -> None:
+        """Ask for a share once more, because its owner did not know yet that its allocation was given back here."""
+        # No event reports that.
+        while number in self._link.allocations and self._link.lost is None:  # noqa: ASYNC110
+            await asyncio.sleep(UNMAP_PAUSE_S)
+        if not want.done.done():
+            self._ask_soon(want._replace(asked=want.asked + 1), way)
+        self.releases.asked((way[0], want.share.share_id))
+
+    async def _answers(self, batch: list[_Want], way: _Way) -> _Reply:
+        if self._link.closing is not None:
+            raise copy_of(self._link.closing)
+        self.releases.tell()
         self._requests += 1
         number = self._requests
-        future = self._replies[number] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[_Reply] = asyncio.get_running_loop().create_future()
+        self._replies[number] = way[0], len(batch), future
+        wanted = [wire.Wanted(want.share.share_id, want.share.capability) for want in batch]
         try:
-            request = wire.ImportRequest(number, provider, share.share_id, share.capability, list(rails))
-            self._channel.post(request)
+            self._channel.post(wire.ImportRequest(number, way[0], wanted, list(way[1])))
             # This waits as long as the Connection lasts, because a late answer still serves the next operation.
-            reply, fds = await future
-        except BaseException:
-            # The answer may have come just before; then its descriptors must be closed here.
-            if future.done() and not future.cancelled() and future.exception() is None:
-                close_all(future.result()[1])
-            raise
+            return await future
         finally:
-            self._replies.pop(number, None)
-            if number in self._unfinished:
-                close_all(self._unfinished.pop(number)[1])
-        try:
-            if reply.status == Status.UNSUPPORTED.value or (provider != SHM and reply.status in _CANNOT):
-                why = reply.text or "its owner cannot give it out"
-                link.unreachable.record_failure((provider, share.share_id, rails), why, reply.status, reply.reason)
-            elif reply.status != Status.OK.value:
-                raise from_native(reply.status, reply.reason, "said by the peer", peer=link.peer, provider=provider)
-            else:
-                await self._accept(share, provider, rails, reply, fds)
-        finally:
-            close_all(fds)
+            del self._replies[number]
 
-    async def _accept(
-        self, share: Share, provider: str, rails: tuple[int, ...], reply: wire.ImportReply, fds: list[int]
-    ) -> None:
-        link, key = self._link, (provider, share.share_id)
-        access: Mapping | RemoteKeys | PeerMemory
+    async def _accept(self, want: _Want, way: _Way, answer: wire.Imported) -> bool:
+        """Import a share as its owner has answered; return False if the owner is asked once more."""
+        link, share, (provider, rails) = self._link, want.share, way
+        key = provider, share.share_id
+        status = answer.status
+        if status == Status.UNSUPPORTED.value or (provider != SHM and status in _CANNOT):
+            why = answer.text or "its owner cannot give it out"
+            link.unreachable.record_failure((*key, rails), why, status, answer.reason)
+            return True
+        if status != Status.OK.value:
+            raise said_by_peer(status, answer.reason, peer=link.peer, provider=provider)
         try:
-            if provider == SHM:
-                access = self._map(reply, fds)
-            elif provider == P2P:
-                # The thread needs copies of its own: this task may be cancelled, and then closes the descriptors.
-                copies = copies_of(fds)
-                access = await self._core.control.run_in_thread(self._take_memory, reply, copies)
-            elif len(reply.keys) == len(rails):
-                access = RemoteKeys(reply.address, reply.nbytes, reply.rights, reply.keys, reply.atomics)
+            if provider == VERBS:
+                imported = self._with_keys(share, rails, answer)
             else:
-                raise ProtocolError("malformed: not one key for each rail", peer=link.peer)
+                allocation = await self.allocations.take(answer.allocation)
+                if allocation is None:
+                    if want.asked == _MAX_ASKED:
+                        raise ProtocolError("malformed: a share of memory that never came", peer=link.peer)
+                    self.releases.asking(key)
+                    self._core.control.start(self._ask_again, want, way, answer.allocation)
+                    return False
+                imported = self._part_of(allocation, share, provider, answer)
         except (NativeError, ZerohopError) as error:
-            self._owed.add(key)
+            self.releases.owed.add(key)
+            self.releases.drop_unused(answer.allocation)
             if isinstance(error, ZerohopError):
-                raise
+                raise copy_of(error) from None
             status, reason, text = error.args
             link.unreachable.record_failure((*key, rails), f"it could not be mapped here: {text}", status, reason)
-            return
-        # The device is the one that the owner names now, because a handle may have been altered on its way.
-        device = reply.exported.device if reply.exported is not None else ""
-        imported = Import(access, share.capability, reply.nbytes, reply.rights, rails, reply.text, device)
-        if key in self._owed:  # the owner has asked for the memory back meanwhile
-            self._start_release(key, imported)
-            return
+            return True
+        if key in self.releases.owed or link.lost is not None:  # the owner has asked for the memory back meanwhile
+            self.releases.release(key, imported)
+            return True
         other = link.imports.pop(key, None)
         if other is not None:
             # Another import of the share, for other NICs, was asked for at the same time.
@@ -258,81 +305,27 @@ class Imports:
         link.imports[key] = imported
         link.unreachable.record_success((*key, rails))
         self._drop_old_imports()
+        return True
 
-    def _take_memory(self, reply: wire.ImportReply, fds: list[int]) -> PeerMemory:
-        """Import device memory, on a new thread; closes the descriptors."""
-        engine, exported, writable = self._core.engine, reply.exported, bool(reply.rights & _WRITE)
-        try:
-            if exported is None:
-                self._check_file(reply, fds)
-                return engine.import_host(fds[0], reply.offset, reply.nbytes, writable)
-            if sum(not handle for _, handle in exported.pieces) != len(fds):
-                raise from_native(Status.NO_MEMORY.value, Reason.OUT_OF_DESCRIPTORS.value, peer=self._link.peer)
-            return engine.import_memory(
-                exported.form,
-                exported.device,
-                exported.process,
-                exported.address,
-                exported.offset,
-                reply.nbytes,
-                exported.pieces,
-                fds,
-                writable,
-            )
-        finally:
-            close_all(fds)
+    def _with_keys(self, share: Share, rails: tuple[int, ...], answer: wire.Imported) -> Import:
+        if len(answer.keys) != len(rails):
+            raise ProtocolError("malformed: not one key for each rail", peer=self._link.peer)
+        keys = RemoteKeys(answer.address, answer.nbytes, answer.rights, answer.keys, answer.atomics)
+        return Import(keys, share.capability, answer.nbytes, answer.rights, rails, answer.text)
 
-    def _check_file(self, reply: wire.ImportReply, fds: list[int]) -> None:
-        peer = self._link.peer
-        if not fds:
-            raise from_native(Status.NO_MEMORY.value, Reason.OUT_OF_DESCRIPTORS.value, peer=peer)
-        # A copy beyond the end of the file would crash the process.
-        if os.fstat(fds[0]).st_size < reply.offset + reply.nbytes:
-            raise ProtocolError("malformed: the peer's file is shorter than what it shared", peer=peer)
-
-    def _map(self, reply: wire.ImportReply, fds: list[int]) -> Mapping:
-        self._check_file(reply, fds)
-        return self._core.engine.map(fds[0], reply.offset, reply.nbytes, bool(reply.rights & _WRITE))
+    def _part_of(self, allocation: Allocation, share: Share, provider: str, answer: wire.Imported) -> Import:
+        if allocation.provider != provider:
+            raise ProtocolError("malformed: a share of memory of another provider", peer=self._link.peer)
+        part = allocation.whole.part(answer.offset, answer.nbytes, bool(answer.rights & _WRITE))
+        return Import(part, share.capability, answer.nbytes, answer.rights, allocation=allocation)
 
     def _drop_old_imports(self) -> None:
-        """Give back imports that nothing uses if there are very many."""
-        for (provider, share_id), imported in list(self._link.imports.items())[:-_MAX_IMPORTS]:
-            if not imported.routes:
-                del self._link.imports[provider, share_id]
-                self.release(provider, share_id, imported)
-
-    def _start_release(self, key: _ShareKey, imported: Import) -> None:
-        task = self._leaving[key] = self._core.control.start(self._wait_unused, imported, self._leaving.get(key))
-        # A callback runs even if the task is cancelled before it has begun.
-        task.add_done_callback(lambda done: self._release_ended(key, done))
-
-    async def _wait_unused(self, imported: Import, before: asyncio.Task[None] | None) -> None:
-        if before is not None:
-            await asyncio.wait([before])
-        await drained(imported)
-
-    def _release_ended(self, key: _ShareKey, task: asyncio.Task[None]) -> None:
-        if self._leaving.get(key) is task:
-            del self._leaving[key]
-        if not task.cancelled():
-            self._send_released(key)
-
-    def _send_released(self, key: _ShareKey) -> None:
-        """Send Released, if it is due, once no import of the share is left here or asked for."""
-        if key in self._owed and key not in self._leaving and key not in self._asking:
-            self._owed.remove(key)
-            provider, share_id = key
-            self._channel.post(wire.Released(provider=provider, share=share_id))
-
-
-def unmap(core: PeerCore, imported: Import) -> None:
-    """Release a peer's memory, now or when the last operation with it has ended."""
-    if not imported.close():
-        core.control.start(drained, imported)
-
-
-async def drained(imported: Import) -> None:
-    """Wait until nothing here uses a peer's memory."""
-    # The last copies end within microseconds, and no event reports that.
-    while not imported.close():  # noqa: ASYNC110
-        await asyncio.sleep(_UNMAP_PAUSE_S)
+        """Give back old imports that nothing uses if there are very many."""
+        link = self._link
+        if len(link.imports) <= _MAX_IMPORTS and len(link.allocations) <= _MAX_ALLOCATIONS:
+            return
+        for key in list(itertools.islice(link.imports, _OLDEST)):
+            if link.imports[key].routes:
+                link.imports.move_to_end(key)
+            else:
+                self.releases.release(key, link.imports.pop(key))

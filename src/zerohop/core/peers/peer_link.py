@@ -34,8 +34,8 @@ class Conversation(Protocol):
     def send(self, service: str, body: bytes) -> None:
         """Call a service of the peer without waiting for the answer."""
 
-    def ask_back(self, provider: str, share_id: int) -> None:
-        """Ask the peer to give back a share that it has imported."""
+    def ask_back(self, provider: str, share_ids: list[int]) -> None:
+        """Ask the peer to give back shares that it has imported."""
 
     async def give_back(self) -> None:
         """Give the peer's memory back, and ask for this side's; wait for both a short time."""
@@ -78,8 +78,8 @@ class PeerLink(Link):
         session = self.session  # read once: another thread may ask while the control thread loses the link
         return session.process() if session is not None else unknown_process()
 
-    def ask_back(self, provider: str, share_id: int) -> None:
-        """Ask the peer to give back a share that it has imported. Any thread may call this."""
+    def ask_back(self, provider: str, share_ids: list[int]) -> None:
+        """Ask the peer to give back shares that it has imported. Any thread may call this."""
         session = self.session
         if session is not None:
-            self.core.control.call(session.ask_back, provider, share_id)
+            self.core.control.call(session.ask_back, provider, share_ids)

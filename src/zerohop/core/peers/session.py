@@ -20,7 +20,7 @@ from zerohop.core.control.channel import ChannelEnded, close_all
 from zerohop.core.lanes.lane_setup import LaneSetup
 from zerohop.core.lanes.lanes import Lanes
 from zerohop.core.lanes.path_choice import IMPORTED, PEER
-from zerohop.core.lanes.routes import is_registered, register
+from zerohop.core.lanes.routes import is_ready, is_registered, register
 from zerohop.core.peers.export_server import Exports
 from zerohop.core.peers.import_client import Imports
 from zerohop.core.peers.rpc import Rpc
@@ -32,6 +32,7 @@ from zerohop.errors import (
     ZerohopError,
     copy_of,
     from_native,
+    from_os,
     out_of_descriptors,
 )
 
@@ -119,7 +120,7 @@ class Session:
             self._fail(error, Reason.LANE_CLOSED)
         except OSError as error:
             reason = Reason.OUT_OF_DESCRIPTORS if out_of_descriptors(error) else Reason.STREAM_CLOSED
-            self._fail(from_native(Status.PEER_LOST.value, reason.value, peer=self._link.peer), reason)
+            self._fail(from_os(error, peer=self._link.peer), reason)
         finally:
             # Lose the link in any case: without a conversation its Connection would wait for ever.
             self._fail(PeerLost("the conversation with the peer broke off", peer=self._link.peer), Reason.NONE)
@@ -130,8 +131,8 @@ class Session:
     def send(self, service: str, body: bytes) -> None:
         self._rpc.send(service, body)
 
-    def ask_back(self, provider: str, share_id: int) -> None:
-        self._exports.ask_back(provider, share_id)
+    def ask_back(self, provider: str, share_ids: list[int]) -> None:
+        self._exports.ask_back(provider, share_ids)
 
     async def give_back(self) -> None:
         await asyncio.gather(self._imports.give_all_back(), self._exports.ask_all_back())
@@ -157,7 +158,7 @@ class Session:
         if not self.ready.done():
             self.ready.set_exception(copy_of(error))
         self.lanes.end(error)
-        self._imports.end(error)
+        self._imports.end()
         self._exports.end()
         self._rpc.end()
         self._channel.close()
@@ -189,7 +190,7 @@ class Session:
             imported = link.imports.get((explanation.provider, share.share_id))
             if not is_registered(registration, lane):
                 await self._register(registration, lane)
-            elif explanation.form == PEER and imported is not None and registration not in imported.ready:
+            elif explanation.form == PEER and imported is not None and not is_ready(imported, registration):
                 await self._imports.make_ready(imported, share, registration)
             else:
                 await self._imports.ask(share, explanation.provider, lane.rails)
@@ -203,9 +204,9 @@ class Session:
                 return
 
     def _handle(self, message: wire.Message, fds: list[int]) -> None:
-        if getattr(message, "nfds", 0) and not fds and not isinstance(message, (wire.ImportReply, wire.ImportPart)):
-            raise OSError(errno.EMFILE, "no number left for a descriptor that the peer sent")
         if isinstance(message, wire.Setup):
+            if message.nfds and not fds:
+                raise OSError(errno.EMFILE, "no number left for a descriptor that the peer sent")
             self._set_up(message, fds)
         elif isinstance(message, wire.Bye):
             self._fail(PeerLost(f"the peer left: {message.text}", peer=self._link.peer), Reason.CONTEXT_CLOSED)
@@ -234,12 +235,14 @@ class Session:
             self.lanes.on_lane_missing(message)
         elif isinstance(message, wire.ImportRequest):
             self._exports.on_import_request(message)
+        elif isinstance(message, wire.Allocation):
+            self._imports.on_allocation(message, fds)
+        elif isinstance(message, wire.AllocationPart):
+            self._imports.allocations.on_part(message, fds)
         elif isinstance(message, wire.ImportReply):
-            self._imports.on_import_reply(message, fds)
-        elif isinstance(message, wire.ImportPart):
-            self._imports.on_import_part(message, fds)
+            self._imports.on_import_reply(message)
         elif isinstance(message, wire.Release):
-            self._imports.on_release(message)
+            self._imports.releases.on_release(message)
         elif isinstance(message, wire.Released):
             self._exports.on_released(message)
         elif isinstance(message, wire.Call):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zerohop._native import NativeError, Reason, Status
 from zerohop.core.base.log import logger
-from zerohop.core.peers.import_client import unmap
+from zerohop.core.peers.releases import unmap
 from zerohop.errors import copy_of
 
 if TYPE_CHECKING:
@@ -58,9 +58,11 @@ def lose(core: PeerCore, link: PeerLink, error: ZerohopError, status: Status, re
     _drop_peer(core, link, status, reason)
     for route in list(link.routes):
         route.drop()
-    imports, link.imports = list(link.imports.values()), {}
+    imports = list(link.imports.values())
+    link.imports.clear()
     for imported in imports:
         unmap(core, imported)
+    link.allocations.clear()
     core.shares.lost(link)
     _forget(core, link)
     for reference in core.watchers.valuerefs():
@@ -76,6 +78,7 @@ def lose(core: PeerCore, link: PeerLink, error: ZerohopError, status: Status, re
 def _forget(core: PeerCore, link: PeerLink) -> None:
     """Take a lost link out of the tables."""
     core.young.discard(link)
+    core.gates.pop(link.peer, None)  # those who wait at it hold it
     # The error goes in as text, because a kept log record would keep its traceback alive.
     logger.info("%s: %s is gone: %s", core.name, link.name or link.peer[:12], str(link.lost))
     if core.connected.get(link.peer) is link:

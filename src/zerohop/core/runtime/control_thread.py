@@ -7,6 +7,7 @@ through it, and no user code runs on it, so that a user cannot hold it up.
 from __future__ import annotations
 
 import asyncio
+import collections
 import ctypes
 import selectors
 import socket
@@ -15,6 +16,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from zerohop.core.base.log import logger
+from zerohop.errors import too_many_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -24,6 +26,8 @@ T = TypeVar("T")
 THREAD_NAME: Final = "zerohop-control"
 _ONCE: Final = 256
 _ENDING_S: Final = 1.0
+# Calls that run before the loop looks at its sockets again.
+_CALLS_A_TURN: Final = 256
 
 
 class ControlThread:
@@ -34,13 +38,18 @@ class ControlThread:
         # All sockets of the control plane are here, so that a forked child can close its copies.
         self.sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._tasks: set[asyncio.Task[None]] = set()
+        # Calls that the loop has still to run, and whether it was woken for them.
+        self._calls: collections.deque[tuple[Callable[..., object], tuple[Any, ...]]] = collections.deque()
+        self._woken = False
         self._said: set[tuple[str, str]] = set()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         try:
             self._thread.start()
-        except BaseException:
+        except BaseException as error:
             self.loop.close()
+            if isinstance(error, RuntimeError):
+                raise too_many_threads("open") from None
             raise
 
     def call(self, callback: Callable[..., object], *args: Any) -> bool:
@@ -48,14 +57,32 @@ class ControlThread:
 
         Any thread may call this, and so may destructors.
         """
-        if not self._stopped:
+        if self._stopped:
+            return False
+        self._calls.append((callback, args))
+        if self._woken:
+            return True
+        self._woken = True
+        try:
+            self.loop.call_soon_threadsafe(self._run_calls)
+        except RuntimeError:  # the loop was closed meanwhile
+            return False
+        return True
+
+    def _run_calls(self) -> None:
+        """Run what ``call`` has queued: one wake-up of the loop serves all calls that came before it ran."""
+        self._woken = False
+        for _ in range(_CALLS_A_TURN):
             try:
-                self.loop.call_soon_threadsafe(callback, *args)
-            except RuntimeError:  # the loop was closed meanwhile
-                pass
-            else:
-                return True
-        return False
+                callback, args = self._calls.popleft()
+            except IndexError:
+                return
+            try:
+                callback(*args)
+            except Exception:  # noqa: BLE001 - the calls behind it must run
+                logger.exception("zerohop's control thread failed in a way that it should not")
+        self._woken = True
+        self.loop.call_soon(self._run_calls)
 
     def spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         """Run a coroutine function on the loop, from any thread."""
@@ -123,7 +150,10 @@ class ControlThread:
             if not self.call(settle, value, failure):
                 drop(value, failure)
 
-        threading.Thread(target=work, name="zerohop-aside", daemon=True).start()
+        try:
+            threading.Thread(target=work, name="zerohop-aside", daemon=True).start()
+        except RuntimeError:
+            raise too_many_threads() from None
         return await answer
 
     def warn_once(self, key: str, topic: str, text: str, *args: object) -> None:

@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from zerohop._native import NativeError, Reason, Status
+from zerohop.core.runtime.limited_wait import ended_or_late
 from zerohop.core.runtime.native_operation import BYTES_DONE, NATIVE_VALUE, NBYTES, InFlight
 from zerohop.core.runtime.operation import Failed, Operation, complete_fields
 from zerohop.core.runtime.wait import ended
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from zerohop._native import Op
     from zerohop.core.runtime.explanation import Explanation
+    from zerohop.core.runtime.gate import Gate
     from zerohop.core.runtime.operation import Path
     from zerohop.core.runtime.runtime import Runtime
 
@@ -57,7 +59,7 @@ class Peer(Protocol):
 class Deferred(InFlight[T]):
     """Represents an operation whose slot the control thread ends once the work is done."""
 
-    __slots__ = ("__weakref__", "_failure", "_payload", "_peer", "_task", "parts")
+    __slots__ = ("__weakref__", "_failure", "_gate", "_payload", "_peer", "_task", "parts")
 
     def __init__(
         self, core: Runtime, kind: str, path: Path | None, nbytes: int, native: Op, keep: object, peer: str
@@ -67,6 +69,8 @@ class Deferred(InFlight[T]):
         self._failure: BaseException | None = None
         self._payload: Any = None
         self._task: asyncio.Task[None] | None = None
+        # The gate that the operation has still to leave.
+        self._gate: Gate | None = None
         # Explanations of the operations that this one was made of; empty until they have ended.
         self.parts: tuple[Explanation, ...] = ()
 
@@ -86,6 +90,12 @@ class Deferred(InFlight[T]):
             self._failure = self._failure or error
             self._core.complete(native, Status.UNSUPPORTED, Reason.USER, 0)
             self._core.control.call(self._abort)
+
+    def prepared(self) -> None:
+        """Leave the gate, if there is one; idempotent. On the control thread."""
+        gate, self._gate = self._gate, None
+        if gate is not None:
+            gate.leave()
 
     def _abort(self) -> None:
         if self._task is not None:
@@ -140,6 +150,7 @@ def defer(
     path: Path | None = None,
     wants_operation: bool = False,
     at_end: Callable[[], object] | None = None,
+    gate: Gate | None = None,
 ) -> Operation[T]:
     """Return an Operation that takes its value or its error from a coroutine on the control thread.
 
@@ -154,6 +165,7 @@ def defer(
         path: the path, if it is known.
         wants_operation: ``work`` takes the Operation as its argument.
         at_end: called on the control thread when ``work`` has ended or was cancelled.
+        gate: where the work waits to begin; whoever passes one has the Operation call ``prepared`` once it is through.
     """
     try:
         native = core.engine.new_op(deadline_ns)
@@ -165,8 +177,9 @@ def defer(
     operation: Deferred[T] = Deferred(core, kind, path, nbytes, native, keep, peer)
     if peer:
         core.deferred[operation] = peer
-    start: Any = (lambda: work(operation)) if wants_operation else work  # type: ignore[call-arg]
-    core.control.call(_start, core, operation, native, start, deadline_ns, at_end)
+    operation._gate = gate
+    begin = _start, core, operation, at_end, native, deadline_ns, work, (operation,) if wants_operation else ()
+    core.control.call(*begin if gate is None else (gate.enter, *begin))
     return operation
 
 
@@ -188,9 +201,8 @@ async def wait_shared(future: asyncio.Future[Any], peer: Peer, limit: float | No
         DeadlineExceeded: the future is not done, because the peer does not answer; the work behind it goes on.
         ZerohopError: the future's error; or the loss of the Connection, if the future was cancelled for that.
     """
-    import asyncio
-
-    await asyncio.wait([future], timeout=limit)
+    # Also if it is done, so that its other callbacks have run by then.
+    await ended_or_late(future, limit)
     if not future.done():
         raise silent_error(peer.peer, "the peer does not answer")
     if future.cancelled() and peer.lost is not None:
@@ -202,21 +214,30 @@ async def wait_shared(future: asyncio.Future[Any], peer: Peer, limit: float | No
 
 
 def _start(
-    core: Runtime,
-    operation: Deferred[T],
-    native: Op,
-    work: Callable[[], Coroutine[Any, Any, T]],
-    deadline_ns: int,
-    at_end: Callable[[], object] | None,
+    core: Runtime, operation: Deferred[T], at_end: Callable[[], object] | None, native: Op, *to_run: Any
 ) -> None:
-    operation._task = task = core.control.start(_run, core, operation, native, work, deadline_ns)
-    task.add_done_callback(lambda _: core.deferred.pop(operation, None))
+    if operation._gate is not None and native.done():  # cancelled, or too late, while it waited at the gate
+        core.control.call(_ended, core, operation, at_end)
+        return
+    operation._task = task = core.control.start(_run, core, operation, native, *to_run)
+    task.add_done_callback(lambda _: _ended(core, operation, at_end))
+
+
+def _ended(core: Runtime, operation: Deferred[T], at_end: Callable[[], object] | None) -> None:
+    operation._task = None
+    core.deferred.pop(operation, None)
+    operation.prepared()
     if at_end is not None:
-        task.add_done_callback(lambda _: at_end())
+        at_end()
 
 
 async def _run(
-    core: Runtime, operation: Deferred[T], native: Op, work: Callable[[], Coroutine[Any, Any, T]], deadline_ns: int
+    core: Runtime,
+    operation: Deferred[T],
+    native: Op,
+    deadline_ns: int,
+    work: Callable[..., Coroutine[Any, Any, T]],
+    arguments: tuple[Deferred[T], ...],
 ) -> None:
     # `native` is an argument of its own, because the Operation drops it when its deadline passes.
     import asyncio
@@ -224,7 +245,7 @@ async def _run(
     _deadline_ns.set(deadline_ns)
     nbytes = 0
     try:
-        operation._payload = await work()
+        operation._payload = await work(*arguments)
         nbytes = operation._payload if isinstance(operation._payload, int) else 0
     except asyncio.CancelledError:
         core.complete(native, Status.CLOSED, Reason.CONTEXT_CLOSED, 0)

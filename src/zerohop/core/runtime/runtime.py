@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from zerohop.core.runtime.control_thread import ControlThread
     from zerohop.core.runtime.devices import Devices
     from zerohop.core.runtime.event_loops import Loops
+    from zerohop.core.runtime.gate import Gate
     from zerohop.errors import ZerohopError
 
 _NS: Final = 1_000_000_000
@@ -41,6 +42,7 @@ class Runtime:
         deferred: operations that the control thread has still to post, each with the id of its peer.
         preparing: first uses that ``_nowait`` calls have begun, by handle or peer: None while the preparation runs,
             else its failure.
+        gates: where first uses of a peer's memory wait for their turn, by id of the peer.
     """
 
     engine: Engine
@@ -60,6 +62,7 @@ class Runtime:
         # The keys are Deferred operations, whose class is declared above this one.
         self.deferred: dict[Any, str] = {}
         self.preparing: dict[object, Exception | None] = {}
+        self.gates: dict[str, Gate] = {}
 
     def check_open(self) -> None:
         """Raise Closed if the Context is closed."""

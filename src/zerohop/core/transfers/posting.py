@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError, Status
@@ -14,6 +16,7 @@ from zerohop.core.memory.remote_buffer import LAYOUT, key_of, share_of
 from zerohop.core.runtime.deferred import Deferred, attach, defer, defer_post, lane_was_reset
 from zerohop.core.runtime.devices import HOST
 from zerohop.core.runtime.first_use import first_use
+from zerohop.core.runtime.gate import Gate
 from zerohop.core.runtime.native_operation import NBYTES, posted_operation, where
 from zerohop.core.runtime.operation import Failed, Operation, complete_fields, on_event_loop
 from zerohop.core.runtime.streams import place_of
@@ -36,8 +39,11 @@ if TYPE_CHECKING:
 
 # A route may become stale before it is used. This number of stale routes in a row is an error.
 _ATTEMPTS: Final = 4
-# Routes that a view remembers until the stale ones are removed.
+# Routes that a view remembers before stale ones are removed, and the number of the oldest at which each new one looks.
 _MANY_ROUTES: Final = 4096
+_OLDEST: Final = 2
+# Parses the few URLs that the many handles of a peer name.
+_parse: Final = functools.lru_cache(maxsize=64)(address.parse)
 # Steps of a first use: connect, open a lane, register, import; some of them may have to be done again.
 _MAX_STEPS: Final = 16
 
@@ -163,16 +169,19 @@ def ready_route(core: Core, view: Memory | View, remote: RemoteBuffer, *, nowait
         route = core.routes.make(link, registration, share_of(remote), key, at_once=nowait)
         if route is None:
             return None
-    if len(routes) > _MANY_ROUTES:
-        for stale in [name for name, old in list(routes.items()) if old.stale]:
-            routes.pop(stale, None)
+    if len(routes) >= _MANY_ROUTES:
+        # Each new one looks at the oldest, and at no others: a view may have very many.
+        for name in list(itertools.islice(routes, _OLDEST)):
+            old = routes.pop(name, None)
+            if old is not None and not old.stale:
+                routes[name] = old
     routes[key] = route
     return route
 
 
 async def find_route(core: Core, view: Memory | View, remote: RemoteBuffer) -> Route:
     """Connect, open a lane and import the peer's memory, as far as that is needed. On the control thread."""
-    peer_address = address.parse(remote.url)
+    peer_address = _parse(remote.url)
     breaks = 0
     for _ in range(_MAX_STEPS):
         link = await core.peers.connect(peer_address)
@@ -211,28 +220,45 @@ def _post_later(
 
     ``reached`` must end before the post.
     """
+    # Thousands of these may wait at once, so that this makes as few objects as it can.
+    work = functools.partial(
+        _find_and_post, core, view, remote, route, nbytes, value_from, deadline_ns, post, room, reached
+    )
+    gate = core.gates.setdefault(remote.owner, Gate()) if route is None else None
+    return defer(core, kind, nbytes, deadline_ns, work, view, peer=remote.owner, wants_operation=True, gate=gate)
 
-    async def work(operation: Deferred[int]) -> int:
-        chosen = route
-        for attempt in range(_ATTEMPTS + 1):
-            if chosen is None:
-                chosen = await find_route(core, view, remote)
-            attach(operation, chosen)
-            if reached is not None and attempt == 0:
-                await core.loops.running().wait(reached.arm, reached.disarm)
-                if reached.status != Status.OK:
-                    raise from_native(reached.status.value, reached.reason.value)
-            try:
-                return await _post_on(core, chosen, room, post, deadline_ns, nbytes, value_from)
-            except NativeError as error:
-                # A NativeError says that nothing was posted, so that posting again is safe.
-                gone = chosen.link.lost is None and (chosen.stale or _lane_broke(chosen, error))
-                if not gone or attempt == _ATTEMPTS:
-                    raise
-            chosen = None
-        raise AssertionError  # the last attempt has returned or raised
 
-    return defer(core, kind, nbytes, deadline_ns, work, view, peer=remote.owner, wants_operation=True)
+async def _find_and_post(
+    core: Core,
+    view: Memory | View,
+    remote: RemoteBuffer,
+    route: Route | None,
+    nbytes: int,
+    value_from: int,
+    deadline_ns: int,
+    post: Post,
+    room: str,
+    reached: Op | None,
+    operation: Deferred[int],
+) -> int:
+    for attempt in range(_ATTEMPTS + 1):
+        if route is None:
+            route = await find_route(core, view, remote)
+        attach(operation, route)
+        operation.prepared()
+        if reached is not None and attempt == 0:
+            await core.loops.running().wait(reached.arm, reached.disarm)
+            if reached.status != Status.OK:
+                raise from_native(reached.status.value, reached.reason.value)
+        try:
+            return await _post_on(core, route, room, post, deadline_ns, nbytes, value_from)
+        except NativeError as error:
+            # A NativeError says that nothing was posted, so that posting again is safe.
+            gone = route.link.lost is None and (route.stale or _lane_broke(route, error))
+            if not gone or attempt == _ATTEMPTS:
+                raise
+        route = None
+    raise AssertionError  # the last attempt has returned or raised
 
 
 async def _post_on(

@@ -1,0 +1,183 @@
+"""Receives the peer's allocations, one message for all shares that lie in one, and has each mapped or reached here.
+
+On the control thread. An allocation comes before the answer that refers to it, and belongs to this side until the owner
+is told that it was dropped. No descriptor is kept once its memory is mapped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Final
+
+from zerohop._native import NativeError, Reason, Status
+from zerohop.config.providers import P2P, SHM
+from zerohop.core.control.channel import close_all, copies_of
+from zerohop.core.lanes.imported import Allocation
+from zerohop.core.lanes.lane import retrieve
+from zerohop.errors import ProtocolError, ZerohopError, from_native
+
+if TYPE_CHECKING:
+    from zerohop._native import PeerMemory
+    from zerohop.core.control import wire
+    from zerohop.core.peers.peer_core import PeerCore
+    from zerohop.core.peers.peer_link import PeerLink
+
+# Pieces that one memory may have; each has at least 2 MiB.
+_MAX_PIECES: Final = 1 << 17
+# Allocations that devices here are given access to at the same time: each takes a thread while a driver works on it.
+_MAX_THREADS: Final = 4
+
+
+class Allocations:
+    """Holds the allocations that have come over one Connection, and that no answer has referred to yet."""
+
+    def __init__(self, core: PeerCore, link: PeerLink) -> None:
+        self._core = core
+        self._link = link
+        self.threads = asyncio.Semaphore(_MAX_THREADS)
+        # By number, the first with their provider; of the second more pieces are to come.
+        self._arrived: dict[int, tuple[str, asyncio.Future[Allocation]]] = {}
+        self._unfinished: dict[int, tuple[wire.Allocation, list[int]]] = {}
+
+    def on_allocation(self, message: wire.Allocation, fds: list[int], expected: int) -> None:
+        """Handle Allocation; the caller closes the descriptors.
+
+        ``expected``: the number of shares that the peer is being asked for over this provider.
+
+        Raises:
+            ProtocolError: the peer gives what nobody has asked for.
+        """
+        number = message.number
+        if number in self._arrived or number in self._unfinished or number in self._link.allocations:
+            raise ProtocolError("malformed: an allocation begun twice")
+        here = [provider for provider, _ in self._arrived.values()]
+        here += [begun.provider for begun, _ in self._unfinished.values()]
+        if here.count(message.provider) >= expected:
+            raise ProtocolError("malformed: memory that nobody has asked for")
+        if message.provider not in (SHM, P2P) or (message.exported is None and message.more):
+            raise ProtocolError("malformed: an allocation without pieces, or for no provider")
+        if message.more:
+            self._unfinished[number] = message, []
+            self._gather(number, fds)
+        else:
+            self._begin(message, fds)
+
+    def on_part(self, part: wire.AllocationPart, fds: list[int]) -> None:
+        """Handle AllocationPart, the continuation of an allocation; the caller closes the descriptors."""
+        begun = self._unfinished.get(part.number)
+        if begun is None:
+            raise ProtocolError("malformed: a part of an allocation that has not begun")
+        exported = begun[0].exported
+        assert exported is not None  # on_allocation() has checked it
+        exported.pieces.extend(part.pieces)
+        if len(exported.pieces) > _MAX_PIECES:
+            raise ProtocolError("malformed: more pieces than any memory has")
+        self._gather(part.number, fds)
+        if not part.more:
+            message, gathered = self._unfinished.pop(part.number)
+            try:
+                self._begin(message, gathered)
+            finally:
+                close_all(gathered)
+
+    async def take(self, number: int) -> Allocation | None:
+        """Return an allocation that is mapped here; None if there is none, so that the owner has to give it again.
+
+        Raises:
+            NativeError: it cannot be mapped here.
+            ZerohopError: a limit of this process is reached, or the peer described the memory wrongly.
+        """
+        if number in self._arrived:
+            allocation = await asyncio.shield(self._arrived[number][1])
+            # Another answer may have taken it meanwhile.
+            if self._arrived.pop(number, None) is not None:
+                self._link.allocations[number] = allocation
+            return allocation
+        found = self._link.allocations.get(number)
+        # One without users is being given back, which its owner does not know yet.
+        return found if found is not None and found.users else None
+
+    def unclaimed(self, provider: str) -> list[tuple[int, asyncio.Future[Allocation]]]:
+        """Take out, by number, what has arrived for a provider, once all answers of the provider were handled."""
+        return [
+            (number, self._arrived.pop(number)[1])
+            for number, (its_provider, _) in list(self._arrived.items())
+            if its_provider == provider
+        ]
+
+    def end(self) -> None:
+        """Drop everything, because the Connection is lost."""
+        for _, fds in self._unfinished.values():
+            close_all(fds)
+        self._unfinished.clear()
+        for _, future in self._arrived.values():
+            if not future.cancel() and not future.cancelled() and future.exception() is None:
+                future.result().whole.close()
+        self._arrived.clear()
+
+    def _gather(self, number: int, fds: list[int]) -> None:
+        try:
+            self._unfinished[number][1].extend(copies_of(fds))
+        except OSError:  # the number of descriptors tells, once all parts have come
+            close_all(self._unfinished[number][1])
+
+    def _begin(self, message: wire.Allocation, fds: list[int]) -> None:
+        """Map an allocation that has come whole, or have another thread import it."""
+        future = asyncio.get_running_loop().create_future()
+        future.add_done_callback(retrieve)
+        self._arrived[message.number] = message.provider, future
+        try:
+            self._check(message, fds)
+            if message.provider == SHM:
+                mapping = self._core.engine.map(fds[0], message.offset, message.nbytes, message.writable)
+                future.set_result(Allocation(message.number, SHM, mapping))
+            else:
+                # The thread needs copies of its own, because the caller closes these.
+                task = self._core.control.start(self._import, message, copies_of(fds), future)
+                task.add_done_callback(lambda _: future.cancel())
+        except (NativeError, ZerohopError) as error:
+            future.set_exception(error)
+        except OSError:
+            future.set_exception(from_native(Status.NO_MEMORY.value, Reason.OUT_OF_DESCRIPTORS.value))
+
+    def _check(self, message: wire.Allocation, fds: list[int]) -> None:
+        """Check the descriptors of an allocation."""
+        needed = 1 if message.exported is None else sum(not handle for _, handle in message.exported.pieces)
+        if len(fds) != needed:
+            # The kernel dropped them: the process that they were for had no number left.
+            raise from_native(Status.NO_MEMORY.value, Reason.OUT_OF_DESCRIPTORS.value)
+        # A copy beyond the end of the file would crash the process.
+        if message.exported is None and os.fstat(fds[0]).st_size < message.offset + message.nbytes:
+            raise ProtocolError("malformed: the peer's file is shorter than what it shared", peer=self._link.peer)
+
+    async def _import(self, message: wire.Allocation, fds: list[int], future: asyncio.Future[Allocation]) -> None:
+        try:
+            async with self.threads:
+                memory = await self._core.control.run_in_thread(self._take_memory, message, fds, discard=_close)
+        except (NativeError, ZerohopError) as error:
+            close_all(fds)
+            if not future.done():
+                future.set_exception(error)
+            return
+        if future.done():
+            memory.close()
+        else:
+            device = message.exported.device if message.exported is not None else ""
+            future.set_result(Allocation(message.number, P2P, memory, device))
+
+    def _take_memory(self, message: wire.Allocation, fds: list[int]) -> PeerMemory:
+        """Import memory for devices here, on a new thread; closes the descriptors."""
+        engine, exported = self._core.engine, message.exported
+        try:
+            if exported is None:
+                return engine.import_host(fds[0], message.offset, message.nbytes, message.writable)
+            form, process = exported.form, exported.process
+            start = exported.address, exported.offset, message.nbytes
+            return engine.import_memory(form, exported.device, process, *start, exported.pieces, fds, message.writable)
+        finally:
+            close_all(fds)
+
+
+def _close(memory: PeerMemory) -> None:
+    memory.close()

@@ -1,0 +1,110 @@
+"""Finds the limit of this process, or of its machine, behind a call that failed, and the command that raises it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_NOFILE: Final = "RLIMIT_NOFILE"
+_COMMANDS: Final = {
+    _NOFILE: "ulimit -n 65536",
+    "RLIMIT_MEMLOCK": "ulimit -l unlimited",
+    "RLIMIT_AS": "ulimit -v unlimited",
+    "RLIMIT_FSIZE": "ulimit -f unlimited",
+    "RLIMIT_NPROC": "ulimit -u unlimited",
+    "fs.file-max": "sysctl -w fs.file-max=1000000",
+    "vm.max_map_count": "sysctl -w vm.max_map_count=1048576",
+    "kernel.threads-max": "sysctl -w kernel.threads-max=1000000",
+    "pids.max": "raise pids.max of the control group (docker run --pids-limit)",
+}
+# The limit that a peer means, by the number of the reason that it gives.
+_USUAL: Final = {18: _NOFILE, 31: "RLIMIT_MEMLOCK"}
+# Mappings, or files, below a limit at which it counts as reached: the kernel counts some that it does not list.
+_NEAR: Final = 16
+
+
+class Limit(NamedTuple):
+    """Names a limit, with its value in this process and the command that raises it."""
+
+    name: str
+    value: int
+    command: str
+
+
+def behind(reason: int, text: str) -> Limit | None:
+    """Return the limit behind a native reason, whose text ends with the words of errno; None if it is no limit."""
+    if reason == 18:
+        return _of_descriptors()
+    if reason == 31:
+        return _rlimit("RLIMIT_MEMLOCK")
+    if os.strerror(errno.EFBIG) in text:
+        return _finite("RLIMIT_FSIZE")
+    return _of_mappings() or _finite("RLIMIT_AS") if os.strerror(errno.ENOMEM) in text else None
+
+
+def usual(reason: int) -> Limit | None:
+    """Return the limit that a reason usually means, without a value; None if it means none."""
+    name = _USUAL.get(reason)
+    return Limit(name, 0, _COMMANDS[name]) if name is not None else None
+
+
+def of_threads() -> Limit:
+    """Return the limit behind a thread that could not be started."""
+    threads = _rlimit("RLIMIT_NPROC")
+    for group in _control_groups():
+        allowed = _number(group / "pids.max")
+        if allowed and _number(group / "pids.current") >= allowed - 1:
+            return Limit("pids.max", allowed, _COMMANDS["pids.max"])
+    return threads if threads.value > 0 else _sysctl("kernel.threads-max")
+
+
+def _of_descriptors() -> Limit:
+    try:
+        used, _, most = map(int, Path("/proc/sys/fs/file-nr").read_text(encoding="ascii").split())
+    except (OSError, ValueError):  # there is not even a descriptor for this
+        return _rlimit(_NOFILE)
+    return _rlimit(_NOFILE) if used < most - _NEAR else Limit("fs.file-max", most, _COMMANDS["fs.file-max"])
+
+
+def _of_mappings() -> Limit | None:
+    limit = _sysctl("vm.max_map_count")
+    try:
+        with Path("/proc/self/maps").open("rb") as maps:
+            used = sum(1 for _ in maps)
+    except OSError:
+        return None
+    return limit if limit.value and used >= limit.value - _NEAR else None
+
+
+def _finite(name: str) -> Limit | None:
+    limit = _rlimit(name)
+    return limit if limit.value >= 0 else None
+
+
+def _rlimit(name: str) -> Limit:
+    return Limit(name, resource.getrlimit(getattr(resource, name))[0], _COMMANDS[name])
+
+
+def _sysctl(name: str) -> Limit:
+    return Limit(name, _number(Path("/proc/sys") / name.replace(".", "/")), _COMMANDS[name])
+
+
+def _control_groups() -> list[Path]:
+    try:
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    root = Path("/sys/fs/cgroup")
+    names = [line.partition("::")[2].lstrip("/") for line in lines if "::" in line]
+    return [root / name for name in names] + [root, root / "pids"]
+
+
+def _number(path: Path) -> int:
+    """Return the number in a file; 0 if there is none."""
+    try:
+        return int(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return 0
