@@ -123,7 +123,7 @@ stubs: ## regenerate the native modules' .pyi files and docs/settings.md
 
 .PHONY: bench
 bench: ## every benchmark row into bench/results/, with its plot and docs/benchmarks.md
-	@$(SETUP) plot
+	@$(SETUP) plot tls
 	@scripts/wheel.sh
 	@mkdir -p bench/results
 	@$(BIN)/zerohop bench --wheel dist/*.whl --json bench/results/bench.json --plot bench/results/bench.png

@@ -2,6 +2,7 @@
 #include "base/clock.hpp"
 #include "bind/common.hpp"
 #include "provider/provider.hpp"
+#include "shim/openssl.hpp"
 
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
@@ -89,6 +90,9 @@ void register_endpoint(nb::module_& m) {
             self.endpoint->add_statistics(sums);
             return sums;
         });
+    m.def(
+        "tls_why_not", [] { return shim::openssl().why_not(); },
+        "Why the sockets of lanes cannot go through TLS here; empty if they can.");
     m.def("providers", &probe_all, "Each provider of this build: (name, usable, reason, fix).");
 }
 

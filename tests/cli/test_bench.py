@@ -41,6 +41,8 @@ def test_transfers(name: str, provider: str) -> None:
         assert {(8, "mapped", None), (8, "ring", "polling"), (8, "ring", "asleep"), (102_400, "ring", None)} <= forms
     else:
         assert (8, "stream", None) in forms
+        modes = [row.get("mode") for row in found if row["form"] == "stream"]
+        assert modes == ([None, "tls"] * 2 if name == "write" else [None] * 2)
     assert (102_400, "staged", None) in forms
     for row in found:
         assert row["provider"] == provider

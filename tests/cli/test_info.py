@@ -78,6 +78,24 @@ def test_insecure_listening_is_red() -> None:
     assert "ZEROHOP_SECRET" in text
 
 
+@pytest.mark.parametrize(
+    ("encryption", "said"),
+    [
+        ("none", "nothing is encrypted"),
+        ("control", "control channels go through TLS, bytes on lanes are not encrypted"),
+        ("all", "control channels and tcp lanes go through TLS"),
+    ],
+)
+def test_what_is_encrypted_is_shown(encryption: str, said: str) -> None:
+    listening = describe_listening("0.0.0.0:7000", secret=True, insecure=False, encryption=encryption)
+    assert said in shown(replace(machine(), listening=listening))
+    lacking = describe_listening(
+        "0.0.0.0:7000", secret=True, insecure=False, encryption=encryption, no_tls="no OpenSSL"
+    )
+    assert "no OpenSSL" in shown(replace(machine(), listening=lacking))
+    assert "zerohop[tls]" in shown(replace(machine(), listening=lacking))
+
+
 def test_json() -> None:
     run = zerohop("info", "--json")
     assert run.returncode == 0, run.stderr

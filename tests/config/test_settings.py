@@ -42,6 +42,8 @@ def test_defaults() -> None:
         ("ZEROHOP_INSECURE", " 1 ", "insecure", True),
         ("ZEROHOP_INSECURE", "1", "insecure", True),
         ("ZEROHOP_INSECURE", "off", "insecure", False),
+        ("ZEROHOP_ENCRYPTION", " None ", "encryption", "none"),
+        ("ZEROHOP_ENCRYPTION", "", "encryption", "none"),
         ("ZEROHOP_PROVIDERS", "shm, tcp", "providers", ("shm", "tcp")),
         ("ZEROHOP_PROVIDERS", "", "providers", None),
         ("ZEROHOP_REQUIRE", "direct", "require", "direct"),
@@ -57,6 +59,22 @@ def test_defaults() -> None:
 )
 def test_from_the_environment(variable: str, text: str, name: str, value: object) -> None:
     assert getattr(resolve({}, {variable: text}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("given", "text", "meant"),
+    [
+        (UNSET, None, "control"),
+        (None, None, "control"),
+        (UNSET, "all", "all"),
+        ("none", "all", "none"),
+        ("control", "none", "control"),
+        (None, "none", "control"),
+    ],
+)
+def test_a_secret_brings_encryption(given: Any, text: str | None, meant: str) -> None:
+    environment = {} if text is None else {"ZEROHOP_ENCRYPTION": text}
+    assert resolve({"secret": "sesame", "encryption": given}, environment).encryption == meant
 
 
 def test_an_argument_wins() -> None:
@@ -79,6 +97,7 @@ def test_an_argument_wins() -> None:
         ("ZEROHOP_NICS", "mlx5_0,,mlx5_1"),
         ("ZEROHOP_VERBS", "queue_pairs=0"),
         ("ZEROHOP_REQUIRE", "fast"),
+        ("ZEROHOP_ENCRYPTION", "some"),
         # What os.environ makes of bytes that are not UTF-8.
         ("ZEROHOP_NAME", "trainer\udcff"),
         ("ZEROHOP_LISTEN", "\udcff:0"),
@@ -105,6 +124,10 @@ def test_nonsense_in_the_environment_names_the_variable(variable: str, text: str
         ("providers", [], ValueError),
         ("providers", ["carrier pigeon"], ValueError),
         ("require", "staged", ValueError),
+        ("encryption", "tls", ValueError),
+        ("encryption", True, ValueError),
+        ("encryption", "control", ValueError),
+        ("encryption", "all", ValueError),
         ("nics", 5, TypeError),
         ("nics", ["mlx5_0", 1], TypeError),
         ("nics", "mlx5 0", ValueError),

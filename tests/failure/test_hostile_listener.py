@@ -14,7 +14,7 @@ import pytest
 import zerohop as zh
 from support.options import Options
 from support.patience import PATIENCE_S
-from support.raw_control import ANSWER_S, RawControl
+from support.raw_control import ANSWER_S, RawControl, proof_key
 from zerohop.core.control import address, auth, wire
 
 if TYPE_CHECKING:
@@ -67,13 +67,14 @@ class _Listener:
         assert isinstance(hello, wire.Hello)
         self.heard.append(hello.purpose)
         if hello.purpose == "locate":
-            challenge = wire.Challenge(context=context, host=hello.host, nonce=auth.new_nonce())
+            challenge = wire.Challenge(
+                context=context, host=hello.host, nonce=auth.new_nonce(), encryption=hello.encryption
+            )
             peer.send(challenge)
             peer.receive()
-            seen = auth.Transcript(
-                hello.context, context, hello.nonce, challenge.nonce, hello.purpose, os.fsencode(path)
+            proof = auth.Transcript(hello, challenge).proof(
+                proof_key(secret.encode() if secret else None), "server", os.fsencode(path)
             )
-            proof = seen.proof(secret.encode() if secret else None, "server")
             peer.send(wire.Location(proof=proof, socket_path=os.fsencode(path)))
             peer.hung_up()
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
+import ssl
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import msgspec
 import numpy as np
 import pytest
 
 import zerohop as zh
+from support.lanes import eventually
 from support.options import Options
 from support.patience import PATIENCE_S
 from support.pattern import pattern
-from support.raw_control import RawControl
-from zerohop.core.control import auth, wire
+from support.raw_control import RawControl, proof_key
+from zerohop.core.control import auth, throttle, wire
 
 if TYPE_CHECKING:
     from support.fixtures import OpenContext
@@ -122,19 +125,18 @@ def test_listening_to_other_hosts(open_context: OpenContext, provider: str) -> N
 def test_a_proof_from_another_conversation(open_context: OpenContext, provider: str, unix: bool) -> None:
     """Replayed, reflected or made for another purpose, it proves nothing."""
     owner = open_context(Options(providers=(provider,), secret=SECRET))
-    secret = SECRET.encode()
-    for forge in ("replay", "reflect", "purpose", "zeros"):
+    key = proof_key(SECRET.encode())
+    for forge in ("replay", "reflect", "purpose", "name", "zeros"):
         client = RawControl(owner.url, unix=unix)
-        hello = client.hello(has_secret=True)
-        client.send(hello)
-        challenged = client.receive()
-        assert challenged is not None
-        challenge = challenged[0]
-        assert isinstance(challenge, wire.Challenge)
-        nonce = auth.new_nonce() if forge == "replay" else challenge.nonce
-        purpose = "lane" if forge == "purpose" else "control"
-        seen = auth.Transcript(hello.context, challenge.context, hello.nonce, nonce, purpose, b"")
-        proof = seen.proof(secret, "server" if forge == "reflect" else "client")
+        seen = client.introduce(client.hello(has_secret=True))
+        hello, challenge = seen
+        if forge == "replay":
+            challenge = msgspec.structs.replace(challenge, nonce=auth.new_nonce())
+        elif forge == "purpose":
+            hello = msgspec.structs.replace(hello, purpose="locate")
+        elif forge == "name":
+            hello = msgspec.structs.replace(hello, name="another")
+        proof = auth.Transcript(hello, challenge).proof(key, "server" if forge == "reflect" else "client")
         client.send(wire.Prove(proof=bytes(32) if forge == "zeros" else proof))
         answered = client.receive()
         assert answered is None or isinstance(answered[0], wire.Refuse), answered
@@ -150,20 +152,15 @@ def test_where_the_unix_socket_is(open_context: OpenContext, provider: str, thei
     owner = open_context(Options(providers=(provider,), secret=SECRET))
     client = RawControl(owner.url, unix=False)
     hello = client.hello(purpose="locate", has_secret=True, **({} if here else {"host": "0" * 32}))
-    client.send(hello)
-    challenged = client.receive()
-    assert challenged is not None
-    challenge = challenged[0]
-    assert isinstance(challenge, wire.Challenge)
-    seen = auth.Transcript(hello.context, challenge.context, hello.nonce, challenge.nonce, "locate", b"")
-    client.send(wire.Prove(proof=seen.proof(theirs.encode() if theirs else None, "client")))
+    seen = client.introduce(hello)
+    client.send(wire.Prove(proof=seen.proof(proof_key(theirs.encode() if theirs else None), "client")))
     answered = client.receive()
     assert answered is not None
     location = answered[0]
     if theirs == SECRET:
         assert isinstance(location, wire.Location)
         assert location.socket_path.decode() == (client.where.socket_path if here else "")
-        assert seen._replace(token=location.socket_path).verify(SECRET.encode(), "server", location.proof)
+        assert seen.verify(proof_key(SECRET.encode()), "server", location.proof, location.socket_path)
     else:
         assert isinstance(location, wire.Refuse)
     assert client.hung_up()
@@ -192,13 +189,78 @@ def test_a_lane_that_nobody_invited(open_context: OpenContext, provider: str) ->
     client = RawControl(owner.url, unix=False)
     hello = client.hello(purpose="lane", token=bytes(16))
     client.send(hello)
-    challenged = client.receive()
-    assert challenged is not None
-    challenge = challenged[0]
-    assert isinstance(challenge, wire.Challenge)
-    seen = auth.Transcript(hello.context, challenge.context, hello.nonce, challenge.nonce, "lane", bytes(16))
-    client.send(wire.Prove(proof=seen.proof(None, "client")))
     answered = client.receive()
     assert answered is None or isinstance(answered[0], wire.Refuse)
     assert client.hung_up()
     client.close()
+
+
+def _guess(owner: zh.Context) -> RawControl:
+    """A wrong proof, by a peer that has no OpenSSL."""
+    client = RawControl(owner.url, unix=False)
+    client.introduce(client.hello(has_secret=True))
+    client.send(wire.Prove(proof=bytes(32)))
+    answered = client.receive()
+    assert answered is not None
+    assert isinstance(answered[0], wire.Refuse)
+    return client
+
+
+def test_guesses_are_slowed_down(
+    open_context: OpenContext, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, provider: str
+) -> None:
+    """That is logged once; a peer on this host does not notice, and one at that address gets in at its turn."""
+    monkeypatch.setattr(throttle, "_FREE", 3)
+    monkeypatch.setattr(throttle, "_FORGET_S", 1e9)
+    options = Options(providers=(provider,), secret=SECRET)
+    owner = open_context(options)
+    for _ in range(2):
+        _guess(owner).close()
+    assert "slowed down" not in caplog.text
+    for _ in range(2):
+        _guess(owner).close()
+    eventually(lambda: "slowed down" in caplog.text, "it was not logged")
+    turns = owner._core.listeners._throttle._sources["127.0.0.1"]
+    waited = turns.next_turn
+    assert open_context(options).connect(owner.url).result(PATIENCE_S).peer == owner.id
+    assert turns.next_turn == waited
+    friend = open_context(options)
+    assert friend.connect(_tcp_only(owner.url)).result(PATIENCE_S).peer == owner.id
+    assert turns.next_turn > waited
+    said = [record.getMessage() for record in caplog.records if "slowed down" in record.getMessage()]
+    assert len(said) == 1
+
+
+def test_guesses_at_once_are_refused(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, provider: str) -> None:
+    """Those that would wait long for their turn, before they are told anything to try secrets on."""
+    monkeypatch.setattr(throttle, "_FREE", 1)
+    for name in ("_FORGET_S", "_SHORTEST_S", "_LONGEST_S"):
+        monkeypatch.setattr(throttle, name, 1e9)
+    owner = open_context(Options(providers=(provider,), secret=SECRET))
+    _guess(owner).close()
+    clients = [RawControl(owner.url, unix=False) for _ in range(4)]
+    for client in clients:
+        client.send(client.hello(has_secret=True))
+    answers = [client.receive() for client in clients]
+    for client in clients:
+        client.close()
+    refused = [answer[0] for answer in answers if answer is not None and isinstance(answer[0], wire.Refuse)]
+    assert [refusal.code for refusal in refused] == ["throttled"] * 3
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_wrong_certificate_is_a_guess(open_context: OpenContext, provider: str, stays: bool) -> None:
+    """Also if its side does not hang up when it is refused."""
+    owner = open_context(Options(providers=(provider,), secret=SECRET))
+    client = RawControl(owner.url, unix=False)
+    client.introduce(client.hello(has_secret=True, tls=True))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with context.wrap_socket(client.socket, do_handshake_on_connect=True) as stranger:
+        with pytest.raises(ssl.SSLError, match=r"UNKNOWN_CA|CERTIFICATE"):
+            stranger.recv(1)
+        if not stays:
+            stranger.close()
+        counted = owner._core.listeners._throttle._sources
+        eventually(lambda: "127.0.0.1" in counted, "it was not counted")

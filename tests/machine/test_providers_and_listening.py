@@ -60,3 +60,6 @@ def test_strangers_are_kept_out_or_shown(address: str) -> None:
     safe = describe_listening(address, secret=True, insecure=True)
     assert not safe.insecure
     assert (safe.why, safe.fix) == ("", "")
+    without = describe_listening(address, secret=True, insecure=False, encryption="control", no_tls="no OpenSSL")
+    assert "no OpenSSL" in without.why
+    assert "zerohop[tls]" in without.fix

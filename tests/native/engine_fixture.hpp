@@ -9,6 +9,7 @@
 #include "patience.hpp"
 #include "provider/shm/mapped_copy.hpp"
 #include "sim_fixture.hpp"
+#include "tls_settings.hpp"
 
 #include <doctest/doctest.h>
 
@@ -172,7 +173,9 @@ struct Reach {
     uint64_t route = 0;
 };
 
-inline void connect(Side& a, Side& b, const std::string& provider) {
+// "tls": tcp with TLS.
+inline void connect(Side& a, Side& b, const std::string& way) {
+    const std::string provider = way == "tls" ? "tcp" : way;
     a.lane = a.engine->add_endpoint(provider, a.peer->id());
     b.lane = b.engine->add_endpoint(provider, b.peer->id());
     if (provider != "tcp") {
@@ -182,8 +185,8 @@ inline void connect(Side& a, Side& b, const std::string& provider) {
         b.lane->connect(of_a);
     } else {
         const Sockets sockets = connected_sockets();
-        a.lane->connect({"", {sockets.a}});
-        b.lane->connect({"", {sockets.b}});
+        a.lane->connect({way == "tls" ? tls_settings(kDialTls) : "", {sockets.a}});
+        b.lane->connect({way == "tls" ? tls_settings(kListenTls) : "", {sockets.b}});
         ::close(sockets.a);
         ::close(sockets.b);
     }
@@ -342,6 +345,8 @@ inline const std::vector<Path>& every_path() {
         {"tcp host-sim", "tcp", false, kHostDevice, kSimDevice},
         {"tcp sim-host", "tcp", false, kSimDevice, kHostDevice},
         {"tcp sim-sim", "tcp", false, kSimDevice, kSimDevice},
+        {"tls host-host", "tls", false, kHostDevice, kHostDevice},
+        {"tls sim-sim", "tls", false, kSimDevice, kSimDevice},
     };
     return paths;
 }

@@ -22,6 +22,7 @@ class Options:
     timeout: float = patience(10.0)
     listen: str = "127.0.0.1:0"
     secret: str | None = None
+    encryption: Literal["none", "control", "all"] | None = None
     spin_us: float = 50.0
     heartbeat: float = 10.0
     name: str | None = None
@@ -37,6 +38,7 @@ class Options:
             timeout=self.timeout,
             listen=self.listen,
             secret=self.secret,
+            encryption=self.encryption,
             spin_us=self.spin_us,
             heartbeat=self.heartbeat,
             name=self.name,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import array
 import errno
+import functools
 import os
 import socket
 from typing import TYPE_CHECKING
 
 from support.patience import PATIENCE_S
 from zerohop.core.control import address, auth, wire
+from zerohop.core.control.secret import derive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,6 +20,12 @@ if TYPE_CHECKING:
 
 ANSWER_S = PATIENCE_S
 _FD_SPACE = socket.CMSG_SPACE(wire.MAX_FDS * array.array("i").itemsize)
+
+
+@functools.cache
+def proof_key(secret: bytes | None) -> bytes:
+    """The key of proofs that a Context derives; the empty one without a secret."""
+    return b"" if secret is None else derive(secret).proof
 
 
 class RawControl:
@@ -64,7 +72,7 @@ class RawControl:
         return wire.decode(body), fds + more
 
     def hello(self, **changes: object) -> wire.Hello:
-        """A Hello as a Context sends it, but for the changes."""
+        """A Hello as a Context without OpenSSL sends it, but for the changes."""
         said: dict[str, object] = {
             "version": wire.VERSION,
             "magic": "zerohop",
@@ -75,6 +83,8 @@ class RawControl:
             "purpose": "control",
             "nonce": auth.new_nonce(),
             "has_secret": False,
+            "encryption": "control" if changes.get("has_secret") else "none",
+            "tls": False,
             "token": b"",
         }
         return wire.Hello(**{**said, **changes})  # type: ignore[arg-type]
@@ -82,18 +92,23 @@ class RawControl:
     def shake_hands(self, secret: bytes | None = None) -> wire.Hello:
         """The whole handshake; AssertionError when it is refused."""
         hello = self.hello(has_secret=secret is not None)
+        seen = self.introduce(hello)
+        key = proof_key(secret)
+        self.send(wire.Prove(proof=seen.proof(key, "client")))
+        accepted = self.receive()
+        assert accepted is not None
+        assert isinstance(accepted[0], wire.Accept), accepted[0]
+        assert seen.verify(key, "server", accepted[0].proof)
+        return hello
+
+    def introduce(self, hello: wire.Hello) -> auth.Transcript:
+        """The handshake up to the proof; AssertionError when it is refused."""
         self.send(hello)
         challenged = self.receive()
         assert challenged is not None
         challenge = challenged[0]
         assert isinstance(challenge, wire.Challenge), challenge
-        seen = auth.Transcript(hello.context, challenge.context, hello.nonce, challenge.nonce, "control", b"")
-        self.send(wire.Prove(proof=seen.proof(secret, "client")))
-        accepted = self.receive()
-        assert accepted is not None
-        assert isinstance(accepted[0], wire.Accept), accepted[0]
-        assert seen.verify(secret, "server", accepted[0].proof)
-        return hello
+        return auth.Transcript(hello, challenge)
 
     def hung_up(self) -> bool:
         """Whether the Context ends the connection, whatever it says before."""

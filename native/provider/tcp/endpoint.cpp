@@ -1,6 +1,7 @@
 #include "provider/tcp/endpoint.hpp"
 
 #include "provider/tcp/socket_stream.hpp"
+#include "provider/tcp/tls_stream.hpp"
 
 #include <cerrno>
 #include <cstring>
@@ -14,7 +15,12 @@ void TcpEndpoint::connect(const Address& remote) {
         throw NativeError(Status::unsupported, Reason::malformed, "a tcp lane needs one connected socket");
     }
     check_unconnected();
-    start(std::make_unique<SocketStream>(Descriptor::duplicate(remote.fds[0]), host()));
+    Descriptor socket = Descriptor::duplicate(remote.fds[0]);
+    if (remote.bytes.empty()) {
+        start(std::make_unique<SocketStream>(std::move(socket), host()));
+    } else {
+        start(std::make_unique<TlsStream>(std::move(socket), host(), remote.bytes));
+    }
 }
 
 Provider::Probe probe() {

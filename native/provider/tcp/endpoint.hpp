@@ -14,6 +14,7 @@ public:
         : FramedEndpoint("tcp", {.fixed_us = 60.0, .gbps = 5.0}, host, std::move(peer)) {}
 
     Address address() override { return {}; } // the control plane makes the connection
+    // One connected socket; with bytes, through TLS with these settings (tls_session.hpp).
     void connect(const Address& remote) override;
 };
 

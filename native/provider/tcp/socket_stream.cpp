@@ -2,13 +2,11 @@
 
 #include "base/guarded.hpp"
 #include "provider/framed/frame.hpp"
+#include "provider/tcp/socket.hpp"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 namespace zerohop::tcp {
@@ -26,9 +24,7 @@ constexpr size_t kHeadRoom = sizeof(framed::FrameHeader);
 
 SocketStream::SocketStream(Descriptor socket, Host& host)
     : socket_(std::move(socket)), host_(host), buffer_(kBufferBytes) {
-    const int on = 1;
-    setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    fcntl(socket_.get(), F_SETFL, fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
+    prepare_socket(socket_.get());
     host_.watch(socket_.get());
 }
 
@@ -151,13 +147,7 @@ Outcome SocketStream::state() const {
 void SocketStream::close(bool at_once) {
     if (!closed_.exchange(true)) {
         host_.unwatch(socket_.get());
-        if (at_once) {
-            // A reset. After shutdown() a peer that fills our window would neither be told nor stopped.
-            const sockaddr nobody{AF_UNSPEC, {}};
-            [[maybe_unused]] const int reset = ::connect(socket_.get(), &nobody, sizeof nobody);
-        }
-        shutdown(socket_.get(), SHUT_RDWR);
-        // The descriptor itself stays until destruction: a posting thread may be about to use it.
+        shut_down(socket_.get(), at_once);
     }
 }
 

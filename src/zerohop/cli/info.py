@@ -92,9 +92,9 @@ def _state(usable: bool, why: str, fix: str) -> str:
 
 
 def _listening(listening: Listening) -> str:
-    if listening.address is None:
+    if listening.address is None and not listening.why:
         return "nothing (this process connects, nobody connects to it over the network)"
-    address = escape(listening.address)
+    address = escape(listening.address or "")
     if listening.insecure:
         return (
             f"[bold red]{address} INSECURE: no secret, whoever can reach this address can connect[/]"
@@ -104,7 +104,17 @@ def _listening(listening: Listening) -> str:
         return f"[red]{escape(listening.why)}[/]\n[bold]fix:[/] {escape(listening.fix)}"
     host, _, port = address.rpartition(":")
     where = f"{host}, a free port" if port == "0" else address
-    return f"{where} ({'this host only' if listening.loopback else 'all who know the secret'})"
+    return f"{where} ({'this host only' if listening.loopback else 'all who know the secret'}){_encryption(listening)}"
+
+
+def _encryption(listening: Listening) -> str:
+    if not listening.secret:
+        return ""
+    return {
+        "none": "\n[yellow]nothing is encrypted[/]: who is in between can speak for a peer",
+        "control": "\ncontrol channels go through TLS, bytes on lanes are not encrypted",
+        "all": "\ncontrol channels and tcp lanes go through TLS, RDMA is for this host only",
+    }[listening.encryption]
 
 
 def _driver(machine: Machine, nvidia: Nvidia) -> str:

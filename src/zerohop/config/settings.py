@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from zerohop.config.checks import check_encodable, check_flag, check_int, check_seconds, check_text
 from zerohop.config.environment import warn_of_unknown
+from zerohop.config.protection import ENCRYPTIONS
 from zerohop.config.providers import PROVIDERS
 from zerohop.config.verbs_options import VerbsOptions, parse_verbs_options
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from zerohop.config.nic_filter import NicFilter
+    from zerohop.config.protection import Encryption
 
 
 class Unset(enum.Enum):
@@ -33,6 +35,7 @@ class Settings(NamedTuple):
     listen: str | None
     secret: bytes | None
     insecure: bool
+    encryption: Encryption
     providers: tuple[str, ...] | None
     require: Literal["direct"] | None
     nics: NicFilter | None
@@ -64,6 +67,10 @@ def _text_or_none(text: str) -> str | None:
     return None if text.lower() in ("", "none") else text
 
 
+def _mode(text: str) -> str | None:
+    return text.strip().lower() or None
+
+
 def _secret(text: str) -> str | None:
     # Taken unchanged, as in an argument: "none" or a space may be the secret.
     return text or None
@@ -86,6 +93,13 @@ SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("listen", "127.0.0.1:0", _text_or_none, "host:port to listen on; port 0 takes a free one; none: no TCP"),
     Setting("secret", None, _secret, "what peers must know to connect, taken as it is; needed to listen off loopback"),
     Setting("insecure", False, _flag, "1: listen off loopback without a secret"),
+    Setting(
+        "encryption",
+        None,
+        _mode,
+        "control: TLS on the control channel, which a secret brings by itself; all: on tcp lanes, too, and no RDMA to "
+        "other hosts; none: no TLS, on a network that you trust",
+    ),
     Setting("providers", None, _names, "names with commas; only these are used; none: all that work here"),
     Setting("require", None, _text_or_none, "direct: a path through host buffers is an error"),
     Setting("nics", None, _text_or_none, "RDMA ports to use, such as mlx5_0,mlx5_1:1, or ^mlx5_2 for all but that one"),
@@ -121,9 +135,27 @@ def resolve(given: Mapping[str, Any], environment: Mapping[str, str] | None = No
             values[setting.name] = _CHECKS[setting.name](setting.variable, value)
         else:
             values[setting.name] = setting.default
+    _settle_encryption(values)
     if values["name"] is None:
         values["name"] = str(os.getpid())
     return Settings(**values)
+
+
+def _settle_encryption(values: dict[str, Any]) -> None:
+    """Give a secret the protection that it has by itself, and refuse to protect anything without one."""
+    secret = values["secret"] is not None
+    if values["encryption"] is None:
+        values["encryption"] = "control" if secret else "none"
+    elif values["encryption"] != "none" and not secret:
+        raise ValueError(
+            f'encryption="{values["encryption"]}" takes its keys from a secret, and there is none. Fix: pass secret='
+        )
+
+
+def _check_encryption(source: str, value: Any) -> str | None:
+    if value is not None and value not in ENCRYPTIONS:
+        raise ValueError(f"{source} must be one of {', '.join(ENCRYPTIONS)}, or None, not {value!r}")
+    return value  # type: ignore[no-any-return]
 
 
 def _check_secret(source: str, value: Any) -> bytes | None:
@@ -189,6 +221,7 @@ _CHECKS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "listen": check_text,
     "secret": _check_secret,
     "insecure": check_flag,
+    "encryption": _check_encryption,
     "providers": _check_providers,
     "require": _check_require,
     "nics": _check_nics,

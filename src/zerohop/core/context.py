@@ -20,6 +20,7 @@ from zerohop.core.transfers.strided import StridedTransfers
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
+    from zerohop.config.protection import Encryption
     from zerohop.config.verbs_options import VerbsOptions
     from zerohop.core.memory.memory import Memory
     from zerohop.core.memory.rights import Rights
@@ -64,6 +65,11 @@ class Context(StridedTransfers, NotCopyable):
             on this host can connect. An address off loopback needs a secret.
         secret: a secret that peers must have, too; it is proved, and never sent.
         insecure: listen off loopback without a secret.
+        encryption: ``"control"``, the default where there is a secret: what peers tell each other beside the data goes
+            through TLS, which needs ``pip install 'zerohop[tls]'`` off loopback; the data itself is not encrypted.
+            ``"all"``: tcp lanes go through TLS, too, and RDMA is for peers on this host only. ``"none"``, on a network
+            that you trust: the secret is proved, and whoever is in between can then speak for the peer. Both sides
+            must have the same.
         providers: names, such as ``["shm", "tcp"]`` or ``"shm,tcp"``; None: all that work here.
         require: ``"direct"`` makes a path through host buffers an error (Unsupported).
         nics: RDMA ports to use, as ``"mlx5_0,mlx5_1:1"`` or a list of names; ``"^mlx5_2"``: all but that one; None:
@@ -78,7 +84,8 @@ class Context(StridedTransfers, NotCopyable):
 
     Raises:
         ValueError, TypeError: an argument makes no sense; listening off loopback without a secret.
-        Unsupported: a provider does not work here, or the address cannot be bound; with the reason and the fix.
+        Unsupported: a provider does not work here, the address cannot be bound, or there is no TLS where it is needed;
+            with the reason and the fix.
         LimitReached: this process has no descriptor, thread or memory left that it needs.
         RegistrationFailed: out of memory.
     """
@@ -91,6 +98,7 @@ class Context(StridedTransfers, NotCopyable):
         listen: str | Unset | None = UNSET,
         secret: str | bytes | Unset | None = UNSET,
         insecure: bool | Unset = UNSET,
+        encryption: Encryption | Unset | None = UNSET,
         providers: Sequence[str] | Unset | None = UNSET,
         require: Literal["direct"] | Unset | None = UNSET,
         nics: str | Sequence[str] | Unset | None = UNSET,
@@ -107,6 +115,7 @@ class Context(StridedTransfers, NotCopyable):
                 "listen": listen,
                 "secret": secret,
                 "insecure": insecure,
+                "encryption": encryption,
                 "providers": providers,
                 "require": require,
                 "nics": nics,

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from zerohop._native import Engine, NativeError, interpreter_exits, interpreter_forked, providers, stop_posting
+from zerohop.config import protection
 from zerohop.config.providers import VERBS
 from zerohop.core.base import closed_engine
 from zerohop.core.base.deadlines import seconds_of
@@ -84,20 +85,21 @@ class Core(PeerCore):
         # Imported here because `import zerohop` alone needs no asyncio, nor the modules that speak with peers.
         from zerohop.core.control.handshake import Identity
         from zerohop.core.control.listener import Listeners
+        from zerohop.core.control.secret import Secret
         from zerohop.core.kernels.loading import CopyKernels
         from zerohop.core.peers.peers import Peers
         from zerohop.core.runtime.control_thread import ControlThread
         from zerohop.core.runtime.event_loops import Loops
 
         settings = self.settings
+        no_tls = protection.why_not(settings.encryption)
+        if no_tls and settings.encryption == "all":
+            raise Unsupported(f'encryption="all" is not to be had here: {no_tls}', fix=protection.FIX)
         self.listeners = Listeners(settings)
         try:
             self.url = address.Address(
                 self.listeners.host, self.listeners.port, self.id, address.host_id(), self.listeners.socket_path
             ).url()
-            self.identity = Identity(
-                self.id, address.host_id(), os.getpid(), self.name[:256], settings.secret, self.listeners.socket_path
-            )
             self.engine = Engine(
                 self.spin_ns, settings.sim_devices, int(settings.heartbeat * _NS), settings.sim_peermem
             )
@@ -119,6 +121,18 @@ class Core(PeerCore):
         control = None
         try:
             control = self.control = ControlThread()
+            secret = Secret(settings.secret, control) if settings.secret is not None else None
+            self.identity = Identity(
+                self.id,
+                address.host_id(),
+                os.getpid(),
+                self.name[:256],
+                self.listeners.socket_path,
+                secret,
+                settings.encryption,
+                tls=settings.encryption != "none" and not no_tls,
+            )
+            self.lane_tls = self.identity.lane_tls
             control.run(self._begin, timeout=_EXIT_S)
         except BaseException as error:
             self.engine.close(time.monotonic_ns() + _NS)
@@ -139,6 +153,8 @@ class Core(PeerCore):
         # The loop's queue is made now, so that no transfer fails later for lack of a descriptor.
         self.loops.running()
         self.peers.start()
+        if self.identity.secret is not None:
+            self.identity.secret.begin()
         self.listeners.start(self.control, self.identity, self.peers.admit, self.peers.enter)
 
     def close(self, timeout: float = 5.0) -> None:

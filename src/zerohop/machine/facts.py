@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zerohop.config import protection
 from zerohop.machine.accelerators import Accelerator, read_accelerators, read_open_modules, simulated
 from zerohop.machine.host import Cpu, Kernel, Limits, MemorySizes, read_cpu, read_kernel, read_limits, read_memory
 from zerohop.machine.nics import Nic, RdmaDevice, read_nics, read_rdma_devices
@@ -85,6 +86,7 @@ class Listening:
         address: "host:port", or None if nothing listens on the network.
         loopback: whether only this host can connect.
         secret: whether peers must prove that they know a secret.
+        encryption: "control", "all" or "none": what goes through TLS over TCP.
         insecure: whether listening off loopback without a secret was requested, so that anybody can connect.
         why: the reason why a Context would refuse these settings, else "".
         fix: what to do about that, or about an insecure listener, else "".
@@ -93,18 +95,23 @@ class Listening:
     address: str | None
     loopback: bool
     secret: bool
+    encryption: str
     insecure: bool
     why: str
     fix: str
 
 
-def describe_listening(address: str | None, *, secret: bool, insecure: bool) -> Listening:
+def describe_listening(
+    address: str | None, *, secret: bool, insecure: bool, encryption: str = "none", no_tls: str = ""
+) -> Listening:
     """Judge a listening address.
 
     Args:
         address: "host:port" or None.
         secret: whether a shared secret is set.
         insecure: whether listening without a secret was explicitly allowed.
+        encryption: the mode, as a Context has it after defaults.
+        no_tls: why this machine cannot do what the mode asks for, or "".
     """
     loopback = address is None or _is_loopback(address.rpartition(":")[0].strip("[]"))
     exposed = not loopback and not secret
@@ -113,7 +120,10 @@ def describe_listening(address: str | None, *, secret: bool, insecure: bool) -> 
         fix = "set ZEROHOP_SECRET to the same value on every host, or listen on 127.0.0.1"
         if not insecure:
             why = f"listening on {address} without a secret is refused"
-    return Listening(address, loopback, secret, exposed and insecure, why, fix)
+    elif no_tls and (not loopback or encryption == "all"):
+        why = f'encryption="{encryption}" is not to be had: {no_tls}'
+        fix = protection.FIX
+    return Listening(address, loopback, secret, encryption, exposed and insecure, why, fix)
 
 
 def _is_loopback(host: str) -> bool:
@@ -183,5 +193,11 @@ def inspect(*, sim_devices: Sequence[str] = (), root: Path = Path("/")) -> Machi
         nics=read_nics(root),
         rdma_devices=read_rdma_devices(root),
         providers=read_providers(),
-        listening=describe_listening(settings.listen, secret=settings.secret is not None, insecure=settings.insecure),
+        listening=describe_listening(
+            settings.listen,
+            secret=settings.secret is not None,
+            insecure=settings.insecure,
+            encryption=settings.encryption,
+            no_tls=protection.why_not(settings.encryption),
+        ),
     )

@@ -23,6 +23,8 @@ MESSAGES: list[wire.Message] = [
         purpose="lane",
         nonce=bytes(32),
         has_secret=True,
+        encryption="control",
+        tls=True,
         token=b"t" * 16,
     ),
     wire.Challenge(context=ID, host=ID, nonce=bytes(32)),

@@ -13,7 +13,7 @@ import numpy as np
 import zerohop
 from zerohop._floors import Flag, Ring, socket_pong, socket_receive
 from zerohop.cli.bench import floors, notify
-from zerohop.cli.bench.session import TIMEOUT, LocalMemory, cut
+from zerohop.cli.bench.session import TIMEOUT, LocalMemory, cut, protected
 from zerohop.cli.payload import Octets, digest, random_bytes
 from zerohop.cli.peer import Answer, accept, commands_of, serve
 from zerohop.config.settings import UNSET
@@ -41,10 +41,12 @@ class BenchPeer:
         assert self._memories, "allocate comes first"
         return self._memories[-1]
 
-    def open(self, providers: list[str] | None, sim_devices: int, spin_us: float | None) -> Answer:
-        """Open a Context; spin_us None keeps the default."""
+    def open(
+        self, providers: list[str] | None, sim_devices: int, spin_us: float | None, secret: str | None = None
+    ) -> Answer:
+        """Open a Context; spin_us None keeps the default; with a secret everything is encrypted."""
         spin = UNSET if spin_us is None else spin_us
-        context = zerohop.Context(providers=providers, sim_devices=sim_devices, spin_us=spin)
+        context = zerohop.Context(providers=providers, sim_devices=sim_devices, spin_us=spin, **protected(secret))
         self.context = self._opened.enter_context(context)
         return {"url": context.url}
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from zerohop.cli.bench.report import describe_case
-from zerohop.cli.bench.rows import LIST, PAGES, SEED_SIZES, TENSOR_BYTES, TOGETHER, Case, is_gpu
+from zerohop.cli.bench.rows import LIST, PAGES, SEED_SIZES, TENSOR_BYTES, TLS, TOGETHER, Case, is_gpu
+from zerohop.config import protection
 from zerohop.core.lanes.path_choice import PEER
 
 if TYPE_CHECKING:
@@ -183,6 +184,8 @@ def _transfers(name: str, sizes: tuple[int, ...] | None, *, mixed: bool) -> list
         small = nbytes <= _SMALL
         cases += [replace(host, form="ring", target=target) for target in (("polling", "asleep") if small else (None,))]
         cases.append(replace(host, provider="tcp", form="stream"))
+        if name == "write" and not protection.why_not("all"):
+            cases.append(replace(cases[-1], mode=TLS))
     for nbytes in sizes or (1 * _MI, 64 * _MI):
         for provider in _HOST_PROVIDERS:
             for src, dst in places:

@@ -42,6 +42,7 @@ TOGETHER: Final = 1000
 LIST: Final = 10_000
 TENSOR_BYTES: Final = 200_000
 PAGES: Final = 4096
+TLS: Final = "tls"
 _OBJECTS_BYTES: Final = 512
 
 
@@ -64,7 +65,8 @@ class Case:
         form: "mapped" (memory from `Context.alloc`), "ring" (any other host memory), "stream" (TCP) or "staged"
             (device memory).
         mode: how the callers wait ("result", "await", "await-asleep"); "cold", "cached", or a "list" of tensors;
-            "expandable" for memory of PyTorch's expandable segments, where callers wait as in "result".
+            "expandable" for memory of PyTorch's expandable segments, where callers wait as in "result"; "tls" for
+            Contexts with encryption="all".
         target: "polling" if the target's Python waits while its Context spins, "asleep" if everything there sleeps;
             None: not controlled.
     """

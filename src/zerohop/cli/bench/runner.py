@@ -16,7 +16,7 @@ from zerohop.cli.bench.plan import ALL_GPUS, Request, plan
 from zerohop.cli.bench.plot import PlotUnavailable, draw, require_format
 from zerohop.cli.bench.report import describe_case, print_rows, summarize
 from zerohop.cli.bench.results import NOISY, Neighbours, Report, require_writable, write_report
-from zerohop.cli.bench.rows import is_gpu
+from zerohop.cli.bench.rows import TLS, is_gpu
 from zerohop.cli.bench.session import FULL, QUICK, Effort, Session, open_session
 from zerohop.cli.console import human_bytes, human_time, make_console
 from zerohop.cli.peer import PeerProcess
@@ -41,6 +41,7 @@ class _Setting(NamedTuple):
     provider: str | None
     sim_devices: int
     polling: bool
+    tls: bool
 
 
 def run(request: Request, *, json_to: str | None, plot_to: Path | None) -> int:
@@ -187,7 +188,7 @@ def _grouped(cases: list[Case]) -> dict[_Setting | None, list[Case]]:
     for case in cases:
         setting = None
         if case.name not in ("import", "wheel"):
-            setting = _Setting(case.provider, case.sim_devices, case.target == "polling")
+            setting = _Setting(case.provider, case.sim_devices, case.target == "polling", case.mode == TLS)
         groups.setdefault(setting, []).append(case)
     return groups
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import secrets
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -217,6 +218,11 @@ def memory_kind(place: str, mode: str | None, *, alloc: bool = False) -> str:
     return f"expandable {device}" if mode == "expandable" else device
 
 
+def protected(secret: str | None) -> dict[str, Any]:
+    """Return the arguments of a Context with which everything is encrypted; none without a secret."""
+    return {} if secret is None else {"secret": secret, "encryption": "all"}
+
+
 @contextmanager
 def open_session(
     peer: PeerProcess,
@@ -226,6 +232,7 @@ def open_session(
     *,
     sim_devices: int = 0,
     polling: bool = False,
+    tls: bool = False,
 ) -> Iterator[Session]:
     """Open Contexts in both processes, and connect them.
 
@@ -235,12 +242,14 @@ def open_session(
         effort: how much to measure.
         provider: the only provider to use, or None for all.
         sim_devices: number of simulated devices to open in each process.
+        tls: whether both Contexts have encryption="all".
         polling: whether the second process's Context spins for as long as it waits; this one keeps the default.
     """
     providers = None if provider is None else [provider]
     spin = POLLING_SPIN_US if polling else None
-    there = peer.call("open", providers=providers, sim_devices=sim_devices, spin_us=spin)
-    with zerohop.Context(providers=providers, sim_devices=sim_devices) as context:
+    secret = secrets.token_hex() if tls else None
+    there = peer.call("open", providers=providers, sim_devices=sim_devices, spin_us=spin, secret=secret)
+    with zerohop.Context(providers=providers, sim_devices=sim_devices, **protected(secret)) as context:
         connection = context.connect(there["url"]).result(TIMEOUT)
         yield Session(peer, floors, effort, context, connection)
     peer.call("close")

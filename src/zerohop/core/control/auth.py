@@ -1,8 +1,10 @@
 """Proves a shared secret without sending it: an HMAC-SHA256 challenge in both directions.
 
-Each proof covers both nonces, both Context ids, the purpose of the socket and the side that proves, so that it can be
-neither replayed, nor reflected, nor moved to another connection. Without a secret on either side the key is empty and
-the exchange proves nothing; that is allowed on loopback and Unix sockets only (see listener.py).
+Each proof covers the whole Hello, the whole Challenge and the side that proves, so that it can be neither replayed, nor
+reflected, nor moved to another connection, and so that nobody in between can change what the two sides have said. The
+key is derived from the secret (see secret.py); for the socket of a lane, from the token of its invitation, too. Without
+a secret on either side the key is empty and the exchange proves nothing; that is allowed on loopback and Unix sockets
+only (see listener.py).
 """
 
 from __future__ import annotations
@@ -12,43 +14,44 @@ import hmac
 import os
 from typing import Final, Literal, NamedTuple
 
+from zerohop.core.control import wire
+
 NONCE_BYTES: Final = 32
 CAPABILITY_BYTES: Final = 16
-_LABEL: Final = b"zerohop proof 1"
+_PROOF: Final = b"zerohop proof 2"
+_LANE: Final = b"zerohop lane 1"
+_INVITATION: Final = b"zerohop invitation 1"
 
 
 class Transcript(NamedTuple):
-    """Holds the values of a handshake that both sides have seen: nonces, ids, and the purpose of the socket."""
+    """Holds the messages of a handshake that both sides have seen before either proves anything."""
 
-    client: str
-    server: str
-    client_nonce: bytes
-    server_nonce: bytes
-    purpose: str
-    token: bytes
+    hello: wire.Hello
+    challenge: wire.Challenge
 
-    def proof(self, secret: bytes | None, side: Literal["client", "server"]) -> bytes:
-        """Return the proof that ``side`` knows the secret."""
-        # The secret is hashed first, because HMAC pads a short key with zeros: "x" and "x\0" would be the same key.
-        key = b"" if secret is None else hashlib.sha256(secret).digest()
-        code = hmac.new(key, _LABEL, hashlib.sha256)
-        for part in (
-            side.encode(),
-            self.client.encode(),
-            self.server.encode(),
-            self.client_nonce,
-            self.server_nonce,
-            self.purpose.encode(),
-            self.token,
-        ):
+    def proof(self, key: bytes, side: Literal["client", "server"], answer: bytes = b"") -> bytes:
+        """Return the proof that ``side`` knows the key, and that it has sent ``answer`` beside the proof."""
+        code = hmac.new(key, _PROOF, hashlib.sha256)
+        # Both sides encode the messages as they understood them, so that every field that they act on is covered.
+        for part in (side.encode(), wire.encode(self.hello), wire.encode(self.challenge), answer):
             # Each part goes in with its length, so that no two transcripts give the same bytes.
             code.update(len(part).to_bytes(4, "big"))
             code.update(part)
         return code.digest()
 
-    def verify(self, secret: bytes | None, side: Literal["client", "server"], proof: bytes) -> bool:
+    def verify(self, key: bytes, side: Literal["client", "server"], proof: bytes, answer: bytes = b"") -> bool:
         """Tell whether ``proof`` is right for ``side``, in a time that does not depend on where it is wrong."""
-        return hmac.compare_digest(self.proof(secret, side), proof)
+        return hmac.compare_digest(self.proof(key, side, answer), proof)
+
+
+def name_of(token: bytes) -> bytes:
+    """Return the public name of an invitation; its token, which only the control channel has carried, is the proof."""
+    return hashlib.sha256(_INVITATION + token).digest()[:CAPABILITY_BYTES]
+
+
+def lane_key(key: bytes, token: bytes) -> bytes:
+    """Return the key for the proofs on the socket of an invited lane."""
+    return hmac.new(key, _LANE + token, hashlib.sha256).digest()
 
 
 def new_nonce() -> bytes:

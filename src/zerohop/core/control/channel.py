@@ -2,6 +2,7 @@
 
 A channel reads not one byte beyond the message that it was asked for, because a lane's socket goes to the data plane
 after its handshake. Messages that cannot be sent at once wait in a bounded queue; if it overflows, the peer is lost.
+After ``protect`` everything goes through TLS.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from typing import TYPE_CHECKING, Final
 
 from zerohop.core.base.peer_process import process_at
 from zerohop.core.control import address, wire
+from zerohop.core.control.tls import TlsStream
 from zerohop.errors import ProtocolError
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Sequence
 
     from zerohop.core.base.peer_process import PeerProcess
@@ -62,6 +65,7 @@ class Channel:
         self._queued_bytes = 0
         self._ended = ""
         self._crowded = False
+        self._tls: TlsStream | None = None
         self._readable: asyncio.Future[None] | None = None
         self._flushed: asyncio.Future[None] | None = None
 
@@ -90,6 +94,8 @@ class Channel:
         """Tell whether data has arrived that was not read yet; the end of the stream counts as data."""
         if self._ended:
             return False
+        if self._tls is not None and self._tls.pending():
+            return True
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
         return bool(poll.poll(0))
@@ -101,6 +107,42 @@ class Channel:
     def process(self) -> PeerProcess | None:
         """Return the process at the other end; None if it has ended."""
         return process_at(self._sock)
+
+    def protection(self) -> str:
+        """Return how messages are protected, in words."""
+        return "through TLS" if self._tls else "a Unix socket of this user" if self.unix else "not encrypted"
+
+    async def protect(self, context: ssl.SSLContext, *, server_side: bool) -> None:
+        """Do TLS's handshake, through which all later messages go.
+
+        Raises:
+            Distrusted: this side refuses the other's certificate. If the other refuses this side's, ``receive`` raises
+                it, on a side that dials.
+            ChannelEnded: the channel has ended.
+            ProtocolError: the other side does not speak TLS 1.3.
+        """
+        stream = TlsStream(context, server_side=server_side)
+        try:
+            while not stream.shake_hands():
+                self._queue(stream.outgoing(), [])
+                stream.feed(await self._some(_PIECE_BYTES, "the peer closed the connection"))
+        finally:
+            # After a failure this is the alert that says so.
+            self._queue(stream.outgoing(), [])
+        self._tls = stream
+
+    async def linger(self) -> None:
+        """Say that no more comes, and wait until the peer has hung up; what it sends meanwhile is dropped.
+
+        A socket that is closed with bytes unread has the kernel drop the last words that it has sent.
+        """
+        await self.flush()
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+            while True:
+                await self._some(_PIECE_BYTES, "the peer closed the connection")
+        except (ChannelEnded, OSError):
+            pass
 
     async def receive(self) -> tuple[Message, list[int]]:
         """Receive the next message and its descriptors, which the caller closes.
@@ -137,7 +179,13 @@ class Channel:
         """
         if self._ended:
             return
-        frame = memoryview(wire.encode(message))
+        frame = wire.encode(message)
+        self._queue(frame if self._tls is None else self._tls.encrypt(frame), fds)
+
+    def _queue(self, data: bytes, fds: Sequence[int]) -> None:
+        if self._ended or not data:
+            return
+        frame = memoryview(data)
         if not self._outgoing:
             # Only a message that has to wait needs copies, because the caller keeps its descriptors no longer.
             sent = self._send(frame, fds)
@@ -183,22 +231,29 @@ class Channel:
     async def _read(self, nbytes: int) -> bytes:
         data = bytearray()
         while len(data) < nbytes:
-            if self._ended:
-                raise ChannelEnded(self._ended)
+            end = "the peer closed the connection" if not data else "the connection ended within a message"
+            data += await self._some(min(nbytes - len(data), _PIECE_BYTES), end)
+        return bytes(data)
+
+    async def _some(self, nbytes: int, end: str) -> bytes:
+        """Receive up to so many bytes, one at least; ``end`` is what the end of the stream means."""
+        while not self._ended:
             try:
-                piece = self._receive_some(min(nbytes - len(data), _PIECE_BYTES))
+                piece = self._receive_some(nbytes)
             except (BlockingIOError, InterruptedError):
                 await self._until_readable()
                 continue
             except OSError as error:
                 self._end(f"the connection broke: {error.strerror}")
                 continue
-            if not piece:
-                self._end("the peer closed the connection" if not data else "the connection ended within a message")
-            data += piece
-        return bytes(data)
+            if piece:
+                return piece
+            self._end(end)
+        raise ChannelEnded(self._ended)
 
     def _receive_some(self, nbytes: int) -> bytes:
+        if self._tls is not None:
+            return self._tls.receive(self._sock, nbytes)
         if not self.unix:
             return self._sock.recv(nbytes)
         data, ancillary, flags, _ = self._sock.recvmsg(nbytes, _FD_SPACE, socket.MSG_CMSG_CLOEXEC)

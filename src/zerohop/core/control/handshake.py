@@ -1,21 +1,35 @@
-"""Does the handshake on every control-plane socket: both sides give ids and versions, and prove the secret."""
+"""Does the handshake on every control-plane socket: both sides give ids, version and mode, and prove the secret.
+
+Hello and Challenge go in the clear, so that sides that do not fit together can say why. With a secret, TLS follows on
+TCP (tls.py), and inside it the proofs, which cover both messages: what somebody has changed in them does not get
+through. A side never goes without TLS because the other asks for it. The socket of a lane stays in the clear, and its
+proofs are made with the token that only the control channel has carried.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
+from zerohop.config import protection
+from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.control import auth, wire
-from zerohop.errors import AccessDenied, PeerLost, ProtocolError, ZerohopError
+from zerohop.core.control.tls import Distrusted
+from zerohop.errors import AccessDenied, PeerLost, ProtocolError, Unsupported, ZerohopError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
+    from zerohop.config.protection import Encryption
     from zerohop.core.control.channel import Channel
-    from zerohop.core.control.wire import Hello
+    from zerohop.core.control.secret import Secret
+    from zerohop.core.control.wire import Challenge, Hello
 
 # Seconds that the listening side gives a peer for the handshake. Dialling lasts at least as long.
 TIMEOUT_S: Final = 5.0
+# Seconds that a side which was refused has to hang up.
+_LINGER_S: Final = 1.0
 CONTROL: Final = "control"
 LANE: Final = "lane"
 # A socket of this purpose asks which Context listens at an address, and for its Unix socket if it is on this host.
@@ -23,18 +37,49 @@ LOCATE: Final = "locate"
 Purpose = Literal["control", "lane", "locate"]
 # Codes of Refuse.
 VERSION, SECRET, DUPLICATE, TOKEN, CLOSED = "version", "secret", "duplicate", "token", "closed"
+ENCRYPTION, THROTTLED, ITSELF = "encryption", "throttled", "itself"
 _BOTH_THE_SAME: Final = "give both Contexts the same secret="
+_FIXES: Final = {
+    SECRET: _BOTH_THE_SAME,
+    ENCRYPTION: "give both Contexts the same encryption=, and install zerohop[tls] on both sides",
+    THROTTLED: f"{_BOTH_THE_SAME}, and wait some seconds",
+    ITSELF: "connect to context.url, which has a Unix socket",
+}
 
 
 class Identity(NamedTuple):
-    """Holds what one side says of itself, and its secret, which is never sent."""
+    """Holds what one side says of itself, and its secret, which is never sent; ``tls``: it could protect a channel."""
 
     context: str
     host: str
     pid: int
     name: str
-    secret: bytes | None
     socket_path: str
+    secret: Secret | None
+    encryption: Encryption
+    tls: bool
+
+    async def ready(self) -> None:
+        """Wait until the keys are derived, before the time of a handshake begins to count.
+
+        Raises:
+            Unsupported: they cannot be.
+        """
+        if self.secret is not None:
+            await self.secret.proof_key()
+
+    async def lane_tls(self, *, dials: bool) -> bytes:
+        """Return what a lane's socket needs for TLS, for the side that dials it or the one that listens.
+
+        Empty: bytes on lanes are not encrypted.
+
+        Raises:
+            Unsupported: a library is missing, or the system refuses what it needs.
+        """
+        if self.secret is None or self.encryption != "all":
+            return b""
+        made = await self.secret.tls()
+        return made.dial_lane if dials else made.listen_lane
 
 
 class Refused(Exception):
@@ -47,8 +92,9 @@ class Refused(Exception):
 
     def error(self, peer: str = "") -> ZerohopError:
         """Return the error that the user gets."""
-        if self.code == SECRET:
-            return AccessDenied(f"refused by the peer: {self.text}", fix=_BOTH_THE_SAME, peer=peer, operation="connect")
+        if self.code in _FIXES:
+            fix = _FIXES[self.code]
+            return AccessDenied(f"refused by the peer: {self.text}", fix=fix, peer=peer, operation="connect")
         if self.code == VERSION:
             return ProtocolError(
                 f"refused by the peer: {self.text}", fix="install the same version of zerohop on both sides", peer=peer
@@ -56,51 +102,76 @@ class Refused(Exception):
         return PeerLost(f"refused by the peer: {self.text}", peer=peer, operation="connect")
 
 
+class Gate(Protocol):
+    """Decides on the listening side who may come in; each method raises Refused to keep the other side out."""
+
+    async def wait_turn(self) -> None:
+        """Wait until the other side may try a proof."""
+
+    def token_of(self, hello: Hello) -> bytes:
+        """Return the token of the invitation that a lane names."""
+
+    def admit(self, hello: Hello) -> None:
+        """Check a side that has proved the secret; not called for the purpose LOCATE."""
+
+
 async def greet(channel: Channel, me: Identity, purpose: Purpose, token: bytes, expected: str) -> None:
-    """Do the connecting side's part of the handshake.
+    """Do the connecting side's part of the handshake; ``token`` is that of the invitation, for a lane.
 
     Raises:
         Refused: the listening side refuses.
-        AccessDenied: the listening side does not know the secret.
+        AccessDenied: the listening side does not know the secret, or this side's is wrong.
+        Unsupported: this side cannot protect the channel, and must.
         PeerLost: not the Context ``expected`` answers, but another; empty: any may.
         ChannelEnded, ProtocolError: the listening side hung up, or is no peer.
     """
-    _, transcript = await _introduce(channel, me, purpose, token, expected)
-    accept = await _expect(channel, wire.Accept)
-    if not transcript.verify(me.secret, "server", accept.proof):
+    with _distrust_denies():
+        _, transcript, key = await _introduce(channel, me, purpose, token, expected)
+        accept = await _expect(channel, wire.Accept)
+    if not transcript.verify(key, "server", accept.proof):
         raise _unproved()
     channel.limit = wire.MAX_FRAME
 
 
-async def locate(channel: Channel, me: Identity, expected: str) -> tuple[wire.Challenge, str]:
-    """Find out who listens at an address, and the path of its Unix socket if it is on this host."""
-    challenge, transcript = await _introduce(channel, me, LOCATE, b"", expected)
-    location = await _expect(channel, wire.Location)
+async def locate(channel: Channel, me: Identity, expected: str) -> tuple[Challenge, str]:
+    """Find out who listens at an address, and the path of its Unix socket if it is on this host.
+
+    Raises what ``greet`` raises.
+    """
+    with _distrust_denies():
+        challenge, transcript, key = await _introduce(channel, me, LOCATE, b"", expected)
+        location = await _expect(channel, wire.Location)
     # The proof covers the path, so that nobody in between sends this side to another socket.
-    if not transcript._replace(token=location.socket_path).verify(me.secret, "server", location.proof):
+    if not transcript.verify(key, "server", location.proof, location.socket_path):
         raise _unproved()
     return challenge, os.fsdecode(location.socket_path)
 
 
 async def _introduce(
     channel: Channel, me: Identity, purpose: Purpose, token: bytes, expected: str
-) -> tuple[wire.Challenge, auth.Transcript]:
+) -> tuple[Challenge, auth.Transcript, bytes]:
     """Do the handshake up to the proof of this side."""
-    nonce = auth.new_nonce()
-    channel.post(
-        wire.Hello(
-            version=wire.VERSION,
-            magic="zerohop",
-            context=me.context,
-            host=me.host,
-            pid=me.pid,
-            name=me.name,
-            purpose=purpose,
-            nonce=nonce,
-            has_secret=me.secret is not None,
-            token=token,
-        )
+    hello = wire.Hello(
+        version=wire.VERSION,
+        magic="zerohop",
+        context=me.context,
+        host=me.host,
+        pid=me.pid,
+        name=me.name,
+        purpose=purpose,
+        nonce=auth.new_nonce(),
+        has_secret=me.secret is not None,
+        encryption=me.encryption,
+        tls=me.tls,
+        token=auth.name_of(token) if token else b"",
     )
+    if _must_protect(channel, me, purpose) and not me.tls:
+        raise Unsupported(
+            f"the peer is on another host, and what it says cannot be protected: {protection.why_not(me.encryption)}",
+            fix=protection.FIX,
+            operation="connect",
+        )
+    channel.post(hello)
     challenge = await _expect(channel, wire.Challenge)
     if expected and challenge.context != expected:
         raise PeerLost(
@@ -109,45 +180,111 @@ async def _introduce(
             peer=expected,
             operation="connect",
         )
-    transcript = auth.Transcript(me.context, challenge.context, nonce, challenge.nonce, purpose, token)
-    channel.post(wire.Prove(proof=transcript.proof(me.secret, "client")))
-    return challenge, transcript
+    if why := _why_not(channel, me, purpose, challenge):
+        raise AccessDenied(why, fix=_FIXES[ENCRYPTION], peer=expected, operation="connect")
+    transcript = auth.Transcript(hello, challenge)
+    key = await _key(me, token)
+    if me.secret is not None and _protects(channel, me, purpose, challenge):
+        await channel.protect((await me.secret.tls()).dial, server_side=False)
+    channel.post(wire.Prove(proof=transcript.proof(key, "client")))
+    return challenge, transcript, key
 
 
-async def answer(channel: Channel, me: Identity, admit: Callable[[Hello], None]) -> Hello:
+async def answer(channel: Channel, me: Identity, gate: Gate) -> Hello:
     """Do the listening side's part of the handshake, and return the Hello of the side that connects.
-
-    ``admit`` raises Refused to keep that side out; it is not called for the purpose LOCATE.
 
     Raises:
         Refused: this side has refused, and told the other side why.
         ChannelEnded, ProtocolError: the connecting side hung up, or is no peer.
     """
     try:
-        try:
-            hello = await channel.receive_hello()
-        except wire.OtherVersion as error:
-            raise Refused(VERSION, error.reason) from error
-        nonce = auth.new_nonce()
-        _check_secrets(hello, me)
-        channel.post(wire.Challenge(context=me.context, host=me.host, nonce=nonce))
-        prove = await _expect(channel, wire.Prove)
-        transcript = auth.Transcript(hello.context, me.context, hello.nonce, nonce, hello.purpose, hello.token)
-        _check_proof(transcript, me, prove.proof)
-        if hello.purpose != LOCATE:
-            admit(hello)
+        return await _answer(channel, me, gate)
     except Refused as refusal:
         channel.post(wire.Refuse(version=wire.VERSION, code=refusal.code, text=refusal.text[:2000]))
         await channel.flush()
         raise
+    except Distrusted:
+        # TLS has told the other side, which may have sent its proof meanwhile. It does not escape by staying.
+        with contextlib.suppress(TimeoutError):
+            await wait_with_timeout(channel.linger(), _LINGER_S)
+        raise Refused(SECRET, "wrong secret") from None
+
+
+async def _answer(channel: Channel, me: Identity, gate: Gate) -> Hello:
+    try:
+        hello = await channel.receive_hello()
+    except wire.OtherVersion as error:
+        raise Refused(VERSION, error.reason) from error
+    _check_secrets(hello, me)
+    if why := _why_not(channel, me, hello.purpose, hello):
+        raise Refused(ENCRYPTION, why)
+    protects = _protects(channel, me, hello.purpose, hello)
+    if (
+        hello.context == me.context
+        and me.secret is not None
+        and not (protects or channel.unix or hello.purpose == LANE)
+    ):
+        # Somebody in between would have this side answer its own challenge.
+        raise Refused(ITSELF, "a Context does not reach itself over TCP without TLS")
+    if hello.purpose == LANE:
+        # Its token has 128 random bits, which nobody guesses.
+        token = gate.token_of(hello)
+    else:
+        token = b""
+        await gate.wait_turn()
+    challenge = wire.Challenge(
+        context=me.context, host=me.host, nonce=auth.new_nonce(), encryption=me.encryption, tls=me.tls
+    )
+    channel.post(challenge)
+    transcript = auth.Transcript(hello, challenge)
+    try:
+        key = await _key(me, token)
+        contexts = await me.secret.tls() if me.secret is not None and protects else None
+    except Unsupported as error:
+        raise Refused(ENCRYPTION, error.reason) from None
+    if contexts is not None:
+        await channel.protect(contexts.listen, server_side=True)
+    prove = await _expect(channel, wire.Prove)
+    if not transcript.verify(key, "client", prove.proof):
+        raise Refused(SECRET, "wrong secret")
     if hello.purpose == LOCATE:
         path = os.fsencode(me.socket_path) if hello.host == me.host else b""
-        proof = transcript._replace(token=path).proof(me.secret, "server")
-        channel.post(wire.Location(proof=proof, socket_path=path))
+        channel.post(wire.Location(proof=transcript.proof(key, "server", path), socket_path=path))
         return hello
-    channel.post(wire.Accept(proof=transcript.proof(me.secret, "server")))
+    gate.admit(hello)
+    channel.post(wire.Accept(proof=transcript.proof(key, "server")))
     channel.limit = wire.MAX_FRAME
     return hello
+
+
+def _must_protect(channel: Channel, me: Identity, purpose: Purpose) -> bool:
+    """Tell whether a channel is worth nothing without TLS."""
+    return _may_protect(channel, me, purpose) and (me.encryption == "all" or not channel.connected_here())
+
+
+def _may_protect(channel: Channel, me: Identity, purpose: Purpose) -> bool:
+    return me.encryption != "none" and purpose != LANE and not channel.unix
+
+
+def _protects(channel: Channel, me: Identity, purpose: Purpose, other: Hello | Challenge) -> bool:
+    """Tell whether TLS follows. On one host a side without OpenSSL goes without; nobody can feign that, see auth.py."""
+    return _may_protect(channel, me, purpose) and me.tls and other.tls
+
+
+def _why_not(channel: Channel, me: Identity, purpose: Purpose, other: Hello | Challenge) -> str:
+    """Return why the modes of both sides do not fit together; empty if they do."""
+    if other.encryption != me.encryption:
+        which = "connecting" if isinstance(other, wire.Hello) else "listening"
+        return f'the {which} side has encryption="{other.encryption}", the other one has "{me.encryption}"'
+    if _must_protect(channel, me, purpose) and not (me.tls and other.tls):
+        return "one side has no OpenSSL, or lacks the package cryptography"
+    return ""
+
+
+async def _key(me: Identity, token: bytes) -> bytes:
+    """Return the key of proofs; ``token`` is a lane's."""
+    key = b"" if me.secret is None else await me.secret.proof_key()
+    return auth.lane_key(key, token) if token else key
 
 
 def _check_secrets(hello: Hello, me: Identity) -> None:
@@ -157,9 +294,12 @@ def _check_secrets(hello: Hello, me: Identity) -> None:
         raise Refused(SECRET, "this side has a secret, the connecting one has none")
 
 
-def _check_proof(transcript: auth.Transcript, me: Identity, proof: bytes) -> None:
-    if not transcript.verify(me.secret, "client", proof):
-        raise Refused(SECRET, "wrong secret")
+@contextlib.contextmanager
+def _distrust_denies() -> Iterator[None]:
+    try:
+        yield
+    except Distrusted as error:
+        raise AccessDenied(str(error), fix=_BOTH_THE_SAME, operation="connect") from None
 
 
 def _unproved() -> AccessDenied:

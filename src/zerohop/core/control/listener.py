@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import os
 import socket
 from typing import TYPE_CHECKING, Final
 
+from zerohop.config import protection
 from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.control import address, auth, handshake
 from zerohop.core.control.channel import Channel, ChannelEnded
-from zerohop.core.control.handshake import CLOSED, LANE, LOCATE, TOKEN, Refused
+from zerohop.core.control.handshake import CLOSED, DUPLICATE, LANE, LOCATE, SECRET, THROTTLED, TOKEN, Refused
+from zerohop.core.control.throttle import Throttle
 from zerohop.errors import ProtocolError, Unsupported, from_os, out_of_descriptors
 
 if TYPE_CHECKING:
@@ -35,7 +38,7 @@ class Listeners:
 
     Raises:
         ValueError: the address is off loopback, and there is neither a secret nor ``insecure``.
-        Unsupported: the address cannot be bound.
+        Unsupported: the address cannot be bound; or it is off loopback, and nothing here can protect what peers say.
         LimitReached: this process is out of descriptors.
     """
 
@@ -48,11 +51,12 @@ class Listeners:
         self._directory: Path | None = None
         # A spare: at the limit of descriptors, closing it lets this side accept peers to turn them away.
         self._reserve: socket.socket | None = None
-        # Sockets of lanes that peers may open, by token.
-        self._invited: dict[bytes, asyncio.Future[socket.socket]] = {}
+        # Tokens and sockets of lanes that peers may open, by the token's public name.
+        self._invited: dict[bytes, tuple[bytes, asyncio.Future[socket.socket]]] = {}
+        self._throttle = Throttle()
         try:
             if settings.listen is not None:
-                self._bind_tcp(settings.listen, settings.secret is not None or settings.insecure)
+                self._bind_tcp(settings.listen, settings)
             self._bind_unix()
             self._reserve = _new_reserve()
         except OSError as error:
@@ -91,9 +95,10 @@ class Listeners:
     def invite(self) -> tuple[bytes, asyncio.Future[socket.socket]]:
         """Return a token that works once, and a future for the socket of the peer that sends the token."""
         token = auth.new_capability()
+        name = auth.name_of(token)
         future = self._control.loop.create_future()
-        self._invited[token] = future
-        future.add_done_callback(lambda _: self._invited.pop(token, None))
+        self._invited[name] = token, future
+        future.add_done_callback(lambda _: self._invited.pop(name, None))
         return token, future
 
     def close(self) -> None:
@@ -110,16 +115,13 @@ class Listeners:
         if self._directory is not None:
             address.remove_directory(self._directory)
 
-    def _bind_tcp(self, listen: str, allowed: bool) -> None:
+    def _bind_tcp(self, listen: str, settings: Settings) -> None:
         host, port = address.split_listen(listen)
         family, kind, protocol, _, where = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        if not allowed and not ipaddress.ip_address(where[0]).is_loopback:
-            raise ValueError(
-                f"listen={listen!r} can be reached from other hosts, and there is no secret to keep them out. "
-                f"Fix: pass secret=, or insecure=True on a network that you trust"
-            )
+        if not ipaddress.ip_address(where[0]).is_loopback:
+            _check_exposed(listen, settings)
         sock = socket.socket(family, kind, protocol)
         self._sockets.append(sock)
         sock.setblocking(False)
@@ -176,24 +178,23 @@ class Listeners:
             if channel.unix and address.peer_uid(sock) != os.getuid():
                 self._control.warn_once(who, "uid", "refused a process of user %s", address.peer_uid(sock))
                 return
-            # `_check` adds the future of the invited lane; empty: the socket is no lane's.
-            invited: list[asyncio.Future[socket.socket]] = []
-            hello = await wait_with_timeout(
-                handshake.answer(channel, self._me, lambda hello: self._check(hello, invited)), handshake.TIMEOUT_S
-            )
+            # Without keys the handshake itself tells the peer why.
+            with contextlib.suppress(Unsupported):
+                await self._me.ready()
+            gate = _Gate(self, "" if channel.unix else who)
+            hello = await wait_with_timeout(handshake.answer(channel, self._me, gate), handshake.TIMEOUT_S)
             if hello.purpose == LOCATE:
                 await wait_with_timeout(channel.flush(), handshake.TIMEOUT_S)
-            elif invited:
+            elif gate.invited is not None:
                 await wait_with_timeout(channel.flush(), handshake.TIMEOUT_S)
-                if not invited[0].done():
-                    invited[0].set_result(channel.detach())
+                if not gate.invited.done():
+                    gate.invited.set_result(channel.detach())
                     channel = None
             else:
                 self._enter(channel, hello)
                 channel = None
         except Refused as refusal:
-            if refusal.code in (handshake.SECRET, handshake.VERSION, TOKEN):
-                self._control.warn_once(who, refusal.code, "refused a peer at %s: %s", who, refusal.text)
+            self._refused(refusal, who, unix=channel is None or channel.unix)
         except TimeoutError:
             self._control.warn_once(who, "timeout", "a peer at %s did not finish its handshake; disconnected", who)
         except ProtocolError as error:
@@ -206,16 +207,61 @@ class Listeners:
             if channel is not None:
                 channel.close()
 
-    def _check(self, hello: Hello, invited: list[asyncio.Future[socket.socket]]) -> None:
-        if self._closed:
+    def _refused(self, refusal: Refused, who: str, *, unix: bool) -> None:
+        """Log a refusal, and count a wrong secret."""
+        if refusal.code not in (DUPLICATE, CLOSED):
+            self._control.warn_once(who, refusal.code, "refused a peer at %s: %s", who, refusal.text)
+        if refusal.code == SECRET and not unix and self._throttle.wrong(who):
+            self._control.warn_once(who, "slow", "%s has given many wrong secrets; it is slowed down", who)
+
+
+class _Gate:
+    """Decides about one peer that has connected; ``invited`` is the future of the lane that it has opened."""
+
+    def __init__(self, listeners: Listeners, source: str) -> None:
+        """Prepare; ``source`` is the peer's address, empty on a Unix socket, whose other end is no stranger."""
+        self._listeners = listeners
+        self._source = source
+        self.invited: asyncio.Future[socket.socket] | None = None
+
+    async def wait_turn(self) -> None:
+        seconds = self._listeners._throttle.turn(self._source) if self._source else 0.0
+        if seconds is None:
+            raise Refused(THROTTLED, "many wrong secrets came from this address, and others of it wait already")
+        if seconds:
+            await asyncio.sleep(seconds)
+
+    def token_of(self, hello: Hello) -> bytes:
+        token, future = self._listeners._invited.get(hello.token, (b"", None))
+        if future is None or future.done():
+            raise Refused(TOKEN, "nobody invited this lane")
+        return token
+
+    def admit(self, hello: Hello) -> None:
+        if self._listeners._closed:
             raise Refused(CLOSED, "this Context is closing")
-        if hello.purpose == LANE:
-            future = self._invited.pop(hello.token, None)
-            if future is None or future.done():
-                raise Refused(TOKEN, "nobody invited this lane")
-            invited.append(future)
-        else:
-            self._admit(hello)
+        if hello.purpose != LANE:
+            self._listeners._admit(hello)
+            return
+        # The name works once: it is taken by the first socket that has proved that it knows the token.
+        _, self.invited = self._listeners._invited.pop(hello.token, (b"", None))
+        if self.invited is None or self.invited.done():
+            raise Refused(TOKEN, "nobody invited this lane")
+
+
+def _check_exposed(listen: str, settings: Settings) -> None:
+    """Raise ValueError or Unsupported if these settings are not good enough for an address off loopback."""
+    if settings.secret is None and not settings.insecure:
+        raise ValueError(
+            f"listen={listen!r} can be reached from other hosts, and there is no secret to keep them out. "
+            f"Fix: pass secret=, or insecure=True on a network that you trust"
+        )
+    if why := protection.why_not(settings.encryption):
+        raise Unsupported(
+            f"listen={listen!r} can be reached from other hosts, and what they say cannot be protected: {why}",
+            fix=protection.FIX,
+            operation="listen",
+        )
 
 
 def _new_reserve() -> socket.socket | None:

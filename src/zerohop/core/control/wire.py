@@ -51,11 +51,16 @@ NicIndex = Annotated[int, msgspec.Meta(ge=0, lt=MAX_NICS)]
 NicIndices = Annotated[list[NicIndex], msgspec.Meta(max_length=MAX_NICS)]
 Code = Annotated[int, msgspec.Meta(ge=0, le=255)]
 RightsBits = Annotated[int, msgspec.Meta(ge=0, le=3)]
+# The mode that a Context insists on; "none", too, without a secret.
+Encryption = Literal["none", "control", "all"]
 Pieces = Annotated[list[tuple[U63, Annotated[bytes, msgspec.Meta(max_length=256)]]], msgspec.Meta(max_length=MAX_FDS)]
 
 
 class Hello(msgspec.Struct, tag="hello"):
-    """Opens the handshake, from the side that connects. Its first three fields are the same in every version."""
+    """Opens the handshake, from the side that connects. Its first three fields are the same in every version.
+
+    ``tls``: the side could protect the channel. ``token``, of a lane only: the name of the invitation.
+    """
 
     version: int
     magic: Literal["zerohop"]
@@ -66,15 +71,19 @@ class Hello(msgspec.Struct, tag="hello"):
     purpose: Literal["control", "lane", "locate"]
     nonce: Bytes32
     has_secret: bool
+    encryption: Encryption = "none"
+    tls: bool = False
     token: Annotated[bytes, msgspec.Meta(max_length=16)] = b""
 
 
 class Challenge(msgspec.Struct, tag="challenge"):
-    """Answers Hello."""
+    """Answers Hello. After it comes TLS's handshake if both sides insist on it or can."""
 
     context: ContextId
     host: HostId
     nonce: Bytes32
+    encryption: Encryption = "none"
+    tls: bool = False
 
 
 class Prove(msgspec.Struct, tag="prove"):
@@ -144,7 +153,10 @@ class Lane(msgspec.Struct, tag="lane"):
 
 
 class LaneInvite(msgspec.Struct, tag="lane_invite"):
-    """Asks the peer to connect to this side's listener with a token, which works once, for a lane's socket."""
+    """Asks the peer to connect to this side's listener with a token, which works once, for a lane's socket.
+
+    The token is a key: the socket carries its name and proofs that are made with it.
+    """
 
     number: LaneNumber
     token: Bytes16

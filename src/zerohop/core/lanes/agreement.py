@@ -49,6 +49,8 @@ def _why_not(core: LaneCore, provider: str, setup: Setup, *, same_host: bool) ->
     if provider == "tcp":
         listens = address.parse(core.url).listens or address.parse(setup.url).listens
         return "" if listens else "neither side listens on TCP; give one of them listen="
+    if core.settings.encryption == "all" and not same_host:
+        return 'NICs do not encrypt, and encryption="all" leaves nothing that goes to other hosts uncovered'
     mine = core.nic_ports.nics()
     if not any(nic.link for nic in mine):
         return core.nic_ports.why_not()

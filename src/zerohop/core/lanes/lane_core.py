@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from zerohop.core.memory.memory_core import MemoryCore
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from zerohop.core.lanes.nic_ports import NicPorts
 
 
+class _LaneTls(Protocol):
+    def __call__(self, *, dials: bool) -> Coroutine[Any, Any, bytes]: ...
+
+
 class LaneCore(MemoryCore):
     """Adds to MemoryCore the parts that lanes need.
 
@@ -26,6 +30,7 @@ class LaneCore(MemoryCore):
         listeners: the sockets at which peers come in.
         nic_ports: the NIC ports of the Context.
         open_lane: connects a socket for a tcp lane; takes the address, the peer's id and the token of its invitation.
+        lane_tls: returns what such a socket needs for TLS, empty without; ``dials``: for the side that connects it.
     """
 
     url: str
@@ -34,3 +39,4 @@ class LaneCore(MemoryCore):
     listeners: Listeners
     nic_ports: NicPorts
     open_lane: Callable[[Address, str, bytes], Coroutine[Any, Any, socket.socket]]
+    lane_tls: _LaneTls

@@ -274,18 +274,20 @@ class LaneSetup:
             lane.task.add_done_callback(lambda _: _withdraw(future))
 
     async def _take_socket(self, lane: Lane, future: asyncio.Future[socket.socket]) -> None:
-        self._use_socket(lane, await future)
+        tls = await self._core.lane_tls(dials=False)
+        self._use_socket(lane, await future, tls)
 
     async def _bring_socket(self, lane: Lane, token: bytes) -> None:
         where = self._dialled
         if where is None or not where.listens:
             where = address.parse(self._link.url)
-        self._use_socket(lane, await self._core.open_lane(where, self._link.peer, token))
+        tls = await self._core.lane_tls(dials=True)
+        self._use_socket(lane, await self._core.open_lane(where, self._link.peer, token), tls)
 
-    def _use_socket(self, lane: Lane, sock: socket.socket) -> None:
+    def _use_socket(self, lane: Lane, sock: socket.socket, tls: bytes) -> None:
         with sock:
             if lane.state is State.OPENING:
-                lane.endpoint.connect(b"", [sock.fileno()])
+                lane.endpoint.connect(tls, [sock.fileno()])
                 lane.connected = True
                 self._go_on(lane)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zerohop._native import NativeError, Reason, Status
 from zerohop.core.base import closed_engine
 from zerohop.core.base.backoff import Backoff
-from zerohop.core.lanes.path_choice import IMPORTED, RING, STREAM
+from zerohop.core.lanes.path_choice import IMPORTED, RING, STREAM, protection
 from zerohop.core.runtime.explanation import Explanation
 from zerohop.errors import LANE_RESET, ZerohopError, copy_of, from_native
 
@@ -59,6 +59,7 @@ class Link:
         allocations: the peer's allocations that these lie in, by the peer's number.
         unreachable: shares that cannot be imported, by provider, share, and NICs of the peer or device here.
         routes: the routes over this link.
+        control: how the control channel is protected, in words.
         lost: the error with which the peer was lost; None while it is not lost.
         closing: the error with which the peer will be lost, once this side has begun to close the link.
         late: deferred operations that no later one may overtake, by the kind of room that they wait for.
@@ -70,6 +71,7 @@ class Link:
         "_paths",
         "allocations",
         "closing",
+        "control",
         "core",
         "failed",
         "imports",
@@ -108,6 +110,7 @@ class Link:
         self.allocations: dict[int, Allocation] = {}
         self.unreachable: Backoff[tuple[str, int, tuple[int, ...]]] = Backoff()
         self.routes: dict[Route, None] = {}
+        self.control = ""
         self.lost: ZerohopError | None = None
         self.closing: ZerohopError | None = None
         self.late: dict[str, set[object]] = {}
@@ -115,6 +118,11 @@ class Link:
         self._paths: dict[tuple[str, str], LanePath] = {}
         # Locks at which deferred operations queue, by the kind of room that they wait for.
         self._lines: dict[str, asyncio.Lock] = {}
+
+    @property
+    def encrypts(self) -> bool:
+        """Tell whether sockets of tcp lanes go through TLS."""
+        return self.core.settings.encryption == "all"
 
     @property
     def alive(self) -> bool:
@@ -168,7 +176,8 @@ class Link:
         if path is None:
             form = RING if provider in ("shm", "p2p") else STREAM
             # Messages pass through the lane's ring, socket or buffers, so that they are not direct.
-            path = LanePath(self.peer, Explanation(provider, form, False, device, _PEER, ()))
+            covers = protection(provider, self.control, encrypts=self.encrypts)
+            path = LanePath(self.peer, Explanation(provider, form, False, device, _PEER, (), protection=covers))
             self._paths[provider, device] = path
         return path
 

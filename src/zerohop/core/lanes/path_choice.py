@@ -81,6 +81,9 @@ class Situation(NamedTuple):
     link: str = ""
     # Why devices here have no kernels to copy page lists with; empty if they have them, or nobody has tried.
     no_kernels: str = ""
+    # How the control channel is protected, and whether tcp lanes are, too: see `protection`.
+    control: str = ""
+    encrypts: bool = False
 
 
 class Candidate(NamedTuple):
@@ -154,7 +157,19 @@ def choose(situation: Situation) -> Explanation:
         situation.rails if best.provider == "verbs" else (),
         situation.link if best.form == PEER else "",
         situation.no_kernels if best.form == PEER else "",
+        protection(best.provider, situation.control, encrypts=situation.encrypts),
     )
+
+
+def protection(provider: str, control: str, *, encrypts: bool) -> str:
+    """Return what is encrypted on the way to a peer, and what is not; empty for providers that stay on the host.
+
+    ``control`` says how the control channel is protected; ``encrypts``: sockets of tcp lanes go through TLS.
+    """
+    if provider not in ("tcp", "verbs"):
+        return ""
+    covered = provider == "tcp" and encrypts
+    return f"control channel: {control}; bytes on this lane: {'through TLS' if covered else 'not encrypted'}"
 
 
 def warn_if_staged(explanation: Explanation, warned: set[tuple[str, str, str]]) -> None:

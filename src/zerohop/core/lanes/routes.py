@@ -136,6 +136,8 @@ class Routes:
             no_peer_link=reachability.why_no_peer_link(link, registration, remote),
             link=reachability.device_link(link, registration, remote),
             no_kernels=self._kernels.why_not,
+            control=link.control,
+            encrypts=link.encrypts,
         )
         failed = link.failed.failing()
         if failed:

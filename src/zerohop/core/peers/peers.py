@@ -233,6 +233,7 @@ class Peers:
 
     async def _dial(self, where: Address) -> PeerLink:
         peer = where.context
+        await self._core.identity.ready()
         if not peer or not where.host_id:
             where = await self._locate(where)
         if not peer:

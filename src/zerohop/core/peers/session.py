@@ -86,6 +86,7 @@ class Session:
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ready.add_done_callback(lambda future: future.cancelled() or future.exception())
         link.session = self
+        link.control = channel.protection()
 
     async def run(self) -> None:
         """Run until the conversation ends."""

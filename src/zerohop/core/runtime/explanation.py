@@ -23,6 +23,8 @@ class Explanation(NamedTuple):
         link: the link between two devices, once it is known: ``"nvlink"``, ``"pcie"``, ``"same device"``, ``"sim"``.
         no_kernels: why devices copy each page of a list by itself, which takes ten times as long and more; empty if one
             kernel copies all pages.
+        protection: what is encrypted of that which goes to the peer on this path, and what is not; empty if nothing
+            leaves the host.
         kind: name of the Operation, such as ``"write_pages"``.
         outcome: bytes, time and rate of an Operation that has ended well; otherwise ``"in flight"``, ``"cancelled"``
             or ``"failed: ..."``.
@@ -39,6 +41,7 @@ class Explanation(NamedTuple):
     rails: tuple[tuple[str, str], ...] = ()
     link: str = ""
     no_kernels: str = ""
+    protection: str = ""
     kind: str = ""
     outcome: str = ""
     others: tuple[str, ...] = ()
@@ -59,7 +62,10 @@ class Explanation(NamedTuple):
         over = [f"  over {here} here and {there} there" for here, there in self.rails]
         known = [f"  the memory {where} is registered by {how}" for where, how in self.registered]
         slowly = [f"  each page of a list is copied by itself: {self.no_kernels}"] if self.no_kernels else []
-        return "\n".join([str(self), *over, *known, *slowly, *(f"  not {name}: {why}" for name, why in self.rejected)])
+        covered = [f"  {self.protection}"] if self.protection else []
+        return "\n".join(
+            [str(self), *over, *known, *slowly, *covered, *(f"  not {name}: {why}" for name, why in self.rejected)]
+        )
 
 
 def of_no_path(kind: str, outcome: str) -> Explanation:

@@ -1,0 +1,177 @@
+#include "provider/tcp/tls_stream.hpp"
+
+#include "base/payload.hpp"
+#include "provider/tcp/socket.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <mutex>
+#include <sys/socket.h>
+#include <utility>
+
+namespace zerohop::tcp {
+
+namespace {
+
+constexpr size_t kRecordBytes = 16 * 1024; // the longest record of TLS
+constexpr size_t kSocketBytes = 64 * 1024; // to and from the socket at once
+constexpr size_t kSendBytes = 256 * 1024;  // encrypted by one call, as much as a slice of the framed protocol
+
+} // namespace
+
+TlsStream::TlsStream(Descriptor socket, Host& host, std::string_view settings)
+    : socket_(std::move(socket)), host_(host), session_(settings), out_(kSocketBytes), in_(kSocketBytes),
+      plain_(kRecordBytes) {
+    prepare_socket(socket_.get());
+    host_.watch(socket_.get());
+    const std::lock_guard lock(lock_);
+    session_.shake_hands(); // the side that dials begins
+    flush();
+}
+
+size_t TlsStream::send(std::span<const iovec> pieces) {
+    const std::lock_guard lock(lock_);
+    if (!usable() || !session_.established()) {
+        return 0;
+    }
+    flush();
+    size_t taken = 0;
+    if (!unsent()) {
+        for (size_t piece = 0, at = 0; taken < kSendBytes && gather(pieces, piece, at, taken);) {
+        }
+        flush();
+    }
+    return taken;
+}
+
+// Encrypts one record of what is left of the pieces; false: nothing is left, or TLS has failed.
+bool TlsStream::gather(std::span<const iovec> pieces, size_t& piece, size_t& at, size_t& taken) {
+    const void* from = plain_.data();
+    size_t filled = 0;
+    while (piece < pieces.size() && filled < kRecordBytes) {
+        const auto* const base = static_cast<const std::byte*>(pieces[piece].iov_base) + at;
+        const size_t n = std::min(pieces[piece].iov_len - at, kRecordBytes - filled);
+        if (n == kRecordBytes) {
+            from = base; // a whole record needs no copy
+        } else {
+            copy_payload(plain_.data() + filled, base, n);
+        }
+        filled += n;
+        at += n;
+        if (at == pieces[piece].iov_len) {
+            ++piece;
+            at = 0;
+        }
+    }
+    if (filled == 0) {
+        return false;
+    }
+    if (!session_.write(from, filled)) {
+        ended_.store(true, std::memory_order_release);
+        return false;
+    }
+    taken += filled;
+    return true;
+}
+
+size_t TlsStream::receive(std::span<const iovec> pieces, bool /*streaming*/) {
+    const std::lock_guard lock(lock_);
+    // What had arrived before the end is still to be had.
+    if (!usable() && (closed_ || !more_.load(std::memory_order_relaxed))) {
+        return 0;
+    }
+    flush();
+    size_t got = 0;
+    for (size_t piece = 0, at = 0; piece < pieces.size();) {
+        auto* const base = static_cast<std::byte*>(pieces[piece].iov_base);
+        const size_t n = session_.read(base + at, pieces[piece].iov_len - at);
+        got += n;
+        at += n;
+        if (at == pieces[piece].iov_len) {
+            ++piece;
+            at = 0;
+        } else if (n == 0 && (session_.failed() || !pull())) {
+            break;
+        }
+    }
+    if (session_.failed()) {
+        flush(); // the alert
+        ended_.store(true, std::memory_order_release);
+    }
+    more_.store(session_.has_input(), std::memory_order_release);
+    return got;
+}
+
+// Takes what has arrived at the socket; false: nothing has.
+bool TlsStream::pull() {
+    const ssize_t received = recv(socket_.get(), in_.data(), in_.size(), MSG_DONTWAIT);
+    if (received <= 0) {
+        if (received == 0 || (errno != EAGAIN && errno != EINTR)) {
+            ended_.store(true, std::memory_order_release);
+        }
+        return false;
+    }
+    session_.feed(in_.data(), static_cast<size_t>(received));
+    if (!session_.established()) {
+        session_.shake_hands();
+        flush();
+    }
+    return true;
+}
+
+// Sends what the socket takes of the encrypted bytes.
+void TlsStream::flush() {
+    while (usable() && unsent()) {
+        if (out_at_ == out_end_) {
+            out_at_ = 0;
+            out_end_ = session_.take(out_.data(), out_.size());
+        }
+        const ssize_t sent =
+            ::send(socket_.get(), out_.data() + out_at_, out_end_ - out_at_, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0) {
+            if (errno != EAGAIN && errno != EINTR) {
+                ended_.store(true, std::memory_order_release);
+            }
+            break;
+        }
+        out_at_ += static_cast<size_t>(sent);
+    }
+    update_watch();
+}
+
+// Has the poller woken when there is room for what is encrypted already, or for more. During the handshake there is
+// room, and nothing to fill it with.
+void TlsStream::update_watch() {
+    const bool watch = unsent() || (wanted_ && session_.established());
+    if (!closed_ && watch != watched_) {
+        watched_ = watch;
+        host_.watch_writable(socket_.get(), watch);
+    }
+}
+
+bool TlsStream::ready(bool /*wants_room*/) const {
+    return more_.load(std::memory_order_acquire);
+}
+
+void TlsStream::want_room(bool wanted) {
+    const std::lock_guard lock(lock_);
+    wanted_ = wanted;
+    update_watch();
+}
+
+Outcome TlsStream::state() const {
+    if (ended_.load(std::memory_order_acquire) && !more_.load(std::memory_order_acquire)) {
+        return {Status::peer_lost, Reason::stream_closed};
+    }
+    return {};
+}
+
+void TlsStream::close(bool at_once) {
+    const std::lock_guard lock(lock_);
+    if (!std::exchange(closed_, true)) {
+        host_.unwatch(socket_.get());
+        shut_down(socket_.get(), at_once);
+    }
+}
+
+} // namespace zerohop::tcp
