@@ -7,17 +7,16 @@ After ``protect`` everything goes through TLS.
 
 from __future__ import annotations
 
-import array
 import asyncio
 import collections
 import errno
-import os
 import select
 import socket
 from typing import TYPE_CHECKING, Final
 
 from zerohop.core.base.peer_process import process_at
 from zerohop.core.control import address, wire
+from zerohop.core.control.descriptors import close_all, copies_of, received, rights_to, room_for
 from zerohop.core.control.tls import TlsStream
 from zerohop.errors import ProtocolError
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from zerohop.core.base.peer_process import PeerProcess
     from zerohop.core.control.wire import Hello, Message
 
-_FD_SPACE: Final = socket.CMSG_LEN(wire.MAX_FDS * array.array("i").itemsize)
+_FD_SPACE: Final = room_for(wire.MAX_FDS)
 # Batches of descriptors that may wait for their messages; more than one, because peers pipeline.
 _MAX_BATCHES: Final = 16
 _MAX_QUEUED_BYTES: Final = 2 << 20
@@ -257,12 +256,7 @@ class Channel:
         if not self.unix:
             return self._sock.recv(nbytes)
         data, ancillary, flags, _ = self._sock.recvmsg(nbytes, _FD_SPACE, socket.MSG_CMSG_CLOEXEC)
-        batch: list[int] = []
-        for level, kind, payload in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                fds = array.array("i")
-                fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
-                batch += fds
+        batch = received(ancillary)
         if flags & socket.MSG_CTRUNC:
             # The kernel drops descriptors at this process's limit; their message then has none.
             close_all(batch)
@@ -287,8 +281,7 @@ class Channel:
         """Return how much of a frame the kernel has taken, all of it if nobody will ever read it."""
         try:
             if fds:
-                rights = array.array("i", fds)
-                return self._sock.sendmsg([frame], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+                return self._sock.sendmsg([frame], rights_to(fds))
             return self._sock.send(frame)
         except (BlockingIOError, InterruptedError):
             return 0
@@ -336,18 +329,15 @@ class Channel:
             return
         self._ended = why
         self._forget_socket()
-        self._forget_outgoing()
+        for _, fds in self._outgoing:
+            close_all(fds)
+        self._outgoing.clear()
+        self._queued_bytes = 0
         for batch in self._batches:
             close_all(batch or [])
         self._batches.clear()
         _wake(self._readable)
         _wake(self._flushed)
-
-    def _forget_outgoing(self) -> None:
-        for _, fds in self._outgoing:
-            close_all(fds)
-        self._outgoing.clear()
-        self._queued_bytes = 0
 
     def _forget_socket(self) -> None:
         if self._sock.fileno() >= 0 and not self._loop.is_closed():
@@ -355,25 +345,6 @@ class Channel:
             self._loop.remove_writer(self._sock.fileno())
 
 
-def copies_of(fds: Sequence[int]) -> list[int]:
-    """Return a copy of each descriptor; at the limit of descriptors raise OSError, and leave no copy open."""
-    copies: list[int] = []
-    try:
-        for fd in fds:
-            copies.append(os.dup(fd))  # noqa: PERF401 - a comprehension would forget them when one fails
-    except OSError:
-        close_all(copies)
-        raise
-    return copies
-
-
 def _wake(future: asyncio.Future[None] | None) -> None:
     if future is not None and not future.done():
         future.set_result(None)
-
-
-def close_all(fds: list[int]) -> None:
-    """Close each descriptor, and empty the list."""
-    for fd in fds:
-        os.close(fd)
-    fds.clear()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError, Reason, Status
 from zerohop.config.providers import P2P, SHM
-from zerohop.core.control.channel import close_all, copies_of
+from zerohop.core.control.descriptors import close_all, copies_of
 from zerohop.core.lanes.imported import Allocation
 from zerohop.core.lanes.lane import retrieve
 from zerohop.errors import ProtocolError, ZerohopError, from_native

@@ -17,7 +17,7 @@ from zerohop._native import NativeError, Reason, Status
 from zerohop.config.providers import P2P, SHM, VERBS
 from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.control import wire
-from zerohop.core.control.channel import close_all
+from zerohop.core.control.descriptors import close_all
 from zerohop.core.memory.remote_buffer import share_of
 from zerohop.core.peers.import_client import LAST_COPIES_S
 from zerohop.core.peers.releases import in_parts
