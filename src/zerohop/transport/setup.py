@@ -1,11 +1,12 @@
-"""Finds the device of a Transport, and the settings of a Context that has it."""
+"""Finds the device of a Transport, and says whether a Transport can be made on it."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from zerohop.core.face import HOST
+from zerohop.core.face import HOST, Context, check_device
+from zerohop.errors import ZerohopError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,3 +43,18 @@ def settings_for(device: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
     if kind == "sim" and "sim_devices" not in settings:
         return {**settings, "sim_devices": int(number) + 1}
     return settings
+
+
+def why_unsupported(device: object, settings: Mapping[str, Any]) -> str:
+    """Return why no Transport can be made on a device with such a Context, and the fix; empty if one can.
+
+    Raises:
+        TypeError: not a device, or no setting of a Context.
+    """
+    try:
+        name = device_name(device)
+        with Context(**settings_for(name, settings)) as context:
+            check_device(context, name)
+    except (ZerohopError, ValueError) as error:
+        return str(error)
+    return ""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from zerohop._native import Reason, Status
 from zerohop.core.face import (
-    Context,
     Face,
     NotificationWait,
     OperationGroup,
@@ -23,13 +22,13 @@ from zerohop.core.face import (
     write_many,
 )
 from zerohop.errors import Closed, DeadlineExceeded, PeerLost, ZerohopError, copy_of
-from zerohop.transport import pairing
+from zerohop.transport import pairing, setup
 from zerohop.transport.setup import device_name, settings_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from zerohop.core.face import Link, Local, Memory, Notification, Operation, RemoteBuffer, Rights, Stream
+    from zerohop.core.face import Context, Link, Local, Memory, Notification, Operation, RemoteBuffer, Rights, Stream
 
 
 class Transport(Face, PairTransfers):
@@ -94,13 +93,7 @@ class Transport(Face, PairTransfers):
         Raises:
             TypeError: not a device, or no setting of a Context.
         """
-        try:
-            name = device_name(device)
-            with Context(**settings_for(name, settings)) as context:
-                check_device(context, name)
-        except (ZerohopError, ValueError) as error:
-            return str(error)
-        return ""
+        return setup.why_unsupported(device, settings)
 
     def bind(self) -> str:
         """Return the URL for the peer's `connect`. From now on a peer may join; the first that does is the only one.
