@@ -133,7 +133,7 @@ def main() -> None:
             context.write_pages(local, handle, numbers, places, page_bytes=PAGE_BYTES).result()
 
         def single() -> None:
-            zh.wait_all([context.write(mine, yours) for mine, yours in pages])
+            zh.wait_all([context.write(mine, yours) for mine, yours in pages], 30)
 
         rows.append(
             compare(

@@ -38,6 +38,7 @@ struct PyOp {
     uint64_t value = 0;
     uint64_t started_ns = 0;
     uint64_t finished_ns = 0;
+    mutable bool asked = false; // true once somebody has waited for it, perhaps not to its end
 
     void detach() {
         bytes_done = op->bytes_done();

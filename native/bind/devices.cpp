@@ -141,6 +141,7 @@ void def_devices(nb::module_& m, nb::class_<Engine>& engine) {
             "hold_stream",
             [](Engine& self, const PyOp& op, const PyEndpoint* lane, int device, uint64_t stream) {
                 self.hold_stream(op.op, lane == nullptr ? nullptr : lane->endpoint.get(), device, stream);
+                op.asked = true; // the stream waits
             },
             nb::arg("op"), nb::arg("lane").none(), nb::arg("device"), nb::arg("stream"),
             nb::call_guard<Released>()) // it may wait for a call of the GPU's driver

@@ -37,9 +37,39 @@ int clear(PyObject* object) {
     return 0;
 }
 
+// Has Python's class report an operation that is being freed, whose outcome nobody has taken.
+void report_dropped(PyTypeObject* type, const InFlight& self, const PyOp& op) {
+    const Status status = op.op->status();
+    const bool failed = status != Status::ok && status != Status::pending;
+    // Nobody need wait for a write, so many are dropped, and that must cost nothing.
+    const bool writes = self.kind == nullptr || PyUnicode_ReadChar(self.kind, 0) == 'w';
+    if (status == Status::cancelled || (writes && !failed) || self.core == nullptr || self.kind == nullptr ||
+        self.path == nullptr || !nb::is_alive()) {
+        return;
+    }
+    PyObject *error_type = nullptr, *error = nullptr, *trace = nullptr;
+    PyErr_Fetch(&error_type, &error, &trace);
+    PyObject* const answer =
+        PyObject_CallMethod(reinterpret_cast<PyObject*>(type), "_dropped", "OOOiiKO", self.core, self.kind, self.path,
+                            static_cast<int>(status), static_cast<int>(op.op->reason()),
+                            static_cast<unsigned long long>(op.op->bytes_done()), op.asked ? Py_True : Py_False);
+    if (answer == nullptr) {
+        PyErr_WriteUnraisable(self.kind); // a program may have made an error of the warning
+    }
+    Py_XDECREF(answer);
+    PyErr_Restore(error_type, error, trace);
+}
+
 void destroy(PyObject* object) {
     PyTypeObject* const type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
+    const auto& self = *reinterpret_cast<InFlight*>(object);
+    const PyOp* const op = self.native == nullptr   ? &self.held
+                           : self.native == Py_None ? nullptr
+                                                    : nb::inst_ptr<PyOp>(self.native);
+    if (op != nullptr && op->op) {
+        report_dropped(type, self, *op);
+    }
     clear(object);
     std::destroy_at(&reinterpret_cast<InFlight*>(object)->held);
     type->tp_free(object);

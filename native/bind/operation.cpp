@@ -89,16 +89,23 @@ void register_operation(nb::module_& m) {
 
     nb::class_<PyOp>(m, "Op", "An operation in flight. Dropping it never blocks and cancels nothing.")
         // done() polls, too, because a thread that calls it in a loop may be the only one to do so.
-        .def("done", [](const PyOp& self) { return wait(self, 0, 0, false); })
+        .def("done",
+             [](const PyOp& self) {
+                 const bool done = wait(self, 0, 0, false);
+                 self.asked |= done;
+                 return done;
+             })
         .def(
             "wait",
             [](const PyOp& self, uint64_t deadline_ns, uint64_t spin_ns) {
+                self.asked = true;
                 return wait(self, deadline_ns, spin_ns, true);
             },
             nb::arg("deadline_ns"), nb::arg("spin_ns"))
         .def(
             "spin", [](const PyOp& self, uint64_t spin_ns) { return wait(self, 0, spin_ns, false); },
             nb::arg("spin_ns"))
+        .def_prop_ro("asked", [](const PyOp& self) { return self.asked; })
         .def_prop_ro("status", [](const PyOp& self) { return self.op ? self.op->status() : Status::ok; })
         .def_prop_ro("reason", [](const PyOp& self) { return self.op ? self.op->reason() : Reason::none; })
         .def_prop_ro("bytes_done", [](const PyOp& self) { return self.op ? self.op->bytes_done() : self.bytes_done; })
@@ -118,6 +125,7 @@ void register_operation(nb::module_& m) {
         .def(
             "arm",
             [](const PyOp& self, const PyQueue& queue, uint64_t token) {
+                self.asked = true;
                 const bool armed = self.op && self.op->arm(queue.queue, token);
                 if (armed) {
                     const std::shared_ptr<Engine> engine = self.engine; // another thread may copy the result

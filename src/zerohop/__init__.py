@@ -8,7 +8,7 @@ from zerohop.core.memory.remote_buffer import RemoteBuffer
 from zerohop.core.runtime.devices import Device
 from zerohop.core.runtime.explanation import Explanation
 from zerohop.core.runtime.operation import Operation
-from zerohop.core.runtime.wait import as_completed, wait_all
+from zerohop.core.runtime.wait import as_completed, gather, wait_all
 from zerohop.core.transfers.connection import Connection
 from zerohop.core.transfers.notification import Notification
 from zerohop.errors import (
@@ -59,6 +59,7 @@ __all__ = [
     "ZerohopError",
     "__version__",
     "as_completed",
+    "gather",
     "wait_all",
 ]
 

@@ -127,14 +127,14 @@ def test_wait_all(world: World, loop: str) -> None:
     pieces = [slice(start, start + 100_000) for start in range(0, 1_000_000, 100_000)]
 
     async def main() -> None:
-        values = await zh.wait_all([world.here.write(data[p], target.handle[p]) for p in pieces])
+        values = await zh.gather([world.here.write(data[p], target.handle[p]) for p in pieces])
         assert values == [100_000] * len(pieces)
-        assert await zh.wait_all([]) == []
+        assert await zh.gather([]) == []
 
     run(loop, main())
     target.expect(0, 1_000_000, 1)
-    assert zh.wait_all(world.here.write(data[p], target.handle[p]) for p in pieces).result(PATIENCE_S) == [100_000] * 10
-    assert zh.wait_all([]).result(1) == []
+    assert zh.wait_all([world.here.write(data[p], target.handle[p]) for p in pieces], PATIENCE_S) == [100_000] * 10
+    assert zh.wait_all([], 1) == []
 
 
 @pytest.mark.parametrize("world", WORLDS, indirect=True)
@@ -153,13 +153,13 @@ def test_wait_all_with_a_failure(world: World, loop: str) -> None:
     async def main() -> None:
         operations = post()
         with pytest.raises(zh.DeadlineExceeded):
-            await zh.wait_all(operations)
+            await zh.gather(operations)
         assert all(operation.done() for operation in operations)
 
     run(loop, main())
     operations = post()
     with pytest.raises(zh.DeadlineExceeded):
-        zh.wait_all(operations).result(PATIENCE_S)
+        zh.wait_all(operations, PATIENCE_S)
     assert [operation.exception(PATIENCE_S) is None for operation in operations] == [True, True, True, False]
     assert readable.rights == "r"
 
@@ -250,7 +250,7 @@ class TestNotificationsThatDoNotCome:
 
         async def main() -> None:
             with pytest.raises(zh.DeadlineExceeded):
-                await zh.wait_all([world.here.notification(0.02)])
+                await zh.gather([world.here.notification(0.02)])
             pending = [world.here.notification(30), world.here.notification(0.02)]
             ended = []
             async for operation in zh.as_completed(pending, timeout=PATIENCE_S):
@@ -260,7 +260,7 @@ class TestNotificationsThatDoNotCome:
 
         run(loop, main())
         with pytest.raises(zh.DeadlineExceeded):
-            zh.wait_all([world.here.notification(0.02)]).result(PATIENCE_S)
+            zh.wait_all([world.here.notification(0.02)], PATIENCE_S)
         pending = [world.here.notification(30), world.here.notification(0.02)]
         ended = []
         for operation in zh.as_completed(pending, timeout=PATIENCE_S):
@@ -313,7 +313,7 @@ async def _received(wait: zh.Operation[zh.Notification]) -> int:
 
 
 async def _all(waits: list[zh.Operation[zh.Notification]]) -> int:
-    return len(await zh.wait_all(waits))
+    return len(await zh.gather(waits))
 
 
 @pytest.mark.parametrize("world", WORLDS, indirect=True)

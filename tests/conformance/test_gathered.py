@@ -66,7 +66,7 @@ def test_every_size_and_alignment(context: zh.Context, peer: Peer) -> None:
         shift = int(rng.integers(0, 64))
         operations.append(context.write(source[cut.start + shift : cut.stop + shift], handle[cut]))
         expected[cut] = data[cut.start + shift : cut.stop + shift]
-    zh.wait_all(operations).result(LIMIT_S)
+    zh.wait_all(operations, LIMIT_S)
     assert peer.call(Service.get, number, 0, NBYTES) == bytes(expected)
     assert [operation.result() for operation in operations] == [operation.nbytes for operation in operations]
     context.read(handle[:16], back[:16]).result(LIMIT_S)  # the others need not wait for a first use, one by one
@@ -74,7 +74,7 @@ def test_every_size_and_alignment(context: zh.Context, peer: Peer) -> None:
     assert before
     cuts, seen = _cuts(rng), bytearray(NBYTES)
     seen[:16] = expected[:16]
-    zh.wait_all([context.read(handle[cut], back[cut]) for cut in cuts]).result(LIMIT_S)
+    zh.wait_all([context.read(handle[cut], back[cut]) for cut in cuts], LIMIT_S)
     for cut in cuts:
         seen[cut] = expected[cut]
     assert back.read_bytes() == bytes(seen)
@@ -106,7 +106,7 @@ def test_a_notification_after_them(context: zh.Context, peer: Peer) -> None:
     context.write(source[2000:3000], handle[2000:3000], notify=5).result(LIMIT_S)
     assert peer.call(Service.notification, LIMIT_S).value == 5
     assert peer.call(Service.get, number, 2000, 1000) == bytes([9]) * 1000
-    zh.wait_all(posted).result(LIMIT_S)
+    zh.wait_all(posted, LIMIT_S)
     assert peer.call(Service.get, number, 1000, 1000) == bytes([9]) * 1000
 
 

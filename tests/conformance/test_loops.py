@@ -55,7 +55,7 @@ def test_one_loop_many_contexts(open_context: OpenContext, provider: str, loop: 
     async def main() -> None:
         await asyncio.gather(*(one(k) for k in range(len(contexts))))
         mixed = [context.write(targets[0], handles[1]) for context in contexts]
-        assert await zh.wait_all(mixed) == [NBYTES] * len(contexts)
+        assert await zh.gather(mixed) == [NBYTES] * len(contexts)
         ended = [operation async for operation in zh.as_completed([c.flush() for c in contexts])]
         assert len(ended) == len(contexts)
 

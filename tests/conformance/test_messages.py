@@ -74,7 +74,7 @@ def test_messages_arrive_in_order(world: World) -> None:
     for k, length in enumerate(lengths):
         assert world.there.call(Service.recv, world.here.url, target.number, 0, slot) == length
         target.settle(0, length, k)
-    assert zh.wait_all(sends).result(PATIENCE_S) == lengths
+    assert zh.wait_all(sends, PATIENCE_S) == lengths
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -98,7 +98,7 @@ def test_order_where_the_lane_is_full(world: World, loop: str) -> None:
     for k in range(total + 1):
         assert world.there.call(Service.recv, world.here.url, target.number, 0, 8) == 8
         assert int.from_bytes(target.get(0, 8), "little") == k
-    assert zh.wait_all(sends).result(PATIENCE_S) == [8] * (total + 1)
+    assert zh.wait_all(sends, PATIENCE_S) == [8] * (total + 1)
     receiving = world.there.start(Service.recv, world.here.url, target.number, 0, 8)
     assert connection.send_nowait(bytes(8)).result(PATIENCE_S) == 8
     assert receiving.result() == 8

@@ -94,7 +94,7 @@ def test_every_notification_arrives_once(world: World) -> None:
     taking = world.there.start(Service.take_notifications, total)
     posted = [connection.notify(value) for value in range(total)]
     assert sorted(taking.result()) == list(range(total))
-    zh.wait_all(posted).result(PATIENCE_S)
+    zh.wait_all(posted, PATIENCE_S)
     world.expect_no_notification()
 
 
@@ -157,7 +157,7 @@ def test_flush(world: World, target_kind: Kind) -> None:
         writes.append(world.here.write(source.memory[400_000:], target.handle[400_000:]))
         flush().result(PATIENCE_S)
         target.expect(0, nbytes, seed)
-        zh.wait_all(writes).result(PATIENCE_S)
+        zh.wait_all(writes, PATIENCE_S)
 
 
 @pytest.mark.parametrize("connected", [True, False])

@@ -244,7 +244,7 @@ NO_LIMIT = [math.inf, 1e12, pytest.param(10**400, id="10**400")]
 WAITS: dict[str, Callable[[zh.Operation[Any], Any], object]] = {
     "result": lambda operation, timeout: operation.result(timeout),
     "exception": lambda operation, timeout: operation.exception(timeout),
-    "wait_all": lambda operation, timeout: zh.wait_all([operation]).result(timeout),
+    "wait_all": lambda operation, timeout: zh.wait_all([operation], timeout),
     "as_completed": lambda operation, timeout: [each.result() for each in zh.as_completed([operation], timeout)],
     "async for": _wait_async,
 }

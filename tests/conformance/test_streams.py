@@ -236,16 +236,18 @@ class TestRefused:
         source, target = world.buffer("sim", NBYTES), world.target("sim", NBYTES)
         operation = world.here.write(source.memory, target.handle)
         stream.native.capture(True)
+        note = world.here.notification()
         for use in (
             lambda: world.here.write(source.memory, target.handle, stream=stream),
             lambda: world.here.read(target.handle, source.memory, stream=stream),
             lambda: operation.wait_on(stream),
-            lambda: world.here.notification().wait_on(stream),
+            lambda: note.wait_on(stream),
         ):
             with pytest.raises(zh.Unsupported, match="captured") as caught:
                 use()
             assert caught.value.fix
         operation.result(LIMIT_S)
+        note.cancel()
         stream.native.capture(False)
         world.here.write(source.memory, target.handle, stream=stream).result(LIMIT_S)
 

@@ -219,7 +219,7 @@ class TestTwoToOnePeer:
                 )
         link.expect_arrivals(range(1, 2 * total, 2), 100)
         second.expect_arrivals(range(0, 2 * total, 2), 100)
-        assert zh.wait_all(posted).result(PATIENCE_S) == [100] * len(posted)
+        assert zh.wait_all(posted, PATIENCE_S) == [100] * len(posted)
         for number in range(total):
             target.expect(number * 100, 100, number)
         second.here.close()

@@ -88,7 +88,7 @@ def test_nowait(open_context: OpenContext, start_peer: StartPeer, form: str) -> 
             post()
         assert (refused.value.operation, refused.value.peer) == (kind, peer.identity.id)
     peer.resume()
-    assert zh.wait_all(posted).result(PATIENCE_S) == [4096] * len(posted)
+    assert zh.wait_all(posted, PATIENCE_S) == [4096] * len(posted)
     target.expect(0, 4096, 1)
     context.write_nowait(pattern(2, 8), target.handle[:8]).result(PATIENCE_S)
     target.expect(0, 8, 2)
@@ -110,7 +110,7 @@ def test_notifications_that_are_not_taken(open_context: OpenContext, start_peer:
     context.write(pattern(3, NBYTES), target.handle).result(PATIENCE_S)
     target.expect(0, NBYTES, 3)
     assert len(peer.call(Service.take_notifications, len(posted))) == len(posted)
-    zh.wait_all(posted).result(PATIENCE_S)
+    zh.wait_all(posted, PATIENCE_S)
     connection.notify(5).result(PATIENCE_S)
     assert peer.call(Service.notification).value == 5
 
@@ -134,7 +134,7 @@ def test_calls_that_wait(open_context: OpenContext, start_peer: StartPeer, form:
     peer.resume()
     assert returned.wait(PATIENCE_S)
     thread.join()
-    zh.wait_all(posted + late).result(PATIENCE_S)
+    zh.wait_all(posted + late, PATIENCE_S)
     context.write(pattern(5, NBYTES), target.handle).result(PATIENCE_S)
     target.expect(0, NBYTES, 5)
 
@@ -150,7 +150,7 @@ def test_a_call_that_waits_has_a_deadline(open_context: OpenContext, start_peer:
     # However late a busy machine lets anybody go on, it is long before any other deadline.
     assert DEADLINE_S <= time.monotonic() - started < PATIENCE_S
     peer.resume()
-    zh.wait_all(posted).result(PATIENCE_S)
+    zh.wait_all(posted, PATIENCE_S)
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -179,7 +179,7 @@ def test_back_pressure_in_a_coroutine(open_context: OpenContext, start_peer: Sta
                     await asyncio.sleep(0)
                 else:
                     break
-        await zh.wait_all(flying)
+        await zh.gather(flying)
         return blocked
 
     assert run(loop, main()) > 0

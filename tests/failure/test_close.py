@@ -178,9 +178,9 @@ class TestInTime:
     ) -> None:
         """close(timeout=0) returns as well; what it could not wait for goes in the background."""
         setting = connected(open_context, start_peer, provider)
-        STATES[state](setting)
+        pending = STATES[state](setting)
         expect_prompt(lambda: setting.context.close(timeout=0), 0)
-        setting.context.close()
+        expect_closed(setting.context, pending)
 
 
 @pytest.mark.parametrize(("provider", "loop"), each_once(PROVIDERS, LOOPS))

@@ -104,6 +104,8 @@ def test_both_sides_at_once(open_context: OpenContext, provider: str) -> None:
             thread.join()
         assert time.monotonic() - started < TIMEOUT_S + GRACE_S
         assert all(operation.done() for operation in pending)
+        for operation in pending:
+            operation.exception(0)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -124,13 +126,12 @@ FORGETFUL = """
 import sys, zerohop as zh
 context = zh.Context()
 context.write(b"x" * 64, zh.RemoteBuffer.from_bytes(bytes.fromhex(sys.argv[1])), notify=1).result()
-del context
 sys.stdin.read()
 """
 
 
 def test_a_context_that_nobody_closes(open_context: OpenContext) -> None:
-    """Dropped, it lives on until the interpreter exits; that ends it as close() would."""
+    """It lives until the interpreter exits; that ends it as close() would."""
     owner = open_context(Options())
     target = np.zeros(64, np.uint8)
     memory = owner.register(target)
@@ -261,7 +262,7 @@ def until_closed(wait):
     except zh.ZerohopError:
         pass
 
-for wait in (context.notification, receive, lambda: zh.wait_all([receive()])):
+for wait in (context.notification, receive, lambda: zh.gather([receive()])):
     threading.Thread(target=until_closed, args=[wait], daemon=True).start()
 """
 

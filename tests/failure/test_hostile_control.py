@@ -98,6 +98,35 @@ def test_lanes_that_nobody_agreed_on(open_context: OpenContext, unix: bool, said
     eventually(lambda: not context._core.listeners._invited, "its own invitation outlives the Connection")
 
 
+FORGED = "x\n2026-01-01 00:00:00 ERROR zerohop: 'forged'\x1b[31m\u202e"
+
+
+@pytest.mark.parametrize("last", [wire.Bye(text=FORGED), wire.Refuse(version=wire.VERSION, code="secret", text=FORGED)])
+@pytest.mark.parametrize("unix", [False, True], ids=["tcp", "unix"])
+def test_texts_that_forge_a_log(
+    open_context: OpenContext, caplog: pytest.LogCaptureFixture, unix: bool, last: wire.Message
+) -> None:
+    """What a peer says is in its line and in its quotes, in each log and each error."""
+    caplog.set_level("DEBUG", "zerohop")
+    context = open_context(Options(providers=("tcp",)))
+    with contextlib.closing(RawControl(context.url, unix=unix)) as client:
+        client.shake_hands()
+        client.send(wire.Setup(providers=["tcp"], url=NOWHERE, name=FORGED))
+        client.send(last)
+        assert client.hung_up()
+    with contextlib.closing(RawControl(context.url, unix=unix)) as client:
+        client.send(client.hello())
+        client.receive()
+        client.send(wire.Refuse(version=wire.VERSION, code="secret", text=FORGED))
+        assert client.hung_up()
+    eventually(lambda: any("refused a peer" in said for said in caplog.messages), "nothing was logged")
+    said = [said for said in caplog.messages if "forged" in said]
+    assert len(said) >= 2
+    for line in said:
+        assert line.isprintable()
+        assert "'forged'" not in line.replace("\\'", "")
+
+
 def test_a_socket_that_nobody_accepts_at(
     open_context: OpenContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,8 +109,7 @@ def test_another_programs_socket(open_context: OpenContext, service: socket.sock
 def test_another_programs_socket_in_place_of_ours(open_context: OpenContext) -> None:
     """At a path as ours are; whoever listens there is told who we are, as at the port, and no more."""
     context = open_context(Options())
-    directory = address.make_directory()
-    with socket.socket(socket.AF_UNIX) as service:
+    with address.make_directory() as directory, socket.socket(socket.AF_UNIX) as service:
         service.bind(str(directory / address.SOCKET_NAME))
         service.listen()
         heard: list[bytes] = []

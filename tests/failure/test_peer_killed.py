@@ -199,14 +199,16 @@ def test_a_call_that_waits_for_room(open_context: OpenContext, start_peer: Start
 
     def post_without_end() -> None:
         # Mapped memory takes writes for ever, but its notifications need room.
+        posted = [connection.recv(np.zeros(8, np.uint8))]
         try:
-            posted = [connection.recv(np.zeros(8, np.uint8))]
             while True:
                 posted.append(context.write(data, target.handle[:70_000], notify=1))
                 if len(posted) > 500:
                     posted.pop().result()
         except BaseException as error:
             ended.append(error)
+        for operation in posted:
+            operation.exception(PATIENCE_S)
 
     def wait_without_end() -> None:
         try:
@@ -239,7 +241,7 @@ def test_awaited(open_context: OpenContext, start_peer: StartPeer, form: str, lo
         pending.append(context.read(target.handle, np.zeros(NBYTES, np.uint8)))
         peer.kill()
         with pytest.raises(zh.PeerLost):
-            await zh.wait_all(pending)
+            await zh.gather(pending)
         assert all(operation.done() for operation in pending)
 
     run(loop, main())

@@ -283,7 +283,7 @@ def test_a_peer_that_pauses_is_not_lost(open_context: OpenContext, start_peer: S
     with pytest.raises(zh.DeadlineExceeded):
         connection.recv(np.zeros(8, np.uint8), timeout=DEADLINE_S).result()
     peer.resume()
-    assert zh.wait_all(pending).result(PATIENCE_S)[0] == NBYTES
+    assert zh.wait_all(pending, PATIENCE_S)[0] == NBYTES
     assert connection.alive
     assert peer.call(Service.notification).value == 4
     target.expect(0, NBYTES, 3)

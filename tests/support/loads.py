@@ -114,7 +114,7 @@ class Loads:
             for _ in range(answers, -(-plan.total // plan.step)):
                 checked = max(checked, self.context.notification(REFUSAL_S).result().value)
             assert checked == plan.total
-            zh.wait_all(flying.values()).result(REFUSAL_S)
+            zh.wait_all(flying.values(), REFUSAL_S)
         finally:
             source.close()
         return plan.total
@@ -156,10 +156,10 @@ class Loads:
                 context.write(source, slot, notify=number)
                 for number, (context, source, slot) in enumerate(zip(opened, sources, slots, strict=True), first)
             ]
-            assert zh.wait_all(writes).result(REFUSAL_S) == [slot_bytes] * contexts
+            assert zh.wait_all(writes, REFUSAL_S) == [slot_bytes] * contexts
             back = [np.zeros(slot_bytes, np.uint8) for _ in range(contexts)]
             reads = [context.read(slot, into) for context, slot, into in zip(opened, slots, back, strict=True)]
-            assert zh.wait_all(reads).result(REFUSAL_S) == [slot_bytes] * contexts
+            assert zh.wait_all(reads, REFUSAL_S) == [slot_bytes] * contexts
             for source, into in zip(sources, back, strict=True):
                 assert np.array_equal(source, into)
             return [context.id for context in opened]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, overload
 
 from zerohop.config.settings import UNSET, Unset, resolve
 from zerohop.core.base.resource import NotCopyable
+from zerohop.core.base.uninterrupted import uninterrupted
 from zerohop.core.control import address
 from zerohop.core.lifecycle import Core
 from zerohop.core.memory import register
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     from zerohop.config.protection import Encryption
+    from zerohop.config.settings import Settings
     from zerohop.config.verbs_options import VerbsOptions
     from zerohop.core.memory.memory import Memory
     from zerohop.core.memory.rights import Rights
@@ -56,7 +60,8 @@ class Context(StridedTransfers, NotCopyable):
 
     There is no global state: two Contexts in one process work, and may talk to each other. All methods may be called
     from any thread. It is a context manager, with ``with`` and ``async with``. Close it when you are done; one that is
-    not closed lives until the interpreter exits. After ``fork()`` the child's copy raises Closed, and never hangs.
+    dropped and not closed is closed by its finalizer, with a ResourceWarning, whatever else of it you have kept. After
+    ``fork()`` the child's copy raises Closed, and never hangs.
 
     Each argument's default comes from ``ZEROHOP_<NAME>`` if that is set.
 
@@ -128,11 +133,14 @@ class Context(StridedTransfers, NotCopyable):
                 "name": name,
             }
         )
-        core = Core(settings, Connection)
-        super().__init__(core)
+        uninterrupted(partial(self._open, settings), lambda _: self.close())
+        core = self._core
         self.id: Final = core.id
         self.name: Final = core.name
         self.url: Final = core.url
+
+    def _open(self, settings: Settings) -> None:
+        super().__init__(Core(settings, Connection))
 
     @overload
     def register(self, x: list[Any], rights: Rights | None = None, *, as_bytes: bool = False) -> list[Memory]: ...
@@ -292,6 +300,16 @@ class Context(StridedTransfers, NotCopyable):
         """
         if hasattr(self, "_core"):  # or the constructor has raised, and a subclass closes what there is
             self._core.close(timeout)
+
+    def __del__(self) -> None:
+        # The constructor may have raised, and then there is no core.
+        core = getattr(self, "_core", None)
+        if core is None or core.gone:
+            return
+        said = "" if core.closed else f"{self!r} was dropped and not closed"
+        core.close_dropped()
+        if said:
+            warnings.warn(said, ResourceWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
         return f"<Context {self.name} at {self.url}{', closed' if self._core.closed else ''}>"

@@ -174,6 +174,23 @@ class Core(PeerCore):
         finally:
             self._closing.release()
 
+    def close_dropped(self) -> None:
+        """Close on a thread of its own, for a finalizer: that may run on any thread, and must not wait."""
+        self.dropped = not self.closed
+        self.control.call(self._close_aside)
+
+    def _close_aside(self) -> None:
+        try:
+            threading.Thread(target=self.close, args=(_EXIT_S,), name="zerohop-close", daemon=True).start()
+        except RuntimeError:  # there is no room for another thread; the end of the interpreter closes it
+            pass
+
+    def close_at_exit(self) -> None:
+        """Close, or wait for the thread that is closing already."""
+        self.close(_EXIT_S)
+        if not self.gone and self._closing.acquire(timeout=_EXIT_S):
+            self._closing.release()
+
     def _end(self, deadline: float) -> None:
         control = self.control
         self.engine.close(time.monotonic_ns() + int(max(0.0, deadline - time.monotonic()) * _NS))
@@ -283,7 +300,7 @@ def _after_fork() -> None:
 
 def _at_exit() -> None:
     for core in list(_cores):
-        core.close(_EXIT_S)
+        core.close_at_exit()
     interpreter_exits(_LEAVE_NS)
 
 

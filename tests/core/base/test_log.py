@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
 from support.patience import patience
-from zerohop.core.base.log import LEVELS
+from zerohop.core.base.log import LEVELS, WarnOnce
 
 _PROGRAM = """
 import logging
@@ -40,17 +41,17 @@ def _run(level: str | None) -> subprocess.CompletedProcess[str]:
 def test_all_of_it() -> None:
     ran = _run("debug")
     assert ran.returncode == 0, ran.stderr
-    assert "INFO zerohop: here: connected to there" in ran.stderr
-    assert "INFO zerohop: there: connected to here" in ran.stderr
+    assert "INFO zerohop: here: connected to 'there'" in ran.stderr
+    assert "INFO zerohop: there: connected to 'here'" in ran.stderr
     assert "INFO zerohop: a lane over shm to" in ran.stderr
     assert ran.stderr.count("DEBUG zerohop: path: ") == 1, "once for each pair of memories"
-    assert "INFO zerohop: here: there is gone: " in ran.stderr
+    assert "INFO zerohop: here: 'there' is gone: " in ran.stderr
     assert ran.stdout.split() == ["1", "0"], "two Contexts have one handler, and the program's own logging is its own"
 
 
 def test_from_a_level_on() -> None:
     ran = _run(" Info ")
-    assert "connected to there" in ran.stderr
+    assert "connected to 'there'" in ran.stderr
     assert "DEBUG" not in ran.stderr
 
 
@@ -64,3 +65,44 @@ def test_no_level() -> None:
     ran = _run("verbose")
     assert ran.returncode == 1
     assert f"ValueError: ZEROHOP_LOG='verbose' is not understood: expected one of {', '.join(LEVELS)}" in ran.stderr
+
+
+class TestWarnings:
+    """What peers do is warned of once per peer, and each topic at a rate of its own."""
+
+    @pytest.fixture
+    def clock(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+        now = [1000.0]
+        monkeypatch.setattr(time, "monotonic", lambda: now[0])
+        return now
+
+    def test_once_per_peer_and_topic(self, clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
+        warn = WarnOnce()
+        for _ in range(3):
+            for who in ("one", "two"):
+                warn(who, "secret", "refused %s", who)
+                warn(who, "timeout", "%s was silent", who)
+        assert sorted(caplog.messages) == ["one was silent", "refused one", "refused two", "two was silent"]
+
+    def test_many_peers_do_not_silence_other_topics(self, clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
+        """Nor their own for long; how many were left out is said."""
+        warn = WarnOnce()
+        for number in range(1000):
+            warn(f"10.0.{number // 256}.{number % 256}", "secret", "refused %s", number)
+        filled = len(caplog.messages)
+        assert filled < 50, "nobody outside can fill a log"
+        warn("a friend", "protocol", "disconnected %s", "a friend")
+        assert caplog.messages[-1] == "disconnected a friend"
+        clock[0] += 60
+        warn("10.1.0.0", "secret", "refused %s", "the next")
+        assert caplog.messages[-1] == f"refused the next (and {1000 - filled} more that were not logged)"
+        warn("10.1.0.1", "secret", "refused %s", "the one after")
+        assert caplog.messages[-1] == "refused the one after"
+
+    def test_a_bounded_memory(self, clock: list[float]) -> None:
+        """However many there are, in whatever time."""
+        warn = WarnOnce()
+        for number in range(2000):
+            clock[0] += 60
+            warn(str(number), "secret", "refused")
+        assert len(warn._topics["secret"]._said) < 1000

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
-import time
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -110,7 +111,8 @@ def test_a_connection_within_this_host(target: str) -> None:
 class TestDirectory:
     def test_is_private_and_goes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         short = _short(tmp_path, monkeypatch)
-        directory = address.make_directory()
+        with address.make_directory() as directory:
+            pass
         assert directory.parent == short
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
         address.remove_directory(directory)
@@ -120,14 +122,16 @@ class TestDirectory:
     @pytest.mark.parametrize("runtime", ["", "relative", "/does/not/exist", "/" + "x" * 90])
     def test_without_a_usable_runtime_directory(self, monkeypatch: pytest.MonkeyPatch, runtime: str) -> None:
         monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
-        directory = address.make_directory()
+        with address.make_directory() as directory:
+            pass
         assert directory.parent == Path("/tmp")
         assert len(str(directory / address.SOCKET_NAME)) <= address.MAX_SOCKET_PATH
         address.remove_directory(directory)
 
     def test_which_paths_are_ours(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         short = _short(tmp_path, monkeypatch)
-        directory = address.make_directory()
+        with address.make_directory() as directory:
+            pass
         name = directory.name
         assert address.is_ours(f"{directory}/s")
         (short / "zerohop-0-link").symlink_to(directory)
@@ -150,20 +154,77 @@ class TestDirectory:
         assert not address.is_ours(f"{directory}/s")
 
     def test_what_killed_processes_left_is_swept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """At once, and nothing that is in use: neither where somebody listens nor where somebody is about to."""
         _short(tmp_path, monkeypatch)
-        dead, living, young = (address.make_directory() for _ in range(3))
-        listening = socket.socket(socket.AF_UNIX)
-        listening.bind(str(living / address.SOCKET_NAME))
-        listening.listen()
-        gone = socket.socket(socket.AF_UNIX)
-        gone.bind(str(dead / address.SOCKET_NAME))
-        gone.close()
-        long_ago = time.time() - 3600
-        os.utime(dead, (long_ago, long_ago))
-        os.utime(living, (long_ago, long_ago))
-        address.make_directory()
-        assert (dead.exists(), living.exists(), young.exists()) == (False, True, True)
-        listening.close()
+        with (
+            address.make_directory() as making,
+            socket.socket(socket.AF_UNIX) as listening,
+            socket.socket(socket.AF_UNIX) as gone,
+        ):
+            with address.make_directory() as dead:
+                gone.bind(str(dead / address.SOCKET_NAME))
+                gone.listen()
+            gone.close()
+            with address.make_directory() as living:
+                listening.bind(str(living / address.SOCKET_NAME))
+                listening.listen()
+            assert not dead.exists()
+            with address.make_directory() as empty:
+                pass
+            with address.make_directory():
+                assert (empty.exists(), making.exists(), living.exists()) == (False, True, True)
+
+    def test_those_of_other_containers_stay(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The kernel's list does not show them, but they answer."""
+        _short(tmp_path, monkeypatch)
+        monkeypatch.setattr(address, "_bound_sockets", frozenset)
+        with socket.socket(socket.AF_UNIX) as listening:
+            with address.make_directory() as living:
+                listening.bind(str(living / address.SOCKET_NAME))
+                listening.listen(0)
+            for _ in range(4):  # its backlog is full from the second on
+                with address.make_directory():
+                    assert living.exists()
+
+    def test_many_that_live_hide_none_that_was_left(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        _short(tmp_path, monkeypatch)
+        monkeypatch.setattr(address, "_SWEPT_AT_ONCE", 2)
+        with contextlib.ExitStack() as living:
+            for _ in range(6):
+                listening = living.enter_context(socket.socket(socket.AF_UNIX))
+                with address.make_directory() as directory:
+                    listening.bind(str(directory / address.SOCKET_NAME))
+                    listening.listen()
+            with address.make_directory() as dead:
+                pass
+            with address.make_directory():
+                assert not dead.exists()
+
+    def test_one_that_was_swept_while_it_was_made(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Another one is made."""
+        _short(tmp_path, monkeypatch)
+        make, made = tempfile.mkdtemp, []
+
+        def make_and_lose(**named: str) -> str:
+            made.append(make(**named))
+            if len(made) == 1:
+                Path(made[0]).rmdir()
+            return made[-1]
+
+        monkeypatch.setattr(tempfile, "mkdtemp", make_and_lose)
+        with address.make_directory() as directory:
+            assert str(directory) == made[1]
+            assert directory.exists()
+
+    def test_a_link_of_somebody_elses(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Nobody is led to remove another directory."""
+        short = _short(tmp_path, monkeypatch)
+        victim = tmp_path / "victim"
+        victim.mkdir()
+        link = short / f"zerohop-{os.getuid()}-link"
+        link.symlink_to(victim)
+        with address.make_directory():
+            assert victim.exists()
 
 
 def _short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -238,3 +238,40 @@ def test_calls_have_a_version_of_their_own() -> None:
     assert wire.VERSION >= 5
     with pytest.raises(wire.OtherVersion, match=rf"version 4 .* version {wire.VERSION}"):
         wire.check_version(4)
+
+
+FORGED = "x\n2026-01-01 00:00:00 ERROR zerohop: forged \x1b[31m\u202e\u2028\x9b"
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_texts_stay_in_their_line(message: wire.Message) -> None:
+    """Whatever a peer puts into a text, its log line, error and terminal stay ours; a name of ours is refused."""
+    for name in message.__struct_fields__:
+        if not isinstance(getattr(message, name), str):
+            continue
+        frame = wire.encode(msgspec.structs.replace(message, **{name: FORGED}))
+        try:
+            shown = getattr(wire.decode(frame[wire.HEADER.size :]), name)
+            assert "forged" in shown
+        except zh.ProtocolError as error:
+            shown = str(error)
+        assert shown.isprintable()
+        assert len(shown) <= wire.MAX_LONG_TEXT
+
+
+def test_names_within_a_message() -> None:
+    for inside in (
+        wire.Setup(providers=[FORGED], url="", name=""),
+        wire.Setup(providers=[], url="", name="", nics=[wire.Nic(name=FORGED, port=1)]),
+        wire.Setup(providers=[], url="", name="", nics=[wire.Nic(name="x", port=1, link=FORGED)]),
+        wire.ImportReply(request=1, status=0, reason=0, exported=wire.Exported(FORGED, "sim:0", 1, 2, 3, [])),
+        wire.ImportReply(request=1, status=0, reason=0, exported=wire.Exported("ipc", FORGED, 1, 2, 3, [])),
+    ):
+        with pytest.raises(zh.ProtocolError) as caught:
+            wire.decode(wire.encode(inside)[wire.HEADER.size :])
+        assert str(caught.value).isprintable()
+
+
+def test_an_id_ends_where_it_ends() -> None:
+    with pytest.raises(zh.ProtocolError):
+        wire.decode(wire.encode(wire.Challenge(context=f"{ID}\n", host=ID, nonce=bytes(32)))[wire.HEADER.size :])

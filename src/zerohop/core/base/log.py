@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from typing import Final
 
 VARIABLE: Final = "ZEROHOP_LOG"
 LEVELS: Final = ("debug", "info", "warning", "error")
 logger: Final = logging.getLogger("zerohop")
+# Warnings of one topic that may come at once, and seconds after which another may come.
+_BURST: Final = 16
+_PAUSE_S: Final = 10.0
+# Number of keys of one topic that are remembered.
+_KEYS: Final = 256
 
 
 def begin() -> None:
@@ -32,3 +38,55 @@ def begin() -> None:
         handler.name = VARIABLE
         handler.setFormatter(logging.Formatter("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"))
         logger.addHandler(handler)
+
+
+def is_debugging() -> bool:
+    """Tell whether everything is logged."""
+    return logger.isEnabledFor(logging.DEBUG)
+
+
+class WarnOnce:
+    """Logs warnings of what peers do: once per key, and each topic at a rate of its own.
+
+    Nobody outside can fill a log that way, nor use up what other topics may say.
+    """
+
+    def __init__(self) -> None:
+        self._topics: dict[str, _Topic] = {}
+
+    def __call__(self, key: str, topic: str, text: str, *args: object) -> None:
+        """Log a warning, unless this key has been warned of, or the topic has used up its rate."""
+        unsaid = self._topics.setdefault(topic, _Topic()).admit(key, time.monotonic())
+        if unsaid is None:
+            return
+        if unsaid:
+            text, args = f"{text} (and %s more that were not logged)", (*args, unsaid)
+        # The arguments go in as text, because a kept log record would keep an error's traceback alive.
+        logger.warning(text, *map(str, args))
+
+
+class _Topic:
+    """Counts the warnings of one topic."""
+
+    def __init__(self) -> None:
+        self._room = float(_BURST)
+        self._counted = 0.0
+        self._unsaid = 0
+        # A dict and not a set, for its order: the oldest key is forgotten first.
+        self._said: dict[str, None] = {}
+
+    def admit(self, key: str, now: float) -> int | None:
+        """Return how many warnings were left out before this one; None if this one is left out."""
+        if key in self._said:
+            return None
+        self._room = min(_BURST, self._room + (now - self._counted) / _PAUSE_S)
+        self._counted = now
+        if self._room < 1:
+            self._unsaid += 1
+            return None
+        self._room -= 1
+        self._said[key] = None
+        if len(self._said) > _KEYS:
+            del self._said[next(iter(self._said))]
+        unsaid, self._unsaid = self._unsaid, 0
+        return unsaid

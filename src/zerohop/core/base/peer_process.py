@@ -10,6 +10,7 @@ import os
 import select
 import socket
 import struct
+import weakref
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _SO_PEERPIDFD: Final = 77
 _CREDENTIALS: Final = struct.Struct("3i")
 _UNKNOWN: Final = -1
+# The watched processes, by number: however many connections to one are lost, it takes one descriptor.
+_watched: weakref.WeakValueDictionary[int, PeerProcess] = weakref.WeakValueDictionary()
 # Objects that must outlive their closed Context, each with the peers that may still write to it.
 _outliving: dict[object, tuple[list[PeerProcess], object]] = {}
 
@@ -26,7 +29,7 @@ _outliving: dict[object, tuple[list[PeerProcess], object]] = {}
 class PeerProcess:
     """Observes the end of a lost peer's process."""
 
-    __slots__ = ("_pidfd",)
+    __slots__ = ("__weakref__", "_pidfd")
 
     def __init__(self, pidfd: int) -> None:
         """Take over a pidfd; -1 stands for a process whose end cannot be observed."""
@@ -88,14 +91,21 @@ def process_at(sock: socket.socket) -> PeerProcess | None:
     if pid == os.getpid():
         # The peer is another Context of this process, and ends when this process ends.
         return unknown_process()
+    # The number is 0 for a process of another PID namespace.
+    known = _watched.get(pid) if pid else None
+    if known is not None and not known.has_exited():
+        # The number cannot have gone to another process since `known` was made. Had it gone to `known`, the process at
+        # this socket would have ended before, and memory is kept for longer than need be.
+        return known
     try:
-        return PeerProcess(sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD))
+        found = PeerProcess(sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD))
     except OSError:
-        pass
-    try:
-        # The number is 0 for a process of another PID namespace.
-        return PeerProcess(os.pidfd_open(pid) if pid > 0 else _UNKNOWN)
-    except ProcessLookupError:
-        return None
-    except OSError:
-        return unknown_process()
+        try:
+            found = PeerProcess(os.pidfd_open(pid) if pid > 0 else _UNKNOWN)
+        except ProcessLookupError:
+            return None
+        except OSError:
+            return unknown_process()
+    if pid:
+        _watched[pid] = found
+    return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import hashlib
 import ipaddress
@@ -10,10 +12,14 @@ import re
 import socket
 import stat
 import struct
-import time
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import parse_qsl, quote, urlsplit
+
+from zerohop.errors import out_of_descriptors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SCHEME: Final = "zerohop"
 # sun_path has 108 bytes, the last of them 0.
@@ -24,8 +30,7 @@ _CONTEXT_ID: Final = re.compile(r"[0-9a-f]{32}")
 _HOST_ID: Final = re.compile(r"[0-9a-f]{32}")
 # Name of the directory of a Context's Unix socket; the number is the id of the user who made it.
 _FOLDER: Final = re.compile(r"zerohop-[0-9]+-[a-z0-9_]+")
-# A directory whose socket is not there yet may belong to a Context that is just being made.
-_YOUNG_S: Final = 60.0
+_OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SWEPT_AT_ONCE: Final = 64
 
 
@@ -132,11 +137,12 @@ def advertised_host(bound: str) -> str:
             return host
 
 
-def make_directory() -> Path:
-    """Make a new 0700 directory for this Context's Unix socket, in $XDG_RUNTIME_DIR if that works, else in /tmp."""
-    # Imported here because tempfile imports much, and only an opened Context needs it.
-    import tempfile
+@contextlib.contextmanager
+def make_directory() -> Iterator[Path]:
+    """Make a new 0700 directory for this Context's Unix socket, in $XDG_RUNTIME_DIR if that works, else in /tmp.
 
+    Other processes leave it alone during the ``with`` block, and after it while somebody listens at its socket.
+    """
     prefix = f"zerohop-{os.getuid()}-"
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     for parent in (runtime, "/tmp"):
@@ -144,12 +150,41 @@ def make_directory() -> Path:
         if not parent.startswith("/") or len(os.fsencode(parent)) + len(prefix) + 12 > MAX_SOCKET_PATH:
             continue
         try:
-            directory = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-        except OSError:
+            directory, lock = _make_locked(prefix, parent)
+            break
+        except OSError as error:
+            if out_of_descriptors(error):
+                raise
+    else:
+        directory, lock = _make_locked(prefix, None)
+    try:
+        _sweep(directory.parent, prefix, directory)
+        yield directory
+    finally:
+        os.close(lock)
+
+
+def _make_locked(prefix: str, parent: str | None) -> tuple[Path, int]:
+    """Make a directory, and lock it so that no other process takes it for one that was left behind."""
+    # Imported here because tempfile imports much, and only an opened Context needs it.
+    import tempfile
+
+    while True:
+        directory = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        try:
+            lock = os.open(directory, _OPEN_DIRECTORY)
+        except FileNotFoundError:  # another process has swept it already
             continue
-        _sweep(Path(parent), prefix, directory)
-        return directory
-    return Path(tempfile.mkdtemp(prefix=prefix))
+        except OSError:
+            remove_directory(directory)
+            raise
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            if directory.exists():
+                return directory, lock
+        except OSError:  # a file system without locks, where no process can lock it in order to sweep it either
+            return directory, lock
+        os.close(lock)
 
 
 def is_ours(path: str) -> bool:
@@ -183,25 +218,40 @@ def _sweep(parent: Path, prefix: str, own: Path) -> None:
         entries = [entry for entry in parent.iterdir() if entry.name.startswith(prefix) and entry != own]
     except OSError:
         return
-    bound = _bound_sockets() if entries else ""
-    for entry in entries[:_SWEPT_AT_ONCE]:
-        try:
-            status = entry.lstat()
-            ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
-            if not ours or time.time() - status.st_mtime < _YOUNG_S or f"{entry}/{SOCKET_NAME}\n" in bound:
-                continue
-            if not _answers(entry / SOCKET_NAME):
-                remove_directory(entry)
-        except OSError:
-            continue
+    bound = _bound_sockets() if entries else frozenset()
+    left = _SWEPT_AT_ONCE
+    for entry in entries:
+        if str(entry / SOCKET_NAME) not in bound and left:
+            left -= _remove_if_left(entry)
 
 
-def _bound_sockets() -> str:
-    """Return the kernel's list of Unix sockets, so that no living Context is disturbed by a connection."""
+def _remove_if_left(directory: Path) -> bool:
+    """Remove a directory if no Context uses it; return whether it was removed."""
     try:
-        return Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace")
+        lock = os.open(directory, _OPEN_DIRECTORY)
     except OSError:
-        return ""
+        return False
+    try:
+        # A Context that is just being made holds the lock. One that is made listens, here or in a container.
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(lock).st_uid != os.getuid() or _answers(directory / SOCKET_NAME):
+            return False
+    except OSError:
+        return False
+    else:
+        remove_directory(directory)
+        return True
+    finally:
+        os.close(lock)
+
+
+def _bound_sockets() -> frozenset[str]:
+    """Return the paths of the kernel's Unix sockets, so that no living Context is disturbed by a connection."""
+    try:
+        lines = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(f"/{line.partition(' /')[2]}" for line in lines)
 
 
 def _answers(path: Path) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from zerohop.config import protection
 from zerohop.core.base.deadlines import wait_with_timeout
+from zerohop.core.base.peer_text import quoted
 from zerohop.core.control import auth, wire
 from zerohop.core.control.tls import Distrusted
 from zerohop.errors import AccessDenied, PeerLost, ProtocolError, Unsupported, ZerohopError
@@ -310,7 +311,7 @@ async def _expect(channel: Channel, kind: type[wire.T]) -> wire.T:
     """Receive the next message, which must be of this kind; raise Refused if it is a refusal."""
     message, _ = await channel.receive()
     if isinstance(message, wire.Refuse):
-        raise Refused(message.code, message.text)
+        raise Refused(message.code, quoted(message.text))
     if not isinstance(message, kind):
         raise ProtocolError(f"malformed: a {type(message).__name__} where a {kind.__name__} was due")
     return message

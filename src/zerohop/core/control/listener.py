@@ -7,6 +7,7 @@ import contextlib
 import ipaddress
 import os
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from zerohop.config import protection
@@ -15,6 +16,7 @@ from zerohop.core.control import address, auth, handshake
 from zerohop.core.control.channel import Channel, ChannelEnded
 from zerohop.core.control.handshake import CLOSED, DUPLICATE, LANE, LOCATE, SECRET, THROTTLED, TOKEN, Refused
 from zerohop.core.control.throttle import Throttle
+from zerohop.core.control.waiting_room import WaitingRoom
 from zerohop.errors import ProtocolError, Unsupported, from_os, out_of_descriptors
 
 if TYPE_CHECKING:
@@ -23,11 +25,10 @@ if TYPE_CHECKING:
 
     from zerohop.config.settings import Settings
     from zerohop.core.control.handshake import Identity
+    from zerohop.core.control.waiting_room import Guest
     from zerohop.core.control.wire import Hello
     from zerohop.core.runtime.control_thread import ControlThread
 
-# Number of peers that may be in their handshake at once; more of them wait in the kernel's backlog.
-_MAX_UNAUTHENTICATED: Final = 64
 _BACKLOG: Final = 1024
 # Seconds after a failed accept() until the next one.
 _ACCEPT_PAUSE_S: Final = 0.1
@@ -85,12 +86,12 @@ class Listeners:
         self._admit = admit
         self._enter = enter
         self._accepting = True
-        slots = asyncio.Semaphore(_MAX_UNAUTHENTICATED)
         if self._reserve is not None:
             control.sockets.add(self._reserve)
         for sock in self._sockets:
             control.sockets.add(sock)
-            control.start(self._accept, sock, slots)
+            # Each has a room of its own: who comes by the Unix socket is this user.
+            control.start(self._accept, sock, WaitingRoom())
 
     def invite(self) -> tuple[bytes, asyncio.Future[socket.socket]]:
         """Return a token that works once, and a future for the socket of the peer that sends the token."""
@@ -132,23 +133,22 @@ class Listeners:
         self.host, self.port = address.advertised_host(bound[0]), bound[1]
 
     def _bind_unix(self) -> None:
-        self._directory = address.make_directory()
-        path = self._directory / address.SOCKET_NAME
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._sockets.append(sock)
-        sock.setblocking(False)
-        sock.bind(str(path))
-        sock.listen(_BACKLOG)
-        self.socket_path = str(path)
+        with address.make_directory() as self._directory:
+            path = self._directory / address.SOCKET_NAME
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._sockets.append(sock)
+            sock.setblocking(False)
+            sock.bind(str(path))
+            sock.listen(_BACKLOG)
+            self.socket_path = str(path)
 
-    async def _accept(self, listening: socket.socket, slots: asyncio.Semaphore) -> None:
+    async def _accept(self, listening: socket.socket, room: WaitingRoom) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await slots.acquire()
+            await room.vacancy()
             try:
                 sock, where = await loop.sock_accept(listening)
             except OSError as error:
-                slots.release()
                 if self._closed:
                     return
                 self._control.warn_once("", "accept", "cannot accept peers: %s. Fix: raise the limit: ulimit -n", error)
@@ -157,7 +157,8 @@ class Listeners:
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
             self._control.sockets.add(sock)
-            self._control.start(self._receive, sock, str(where[0]) if where else "this host", slots)
+            who = str(where[0]) if where else "this host"
+            room.seat(who, partial(self._control.start, self._receive, sock, who))
 
     def _turn_away(self, listening: socket.socket) -> None:
         """Close connections that cannot be let in, so that the peers learn it at once and not by a timeout."""
@@ -170,7 +171,7 @@ class Listeners:
             pass
         self._reserve = _new_reserve()
 
-    async def _receive(self, sock: socket.socket, who: str, slots: asyncio.Semaphore) -> None:
+    async def _receive(self, sock: socket.socket, who: str, guest: Guest) -> None:
         """Do the handshake with a peer that has connected."""
         channel = None
         try:
@@ -178,6 +179,7 @@ class Listeners:
             if channel.unix and address.peer_uid(sock) != os.getuid():
                 self._control.warn_once(who, "uid", "refused a process of user %s", address.peer_uid(sock))
                 return
+            await guest.speaks(sock)
             # Without keys the handshake itself tells the peer why.
             with contextlib.suppress(Unsupported):
                 await self._me.ready()
@@ -203,7 +205,8 @@ class Listeners:
             # The peer only checked whether this side exists, or has left again.
             pass
         finally:
-            slots.release()
+            if guest.dismissed:
+                self._control.warn_once(who, "crowd", "too many peers connect and do not speak; disconnected %s", who)
             if channel is not None:
                 channel.close()
 

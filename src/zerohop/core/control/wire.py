@@ -14,6 +14,7 @@ from typing import Annotated, Final, Literal, TypeVar, Union
 
 import msgspec
 
+from zerohop.core.base.peer_text import printable
 from zerohop.errors import ProtocolError
 
 # Every change of a message raises the version. Sides of different versions refuse each other.
@@ -29,10 +30,12 @@ MAX_NICS: Final = 16
 HEADER: Final = struct.Struct(">I")
 
 ShortText = Annotated[str, msgspec.Meta(max_length=256)]
+# A name that is none of a user's: of a provider, a device, a NIC.
+Word = Annotated[str, msgspec.Meta(max_length=256, pattern=r"\A[ -~]*\Z")]
 MAX_LONG_TEXT: Final = 2048
 LongText = Annotated[str, msgspec.Meta(max_length=MAX_LONG_TEXT)]
-ContextId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$")]
-HostId = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}$")]
+ContextId = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+HostId = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 Bytes16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 Bytes32 = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 SocketPath = Annotated[bytes, msgspec.Meta(max_length=107)]
@@ -42,7 +45,7 @@ U63 = Annotated[int, msgspec.Meta(ge=0)]
 # msgpack itself has no integers beyond 64 bits.
 U64 = Annotated[int, msgspec.Meta(ge=0)]
 FdCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_FDS)]
-Names = Annotated[list[ShortText], msgspec.Meta(max_length=16)]
+Names = Annotated[list[Word], msgspec.Meta(max_length=16)]
 U32 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
 # Number of a lane in one Connection. The side that dialled opens lanes with even numbers, the other side odd ones.
 LaneNumber = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
@@ -109,22 +112,22 @@ class Refuse(msgspec.Struct, tag="refuse"):
     """Refuses the connection. It is the same in every version."""
 
     version: int
-    code: ShortText
+    code: Word
     text: LongText
 
 
 class Nic(msgspec.Struct, frozen=True):
     """Describes a NIC port, so that the other side can pair it with one of its own."""
 
-    name: ShortText
+    name: Annotated[str, msgspec.Meta(max_length=256, pattern=r"\A[!-~]*\Z")]
     port: Annotated[int, msgspec.Meta(ge=1, le=255)]
     # "Ethernet" or "InfiniBand"; empty while the port cannot be used. The port keeps its place in the list, so that
     # the places of other ports never change.
-    link: ShortText = ""
+    link: Word = ""
     # The rate is in GB/s, not in gigabits.
     gbps: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
     # The prefix of the port's GID as text; empty if it is not known.
-    subnet: ShortText = ""
+    subnet: Word = ""
 
 
 class Setup(msgspec.Struct, tag="setup"):
@@ -145,7 +148,7 @@ class Lane(msgspec.Struct, tag="lane"):
     """
 
     number: LaneNumber
-    provider: ShortText
+    provider: Word
     address: LaneAddress
     messages: bool = False
     rails: Annotated[list[tuple[NicIndex, NicIndex]], msgspec.Meta(max_length=MAX_NICS)] = []
@@ -227,7 +230,7 @@ class ImportRequest(msgspec.Struct, tag="import"):
     """
 
     request: U63
-    provider: ShortText
+    provider: Word
     wanted: Annotated[list[Wanted], msgspec.Meta(min_length=1, max_length=MAX_SHARES)]
     rails: NicIndices = []
 
@@ -238,8 +241,8 @@ class Exported(msgspec.Struct, frozen=True):
     A piece is its length and a handle; an empty handle stands for the next descriptor.
     """
 
-    form: ShortText
-    device: ShortText
+    form: Word
+    device: Word
     process: U64
     address: U64
     offset: U63
@@ -255,7 +258,7 @@ class Allocation(msgspec.Struct, tag="allocation"):
     """
 
     number: U63
-    provider: ShortText
+    provider: Word
     nbytes: U63
     writable: bool
     offset: U63 = 0
@@ -305,7 +308,7 @@ Shares = Annotated[list[U64], msgspec.Meta(max_length=MAX_SHARES)]
 class Release(msgspec.Struct, tag="release"):
     """Asks the peer to give back its imports of shares, which are revoked."""
 
-    provider: ShortText
+    provider: Word
     shares: Shares
 
 
@@ -315,7 +318,7 @@ class Released(msgspec.Struct, tag="released"):
     ``allocations``: those that the sender does not keep any more.
     """
 
-    provider: ShortText
+    provider: Word
     shares: Shares
     allocations: Annotated[list[U63], msgspec.Meta(max_length=MAX_SHARES)] = []
 
@@ -387,15 +390,21 @@ def body_length(header: bytes, limit: int) -> int:
 
 
 def decode(body: bytes) -> Message:
-    """Return the message in a frame's body.
+    """Return the message in a frame's body. Its texts are printable: what a terminal would act on is escaped.
 
     Raises:
         ProtocolError: the body is no message.
     """
     try:
-        return _decoder.decode(body)
+        message = _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-        raise ProtocolError(f"malformed message: {error}", fix="use the same version on both sides") from None
+        why = printable(str(error))[:MAX_LONG_TEXT]
+        raise ProtocolError(f"malformed message: {why}", fix="use the same version on both sides") from None
+    for name in message.__struct_fields__:
+        text = getattr(message, name)
+        if isinstance(text, str) and not text.isprintable():
+            setattr(message, name, printable(text)[:MAX_LONG_TEXT])
+    return message
 
 
 def decode_hello(body: bytes) -> Hello:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from zerohop._native import NativeError, Reason
 from zerohop.config.providers import TCP, VERBS
+from zerohop.core.base.peer_text import quoted
 from zerohop.core.control import address, wire
 from zerohop.core.control.handshake import Refused
 from zerohop.core.lanes import nic_ports
@@ -119,7 +120,9 @@ class LaneSetup:
             raise ProtocolError("malformed: LaneFailed of a lane that is up")
         lane.blamed = tuple(message.down)
         error = PeerLost(
-            f"the peer could not open its end of the lane: {message.text}", peer=self._link.peer, provider=lane.provider
+            f"the peer could not open its end of the lane: {quoted(message.text)}",
+            peer=self._link.peer,
+            provider=lane.provider,
         )
         self._lanes.fail(lane, error, tell=False)
 

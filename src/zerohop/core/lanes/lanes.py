@@ -14,6 +14,7 @@ from zerohop._native import NativeError, Status
 from zerohop.config.providers import VERBS
 from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.base.log import logger
+from zerohop.core.base.peer_text import quoted
 from zerohop.core.control import wire
 from zerohop.core.lanes import agreement, path_choice
 from zerohop.core.lanes.lane import Lane, State, retrieve
@@ -179,7 +180,7 @@ class Lanes(LaneTable):
             raise ProtocolError("malformed: LaneDown of a lane that is not up")
         lane.peer_done = True
         if lane.state is State.UP:
-            self.go_down(lane, f"the peer says: {message.text}" if message.text else "the peer has closed it")
+            self.go_down(lane, f"the peer says: {quoted(message.text)}" if message.text else "the peer has closed it")
         elif lane.local_done:
             self.remove(lane)
 
@@ -202,7 +203,7 @@ class Lanes(LaneTable):
         if message.wanted != self._asked:
             # The attempt had begun before this side asked. The peer makes another one.
             return
-        self._answer_wanted(self._none_for_messages(f"the peer says: {message.text}"))
+        self._answer_wanted(self._none_for_messages(f"the peer says: {quoted(message.text)}"))
 
     def end(self, error: ZerohopError) -> None:
         """End all lanes of a lost Connection, whose ends the data plane has closed."""
@@ -330,9 +331,8 @@ class Lanes(LaneTable):
             if route.lane == lane.number:
                 route.drop()
         lane.close_end()
-        self._core.control.warn_once(
-            link.peer, "lane", "a lane over %s to %s went down: %s", lane.provider, link.peer[:12], why
-        )
+        warn = self._core.control.warn_once
+        warn(link.peer, "lane", "a lane over %s to %s went down: %s", lane.provider, link.peer[:12], why)
         task = asyncio.get_running_loop().create_task(self._say_down(lane, why))
         self._draining.add(task)
         task.add_done_callback(self._draining.discard)

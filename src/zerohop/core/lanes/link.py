@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zerohop._native import NativeError, Reason, Status
 from zerohop.core.base import closed_engine
 from zerohop.core.base.backoff import Backoff
+from zerohop.core.base.peer_text import quoted
 from zerohop.core.lanes.path_choice import IMPORTED, RING, STREAM, protection
 from zerohop.core.runtime.explanation import Explanation
 from zerohop.errors import LANE_RESET, ZerohopError, copy_of, from_native
@@ -123,6 +124,11 @@ class Link:
     def encrypts(self) -> bool:
         """Tell whether sockets of tcp lanes go through TLS."""
         return self.core.settings.encryption == "all"
+
+    @property
+    def label(self) -> str:
+        """Return what logs call the peer: its name, in quotes because the peer chose it; or its id, cut short."""
+        return quoted(self.name) if self.name else self.peer[:12]
 
     @property
     def alive(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from zerohop._native import Reason, Status
@@ -36,6 +37,8 @@ class Importers:
         # Shares, withdrawn or not, to which the processes of lost peers may still write.
         self._lingering: dict[int, LocalShare] = {}
         self._closed = False
+        # Processes whose end calls `sweep`.
+        self._watched: weakref.WeakSet[PeerProcess] = weakref.WeakSet()
         peer_process.release_kept()
 
     def __len__(self) -> int:
@@ -116,7 +119,8 @@ class Importers:
                 for importer in importers:
                     self._forget(share, importer, gone)
         self._release(gone)
-        if process is not None:
+        if process is not None and process not in self._watched:
+            self._watched.add(process)
             process.watch(self.sweep)
 
     def sweep(self) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from zerohop.core.base.peer_text import printable
 from zerohop.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ class RemoteBuffer:
         try:
             wire = _decoder.decode(raw[5:])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-            raise _malformed(str(error)) from None
+            raise _malformed(printable(str(error))) from None
         _check(wire)
         share = Share(
             wire.url,

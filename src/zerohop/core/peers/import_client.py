@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from zerohop._native import NativeError, RemoteKeys, Status
 from zerohop.config.providers import SHM, VERBS
+from zerohop.core.base.peer_text import quoted
 from zerohop.core.control import wire
 from zerohop.core.lanes.imported import Import
 from zerohop.core.lanes.lane import retrieve
@@ -270,7 +271,7 @@ class Imports:
         key = provider, share.share_id
         status = answer.status
         if status == Status.UNSUPPORTED.value or (provider != SHM and status in _CANNOT):
-            why = answer.text or "its owner cannot give it out"
+            why = quoted(answer.text) if answer.text else "its owner cannot give it out"
             link.unreachable.record_failure((*key, rails), why, status, answer.reason)
             return True
         if status != Status.OK.value:

@@ -180,7 +180,7 @@ class Peers:
     def _established(self, link: PeerLink) -> None:
         """Note that the first lane for messages of a Connection is up."""
         self._core.young.discard(link)
-        logger.info("%s: connected to %s", self._core.name, link.name or link.peer[:12])
+        logger.info("%s: connected to %s", self._core.name, link.label)
         if link.peer == self._core.id:
             self._pair(link)
         else:

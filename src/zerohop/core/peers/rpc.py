@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from zerohop._native import Reason, Status
+from zerohop.core.base.peer_text import quoted
 from zerohop.core.control import wire
 from zerohop.core.peers.service import Refusal
 from zerohop.core.runtime.deferred import seconds_left, wait_shared
@@ -91,7 +92,8 @@ class Rpc:
             return
         if answer.status not in _REFUSALS:
             raise ProtocolError(f"malformed: an answer of status {answer.status}")
-        future.set_exception(from_native(answer.status, answer.reason, answer.text, peer=self._link.peer))
+        said = quoted(answer.text) if answer.text else ""
+        future.set_exception(from_native(answer.status, answer.reason, said, peer=self._link.peer))
 
     def end(self) -> None:
         """End all calls, because the Connection is lost."""

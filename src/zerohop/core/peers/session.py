@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from zerohop._native import NativeError, Reason, Status
 from zerohop.config.providers import VERBS
 from zerohop.core.base.deadlines import wait_with_timeout
+from zerohop.core.base.peer_text import quoted
 from zerohop.core.control import address, wire
 from zerohop.core.control.channel import ChannelEnded, close_all
 from zerohop.core.lanes.lane_setup import LaneSetup
@@ -210,7 +211,7 @@ class Session:
                 raise OSError(errno.EMFILE, "no number left for a descriptor that the peer sent")
             self._set_up(message, fds)
         elif isinstance(message, wire.Bye):
-            self._fail(PeerLost(f"the peer left: {message.text}", peer=self._link.peer), Reason.CONTEXT_CLOSED)
+            self._fail(PeerLost(f"the peer left: {quoted(message.text)}", peer=self._link.peer), Reason.CONTEXT_CLOSED)
         elif self._link.native_id < 0:
             raise ProtocolError(f"malformed: {type(message).__name__} before Setup")
         else:

@@ -80,7 +80,7 @@ def _forget(core: PeerCore, link: PeerLink) -> None:
     core.young.discard(link)
     core.gates.pop(link.peer, None)  # those who wait at it hold it
     # The error goes in as text, because a kept log record would keep its traceback alive.
-    logger.info("%s: %s is gone: %s", core.name, link.name or link.peer[:12], str(link.lost))
+    logger.info("%s: %s is gone: %s", core.name, link.label, str(link.lost))
     if core.connected.get(link.peer) is link:
         del core.connected[link.peer]
     partner, link.partner = link.partner, None

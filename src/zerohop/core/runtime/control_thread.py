@@ -15,7 +15,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from zerohop.core.base.log import logger
+from zerohop.core.base.log import WarnOnce, logger
 from zerohop.errors import too_many_threads
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 THREAD_NAME: Final = "zerohop-control"
-_ONCE: Final = 256
 _ENDING_S: Final = 1.0
 # Calls that run before the loop looks at its sockets again.
 _CALLS_A_TURN: Final = 256
@@ -41,7 +40,7 @@ class ControlThread:
         # Calls that the loop has still to run, and whether it was woken for them.
         self._calls: collections.deque[tuple[Callable[..., object], tuple[Any, ...]]] = collections.deque()
         self._woken = False
-        self._said: set[tuple[str, str]] = set()
+        self.warn_once = WarnOnce()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         try:
@@ -155,13 +154,6 @@ class ControlThread:
         except RuntimeError:
             raise too_many_threads() from None
         return await answer
-
-    def warn_once(self, key: str, topic: str, text: str, *args: object) -> None:
-        """Log a warning, once per key and topic, so that nobody outside can fill a log."""
-        if (key, topic) not in self._said and len(self._said) < _ONCE:
-            self._said.add((key, topic))
-            # The arguments go in as text, because a kept log record would keep an error's traceback alive.
-            logger.warning(text, *map(str, args))
 
     def stop(self, timeout: float) -> bool:
         """Cancel all tasks, end the loop and the thread; return False if that takes more than ``timeout`` seconds."""

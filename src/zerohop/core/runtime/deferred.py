@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from zerohop._native import NativeError, Reason, Status
+from zerohop.core.runtime import dropped
 from zerohop.core.runtime.limited_wait import ended_or_late
 from zerohop.core.runtime.native_operation import BYTES_DONE, NATIVE_VALUE, NBYTES, InFlight
 from zerohop.core.runtime.operation import Failed, Operation, complete_fields
@@ -59,13 +60,14 @@ class Peer(Protocol):
 class Deferred(InFlight[T]):
     """Represents an operation whose slot the control thread ends once the work is done."""
 
-    __slots__ = ("__weakref__", "_failure", "_gate", "_payload", "_peer", "_task", "parts")
+    __slots__ = ("__weakref__", "_failure", "_gate", "_payload", "_peer", "_place", "_task", "parts")
 
     def __init__(
         self, core: Runtime, kind: str, path: Path | None, nbytes: int, native: Op, keep: object, peer: str
     ) -> None:
         self._begin(core, kind, path, nbytes, native, keep)
         self._peer = peer
+        self._place = dropped.posting_place()
         self._failure: BaseException | None = None
         self._payload: Any = None
         self._task: asyncio.Task[None] | None = None
@@ -100,6 +102,15 @@ class Deferred(InFlight[T]):
     def _abort(self) -> None:
         if self._task is not None:
             self._task.cancel()
+
+    def __del__(self) -> None:
+        native = self._native
+        if native is None or self._core.forked or native.status == Status.PENDING:
+            return
+        asked = native.asked
+        self._finish(native)
+        if not self._cancelled:
+            dropped.report(self._core, self._kind, self._error, asked=asked, place=self._place, source=self)
 
     def _hold(self, device: int, number: int) -> None:
         # A first use makes driver calls that may wait for all streams, so no stream may wait before it has ended.

@@ -11,6 +11,7 @@ from zerohop._native import InFlight as NativeInFlight
 from zerohop._native import Status
 from zerohop.core.base.deadlines import deadline_after
 from zerohop.core.base.units import transfer_text
+from zerohop.core.runtime import dropped
 from zerohop.core.runtime.operation import Finished, Operation, begin_turn, must_yield
 from zerohop.errors import DeadlineExceeded, from_native
 
@@ -49,6 +50,22 @@ class InFlight(NativeInFlight, Operation[T]):
     if TYPE_CHECKING:  # native code has this method, and calls _outcome unless the operation has ended well
 
         def result(self, timeout: float | None = None) -> T: ...
+
+    @staticmethod
+    def _dropped(
+        core: Runtime, kind: str, path: Path | None, status: int, reason: int, nbytes: int, asked: bool
+    ) -> None:
+        """Report an operation that is being freed, and whose outcome nobody has taken. Native code calls this.
+
+        It does so neither for writes that have not failed nor for what was cancelled.
+        """
+        try:
+            error = None
+            if status not in (Status.OK.value, Status.PENDING.value):
+                error = from_native(status, reason, operation=kind, bytes_done=nbytes, **where(path))
+            dropped.report(core, kind, error, asked=asked)
+        except AttributeError:  # the Context is garbage, too, and the collector has taken it apart already
+            pass
 
     def _begin(self, core: Runtime, kind: str, path: Path | None, nbytes: int, native: Op, keep: object) -> None:
         self._core = core

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, TypeVar
 
 from zerohop._native import NativeError
 from zerohop.core.base.resource import NotCopyable
 from zerohop.core.base.units import transfer_text
+from zerohop.core.runtime import dropped
 from zerohop.errors import from_native
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ class Path(Protocol):
 
 # Nanoseconds for which a task may await one operation after the other before the loop's other tasks get a turn.
 _TURN_NS: Final = 1_000_000
+_NO_FUTURE: Final = (
+    "an Operation is no Future, of concurrent.futures or of asyncio; type `zerohop.wait_all(operations, timeout)`, "
+    "`await zerohop.gather(operations)` or `zerohop.as_completed(operations)`"
+)
 
 
 class Operation(NotCopyable, Generic[T]):
@@ -104,6 +109,16 @@ class Operation(NotCopyable, Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         raise NotImplementedError
+
+    # concurrent.futures.wait and asyncio.wait look for these. AttributeError, so that hasattr() goes on to be right.
+    @property
+    def _condition(self) -> NoReturn:
+        raise AttributeError(_NO_FUTURE)
+
+    @property
+    def add_done_callback(self) -> NoReturn:
+        """Raise AttributeError: an Operation is no future."""
+        raise AttributeError(_NO_FUTURE)
 
     def wait_on(self, stream: Stream) -> None:
         """Make a stream of a GPU wait for the end of this operation, without waiting here.
@@ -203,7 +218,7 @@ class Finished(Operation[T]):
 class Failed(Finished[T]):
     """Represents an operation that failed within the call that started it."""
 
-    __slots__ = ("_error",)
+    __slots__ = ("_error", "_seen")
 
     def __init__(self, core: Runtime, kind: str, path: Path | None, nbytes: int, error: BaseException) -> None:
         self._core = core
@@ -211,20 +226,29 @@ class Failed(Finished[T]):
         self._path = path
         self.nbytes = nbytes
         self._error = error
+        self._seen = False
 
     def result(self, timeout: float | None = None) -> T:  # noqa: ARG002
+        self._seen = True
         raise self._error
 
     def exception(self, timeout: float | None = None) -> BaseException | None:  # noqa: ARG002
+        self._seen = True
         return self._error
 
     def __await__(self) -> Generator[Any, None, T]:
+        self._seen = True
         if must_yield(self._core):
             yield
         raise self._error
 
     def _progress(self) -> str:
+        self._seen = True
         return f"failed: {self._error}"
+
+    def __del__(self) -> None:
+        if not self._seen:
+            dropped.report(self._core, self._kind, self._error, asked=False, source=self)
 
 
 def on_event_loop() -> bool:

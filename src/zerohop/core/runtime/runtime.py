@@ -37,6 +37,7 @@ class Runtime:
         spin_ns: nanoseconds of polling before a wait sleeps.
         closed: whether the Context is closed, or not open yet.
         gone: whether the Context has ended, so that nothing is left to close.
+        dropped: whether the Context was dropped while it was open, and its finalizer closes it.
         forked: whether this is the copy of a parent's Context in a forked child.
         turn_ends_ns: time until which a task may await operations that have ended without a turn for other tasks.
         deferred: operations that the control thread has still to post, each with the id of its peer.
@@ -57,7 +58,7 @@ class Runtime:
         self.timeout_ns: Final = int(settings.timeout * _NS)
         self.spin_ns: Final = int(settings.spin_us * 1000)
         self.closed = self.gone = True
-        self.forked = False
+        self.dropped = self.forked = False
         self.turn_ends_ns = 0
         # The keys are Deferred operations, whose class is declared above this one.
         self.deferred: dict[Any, str] = {}
@@ -78,6 +79,9 @@ class Runtime:
         """Return the error of a call to a closed Context."""
         if self.forked:
             return Closed("this Context was created before fork()", fix="create a new Context in the child")
+        if self.dropped:
+            fix = "keep the Context for as long as you use anything of it, and close it"
+            return Closed("this Context was dropped and not closed, so its finalizer has closed it", fix=fix)
         return Closed("this Context is closed")
 
     def deadline(self, timeout: float | None) -> int:

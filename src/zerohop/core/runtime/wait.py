@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import select
 import time
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+import warnings
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
 from zerohop._native import CompletionQueue
 from zerohop.core.base.deadlines import deadline_after, wait_with_timeout
-from zerohop.core.runtime.operation import Operation
+from zerohop.core.runtime.operation import Operation, on_event_loop
 from zerohop.errors import DeadlineExceeded
 
 if TYPE_CHECKING:
@@ -20,18 +21,36 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # A wait returns to Python this often, so that Ctrl-C is heard.
 _CTRL_C_NS: Final = 200_000_000
+_AWAIT: Final = "in a coroutine type `await zh.gather(operations)`"
 
 
-class All(Generic[T]):
-    """Waits for many Operations as one. Made by ``wait_all``; awaitable, or ``result(timeout)``."""
+class Results(list[T]):
+    """Holds what ``wait_all`` returns. A caller who takes it for something that is still to be waited for is told."""
 
-    __slots__ = ("operations",)
+    __slots__ = ()
+
+    def __await__(self) -> NoReturn:
+        raise TypeError(f"wait_all() has waited, and has returned the values; {_AWAIT}")
+
+    @property
+    def result(self) -> NoReturn:
+        """Raise AttributeError: the values are in the list."""
+        raise AttributeError("wait_all(operations, timeout) has waited, and this list holds the values")
+
+
+class Gathered(Generic[T]):
+    """Waits for many Operations as one. Made by ``gather``; awaitable, or ``result(timeout)``."""
+
+    __slots__ = ("_asked", "operations")
 
     def __init__(self, operations: Iterable[Operation[T]]) -> None:
+        self._asked = True
         self.operations = _checked(operations)
+        self._asked = not self.operations
 
     def done(self) -> bool:
         """Tell whether all have ended."""
+        self._asked = True
         return all(operation.done() for operation in self.operations)
 
     def result(self, timeout: float | None = None) -> list[T]:
@@ -42,28 +61,16 @@ class All(Generic[T]):
             DeadlineExceeded: ``timeout`` seconds have passed; the operations that have not ended are still in flight.
             ZerohopError: the first error in the order of the operations; all have ended.
         """
-        deadline = 0 if timeout is None else deadline_after(timeout)
-        values, failed = [], None
-        for operation in self.operations:
-            left = max(0, deadline - time.monotonic_ns()) / 1e9 if deadline else None
-            try:
-                values.append(operation.result(left))
-            except Exception:
-                # If the operation has not ended, the wait itself failed, and the others are not waited for.
-                if not operation.done():
-                    raise
-                failed = failed or operation
-        if failed is not None:
-            failed.result(0)
-            # The operation ended well just when the wait for it timed out.
-            return [operation.result(0) for operation in self.operations]
-        return values
+        self._asked = True
+        return _values(self.operations, timeout)
 
     def cancel(self) -> bool:
         """Cancel the operations that are in flight; return False if there are none."""
+        self._asked = True
         return any([operation.cancel() for operation in self.operations])  # noqa: C419 - all of them, not up to the first
 
     def __await__(self) -> Generator[Any, None, list[T]]:
+        self._asked = True
         try:
             pending = [operation for operation in self.operations if not operation.done()]
             if pending:
@@ -74,10 +81,30 @@ class All(Generic[T]):
         except BaseException:
             self.cancel()
             raise
-        values = []
+        values, failed = [], None
         for operation in self.operations:
-            values.append((yield from operation.__await__()))  # noqa: PERF401 - no comprehension can do this
+            # All outcomes are taken, so that no other failure counts as one that nobody saw.
+            try:
+                values.append((yield from operation.__await__()))
+            except Exception as error:  # noqa: BLE001 - the first is raised below
+                failed = failed or error
+        if failed is not None:
+            try:
+                raise failed
+            finally:
+                # The traceback knows this frame, and so would keep the error alive.
+                del failed
         return values
+
+    def __del__(self) -> None:
+        if not self._asked:
+            warnings.warn(
+                f"gather() of {len(self.operations)} operations was not waited for; {_AWAIT}, "
+                "elsewhere `zh.wait_all(operations)`",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
 
 
 class AsCompleted(Generic[T]):
@@ -165,16 +192,40 @@ class AsCompleted(Generic[T]):
             spin_ns = 0
 
 
-def wait_all(operations: Iterable[Operation[T]]) -> All[T]:
-    """Wait for all: ``await zh.wait_all(ops)``, or ``zh.wait_all(ops).result(timeout)``.
+def wait_all(operations: Iterable[Operation[T]], timeout: float | None = None) -> list[T]:
+    """Wait until all have ended, and return their values in the order of ``operations``.
+
+    If some fail, the wait still lasts until all have ended, and then raises the first error in that order. The call
+    blocks; in a coroutine type ``await zh.gather(operations)``.
+
+    Args:
+        operations: the Operations.
+        timeout: seconds to wait for all of them; None or ``math.inf``: until the end.
+
+    Raises:
+        TypeError: not Operations; or this thread runs an event loop, which the call would hold up, because some have
+            not ended.
+        ValueError, TypeError: ``timeout`` is negative, NaN or no number.
+        DeadlineExceeded: ``timeout`` seconds have passed; the operations that have not ended are still in flight.
+        ZerohopError: the first error in the order of the operations; all have ended.
+    """
+    found = _checked(operations)
+    if on_event_loop() and not all(operation.done() for operation in found):
+        raise TypeError(f"wait_all() would hold up the event loop that runs on this thread; {_AWAIT}")
+    return Results(_values(found, timeout))
+
+
+def gather(operations: Iterable[Operation[T]]) -> Gathered[T]:
+    """Wait for all as one: ``await zh.gather(operations)``, or ``zh.gather(operations).result(timeout)``.
 
     The values come in the order of ``operations``. If some fail, the wait still lasts until all have ended, and then
-    raises the first error in that order. Cancelling the wait cancels all of them.
+    raises the first error in that order. Cancelling the wait cancels all of them. The call itself does not wait; what
+    it returns gives a ResourceWarning when it is dropped and nobody has waited.
 
     Raises:
         TypeError: not Operations.
     """
-    return All(operations)
+    return Gathered(operations)
 
 
 def as_completed(operations: Iterable[Operation[T]], timeout: float | None = None) -> AsCompleted[T]:
@@ -186,6 +237,25 @@ def as_completed(operations: Iterable[Operation[T]], timeout: float | None = Non
         DeadlineExceeded: raised in the loop if some have not ended ``timeout`` seconds after this call.
     """
     return AsCompleted(operations, timeout)
+
+
+def _values(operations: list[Operation[T]], timeout: float | None) -> list[T]:
+    deadline = 0 if timeout is None else deadline_after(timeout)
+    values, failed = [], None
+    for operation in operations:
+        left = max(0, deadline - time.monotonic_ns()) / 1e9 if deadline else None
+        try:
+            values.append(operation.result(left))
+        except Exception:
+            # If the operation has not ended, the wait itself failed, and the others are not waited for.
+            if not operation.done():
+                raise
+            failed = failed or operation
+    if failed is not None:
+        failed.result(0)
+        # The operation ended well just when the wait for it timed out.
+        return [operation.result(0) for operation in operations]
+    return values
 
 
 def _checked(operations: Iterable[Operation[T]]) -> list[Operation[T]]:

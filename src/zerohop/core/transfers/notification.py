@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from zerohop._native import NativeError
 from zerohop.core.base.deadlines import deadline_after
+from zerohop.core.runtime import dropped
 from zerohop.core.runtime.native_operation import CTRL_C_NS, cancelled_error
 from zerohop.core.runtime.operation import Operation, begin_turn, must_yield
 from zerohop.errors import Closed, DeadlineExceeded, WouldBlock, ZerohopError, copy_of, from_native
@@ -58,6 +59,7 @@ class NotificationWait(Operation[Notification]):
 
     __slots__ = (
         "_armed",
+        "_asked",
         "_cancelled",
         "_core",
         "_deadline_ns",
@@ -86,6 +88,8 @@ class NotificationWait(Operation[Notification]):
         self._note: Notification | None = None
         self._error: BaseException | None = None
         self._cancelled = False
+        # Whether somebody has waited for it, perhaps not to its end.
+        self._asked = False
         # Queues that get a token when this wait ends, and waits of streams.
         self._armed: list[tuple[CompletionQueue | _StreamWait, int]] = []
         # The native operation that ends at the deadline.
@@ -94,6 +98,7 @@ class NotificationWait(Operation[Notification]):
         self._guard = threading.Lock()
 
     def done(self) -> bool:
+        self._asked = True
         if self._ended():
             return True
         if not self._guard.acquire(blocking=False):
@@ -116,6 +121,7 @@ class NotificationWait(Operation[Notification]):
         return self._error
 
     def cancel(self) -> bool:
+        self._asked = True
         if self._ended():
             return False
         self._cancelled = True
@@ -123,8 +129,10 @@ class NotificationWait(Operation[Notification]):
         return True
 
     def __await__(self) -> Generator[Any, None, Notification]:
+        self._asked = True
         if not self._ended():
-            self._enter()
+            if not self._guard.acquire(blocking=False):
+                raise _busy()
             try:
                 if must_yield(self._core):
                     yield
@@ -146,6 +154,7 @@ class NotificationWait(Operation[Notification]):
         return self._note
 
     def _hold(self, device: int, number: int) -> None:
+        self._asked = True
         if self._ended():
             return
         engine = self._core.engine
@@ -157,9 +166,11 @@ class NotificationWait(Operation[Notification]):
             waits.cancel()
 
     def _join(self, timeout: float | None) -> None:
+        self._asked = True
         if self._ended():
             return
-        self._enter()
+        if not self._guard.acquire(blocking=False):
+            raise _busy()
         try:
             self._wait(timeout)
         finally:
@@ -233,14 +244,11 @@ class NotificationWait(Operation[Notification]):
     def _failure(self) -> BaseException:
         return self._error if self._error is not None and not self._cancelled else cancelled_error()
 
-    def _enter(self) -> None:
-        if not self._guard.acquire(blocking=False):
-            raise RuntimeError("another thread or task is waiting for this notification; ask for one each")
-
     def _spin(self) -> bool:
         return self.done()
 
     def _arm(self, queue: CompletionQueue, token: int) -> bool:
+        self._asked = True
         engine = self._core.engine
         # The entry goes in before `_ended` is asked, so that no cancellation on another thread is missed.
         self._armed.append((queue, token))
@@ -270,6 +278,14 @@ class NotificationWait(Operation[Notification]):
         if self._cancelled:
             return "cancelled"
         return "waiting" if self._error is None else f"failed: {self._error}"
+
+    def __del__(self) -> None:
+        if not self._asked:
+            dropped.report(self._core, self._kind, None, asked=False, source=self)
+
+
+def _busy() -> RuntimeError:
+    return RuntimeError("another thread or task is waiting for this notification; ask for one each")
 
 
 def make_notification(core: Core, popped: tuple[int, int, int]) -> Notification:

@@ -129,12 +129,7 @@ def _post_all(
     (owner, *_) = owners
 
     async def work(whole: Deferred[int]) -> int:
-        try:
-            await all_ended(operations)
-        except BaseException:
-            for operation in operations:
-                operation.cancel()
-            raise
+        await all_ended(operations)
         whole.parts = tuple(operation.explain() for operation in operations)
         for operation in operations:
             error = operation.exception()
@@ -149,8 +144,16 @@ def _post_all(
             await _announce(core, link, nbytes, notify, deadline, group)
         return nbytes
 
+    def take_outcomes() -> None:
+        """Cancel what has not ended; the whole stands for its parts, which nobody else sees."""
+        for operation in operations:
+            operation.cancel()
+            operation.explain()
+
     # One owner is enough here: a flush to another owner waits for the batches of that owner themselves.
-    operation = defer(core, _KIND, nbytes, deadline, work, operations, peer=owner, wants_operation=True)
+    operation = defer(
+        core, _KIND, nbytes, deadline, work, operations, peer=owner, wants_operation=True, at_end=take_outcomes
+    )
     if group is not None:
         group.note(operation)
     return operation

@@ -1,0 +1,21 @@
+"""Makes text that a peer has sent fit for a log, an error or a terminal: it stays in its line, and in its quotes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_LONGEST: Final = 500
+
+
+def printable(text: str) -> str:
+    """Escape, as ``repr`` does, all characters that are not printed: newlines, escapes, those that turn the line."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def quoted(text: str) -> str:
+    """Return text of a peer in quotes, which it cannot end, and cut short if it is long."""
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]}…"
+    return "'" + printable(text).replace("'", "\\'") + "'"

@@ -1,0 +1,101 @@
+"""Holds the peers that have connected to one listener and have not proved who they are. On the control thread.
+
+Anybody can connect to a TCP port and say nothing. The room has few places, so such peers must give way to others: when
+it is full, the source that holds the most places loses one, and there the peer that has been silent for longest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from zerohop.core.base.deadlines import wait_with_timeout
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+# Number of peers that may be in their handshake at once; more of them wait in the kernel's backlog.
+PLACES: Final = 64
+# Seconds that a peer has to begin to speak.
+HELLO_S: Final = 2.0
+# Seconds for which every peer may stay, however many others wait: many peers of one busy host may come at once.
+GRACE_S: Final = 0.5
+
+
+class Guest:
+    """Represents a peer that is in its handshake."""
+
+    def __init__(self, source: str, since: float) -> None:
+        self.source = source
+        self.since = since
+        self.silent = True
+        # Whether it had to go, so that another may come in.
+        self.dismissed = False
+        self.task: asyncio.Task[None] | None = None
+
+    async def speaks(self, sock: socket.socket) -> None:
+        """Wait for the peer's first bytes, and leave them in the socket; raise TimeoutError if none come."""
+        loop = asyncio.get_running_loop()
+        spoken = asyncio.Event()
+        loop.add_reader(sock, spoken.set)
+        try:
+            await wait_with_timeout(spoken.wait(), HELLO_S)
+        finally:
+            loop.remove_reader(sock)
+        self.silent = False
+
+
+class WaitingRoom:
+    """Gives places to peers until they have proved who they are."""
+
+    def __init__(self) -> None:
+        # In the order in which they came.
+        self._guests: dict[Guest, None] = {}
+        self._left = asyncio.Event()
+
+    async def vacancy(self) -> None:
+        """Wait until a place is free. Somebody leaves for it after a moment, if need be."""
+        # Tasks that were just made begin now: one that is cancelled before would leave its socket open.
+        await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        while len(self._guests) >= PLACES:
+            guest = self._first_to_go()
+            left = guest.since + GRACE_S - loop.time()
+            if left <= 0 and guest.task is not None:
+                guest.dismissed = True
+                guest.task.cancel()
+                del self._guests[guest]
+                return
+            self._left.clear()
+            try:
+                await wait_with_timeout(self._left.wait(), left)
+            except TimeoutError:
+                pass
+
+    def seat(self, host: str, receive: Callable[[Guest], asyncio.Task[None]]) -> None:
+        """Give a place to a peer from a host, for as long as the task that ``receive`` begins."""
+        guest = Guest(_source(host), asyncio.get_running_loop().time())
+        self._guests[guest] = None
+        guest.task = receive(guest)
+        guest.task.add_done_callback(lambda _: self._leave(guest))
+
+    def _leave(self, guest: Guest) -> None:
+        self._guests.pop(guest, None)
+        self._left.set()
+
+    def _first_to_go(self) -> Guest:
+        [(crowd, _)] = Counter(guest.source for guest in self._guests).most_common(1)
+        # min() takes the first of equals, which came first.
+        return min((guest for guest in self._guests if guest.source == crowd), key=lambda guest: not guest.silent)
+
+
+def _source(host: str) -> str:
+    """Return what counts as one source: an IPv4 address, or the 64 bits of an IPv6 address that name a network."""
+    try:
+        found = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    return host if found.version == 4 else found.exploded[:19]

@@ -1,0 +1,145 @@
+"""Peers that connect and say nothing: they give way to those that speak."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.options import Options
+from support.patience import PATIENCE_S
+from support.raw_control import RawControl
+from zerohop.core.control import address, handshake, waiting_room
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import zerohop as zh
+    from support.fixtures import OpenContext
+
+FOREVER_S = 3600.0
+
+
+@pytest.fixture
+def nobody_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that only a peer that needs a place can end a silent one."""
+    monkeypatch.setattr(waiting_room, "HELLO_S", FOREVER_S)
+    monkeypatch.setattr(handshake, "TIMEOUT_S", FOREVER_S)
+
+
+@pytest.fixture
+def silent() -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as sockets:
+        yield sockets
+
+
+def _connect(sockets: contextlib.ExitStack, context: zh.Context, count: int, source: str = "") -> list[socket.socket]:
+    where = address.parse(context.url)
+    return [
+        sockets.enter_context(
+            socket.create_connection((where.host, where.port), PATIENCE_S, (source, 0) if source else None)
+        )
+        for _ in range(count)
+    ]
+
+
+def _hung_up(sock: socket.socket) -> bool:
+    sock.setblocking(False)
+    try:
+        return sock.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def test_they_shut_nobody_out(
+    open_context: OpenContext, nobody_is_late: None, silent: contextlib.ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = open_context(Options(providers=("tcp",)))
+    first, *others = _connect(silent, context, waiting_room.PLACES)
+    others += _connect(silent, context, 8)
+    with contextlib.closing(RawControl(context.url, unix=False)) as client:
+        client.shake_hands()
+    assert _hung_up(first), "the oldest goes first"
+    assert not all(_hung_up(sock) for sock in others), "no more go than others come"
+    assert sum("too many peers connect and do not speak" in said for said in caplog.messages) == 1
+
+
+def test_not_even_at_the_same_moment(open_context: OpenContext, silent: contextlib.ExitStack) -> None:
+    """As they come back again and again, others get in between, with the times as they are."""
+    context, other = open_context(Options(providers=("tcp",))), open_context(Options(providers=("tcp",)))
+    for _ in range(3):
+        _connect(silent, context, waiting_room.PLACES)
+        connection = other.connect(context.url.partition("?")[0]).result(PATIENCE_S)
+        connection.close()
+
+
+def test_who_has_begun_to_speak_stays(
+    open_context: OpenContext, nobody_is_late: None, silent: contextlib.ExitStack
+) -> None:
+    context = open_context(Options(providers=("tcp",)))
+    with contextlib.closing(RawControl(context.url, unix=False)) as slow:
+        hello = slow.hello()
+        slow.send(hello)
+        assert slow.receive() is not None
+        _connect(silent, context, 2 * waiting_room.PLACES)
+        with contextlib.closing(RawControl(context.url, unix=False)) as client:
+            client.shake_hands()
+        assert not _hung_up(slow.socket)
+
+
+def test_a_source_takes_no_place_of_another(
+    open_context: OpenContext, nobody_is_late: None, silent: contextlib.ExitStack
+) -> None:
+    """The one with the most gives way, though another has been silent for longer."""
+    context = open_context(Options(providers=("tcp",), listen="127.0.0.1:0"))
+    [oldest] = _connect(silent, context, 1, "127.0.0.3")
+    crowd = _connect(silent, context, 2 * waiting_room.PLACES, "127.0.0.2")
+    with contextlib.closing(RawControl(context.url, unix=False)) as client:
+        client.shake_hands()
+    assert not _hung_up(oldest)
+    assert any(_hung_up(sock) for sock in crowd)
+
+
+def test_a_short_time_to_speak(
+    open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, silent: contextlib.ExitStack
+) -> None:
+    """Without any crowd, and long before the time for the whole handshake."""
+    monkeypatch.setattr(waiting_room, "HELLO_S", 0.05)
+    monkeypatch.setattr(handshake, "TIMEOUT_S", FOREVER_S)
+    context = open_context(Options())
+    for unix in (False, True):
+        with contextlib.closing(RawControl(context.url, unix=unix)) as client:
+            assert client.hung_up()
+
+
+def test_many_of_one_host_at_once(
+    open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, silent: contextlib.ExitStack
+) -> None:
+    """They come faster than they are let in, and wait for each other: none of them is sent away."""
+    monkeypatch.setattr(waiting_room, "GRACE_S", FOREVER_S)
+    context = open_context(Options(providers=("tcp",)))
+    clients = [silent.enter_context(contextlib.closing(RawControl(context.url, unix=False))) for _ in range(200)]
+    for client in clients:
+        client.send(client.hello())
+    for client in clients:
+        assert client.receive() is not None
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "source"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:0db8:0001:0002"),
+        ("2001:db8:1:2:ffff::1", "2001:0db8:0001:0002"),
+        ("fe80::1%eth0", "fe80:0000:0000:0000"),
+        ("this host", "this host"),
+    ],
+)
+def test_what_one_source_is(host: str, source: str) -> None:
+    """A host has as many IPv6 addresses as it wants, within one network."""
+    assert waiting_room._source(host) == source
