@@ -264,8 +264,8 @@ def test_names_within_a_message() -> None:
         wire.Setup(providers=[FORGED], url="", name=""),
         wire.Setup(providers=[], url="", name="", nics=[wire.Nic(name=FORGED, port=1)]),
         wire.Setup(providers=[], url="", name="", nics=[wire.Nic(name="x", port=1, link=FORGED)]),
-        wire.ImportReply(request=1, status=0, reason=0, exported=wire.Exported(FORGED, "sim:0", 1, 2, 3, [])),
-        wire.ImportReply(request=1, status=0, reason=0, exported=wire.Exported("ipc", FORGED, 1, 2, 3, [])),
+        wire.Allocation(1, "p2p", 8, True, exported=wire.Exported(FORGED, "sim:0", 1, 2, 3, [])),
+        wire.Allocation(1, "p2p", 8, True, exported=wire.Exported("ipc", FORGED, 1, 2, 3, [])),
     ):
         with pytest.raises(zh.ProtocolError) as caught:
             wire.decode(wire.encode(inside)[wire.HEADER.size :])

@@ -17,7 +17,8 @@ from zerohop.config.providers import VERBS
 from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.base.peer_text import quoted
 from zerohop.core.control import address, wire
-from zerohop.core.control.channel import ChannelEnded, close_all
+from zerohop.core.control.channel import ChannelEnded
+from zerohop.core.control.descriptors import close_all
 from zerohop.core.lanes.lane_setup import LaneSetup
 from zerohop.core.lanes.lanes import Lanes
 from zerohop.core.lanes.path_choice import IMPORTED, PEER
