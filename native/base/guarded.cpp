@@ -207,6 +207,8 @@ bool contain(const siginfo_t& info, void* context) {
         return false;
     }
     call->gone = gone;
+    // What blocks signals meanwhile, be it ThreadSanitizer, would leave them blocked.
+    pthread_sigmask(SIG_SETMASK, &static_cast<const ucontext_t*>(context)->uc_sigmask, nullptr);
     siglongjmp(call->before, 1);
 }
 

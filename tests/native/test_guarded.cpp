@@ -4,6 +4,7 @@
 #include "gone_pages.hpp"
 #include "memory/copy.hpp"
 
+#include <array>
 #include <csignal>
 #include <functional>
 #include <sys/wait.h>
@@ -16,6 +17,13 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr size_t kMostBytes = 300;
+
+#if defined(__SANITIZE_THREAD__)
+// There copies go forward only (payload.hpp).
+constexpr std::array kDistances{size_t{0}, kMostBytes};
+#else
+constexpr std::array kDistances{size_t{0}, size_t{1}, size_t{7}, size_t{33}, kMostBytes};
+#endif
 
 uint64_t address_of(const void* at) {
     return reinterpret_cast<uint64_t>(at);
@@ -44,7 +52,7 @@ int end_of(const std::function<void()>& body) {
 }
 
 // Sanitizers report a fault, and end the process themselves.
-bool died_of(int end, int signal) {
+bool died_of(int end, [[maybe_unused]] int signal) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     return end != 0 && end != 42;
 #else
@@ -66,7 +74,7 @@ TEST_CASE("guarded: copies of all sizes, also where the two overlap") {
     install_fault_handler();
     const Bytes bytes = pattern(3 * kMostBytes, 1);
     for (size_t nbytes = 0; nbytes <= kMostBytes; ++nbytes) {
-        for (const size_t distance : {size_t{0}, size_t{1}, size_t{7}, size_t{33}, kMostBytes}) {
+        for (const size_t distance : kDistances) {
             for (const bool forward : {true, false}) {
                 CAPTURE(nbytes);
                 CAPTURE(distance);
@@ -188,6 +196,7 @@ TEST_CASE("guarded: any other fault ends the process as it would have") {
           }) == 0);
 }
 
+#if !defined(__SANITIZE_THREAD__) // which delivers a signal that a handler raises only after that handler
 TEST_CASE("guarded: a handler that was installed later may call the one before it") {
     const GonePages file(kPage);
     file.truncate();
@@ -214,3 +223,4 @@ TEST_CASE("guarded: a handler that was installed later may call the one before i
               touch(file.data());
           }) == 42);
 }
+#endif

@@ -23,17 +23,18 @@ bool fails() {
 } // namespace
 
 // NOLINTBEGIN(misc-new-delete-overloads,cppcoreguidelines-no-malloc)
-void* operator new(size_t nbytes) {
+// Not inlined: the compiler would take malloc and free, seen apart, for a mistake.
+[[gnu::noinline]] void* operator new(size_t nbytes) {
     void* const made = fails() ? nullptr : std::malloc(nbytes == 0 ? 1 : nbytes);
     if (made == nullptr) {
         throw std::bad_alloc();
     }
     return made;
 }
-void operator delete(void* made) noexcept {
+[[gnu::noinline]] void operator delete(void* made) noexcept {
     std::free(made);
 }
-void operator delete(void* made, size_t /*nbytes*/) noexcept {
+[[gnu::noinline]] void operator delete(void* made, size_t /*nbytes*/) noexcept {
     std::free(made);
 }
 // NOLINTEND(misc-new-delete-overloads,cppcoreguidelines-no-malloc)
