@@ -248,7 +248,7 @@ class TestTensors:
     def test_is_kept(self) -> None:
         torch = pytest.importorskip("torch")
         tensor = torch.arange(100, dtype=torch.uint8)
-        gone, view = weakref.ref(tensor), RdmaMemory(tensor).to_view()
+        gone, view = weakref.ref(tensor.untyped_storage()), RdmaMemory(tensor).to_view()
         del tensor
         gc.collect()
         assert gone() is not None

@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import ctypes
 from types import SimpleNamespace
+
+
+class GpuStorage:
+    """The storage of such a tensor; the address is among the first words of its object, as in torch."""
+
+    device = SimpleNamespace(type="cuda")
+
+    def __init__(self, address: int) -> None:
+        self._object = (ctypes.c_uint64 * 8)(0, 0, address)
+        self._cdata = ctypes.addressof(self._object)
+
+    def data_ptr(self) -> int:
+        return self._object[2]
+
+    def move(self, address: int) -> None:
+        """Get other memory, as by ``resize_``."""
+        self._object[2] = address
 
 
 class GpuTensor:
     """A dense one of bytes, at an address."""
 
     is_cuda = True
+    ndim = 1
     layout = "torch.strided"
     device = SimpleNamespace(type="cuda")
 
     def __init__(self, address: int, nbytes: int) -> None:
         self._address = address
         self.nbytes = nbytes
+        self.storage = GpuStorage(address)
 
     def data_ptr(self) -> int:
         return self._address
@@ -25,8 +45,8 @@ class GpuTensor:
     def element_size(self) -> int:
         return 1
 
-    def untyped_storage(self) -> object:
-        raise NotImplementedError
+    def untyped_storage(self) -> GpuStorage:
+        return self.storage
 
     def is_contiguous(self) -> bool:
         return True

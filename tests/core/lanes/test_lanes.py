@@ -74,7 +74,7 @@ class TestOpening:
             assert explanation.rails == (("fake0 port 1", "fake0 port 1"), ("fake1 port 1", "fake1 port 1"))
             rejected = dict(explanation.rejected)
             assert "staged" in rejected["verbs (stream)"]
-            assert "slower" in rejected["tcp (stream)"]
+            assert "staged" in rejected["tcp (stream)"]
 
     def test_without_a_port_that_opens_the_next_provider_is_taken(self, nic_pair: Callable[..., Pair]) -> None:
         both = nic_pair()

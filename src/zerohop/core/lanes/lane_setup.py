@@ -20,7 +20,7 @@ from zerohop.core.control import address, wire
 from zerohop.core.control.handshake import Refused
 from zerohop.core.lanes import nic_ports
 from zerohop.core.lanes.lane import Lane, State
-from zerohop.core.runtime.deferred import defer_post
+from zerohop.core.runtime.deferred_post import defer_post
 from zerohop.core.runtime.native_operation import NBYTES
 from zerohop.errors import PeerLost, ProtocolError, ZerohopError, from_native, from_os
 

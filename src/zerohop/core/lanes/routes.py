@@ -14,7 +14,7 @@ from zerohop.core.control import auth
 from zerohop.core.lanes import path_choice, reachability
 from zerohop.core.lanes.gpu_links import link_between
 from zerohop.core.lanes.link import Route, lane_error
-from zerohop.core.runtime.deferred import lane_was_reset
+from zerohop.core.runtime.deferred_post import lane_was_reset
 from zerohop.core.runtime.devices import HOST
 from zerohop.errors import Unsupported, from_native
 

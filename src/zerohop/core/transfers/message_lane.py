@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError, Reason, Status
 from zerohop.core.lanes.link import lane_error
-from zerohop.core.runtime.deferred import defer, defer_post, lane_was_reset
+from zerohop.core.runtime.deferred import defer
+from zerohop.core.runtime.deferred_post import defer_post, lane_was_reset
 from zerohop.core.runtime.devices import HOST
 from zerohop.core.runtime.first_use import first_use
 from zerohop.core.runtime.native_operation import NBYTES, posted_operation

@@ -13,7 +13,8 @@ from zerohop.core.lanes.path_choice import PEER
 from zerohop.core.memory.access import check_open, layout_of, registration_of, routes_of
 from zerohop.core.memory.layouts import BYTES, scrambled
 from zerohop.core.memory.remote_buffer import LAYOUT, key_of, share_of
-from zerohop.core.runtime.deferred import Deferred, attach, defer, defer_post, lane_was_reset
+from zerohop.core.runtime.deferred import Deferred, attach, defer
+from zerohop.core.runtime.deferred_post import defer_post, lane_was_reset
 from zerohop.core.runtime.devices import HOST
 from zerohop.core.runtime.first_use import first_use
 from zerohop.core.runtime.gate import Gate

@@ -12,7 +12,8 @@ from zerohop.core.control import address
 from zerohop.core.memory.access import offset_of
 from zerohop.core.memory.register import register, view_of
 from zerohop.core.memory.remote_buffer import RemoteBuffer, share_of, start_of
-from zerohop.core.runtime.deferred import all_ended, defer, defer_post, deferred_to
+from zerohop.core.runtime.deferred import all_ended, defer, deferred_to
+from zerohop.core.runtime.deferred_post import defer_post
 from zerohop.core.runtime.first_use import first_use
 from zerohop.core.runtime.native_operation import NATIVE_VALUE, NBYTES, posted_operation
 from zerohop.core.runtime.operation import Failed, Operation

@@ -10,7 +10,8 @@ from zerohop._native import NativeError
 from zerohop.core.memory.access import memory_of, offset_of
 from zerohop.core.memory.register import view_of
 from zerohop.core.memory.remote_buffer import key_of, start_of
-from zerohop.core.runtime.deferred import Deferred, all_ended, defer, defer_post
+from zerohop.core.runtime.deferred import Deferred, all_ended, defer
+from zerohop.core.runtime.deferred_post import defer_post
 from zerohop.core.runtime.native_operation import NBYTES
 from zerohop.core.runtime.operation import Finished, Operation
 from zerohop.core.transfers.message_lane import NOTIFIED, PLAIN, flush_lanes, notify_value, until_lane
