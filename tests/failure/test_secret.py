@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
 from typing import TYPE_CHECKING
@@ -193,6 +194,48 @@ def test_a_lane_that_nobody_invited(open_context: OpenContext, provider: str) ->
     assert answered is None or isinstance(answered[0], wire.Refuse)
     assert client.hung_up()
     client.close()
+
+
+def test_a_lane_whose_invitation_was_given_up(
+    open_context: OpenContext, caplog: pytest.LogCaptureFixture, provider: str
+) -> None:
+    """The peer was on its way while this side closed the connection: it is turned away, and nobody is warned."""
+    owner = open_context(Options(providers=(provider,)))
+    listeners = owner._core.listeners
+
+    async def give_up() -> bytes:
+        token, future = listeners.invite()
+        future.cancel()
+        return token
+
+    token = asyncio.run_coroutine_threadsafe(give_up(), owner._core.control.loop).result(PATIENCE_S)
+    client = RawControl(owner.url, unix=False)
+    client.send(client.hello(purpose="lane", token=auth.name_of(token)))
+    answered = client.receive()
+    assert answered is not None
+    assert isinstance(answered[0], wire.Refuse)
+    assert answered[0].code == "closed"
+    client.close()
+    stranger = RawControl(owner.url, unix=False)
+    stranger.send(stranger.hello(purpose="lane", token=bytes(16)))
+    assert stranger.hung_up()
+    stranger.close()
+    eventually(lambda: bool(_refusals(caplog)), "the stranger is not told of")
+    assert len(_refusals(caplog)) == 1
+
+
+def test_both_leave_in_the_middle_of_a_setup(
+    open_context: OpenContext, caplog: pytest.LogCaptureFixture, provider: str
+) -> None:
+    """At many moments; a normal close is no reason for a warning."""
+    for moment in range(30):
+        here, there = (open_context(Options(providers=(provider,))) for _ in range(2))
+        connecting = there.connect(here.url)
+        (here, there)[moment % 2].close(1.0)
+        connecting.exception(PATIENCE_S)
+        here.close()
+        there.close()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def _guess(owner: zh.Context) -> RawControl:

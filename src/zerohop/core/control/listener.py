@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import ipaddress
 import os
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from zerohop.core.runtime.control_thread import ControlThread
 
 _BACKLOG: Final = 1024
+# Tokens that were given up and are still known, so that a peer that comes too late is told from a stranger.
+_FORGOTTEN: Final = 256
 # Seconds after a failed accept() until the next one.
 _ACCEPT_PAUSE_S: Final = 0.1
 
@@ -50,6 +53,8 @@ class Listeners:
         self._accepting = False
         self._sockets: list[socket.socket] = []
         self._directory: Path | None = None
+        # Names of the last tokens that were given up before a peer came with them.
+        self._forgotten: collections.deque[bytes] = collections.deque(maxlen=_FORGOTTEN)
         # A spare: at the limit of descriptors, closing it lets this side accept peers to turn them away.
         self._reserve: socket.socket | None = None
         # Tokens and sockets of lanes that peers may open, by the token's public name.
@@ -99,8 +104,12 @@ class Listeners:
         name = auth.name_of(token)
         future = self._control.loop.create_future()
         self._invited[name] = token, future
-        future.add_done_callback(lambda _: self._invited.pop(name, None))
+        future.add_done_callback(lambda _: self._forget(name))
         return token, future
+
+    def _forget(self, name: bytes) -> None:
+        if self._invited.pop(name, None) is not None:
+            self._forgotten.append(name)
 
     def close(self) -> None:
         """Stop listening and remove the Unix socket; on the control thread once started. Idempotent."""
@@ -237,7 +246,9 @@ class _Gate:
     def token_of(self, hello: Hello) -> bytes:
         token, future = self._listeners._invited.get(hello.token, (b"", None))
         if future is None or future.done():
-            raise Refused(TOKEN, "nobody invited this lane")
+            # A peer may be on its way while this side closes the connection, which is no fault of anybody.
+            given_up = hello.token in self._listeners._forgotten
+            raise Refused(CLOSED if given_up else TOKEN, "nobody invited this lane")
         return token
 
     def admit(self, hello: Hello) -> None:

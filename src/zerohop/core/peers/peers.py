@@ -22,7 +22,7 @@ from zerohop.core.peers.peer_death import EngineEvents
 from zerohop.core.peers.peer_link import PeerLink
 from zerohop.core.peers.session import SETUP_S, Session
 from zerohop.core.runtime.deferred import seconds_left
-from zerohop.errors import DeadlineExceeded, PeerLost, ProtocolError, ZerohopError, copy_of, silent_error
+from zerohop.errors import Closed, DeadlineExceeded, PeerLost, ProtocolError, ZerohopError, copy_of, silent_error
 
 if TYPE_CHECKING:
     import socket
@@ -309,8 +309,8 @@ class Peers:
     async def _receive(self, link: PeerLink, session: Session) -> None:
         try:
             await wait_with_timeout(self._set_up(link, session), SETUP_S)
-        except (PeerLost, TimeoutError):
-            # The peer has left again, and will come back if it needs a Connection.
+        except (Closed, PeerLost, TimeoutError):
+            # One of the two has left again. The peer will come back if it needs a Connection.
             return
         except ZerohopError as error:
             self._core.control.warn_once(link.peer, "setup", "a peer did not get through its setup: %s", error)

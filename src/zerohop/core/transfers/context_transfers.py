@@ -59,7 +59,8 @@ class ContextTransfers(AsyncCloseable, Transfers):
         """Write page ``src_pages[i]`` of ``src`` to page ``dst_pages[i]`` of ``dst``, for all i, as one Operation.
 
         Page n of a range is its bytes ``n * page_bytes`` to ``(n + 1) * page_bytes``. The pages have no order among
-        each other; ``notify`` comes after all of them. The index arrays may be reused when the call returns.
+        each other: a page of ``dst`` that is named twice holds bytes of either, or a mixture. ``notify`` comes after
+        all of them. The index arrays may be reused when the call returns.
         Done and errors as for ``write``; pages outside the remote range are AccessDenied, from the Operation.
 
         Args:
