@@ -310,11 +310,18 @@ void install_fault_handler() {
     }
 }
 
+// Atomic, because others may write there. ThreadSanitizer's own atomics hold a lock of its while they touch the memory.
+void touch_for_writing(uint64_t address) {
+#if defined(__x86_64__)
+    asm volatile("lock orb $0, (%0)" : : "r"(address) : "memory", "cc");
+#else
+    std::atomic_ref<uint8_t>(*reinterpret_cast<uint8_t*>(address)).fetch_or(0);
+#endif
+}
+
 bool can_write(uint64_t address) {
     [[maybe_unused]] static const bool installed = (install_fault_handler(), true);
-    const Gone gone = guarded(
-        {address, 1}, {}, [address] { std::atomic_ref<uint8_t>(*reinterpret_cast<uint8_t*>(address)).fetch_or(0); });
-    return gone == Gone::nothing;
+    return guarded({address, 1}, {}, [address] { touch_for_writing(address); }) == Gone::nothing;
 }
 
 } // namespace zerohop

@@ -59,6 +59,8 @@ template <class F> [[nodiscard]] Gone guarded(const Touched& first, const Touche
         const_cast<void*>(static_cast<const void*>(std::addressof(call))));
 }
 
+// Faults, in a guarded call, unless the byte can be written. It is not changed.
+void touch_for_writing(uint64_t address);
 // Returns whether the byte can be written, without changing it.
 [[nodiscard]] bool can_write(uint64_t address);
 

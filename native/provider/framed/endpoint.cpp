@@ -13,6 +13,9 @@ namespace zerohop::framed {
 Outcome FramedEndpoint::swap_or_add(bool swap, uint64_t address, uint64_t operand, uint64_t compare, uint64_t& old) {
     std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(address));
     const Gone gone = guarded({address, sizeof(uint64_t)}, {}, [&] {
+#if defined(__SANITIZE_THREAD__)
+        touch_for_writing(address); // a fault within its atomics would leave it locked
+#endif
         if (swap) {
             old = compare;
             word.compare_exchange_strong(old, operand);
