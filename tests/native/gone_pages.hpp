@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/descriptor.hpp"
-#include "memory/region.hpp"
+#include "base/pages.hpp"
 
 #include <doctest/doctest.h>
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _PREFIX: Final = "ZEROHOP_"
 # Read by other parts than a Context: the log, the build, and the project's own tests.
 _OTHERS: Final = frozenset({"ZEROHOP_LOG", "ZEROHOP_WERROR"})
-_OTHER_PREFIXES: Final = ("ZEROHOP_TEST_", "ZEROHOP_LAB_")
+_OTHER_PREFIXES: Final = ("ZEROHOP_TEST_", "ZEROHOP_LAB")
 # Variables that this process was warned of. A program may open many Contexts.
 _warned: Final[set[str]] = set()
 

@@ -60,14 +60,16 @@ class Identity(NamedTuple):
     encryption: Encryption
     tls: bool
 
-    async def ready(self) -> None:
-        """Wait until the keys are derived, before the time of a handshake begins to count.
+    async def ready(self, *, over_tcp: bool) -> None:
+        """Wait until the keys and certificates are made, before the time of a handshake begins to count.
 
         Raises:
             Unsupported: they cannot be.
         """
         if self.secret is not None:
             await self.secret.proof_key()
+            if over_tcp and self.tls:
+                await self.secret.tls()
 
     async def lane_tls(self, *, dials: bool) -> bytes:
         """Return what a lane's socket needs for TLS, for the side that dials it or the one that listens.

@@ -191,7 +191,7 @@ class Listeners:
             await guest.speaks(sock)
             # Without keys the handshake itself tells the peer why.
             with contextlib.suppress(Unsupported):
-                await self._me.ready()
+                await self._me.ready(over_tcp=not channel.unix)
             gate = _Gate(self, "" if channel.unix else who)
             hello = await wait_with_timeout(handshake.answer(channel, self._me, gate), handshake.TIMEOUT_S)
             if hello.purpose == LOCATE:

@@ -233,7 +233,8 @@ class Peers:
 
     async def _dial(self, where: Address) -> PeerLink:
         peer = where.context
-        await self._core.identity.ready()
+        me = self._core.identity
+        await me.ready(over_tcp=not where.socket_path or where.host_id != me.host)
         if not peer or not where.host_id:
             where = await self._locate(where)
         if not peer:
