@@ -113,7 +113,7 @@ struct GpuApi {
     GpuResult (*stream_create)(void**, unsigned, int);
     GpuResult (*stream_destroy)(void*);
     GpuResult (*stream_query)(void*);
-    GpuResult (*stream_context)(void*, void**); // null if the library does not have it
+    GpuResult (*stream_context)(void*, void**);
     GpuResult (*stream_capturing)(void*, int*);
     GpuResult (*stream_wait_event)(void*, void*, unsigned);
     GpuResult (*stream_write32)(void*, GpuAddress, uint32_t, unsigned);

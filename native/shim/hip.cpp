@@ -1,5 +1,6 @@
 // Fills the driver table from HIP's runtime: most functions are CUDA's under other names; this file translates the
-// others. Written from AMD's documentation and tried against the library without a device: not verified on hardware.
+// others. Written from AMD's documentation, tried against the library without a device and tested over GPUs in
+// software: not verified on hardware.
 #include "shim/gpu_functions.hpp"
 
 namespace zerohop::shim {
@@ -14,6 +15,10 @@ struct HipFunctions {
     int (*copy)(void*, const void*, size_t, int, void*);
     int (*stream_wait32)(void*, void*, uint32_t, unsigned, uint32_t);
     int (*driver_version)(int*);
+    int (*device_uuid)(GpuUuid*, int);
+    int (*stream_device)(void*);
+    int (*context_retain)(void**, int);
+    int (*context_release)(int);
 };
 
 HipFunctions hip_functions; // filled in before any function of the table is called
@@ -23,6 +28,14 @@ constexpr int kMemcpyDefault = 4; // hipMemcpyDefault: the addresses tell the ki
 GpuResult error_name(GpuResult error, const char** name) {
     *name = hip_functions.error_name(error);
     return 0;
+}
+
+// The bytes of a UUID are characters here. "XX" stands for a device without one, such as the graphics of a processor:
+// several may have it.
+GpuResult device_uuid(GpuUuid* uuid, int device) {
+    const GpuResult result = hip_functions.device_uuid(uuid, device);
+    const bool none = uuid->bytes[0] == 'X' || uuid->bytes[0] == 0;
+    return result == 0 && none ? kGpuNotSupported : result;
 }
 
 // Translates the attributes that our driver asks for; an attribute that AMD does not have reads 0.
@@ -70,10 +83,29 @@ GpuResult wait32(void* stream, GpuAddress address, uint32_t value, unsigned flag
     return hip_functions.stream_wait32(stream, reinterpret_cast<void*>(address), value, flags, UINT32_MAX);
 }
 
+// HIP tells a stream's device, not its context. The stream keeps the context, which needs no reference of ours.
+GpuResult stream_context(void* stream, void** context) {
+    const int device = hip_functions.stream_device(stream);
+    if (device < 0) {
+        return kGpuInvalidHandle;
+    }
+    const GpuResult result = hip_functions.context_retain(context, device);
+    if (result == 0) {
+        (void)hip_functions.context_release(device);
+    }
+    return result;
+}
+
 void find_functions(Library& library, GpuApi& table) {
     table.kind = "hip";
     find_common_functions(library, table);
     hip_functions.driver_version = table.driver_version;
+    hip_functions.device_uuid = table.device_uuid;
+    table.device_uuid = &device_uuid;
+    hip_functions.context_retain = table.context_retain;
+    library.need(hip_functions.context_release, "hipDevicePrimaryCtxRelease");
+    library.need(hip_functions.stream_device, "hipGetStreamDeviceId");
+    table.stream_context = &stream_context;
     library.need(hip_functions.error_name, "hipGetErrorName");
     table.error_name = &error_name;
     library.need(hip_functions.device_attribute, "hipDeviceGetAttribute");

@@ -179,4 +179,13 @@ class TestUnknownVariables:
     def test_those_that_other_parts_read(self) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            resolve({}, {"ZEROHOP_LOG": "info", "ZEROHOP_TEST_PATIENCE": "3", "ZEROHOP_LAB": "1", "ZEROHOP_TIMEOUT": "5", "PATH": "x"})
+            resolve(
+                {},
+                {
+                    "ZEROHOP_LOG": "info",
+                    "ZEROHOP_TEST_PATIENCE": "3",
+                    "ZEROHOP_LAB": "1",
+                    "ZEROHOP_TIMEOUT": "5",
+                    "PATH": "x",
+                },
+            )

@@ -100,6 +100,9 @@ struct Side {
     explicit Side(int sim_devices = 1, EngineOptions options = quiet())
         : sim(accel::make_sim_driver(sim_devices)),
           engine(std::make_shared<Engine>(options, std::vector<std::shared_ptr<accel::Driver>>{sim})) {}
+    // Has no simulated devices.
+    explicit Side(std::vector<std::shared_ptr<accel::Driver>> drivers)
+        : engine(std::make_shared<Engine>(quiet(), std::move(drivers))) {}
 
     // Makes what this engine's poller has done visible to the calling thread, and the other way round. (The rings of
     // two engines in one process are mapped at two addresses, so that ThreadSanitizer cannot see that they order
@@ -200,6 +203,11 @@ inline void introduce(Side& a, Side& b) {
 struct Pair {
     explicit Pair(const std::string& provider, int sim_devices = 1, EngineOptions options = quiet())
         : a(sim_devices, options), b(sim_devices, options) {
+        introduce(a, b);
+        connect(a, b, provider);
+    }
+    Pair(const std::string& provider, const std::vector<std::shared_ptr<accel::Driver>>& drivers)
+        : a(drivers), b(drivers) {
         introduce(a, b);
         connect(a, b, provider);
     }

@@ -1,10 +1,11 @@
-// Runs the driver of GPUs over GPUs in software (fake_cuda), with helpers for its tests.
+// Runs the driver of GPUs over GPUs in software (fake_cuda, fake_hip), with helpers for its tests.
 #pragma once
 
 #include "accel/gpu/gpu_driver.hpp"
 #include "accel/idle_calls.hpp"
 #include "base/clock.hpp"
 #include "base/sync.hpp"
+#include "gpu_vendors.hpp"
 #include "patience.hpp"
 
 #include <doctest/doctest.h>
@@ -68,7 +69,7 @@ inline void settle() {
 }
 
 struct Gpu {
-    explicit Gpu(const shim::GpuApi& api = *shim::cuda())
+    explicit Gpu(const shim::GpuApi& api)
         : driver(make_gpu_driver(api)), devices(driver->devices()), stream(devices.at(0)->stream()) {
         // Calls of earlier tests that wait for idle streams must not begin while a test holds a stream up.
         settle();

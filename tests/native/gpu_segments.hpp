@@ -1,7 +1,7 @@
-// Makes virtual memory of GPUs (fake_cuda) as PyTorch's expandable segments do: allocations that follow one another.
+// Makes virtual memory of GPUs in software as PyTorch's expandable segments do: allocations that follow one another.
 #pragma once
 
-#include "shim/gpu_api.hpp"
+#include "gpu_vendors.hpp"
 
 #include <doctest/doctest.h>
 
@@ -9,15 +9,12 @@
 #include <cstdint>
 #include <vector>
 
-// Declared as in libcuda; the driver itself makes no such memory.
-extern "C" int cuMemCreate(uint64_t* handle, size_t nbytes, const int* properties, unsigned long long flags);
-
 namespace zerohop::test {
 
 inline constexpr size_t kSegment = 128 * 1024;
 
 // A range of addresses of one device, in which segments are mapped and unmapped.
-class Segments {
+template <class Vendor> class Segments {
 public:
     Segments(size_t count, int device, bool shareable = true) : device_(device), shareable_(shareable) {
         REQUIRE(api_.vmm_reserve(&base_, room_, 0, 0, 0) == 0);
@@ -38,7 +35,7 @@ public:
     void map(size_t index, int device) {
         const std::array<int, 8> properties{1, shareable_ ? 1 : 0, 1, device};
         uint64_t handle = 0;
-        REQUIRE(cuMemCreate(&handle, kSegment, properties.data(), 0) == 0);
+        REQUIRE(Vendor::kCreate(&handle, kSegment, properties.data(), 0) == 0);
         CHECK(api_.vmm_map(address(index), kSegment, 0, handle, 0) == 0);
         CHECK(api_.vmm_release(handle) == 0);
         const shim::GpuAccess access{.location = {.type = 1, .id = device}, .flags = 3};
@@ -52,7 +49,7 @@ public:
     [[nodiscard]] uint64_t address(size_t index = 0) const { return base_ + index * kSegment; }
 
 private:
-    const shim::GpuApi& api_ = *shim::cuda();
+    const shim::GpuApi& api_ = Vendor::api();
     const int device_;
     const bool shareable_;
     const size_t room_ = 8 * kSegment;

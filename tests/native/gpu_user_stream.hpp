@@ -1,22 +1,17 @@
-// Makes a stream as users of GPUs do, on GPUs in software (fake_cuda).
+// Makes a stream as users of GPUs do, on GPUs in software.
 #pragma once
 
-#include "shim/gpu_api.hpp"
+#include "gpu_vendors.hpp"
 
 #include <doctest/doctest.h>
 
 #include <cstddef>
 #include <cstdint>
 
-// Declared as in libcuda; the driver itself captures nothing, and releases no context.
-extern "C" int cuDevicePrimaryCtxRelease_v2(int device);
-extern "C" int cuStreamBeginCapture_v2(void* stream, int mode);
-extern "C" int cuStreamEndCapture(void* stream, void** graph);
-
 namespace zerohop::test {
 
 // A user's stream: made by the library's own functions, in the context of its device.
-class UserStream {
+template <class Vendor> class UserStream {
 public:
     explicit UserStream(int device) : device_(device) {
         REQUIRE(api_.context_retain(&context_, device) == 0);
@@ -24,7 +19,7 @@ public:
     }
     ~UserStream() {
         in_context([&] { CHECK(api_.stream_destroy(stream_) == 0); });
-        CHECK(cuDevicePrimaryCtxRelease_v2(device_) == 0);
+        CHECK(Vendor::kReleaseContext(device_) == 0);
     }
     UserStream(const UserStream&) = delete;
     UserStream& operator=(const UserStream&) = delete;
@@ -33,10 +28,10 @@ public:
     void copy(uint64_t dst, uint64_t src, size_t nbytes) {
         in_context([&] { REQUIRE(api_.copy(dst, src, nbytes, stream_) == 0); });
     }
-    void begin_capture() { REQUIRE(cuStreamBeginCapture_v2(stream_, 0) == 0); }
+    void begin_capture() { REQUIRE(Vendor::kBeginCapture(stream_, 0) == 0); }
     void end_capture() {
         void* graph = nullptr;
-        REQUIRE(cuStreamEndCapture(stream_, &graph) == 0);
+        REQUIRE(Vendor::kEndCapture(stream_, &graph) == 0);
     }
 
 private:
@@ -46,7 +41,7 @@ private:
         REQUIRE(api_.context_pop(&context_) == 0);
     }
 
-    const shim::GpuApi& api_ = *shim::cuda();
+    const shim::GpuApi& api_ = Vendor::api();
     const int device_;
     void* context_ = nullptr;
     void* stream_ = nullptr;

@@ -1,6 +1,5 @@
-// Tests the driver of GPUs, over GPUs in software (fake_cuda): memory, streams and page lists.
+// Tests the driver of GPUs, over GPUs in software (fake_cuda, fake_hip): memory, streams and page lists.
 #include "gpu_fixture.hpp"
-#include "memory/accelerators.hpp"
 
 #include <doctest/doctest.h>
 
@@ -21,9 +20,9 @@ using namespace zerohop::test;
 
 namespace {
 
-const shim::GpuApi& without_batches() {
+template <class Vendor> const shim::GpuApi& without_batches() {
     static const shim::GpuApi made = [] {
-        shim::GpuApi api = *shim::cuda();
+        shim::GpuApi api = Vendor::api();
         api.copy_batch = nullptr;
         return api;
     }();
@@ -32,23 +31,37 @@ const shim::GpuApi& without_batches() {
 
 } // namespace
 
-TEST_CASE("gpu: devices are named, and known by what every process calls them") {
-    const Gpu gpu;
+TEST_CASE_TEMPLATE("gpu: devices are named, and known by what every process calls them", Vendor, Cuda, Hip) {
+    const Gpu gpu(Vendor::api());
     REQUIRE(gpu.devices.size() == 2);
     const DeviceFacts first = gpu.devices[0]->facts();
     const DeviceFacts second = gpu.devices[1]->facts();
-    CHECK(first.name == "cuda:0");
-    CHECK(second.name == "cuda:1");
-    CHECK(first.kind == "cuda");
-    CHECK(first.identity == "GPU-fafafafa-fafa-fafa-fafa-fafafafafa00");
-    CHECK(second.identity == "GPU-fafafafa-fafa-fafa-fafa-fafafafafa01");
+    const std::string kind = Vendor::kHip ? "hip" : "cuda";
+    CHECK(first.name == kind + ":0");
+    CHECK(second.name == kind + ":1");
+    CHECK(first.kind == kind);
+    if (Vendor::kHip) { // the bytes are characters
+        CHECK(first.identity == "GPU-66613030-3030-3030-3030-303030303030");
+        CHECK(second.identity == "GPU-66613030-3030-3030-3030-303030303031");
+    } else {
+        CHECK(first.identity == "GPU-fafafafa-fafa-fafa-fafa-fafafafafa00");
+        CHECK(second.identity == "GPU-fafafafa-fafa-fafa-fafa-fafafafafa01");
+    }
     CHECK(first.pci_address == "0000:f0:00.0");
     CHECK(gpu.driver->why_none().empty());
     CHECK(gpu.driver->capability(0) == 90);
 }
 
-TEST_CASE("gpu: memory is described by its allocation, whose id is never used twice") {
-    Gpu gpu;
+TEST_CASE("gpu: AMD's devices without a UUID are told apart by their places") {
+    REQUIRE(setenv("FAKE_HIP_NO_UUID", "1", 1) == 0);
+    const Gpu gpu(Hip::api());
+    unsetenv("FAKE_HIP_NO_UUID");
+    CHECK(gpu.devices[0]->facts().identity == "GPU-0000:f0:00.0");
+    CHECK(gpu.devices[1]->facts().identity == "GPU-0000:f1:00.0");
+}
+
+TEST_CASE_TEMPLATE("gpu: memory is described by its allocation, whose id is never used twice", Vendor, Cuda, Hip) {
+    Gpu gpu(Vendor::api());
     const uint64_t address = gpu.alloc(kBytes, 1);
     const Description whole = gpu.driver->describe(address);
     CHECK(whole.kind == MemoryKind::device);
@@ -69,8 +82,8 @@ TEST_CASE("gpu: memory is described by its allocation, whose id is never used tw
     CHECK(gpu.driver->describe(gpu.alloc(kBytes, 1)).allocation_id != whole.allocation_id);
 }
 
-TEST_CASE("gpu: a command ends for whoever looks, however many came before and after it") {
-    Gpu gpu;
+TEST_CASE_TEMPLATE("gpu: a command ends for whoever looks, however many came before and after it", Vendor, Cuda, Hip) {
+    Gpu gpu(Vendor::api());
     const uint64_t memory = gpu.alloc(kBytes);
     const std::vector<uint8_t> data = random_bytes(kBytes);
     std::vector<std::shared_ptr<Event>> events;
@@ -85,8 +98,8 @@ TEST_CASE("gpu: a command ends for whoever looks, however many came before and a
     CHECK(gpu.read(memory, kBytes) == data);
 }
 
-TEST_CASE("gpu: words are written after the copy") {
-    Gpu gpu;
+TEST_CASE_TEMPLATE("gpu: words are written after the copy", Vendor, Cuda, Hip) {
+    Gpu gpu(Vendor::api());
     const uint64_t memory = gpu.alloc(kBytes);
     const std::vector<uint8_t> data = random_bytes(kBytes);
     alignas(64) uint32_t words[2] = {};
@@ -97,16 +110,17 @@ TEST_CASE("gpu: words are written after the copy") {
     CHECK(words[1] == 6);
 }
 
-TEST_CASE("gpu: page lists, by kernels of each width, in batches and one copy after the other") {
-    const shim::GpuApi* api = shim::cuda().get();
-    REQUIRE((api->copy_batch != nullptr));
+TEST_CASE_TEMPLATE("gpu: page lists, by kernels of each width, in batches and one copy after the other", Vendor, Cuda,
+                   Hip) {
+    const shim::GpuApi* api = &Vendor::api();
+    REQUIRE((api->copy_batch == nullptr) == Vendor::kHip); // HIP has none
     bool kernels = false;
     SUBCASE("by kernels") {
         kernels = true;
     }
     SUBCASE("in batches") {}
     SUBCASE("one after the other") {
-        api = &without_batches();
+        api = &without_batches<Vendor>();
     }
     Gpu gpu(*api);
     if (kernels) {
@@ -137,15 +151,15 @@ TEST_CASE("gpu: page lists, by kernels of each width, in batches and one copy af
     }
 }
 
-TEST_CASE("gpu: many segments in one command, of every size and alignment") {
-    const shim::GpuApi* api = shim::cuda().get();
+TEST_CASE_TEMPLATE("gpu: many segments in one command, of every size and alignment", Vendor, Cuda, Hip) {
+    const shim::GpuApi* api = &Vendor::api();
     bool kernels = false;
     SUBCASE("by kernels") {
         kernels = true;
     }
     SUBCASE("in batches") {}
     SUBCASE("one after the other") {
-        api = &without_batches();
+        api = &without_batches<Vendor>();
     }
     Gpu gpu(*api);
     if (kernels) {
@@ -174,9 +188,10 @@ TEST_CASE("gpu: many segments in one command, of every size and alignment") {
     CHECK(gpu.read(to, kBytes) == expected);
 }
 
-TEST_CASE("gpu: host memory is registered once for all who ask, and given back by the last") {
-    Gpu gpu;
-    const Gpu other; // another Context of the process
+TEST_CASE_TEMPLATE("gpu: host memory is registered once for all who ask, and given back by the last", Vendor, Cuda,
+                   Hip) {
+    Gpu gpu(Vendor::api());
+    const Gpu other(Vendor::api()); // another Context of the process
     constexpr size_t kPage = 4096;
     auto* const base =
         static_cast<std::byte*>(mmap(nullptr, 8 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
@@ -199,11 +214,12 @@ TEST_CASE("gpu: host memory is registered once for all who ask, and given back b
     munmap(base, 8 * kPage);
 }
 
-TEST_CASE("gpu: what this process has exported it reaches under its own address, from each device") {
-    Gpu gpu;
+TEST_CASE_TEMPLATE("gpu: what this process has exported it reaches under its own address, from each device", Vendor,
+                   Cuda, Hip) {
+    Gpu gpu(Vendor::api());
     const uint64_t address = gpu.alloc(kBytes, 1);
     const Exported exported = gpu.driver->export_memory(address + 100, 1000);
-    CHECK(exported.form == "cuda-ipc");
+    CHECK(exported.form == Vendor::api().kind + std::string("-ipc"));
     CHECK(exported.device == gpu.devices[1]->facts().identity);
     CHECK(exported.offset == 100);
     const auto imported = gpu.driver->import_memory(exported);
@@ -214,24 +230,18 @@ TEST_CASE("gpu: what this process has exported it reaches under its own address,
     }
 }
 
-// Declared as in libcuda; the driver itself makes no pools.
-extern "C" int cuDevicePrimaryCtxRelease_v2(int device);
-extern "C" int cuMemPoolCreate(void** pool, const int* properties);
-extern "C" int cuMemPoolDestroy(void* pool);
-extern "C" int cuMemAllocFromPoolAsync(uint64_t* address, size_t nbytes, void* pool, void* stream);
-
-TEST_CASE("gpu: memory of a pool is shared where the pool was made for it") {
-    Gpu gpu;
-    const shim::GpuApi& api = *shim::cuda();
+TEST_CASE_TEMPLATE("gpu: memory of a pool is shared where the pool was made for it", Vendor, Cuda, Hip) {
+    Gpu gpu(Vendor::api());
+    const shim::GpuApi& api = Vendor::api();
     void* context = nullptr;
     REQUIRE(api.context_retain(&context, 0) == 0);
     for (const int handle_types : {0, 1}) {
         void* pool = nullptr;
         const std::array<int, 22> properties{1, handle_types, 1, 0};
-        REQUIRE(cuMemPoolCreate(&pool, properties.data()) == 0);
+        REQUIRE(Vendor::kPoolCreate(&pool, properties.data()) == 0);
         REQUIRE(api.context_push(context) == 0);
         uint64_t address = 0;
-        REQUIRE(cuMemAllocFromPoolAsync(&address, kBytes, pool, nullptr) == 0);
+        REQUIRE(Vendor::kAllocFromPool(&address, kBytes, pool, nullptr) == 0);
         REQUIRE(api.context_pop(&context) == 0);
         CHECK(gpu.driver->describe(address + 5).allocated_by == AllocatedBy::pool);
         if (handle_types == 0) {
@@ -239,7 +249,7 @@ TEST_CASE("gpu: memory of a pool is shared where the pool was made for it") {
                                  doctest::Contains("not made to be shared"), NativeError);
         } else {
             const Exported exported = gpu.driver->export_memory(address + 100, 1000);
-            CHECK(exported.form == "cuda-pool");
+            CHECK(exported.form == Vendor::api().kind + std::string("-pool"));
             CHECK(exported.offset == 100);
             REQUIRE(exported.pieces.size() == 2);
             CHECK(exported.pieces[0].nbytes == kBytes);
@@ -273,13 +283,13 @@ TEST_CASE("gpu: memory of a pool is shared where the pool was made for it") {
         REQUIRE(api.context_push(context) == 0);
         CHECK(api.memory_free(address) == 0);
         REQUIRE(api.context_pop(&context) == 0);
-        CHECK(cuMemPoolDestroy(pool) == 0);
+        CHECK(Vendor::kPoolDestroy(pool) == 0);
     }
-    CHECK(cuDevicePrimaryCtxRelease_v2(0) == 0);
+    CHECK(Vendor::kReleaseContext(0) == 0);
 }
 
-TEST_CASE("gpu: memory that a peer describes wrongly is refused") {
-    Gpu gpu;
+TEST_CASE_TEMPLATE("gpu: memory that a peer describes wrongly is refused", Vendor, Cuda, Hip) {
+    Gpu gpu(Vendor::api());
     const Exported good = gpu.driver->export_memory(gpu.alloc(kBytes), kBytes);
     const auto refused = [&](auto change) {
         Exported wrong = good;
@@ -300,31 +310,10 @@ TEST_CASE("gpu: memory that a peer describes wrongly is refused") {
     CHECK(refused([](Exported& e) { e.form = "cuda-fd"; }) == Status::protocol);
 }
 
-extern "C" int fake_cuda_flushes(int more); // returns how often the driver was asked to flush
-
-TEST_CASE("gpu: what NICs write is flushed where a device does not order it, and nowhere else") {
-    for (const char* const ordering : {"100", "0"}) {
-        CAPTURE(std::string(ordering));
-        REQUIRE(setenv("FAKE_CUDA_ORDERING", ordering, 1) == 0);
-        const bool needed = std::string(ordering) == "0";
-        Accelerators accelerators({make_gpu_driver(*shim::cuda())});
-        CHECK(accelerators.devices().at(1)->needs_flush() == needed);
-        const int before = fake_cuda_flushes(0);
-        accelerators.flush_inbound(); // no NIC knows any memory of the device
-        CHECK(fake_cuda_flushes(0) == before);
-        accelerators.expect_inbound(1);
-        accelerators.expect_inbound(1);
-        accelerators.flush_inbound();
-        accelerators.flush_inbound();
-        CHECK(fake_cuda_flushes(0) == before + (needed ? 2 : 0));
-    }
-    unsetenv("FAKE_CUDA_ORDERING");
-}
-
-TEST_CASE("gpu: a device's mark fires when all of its streams have come that far") {
-    shim::GpuApi older = *shim::cuda();
+TEST_CASE_TEMPLATE("gpu: a device's mark fires when all of its streams have come that far", Vendor, Cuda, Hip) {
+    shim::GpuApi older = Vendor::api();
     older.context_record = nullptr; // the driver waits instead
-    for (const shim::GpuApi* const api : std::array<const shim::GpuApi*, 2>{shim::cuda().get(), &older}) {
+    for (const shim::GpuApi* const api : std::array<const shim::GpuApi*, 2>{&Vendor::api(), &older}) {
         Gpu gpu(*api);
         CAPTURE(api->context_record != nullptr);
         CHECK(ends(*gpu.devices[0]->mark()));
@@ -354,15 +343,15 @@ TEST_CASE("gpu: a device's mark fires when all of its streams have come that far
     }
 }
 
-TEST_CASE("gpu: a stream follows another, and waits at a gate") {
-    Gpu gpu;
+TEST_CASE_TEMPLATE("gpu: a stream follows another, and waits at a gate", Vendor, Cuda, Hip) {
+    Gpu gpu(Vendor::api());
     const uint64_t memory = gpu.alloc(kBytes);
     // This is a user's stream: made by the library's own functions.
     void* user = nullptr;
     void* context = nullptr;
-    REQUIRE(shim::cuda()->context_retain(&context, 0) == 0);
-    REQUIRE(shim::cuda()->context_push(context) == 0);
-    REQUIRE(shim::cuda()->stream_create(&user, 1, 0) == 0);
+    REQUIRE(Vendor::api().context_retain(&context, 0) == 0);
+    REQUIRE(Vendor::api().context_push(context) == 0);
+    REQUIRE(Vendor::api().stream_create(&user, 1, 0) == 0);
     const auto number = reinterpret_cast<uint64_t>(user);
     const std::shared_ptr<Gate> gate = gpu.driver->gate(0, number);
     const std::shared_ptr<Event> mark = gpu.driver->mark(0, number);
@@ -379,12 +368,12 @@ TEST_CASE("gpu: a stream follows another, and waits at a gate") {
     REQUIRE(held_by(*copied, number).why.ok());
     const auto after = gpu.driver->mark(0, number);
     CHECK(ends(*after));
-    CHECK(shim::cuda()->stream_destroy(user) == 0);
-    REQUIRE(shim::cuda()->context_pop(&context) == 0);
+    CHECK(Vendor::api().stream_destroy(user) == 0);
+    REQUIRE(Vendor::api().context_pop(&context) == 0);
 }
 
-TEST_CASE("gpu: more than there is cannot be had") {
-    const Gpu gpu;
+TEST_CASE_TEMPLATE("gpu: more than there is cannot be had", Vendor, Cuda, Hip) {
+    const Gpu gpu(Vendor::api());
     uint64_t address = 1;
     const Outcome outcome = gpu.devices[0]->alloc(size_t{1} << 50, address);
     CHECK(outcome.status == Status::no_memory);

@@ -1,5 +1,5 @@
-// Tests how the driver of GPUs (fake_cuda) makes memory usable: the ways in which a NIC may register device memory, the
-// state of memory that a NIC may touch, and host memory that the user has pinned.
+// Tests how the driver of GPUs (fake_cuda, fake_hip) makes memory usable: the ways in which a NIC may register device
+// memory, the state of memory that a NIC may touch, and host memory that the user has pinned.
 #include "bytes.hpp"
 #include "gpu_fixture.hpp"
 #include "gpu_segments.hpp"
@@ -19,11 +19,6 @@ using namespace zerohop::test;
 using zerohop::accel::test::open_descriptors;
 using Ways = std::vector<Registrable>;
 
-// Declared as in libcuda; the driver itself does not use them.
-extern "C" int cuDevicePrimaryCtxRelease_v2(int device);
-extern "C" int cuMemAllocManaged(uint64_t* address, size_t nbytes, unsigned flags);
-extern "C" int cuMemFreeHost(void* address);
-
 namespace {
 
 constexpr size_t kPage = 4096;
@@ -37,27 +32,27 @@ struct DmaBuf {
 };
 
 // Makes the context of the first device current on this thread.
-struct InContext {
+template <class Vendor> struct InContext {
     InContext() {
         REQUIRE(api.context_retain(&context, 0) == 0);
         REQUIRE(api.context_push(context) == 0);
     }
     ~InContext() {
         CHECK(api.context_pop(&context) == 0);
-        CHECK(cuDevicePrimaryCtxRelease_v2(0) == 0);
+        CHECK(Vendor::kReleaseContext(0) == 0);
     }
     InContext(const InContext&) = delete;
     InContext& operator=(const InContext&) = delete;
 
-    const shim::GpuApi& api = *shim::cuda();
+    const shim::GpuApi& api = Vendor::api();
     void* context = nullptr;
 };
 
-bool synchronises(uint64_t address) {
+template <class Vendor> bool synchronises(uint64_t address) {
     const int which = static_cast<int>(shim::GpuPointer::sync_memops);
     unsigned on = 2;
     void* value = &on;
-    REQUIRE(shim::cuda()->pointer_attributes(1, &which, &value, address) == 0);
+    REQUIRE(Vendor::api().pointer_attributes(1, &which, &value, address) == 0);
     REQUIRE(on < 2);
     return on == 1;
 }
@@ -78,15 +73,17 @@ void check_both(const Ways& ways, uint64_t address) {
 
 } // namespace
 
-TEST_CASE("gpu: where the driver has no dma-buf, memory is offered by its address, and why is said") {
-    shim::GpuApi older = *shim::cuda();
+TEST_CASE_TEMPLATE("gpu: where the driver has no dma-buf, memory is offered by its address, and why is said", Vendor,
+                   Cuda, Hip) {
+    shim::GpuApi older = Vendor::api();
     older.dma_buf = nullptr;
-    Gpu gpu;
+    Gpu gpu(Vendor::api());
     CHECK_FALSE(has_dma_buf(gpu.devices[0]->facts()));
     const uint64_t address = gpu.alloc(kBytes);
     const Ways refused = gpu.driver->registrable(address + 16, 1000);
     check_both(refused, address + 16);
-    CHECK(refused[0].why_not == "the driver exports no dma-buf: CUDA_ERROR_NOT_SUPPORTED");
+    CHECK(refused[0].why_not == std::string("the driver exports no dma-buf: ") +
+                                    (Vendor::kHip ? "hipErrorNotSupported" : "CUDA_ERROR_NOT_SUPPORTED"));
     const auto without = make_gpu_driver(older);
     REQUIRE(without->devices().size() == 2);
     const Ways none = without->registrable(address, kBytes);
@@ -94,11 +91,11 @@ TEST_CASE("gpu: where the driver has no dma-buf, memory is offered by its addres
     CHECK(none[0].why_not == "the driver has no dma-buf");
 }
 
-TEST_CASE("gpu: a NIC gets a dma-buf of whole pages, and where in it the memory begins") {
+TEST_CASE_TEMPLATE("gpu: a NIC gets a dma-buf of whole pages, and where in it the memory begins", Vendor, Cuda, Hip) {
     const DmaBuf exported;
-    Gpu gpu;
-    CHECK(has_dma_buf(gpu.devices[1]->facts()));
-    constexpr size_t kOdd = kBytes - 100; // the allocation does not fill its last page
+    Gpu gpu(Vendor::api());
+    CHECK(has_dma_buf(gpu.devices[1]->facts()) == !Vendor::kHip); // HIP has no attribute that says so
+    constexpr size_t kOdd = kBytes - 100;                         // the allocation does not fill its last page
     const uint64_t address = gpu.alloc(kOdd);
     const std::vector<uint8_t> data = random_bytes(kOdd);
     gpu.copy(address, at(data.data()), kOdd);
@@ -125,31 +122,32 @@ TEST_CASE("gpu: a NIC gets a dma-buf of whole pages, and where in it the memory 
     CHECK(open_descriptors() == before);
 }
 
-TEST_CASE("gpu: calls of the driver on memory that a NIC may touch end when their copies have") {
-    Gpu gpu;
-    const InContext current;
+TEST_CASE_TEMPLATE("gpu: calls of the driver on memory that a NIC may touch end when their copies have", Vendor, Cuda,
+                   Hip) {
+    Gpu gpu(Vendor::api());
+    const InContext<Vendor> current;
     for (const bool dma_buf : {false, true}) {
         CAPTURE(dma_buf);
         const uint64_t address = gpu.alloc(kBytes, 1);
         const uint64_t other = gpu.alloc(kBytes, 1);
         (void)gpu.driver->describe(address);
         (void)gpu.driver->export_memory(address, kBytes); // p2p does not need it
-        CHECK_FALSE(synchronises(address));
+        CHECK_FALSE(synchronises<Vendor>(address));
         if (dma_buf) {
             const DmaBuf exported;
             CHECK(gpu.driver->registrable(address + kPage, kPage).size() == 2);
         } else {
             CHECK(gpu.driver->registrable(address + kPage, kPage).size() == 2);
         }
-        CHECK(synchronises(address)); // it covers the whole allocation
-        CHECK_FALSE(synchronises(other));
+        CHECK(synchronises<Vendor>(address)); // it covers the whole allocation
+        CHECK_FALSE(synchronises<Vendor>(other));
     }
 }
 
-TEST_CASE("gpu: a NIC may have virtual memory too, which has no such attribute") {
-    const Gpu gpu;
-    const Segments segments(2, 0);
-    const InContext current;
+TEST_CASE_TEMPLATE("gpu: a NIC may have virtual memory too, which has no such attribute", Vendor, Cuda, Hip) {
+    const Gpu gpu(Vendor::api());
+    const Segments<Vendor> segments(2, 0);
+    const InContext<Vendor> current;
     const unsigned on = 1;
     REQUIRE(current.api.pointer_set(&on, static_cast<int>(shim::GpuPointer::sync_memops), segments.address()) != 0);
     check_both(gpu.driver->registrable(segments.address(1), kSegment), segments.address(1));
@@ -160,12 +158,12 @@ TEST_CASE("gpu: a NIC may have virtual memory too, which has no such attribute")
     CHECK(ways[0].offset == 10);
 }
 
-TEST_CASE("gpu: managed memory is nobody's: its pages move") {
-    Gpu gpu;
+TEST_CASE_TEMPLATE("gpu: managed memory is nobody's: its pages move", Vendor, Cuda, Hip) {
+    Gpu gpu(Vendor::api());
     Accelerators accelerators({gpu.driver});
-    const InContext current;
+    const InContext<Vendor> current;
     uint64_t address = 0;
-    REQUIRE(cuMemAllocManaged(&address, kBytes, 1) == 0);
+    REQUIRE(Vendor::kAllocManaged(&address, kBytes, 1) == 0);
     CHECK(gpu.driver->describe(address + 5).kind == MemoryKind::unknown);
     CHECK(accelerators.describe(address, kBytes).kind == MemoryKind::unknown);
     CHECK(gpu.driver->registrable(address, kBytes).empty());
@@ -175,9 +173,9 @@ TEST_CASE("gpu: managed memory is nobody's: its pages move") {
     CHECK(gpu.devices[0]->free(address).ok());
 }
 
-TEST_CASE("gpu: host memory that the user has pinned needs nothing, and stays pinned") {
-    Gpu gpu;
-    const InContext current;
+TEST_CASE_TEMPLATE("gpu: host memory that the user has pinned needs nothing, and stays pinned", Vendor, Cuda, Hip) {
+    Gpu gpu(Vendor::api());
+    const InContext<Vendor> current;
     const shim::GpuApi& api = current.api;
     void* made = nullptr;
     REQUIRE(api.host_alloc(&made, 8 * kPage, 1) == 0);
@@ -201,12 +199,12 @@ TEST_CASE("gpu: host memory that the user has pinned needs nothing, and stays pi
         CHECK(pinned());
     }
     CHECK_FALSE(gpu.driver->unregister_host(base).ok()); // unregistered as often as it was registered
-    CHECK(cuMemFreeHost(base) == 0);
+    CHECK(Vendor::kFreeHost(base) == 0);
     CHECK_FALSE(pinned());
 }
 
-TEST_CASE("gpu: pages that the process may only read are copied from, too") {
-    Gpu gpu;
+TEST_CASE_TEMPLATE("gpu: pages that the process may only read are copied from, too", Vendor, Cuda, Hip) {
+    Gpu gpu(Vendor::api());
     void* const pages = mmap(nullptr, 4 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     REQUIRE(pages != MAP_FAILED);
     const std::vector<uint8_t> data = random_bytes(4 * kPage);
@@ -222,12 +220,39 @@ TEST_CASE("gpu: pages that the process may only read are copied from, too") {
     CHECK(munmap(pages, 4 * kPage) == 0);
 }
 
-TEST_CASE("gpu: memory of which somebody else has registered a part is not taken for a lost device") {
-    Gpu gpu;
-    const InContext current;
+TEST_CASE_TEMPLATE("gpu: memory of which somebody else has registered a part is not taken for a lost device", Vendor,
+                   Cuda, Hip) {
+    Gpu gpu(Vendor::api());
+    const InContext<Vendor> current;
     std::vector<std::byte> memory(8 * kPage);
     REQUIRE(current.api.host_register(memory.data(), 4 * kPage, 3) == 0);
     CHECK(gpu.driver->register_host(memory.data() + 2 * kPage, 4 * kPage, true) ==
           Outcome{Status::unsupported, Reason::host_registered});
     CHECK(current.api.host_unregister(memory.data()) == 0);
+}
+
+extern "C" int fake_cuda_flushes(int more); // returns how often the driver was asked to flush
+
+TEST_CASE("gpu: what NICs write is flushed where a device does not order it, and nowhere else") {
+    for (const char* const ordering : {"100", "0"}) {
+        CAPTURE(std::string(ordering));
+        REQUIRE(setenv("FAKE_CUDA_ORDERING", ordering, 1) == 0);
+        const bool needed = std::string(ordering) == "0";
+        Accelerators accelerators({make_gpu_driver(Cuda::api())});
+        CHECK(accelerators.devices().at(1)->needs_flush() == needed);
+        const int before = fake_cuda_flushes(0);
+        accelerators.flush_inbound(); // no NIC knows any memory of the device
+        CHECK(fake_cuda_flushes(0) == before);
+        accelerators.expect_inbound(1);
+        accelerators.expect_inbound(1);
+        accelerators.flush_inbound();
+        accelerators.flush_inbound();
+        CHECK(fake_cuda_flushes(0) == before + (needed ? 2 : 0));
+    }
+    unsetenv("FAKE_CUDA_ORDERING");
+}
+
+TEST_CASE("gpu: AMD's devices are flushed by nobody, for HIP has no such function") {
+    CHECK((Hip::api().flush_direct == nullptr));
+    CHECK_FALSE(Gpu(Hip::api()).devices.at(0)->needs_flush());
 }

@@ -1,4 +1,5 @@
-// Tests the driver of GPUs (fake_cuda) with users' streams: on any device, and while they are captured into a graph.
+// Tests the driver of GPUs (fake_cuda, fake_hip) with users' streams: on any device, and while they are captured into a
+// graph.
 #include "bytes.hpp"
 #include "gpu_fixture.hpp"
 #include "gpu_user_stream.hpp"
@@ -26,20 +27,22 @@ template <class F> Outcome refusal(F&& f) {
 
 // Copies like the vendor's driver, but refuses one call.
 int calls_until_refusal = 0;
+template <class Vendor>
 shim::GpuResult copy_or_refuse(shim::GpuAddress dst, shim::GpuAddress src, size_t nbytes, void* stream) {
     constexpr shim::GpuResult kInvalidValue = 1;
-    return calls_until_refusal-- == 0 ? kInvalidValue : shim::cuda()->copy(dst, src, nbytes, stream);
+    return calls_until_refusal-- == 0 ? kInvalidValue : Vendor::api().copy(dst, src, nbytes, stream);
 }
 
 } // namespace
 
-TEST_CASE("gpu: a stream follows the user's, and the user's waits for it, on each pair of devices") {
+TEST_CASE_TEMPLATE("gpu: a stream follows the user's, and the user's waits for it, on each pair of devices", Vendor,
+                   Cuda, Hip) {
     for (const size_t ours : {0, 1}) {
         for (const int theirs : {0, 1}) {
             CAPTURE(ours);
             CAPTURE(theirs);
-            Gpu gpu;
-            UserStream user(theirs);
+            Gpu gpu(Vendor::api());
+            UserStream<Vendor> user(theirs);
             const auto stream = gpu.devices[ours]->stream();
             REQUIRE(stream != nullptr);
             const uint64_t first = gpu.alloc(kBytes, ours);
@@ -68,12 +71,13 @@ TEST_CASE("gpu: a stream follows the user's, and the user's waits for it, on eac
     }
 }
 
-TEST_CASE("gpu: a stream that is being captured is refused, and neither it nor ours is held up by that") {
+TEST_CASE_TEMPLATE("gpu: a stream that is being captured is refused, and neither it nor ours is held up by that",
+                   Vendor, Cuda, Hip) {
     for (const int theirs : {0, 1}) {
         CAPTURE(theirs);
-        Gpu gpu;
-        UserStream user(theirs);
-        UserStream other(theirs);
+        Gpu gpu(Vendor::api());
+        UserStream<Vendor> user(theirs);
+        UserStream<Vendor> other(theirs);
         const uint64_t memory = gpu.alloc(kBytes);
         const std::vector<uint8_t> data = random_bytes(kBytes);
         // The copy is held up, so that there is something that the other stream could wait for.
@@ -102,11 +106,13 @@ TEST_CASE("gpu: a stream that is being captured is refused, and neither it nor o
     }
 }
 
-TEST_CASE("gpu: a stream that waits for a copy is let go before that comes to an end, and its word serves others") {
+TEST_CASE_TEMPLATE(
+    "gpu: a stream that waits for a copy is let go before that comes to an end, and its word serves others", Vendor,
+    Cuda, Hip) {
     for (const int theirs : {0, 1}) {
         CAPTURE(theirs);
-        Gpu gpu;
-        UserStream before(theirs);
+        Gpu gpu(Vendor::api());
+        UserStream<Vendor> before(theirs);
         const uint64_t memory = gpu.alloc(kBytes);
         const std::vector<uint8_t> data = random_bytes(kBytes);
         const std::shared_ptr<Gate> gate = gpu.driver->gate(theirs, before.number());
@@ -114,7 +120,7 @@ TEST_CASE("gpu: a stream that waits for a copy is let go before that comes to an
         const CopySegment segment{memory, at(data.data()), kBytes};
         const std::shared_ptr<Event> copied = gpu.stream->copy({&segment, 1});
         for (int round = 0; round < 3; ++round) {
-            UserStream user(theirs);
+            UserStream<Vendor> user(theirs);
             Held held = held_by(*copied, user.number());
             REQUIRE(held.why.ok());
             const std::shared_ptr<Event> end = gpu.driver->mark(theirs, user.number());
@@ -131,7 +137,7 @@ TEST_CASE("gpu: a stream that waits for a copy is let go before that comes to an
         CHECK(ends(*copied));
         // A word that the device has written meanwhile disturbs no later user of it.
         for (int round = 0; round < 20; ++round) {
-            UserStream user(theirs);
+            UserStream<Vendor> user(theirs);
             const std::shared_ptr<Gate> other = gpu.driver->gate(theirs, user.number());
             const std::shared_ptr<Event> end = gpu.driver->mark(theirs, user.number());
             CHECK_FALSE(ends(*end, kMillisecond));
@@ -142,14 +148,15 @@ TEST_CASE("gpu: a stream that waits for a copy is let go before that comes to an
     }
 }
 
-TEST_CASE("gpu: a copy of which the driver refuses a part has failed once the rest of it has ended") {
-    static shim::GpuApi refusing = *shim::cuda(); // static, because streams use it as long as the process has any
-    refusing.copy = &copy_or_refuse;
+TEST_CASE_TEMPLATE("gpu: a copy of which the driver refuses a part has failed once the rest of it has ended", Vendor,
+                   Cuda, Hip) {
+    static shim::GpuApi refusing = Vendor::api(); // static, because streams use it as long as the process has any
+    refusing.copy = &copy_or_refuse<Vendor>;
     refusing.copy_batch = nullptr;
     for (const bool many : {false, true}) {
         CAPTURE(many);
         Gpu gpu(refusing);
-        UserStream user(0);
+        UserStream<Vendor> user(0);
         const uint64_t memory = gpu.alloc(2 * kBytes);
         const std::vector<uint8_t> data = random_bytes(kBytes);
         const std::shared_ptr<Gate> gate = gpu.driver->gate(0, user.number());

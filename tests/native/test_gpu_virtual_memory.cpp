@@ -1,5 +1,5 @@
-// Tests virtual memory of GPUs (fake_cuda): a range of several allocations, as in PyTorch's expandable segments, is
-// described, exported and imported as a whole.
+// Tests virtual memory of GPUs (fake_cuda, fake_hip): a range of several allocations, as in PyTorch's expandable
+// segments, is described, exported and imported as a whole.
 #include "base/descriptor.hpp"
 #include "bytes.hpp"
 #include "gpu_fixture.hpp"
@@ -42,11 +42,12 @@ Outcome refusal(GpuDriver& driver, const Exported& exported) {
 
 } // namespace
 
-TEST_CASE("gpu: of virtual memory the driver describes one allocation at a time, Accelerators the whole range") {
-    const auto driver = make_gpu_driver(*shim::cuda());
+TEST_CASE_TEMPLATE("gpu: of virtual memory the driver describes one allocation at a time, Accelerators the whole range",
+                   Vendor, Cuda, Hip) {
+    const auto driver = make_gpu_driver(Vendor::api());
     Accelerators accelerators({driver});
     REQUIRE(accelerators.devices().size() == 2);
-    Segments segments(3, 1);
+    Segments<Vendor> segments(3, 1);
     const Description first = driver->describe(segments.address() + 5);
     CHECK(first.kind == MemoryKind::device);
     CHECK(first.allocated_by == AllocatedBy::vmm);
@@ -86,20 +87,20 @@ TEST_CASE("gpu: of virtual memory the driver describes one allocation at a time,
     CHECK(accelerators.describe(address, 2 * kSegment).kind == MemoryKind::unknown);
 }
 
-TEST_CASE("gpu: a range over several allocations goes to another process as one") {
-    Gpu gpu;
+TEST_CASE_TEMPLATE("gpu: a range over several allocations goes to another process as one", Vendor, Cuda, Hip) {
+    Gpu gpu(Vendor::api());
     const size_t nbytes = 2 * kSegment;
     const uint64_t local = gpu.alloc(nbytes);
     const int before = open_descriptors();
     {
-        const Segments segments(3, 0);
+        const Segments<Vendor> segments(3, 0);
         const uint64_t address = segments.address() + 1000;
         const std::vector<uint8_t> data = random_bytes(nbytes);
         gpu.copy(address, at(data.data()), nbytes);
 
         const Exports made(gpu.driver->export_memory(address, nbytes));
         const Exported& exported = made.exported;
-        CHECK(exported.form == "cuda-fd");
+        CHECK(exported.form == Vendor::api().kind + std::string("-fd"));
         CHECK(exported.device == gpu.devices[0]->facts().identity);
         CHECK(exported.offset == 1000);
         CHECK(exported.nbytes == nbytes);
@@ -145,12 +146,13 @@ TEST_CASE("gpu: a range over several allocations goes to another process as one"
     CHECK(open_descriptors() <= before); // the mappings keep none; work of earlier tests may have closed one meanwhile
 }
 
-TEST_CASE("gpu: the memory of an import is there for as long as the import, whatever its owner does") {
-    Gpu gpu;
+TEST_CASE_TEMPLATE("gpu: the memory of an import is there for as long as the import, whatever its owner does", Vendor,
+                   Cuda, Hip) {
+    Gpu gpu(Vendor::api());
     const std::vector<uint8_t> data = random_bytes(2 * kSegment);
     std::shared_ptr<Imported> imported;
     {
-        const Segments segments(2, 0);
+        const Segments<Vendor> segments(2, 0);
         gpu.copy(segments.address(), at(data.data()), data.size());
         imported =
             gpu.driver->import_memory(Exports(gpu.driver->export_memory(segments.address(), data.size())).exported);
@@ -163,9 +165,9 @@ TEST_CASE("gpu: the memory of an import is there for as long as the import, what
     CHECK(gpu.driver->describe(reached).kind == MemoryKind::unknown);
 }
 
-TEST_CASE("gpu: virtual memory that cannot be shared says why, and nothing stays open") {
-    Gpu gpu;
-    Segments segments(3, 0);
+TEST_CASE_TEMPLATE("gpu: virtual memory that cannot be shared says why, and nothing stays open", Vendor, Cuda, Hip) {
+    Gpu gpu(Vendor::api());
+    Segments<Vendor> segments(3, 0);
     const int before = open_descriptors();
     CHECK_THROWS_WITH_AS((void)gpu.driver->export_memory(segments.address(), 3 * kSegment + 1),
                          doctest::Contains("not all mapped on one device"), NativeError);
@@ -178,16 +180,17 @@ TEST_CASE("gpu: virtual memory that cannot be shared says why, and nothing stays
     segments.unmap(1);
     segments.map(1);
     CHECK(open_descriptors() <= before);
-    const Segments private_ones(2, 0, false);
+    const Segments<Vendor> private_ones(2, 0, false);
     const int after = open_descriptors();
     CHECK_THROWS_WITH_AS((void)gpu.driver->export_memory(private_ones.address(), 2 * kSegment),
                          doctest::Contains("not allocated to be shared"), NativeError);
     CHECK(open_descriptors() == after);
 }
 
-TEST_CASE("gpu: virtual memory that a peer describes wrongly is refused, and nothing of it stays") {
-    Gpu gpu;
-    const Segments segments(3, 0);
+TEST_CASE_TEMPLATE("gpu: virtual memory that a peer describes wrongly is refused, and nothing of it stays", Vendor,
+                   Cuda, Hip) {
+    Gpu gpu(Vendor::api());
+    const Segments<Vendor> segments(3, 0);
     const Exports made(gpu.driver->export_memory(segments.address(), 3 * kSegment));
     const Descriptor other(memfd_create("no memory of a device", MFD_CLOEXEC));
     const int before = open_descriptors();

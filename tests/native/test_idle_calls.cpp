@@ -22,9 +22,9 @@ namespace {
 constexpr size_t kPage = 4096;
 
 // A user's stream of the first device, which is held while this lives.
-struct Still {
+template <class Vendor> struct Still {
     explicit Still(Gpu& gpu) : gate(gpu.driver->gate(0, stream.number())) {}
-    UserStream stream{0};
+    UserStream<Vendor> stream{0};
     std::shared_ptr<Gate> gate;
 };
 
@@ -103,12 +103,12 @@ TEST_CASE("idle: none begins while something holds a stream, and what would hold
     CHECK(calls.done(number, patience_ns(10 * kSecond)));
 }
 
-TEST_CASE("idle: while a stream waits memory is freed later, and can be had once it is") {
-    Gpu gpu;
+TEST_CASE_TEMPLATE("idle: while a stream waits memory is freed later, and can be had once it is", Vendor, Cuda, Hip) {
+    Gpu gpu(Vendor::api());
     const uint64_t address = gpu.alloc(kBytes);
     gpu.allocated.clear();
     {
-        const Still still(gpu);
+        const Still<Vendor> still(gpu);
         REQUIRE(gpu.devices[0]->free(address).ok());
         CHECK(gpu.driver->describe(address).kind == MemoryKind::device);
     }
@@ -116,13 +116,14 @@ TEST_CASE("idle: while a stream waits memory is freed later, and can be had once
     CHECK(gpu.driver->describe(address).kind == MemoryKind::unknown);
 }
 
-TEST_CASE("idle: host memory that is leaving can be registered again before the driver is told") {
-    Gpu gpu;
+TEST_CASE_TEMPLATE("idle: host memory that is leaving can be registered again before the driver is told", Vendor, Cuda,
+                   Hip) {
+    Gpu gpu(Vendor::api());
     alignas(kPage) static std::array<std::byte, 4 * kPage> memory;
     const auto held = std::make_shared<int>(0);
     REQUIRE(gpu.driver->register_host(memory.data(), memory.size(), true).ok());
     {
-        const Still still(gpu);
+        const Still<Vendor> still(gpu);
         REQUIRE(gpu.driver->unregister_host(memory.data(), held).ok());
         CHECK(held.use_count() == 2);
         CHECK(gpu.driver->register_host(memory.data() + kPage, kPage, true).ok());
@@ -139,8 +140,8 @@ TEST_CASE("idle: host memory that is leaving can be registered again before the 
     settle();
 }
 
-TEST_CASE("idle: memory that is full while some is being freed") {
-    Gpu gpu;
+TEST_CASE_TEMPLATE("idle: memory that is full while some is being freed", Vendor, Cuda, Hip) {
+    Gpu gpu(Vendor::api());
     const size_t most = gpu.devices[0]->facts().total_bytes;
     std::vector<uint64_t> all;
     for (uint64_t address = 0; gpu.devices[0]->alloc(most / 4, address).ok();) {

@@ -121,6 +121,13 @@ private:
         DeviceFacts facts;
         facts.name = std::string(api_.kind) + ":" + std::to_string(state.index);
         facts.kind = api_.kind;
+        std::array<char, 32> bus{};
+        if (api_.device_bus_id(bus.data(), bus.size(), state.handle) == 0) {
+            facts.pci_address = bus.data();
+            for (char& letter : facts.pci_address) { // lower case, as the kernel writes it
+                letter = letter >= 'A' && letter <= 'F' ? static_cast<char>(letter - 'A' + 'a') : letter;
+            }
+        }
         shim::GpuUuid uuid{};
         if (api_.device_uuid(&uuid, state.handle) == 0) {
             facts.identity = "GPU-";
@@ -130,13 +137,8 @@ private:
                 facts.identity += kDigits[uuid.bytes[i] >> 4];
                 facts.identity += kDigits[uuid.bytes[i] & 15];
             }
-        }
-        std::array<char, 32> bus{};
-        if (api_.device_bus_id(bus.data(), bus.size(), state.handle) == 0) {
-            facts.pci_address = bus.data();
-            for (char& letter : facts.pci_address) { // lower case, as the kernel writes it
-                letter = letter >= 'A' && letter <= 'F' ? static_cast<char>(letter - 'A' + 'a') : letter;
-            }
+        } else { // no other device of the machine has its place
+            facts.identity = "GPU-" + facts.pci_address;
         }
         (void)api_.device_memory(&facts.total_bytes, state.handle);
         facts.capabilities = {"async-copy", "stream-write32", "stream-wait32"};

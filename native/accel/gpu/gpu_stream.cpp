@@ -221,9 +221,6 @@ Outcome StreamState::follow(uint64_t native_stream) {
     // The stream is another device's: an event belongs to one context, which must be that of the stream it is recorded
     // in.
     void* context = nullptr;
-    if (api.stream_context == nullptr) {
-        return outcome_of(result);
-    }
     if (result = api.stream_context(other, &context); result != 0) {
         return outcome_of(result);
     }

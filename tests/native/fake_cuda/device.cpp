@@ -31,7 +31,20 @@ bool exports_dma_buf() {
 }
 
 Context* current() {
+    if (stack.empty() && kAlwaysHasContext && !state().contexts.empty()) {
+        return context_of(0);
+    }
     return stack.empty() ? nullptr : stack.back();
+}
+
+Context* context_of(int device) {
+    const std::lock_guard lock(state().mutex);
+    auto& made = state().contexts.at(static_cast<size_t>(device));
+    if (!made) {
+        made = std::make_unique<Context>();
+        made->device = device;
+    }
+    return made.get();
 }
 
 std::map<uint64_t, Range>::iterator State::find(uint64_t address) {
@@ -68,9 +81,9 @@ FAKE_CUDA cuInit(unsigned /*flags*/) {
     if (state().driver) {
         return kSuccess;
     }
-    const char* const wanted = std::getenv("FAKE_CUDA_DEVICES");
+    const char* const wanted = std::getenv(kCountVariable);
     const int count = wanted != nullptr ? std::atoi(wanted) : 2;
-    const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    const char* const visible = std::getenv(kVisibleVariable);
     if (visible == nullptr) {
         for (int number = 0; number < count; ++number) {
             state().numbers.push_back(number);
@@ -184,13 +197,7 @@ FAKE_CUDA cuDeviceCanAccessPeer(int* can, int /*device*/, int /*peer*/) {
 }
 
 FAKE_CUDA cuDevicePrimaryCtxRetain(void** context, int device) {
-    const std::lock_guard lock(state().mutex);
-    auto& made = state().contexts.at(static_cast<size_t>(device));
-    if (!made) {
-        made = std::make_unique<Context>();
-        made->device = device;
-    }
-    *context = made.get();
+    *context = context_of(device);
     return kSuccess;
 }
 

@@ -1,12 +1,16 @@
 // Stands in for libcuda with GPUs in software: its functions work on simulated devices, so that everything above the
 // driver's interface runs and is tested without a GPU.
 //
-// There are FAKE_CUDA_DEVICES (2) devices, seen through CUDA_VISIBLE_DEVICES like real ones. Memory is a sim device's,
-// which the processor cannot touch; streams are threads. Kernels are those of src/zerohop/core/kernels by their names.
+// The same sources stand in for AMD's library, libamdhip64, with tests/native/fake_hip.
+//
+// There are FAKE_CUDA_DEVICES (2) devices, seen through CUDA_VISIBLE_DEVICES like real ones; AMD's are
+// FAKE_HIP_DEVICES, seen through HIP_VISIBLE_DEVICES. Memory is a sim device's, which the processor cannot touch;
+// streams are threads. Kernels are those of src/zerohop/core/kernels by their names.
 #pragma once
 
 #include "accel/sim/sim.hpp"
 #include "accel/sim/sim_stream_core.hpp"
+#include "fake_cuda/vendor.hpp"
 
 #include <cstdint>
 #include <map>
@@ -83,6 +87,8 @@ struct State {
 [[nodiscard]] State& state();
 // Returns the current context of this thread; null if there is none.
 [[nodiscard]] Context* current();
+// Returns the device's primary context, made on first use.
+[[nodiscard]] Context* context_of(int device);
 // Returns the stream, or stream 0 if `stream` is null; null without a context.
 [[nodiscard]] Stream* stream_of(void* stream);
 [[nodiscard]] int give(uint64_t address, const Range& range, SharedHandle& handle);

@@ -241,7 +241,11 @@ FAKE_CUDA cuCtxSynchronize() {
     if (current() == nullptr) {
         return kInvalidContext;
     }
-    wait_for(*state().devices.at(static_cast<size_t>(current()->device))->mark());
+    try {
+        wait_for(*state().devices.at(static_cast<size_t>(current()->device))->mark());
+    } catch (const zerohop::NativeError&) {
+        return kCaptureUnsupported;
+    }
     return kSuccess;
 }
 

@@ -1,0 +1,76 @@
+// Gives the functions of fake_cuda the names that HIP has for them; each of its sources is compiled with this file
+// before its first line. Functions that are not named here are not exported: HIP lacks them, or has others in their
+// place (functions.cpp).
+#pragma once
+
+#define cuInit hipInit
+#define cuDeviceGetCount hipGetDeviceCount
+#define cuDeviceGet hipDeviceGet
+#define cuDeviceGetName hipDeviceGetName
+#define cuDeviceGetPCIBusId hipDeviceGetPCIBusId
+#define cuDeviceTotalMem_v2 hipDeviceTotalMem
+#define cuDeviceCanAccessPeer hipDeviceCanAccessPeer
+#define cuDevicePrimaryCtxRetain hipDevicePrimaryCtxRetain
+#define cuDevicePrimaryCtxRelease_v2 hipDevicePrimaryCtxRelease
+#define cuCtxPushCurrent_v2 hipCtxPushCurrent
+#define cuCtxPopCurrent_v2 hipCtxPopCurrent
+#define cuCtxGetCurrent hipCtxGetCurrent
+#define cuCtxEnablePeerAccess hipCtxEnablePeerAccess
+#define cuCtxSynchronize hipDeviceSynchronize
+
+#define cuPointerGetAttributes hipDrvPointerGetAttributes
+#define cuPointerSetAttribute hipPointerSetAttribute
+#define cuMemGetAddressRange_v2 hipMemGetAddressRange
+#define cuMemGetInfo_v2 hipMemGetInfo
+#define cuMemAlloc_v2 hipMalloc
+#define cuMemAllocManaged hipMallocManaged
+#define cuMemFree_v2 hipFree
+#define cuMemHostAlloc hipHostMalloc
+#define cuMemFreeHost hipHostFree
+#define cuMemHostRegister_v2 hipHostRegister
+#define cuMemHostUnregister hipHostUnregister
+#define cuMemGetHandleForAddressRange hipMemGetHandleForAddressRange
+#define cuIpcGetMemHandle hipIpcGetMemHandle
+#define cuIpcOpenMemHandle_v2 hipIpcOpenMemHandle
+#define cuIpcCloseMemHandle hipIpcCloseMemHandle
+
+#define cuMemGetAllocationGranularity hipMemGetAllocationGranularity
+#define cuMemCreate hipMemCreate
+#define cuMemRetainAllocationHandle hipMemRetainAllocationHandle
+#define cuMemRelease hipMemRelease
+#define cuMemExportToShareableHandle hipMemExportToShareableHandle
+#define cuMemImportFromShareableHandle hipMemImportFromShareableHandle
+#define cuMemAddressReserve hipMemAddressReserve
+#define cuMemAddressFree hipMemAddressFree
+#define cuMemMap hipMemMap
+#define cuMemUnmap hipMemUnmap
+#define cuMemSetAccess hipMemSetAccess
+
+#define cuMemPoolCreate hipMemPoolCreate
+#define cuMemPoolDestroy hipMemPoolDestroy
+#define cuMemAllocFromPoolAsync hipMallocFromPoolAsync
+#define cuMemPoolExportToShareableHandle hipMemPoolExportToShareableHandle
+#define cuMemPoolImportFromShareableHandle hipMemPoolImportFromShareableHandle
+#define cuMemPoolSetAccess hipMemPoolSetAccess
+#define cuMemPoolExportPointer hipMemPoolExportPointer
+#define cuMemPoolImportPointer hipMemPoolImportPointer
+
+#define cuStreamCreateWithPriority hipStreamCreateWithPriority
+#define cuStreamCreate hipStreamCreateWithFlags
+#define cuStreamDestroy_v2 hipStreamDestroy
+#define cuStreamSynchronize hipStreamSynchronize
+#define cuStreamQuery hipStreamQuery
+#define cuStreamBeginCapture_v2 hipStreamBeginCapture
+#define cuStreamEndCapture hipStreamEndCapture
+#define cuStreamIsCapturing hipStreamIsCapturing
+#define cuStreamWaitEvent hipStreamWaitEvent
+#define cuStreamWriteValue32_v2 hipStreamWriteValue32
+#define cuEventCreate hipEventCreateWithFlags
+#define cuEventDestroy_v2 hipEventDestroy
+#define cuEventRecord hipEventRecord
+#define cuEventQuery hipEventQuery
+
+#define cuModuleLoadData hipModuleLoadData
+#define cuModuleUnload hipModuleUnload
+#define cuModuleGetFunction hipModuleGetFunction
+#define cuLaunchKernel hipModuleLaunchKernel
