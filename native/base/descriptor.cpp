@@ -1,7 +1,5 @@
 #include "base/descriptor.hpp"
 
-#include "base/status.hpp"
-
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -9,6 +7,13 @@
 #include <unistd.h>
 
 namespace zerohop {
+
+Outcome failed_to_make(int error) {
+    if (error == EPERM || error == EACCES || error == ENOSYS) {
+        return {Status::unsupported, Reason::not_allowed};
+    }
+    return {Status::no_memory, Reason::out_of_descriptors};
+}
 
 void Descriptor::reset(int fd) {
     if (fd_ >= 0) {
@@ -19,8 +24,8 @@ void Descriptor::reset(int fd) {
 
 Descriptor Descriptor::made(int fd, const char* what) {
     if (fd < 0) {
-        throw NativeError(Status::no_memory, Reason::out_of_descriptors,
-                          std::string("cannot make ") + what + ": " + std::strerror(errno));
+        const int error = errno;
+        throw NativeError(failed_to_make(error), std::string("cannot make ") + what + ": " + std::strerror(error));
     }
     return Descriptor(fd);
 }

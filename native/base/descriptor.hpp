@@ -1,9 +1,15 @@
 // Owns a file descriptor: one owner, who closes it.
 #pragma once
 
+#include "base/status.hpp"
+
 #include <utility>
 
 namespace zerohop {
+
+// Returns how a system call that makes a descriptor failed: none are left, or the system refuses the call itself, as a
+// container's seccomp profile does.
+Outcome failed_to_make(int error);
 
 class Descriptor {
 public:
@@ -22,10 +28,11 @@ public:
     explicit operator bool() const { return fd_ >= 0; }
     void reset(int fd = -1);
 
-    // Takes what a system call has made. Throws NativeError, "cannot make WHAT: …", if that was nothing.
+    // Takes what a system call has made. Throws NativeError, "cannot make WHAT: …", if that was nothing;
+    // WHAT names the call.
     [[nodiscard]] static Descriptor made(int fd, const char* what);
     // Returns an event descriptor, which ring() makes readable until drain(). Throws as made() does.
-    [[nodiscard]] static Descriptor event(const char* what = "an event descriptor");
+    [[nodiscard]] static Descriptor event(const char* what = "an event descriptor (eventfd)");
     void ring() const;
     void drain() const;
     // Returns a close-on-exec duplicate of a descriptor that the caller keeps. Throws NativeError if none are left.

@@ -48,7 +48,12 @@ void raise_errno(const std::string& what, int error) {
 Descriptor make_memfd(const char* name, size_t nbytes, unsigned seals) {
     Descriptor fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (!fd) {
-        raise_errno("cannot create shared memory", errno);
+        const int error = errno;
+        const std::string what = "cannot create shared memory (memfd_create)";
+        if (failed_to_make(error).reason == Reason::not_allowed) {
+            throw NativeError(failed_to_make(error), what + ": " + std::strerror(error));
+        }
+        raise_errno(what, error);
     }
     const bool any_file = nbytes <= static_cast<size_t>(std::numeric_limits<off_t>::max());
     if (!any_file || ftruncate(fd.get(), static_cast<off_t>(nbytes)) != 0) {

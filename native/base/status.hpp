@@ -65,10 +65,11 @@ enum class Reason : uint8_t {
     memory_gone,       // at its owner
     local_memory_gone, // at the side that asked for the operation
     out_of_memory,
-    moved, // by the library that owns it, such as torch
+    moved,       // by the library that owns it, such as torch
+    not_allowed, // by the system, such as a sandbox that refuses a call
 };
 
-inline constexpr Reason kLastReason = Reason::moved;
+inline constexpr Reason kLastReason = Reason::not_allowed;
 
 // An outcome passed by value; [[nodiscard]] so that no failure is dropped without a thought.
 struct [[nodiscard]] Outcome {

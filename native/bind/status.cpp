@@ -64,7 +64,8 @@ void register_status(nb::module_& m) {
         .value("MEMORY_GONE", Reason::memory_gone)
         .value("LOCAL_MEMORY_GONE", Reason::local_memory_gone)
         .value("OUT_OF_MEMORY", Reason::out_of_memory)
-        .value("MOVED", Reason::moved);
+        .value("MOVED", Reason::moved)
+        .value("NOT_ALLOWED", Reason::not_allowed);
 
     // args: (status, reason, text), the two numbers as plain ints.
     static nb::object error_type = nb::steal(PyErr_NewExceptionWithDoc(

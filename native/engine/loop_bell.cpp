@@ -19,8 +19,9 @@ LoopBell::LoopBell(Poller& poller, std::shared_ptr<CompletionQueue> queue)
         added = added && epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
     }
     if (!added) {
-        throw NativeError(Status::no_memory, Reason::out_of_descriptors,
-                          std::string("cannot make an epoll descriptor: ") + std::strerror(errno));
+        const int error = errno;
+        throw NativeError(failed_to_make(error),
+                          std::string("cannot make an epoll descriptor (epoll_create1): ") + std::strerror(error));
     }
 }
 

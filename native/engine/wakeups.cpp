@@ -10,7 +10,7 @@ namespace zerohop {
 namespace {
 
 Descriptor make_epoll() {
-    return Descriptor::made(epoll_create1(EPOLL_CLOEXEC), "an epoll descriptor");
+    return Descriptor::made(epoll_create1(EPOLL_CLOEXEC), "an epoll descriptor (epoll_create1)");
 }
 
 void control(const Descriptor& epoll, int operation, int fd, uint32_t events) {

@@ -36,7 +36,7 @@ Descriptor open_bell(int doorbell) {
         throw NativeError(Status::protocol, Reason::malformed, "the peer's doorbell is no pipe");
     }
     const std::string path = "/proc/self/fd/" + std::to_string(doorbell);
-    return Descriptor::made(open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC), "a doorbell");
+    return Descriptor::made(open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC), "a doorbell (open)");
 }
 
 Descriptor make_doorbell() {
@@ -45,7 +45,7 @@ Descriptor make_doorbell() {
         ends = {-1, -1};
     }
     const Descriptor reader(ends[0]);
-    return Descriptor::made(ends[1], "a doorbell");
+    return Descriptor::made(ends[1], "a doorbell (pipe2)");
 }
 
 // A pipe that is full rings already.

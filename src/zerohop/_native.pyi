@@ -70,6 +70,7 @@ class Reason(enum.IntEnum):
     LOCAL_MEMORY_GONE = 39
     OUT_OF_MEMORY = 40
     MOVED = 41
+    NOT_ALLOWED = 42
 
 class NativeError(Exception):
     pass

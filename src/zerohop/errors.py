@@ -142,7 +142,8 @@ class _Words(NamedTuple):
 
 CANCELLED = 6
 CLOSED, PEER_LOST, DEADLINE, NO_MEMORY = 2, 3, 4, 9
-OUT_OF_DESCRIPTORS, OUT_OF_SHARED_MEMORY, LANE_RESET, MEMLOCK, MOVED = 18, 19, 24, 31, 41
+_UNSUPPORTED = 7
+OUT_OF_DESCRIPTORS, OUT_OF_SHARED_MEMORY, LANE_RESET, MEMLOCK, MOVED, NOT_ALLOWED = 18, 19, 24, 31, 41, 42
 
 # Keyed by the number of `Status` in native/base/status.hpp. CANCELLED has no error here: it becomes CancelledError. The
 # words are used if a reason has none of its own, or if there is no reason.
@@ -154,7 +155,7 @@ _BY_STATUS: dict[int, tuple[type[ZerohopError], _Words]] = {
         _Words("the deadline passed", "allow more time with timeout=, or look at why the peer does not answer"),
     ),
     5: (AccessDenied, _Words("access denied")),
-    7: (Unsupported, _Words("not supported")),
+    _UNSUPPORTED: (Unsupported, _Words("not supported")),
     8: (ProtocolError, _Words("the peer sent something malformed")),
     NO_MEMORY: (RegistrationFailed, _Words("out of memory")),
     10: (DeviceFailed, _Words("the device failed")),
@@ -240,6 +241,10 @@ _BY_REASON: dict[int, _Words] = {
         "moved: the tensor's library has moved its bytes since (share_memory_(), resize_() or the like)",
         "register the tensor again, and share it anew",
     ),
+    NOT_ALLOWED: _Words(
+        "not allowed: the system refuses a call that this needs, as a sandbox does",
+        "allow the call: in a container, docker run --security-opt seccomp=PROFILE.json with a profile that has it",
+    ),
 }
 _NO_WORDS = _Words("")
 # Reasons behind which there may be a limit of this process.
@@ -302,6 +307,13 @@ def from_os(error: OSError, **fields: Any) -> ZerohopError:
     if out_of_descriptors(error):
         return from_native(NO_MEMORY, OUT_OF_DESCRIPTORS, **fields)
     return PeerLost(f"the connection to the peer broke: {error.strerror or error}", **fields)
+
+
+def of_sandbox(error: OSError, call: str, **fields: Any) -> ZerohopError | None:
+    """Return the error for a call that the system refuses as such; None if it failed for another reason."""
+    if error.errno not in (errno.EPERM, errno.EACCES, errno.ENOSYS):
+        return None
+    return from_native(_UNSUPPORTED, NOT_ALLOWED, f"{call}: {error.strerror or error}", **fields)
 
 
 def out_of_descriptors(error: OSError) -> bool:

@@ -39,6 +39,8 @@ def test_defaults() -> None:
         ("ZEROHOP_SECRET", " ", "secret", b" "),
         ("ZEROHOP_SECRET", "", "secret", None),
         ("ZEROHOP_LISTEN", " None ", "listen", None),
+        ("ZEROHOP_ADVERTISE", " eth1 ", "advertise", "eth1"),
+        ("ZEROHOP_ADVERTISE", "none", "advertise", None),
         ("ZEROHOP_INSECURE", " 1 ", "insecure", True),
         ("ZEROHOP_INSECURE", "1", "insecure", True),
         ("ZEROHOP_INSECURE", "off", "insecure", False),
@@ -113,6 +115,7 @@ def test_nonsense_in_the_environment_names_the_variable(variable: str, text: str
     ("name", "value", "error"),
     [
         ("listen", 80, TypeError),
+        ("advertise", 80, TypeError),
         ("secret", 5, TypeError),
         ("secret", "", ValueError),
         ("insecure", "false", TypeError),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,12 +16,10 @@ from support.patience import PATIENCE_S
 from support.pattern import pattern
 from support.raw_control import RawControl
 from zerohop._native import Reason, Status
-from zerohop.core.control import dial, wire
+from zerohop.core.control import wire
 from zerohop.core.peers.session import Session
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from support.fixtures import OpenContext
 
 # Where a client that only pretends to be a Context says that it can be reached.
@@ -125,26 +122,6 @@ def test_texts_that_forge_a_log(
     for line in said:
         assert line.isprintable()
         assert "'forged'" not in line.replace("\\'", "")
-
-
-def test_a_socket_that_nobody_accepts_at(
-    open_context: OpenContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its backlog is full and stays full: a peer that was never reached, after the time that a TCP address has."""
-    monkeypatch.setattr(dial, "_CONNECT_S", 0.2)
-    context = open_context(Options())
-    with contextlib.ExitStack() as stack:
-        listening = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        listening.bind(str(tmp_path / "s"))
-        listening.listen(0)
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                client = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-                client.setblocking(False)
-                client.connect(str(tmp_path / "s"))
-        with pytest.raises(zh.PeerLost, match="backlog"):
-            context.connect(f"zerohop:///{'0' * 32}?unix={tmp_path}/s", timeout=PATIENCE_S).result()
-        assert not context._core.peers._dials
 
 
 def test_a_peer_that_is_lost_with_its_answer(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:

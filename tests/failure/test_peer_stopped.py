@@ -24,7 +24,7 @@ from support.service import Service
 from support.sizes import MIB
 from support.world import Target
 from zerohop.core.control import handshake
-from zerohop.core.peers import peers, session
+from zerohop.core.peers import attempt, peers, session
 from zerohop.core.runtime import deferred
 
 if TYPE_CHECKING:
@@ -339,15 +339,15 @@ class TestFirstUse:
     def test_the_longest_dial_ends_no_operation(
         self, open_context: OpenContext, start_peer: StartPeer, impatient: pytest.MonkeyPatch
     ) -> None:
-        dials: list[peers._Dial] = []
+        dials: list[attempt.Dial] = []
 
-        class Dial(peers._Dial):
+        class Dial(attempt.Dial):
             def __init__(self, *args: Any) -> None:
                 super().__init__(*args)
                 dials.append(self)
 
-        impatient.setattr(peers, "LONGEST_DIAL_S", 0.2)
-        impatient.setattr(peers, "_Dial", Dial)
+        impatient.setattr(attempt, "LONGEST_DIAL_S", 0.2)
+        impatient.setattr(peers, "Dial", Dial)
         context, peer = open_context(Options(timeout=NEVER_S)), start_peer(Options())
         peer.stop()
         patient, endless = (context.connect(peer.identity.url, timeout=each) for each in (NEVER_S, math.inf))

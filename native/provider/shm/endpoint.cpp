@@ -210,8 +210,12 @@ Provider::Probe probe() {
     if (Descriptor(memfd_create("zerohop-probe", MFD_CLOEXEC | MFD_ALLOW_SEALING))) {
         return {true, "", ""};
     }
-    return {false, std::string("the kernel gives no shared memory: ") + std::strerror(errno),
-            "raise the limit of open files (ulimit -n), or use a kernel with memfd_create (3.17 or later)"};
+    const int error = errno;
+    const std::string why = std::string("the kernel gives no shared memory (memfd_create): ") + std::strerror(error);
+    if (failed_to_make(error).reason == Reason::not_allowed) {
+        return {false, why, "allow memfd_create: in a container, docker run --security-opt seccomp=PROFILE.json"};
+    }
+    return {false, why, "raise the limit of open files (ulimit -n), or use a kernel with memfd_create (3.17 or later)"};
 }
 
 } // namespace zerohop::shm

@@ -33,6 +33,7 @@ class Settings(NamedTuple):
     """Holds the arguments of a Context after defaults and environment; seconds and microseconds as in the arguments."""
 
     listen: str | None
+    advertise: str | None
     secret: bytes | None
     insecure: bool
     encryption: Encryption
@@ -91,6 +92,12 @@ def _names(text: str) -> tuple[str, ...] | None:
 
 SETTINGS: Final[tuple[Setting, ...]] = (
     Setting("listen", "127.0.0.1:0", _text_or_none, "host:port to listen on; port 0 takes a free one; none: no TCP"),
+    Setting(
+        "advertise",
+        None,
+        _text_or_none,
+        "host, address or interface that peers are told for listen; none: the address of the usual way out",
+    ),
     Setting("secret", None, _secret, "what peers must know to connect, taken as it is; needed to listen off loopback"),
     Setting("insecure", False, _flag, "1: listen off loopback without a secret"),
     Setting(
@@ -219,6 +226,7 @@ def _check_count(source: str, value: Any) -> int:
 # Each takes the name for its messages and a value, and returns the value in its final type.
 _CHECKS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "listen": check_text,
+    "advertise": check_text,
     "secret": _check_secret,
     "insecure": check_flag,
     "encryption": _check_encryption,

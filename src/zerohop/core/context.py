@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, overload
 
 from zerohop.config.settings import UNSET, Unset, resolve
+from zerohop.core.base.frameworks import check_unpatched
 from zerohop.core.base.resource import NotCopyable
 from zerohop.core.base.uninterrupted import uninterrupted
 from zerohop.core.control import address
@@ -68,6 +69,9 @@ class Context(StridedTransfers, NotCopyable):
     Args:
         listen: ``"host:port"`` for peers on other hosts; port 0 takes a free one. None: no TCP listener, only peers
             on this host can connect. An address off loopback needs a secret.
+        advertise: what peers are told to connect to, if that is not the address of ``listen``: a host, an address, or
+            an interface such as ``"eth1"``. None: if ``listen`` is ``0.0.0.0`` or ``[::]``, the address by which this
+            host reaches others; without a route, that of a card that is up.
         secret: a secret that peers must have, too; it is proved, and never sent.
         insecure: listen off loopback without a secret.
         encryption: ``"control"``, the default where there is a secret: what peers tell each other beside the data goes
@@ -88,9 +92,11 @@ class Context(StridedTransfers, NotCopyable):
         name: the name that peers and logs use for the Context.
 
     Raises:
-        ValueError, TypeError: an argument makes no sense; listening off loopback without a secret.
+        ValueError, TypeError: an argument makes no sense, such as an interface that is not there; listening off
+            loopback without a secret.
         Unsupported: a provider does not work here, the address cannot be bound, or there is no TLS where it is needed;
             with the reason and the fix.
+        RuntimeError: gevent has patched the threads or sockets of this process.
         LimitReached: this process has no descriptor, thread or memory left that it needs.
         RegistrationFailed: out of memory.
     """
@@ -101,6 +107,7 @@ class Context(StridedTransfers, NotCopyable):
         self,
         *,
         listen: str | Unset | None = UNSET,
+        advertise: str | Unset | None = UNSET,
         secret: str | bytes | Unset | None = UNSET,
         insecure: bool | Unset = UNSET,
         encryption: Encryption | Unset | None = UNSET,
@@ -118,6 +125,7 @@ class Context(StridedTransfers, NotCopyable):
         settings = resolve(
             {
                 "listen": listen,
+                "advertise": advertise,
                 "secret": secret,
                 "insecure": insecure,
                 "encryption": encryption,
@@ -133,6 +141,7 @@ class Context(StridedTransfers, NotCopyable):
                 "name": name,
             }
         )
+        check_unpatched()
         uninterrupted(partial(self._open, settings), lambda _: self.close())
         core = self._core
         self.id: Final = core.id

@@ -23,7 +23,7 @@ from zerohop.core.memory.retention import Retention
 from zerohop.core.memory.shares import Shares
 from zerohop.core.peers.peer_core import PeerCore
 from zerohop.core.runtime.devices import Devices
-from zerohop.errors import Unsupported, from_native, from_os, out_of_descriptors
+from zerohop.errors import Unsupported, from_native, from_os, of_sandbox, out_of_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -143,8 +143,11 @@ class Core(PeerCore):
             self._release_engine(time.monotonic())
             if isinstance(error, NativeError):
                 raise from_native(*error.args, operation="open") from None
-            if isinstance(error, OSError) and out_of_descriptors(error):
-                raise from_os(error, operation="open") from None
+            if isinstance(error, OSError):
+                if out_of_descriptors(error):
+                    raise from_os(error, operation="open") from None
+                if refused := of_sandbox(error, "epoll_create1 or socketpair", operation="open"):
+                    raise refused from None
             raise
         self.closed = self.gone = False
         _cores.add(self)

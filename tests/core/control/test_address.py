@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import stat
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import zerohop as zh
 from zerohop.core.control import address
 from zerohop.core.control.address import Address
 
@@ -95,11 +97,6 @@ def test_the_host_has_one_id() -> None:
     assert len(address.host_id()) == 32
 
 
-def test_a_wildcard_is_not_advertised() -> None:
-    assert address.advertised_host("10.1.2.3") == "10.1.2.3"
-    assert address.advertised_host("0.0.0.0") != "0.0.0.0"
-
-
 @pytest.mark.parametrize("target", ["127.0.0.1", "127.0.1.1"])
 def test_a_connection_within_this_host(target: str) -> None:
     with socket.create_server(("0.0.0.0", 0)) as listening, socket.socket() as sock:
@@ -127,6 +124,37 @@ class TestDirectory:
         assert directory.parent == Path("/tmp")
         assert len(str(directory / address.SOCKET_NAME)) <= address.MAX_SOCKET_PATH
         address.remove_directory(directory)
+
+    def test_no_place_for_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Neither of the usual directories can be written to, and TMPDIR is too long for a Unix socket."""
+
+        def refuse(prefix: str, parent: str) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+        long = "/" + "x" * 90
+        monkeypatch.setenv("TMPDIR", long)
+        monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+        monkeypatch.setattr(address, "_make_locked", refuse)
+        with pytest.raises(zh.Unsupported) as caught:
+            zh.Context()
+        for said in ("/tmp: Permission denied", f"{long}: longer than"):
+            assert said in caught.value.reason
+        assert "TMPDIR=" in caught.value.fix
+
+    def test_tmpdir_where_tmp_cannot_be_used(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        short = _short(tmp_path, monkeypatch)
+        make = address._make_locked
+
+        def refuse_tmp(prefix: str, parent: str) -> tuple[Path, int]:
+            if parent == "/tmp":
+                raise OSError(errno.EROFS, "Read-only file system")
+            return make(prefix, parent)
+
+        monkeypatch.setattr(address, "_make_locked", refuse_tmp)
+        monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+        monkeypatch.setenv("TMPDIR", str(short))
+        with zh.Context() as context:
+            assert Path(address.parse(context.url).socket_path).parent.parent == short
 
     def test_which_paths_are_ours(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         short = _short(tmp_path, monkeypatch)

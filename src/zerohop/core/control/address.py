@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import parse_qsl, quote, urlsplit
 
-from zerohop.errors import out_of_descriptors
+from zerohop.errors import Unsupported, out_of_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ SOCKET_NAME: Final = "s"
 _CONTEXT_ID: Final = re.compile(r"[0-9a-f]{32}")
 _HOST_ID: Final = re.compile(r"[0-9a-f]{32}")
 # Name of the directory of a Context's Unix socket; the number is the id of the user who made it.
-_FOLDER: Final = re.compile(r"zerohop-[0-9]+-[a-z0-9_]+")
+_FOLDER: Final = re.compile(r"zerohop-([0-9]+)-[a-z0-9_]+")
 _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SWEPT_AT_ONCE: Final = 64
 
@@ -121,42 +121,18 @@ def host_id() -> str:
     return hashlib.sha256(f"zerohop host {boot}".encode()).hexdigest()[:32]
 
 
-def advertised_host(bound: str) -> str:
-    """Return the address to tell peers for a listener that is bound to ``bound``: itself, unless it is a wildcard."""
-    if bound not in ("0.0.0.0", "::"):  # noqa: S104 - compared with, not bound to
-        return bound
-    family = socket.AF_INET6 if ":" in bound else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            # This sends nothing. It asks the routing table which address of this host other hosts see.
-            probe.connect(("2001:db8::1" if family == socket.AF_INET6 else "192.0.2.1", 9))
-            host: str = probe.getsockname()[0]
-        except OSError:
-            return socket.gethostname()
-        else:
-            return host
-
-
 @contextlib.contextmanager
 def make_directory() -> Iterator[Path]:
     """Make a new 0700 directory for this Context's Unix socket, in $XDG_RUNTIME_DIR if that works, else in /tmp.
 
     Other processes leave it alone during the ``with`` block, and after it while somebody listens at its socket.
+
+    Raises:
+        Unsupported: no directory for temporary files can be used.
+        OSError: this process is out of descriptors.
     """
     prefix = f"zerohop-{os.getuid()}-"
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    for parent in (runtime, "/tmp"):
-        # The 12 bytes leave room for 8 random characters, two slashes and the socket's name.
-        if not parent.startswith("/") or len(os.fsencode(parent)) + len(prefix) + 12 > MAX_SOCKET_PATH:
-            continue
-        try:
-            directory, lock = _make_locked(prefix, parent)
-            break
-        except OSError as error:
-            if out_of_descriptors(error):
-                raise
-    else:
-        directory, lock = _make_locked(prefix, None)
+    directory, lock = _make_anywhere(prefix)
     try:
         _sweep(directory.parent, prefix, directory)
         yield directory
@@ -164,7 +140,32 @@ def make_directory() -> Iterator[Path]:
         os.close(lock)
 
 
-def _make_locked(prefix: str, parent: str | None) -> tuple[Path, int]:
+def _make_anywhere(prefix: str) -> tuple[Path, int]:
+    """Make a directory, locked, where the first of the directories for temporary files allows it."""
+    # The 12 bytes leave room for 8 random characters, two slashes and the socket's name.
+    room = MAX_SOCKET_PATH - len(prefix) - 12
+    tried = {}
+    environment = os.environ
+    for parent in (environment.get("XDG_RUNTIME_DIR", ""), "/tmp", environment.get("TMPDIR", ""), "/var/tmp"):
+        if not parent.startswith("/"):
+            continue
+        if len(os.fsencode(parent)) > room:
+            tried[parent] = f"longer than {room} bytes"
+            continue
+        try:
+            return _make_locked(prefix, parent)
+        except OSError as error:
+            if out_of_descriptors(error):
+                raise
+            tried[parent] = error.strerror or str(error)
+    raise Unsupported(
+        "no place for this Context's Unix socket: " + "; ".join(f"{where}: {why}" for where, why in tried.items()),
+        fix=f"TMPDIR=/some/directory that this process may write to, of at most {room} bytes",
+        operation="listen",
+    )
+
+
+def _make_locked(prefix: str, parent: str) -> tuple[Path, int]:
     """Make a directory, and lock it so that no other process takes it for one that was left behind."""
     # Imported here because tempfile imports much, and only an opened Context needs it.
     import tempfile
@@ -200,6 +201,12 @@ def is_ours(path: str) -> bool:
     except (OSError, ValueError):
         return False
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+
+
+def user_of(path: str) -> int | None:
+    """Return the id of the user whose Context made a Unix socket, going by its path; None if that does not tell."""
+    made = _FOLDER.fullmatch(Path(path).parent.name)
+    return int(made[1]) if made else None
 
 
 def remove_directory(directory: Path) -> None:

@@ -3,27 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ipaddress
 import os
 import socket
-import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.control import address
 from zerohop.core.control.channel import Channel
 from zerohop.core.runtime.control_thread import resolve
-from zerohop.errors import AccessDenied, PeerLost, from_os, out_of_descriptors
+from zerohop.errors import (
+    AccessDenied,
+    DeadlineExceeded,
+    PeerLost,
+    ProtocolError,
+    ZerohopError,
+    copy_of,
+    from_os,
+    out_of_descriptors,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from zerohop.core.control.address import Address
     from zerohop.core.runtime.control_thread import ControlThread
 
 _CONNECT_S: Final = 5.0
 _BACKLOG_PAUSE_S: Final = 0.005
+_LISTEN: Final = 'have the peer listen where others reach it: listen="0.0.0.0:0", and the same secret= on both sides'
 
 
-async def open_channel(control: ControlThread, where: Address) -> Channel:
+async def open_channel(control: ControlThread, where: Address, waits: Callable[[str], None]) -> Channel:
     """Connect to an address, by the Unix socket if that works.
+
+    ``waits`` is told for what this waits, where that is worth telling; there is no time limit but the caller's.
 
     Raises:
         PeerLost: nobody answers, or this process is out of descriptors.
@@ -31,35 +47,67 @@ async def open_channel(control: ControlThread, where: Address) -> Channel:
     why_not = ""
     if where.socket_path and where.host_id in ("", address.host_id()):
         try:
-            return await _open_unix(control, where.socket_path)
+            return await _open_unix(control, where.socket_path, waits)
         except (OSError, AccessDenied) as error:
             _check_descriptors(error, where)
-            why_not = f"nobody answers at {where.socket_path} ({error})"
+            why_not = f"nobody answers at {where.socket_path} ({getattr(error, 'strerror', None) or error})"
     if where.listens:
-        return await open_tcp(control, where)
+        return await open_tcp(control, where, why_not)
     raise PeerLost(
         why_not or "the peer is on another host and does not listen on TCP",
-        fix="is the peer still running?",
+        fix=_fix(where) if why_not else _LISTEN,
         peer=where.context,
         operation="connect",
     )
 
 
-async def _open_unix(control: ControlThread, path: str) -> Channel:
+def explained(error: ZerohopError, where: Address) -> ZerohopError:
+    """Return a copy of the error of a dial. It says so if the address means another process on each host.
+
+    Such an address is tried all the same, because a tunnel may lead from it to the peer.
+    """
+    error = copy_of(error)
+    astray = isinstance(error, (PeerLost, ProtocolError, AccessDenied, DeadlineExceeded))
+    if astray and where.host_id not in ("", address.host_id()) and _is_loopback(where.host):
+        error.reason += (
+            f"; the peer is on another host and listens on loopback only: {where.host}:{where.port} is another "
+            f"process here, if any"
+        )
+        error.fix = _LISTEN
+    return error
+
+
+def _is_loopback(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def _fix(where: Address) -> str:
+    """Return what to do about a peer that nobody answers for."""
+    if where.host_id != address.host_id():
+        return "is the peer still running, and does it listen there?"
+    shared = f"mount the peer's {Path(where.socket_path).parent.parent} here, " if where.socket_path else ""
+    return (
+        f"is the peer still running? It is on this host. If it is in another container or network namespace, {shared}"
+        f"or {_LISTEN}"
+    )
+
+
+async def _open_unix(control: ControlThread, path: str, waits: Callable[[str], None]) -> Channel:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     control.sockets.add(sock)
     try:
         sock.setblocking(False)
-        deadline = time.monotonic() + _CONNECT_S
         while True:
             try:
                 sock.connect(path)
                 break
             except BlockingIOError:
                 # The listener's backlog is full, and nothing tells this side when there is room again.
-                if time.monotonic() > deadline:
-                    raise TimeoutError("its backlog stays full") from None
+                waits("the peer does not accept connections: its backlog is full")
                 await asyncio.sleep(_BACKLOG_PAUSE_S)
+        waits("")
         _check_user(sock)
         return Channel(sock)
     except BaseException:
@@ -67,8 +115,8 @@ async def _open_unix(control: ControlThread, path: str) -> Channel:
         raise
 
 
-async def open_tcp(control: ControlThread, where: Address) -> Channel:
-    """Connect to an address by TCP; raises what ``open_channel`` raises."""
+async def open_tcp(control: ControlThread, where: Address, tried: str = "") -> Channel:
+    """Connect to an address by TCP; raises what ``open_channel`` raises. ``tried``: what has failed before."""
     failure: OSError | None = None
     try:
         found = await resolve(where.host, where.port)
@@ -95,8 +143,8 @@ async def open_tcp(control: ControlThread, where: Address) -> Channel:
             sock.close()
     why = (failure.strerror or str(failure)) if failure is not None else "no address"
     raise PeerLost(
-        f"nobody answers at {where.host}:{where.port}: {why}",
-        fix="is the peer still running, and does it listen there?",
+        f"{tried}{', and ' if tried else ''}nobody answers at {where.host}:{where.port}: {why}",
+        fix=_fix(where),
         peer=where.context,
         operation="connect",
     )

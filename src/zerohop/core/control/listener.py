@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Final
 from zerohop.config import protection
 from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.control import address, auth, handshake
+from zerohop.core.control.advertised import advertised_host
 from zerohop.core.control.channel import Channel, ChannelEnded
 from zerohop.core.control.handshake import CLOSED, DUPLICATE, LANE, LOCATE, SECRET, THROTTLED, TOKEN, Refused
 from zerohop.core.control.throttle import Throttle
 from zerohop.core.control.waiting_room import WaitingRoom
-from zerohop.errors import ProtocolError, Unsupported, from_os, out_of_descriptors
+from zerohop.errors import ProtocolError, Unsupported, from_os, of_sandbox, out_of_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,8 +42,10 @@ class Listeners:
     """Holds the listening sockets of a Context. The constructor binds them; they accept after ``start``.
 
     Raises:
-        ValueError: the address is off loopback, and there is neither a secret nor ``insecure``.
-        Unsupported: the address cannot be bound; or it is off loopback, and nothing here can protect what peers say.
+        ValueError: the address is off loopback, and there is neither a secret nor ``insecure``; ``advertise`` makes no
+            sense.
+        Unsupported: the address cannot be bound; or it is off loopback, and nothing here can protect what peers say; or
+            the system refuses sockets, or a directory for one.
         LimitReached: this process is out of descriptors.
     """
 
@@ -60,9 +63,11 @@ class Listeners:
         # Tokens and sockets of lanes that peers may open, by the token's public name.
         self._invited: dict[bytes, tuple[bytes, asyncio.Future[socket.socket]]] = {}
         self._throttle = Throttle()
+        where = str(settings.listen)
         try:
             if settings.listen is not None:
                 self._bind_tcp(settings.listen, settings)
+            where = "a Unix socket"
             self._bind_unix()
             self._reserve = _new_reserve()
         except OSError as error:
@@ -70,7 +75,7 @@ class Listeners:
             if out_of_descriptors(error):
                 raise from_os(error, operation="listen") from None
             raise Unsupported(
-                f"cannot listen on {settings.listen}: {error.strerror or error}",
+                f"cannot listen on {where}: {error.strerror or error}",
                 fix="choose another address; port 0 takes a free port",
                 operation="listen",
             ) from None
@@ -132,19 +137,20 @@ class Listeners:
         )[0]
         if not ipaddress.ip_address(where[0]).is_loopback:
             _check_exposed(listen, settings)
-        sock = socket.socket(family, kind, protocol)
+        sock = _new_socket(family, kind, protocol)
         self._sockets.append(sock)
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(where)
         sock.listen(_BACKLOG)
         bound = sock.getsockname()
-        self.host, self.port = address.advertised_host(bound[0]), bound[1]
+        both = family == socket.AF_INET6 and not sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+        self.host, self.port = advertised_host(bound[0], settings.advertise, both=both), bound[1]
 
     def _bind_unix(self) -> None:
         with address.make_directory() as self._directory:
             path = self._directory / address.SOCKET_NAME
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            sock = _new_socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self._sockets.append(sock)
             sock.setblocking(False)
             sock.bind(str(path))
@@ -276,6 +282,15 @@ def _check_exposed(listen: str, settings: Settings) -> None:
             fix=protection.FIX,
             operation="listen",
         )
+
+
+def _new_socket(family: int, kind: int, protocol: int = 0) -> socket.socket:
+    try:
+        return socket.socket(family, kind, protocol)
+    except OSError as error:
+        if refused := of_sandbox(error, "socket", operation="listen"):
+            raise refused from None
+        raise
 
 
 def _new_reserve() -> socket.socket | None:

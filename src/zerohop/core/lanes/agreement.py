@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zerohop.config.providers import PROVIDERS, VERBS
@@ -45,7 +47,7 @@ def _why_not(core: LaneCore, provider: str, setup: Setup, *, same_host: bool) ->
     if provider not in setup.providers:
         return "the peer does not use it"
     if provider in ("shm", "p2p"):
-        return "" if same_host else "the peer is not on this host, or its Unix socket cannot be reached"
+        return "" if same_host else _why_apart(address.parse(setup.url))
     if provider == "tcp":
         listens = address.parse(core.url).listens or address.parse(setup.url).listens
         return "" if listens else "neither side listens on TCP; give one of them listen="
@@ -57,6 +59,19 @@ def _why_not(core: LaneCore, provider: str, setup: Setup, *, same_host: bool) ->
     if not any(nic.link for nic in setup.nics):
         return "the peer has no NIC port that can be used"
     return "" if nic_ports.pair(mine, setup.nics) else "no two NIC ports of the two sides have the same link layer"
+
+
+def _why_apart(peer: address.Address) -> str:
+    """Return why the two sides, which do not speak over a Unix socket, share no memory."""
+    if peer.host_id != address.host_id():
+        return "the peer is on another host"
+    user = address.user_of(peer.socket_path)
+    if user is not None and user != os.getuid():
+        return f"the peer is on this host, and runs as user {user}, this process as user {os.getuid()}"
+    return (
+        f"the peer is on this host, and its Unix socket {peer.socket_path} cannot be reached from here, as if the two "
+        f"had different file systems; mount the same {Path(peer.socket_path).parent.parent} for both"
+    )
 
 
 def _fix(core: LaneCore, setup: Setup) -> str:

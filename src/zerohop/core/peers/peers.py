@@ -18,15 +18,16 @@ from zerohop.core.control.channel import Channel, ChannelEnded
 from zerohop.core.control.dial import open_channel, open_tcp
 from zerohop.core.control.handshake import CLOSED, CONTROL, DUPLICATE, LANE, Refused
 from zerohop.core.peers import teardown
+from zerohop.core.peers.attempt import Dial
 from zerohop.core.peers.peer_death import EngineEvents
 from zerohop.core.peers.peer_link import PeerLink
 from zerohop.core.peers.session import SETUP_S, Session
-from zerohop.core.runtime.deferred import seconds_left
+from zerohop.core.runtime.deferred import seconds_left, while_waiting
 from zerohop.errors import Closed, DeadlineExceeded, PeerLost, ProtocolError, ZerohopError, copy_of, silent_error
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Coroutine
 
     from zerohop.core.control.address import Address
     from zerohop.core.control.handshake import Purpose
@@ -34,48 +35,9 @@ if TYPE_CHECKING:
     from zerohop.core.peers.peer_core import PeerCore
 
 _T = TypeVar("_T")
-# Seconds after which a dial ends, whatever deadlines the waiting operations have: the peer may be long gone.
-LONGEST_DIAL_S: Final = 120.0
 # Seconds to wait for the peer's own socket if the peer refuses because it is dialling, too.
 _CROSSING_S: Final = 0.25
 _MAX_DIALS: Final = 8
-
-
-class _Dial:
-    """Holds an attempt to reach a peer, which all waiting operations share; the latest deadline is its time limit."""
-
-    def __init__(self, peer: str, work: Callable[..., Coroutine[Any, Any, PeerLink]], where: Address) -> None:
-        self._peer = peer
-        self._loop = asyncio.get_running_loop()
-        self._started = self._loop.time()
-        # The dial gets this time even if its operation has less; the operation's next attempt then joins the dial.
-        self._until = self._started + handshake.TIMEOUT_S
-        self._expired = False
-        self.task = self._loop.create_task(self._run(work, where))
-        self._timer = self._loop.call_at(self._until, self._expire)
-        self.task.add_done_callback(lambda _: self._timer.cancel())
-
-    def allow(self, seconds: float | None) -> None:
-        """Let the attempt last ``seconds`` from now on; None: ``LONGEST_DIAL_S`` in all."""
-        until = self._started + LONGEST_DIAL_S
-        if seconds is not None:
-            until = min(until, self._loop.time() + seconds)
-        self._until = max(self._until, until)
-
-    def _expire(self) -> None:
-        if self._loop.time() < self._until:
-            self._timer = self._loop.call_at(self._until, self._expire)
-        else:
-            self._expired = True
-            self.task.cancel()
-
-    async def _run(self, work: Callable[..., Coroutine[Any, Any, PeerLink]], where: Address) -> PeerLink:
-        try:
-            return await work(where)
-        except asyncio.CancelledError:
-            if not self._expired:
-                raise
-            raise silent_error(self._peer, "the peer does not finish connecting") from None
 
 
 class Peers:
@@ -84,7 +46,7 @@ class Peers:
     def __init__(self, core: PeerCore) -> None:
         self._core = core
         # Dials under way, by id or URL; ids that are being dialled; ids that were let in, and when (monotonic seconds).
-        self._dials: dict[str, _Dial] = {}
+        self._dials: dict[str, Dial] = {}
         self._dialling: set[str] = set()
         self._admitted: dict[str, float] = {}
         self._arrivals: asyncio.Event | None = None
@@ -117,9 +79,11 @@ class Peers:
             left = seconds_left(handshake.TIMEOUT_S)
             dial.allow(left)
             # The dial goes on after the wait, because other operations may be waiting for it.
+            while_waiting(dial.silent)
             await asyncio.wait([dial.task], timeout=left)
+            while_waiting(None)
             if not dial.task.done():
-                raise silent_error(where.context, "the peer does not finish connecting")
+                raise dial.silent()
             try:
                 return dial.task.result()
             except DeadlineExceeded as error:
@@ -137,11 +101,11 @@ class Peers:
             existing = self._core.connected.get(where.context)
         return existing
 
-    def _dial_to(self, where: Address) -> _Dial:
+    def _dial_to(self, where: Address) -> Dial:
         key = where.context or where.url()
         dial = self._dials.get(key)
         if dial is None:
-            dial = self._dials[key] = _Dial(where.context, self._dial, where)
+            dial = self._dials[key] = Dial(self._dial, where)
             dial.task.add_done_callback(lambda done: self._dialled(key, done))
         return dial
 
@@ -231,12 +195,12 @@ class Peers:
         if not task.cancelled():
             task.exception()  # asyncio would warn of an exception that nobody fetched
 
-    async def _dial(self, where: Address) -> PeerLink:
+    async def _dial(self, where: Address, dial: Dial) -> PeerLink:
         peer = where.context
         me = self._core.identity
         await me.ready(over_tcp=not where.socket_path or where.host_id != me.host)
         if not peer or not where.host_id:
-            where = await self._locate(where)
+            where = await self._locate(where, dial)
         if not peer:
             # The id of the peer is known now: there may be a Connection, or another dial to it.
             return await self.connect(where)
@@ -246,7 +210,7 @@ class Peers:
                 attempts += 1
                 self._dialling.add(peer)
                 try:
-                    link = await self._dial_once(where)
+                    link = await self._dial_once(where, dial)
                 finally:
                     self._dialling.discard(peer)
                 if link is not None and link.peer != self._core.id:
@@ -256,9 +220,9 @@ class Peers:
                 return arrived
         raise PeerLost("the peer refuses a second connection, and the first is not there", peer=peer)
 
-    async def _dial_once(self, where: Address) -> PeerLink | None:
+    async def _dial_once(self, where: Address, dial: Dial) -> PeerLink | None:
         """Dial a peer once; return None if the peer is dialling this side, or believes that it is still connected."""
-        channel = await open_channel(self._core.control, where)
+        channel = await open_channel(self._core.control, where, dial.waits)
         try:
             try:
                 await self._greet(channel, CONTROL, b"", where.context)
@@ -286,12 +250,12 @@ class Peers:
         await self._set_up(link, session)
         return link
 
-    async def _locate(self, where: Address) -> Address:
+    async def _locate(self, where: Address, dial: Dial) -> Address:
         """Return an address with the id of the Context that listens there, and its Unix socket if it is on this host.
 
         Asked first, so that dials to one Context under several names become one.
         """
-        channel = await open_channel(self._core.control, where)
+        channel = await open_channel(self._core.control, where, dial.waits)
         me = self._core.identity
         # A path may lead to a file system that hangs, so an unproved peer of another host may name none.
         trusted = me.secret is not None or channel.unix or channel.connected_here()

@@ -10,6 +10,7 @@ is doing.
 from __future__ import annotations
 
 import time
+import weakref
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -41,6 +42,10 @@ _FIRST_USE_NS: Final = 1_000_000
 _deadline_ns: ContextVar[int] = ContextVar("zerohop_deadline_ns")
 
 
+# The operation that a task of the control thread serves. Weak, because tasks that outlive it copy this.
+_served: ContextVar[weakref.ref[Deferred[Any]]] = ContextVar("zerohop_served")
+
+
 class Peer(Protocol):
     """Names the peer that a task waits for."""
 
@@ -52,7 +57,7 @@ class Peer(Protocol):
 class Deferred(InFlight[T]):
     """Represents an operation whose slot the control thread ends once the work is done."""
 
-    __slots__ = ("__weakref__", "_failure", "_gate", "_payload", "_peer", "_place", "_task", "parts")
+    __slots__ = ("__weakref__", "_failure", "_gate", "_payload", "_peer", "_place", "_silence", "_task", "parts")
 
     def __init__(
         self, core: Runtime, kind: str, path: Path | None, nbytes: int, native: Op, keep: object, peer: str
@@ -62,6 +67,8 @@ class Deferred(InFlight[T]):
         self._place = dropped.posting_place()
         self._failure: BaseException | None = None
         self._payload: Any = None
+        # Makes the error for a deadline that passes now; None: the usual one.
+        self._silence: Callable[[], ZerohopError] | None = None
         self._task: asyncio.Task[None] | None = None
         # The gate that the operation has still to leave.
         self._gate: Gate | None = None
@@ -131,6 +138,11 @@ class Deferred(InFlight[T]):
         # Reason.USER: `_failure` has ended the slot, and not the deadline.
         if self._failure is not None and native.reason == Reason.USER:
             return self._failure
+        silence = self._silence
+        if native.status == Status.DEADLINE and silence is not None:
+            error = silence()
+            complete_fields(error, self._kind, self._path)
+            return error
         if native.status == Status.CLOSED and self._core.closed:
             return self._core.closed_error()
         return super()._error_of(native)
@@ -192,6 +204,14 @@ def seconds_left(otherwise: float | None = None) -> float | None:
     return max(0.0, (deadline_ns - time.monotonic_ns()) / _NS) if deadline_ns else None
 
 
+def while_waiting(silence: Callable[[], ZerohopError] | None) -> None:
+    """Note how to make the error for the operation that the running task serves, if its deadline passes from now on."""
+    reference = _served.get(None)
+    operation = None if reference is None else reference()
+    if operation is not None:
+        operation._silence = silence
+
+
 async def wait_shared(future: asyncio.Future[Any], peer: Peer, limit: float | None) -> None:
     """Wait for a future, ``limit`` seconds at most, on the control thread. Several tasks may wait for the same future.
 
@@ -241,6 +261,7 @@ async def _run(
     import asyncio
 
     _deadline_ns.set(deadline_ns)
+    _served.set(weakref.ref(operation))
     nbytes = 0
     try:
         operation._payload = await work(*arguments)

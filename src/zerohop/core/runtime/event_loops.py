@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerohop._native import CompletionQueue, LoopBell
 from zerohop.core.base import closed_engine
+from zerohop.core.base.frameworks import NO_LOOP
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -134,7 +135,9 @@ class Loops:
         Raises:
             RuntimeError: no loop is running on this thread.
         """
-        loop = asyncio.get_running_loop()
+        loop = asyncio._get_running_loop()
+        if loop is None:
+            raise RuntimeError(NO_LOOP)
         reference = self._queues.get(loop)
         queue = None if reference is None else reference()
         if queue is None or queue.closed:

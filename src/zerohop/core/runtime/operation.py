@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, TypeVar
 
 from zerohop._native import NativeError
+from zerohop.core.base.frameworks import NO_LOOP
 from zerohop.core.base.resource import NotCopyable
 from zerohop.core.base.units import transfer_text
 from zerohop.core.runtime import dropped
@@ -262,10 +263,15 @@ def must_yield(core: Runtime) -> bool:
 
     A coroutine whose operations all end at once would otherwise keep the loop to itself. Callers ask before they take
     a result, so that a task that is cancelled at this point loses nothing.
+
+    Raises:
+        RuntimeError: no event loop of asyncio runs on this thread.
     """
     now = time.monotonic_ns()
     if now < core.turn_ends_ns:
         return False
+    if not on_event_loop():
+        raise RuntimeError(NO_LOOP)
     core.turn_ends_ns = now + _TURN_NS
     return True
 

@@ -1,0 +1,43 @@
+"""In a sandbox that refuses a system call: the error names the call, and says what to allow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.options import Options
+from support.service import Service
+
+if TYPE_CHECKING:
+    from support.fixtures import StartPeer
+
+ALL = ["memfd_create", "eventfd", "pipe2", "epoll_create1", "socket", "socketpair"]
+
+
+@pytest.mark.parametrize("call", ALL)
+def test_opening_without(start_peer: StartPeer, call: str) -> None:
+    peer = start_peer(Options())
+    peer.call(Service.forbid, call)
+    outcome = peer.call(Service.try_open, Options(providers=None))
+    assert outcome.kind == "Unsupported", outcome
+    assert outcome.says(call.replace("_", " "), "not permitted"), outcome
+    assert "seccomp" in outcome.fix
+
+
+def test_allocating_without_shared_memory(start_peer: StartPeer) -> None:
+    peer = start_peer(Options())
+    peer.call(Service.forbid, "memfd_create")
+    outcome = peer.call(Service.try_alloc, 64)
+    assert outcome.kind == "Unsupported", outcome
+    assert outcome.says("memfd create", "not permitted"), outcome
+    assert "seccomp" in outcome.fix
+
+
+def test_asking_for_shared_memory(start_peer: StartPeer) -> None:
+    peer = start_peer(Options())
+    peer.call(Service.forbid, "memfd_create")
+    outcome = peer.call(Service.try_open, Options(providers=("shm",)))
+    assert outcome.kind == "Unsupported", outcome
+    assert outcome.says("memfd create", "not permitted"), outcome
+    assert "seccomp" in outcome.fix

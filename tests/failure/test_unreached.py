@@ -1,0 +1,160 @@
+"""A peer that cannot be reached from here: the error says why, and what to type where."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import zerohop as zh
+from support.options import Options
+from support.patience import PATIENCE_S
+from zerohop.core.control import address
+from zerohop.core.lanes import agreement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from support.fixtures import OpenContext
+
+OTHER = "0" * 32
+LISTEN = 'listen="0.0.0.0:0"'
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port of loopback at which nobody listens."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        yield sock.getsockname()[1]
+
+
+def _refusal(context: zh.Context, url: str, timeout: float = PATIENCE_S) -> zh.ZerohopError:
+    with pytest.raises(zh.ZerohopError) as caught:
+        context.connect(url, timeout=timeout).result()
+    return caught.value
+
+
+def _expect_loopback(error: zh.ZerohopError, kind: type[zh.ZerohopError]) -> None:
+    assert type(error) is kind
+    assert error.reason.count("another host and listens on loopback only") == 1
+    assert LISTEN in error.fix
+    assert "secret=" in error.fix
+
+
+class TestLoopbackOfAnotherHost:
+    def test_nobody_answers(self, open_context: OpenContext, closed_port: int) -> None:
+        error = _refusal(open_context(Options()), f"zerohop://127.0.0.1:{closed_port}/{OTHER}?host={OTHER}")
+        _expect_loopback(error, zh.PeerLost)
+
+    @pytest.mark.parametrize("host", ["localhost", "[::1]", "127.0.0.5"])
+    def test_by_any_name(self, open_context: OpenContext, closed_port: int, host: str) -> None:
+        error = _refusal(open_context(Options()), f"zerohop://{host}:{closed_port}/{OTHER}?host={OTHER}")
+        _expect_loopback(error, zh.PeerLost)
+
+    def test_another_context_answers(self, open_context: OpenContext) -> None:
+        context, stranger = open_context(Options()), open_context(Options())
+        port = address.parse(stranger.url).port
+        error = _refusal(context, f"zerohop://127.0.0.1:{port}/{OTHER}?host={OTHER}")
+        _expect_loopback(error, zh.PeerLost)
+
+    def test_one_with_a_secret_answers(self, open_context: OpenContext) -> None:
+        context, stranger = open_context(Options()), open_context(Options(secret="sesame"))
+        port = address.parse(stranger.url).port
+        error = _refusal(context, f"zerohop://127.0.0.1:{port}/{OTHER}?host={OTHER}")
+        _expect_loopback(error, zh.AccessDenied)
+
+    def test_something_else_answers(self, open_context: OpenContext) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            listening.settimeout(PATIENCE_S)
+
+            def serve() -> None:
+                with listening.accept()[0] as sock:
+                    sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                    with contextlib.suppress(ConnectionError):
+                        while sock.recv(4096):
+                            pass
+
+            server = threading.Thread(target=serve)
+            server.start()
+            port = listening.getsockname()[1]
+            error = _refusal(open_context(Options()), f"zerohop://127.0.0.1:{port}/{OTHER}?host={OTHER}")
+            server.join(PATIENCE_S)
+        _expect_loopback(error, zh.ProtocolError)
+
+    def test_something_silent_listens(self, open_context: OpenContext) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            url = f"zerohop://127.0.0.1:{listening.getsockname()[1]}/{OTHER}?host={OTHER}"
+            _expect_loopback(_refusal(open_context(Options()), url, timeout=0.2), zh.DeadlineExceeded)
+
+    def test_a_tunnel_leads_there(self, open_context: OpenContext) -> None:
+        context, peer = open_context(Options()), open_context(Options())
+        port = address.parse(peer.url).port
+        connection = context.connect(f"zerohop://127.0.0.1:{port}/{peer.id}?host={OTHER}").result(PATIENCE_S)
+        assert connection.peer == peer.id
+
+    def test_it_listens_nowhere(self, open_context: OpenContext) -> None:
+        error = _refusal(open_context(Options()), f"zerohop:///{OTHER}?host={OTHER}&unix=/tmp/zerohop-0-x/s")
+        assert "another host" in error.reason
+        assert LISTEN in error.fix
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+def test_another_network_namespace(open_context: OpenContext, closed_port: int, tcp: bool) -> None:
+    """As it looks from here: the peer is on this host, and neither of its addresses leads to anybody."""
+    where = f"127.0.0.1:{closed_port}" if tcp else ""
+    path = "/tmp/nowhere/zerohop-0-x/s"
+    error = _refusal(open_context(Options()), f"zerohop://{where}/{OTHER}?host={address.host_id()}&unix={path}")
+    assert type(error) is zh.PeerLost
+    assert path in error.reason
+    assert (f"127.0.0.1:{closed_port}" in error.reason) == tcp
+    for word in ("on this host", "namespace", "mount the peer's /tmp/nowhere", LISTEN):
+        assert word in error.fix
+
+
+def test_a_socket_that_nobody_accepts_at(open_context: OpenContext, tmp_path: Path) -> None:
+    """Its backlog is full and stays full: the peer is there, and time runs out."""
+    context = open_context(Options())
+    with contextlib.ExitStack() as stack:
+        listening = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        listening.bind(str(tmp_path / "s"))
+        listening.listen(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                client = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                client.setblocking(False)
+                client.connect(str(tmp_path / "s"))
+        error = _refusal(context, f"zerohop:///{OTHER}?unix={tmp_path}/s", timeout=0.2)
+        assert type(error) is zh.DeadlineExceeded
+        assert "does not accept connections" in error.reason
+
+
+class TestWhyNoSharedMemory:
+    def test_another_file_system(self, open_context: OpenContext) -> None:
+        """As from a container with a /tmp of its own: tcp is taken, and says why."""
+        here, there = open_context(Options()), open_context(Options())
+        handle = there.alloc(64).share("rw")
+        directory = Path(address.parse(there.url).socket_path).parent
+        away = directory.rename(directory.with_name(f"{directory.name}away"))
+        try:
+            rejected = dict(here.explain(np.zeros(64, np.uint8), handle).rejected)
+        finally:
+            away.rename(directory)
+        why = rejected["shm (mapped)"]
+        assert "on this host" in why
+        assert f"mount the same {directory.parent} for both" in why
+
+    def test_another_user(self) -> None:
+        path = f"/tmp/zerohop-{os.getuid() + 1}-abc/s"
+        why = agreement._why_apart(address.Address("127.0.0.1", 1, OTHER, address.host_id(), path))
+        assert f"runs as user {os.getuid() + 1}, this process as user {os.getuid()}" in why
+
+    def test_another_host(self) -> None:
+        why = agreement._why_apart(address.Address("127.0.0.1", 1, OTHER, OTHER, "/tmp/zerohop-0-abc/s"))
+        assert why == "the peer is on another host"
