@@ -3,6 +3,7 @@
 
 #include "base/descriptor.hpp"
 #include "base/pages.hpp"
+#include "memory/region.hpp"
 
 #include <doctest/doctest.h>
 
