@@ -39,7 +39,7 @@ PyRegion register_host(const std::shared_ptr<Engine>& engine, uint64_t address, 
         }
     }
     return PyRegion::of(engine, Region::wrap(address, nbytes, device, fd, fd_offset, readonly,
-                                              block != nullptr ? *block : BlockWatch()));
+                                             block != nullptr ? *block : BlockWatch()));
 }
 
 PyRegion alloc(const std::shared_ptr<Engine>& engine, uint64_t nbytes, int device) {

@@ -109,13 +109,18 @@ void prefetch(const void* src, size_t nbytes) {
 
 Gone touch_pages(Extents walk, const Touched& memory) {
     return guarded(memory, {}, [&walk] {
+        const auto touch = [](const std::byte* at) {
+            std::byte read{};
+            copy_payload(&read, at, 1);
+            asm volatile("" : : "m"(read)); // so that the read is made
+        };
         while (walk.left() != 0) {
-            const auto* const from = reinterpret_cast<const volatile std::byte*>(walk.address());
+            const auto* const from = reinterpret_cast<const std::byte*>(walk.address());
             const uint64_t n = walk.contiguous();
             for (uint64_t at = 0; at < n; at += kSmallestPage) {
-                [[maybe_unused]] const std::byte read = from[at];
+                touch(from + at);
             }
-            [[maybe_unused]] const std::byte last = from[n - 1];
+            touch(from + n - 1);
             walk.advance(n);
         }
     });

@@ -222,8 +222,7 @@ bool VerbsEndpoint::idle() const {
         return false;
     }
     const std::lock_guard lock(lane());
-    return transfers_.in_use() == 0 && chains_.in_use() == 0 && posting_.empty() &&
-           flushes_.empty() && owed_.empty();
+    return transfers_.in_use() == 0 && chains_.in_use() == 0 && posting_.empty() && flushes_.empty() && owed_.empty();
 }
 
 void VerbsEndpoint::add_statistics(Statistics& sums) const {
