@@ -55,7 +55,7 @@ namespace guard {
 
 // The linker names the bounds of the section. Its functions keep their arguments in their registers, use no stack, and
 // return Gone::nothing; the handler lets them return something else through land().
-// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): the linker makes up these names.
 extern "C" {
 extern const char __start_zerohop_guarded[] [[gnu::visibility("hidden")]];
 extern const char __stop_zerohop_guarded[] [[gnu::visibility("hidden")]];
@@ -207,7 +207,7 @@ bool contain(const siginfo_t& info, void* context) {
         return false;
     }
     call->gone = gone;
-    // What blocks signals meanwhile, be it ThreadSanitizer, would leave them blocked.
+    // The handler may run with signals blocked, by ThreadSanitizer for one, and the jump would leave them so.
     pthread_sigmask(SIG_SETMASK, &static_cast<const ucontext_t*>(context)->uc_sigmask, nullptr);
     siglongjmp(call->before, 1);
 }

@@ -83,8 +83,11 @@ struct [[nodiscard]] Outcome {
 // Memory whose bytes somebody took away: a shared file became shorter or had no room, or a buffer was freed.
 inline constexpr Outcome kMemoryGone{Status::access_denied, Reason::memory_gone};
 inline constexpr Outcome kLocalMemoryGone{Status::access_denied, Reason::local_memory_gone};
+// The bytes are elsewhere by now, at their owner's or at this side (BlockWatch).
+inline constexpr Outcome kMoved{Status::access_denied, Reason::moved};
+inline constexpr Outcome kLocalMoved{Status::closed, Reason::moved};
 
-// What ends a lane of a process that has no memory left, or none that it would spend on a peer.
+// Ends a lane whose process has no memory left for it, or has given its peer all that one peer may have.
 inline constexpr Outcome kLaneOutOfMemory{Status::peer_lost, Reason::out_of_memory};
 
 // The exception that the boundary to Python throws for an error known at once. Inside the data plane errors are values.

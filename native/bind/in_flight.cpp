@@ -41,7 +41,7 @@ int clear(PyObject* object) {
 void report_dropped(PyTypeObject* type, const InFlight& self, const PyOp& op) {
     const Status status = op.op->status();
     const bool failed = status != Status::ok && status != Status::pending;
-    // Nobody need wait for a write, so many are dropped, and that must cost nothing.
+    // A program may drop every write that it posts, so a dropped write must cost nothing.
     const bool writes = self.kind == nullptr || PyUnicode_ReadChar(self.kind, 0) == 'w';
     if (status == Status::cancelled || (writes && !failed) || self.core == nullptr || self.kind == nullptr ||
         self.path == nullptr || !nb::is_alive()) {

@@ -4,6 +4,7 @@
 #include "accel/driver.hpp"
 #include "base/descriptor.hpp"
 #include "base/pinned.hpp"
+#include "base/status.hpp"
 #include "memory/block_watch.hpp"
 #include "memory/registration.hpp"
 
@@ -91,6 +92,14 @@ private:
     std::atomic<bool> known_to_devices_{false};
     uint64_t release_call_ = 0; // the IdleCalls number of the call after which devices no longer know the memory
 };
+
+// Pins memory of this side for an operation. If the outcome is not ok, nothing may touch the memory.
+[[nodiscard, gnu::always_inline]] inline Outcome pin_local(const std::shared_ptr<Region>& region, Pin<Region>& pin) {
+    if (!pin.pin(region)) {
+        return {Status::closed, Reason::revoked};
+    }
+    return pin->moved() ? kLocalMoved : Outcome{};
+}
 
 // Maps a part of a peer's shared memory. close() admits no new users; the last reference unmaps.
 class Mapping : public Pinnable {

@@ -120,7 +120,7 @@ void FramedEndpoint::complete(uint32_t ticket) {
             outcome = outstanding->sink->outcome();
         }
         if (outcome.ok() && outstanding->local && outstanding->local->moved()) {
-            outcome = {Status::closed, Reason::moved}; // the bytes may be those of other memory
+            outcome = kLocalMoved; // the bytes may be those of other memory
         }
         nbytes = outcome.ok() ? outstanding->nbytes : 0;
         value = outstanding->value;

@@ -115,12 +115,11 @@ protected:
         if (!is_open()) {
             return state();
         }
-        local = Pin<Region>::of(request.route->local);
         remote = Pin<Theirs>::of(theirs);
         if (!remote) {
             return {Status::access_denied, Reason::revoked};
         }
-        return local ? Outcome{} : Outcome{Status::closed, Reason::revoked};
+        return pin_local(request.route->local, local);
     }
     // Carries out an atomic on host memory of the target, and stores the old value.
     [[nodiscard]] static Outcome swap_or_add(bool swap, uint64_t address, uint64_t operand, uint64_t compare,

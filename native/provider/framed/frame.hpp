@@ -93,7 +93,10 @@ inline Outcome outcome_of(const FrameHeader& header) {
 
 // Returns an outcome in the words of the other end: what is local to one is the owner's to the other.
 inline Outcome as_seen_there(Outcome outcome) {
-    return outcome == kLocalMemoryGone ? kMemoryGone : outcome == kMemoryGone ? kLocalMemoryGone : outcome;
+    return outcome == kLocalMemoryGone ? kMemoryGone
+           : outcome == kMemoryGone    ? kLocalMemoryGone
+           : outcome == kLocalMoved    ? kMoved
+                                       : outcome;
 }
 
 } // namespace zerohop::framed

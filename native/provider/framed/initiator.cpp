@@ -95,9 +95,9 @@ Posted FramedEndpoint::post_one_sided(const Request& request) {
     if (!allowed.ok()) {
         return {Posted::What::failed, allowed};
     }
-    Pin<Region> local = Pin<Region>::of(request.route->local);
-    if (!local) {
-        return {Posted::What::failed, {Status::closed, Reason::revoked}};
+    Pin<Region> local;
+    if (const Outcome pinned = pin_local(request.route->local, local); !pinned.ok()) {
+        return {Posted::What::failed, pinned};
     }
     uint32_t parts = 1;
     if (reads && request.pages) {

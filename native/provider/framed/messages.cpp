@@ -11,9 +11,9 @@
 namespace zerohop::framed {
 
 Posted FramedEndpoint::post_send(const Request& request) {
-    Pin<Region> local = Pin<Region>::of(request.local);
-    if (!local) {
-        return {Posted::What::failed, {Status::closed, Reason::revoked}};
+    Pin<Region> local;
+    if (const Outcome pinned = pin_local(request.local, local); !pinned.ok()) {
+        return {Posted::What::failed, pinned};
     }
     const std::lock_guard lock(lane_);
     if (is_open() && unmatched_sends_ == kMaxUnmatched) {
@@ -50,9 +50,9 @@ Posted FramedEndpoint::post_send(const Request& request) {
 }
 
 Posted FramedEndpoint::post_recv(const Request& request) {
-    Pin<Region> local = Pin<Region>::of(request.local);
-    if (!local) {
-        return {Posted::What::failed, {Status::closed, Reason::revoked}};
+    Pin<Region> local;
+    if (const Outcome pinned = pin_local(request.local, local); !pinned.ok()) {
+        return {Posted::What::failed, pinned};
     }
     const std::lock_guard lock(lane_);
     if (!is_open()) {
@@ -127,13 +127,16 @@ bool FramedEndpoint::grant(PostedRecv& recv, ArrivedSend& send) {
     }
     const uint64_t base = recv.local->address() + recv.offset;
     if (send.eager && recv.local->is_host()) {
-        const bool gone =
-            copy_guarded(reinterpret_cast<void*>(base), send.bytes.data(), send.bytes.size()) != Gone::nothing;
+        Outcome outcome = recv.local->moved() ? kLocalMoved : Outcome{};
+        if (outcome.ok() &&
+            copy_guarded(reinterpret_cast<void*>(base), send.bytes.data(), send.bytes.size()) != Gone::nothing) {
+            outcome = kLocalMemoryGone;
+        }
         recv.local.reset();
-        if (!recv.op->finish(gone ? kLocalMemoryGone : Outcome{}, gone ? 0 : send.nbytes)) {
+        if (!recv.op->finish(outcome, outcome.ok() ? send.nbytes : 0)) {
             return false;
         }
-        answer(send.ticket, gone ? kMemoryGone : Outcome{});
+        answer(send.ticket, as_seen_there(outcome));
         return true;
     }
     auto arrival = std::make_shared<Arrival>();

@@ -23,9 +23,7 @@ public:
     void consume(uint64_t nbytes) override { extents_.advance(nbytes); }
     void end_frame(bool /*keep*/) override {}
     bool settled() override { return true; }
-    Outcome outcome() const override {
-        return region_->moved() ? Outcome{Status::access_denied, Reason::moved} : Outcome{};
-    }
+    Outcome outcome() const override { return region_->moved() ? kLocalMoved : Outcome{}; }
 
 private:
     Pin<Region> region_;

@@ -21,7 +21,7 @@ Outcome FramedEndpoint::admit(const FrameHeader& header, uint8_t right, uint64_t
     if (outcome.ok() && !region.pin(share->region)) {
         outcome = {Status::access_denied, Reason::revoked};
     } else if (outcome.ok() && region->moved()) {
-        outcome = {Status::access_denied, Reason::moved};
+        outcome = kMoved;
     }
     refusals_.fetch_add(outcome.ok() ? 0 : 1, std::memory_order_relaxed);
     return outcome;
@@ -93,7 +93,7 @@ bool FramedEndpoint::begin_write(const FrameHeader& header) {
 
 void FramedEndpoint::end_write(const FrameHeader& header) {
     if (in_.verdict.ok() && in_.own_sink) {
-        in_.verdict = in_.own_sink->outcome();
+        in_.verdict = as_seen_there(in_.own_sink->outcome());
     }
     if (in_.verdict.status == Status::protocol) {
         return fail(in_.verdict);

@@ -162,6 +162,9 @@ void P2pEndpoint::finish(PeerCopy& copy) {
     if (outcome.ok()) {
         outcome = is_open() ? host().look_at(peer()) : state();
     }
+    if (outcome.ok() && copy.local->moved()) {
+        outcome = kLocalMoved;
+    }
     if (announced && outcome.ok()) {
         peer().presence()->wake(); // a device wakes nobody
     }

@@ -32,9 +32,10 @@ public:
     [[nodiscard]] bool done() const { return stopped_ || src_.left() == 0; }
     // Moves nothing more.
     void stop() { stopped_ = true; }
-    // Not ok once the memory of one side is found gone, which stops it.
+    // Not ok once the memory of one side is found gone, which stops it, or the local bytes have moved. Ask before
+    // release().
     [[nodiscard]] Outcome outcome() const {
-        return gone_ == Gone::nothing                ? Outcome{}
+        return gone_ == Gone::nothing                ? (local_->moved() ? kLocalMoved : Outcome{})
                : (gone_ == Gone::first) == outbound_ ? kMemoryGone
                                                      : kLocalMemoryGone;
     }

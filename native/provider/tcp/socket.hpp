@@ -1,4 +1,4 @@
-// What both streams over a TCP socket do to it.
+// Prepares and shuts down the TCP socket of a lane, for the plain stream and for the one through TLS.
 #pragma once
 
 #include <fcntl.h>

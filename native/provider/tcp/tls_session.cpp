@@ -81,7 +81,7 @@ TlsSession::TlsSession(std::string_view settings, uint64_t rekey_bytes) : rekey_
     if (settings.size() - kHead < own) {
         refuse("the settings are too short");
     }
-    // The session keeps what it needs of the context.
+    // OpenSSL's session refers to the context by itself.
     const Context context =
         context_of(settings.substr(1, kSeedBytes), settings.substr(kHead, own), settings.substr(kHead + own));
     ssl_.reset(ssl.session_new(context.get()));

@@ -11,9 +11,9 @@ struct ssl_st;
 
 namespace zerohop::tcp {
 
-// What one side needs, as Python packs it (core/control/tls.py): 'd' for the side that dials or 'l' for the one that
-// listens, the seed of its Ed25519 key, the length of its certificate in two bytes, its certificate, the one that it
-// trusts.
+// Python packs the settings of one side (core/control/tls.py) as: 'd' for the side that dials or 'l' for the one that
+// listens, the seed of its Ed25519 key, the length of its certificate in two bytes, its certificate, and the
+// certificate that it trusts.
 inline constexpr size_t kSeedBytes = 32;
 
 // Not thread-safe.

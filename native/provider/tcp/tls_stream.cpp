@@ -76,7 +76,7 @@ bool TlsStream::gather(std::span<const iovec> pieces, size_t& piece, size_t& at,
 
 size_t TlsStream::receive(std::span<const iovec> pieces, bool /*streaming*/) {
     const std::lock_guard lock(lock_);
-    // What had arrived before the end is still to be had.
+    // Bytes that arrived before the end can still be read.
     if (!usable() && (closed_ || !more_.load(std::memory_order_relaxed))) {
         return 0;
     }

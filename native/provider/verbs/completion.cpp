@@ -104,7 +104,7 @@ bool VerbsEndpoint::end_transfer_if_over(uint32_t index, OpRef& op, Outcome& out
         std::erase(posting_, index);
     }
     op = std::move(transfer.op);
-    outcome = transfer.outcome;
+    outcome = transfer.outcome.ok() && transfer.local && transfer.local->moved() ? kLocalMoved : transfer.outcome;
     nbytes = transfer.nbytes;
     if (transfer.notify >= 0 && !transfer.marked) {
         give_credit_back(); // nothing was announced

@@ -61,9 +61,10 @@ Posted VerbsEndpoint::post_transfer(const Request& request) {
     }
     const uint32_t index = transfers_.add();
     Transfer& transfer = transfers_[index];
-    if (!atomic && !transfer.local.pin(request.route->local)) {
+    const Outcome pinned = atomic ? Outcome{} : pin_local(request.route->local, transfer.local);
+    if (!pinned.ok()) {
         drop_transfer(transfer, index);
-        return {Posted::What::failed, {Status::closed, Reason::revoked}};
+        return {Posted::What::failed, pinned};
     }
     if (!transfer.remote.pin(access.keys)) {
         drop_transfer(transfer, index);

@@ -114,6 +114,9 @@ bool VerbsEndpoint::on_one_sent(const ibv_wc& completion) {
         }
         op.swap(transfer.op);
         nbytes = transfer.nbytes;
+        if (succeeded && transfer.local && transfer.local->moved()) {
+            outcome = kLocalMoved; // the NIC has kept the pages of before
+        }
         value = transfer.word == nullptr ? 0 : *transfer.word;
         if (!closing_) {
             requests().epochs.end(transfer.epoch);

@@ -162,7 +162,7 @@ def _settle_encryption(values: dict[str, Any]) -> None:
 def _check_encryption(source: str, value: Any) -> str | None:
     if value is not None and value not in ENCRYPTIONS:
         raise ValueError(f"{source} must be one of {', '.join(ENCRYPTIONS)}, or None, not {value!r}")
-    return value  # type: ignore[no-any-return]
+    return None if value is None else str(value)
 
 
 def _check_secret(source: str, value: Any) -> bytes | None:

@@ -183,8 +183,7 @@ class Row:
         """Make the row of a case, without numbers yet; `path` is the library's explanation, or None."""
         if path is None:
             return cls(**asdict(case), direct=None)
-        # The form taken, whatever was planned.
-        # Of a device's memory "staged" says more than the lane's form.
+        # A row names the form that was taken and not the planned one; but of a device's memory "staged" says more.
         on_host = path.local_device == path.remote_device == HOST
         form = path.form if path.direct or on_host else case.form
         return cls(**asdict(replace(case, form=form)), direct=path.direct, path=str(path))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # Seconds for which an interrupted caller waits until all is undone.
 _UNDOING_S: Final = 1.0
-# What Python says where no thread can be started.
+# Python's text for a thread that cannot be started; the error has no class of its own.
 _NO_ROOM: Final = "can't start new thread"
 
 

@@ -16,7 +16,7 @@ from zerohop.errors import ProtocolError, Unsupported
 try:
     import ssl
 except ImportError:  # a Python that was built without OpenSSL
-    ssl = None  # type: ignore[assignment]
+    ssl = None  # type: ignore[assignment]  # Identity.tls is False then, and nothing here is used
 
 if TYPE_CHECKING:
     import socket

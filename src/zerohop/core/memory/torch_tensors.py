@@ -54,7 +54,7 @@ def on_gpu(tensor: Any) -> OnGpu | None:
         ):
             layout = ROWS if tensor.ndim > 1 else BYTES
             return OnGpu(tensor.data_ptr(), tensor.nbytes, layout, tensor.untyped_storage())
-    except (RuntimeError, NotImplementedError):  # the tensor has no memory of its own
+    except RuntimeError:  # the tensor has no memory of its own
         pass
     return None
 

@@ -242,8 +242,7 @@ class Imports:
 
     async def _ask_again(self, want: _Want, way: _Way, number: int) -> None:
         """Ask for a share once more, because its owner did not know yet that its allocation was given back here."""
-        # No event reports that.
-        while number in self._link.allocations and self._link.lost is None:  # noqa: ASYNC110
+        while number in self._link.allocations and self._link.lost is None:  # noqa: ASYNC110 - no event reports that
             await asyncio.sleep(UNMAP_PAUSE_S)
         if not want.done.done():
             self._ask_soon(want._replace(asked=want.asked + 1), way)

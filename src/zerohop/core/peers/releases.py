@@ -109,8 +109,7 @@ class Releases:
             self._core.control.start(self._drop, allocation)
 
     async def _drop(self, allocation: Allocation) -> None:
-        # No event reports that a device is done with it.
-        while not allocation.users and not allocation.whole.close():  # noqa: ASYNC110
+        while not allocation.users and not allocation.whole.close():  # noqa: ASYNC110 - no event tells a device's end
             await asyncio.sleep(UNMAP_PAUSE_S)
         self._forget_unused(allocation)
 
