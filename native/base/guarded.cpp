@@ -40,8 +40,9 @@ struct Entries {
 };
 std::array<Entries, kSignals.size()> entries;
 std::mutex entries_mutex;
-// The entries, as bits, that call the handler before them on this thread just now.
-[[gnu::tls_model("initial-exec")]] thread_local volatile unsigned passing = 0;
+// For each entry the frame in which it calls the handler before it on this thread just now. A handler may never return,
+// but jump: then later frames lie no deeper in the stack.
+[[gnu::tls_model("initial-exec")]] thread_local std::array<volatile uintptr_t, kMostEntries> passing{};
 
 Gone side_of(uint64_t address, const Touched& first, const Touched& second) {
     return first.holds(address) ? Gone::first : second.holds(address) ? Gone::second : Gone::nothing;
@@ -256,16 +257,17 @@ template <size_t kEntry> void on_fault(int signal, siginfo_t* info, void* contex
         return;
     }
     Entries& of = entries[signal == SIGSEGV ? 0 : 1];
-    const unsigned outer = passing;
+    const uintptr_t outer = passing[kEntry];
+    const auto frame = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
     // A handler before an entry that has been used again may come back to it; then the first one of all is next.
-    const bool again = (outer >> kEntry & 1) != 0;
-    passing = outer | 1U << kEntry;
+    const bool again = frame < outer;
+    passing[kEntry] = frame;
     if (again && kEntry == 0) {
         take_default(signal, *info);
     } else {
         pass_on(signal, info, context, of.before[again ? 0 : kEntry]);
     }
-    passing = outer;
+    passing[kEntry] = outer;
 }
 
 using Handler = void (*)(int, siginfo_t*, void*);

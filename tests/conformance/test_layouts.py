@@ -115,6 +115,30 @@ def test_two_arrays_that_lie_otherwise(world: World, known: bool) -> None:
             assert theirs.T.ravel().tolist() == flat.tolist()
 
 
+def test_messages_do_not_say_how_an_array_lies(world: World) -> None:
+    connection = world.here.connect(world.there.identity.url).result(PATIENCE_S)
+    with world.here.register(np.zeros((6, 10)).T, as_bytes=True) as memory:
+        for call in (connection.send, connection.send_nowait, connection.recv):
+            for part in (memory, memory[:16]):
+                with pytest.raises(ValueError, match=r"message .* Fix: use write or read"):
+                    call(part)
+    with world.here.register(np.zeros((6, 10)), as_bytes=True) as memory:
+        connection.recv(memory).cancel()
+
+
+@pytest.mark.parametrize("pages", [1, 2])
+def test_a_cache_with_one_page(world: World, pages: int) -> None:
+    mine = np.arange(24 * pages, dtype=np.int16).reshape(pages, 4, 3, 2).transpose(0, 2, 1, 3)
+    theirs = np.zeros((8, 4, 3, 2), np.int16).transpose(0, 2, 1, 3)
+    with (
+        zh.Context(providers=[world.provider]) as other,
+        other.register(theirs, as_bytes=True) as target,
+        world.here.register(mine, as_bytes=True) as source,
+    ):
+        world.here.write(source, target.share("rw")[: source.nbytes]).result(PATIENCE_S)
+    assert (theirs[:pages] == mine).all()
+
+
 def test_rows_go_to_rows_of_another_shape(world: World) -> None:
     theirs = np.zeros((3, 20), np.int32)
     with zh.Context(providers=[world.provider]) as other, other.register(theirs) as target:

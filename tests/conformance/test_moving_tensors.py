@@ -4,6 +4,8 @@ that bytes have arrived that have not."""
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -153,6 +155,64 @@ def test_each_call_is_the_first_to_notice(world: World, position: int) -> None:
     )
     with pytest.raises(zh.Closed, match="moved"):
         calls[position]()
+
+
+@pytest.mark.parametrize("nbytes", [100, 100_000, NBYTES])
+def test_a_recv_that_waits_while_its_tensor_moves(world: World, nbytes: int) -> None:
+    """The message goes nowhere: the freed block may be another array's by now."""
+    connection = world.here.connect(world.there.identity.url).result(PATIENCE_S)
+    source = world.target("numpy", nbytes)
+    source.fill(0, nbytes, 1)
+    tensor = torch.zeros(NBYTES, dtype=torch.uint8)
+    received = connection.recv(world.here.register(tensor)[:nbytes])
+    tensor.share_memory_()
+    other = np.zeros(NBYTES, np.uint8)
+    outcome = world.there.call(Service.try_send, world.here.url, source.number, nbytes)
+    assert outcome.kind == "AccessDenied"
+    assert "moved" in outcome.text
+    with pytest.raises(zh.Closed, match="moved"):
+        received.result(PATIENCE_S)
+    assert not other.any()
+    assert not tensor.any()
+
+
+def test_a_read_that_is_held_up_while_its_tensor_moves(world: World) -> None:
+    nbytes = 64 << 20
+    target = world.target("numpy", nbytes)
+    target.fill(0, nbytes, 1)
+    tensor = torch.zeros(nbytes, dtype=torch.uint8)
+    memory = world.here.register(tensor)
+    world.here.read(target.handle[:64], memory[:64]).result(PATIENCE_S)
+    os.kill(world.there.identity.pid, signal.SIGSTOP)
+    try:
+        reading = world.here.read(target.handle, memory)
+        tensor.share_memory_()
+        other = np.zeros(nbytes, np.uint8)
+    finally:
+        os.kill(world.there.identity.pid, signal.SIGCONT)
+    with pytest.raises(zh.Closed, match="moved"):
+        reading.result(PATIENCE_S)
+    assert not other.any()
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_where_tensors_are_made_on_another_device(world: World, device: str) -> None:
+    tensor = torch.zeros(NBYTES, dtype=torch.uint8)
+    with torch.device(device), world.here.register(tensor) as memory:
+        assert memory.nbytes == NBYTES
+    with pytest.raises(RuntimeError, match="resiz"):
+        tensor.resize_(2 * NBYTES)
+
+
+def test_within_a_fake_mode(world: World) -> None:
+    """torch makes no real tensor there; the registration is well all the same."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    tensor = torch.full((NBYTES,), 3, dtype=torch.uint8)
+    target = world.target("numpy", NBYTES)
+    with FakeTensorMode(), world.here.register(tensor) as memory:
+        world.here.write(memory, target.handle).result(PATIENCE_S)
+    assert target.get(0, NBYTES) == bytes([3]) * NBYTES
 
 
 def test_parameters_stay_free_to_be_swapped(world: World) -> None:

@@ -5,6 +5,7 @@
 #include "memory/copy.hpp"
 
 #include <array>
+#include <csetjmp>
 #include <csignal>
 #include <functional>
 #include <sys/wait.h>
@@ -193,6 +194,21 @@ TEST_CASE("guarded: any other fault ends the process as it would have") {
               handle(SIGBUS, SIG_IGN);
               install_fault_handler();
               ::raise(SIGBUS);
+          }) == 0);
+}
+
+TEST_CASE("guarded: a handler that jumps out of every fault may do so for ever") {
+    const GonePages file(kPage);
+    file.truncate();
+    static sigjmp_buf before;
+    CHECK(end_of([&] {
+              handle(SIGBUS, [](int) { siglongjmp(before, 1); });
+              install_fault_handler();
+              for (static int round = 0; round < 3; ++round) {
+                  if (sigsetjmp(before, 1) == 0) {
+                      touch(file.data());
+                  }
+              }
           }) == 0);
 }
 

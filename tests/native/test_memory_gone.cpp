@@ -14,7 +14,7 @@ struct Way {
     std::string provider;
     bool mapped;
 };
-const std::vector<Way> kWays{{"shm", true}, {"shm", false}, {"tcp", false}};
+const std::vector<Way> kWays{{"shm", true}, {"shm", false}, {"tcp", false}, {"tls", false}};
 
 // One side's memory may go, the other side's stays.
 struct Scene {

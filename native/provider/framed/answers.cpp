@@ -55,6 +55,10 @@ bool FramedEndpoint::begin_piece(const FrameHeader& header, const OpRef& op, Ext
     if (op->done() || header.payload == 0) {
         return true;
     }
+    if (!sink.outcome().ok()) { // the payload is thrown away
+        in_.verdict = sink.outcome();
+        return true;
+    }
     whole.advance(header.offset);
     if (!sink.begin_frame(whole.first(header.payload))) {
         return false;
@@ -119,7 +123,7 @@ void FramedEndpoint::complete(uint32_t ticket) {
         if (outcome.ok() && outstanding->sink) {
             outcome = outstanding->sink->outcome();
         }
-        if (outcome.ok() && outstanding->local && outstanding->local->moved()) {
+        if (outstanding->local && outstanding->local->moved()) {
             outcome = kLocalMoved; // the bytes may be those of other memory
         }
         nbytes = outcome.ok() ? outstanding->nbytes : 0;

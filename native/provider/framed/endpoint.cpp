@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <new>
 
 namespace zerohop::framed {
 
@@ -73,8 +74,8 @@ bool FramedEndpoint::poll_frames() {
     // The holder of the lock may have looked for room before there was some. Then nobody else looks again.
     look_again_.store(pending && !ours, std::memory_order_relaxed);
     if (ours) {
+        const std::lock_guard lock(lane_, std::adopt_lock);
         did |= pump(kSliceBytes);
-        lane_.unlock();
     }
     if (device_work_.load(std::memory_order_relaxed)) {
         note_device_work();
@@ -97,11 +98,22 @@ void FramedEndpoint::on_failure(Outcome outcome) {
     close(outcome);
 }
 
-// The caller holds the lane's lock.
+// The caller holds the lane's lock. Without memory the lane ends: a frame may have gone in part.
 bool FramedEndpoint::pump(uint64_t budget) {
-    if (!is_open()) {
-        return false;
+    try {
+        return is_open() && send_frames(budget);
+    } catch (const std::bad_alloc&) {
+        run_out_of_memory();
+        return true;
     }
+}
+
+void FramedEndpoint::run_out_of_memory() {
+    outbound_.break_off(kLaneOutOfMemory);
+    host_.kick(); // the poller ends the lane
+}
+
+bool FramedEndpoint::send_frames(uint64_t budget) {
     bool did = outbound_.pump(*stream_, budget);
     note_blocked();
     // Room that came before the peer knew that it is wanted is announced by nobody.

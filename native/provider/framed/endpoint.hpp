@@ -144,6 +144,15 @@ private:
     void push_read(const Request& request, Outstanding& outstanding);
     [[nodiscard]] Outcome push_write(const Request& request, Outstanding& outstanding);
     void withdraw(const Outstanding& outstanding, Posted& posted, Outcome why);
+    // Calls f, which queues a request's only frame, or nothing if it throws; then the request is withdrawn.
+    template <class F> void queue(const Outstanding& outstanding, Posted& posted, F&& f) {
+        try {
+            f();
+        } catch (...) {
+            withdraw(outstanding, posted, kLaneOutOfMemory);
+            throw;
+        }
+    }
     // answers.cpp
     void on_ack(const FrameHeader& header);
     void note_answer(Outstanding& outstanding, const FrameHeader& header);
@@ -191,6 +200,8 @@ private:
     [[nodiscard]] bool well_formed(const FrameHeader& header) const;
     void push_small(const FrameHeader& header, const void* body = nullptr, size_t nbytes = 0);
     bool pump(uint64_t budget);
+    bool send_frames(uint64_t budget);
+    void run_out_of_memory();
     bool can_send() const {
         return anything_to_send() && !wants_room_.load(std::memory_order_acquire) &&
                !device_work_.load(std::memory_order_relaxed);

@@ -112,9 +112,15 @@ Posted FramedEndpoint::post_one_sided(const Request& request) {
     if (Outstanding* const outstanding = begin(request, parts, posted)) {
         outstanding->local = std::move(local);
         outstanding->pages = request.pages;
-        if (reads) {
-            push_read(request, *outstanding);
-        } else if (const Outcome pushed = push_write(request, *outstanding); !pushed.ok()) {
+        Outcome pushed;
+        queue(*outstanding, posted, [&] {
+            if (reads) {
+                push_read(request, *outstanding);
+            } else {
+                pushed = push_write(request, *outstanding);
+            }
+        });
+        if (!pushed.ok()) {
             withdraw(*outstanding, posted, pushed);
             return posted;
         }
@@ -146,19 +152,20 @@ void FramedEndpoint::push_read(const Request& request, Outstanding& outstanding)
     header.kind = FrameKind::read_pages;
     header.arg = request.pages->page_bytes;
     const PageNumbers& pages = request.pages->remote;
+    std::vector<SmallFrame> frames; // all of them, before the first is queued
     size_t at = 0;
     do {
         const size_t count = std::min<size_t>(kMaxTable, pages.size() - at);
-        SmallFrame frame;
+        SmallFrame& frame = frames.emplace_back();
         frame.header = header;
         frame.header.table = static_cast<uint32_t>(count);
         // Says where these pages begin in the operation, so that pieces of several requests may come in any order.
         frame.header.notify = static_cast<uint32_t>(at / kMaxTable);
         frame.table.assign(pages.begin() + static_cast<ptrdiff_t>(at),
                            pages.begin() + static_cast<ptrdiff_t>(at + count));
-        outbound_.push(std::move(frame));
         at += count;
     } while (at < pages.size());
+    outbound_.push(frames);
 }
 
 Outcome FramedEndpoint::push_write(const Request& request, Outstanding& outstanding) {
@@ -204,7 +211,7 @@ Posted FramedEndpoint::post_atomic(const Request& request) {
         FrameHeader header = header_of(kind, request, outstanding->ticket);
         header.table = swap ? 2 : 1;
         const uint64_t operands[2] = {swap ? request.compare : request.operand, request.operand};
-        push_small(header, operands, size_t{header.table} * 8);
+        queue(*outstanding, posted, [&] { push_small(header, operands, size_t{header.table} * 8); });
         pump(kSliceBytes);
     }
     return posted;
@@ -218,7 +225,7 @@ Posted FramedEndpoint::post_notify(const Request& request) {
         FrameHeader header{
             .kind = FrameKind::notify, .flags = kLast, .ticket = outstanding->ticket, .arg = request.nbytes};
         header.announce(request.notify);
-        push_small(header);
+        queue(*outstanding, posted, [&] { push_small(header); });
         pump(kSliceBytes);
     }
     return posted;

@@ -34,7 +34,7 @@ Posted FramedEndpoint::post_send(const Request& request) {
         // The larger ones are copied, too, so that all messages stand in one line and none overtakes another.
         void* copy = frame.bytes.data();
         if (request.nbytes > kInlineBytes) {
-            frame.table.resize((request.nbytes + 7) / 8);
+            queue(outstanding, posted, [&] { frame.table.resize((request.nbytes + 7) / 8); });
             copy = frame.table.data();
         }
         if (copy_guarded(copy, outstanding.local->host() + request.local_offset, request.nbytes) != Gone::nothing) {
@@ -42,9 +42,9 @@ Posted FramedEndpoint::post_send(const Request& request) {
             return posted;
         }
     }
+    queue(outstanding, posted, [&] { outbound_.push(std::move(frame)); });
     outstanding.unmatched = true;
     ++unmatched_sends_;
-    outbound_.push(std::move(frame));
     pump(kSliceBytes);
     return posted;
 }
@@ -116,22 +116,19 @@ void FramedEndpoint::match() {
 
 // Returns false if the recv has just ended: the message is for the next recv.
 bool FramedEndpoint::grant(PostedRecv& recv, ArrivedSend& send) {
-    if (send.nbytes > recv.nbytes) {
-        const Outcome truncated{Status::protocol, Reason::truncated};
+    if (const bool moved = recv.local->moved(); moved || send.nbytes > recv.nbytes) {
+        const Outcome refused = moved ? kLocalMoved : Outcome{Status::protocol, Reason::truncated};
         recv.local.reset();
-        if (!recv.op->finish(truncated, 0, send.nbytes)) {
+        if (!recv.op->finish(refused, 0, send.nbytes)) {
             return false;
         }
-        answer(send.ticket, truncated);
+        answer(send.ticket, as_seen_there(refused));
         return true;
     }
     const uint64_t base = recv.local->address() + recv.offset;
     if (send.eager && recv.local->is_host()) {
-        Outcome outcome = recv.local->moved() ? kLocalMoved : Outcome{};
-        if (outcome.ok() &&
-            copy_guarded(reinterpret_cast<void*>(base), send.bytes.data(), send.bytes.size()) != Gone::nothing) {
-            outcome = kLocalMemoryGone;
-        }
+        const Gone gone = copy_guarded(reinterpret_cast<void*>(base), send.bytes.data(), send.bytes.size());
+        const Outcome outcome = gone == Gone::nothing ? Outcome{} : kLocalMemoryGone;
         recv.local.reset();
         if (!recv.op->finish(outcome, outcome.ok() ? send.nbytes : 0)) {
             return false;

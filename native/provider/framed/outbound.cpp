@@ -3,21 +3,34 @@
 #include "base/guarded.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 namespace zerohop::framed {
 
 namespace {
 
-// Returns why a transfer fails, in the words of the initiator: the target reads for it.
+// Returns why a transfer fails, in the words of the initiator, for which the target reads. An initiator knows by itself
+// that its own bytes have moved.
 Outcome outcome_of(const Transfer& transfer) {
     const Outcome outcome = transfer.source->outcome();
-    return transfer.share ? as_seen_there(outcome) : outcome;
+    return transfer.share || outcome == kLocalMoved ? as_seen_there(outcome) : outcome;
 }
 
 } // namespace
 
 void Outbound::push(SmallFrame&& frame) {
     small_.push_back(std::move(frame));
+    pending_.store(true, std::memory_order_release);
+}
+
+void Outbound::push(std::span<SmallFrame> frames) {
+    const size_t before = small_.size();
+    try {
+        small_.insert(small_.end(), std::make_move_iterator(frames.begin()), std::make_move_iterator(frames.end()));
+    } catch (...) {
+        small_.resize(before);
+        throw;
+    }
     pending_.store(true, std::memory_order_release);
 }
 
@@ -100,10 +113,11 @@ bool Outbound::begin_transfer_frame(Transfer& transfer) {
     header.payload = unit;
     header.offset = transfer.remote.address();
     transfer_ends_ = transfer.source->left() == unit;
-    // A frame says that all is well before its payload has gone, and the memory may be revoked in between: a short
-    // payload is read now, and after a long one comes a frame of its own.
-    const bool copied = transfer.share && transfer_ends_ && unit <= kCopiedLast;
-    if (transfer.share && !copied) {
+    // A frame says that all is well before its payload has gone, and the memory may be revoked or move in between: a
+    // short payload is read now, and after a long one comes a frame of its own.
+    const bool may_change = transfer.share || transfer.source->may_move();
+    const bool copied = may_change && transfer_ends_ && unit <= kCopiedLast;
+    if (may_change && !copied) {
         transfer_ends_ = false;
     }
     if (transfer_ends_) {
@@ -128,8 +142,8 @@ bool Outbound::begin_transfer_frame(Transfer& transfer) {
     }
     transfer.remote.advance(unit);
     payload_left_ = unit;
-    if (copied && !(copy_payload_to_head(*transfer.source) && transfer.source->outcome().ok())) {
-        end(transfer, kMemoryGone);
+    if (copied && !copy_payload_to_head(*transfer.source)) {
+        end(transfer, outcome_of(transfer));
     }
     return true;
 }
@@ -152,7 +166,7 @@ size_t Outbound::lay_out_parts(FrameHeader& header, const Extents& remote, uint3
     return count;
 }
 
-// Returns false if the memory is gone.
+// Returns false if the memory is gone or has moved.
 bool Outbound::copy_payload_to_head(Source& source) {
     while (payload_left_ != 0) {
         iovec pieces[kPieces];
@@ -162,6 +176,7 @@ bool Outbound::copy_payload_to_head(Source& source) {
             const size_t at = head_.size();
             head_.resize(at + piece.iov_len);
             if (copy_guarded(head_.data() + at, piece.iov_base, piece.iov_len) != Gone::nothing) {
+                source.lose(kLocalMemoryGone);
                 return false;
             }
             nbytes += piece.iov_len;
@@ -170,15 +185,15 @@ bool Outbound::copy_payload_to_head(Source& source) {
         payload_left_ -= nbytes;
         bytes_sent_.fetch_add(nbytes, std::memory_order_relaxed);
     }
-    return true;
+    return source.outcome().ok();
 }
 
 // Ends a transfer by a last frame: the other end must hear of the end of every one that it has heard of.
 void Outbound::end(Transfer& transfer, Outcome outcome) {
     FrameHeader header = transfer.header;
-    header.flags = kLast;
+    header.flags |= kLast;
     if (!outcome.ok()) {
-        header.flags |= kAborted;
+        header.flags = kLast | kAborted; // and announces nothing
         header.status = static_cast<uint8_t>(outcome.status);
         header.reason = static_cast<uint8_t>(outcome.reason);
     }
@@ -192,7 +207,7 @@ void Outbound::end(Transfer& transfer, Outcome outcome) {
 }
 
 uint64_t Outbound::send_some(ByteStream& stream) {
-    if (broken_.load(std::memory_order_relaxed)) {
+    if (!broken().ok()) {
         return 0;
     }
     iovec pieces[kPieces];
@@ -211,10 +226,10 @@ uint64_t Outbound::send_some(ByteStream& stream) {
     uint64_t sent = stream.send({pieces, count});
     if (sent == ByteStream::kGone) { // payload: a head of ours is always there
         if (transfer_ends_) {
-            broken_.store(true, std::memory_order_release);
+            break_off(kBroken);
             return 0;
         }
-        transfers_.front().source->lose(); // its end says so
+        transfers_.front().source->lose(kLocalMemoryGone); // its end says so
         return send_some(stream);
     }
     const uint64_t total = sent;

@@ -75,6 +75,7 @@ public:
     explicit Outbound(std::atomic<bool>& pending) : pending_(pending) { head_.reserve(kMostHeadBytes); }
 
     void push(SmallFrame&& frame);
+    void push(std::span<SmallFrame> frames); // all, or throws and queues none
     void push(Transfer&& transfer);
     [[nodiscard]] size_t answers() const { return small_.size(); }
     [[nodiscard]] size_t transfers() const { return transfers_.size(); }
@@ -86,8 +87,10 @@ public:
     // True if it stopped because no device was ready, or a device still copies for a transfer that has ended.
     [[nodiscard]] bool waits_for_device() const { return waits_for_device_ || !unsettled_.empty(); }
     [[nodiscard]] bool busy() const { return in_progress_ || !small_.empty() || !transfers_.empty(); }
-    // Not ok once memory was gone whose bytes had been promised already: the lane has to end.
-    [[nodiscard]] Outcome broken() const { return broken_.load(std::memory_order_acquire) ? kBroken : Outcome{}; }
+    // Sends nothing more; the lane has to end. Any thread.
+    void break_off(Outcome why) { broken_.store(why, std::memory_order_release); }
+    // Not ok once broken off: for one, because memory was gone whose bytes had been promised already.
+    [[nodiscard]] Outcome broken() const { return broken_.load(std::memory_order_acquire); }
     // Gets the memory for clear().
     void prepare_clear() { unsettled_.reserve(unsettled_.size() + transfers_.size()); }
     // Drops everything. Sources whose device copies still run are kept until settled().
@@ -114,7 +117,7 @@ private:
     bool blocked_ = false;
     bool waits_for_device_ = false;
     std::atomic<uint64_t> bytes_sent_{0};
-    std::atomic<bool> broken_{false}; // read without the lock
+    std::atomic<Outcome> broken_{}; // read without the lock
 
     std::vector<std::unique_ptr<Source>> unsettled_;
 

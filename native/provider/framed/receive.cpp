@@ -123,6 +123,9 @@ bool FramedEndpoint::receive_payload(uint64_t& budget, bool& did) {
         if ((in_.share && in_.share->revoked.load(std::memory_order_acquire)) || (in_.op && in_.op->done())) {
             drop_payload(in_.share ? Outcome{Status::access_denied, Reason::revoked} : Outcome{});
         }
+        if (in_.sink != nullptr && !in_.sink->outcome().ok()) {
+            drop_payload(in_.share ? as_seen_there(in_.sink->outcome()) : in_.sink->outcome());
+        }
         size_t count = 1;
         if (in_.sink != nullptr) {
             count = in_.sink->scatter(pieces.data(), kPieces, in_.payload_left);

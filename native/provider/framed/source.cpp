@@ -34,9 +34,10 @@ public:
     // Looks at the memory before the frame is promised: what is gone by now ends this operation, and not the lane.
     uint32_t unit() override {
         const uint32_t nbytes = unit_of(extents_);
-        if (region_->moved() ||
-            touch_pages(extents_.first(nbytes), {region_->address(), region_->nbytes()}) != Gone::nothing) {
-            lose();
+        if (region_->moved()) {
+            lose(kLocalMoved);
+        } else if (touch_pages(extents_.first(nbytes), {region_->address(), region_->nbytes()}) != Gone::nothing) {
+            lose(kLocalMemoryGone);
         }
         return outcome().ok() ? nbytes : 0;
     }
@@ -52,9 +53,10 @@ public:
     void consume(uint64_t nbytes) override {
         extents_.advance(nbytes);
         if (region_->moved()) { // meanwhile: these may be bytes of other memory
-            lose();
+            lose(kLocalMoved);
         }
     }
+    bool may_move() const override { return region_->may_move(); }
     uint64_t left() const override { return extents_.left(); }
     void blank() override { blank_ = true; }
     bool settled() override { return true; }

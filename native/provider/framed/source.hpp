@@ -25,13 +25,15 @@ public:
     virtual void consume(uint64_t nbytes) = 0;
     // Returns the bytes that no frame has taken yet.
     [[nodiscard]] virtual uint64_t left() const = 0;
-    // Not ok once a device copy has failed, or the memory is found gone; then it is kLocalMemoryGone.
+    // Not ok once a device copy has failed, or the memory is found gone (kLocalMemoryGone) or moved (kLocalMoved).
     [[nodiscard]] Outcome outcome() const { return outcome_; }
     // Sends zeros from here on: the memory was revoked in the middle of a frame whose size is already promised.
     virtual void blank() = 0;
-    // Takes note that the memory is gone, and sends zeros from here on.
-    void lose() {
-        outcome_ = kLocalMemoryGone;
+    // True if the memory may move away while its bytes are sent.
+    [[nodiscard]] virtual bool may_move() const { return false; }
+    // Takes note that the memory is gone or has moved, and sends zeros from here on.
+    void lose(Outcome why) {
+        outcome_ = why;
         blank();
     }
     // True once no device copy is running any more.

@@ -184,7 +184,7 @@ void FramedEndpoint::on_read(const FrameHeader& header) {
     Extents extents(base, nbytes);
     std::shared_ptr<std::vector<uint64_t>> pages;
     if (paged) {
-        pages = std::make_shared<std::vector<uint64_t>>(std::move(in_.table));
+        pages = std::make_shared<std::vector<uint64_t>>(in_.table); // and not the buffer, which may be much larger
         extents = Extents(base, pages->data(), pages->size(), header.arg);
     }
     if (!region->is_host()) {

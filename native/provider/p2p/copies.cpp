@@ -162,11 +162,11 @@ void P2pEndpoint::finish(PeerCopy& copy) {
     if (outcome.ok()) {
         outcome = is_open() ? host().look_at(peer()) : state();
     }
-    if (outcome.ok() && copy.local->moved()) {
-        outcome = kLocalMoved;
-    }
     if (announced && outcome.ok()) {
         peer().presence()->wake(); // a device wakes nobody
+    }
+    if (outcome.ok() && copy.local->moved()) {
+        outcome = kLocalMoved;
     }
     if (!copy.op) { // the lane was closed, and has ended it
         return;

@@ -30,6 +30,7 @@ MappedCopy::MappedCopy(const Request& request, Pin<Region> local, Pin<Mapping> r
 }
 
 uint64_t MappedCopy::step(uint64_t budget) {
+    stopped_ = stopped_ || local_->moved();
     if (stopped_) {
         return 0;
     }

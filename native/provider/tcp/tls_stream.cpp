@@ -1,13 +1,12 @@
 #include "provider/tcp/tls_stream.hpp"
 
-#include "base/payload.hpp"
+#include "base/guarded.hpp"
 #include "provider/tcp/socket.hpp"
 
 #include <algorithm>
 #include <cerrno>
 #include <mutex>
 #include <sys/socket.h>
-#include <utility>
 
 namespace zerohop::tcp {
 
@@ -21,7 +20,7 @@ constexpr size_t kSendBytes = 256 * 1024;  // encrypted by one call, as much as 
 
 TlsStream::TlsStream(Descriptor socket, Host& host, std::string_view settings)
     : socket_(std::move(socket)), host_(host), session_(settings), out_(kSocketBytes), in_(kSocketBytes),
-      plain_(kRecordBytes) {
+      plain_(kRecordBytes), read_(kRecordBytes) {
     prepare_socket(socket_.get());
     host_.watch(socket_.get());
     const std::lock_guard lock(lock_);
@@ -37,24 +36,27 @@ size_t TlsStream::send(std::span<const iovec> pieces) {
     flush();
     size_t taken = 0;
     if (!unsent()) {
-        for (size_t piece = 0, at = 0; taken < kSendBytes && gather(pieces, piece, at, taken);) {
+        Gone gone = Gone::nothing;
+        for (size_t piece = 0, at = 0; taken < kSendBytes && gather(pieces, piece, at, taken, gone);) {
         }
         flush();
+        if (taken == 0 && gone != Gone::nothing) {
+            return kGone;
+        }
     }
     return taken;
 }
 
-// Encrypts one record of what is left of the pieces; false: nothing is left, or TLS has failed.
-bool TlsStream::gather(std::span<const iovec> pieces, size_t& piece, size_t& at, size_t& taken) {
-    const void* from = plain_.data();
+// Encrypts one record of what is left of the pieces; false: nothing is left, it is gone, or TLS has failed. OpenSSL
+// reads and writes buffers of ours alone: where memory is gone, a copy can be left, and a call of OpenSSL cannot.
+bool TlsStream::gather(std::span<const iovec> pieces, size_t& piece, size_t& at, size_t& taken, Gone& gone) {
     size_t filled = 0;
     while (piece < pieces.size() && filled < kRecordBytes) {
         const auto* const base = static_cast<const std::byte*>(pieces[piece].iov_base) + at;
         const size_t n = std::min(pieces[piece].iov_len - at, kRecordBytes - filled);
-        if (n == kRecordBytes) {
-            from = base; // a whole record needs no copy
-        } else {
-            copy_payload(plain_.data() + filled, base, n);
+        gone = copy_guarded(plain_.data() + filled, base, n);
+        if (gone != Gone::nothing) {
+            break;
         }
         filled += n;
         at += n;
@@ -66,12 +68,12 @@ bool TlsStream::gather(std::span<const iovec> pieces, size_t& piece, size_t& at,
     if (filled == 0) {
         return false;
     }
-    if (!session_.write(from, filled)) {
+    if (!session_.write(plain_.data(), filled)) {
         ended_.store(true, std::memory_order_release);
         return false;
     }
     taken += filled;
-    return true;
+    return gone == Gone::nothing;
 }
 
 size_t TlsStream::receive(std::span<const iovec> pieces, bool /*streaming*/) {
@@ -82,24 +84,37 @@ size_t TlsStream::receive(std::span<const iovec> pieces, bool /*streaming*/) {
     }
     flush();
     size_t got = 0;
-    for (size_t piece = 0, at = 0; piece < pieces.size();) {
-        auto* const base = static_cast<std::byte*>(pieces[piece].iov_base);
-        const size_t n = session_.read(base + at, pieces[piece].iov_len - at);
-        got += n;
-        at += n;
-        if (at == pieces[piece].iov_len) {
-            ++piece;
-            at = 0;
-        } else if (n == 0 && (session_.failed() || !pull())) {
-            break;
+    bool gone = false;
+    for (size_t piece = 0, at = 0; piece < pieces.size() && !gone;) {
+        if (read_at_ == read_end_) {
+            read_at_ = 0;
+            read_end_ = session_.read(read_.data(), read_.size());
+            if (read_end_ == 0) {
+                if (session_.failed() || !pull()) {
+                    break;
+                }
+                continue;
+            }
+        }
+        const size_t n = std::min(pieces[piece].iov_len - at, read_end_ - read_at_);
+        gone = copy_guarded(static_cast<std::byte*>(pieces[piece].iov_base) + at, read_.data() + read_at_, n) !=
+               Gone::nothing;
+        if (!gone) {
+            read_at_ += n;
+            got += n;
+            at += n;
+            if (at == pieces[piece].iov_len) {
+                ++piece;
+                at = 0;
+            }
         }
     }
     if (session_.failed()) {
         flush(); // the alert
         ended_.store(true, std::memory_order_release);
     }
-    more_.store(session_.has_input(), std::memory_order_release);
-    return got;
+    more_.store(read_at_ != read_end_ || session_.has_input(), std::memory_order_release);
+    return got == 0 && gone ? kGone : got;
 }
 
 // Takes what has arrived at the socket; false: nothing has.
@@ -168,7 +183,11 @@ Outcome TlsStream::state() const {
 
 void TlsStream::close(bool at_once) {
     const std::lock_guard lock(lock_);
-    if (!std::exchange(closed_, true)) {
+    if (!closed_) {
+        if (!at_once) {
+            flush(); // what send() has taken goes as far as the socket takes it
+        }
+        closed_ = true;
         host_.unwatch(socket_.get());
         shut_down(socket_.get(), at_once);
     }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/descriptor.hpp"
+#include "base/guarded.hpp"
 #include "base/sync.hpp"
 #include "provider/framed/byte_stream.hpp"
 #include "provider/host.hpp"
@@ -29,7 +30,7 @@ public:
     void close(bool at_once) override;
 
 private:
-    bool gather(std::span<const iovec> pieces, size_t& piece, size_t& at, size_t& taken);
+    bool gather(std::span<const iovec> pieces, size_t& piece, size_t& at, size_t& taken, Gone& gone);
     bool pull();
     void flush();
     void update_watch();
@@ -40,9 +41,12 @@ private:
     Host& host_;
     LaneLock lock_; // a thread that posts encrypts while the poller decrypts, and OpenSSL allows only one
     TlsSession session_;
-    std::vector<std::byte> out_; // encrypted bytes on their way to the socket
-    std::vector<std::byte> in_;  // from the socket
-    std::vector<std::byte> plain_;
+    std::vector<std::byte> out_;   // encrypted bytes on their way to the socket
+    std::vector<std::byte> in_;    // from the socket
+    std::vector<std::byte> plain_; // bytes to encrypt
+    std::vector<std::byte> read_;  // decrypted bytes, of which those from read_at_ on have still to be taken
+    size_t read_at_ = 0;
+    size_t read_end_ = 0;
     size_t out_at_ = 0;
     size_t out_end_ = 0;
     bool wanted_ = false;

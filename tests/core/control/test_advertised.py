@@ -72,11 +72,18 @@ def test_a_route_over_loopback_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         ("10.0.0.2", "eth1", "10.0.0.2"),
         ("0.0.0.0", "192.0.2.77", "192.0.2.77"),
         ("127.0.0.1", "192.0.2.77", "192.0.2.77"),
-        ("0.0.0.0", "localhost", "localhost"),
     ],
 )
 def test_a_wish(bound: str, wish: str, expected: str) -> None:
     assert advertised_host(bound, wish, both=True) == expected
+
+
+def test_the_name_of_a_host(unrouted: pytest.MonkeyPatch) -> None:
+    """As it is; a bare system knows no name at all, not even localhost."""
+    asked: list[object] = []
+    unrouted.setattr(socket, "getaddrinfo", lambda *arguments: asked.append(arguments))
+    assert advertised_host("0.0.0.0", "gpu-7.example") == "gpu-7.example"
+    assert asked == [("gpu-7.example", None)]
 
 
 @pytest.mark.usefixtures("unrouted")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from zerohop.core.memory.layouts import BYTES, ROWS, layout_of, require_rows
+from zerohop.core.memory.layouts import BYTES, ROWS, layout_of, require_rows, same_places
 
 
 def layout(x: np.ndarray[Any, Any]) -> bytes | None:
@@ -43,15 +43,49 @@ def test_every_order_of_the_axes_is_another() -> None:
 
 
 def test_axes_of_one_element_do_not_count() -> None:
-    assert layout(np.zeros((3, 4)).T) == layout(np.zeros((1, 3, 1, 4)).T)
+    assert layout(np.zeros((1, 3, 1, 4))) == ROWS
+    assert layout(np.zeros((3, 1, 4)).transpose(1, 0, 2)) == ROWS
+    assert layout(np.zeros((3, 1, 4)).transpose(2, 1, 0)) == b"8:0x4,2x3"
 
 
-def test_caches_of_different_lengths_have_the_same_pages() -> None:
-    """The outermost axis in memory is not part of the layout: pages of the others lie alike."""
-    few, many = (np.zeros((pages, 2, 16, 8), np.float16).transpose(0, 2, 1, 3) for pages in (10, 99))
-    assert layout(few) == layout(many)
-    assert layout(few) != layout(np.zeros((10, 2, 32, 8), np.float16).transpose(0, 2, 1, 3))
-    assert layout(few) != layout(np.zeros((10, 2, 16, 8), np.float32).transpose(0, 2, 1, 3))
+def cache(pages: int, heads: int = 2, kind: type = np.float16, *, tokens: int = 16) -> bytes:
+    found = layout(np.zeros((pages, tokens, heads, 8), kind).transpose(0, 2, 1, 3))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("pages", [1, 2, 99])
+def test_caches_of_different_lengths_have_the_same_pages(pages: int) -> None:
+    assert same_places(cache(10), cache(pages))
+    assert same_places(cache(pages), cache(10))
+    for other in (cache(pages, 4), cache(pages, 2, np.float32), cache(pages, tokens=32)):
+        assert not same_places(cache(10), other)
+        assert not same_places(other, cache(10))
+
+
+def test_a_page_is_no_cache_of_other_pages() -> None:
+    """One axis less on one side is the outermost one, and no other."""
+    whole = layout(np.zeros((5, 16, 2, 8)).transpose(0, 2, 1, 3))
+    inner = layout(np.zeros((5, 1, 2, 8)).transpose(0, 3, 1, 2))
+    assert whole is not None
+    assert inner is not None
+    assert not same_places(whole, inner)
+
+
+def test_what_goes_with_what() -> None:
+    permuted = cache(3)
+    for here, there, well in (
+        (BYTES, permuted, True),
+        (permuted, BYTES, True),
+        (ROWS, ROWS, True),
+        (BYTES, ROWS, True),
+        (ROWS, permuted, False),
+        (permuted, ROWS, False),
+        (permuted, b"nonsense", False),
+        (b"2:", b"2:", True),
+        (permuted, b"2:,,,", False),
+    ):
+        assert same_places(here, there) is well
 
 
 def test_what_may_be_moved() -> None:
@@ -62,7 +96,7 @@ def test_what_may_be_moved() -> None:
     with pytest.raises(ValueError, match=r"x\.copy\(\).*write_strided.*as_bytes=True"):
         require_rows(permuted, "array", "x.copy()", as_bytes=False)
     for as_bytes in (False, True):
-        with pytest.raises(ValueError, match=r"not one range. Fix: pass x\.copy\(\)"):
+        with pytest.raises(ValueError, match=r"not one range: .* Fix: pass x\.copy\(\)"):
             require_rows(None, "array", "x.copy()", as_bytes=as_bytes)
 
 

@@ -21,6 +21,7 @@ _DEVICE_NAMES: Final = {14: "oneapi", 8: "metal", 7: "vulkan"}
 # This number asks the exporter to make no stream of the caller wait for work that the exporter has queued.
 _NO_SYNCHRONISATION: Final = -1
 _READ_ONLY: Final = 1
+_PADDED: Final = 4
 _MAX_DIMENSIONS: Final = 64
 
 
@@ -93,6 +94,10 @@ def read(exporter: Any) -> Tensor:
         versioned = ctypes.cast(_pointer(capsule, b"dltensor_versioned"), ctypes.POINTER(_Versioned)).contents
         if versioned.major != 1:
             raise Unsupported(f"DLPack version {versioned.major}", fix="export version 1")
+        if versioned.flags & _PADDED:
+            raise Unsupported(
+                "a tensor whose elements of less than a byte are padded", fix="export it packed, or as bytes"
+            )
         readonly = bool(versioned.flags & _READ_ONLY)
         tensor = versioned.tensor
     else:

@@ -21,8 +21,8 @@ _MAX_BYTES: Final = 256
 def layout_of(shape: Sequence[int], strides: Sequence[int], unit: int, itemsize: int) -> bytes | None:
     """Return the layout of an array without gaps; None if there are gaps, or if elements lie upon each other.
 
-    Arrays with the same layout hold the same values at the same offsets. Their outermost axes may differ in length, as
-    two caches may that have the same kind of page.
+    It is ``ROWS`` or ``BYTES``, or names the size of an element, and the axes from the innermost one on, with their
+    lengths; axes of one element have no place.
 
     Args:
         shape: the lengths of the axes.
@@ -32,18 +32,16 @@ def layout_of(shape: Sequence[int], strides: Sequence[int], unit: int, itemsize:
     """
     if 0 in shape:
         return BYTES
-    axes = [(stride, size) for stride, size in zip(strides, shape, strict=True) if size != 1]
-    order = sorted(range(len(axes)), key=lambda axis: axes[axis][0])
+    axes = [axis for axis, size in enumerate(shape) if size != 1]
+    order = sorted(axes, key=lambda axis: strides[axis])
     expected = unit
     for axis in order:
-        stride, size = axes[axis]
-        if stride != expected:
+        if strides[axis] != expected:
             return None
-        expected *= size
-    if order == list(range(len(axes)))[::-1]:
+        expected *= shape[axis]
+    if order == axes[::-1]:
         return ROWS if len(axes) > 1 else BYTES
-    inner = ",".join(f"{axis}x{axes[axis][1]}" for axis in order[:-1])
-    return f"{itemsize}:{inner},{order[-1]}".encode()
+    return f"{itemsize}:{','.join(f'{axis}x{shape[axis]}' for axis in order)}".encode()
 
 
 def require_rows(layout: bytes | None, what: str, copy: str, *, as_bytes: bool) -> bytes:
@@ -53,21 +51,60 @@ def require_rows(layout: bytes | None, what: str, copy: str, *, as_bytes: bool) 
         ValueError: the array has gaps; or it is permuted, and the caller did not say ``as_bytes``.
     """
     if layout is None:
-        raise ValueError(f"the {what} is not contiguous, so its bytes are not one range. Fix: pass {copy}")
-    if layout not in (ROWS, BYTES) and not as_bytes:
+        raise ValueError(
+            f"the {what} is not contiguous, so its bytes are not one range: there are gaps, or elements share memory. "
+            f"Fix: pass {copy}; or register the whole that it is a part of, and move its rows with write_strided"
+        )
+    if is_permuted(layout) and not as_bytes:
         raise ValueError(
             f"the {what} is not contiguous: its axes lie in another order in memory (transposed, channels last, "
-            f"Fortran order), so its values would arrive in that order. Fix: pass {copy}; or move rows with "
-            f"write_strided; or, where both sides have the same layout, pass register(x, as_bytes=True)"
+            f"Fortran order), so its values would arrive in that order. Fix: pass {copy}; or pass the array that it "
+            f"is a view of, and move rows with write_strided; or, where both sides have the same layout, pass "
+            f"register(x, as_bytes=True)"
         )
     if len(layout) > _MAX_BYTES:
         raise ValueError(f"the {what} has too many axes to say in what order they lie. Fix: pass {copy}")
     return layout
 
 
+def is_permuted(layout: bytes) -> bool:
+    """Tell whether the axes of an array lie in another order than that of their numbers."""
+    return layout not in (ROWS, BYTES)
+
+
+def same_places(here: bytes, there: bytes) -> bool:
+    """Tell whether two arrays hold their values at the same offsets, or one of them is mere bytes.
+
+    The outermost axes may differ in length, as those of two caches do that have the same kind of page; one of them may
+    also have a single page.
+    """
+    if here == there or not here or not there:
+        return True
+    if not (is_permuted(here) and is_permuted(there)):
+        return False
+    (size, few), (other_size, many) = sorted(
+        ((head, rest.split(b",")) for head, _, rest in (layout.partition(b":") for layout in (here, there))),
+        key=lambda each: len(each[1]),
+    )
+    if size != other_size:
+        return False
+    if len(few) == len(many):  # the axis is the same, and its length does not matter
+        few, many = ([*each[:-1], each[-1].partition(b"x")[0]] for each in (few, many))
+    return few == many[: len(few)] and len(many) <= len(few) + 1
+
+
+def without_order() -> ValueError:
+    """Return the error for a message from or into an array whose axes lie in another order in memory."""
+    return ValueError(
+        "a message does not say how an array lies, and the axes of this one lie in another order in memory. Fix: use "
+        "write or read, whose handle says it; or send and receive contiguous arrays"
+    )
+
+
 def scrambled(here: bytes, there: bytes) -> ValueError:
     """Return the error for arrays at both ends of a transfer whose values lie in different orders."""
     return ValueError(
         f"the values lie in another order here ({here!r}) than there ({there!r}), so they would arrive scrambled. Fix: "
-        f"make both contiguous, or give both the same shape and order of axes"
+        f"make both contiguous, or give both the same shape and order of axes; or, where the bytes are to arrive as "
+        f"they lie, pass a flat array, x.reshape(-1)"
     )

@@ -45,7 +45,8 @@ def read(x: Any, *, as_bytes: bool = False) -> Source:
     if source.address == 0 and source.nbytes:
         raise ValueError(f"{source.nbytes} bytes of {type(x).__name__} at address 0: there is no memory behind it")
     private = isinstance(x, np.ndarray) and not source.may_be_shared
-    if source.device == HOST and source.nbytes and not (source.readonly or private or can_write(source.address)):
+    ends = (source.address, source.address + source.nbytes - 1)
+    if source.device == HOST and source.nbytes and not (source.readonly or private or all(map(can_write, ends))):
         # torch and raw pointers say nothing of a file that is mapped for reading.
         source = source._replace(readonly=True)
     return source

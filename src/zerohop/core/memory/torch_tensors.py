@@ -117,7 +117,12 @@ def watch(storage: Any) -> BlockWatch | None:
 def hold_size(storage: Any) -> None:
     """Have torch refuse ``resize_()`` from now on, as it does for all memory that it has shown to NumPy."""
     torch: Any = sys.modules["torch"]
-    torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+    try:
+        # On the CPU, whatever device the program makes tensors on otherwise.
+        torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).numpy()
+    except (RuntimeError, TypeError, AssertionError):
+        # A mode of torch, such as FakeTensorMode, makes other tensors. The BlockWatch notices what is not refused then.
+        pass
 
 
 def borrow_descriptor(storage: Any) -> int:

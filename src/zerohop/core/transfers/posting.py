@@ -11,7 +11,7 @@ from zerohop.core.control import address
 from zerohop.core.lanes.link import lane_error
 from zerohop.core.lanes.path_choice import PEER
 from zerohop.core.memory.access import check_open, layout_of, registration_of, routes_of
-from zerohop.core.memory.layouts import BYTES, scrambled
+from zerohop.core.memory.layouts import BYTES, same_places, scrambled
 from zerohop.core.memory.remote_buffer import LAYOUT, key_of, share_of
 from zerohop.core.runtime.deferred import Deferred, attach, defer
 from zerohop.core.runtime.deferred_post import defer_post, lane_was_reset
@@ -159,7 +159,7 @@ def ready_route(core: Core, view: Memory | View, remote: RemoteBuffer, *, nowait
         routes.pop(key, None)
     check_open(view)
     here, there = layout_of(view), share_of(remote).keys.get(LAYOUT, BYTES)
-    if here and there and here != there:
+    if here != there and not same_places(here, there):
         raise scrambled(here, there)
     registration = registration_of(view)
     route = registration.routes.get(key)
