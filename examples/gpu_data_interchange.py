@@ -27,12 +27,25 @@ VALUE = 42
 
 def main() -> int:
     arguments = parse()
-    places = ("sim:0", "sim:1") if arguments.device == "sim" else ("host", "host")
     print("=== Simple GPU Data Interchange Example ===")
     print(f"Transferring {NBYTES} bytes with value {VALUE}\n")
 
     print("Step 1: Initializing RDMA context...")
-    rdma = fabric.Context("verbs")
+    with zh.Context(sim_devices=2, listen=None) as gpus, fabric.Context("verbs") as rdma:
+        error = interchange(rdma, gpus, arguments)
+        if error is not None:
+            print(f"Error: {error}", file=sys.stderr)
+            return 1
+        print("Step 8: Cleaning up resources...")
+        # Leaving the block closes first the RDMA Context, with its regions, endpoints and devices.
+    print("  Resources cleaned up\n")
+    print("=== Example completed successfully! ===")
+    return 0
+
+
+def interchange(rdma: fabric.Context, gpus: zh.Context, arguments: argparse.Namespace) -> str | None:
+    """Take the steps up to the check of every byte; return what is wrong, or None."""
+    simulated = arguments.device == "sim"
     print(f"  Found {len(rdma.devices())} RDMA device(s)")
 
     print("Step 2: Getting RDMA devices...")
@@ -57,7 +70,7 @@ def main() -> int:
     print("  Endpoints connected")
 
     print("Step 6: Allocating and registering GPU buffers...")
-    gpus = zh.Context(sim_devices=2, listen=None)
+    places = ("sim:0", "sim:1") if simulated else ("host", "host")
     source = gpus.alloc(NBYTES, places[0])
     target = gpus.alloc(NBYTES, places[1])
     source.fill(VALUE)
@@ -65,7 +78,7 @@ def main() -> int:
     source_region = device_send.register(source, Access.LOCAL_WRITE)
     target_region = device_recv.register(target, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
     print("  Buffers allocated and registered")
-    print(f"  (on {source.device} and {target.device}{', simulated GPUs' if arguments.device == 'sim' else ''})")
+    print(f"  (on {source.device} and {target.device}{', simulated GPUs' if simulated else ''})")
 
     print("Step 7: Posting an RDMA write for data interchange...")
     print("  (posted on the queue pair by the CPU; a kernel that posts it is for a later version)")
@@ -75,25 +88,17 @@ def main() -> int:
     send.wait(timeout=10)
     (arrived,) = recv.wait(timeout=10)
     if arrived.imm != VALUE:
-        print(f"Error: the notification carries {arrived.imm}, not {VALUE}", file=sys.stderr)
-        return 1
+        return f"the notification carries {arrived.imm}, not {VALUE}"
     if arguments.corrupt:
         target.write_bytes(NBYTES // 2, bytes([VALUE ^ 1]))
     # The driver of the receiving device reads them from the device's memory.
     got = target.read_bytes()
     wrong = [place for place, value in enumerate(got) if value != VALUE]
     if wrong:
-        print(f"Error: {len(wrong)} bytes are wrong, the first at {wrong[0]}: {got[wrong[0]]}", file=sys.stderr)
-        return 1
+        return f"{len(wrong)} bytes are wrong, the first at {wrong[0]}: {got[wrong[0]]}"
     print(f"Success! All {len(got)} bytes verified with value {VALUE}")
     print("  Transfer completed")
-
-    print("Step 8: Cleaning up resources...")
-    rdma.close()  # first closes its regions, endpoints and device contexts
-    gpus.close()
-    print("  Resources cleaned up\n")
-    print("=== Example completed successfully! ===")
-    return 0
+    return None
 
 
 def parse() -> argparse.Namespace:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import zerohop as zh
+from support.lanes import eventually
 from support.options import Options
 from support.patience import PATIENCE_S
 
@@ -68,3 +69,17 @@ def test_memory_that_is_closed_meanwhile(open_context: OpenContext, monkeypatch:
     with pytest.raises(zh.Closed):
         context.write(memory, handle).result(PATIENCE_S)
     assert list(context.connections[0]._link.routes) == before
+
+
+def test_nothing_is_kept_for_peers_that_were_not_reached(open_context: OpenContext) -> None:
+    """A Context that meets new peers for years does not grow by them."""
+    owner, context = open_context(Options()), open_context(Options())
+    source = context.alloc(NBYTES)
+    handle = owner.alloc(NBYTES).share("rw")
+    context.write(source, handle).result(PATIENCE_S)
+    gone = Options().open()
+    lost = gone.alloc(NBYTES).share("rw")
+    gone.close()
+    with pytest.raises(zh.PeerLost):
+        context.write(source, lost).result(PATIENCE_S)
+    eventually(lambda: not context._core.gates, "a gate at which nobody waits is kept")

@@ -12,6 +12,7 @@ from support.options import Options
 from support.patience import PATIENCE_S
 from support.raw_control import RawControl
 from zerohop.core.control import address, handshake, waiting_room
+from zerohop.core.control.throttle import source_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,12 +135,13 @@ def test_many_of_one_host_at_once(
     ("host", "source"),
     [
         ("192.0.2.7", "192.0.2.7"),
-        ("2001:db8:1:2:3:4:5:6", "2001:0db8:0001:0002"),
-        ("2001:db8:1:2:ffff::1", "2001:0db8:0001:0002"),
-        ("fe80::1%eth0", "fe80:0000:0000:0000"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2:ffff::1", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
         ("this host", "this host"),
     ],
 )
 def test_what_one_source_is(host: str, source: str) -> None:
     """A host has as many IPv6 addresses as it wants, within one network."""
-    assert waiting_room._source(host) == source
+    assert source_of(host) == source

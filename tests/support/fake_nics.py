@@ -150,6 +150,8 @@ class FakeEngine:
         self.unreachable = ""
         # Whether that is so for want of lockable memory.
         self.short_of_memory = False
+        # How it says that it has registered the memory of a share.
+        self.how = "dma-buf"
         # How often it was asked to register some.
         self.registered = 0
         # Whether lanes come up whose first bytes are lost; and shares that peers have asked the keys of.
@@ -186,7 +188,7 @@ class FakeEngine:
         self.reached.append((share_id, domain.device, own))
         if self.unreachable:
             raise self._refusal(self.unreachable)
-        return 1 << 40, domain.number, "dma-buf"
+        return 1 << 40, domain.number, self.how
 
     def _refusal(self, why: str) -> NativeError:
         if self.short_of_memory:

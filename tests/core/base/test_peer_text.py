@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
+from support.options import Options
+from support.patience import PATIENCE_S
 from zerohop.core.base.peer_text import printable, quoted
+
+if TYPE_CHECKING:
+    from support.fixtures import OpenContext
 
 FORGED = [
     "mallory\n2026-01-01 ERROR zerohop: your secret has leaked",
@@ -37,3 +44,9 @@ def test_quotes_cannot_be_ended() -> None:
 def test_a_bounded_length() -> None:
     assert len(quoted("x" * 100_000)) < 1000
     assert quoted("x" * 100_000).endswith("…'")
+
+
+def test_the_name_of_a_peer(open_context: OpenContext) -> None:
+    context, peer = open_context(Options()), open_context(Options(name="x over rdma, alive> <y\u202e"))
+    connection = context.connect(peer.url).result(PATIENCE_S)
+    assert "'x over rdma, alive> <y\\u202e'" in repr(connection)

@@ -50,6 +50,8 @@ def test_round_trip(where: Address) -> None:
         "zerohop://h:1/?host=nonsense",
         f"zerohop:///{ID}?unix=relative/path",
         f"zerohop:///{ID}?unix=/{'x' * 107}",
+        f"zerohop:///{ID}?unix=/tmp/%0Ax",
+        f"zerohop:///{ID}?unix=/tmp/%1B[2Jx",
         f"zerohop://h:1/{'?' * 2000}",
         "zerohop://h:1/\n",
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import ssl
@@ -15,7 +16,7 @@ from support.sockets import connected
 from zerohop.core.control import tls, wire
 from zerohop.core.control.channel import Channel, ChannelEnded
 from zerohop.core.control.tls import Distrusted
-from zerohop.errors import ProtocolError, Unsupported
+from zerohop.errors import LimitReached, ProtocolError, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -162,3 +163,12 @@ def test_the_system_refuses_a_file_in_memory(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(Unsupported, match="not implemented") as caught:
         tls.make_contexts(LISTEN, DIAL)
     assert "encryption='none'" in caught.value.fix
+
+
+def test_out_of_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    with pytest.raises(LimitReached, match="descriptors"):
+        tls.make_contexts(LISTEN, DIAL)

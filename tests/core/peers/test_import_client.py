@@ -55,6 +55,15 @@ class TestImporting:
         assert explanation.registered == (("here", "plain address"), ("there", "dma-buf"))
         assert "the memory there is registered by dma-buf" in explanation.details()
 
+    def test_what_a_peer_says_of_that_stays_in_its_line(self, nic_pair: Callable[..., Pair]) -> None:
+        both = nic_pair()
+        both.connect()
+        both.their_nics.how = "dma-buf\x1b[2J\n2026-01-01 all is well"
+        source, target = both.here.register(pattern(1, NBYTES)), both.there.alloc(NBYTES)
+        handle = target.share("rw")
+        write_over(both.here, source, handle)
+        assert all(how.isprintable() for _, how in both.here.explain(source, handle).registered)
+
     def test_memory_that_no_nic_knows_there(self, nic_pair: Callable[..., Pair]) -> None:
         both = nic_pair()
         both.connect()

@@ -58,10 +58,13 @@ class _Engine:
         self.pieces: list[tuple[int, bytes]] = []
         self.files: list[int] = []
         self.memories: list[_Memory] = []
+        self.error: Exception | None = None
 
     def import_memory(self, *arguments: Any) -> _Memory:
         *_, self.pieces, fds, _ = arguments
         self.files = [os.fstat(fd).st_ino for fd in fds]
+        if self.error is not None:
+            raise self.error
         self.memories.append(_Memory())
         return self.memories[-1]
 
@@ -98,9 +101,18 @@ class Owner:
         assert isinstance(self.sent[-1], wire.ImportRequest)
         return asking
 
-    def begin(self, count: int, *, more: bool, exported: bool = True, number: int = 1, provider: str = P2P) -> None:
-        pieces = [(NBYTES, b"")] * count
-        what = wire.Exported("cuda-fd", "GPU", 1, 0, 0, pieces) if exported else None
+    def begin(
+        self,
+        count: int,
+        *,
+        more: bool,
+        exported: bool = True,
+        number: int = 1,
+        provider: str = P2P,
+        pieces: int | None = None,
+    ) -> None:
+        described = [(NBYTES, b"")] * (count if pieces is None else pieces)
+        what = wire.Exported("cuda-fd", "GPU", 1, 0, 0, described) if exported else None
         message = wire.Allocation(
             number=number, provider=provider, nbytes=NBYTES, writable=True, exported=what, more=more, nfds=count
         )
@@ -395,5 +407,57 @@ def test_not_one_answer_for_each_share(allocations: tuple[int, ...]) -> None:
         with pytest.raises(zh.ProtocolError, match="not one answer"):
             await owner.answer(*allocations)
         await _lost(owner, asking)
+
+    _run(test)
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_an_owner_without_descriptors(part: int) -> None:
+    """It sends a message without them: the limit is that of its process, and not of this one."""
+
+    async def test(owner: Owner) -> None:
+        (asking,) = await owner.asked()
+        owner.begin(0 if part == 0 else 2, pieces=2, more=True)
+        owner.part(0 if part == 1 else 2, pieces=2, more=False)
+        await owner.answer(1)
+        with pytest.raises(zh.LimitReached, match="said by the peer") as caught:
+            await asking
+        assert "peer's process" in caught.value.fix
+        assert not owner.engine.files
+
+    _run(test)
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_more_descriptors_than_pieces(part: int) -> None:
+    async def test(owner: Owner) -> None:
+        asking = await owner.asked()
+        give: Callable[..., None] = owner.begin
+        if part:
+            owner.begin(1, more=True)
+            give = owner.part
+        with pytest.raises(zh.ProtocolError, match="more descriptors"):
+            give(2, pieces=1, more=False)
+        await _lost(owner, asking)
+
+    _run(test)
+
+
+def test_whatever_fails_here_reaches_the_operation() -> None:
+    """Also what nobody has thought of: nobody waits for ever, and the next use asks anew."""
+
+    async def test(owner: Owner) -> None:
+        asking = await owner.asked(SHARE, OTHER)
+        owner.engine.error = MemoryError()
+        owner.begin(1, more=False)
+        await owner.answer(1, 1)
+        for each in asking:
+            with pytest.raises(MemoryError):
+                await each
+        owner.engine.error = None
+        (again,) = await owner.asked()
+        owner.begin(1, more=False, number=2)
+        await owner.answer(2)
+        await again
 
     _run(test)

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import threading
+import weakref
+from typing import TYPE_CHECKING
+
+import pytest
 
 from support.patience import PATIENCE_S
 from zerohop.core.runtime.control_thread import ControlThread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_what_nobody_waits_for_any_more_is_given_back() -> None:
@@ -35,4 +44,45 @@ def test_what_nobody_waits_for_any_more_is_given_back() -> None:
         go_on.set()
         assert discarded.wait(PATIENCE_S)
     finally:
+        control.stop(10)
+
+
+class _Engine:
+    def work(self) -> _Engine:
+        return self
+
+    def fail(self) -> None:
+        raise RuntimeError("failed")
+
+
+@pytest.mark.parametrize("name", ["work", "fail"])
+def test_a_thread_that_ends_late_keeps_nothing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A Context that is closed has then given all back, and its engine is not kept by a thread that has handed over."""
+    control = ControlThread()
+    handed_over, go_on = threading.Event(), threading.Event()
+    call = control.call
+
+    def slow_call(callback: Callable[..., object], *args: object) -> bool:
+        done = call(callback, *args)
+        if threading.current_thread().name == "zerohop-aside":
+            handed_over.set()
+            assert go_on.wait(PATIENCE_S)
+        return done
+
+    monkeypatch.setattr(control, "call", slow_call)
+    engine = _Engine()
+    reference = weakref.ref(engine)
+
+    async def ask(engine: _Engine) -> None:
+        with contextlib.suppress(RuntimeError):
+            await control.run_in_thread(getattr(engine, name))
+
+    try:
+        control.run(ask, engine, timeout=PATIENCE_S)
+        assert handed_over.wait(PATIENCE_S)
+        del engine
+        gc.collect()
+        assert reference() is None
+    finally:
+        go_on.set()
         control.stop(10)

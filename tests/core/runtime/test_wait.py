@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import gc
 import re
 import sys
 from typing import TYPE_CHECKING, Any
@@ -101,3 +102,17 @@ def test_all_failures_are_taken(connection: zh.Connection) -> None:
             await zh.gather([connection.recv(np.zeros(8, np.uint8), timeout=0.01) for _ in range(3)])
 
     asyncio.run(main())
+
+
+def test_all_failures_are_taken_also_beside_one_that_was_cancelled(
+    connection: zh.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        receives = [connection.recv(np.zeros(8, np.uint8), timeout=0.01) for _ in range(3)]
+        receives[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await zh.gather(receives)
+
+    asyncio.run(main())
+    gc.collect()
+    assert not caplog.records, "nobody is warned of a failure that was taken"

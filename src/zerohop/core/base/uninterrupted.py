@@ -90,5 +90,9 @@ class _Work(Generic[T]):
         self.ended.wait(_UNDOING_S)
 
     def _undo_all(self) -> None:
-        while self._values:
-            self._undo(self._values.pop())
+        while True:
+            with self._lock:
+                if not self._values:
+                    return
+                value = self._values.pop()
+            self._undo(value)

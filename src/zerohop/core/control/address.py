@@ -85,6 +85,8 @@ def parse(url: str) -> Address:
     if address.host_id and not _HOST_ID.fullmatch(address.host_id):
         raise ValueError(f"{url!r}: a host's id is 32 hexadecimal digits")
     path = address.socket_path
+    if not path.isprintable():
+        raise ValueError(f"{url!r}: the path of its Unix socket has characters that are not printed: {path!r}")
     if path and (not path.startswith("/") or len(os.fsencode(path)) > MAX_SOCKET_PATH):
         raise ValueError(f"{url!r}: a Unix socket's path is absolute and has at most {MAX_SOCKET_PATH} bytes")
     if bool(address.host) != bool(address.port):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import ipaddress
 import os
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.control import address
 from zerohop.core.control.channel import Channel
-from zerohop.core.runtime.control_thread import resolve
 from zerohop.errors import (
     AccessDenied,
     DeadlineExceeded,
@@ -119,7 +119,7 @@ async def open_tcp(control: ControlThread, where: Address, tried: str = "") -> C
     """Connect to an address by TCP; raises what ``open_channel`` raises. ``tried``: what has failed before."""
     failure: OSError | None = None
     try:
-        found = await resolve(where.host, where.port)
+        found = await _resolve(control, where)
     except OSError as error:
         found, failure = [], error
     for family, kind, protocol, _, target in found:
@@ -148,6 +148,15 @@ async def open_tcp(control: ControlThread, where: Address, tried: str = "") -> C
         peer=where.context,
         operation="connect",
     )
+
+
+async def _resolve(control: ControlThread, where: Address) -> list[tuple[Any, ...]]:
+    """Resolve a host's name for stream sockets; a name that needs a name server is resolved on a thread of its own."""
+    resolve = functools.partial(socket.getaddrinfo, where.host, where.port, type=socket.SOCK_STREAM)
+    try:
+        return resolve(flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        return await control.run_in_thread(resolve)
 
 
 def _check_descriptors(error: Exception, where: Address) -> None:

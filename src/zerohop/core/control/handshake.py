@@ -38,7 +38,7 @@ LOCATE: Final = "locate"
 Purpose = Literal["control", "lane", "locate"]
 # Codes of Refuse.
 VERSION, SECRET, DUPLICATE, TOKEN, CLOSED = "version", "secret", "duplicate", "token", "closed"
-ENCRYPTION, THROTTLED, ITSELF = "encryption", "throttled", "itself"
+ENCRYPTION, THROTTLED, ITSELF, LIMIT = "encryption", "throttled", "itself", "limit"
 _BOTH_THE_SAME: Final = "give both Contexts the same secret="
 _FIXES: Final = {
     SECRET: _BOTH_THE_SAME,
@@ -65,6 +65,7 @@ class Identity(NamedTuple):
 
         Raises:
             Unsupported: they cannot be.
+            LimitReached: this process has reached a limit.
         """
         if self.secret is not None:
             await self.secret.proof_key()
@@ -243,8 +244,8 @@ async def _answer(channel: Channel, me: Identity, gate: Gate) -> Hello:
     try:
         key = await _key(me, token)
         contexts = await me.secret.tls() if me.secret is not None and protects else None
-    except Unsupported as error:
-        raise Refused(ENCRYPTION, error.reason) from None
+    except ZerohopError as error:
+        raise Refused(ENCRYPTION if isinstance(error, Unsupported) else LIMIT, error.reason) from None
     if contexts is not None:
         await channel.protect(contexts.listen, server_side=True)
     prove = await _expect(channel, wire.Prove)

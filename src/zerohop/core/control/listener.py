@@ -19,7 +19,7 @@ from zerohop.core.control.channel import Channel, ChannelEnded
 from zerohop.core.control.handshake import CLOSED, DUPLICATE, LANE, LOCATE, SECRET, THROTTLED, TOKEN, Refused
 from zerohop.core.control.throttle import Throttle
 from zerohop.core.control.waiting_room import WaitingRoom
-from zerohop.errors import ProtocolError, Unsupported, from_os, of_sandbox, out_of_descriptors
+from zerohop.errors import ProtocolError, Unsupported, ZerohopError, from_os, of_sandbox, out_of_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -196,7 +196,7 @@ class Listeners:
                 return
             await guest.speaks(sock)
             # Without keys the handshake itself tells the peer why.
-            with contextlib.suppress(Unsupported):
+            with contextlib.suppress(ZerohopError):
                 await self._me.ready(over_tcp=not channel.unix)
             gate = _Gate(self, "" if channel.unix else who)
             hello = await wait_with_timeout(handshake.answer(channel, self._me, gate), handshake.TIMEOUT_S)

@@ -42,7 +42,7 @@ class Throttle:
 
     def turn(self, address: str) -> float | None:
         """Take a turn for a handshake: return in how many seconds it comes; None: refuse it now."""
-        source, now = self._sources.get(_source_of(address)), time.monotonic()
+        source, now = self._sources.get(source_of(address)), time.monotonic()
         if source is None or (excess := source.count(now) - _FREE) <= -1:
             return 0.0
         start = max(now, source.next_turn)
@@ -53,7 +53,7 @@ class Throttle:
 
     def wrong(self, address: str) -> bool:
         """Count a wrong proof; return whether the source is slowed down from now on."""
-        key, now = _source_of(address), time.monotonic()
+        key, now = source_of(address), time.monotonic()
         source = self._sources.pop(key, None) or _Source(now)
         self._sources[key] = source
         if len(self._sources) > _SOURCES:
@@ -62,10 +62,16 @@ class Throttle:
         return source.wrong > _FREE - 1
 
 
-def _source_of(address: str) -> str:
-    """Return what one user of the network has: an IPv4 address, or a /64 of IPv6."""
-    found = ipaddress.ip_address(address.partition("%")[0])
+def source_of(host: str) -> str:
+    """Return what counts as one source: an IPv4 address, or the /64 of an IPv6 address, of which one host has all.
+
+    A host that is no address, such as this one over its Unix socket, is a source itself.
+    """
+    try:
+        found = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
     if found.version == 4:
         return str(found)
-    mapped = found.ipv4_mapped
-    return str(mapped or ipaddress.ip_network((found, 64), strict=False))
+    # A listener for both kinds sees IPv4 addresses in this form.
+    return str(found.ipv4_mapped or ipaddress.ip_network((found, 64), strict=False))

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from zerohop.config.protection import FIX, why_not
-from zerohop.errors import ProtocolError, Unsupported
+from zerohop.errors import ProtocolError, Unsupported, from_os, out_of_descriptors
 
 try:
     import ssl
@@ -57,6 +57,7 @@ def make_contexts(listen_seed: bytes, dial_seed: bytes) -> Contexts:
 
     Raises:
         Unsupported: a library is missing, or the system refuses what it needs.
+        LimitReached: this process is out of descriptors.
     """
     try:
         listen, dial = _certificate(listen_seed, "listens"), _certificate(dial_seed, "dials")
@@ -67,6 +68,8 @@ def make_contexts(listen_seed: bytes, dial_seed: bytes) -> Contexts:
             b"d" + _lane(dial, trusted=listen),
         )
     except (ImportError, AttributeError, OSError) as error:
+        if isinstance(error, OSError) and out_of_descriptors(error):
+            raise from_os(error, operation="connect") from None
         why = why_not("control") or error
         raise Unsupported(f"TLS does not work here: {why}", fix=FIX, operation="connect") from None
 

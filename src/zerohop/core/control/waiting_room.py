@@ -7,11 +7,11 @@ it is full, the source that holds the most places loses one, and there the peer 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from zerohop.core.base.deadlines import wait_with_timeout
+from zerohop.core.control.throttle import source_of
 
 if TYPE_CHECKING:
     import socket
@@ -77,7 +77,7 @@ class WaitingRoom:
 
     def seat(self, host: str, receive: Callable[[Guest], asyncio.Task[None]]) -> None:
         """Give a place to a peer from a host, for as long as the task that ``receive`` begins."""
-        guest = Guest(_source(host), asyncio.get_running_loop().time())
+        guest = Guest(source_of(host), asyncio.get_running_loop().time())
         self._guests[guest] = None
         guest.task = receive(guest)
         guest.task.add_done_callback(lambda _: self._leave(guest))
@@ -90,12 +90,3 @@ class WaitingRoom:
         [(crowd, _)] = Counter(guest.source for guest in self._guests).most_common(1)
         # min() takes the first of equals, which came first.
         return min((guest for guest in self._guests if guest.source == crowd), key=lambda guest: not guest.silent)
-
-
-def _source(host: str) -> str:
-    """Return what counts as one source: an IPv4 address, or the 64 bits of an IPv6 address that name a network."""
-    try:
-        found = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    return host if found.version == 4 else found.exploded[:19]

@@ -267,8 +267,8 @@ class RegistrationCache:
         index = self._devices.index_of(source.device)
         backing = sources.find_backing(source)
         try:
-            if backing is not None and not source.readonly:
-                shared_pages.reserve(backing, source.extent)
+            if backing is not None:
+                shared_pages.reserve(backing, source.extent, readonly=source.readonly)
             fd, offset = (-1, 0) if backing is None else backing
             # A GPU's registration is of the whole allocation, in which a tensor that moves is one of many.
             block = source.block if index < 0 else None

@@ -62,8 +62,10 @@ def backing_of(address: int, nbytes: int, nameless: Callable[[], int]) -> Backin
     return None
 
 
-def reserve(backing: Backing, nbytes: int) -> None:
+def reserve(backing: Backing, nbytes: int, *, readonly: bool) -> None:
     """Have the file system give all pages of a range now, so that no later write to it finds none left.
+
+    Memory that nobody may write keeps its holes, which read as zeros.
 
     Raises:
         RegistrationFailed: it has no room for the holes of the file, or the file ends within the range.
@@ -80,7 +82,7 @@ def reserve(backing: Backing, nbytes: int) -> None:
                 operation="register",
             )
         # The file systems of memory count pages, so that a file without holes costs no walk over them.
-        if status.st_blocks * _BLOCK_BYTES < status.st_size:
+        if not readonly and status.st_blocks * _BLOCK_BYTES < status.st_size:
             _fill_holes(fd, backing.offset, end)
     except OSError as error:
         raise RegistrationFailed(

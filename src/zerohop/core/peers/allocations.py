@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from zerohop._native import NativeError, Reason, Status
 from zerohop.config.providers import P2P, SHM
 from zerohop.core.control.descriptors import close_all, copies_of
 from zerohop.core.lanes.imported import Allocation
 from zerohop.core.lanes.lane import retrieve
-from zerohop.errors import ProtocolError, ZerohopError, from_native
+from zerohop.errors import ProtocolError, ZerohopError, from_native, said_by_peer
 
 if TYPE_CHECKING:
     from zerohop._native import PeerMemory
@@ -29,6 +29,13 @@ _MAX_PIECES: Final = 1 << 17
 _MAX_THREADS: Final = 4
 
 
+class _Arriving(NamedTuple):
+    """Holds an allocation of which parts are still to come: its first message, and copies of the descriptors so far."""
+
+    first: wire.Allocation
+    fds: list[int]
+
+
 class Allocations:
     """Holds the allocations that have come over one Connection, and that no answer has referred to yet."""
 
@@ -38,7 +45,7 @@ class Allocations:
         self.threads = asyncio.Semaphore(_MAX_THREADS)
         # By number, the first with their provider; of the second more pieces are to come.
         self._arrived: dict[int, tuple[str, asyncio.Future[Allocation]]] = {}
-        self._unfinished: dict[int, tuple[wire.Allocation, list[int]]] = {}
+        self._unfinished: dict[int, _Arriving] = {}
 
     def on_allocation(self, message: wire.Allocation, fds: list[int], expected: int) -> None:
         """Handle Allocation; the caller closes the descriptors.
@@ -52,34 +59,38 @@ class Allocations:
         if number in self._arrived or number in self._unfinished or number in self._link.allocations:
             raise ProtocolError("malformed: an allocation begun twice")
         here = [provider for provider, _ in self._arrived.values()]
-        here += [begun.provider for begun, _ in self._unfinished.values()]
+        here += [arriving.first.provider for arriving in self._unfinished.values()]
         if here.count(message.provider) >= expected:
             raise ProtocolError("malformed: memory that nobody has asked for")
         if message.provider not in (SHM, P2P) or (message.exported is None and message.more):
             raise ProtocolError("malformed: an allocation without pieces, or for no provider")
+        _check_count(message.nfds, _needed(message))
         if message.more:
-            self._unfinished[number] = message, []
+            self._unfinished[number] = _Arriving(message, [])
             self._gather(number, fds)
         else:
             self._begin(message, fds)
 
     def on_part(self, part: wire.AllocationPart, fds: list[int]) -> None:
         """Handle AllocationPart, the continuation of an allocation; the caller closes the descriptors."""
-        begun = self._unfinished.get(part.number)
-        if begun is None:
+        arriving = self._unfinished.get(part.number)
+        if arriving is None:
             raise ProtocolError("malformed: a part of an allocation that has not begun")
-        exported = begun[0].exported
-        assert exported is not None  # on_allocation() has checked it
-        exported.pieces.extend(part.pieces)
-        if len(exported.pieces) > _MAX_PIECES:
+        first = arriving.first
+        assert first.exported is not None  # on_allocation() has checked it
+        before = _needed(first)
+        first.exported.pieces.extend(part.pieces)
+        first.nfds += part.nfds
+        if len(first.exported.pieces) > _MAX_PIECES:
             raise ProtocolError("malformed: more pieces than any memory has")
+        _check_count(part.nfds, _needed(first) - before)
         self._gather(part.number, fds)
         if not part.more:
-            message, gathered = self._unfinished.pop(part.number)
+            del self._unfinished[part.number]
             try:
-                self._begin(message, gathered)
+                self._begin(first, arriving.fds)
             finally:
-                close_all(gathered)
+                close_all(arriving.fds)
 
     async def take(self, number: int) -> Allocation | None:
         """Return an allocation that is mapped here; None if there is none, so that the owner has to give it again.
@@ -108,8 +119,8 @@ class Allocations:
 
     def end(self) -> None:
         """Drop everything, because the Connection is lost."""
-        for _, fds in self._unfinished.values():
-            close_all(fds)
+        for arriving in self._unfinished.values():
+            close_all(arriving.fds)
         self._unfinished.clear()
         for _, future in self._arrived.values():
             if not future.cancel() and not future.cancelled() and future.exception() is None:
@@ -117,10 +128,11 @@ class Allocations:
         self._arrived.clear()
 
     def _gather(self, number: int, fds: list[int]) -> None:
+        gathered = self._unfinished[number].fds
         try:
-            self._unfinished[number][1].extend(copies_of(fds))
+            gathered.extend(copies_of(fds))
         except OSError:  # the number of descriptors tells, once all parts have come
-            close_all(self._unfinished[number][1])
+            close_all(gathered)
 
     def _begin(self, message: wire.Allocation, fds: list[int]) -> None:
         """Map an allocation that has come whole, or have another thread import it."""
@@ -143,7 +155,9 @@ class Allocations:
 
     def _check(self, message: wire.Allocation, fds: list[int]) -> None:
         """Check the descriptors of an allocation."""
-        needed = 1 if message.exported is None else sum(not handle for _, handle in message.exported.pieces)
+        needed = _needed(message)
+        if message.nfds < needed:
+            raise said_by_peer(Status.NO_MEMORY.value, Reason.OUT_OF_DESCRIPTORS.value, peer=self._link.peer)
         if len(fds) != needed:
             # The kernel dropped them: the process that they were for had no number left.
             raise from_native(Status.NO_MEMORY.value, Reason.OUT_OF_DESCRIPTORS.value)
@@ -155,7 +169,7 @@ class Allocations:
         try:
             async with self.threads:
                 memory = await self._core.control.run_in_thread(self._take_memory, message, fds, discard=_close)
-        except (NativeError, ZerohopError) as error:
+        except Exception as error:  # noqa: BLE001 - the operations that wait must get it
             close_all(fds)
             if not future.done():
                 future.set_exception(error)
@@ -177,6 +191,17 @@ class Allocations:
             return engine.import_memory(form, exported.device, process, *start, exported.pieces, fds, message.writable)
         finally:
             close_all(fds)
+
+
+def _needed(message: wire.Allocation) -> int:
+    """Return how many descriptors belong to the pieces of an allocation, as far as they have come."""
+    return 1 if message.exported is None else sum(not handle for _, handle in message.exported.pieces)
+
+
+def _check_count(given: int, needed: int) -> None:
+    # Fewer of them are no fault of the format: their sender had reached its limit of descriptors.
+    if given > needed:
+        raise ProtocolError("malformed: more descriptors than pieces of memory")
 
 
 def _close(memory: PeerMemory) -> None:

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from zerohop._native import NativeError, Reason, Status
 from zerohop.config.providers import P2P, SHM, VERBS
 from zerohop.core.base.deadlines import wait_with_timeout
+from zerohop.core.base.log import logger
 from zerohop.core.control import wire
 from zerohop.core.control.descriptors import close_all
 from zerohop.core.memory.remote_buffer import share_of
 from zerohop.core.peers.import_client import LAST_COPIES_S
 from zerohop.core.peers.releases import in_parts
 from zerohop.core.runtime.devices import HOST
-from zerohop.errors import ProtocolError, from_native, out_of_descriptors
+from zerohop.errors import LimitReached, ProtocolError, from_native, out_of_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -79,10 +80,9 @@ class Exports:
             if len(self._reaching) >= _MAX_REQUESTS:
                 raise ProtocolError("malformed: the peer asks for more than anybody needs at once")
             # This is a task of its own, because pinning pages and exporting memory take long.
-            task = asyncio.get_running_loop().create_task(self._give(request))
+            task = self._core.control.start(self._give, request)
             self._reaching.add(task)
             task.add_done_callback(self._reaching.discard)
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
         else:
             # The peer must not count as an importer, because revoking would then wait for it in vain.
             why = "memory is given to peers on this host that use shm or p2p, and to NICs of peers that use verbs"
@@ -151,11 +151,7 @@ class Exports:
             if share.registration.device == HOST:
                 return self._give_file(request, wanted, share)
             return await self._give_memory(request, share)
-        except NativeError as error:
-            status, reason, text = error.args
-            said = from_native(status, reason, text).reason
-            return self._refuse_importer(request, wanted, Status(status), Reason(reason), said)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the peer waits for an answer
             return self._refuse_importer(request, wanted, *_outcome(error))
 
     def _give_file(self, request: wire.ImportRequest, wanted: wire.Wanted, share: LocalShare) -> wire.Imported:
@@ -287,8 +283,16 @@ def _part(share: LocalShare, given: _Given) -> wire.Imported:
     )
 
 
-def _outcome(error: OSError) -> tuple[Status, Reason, str]:
+def _outcome(error: Exception) -> tuple[Status, Reason, str]:
     """Return why memory cannot be given out."""
-    if out_of_descriptors(error):
-        return Status.NO_MEMORY, Reason.OUT_OF_DESCRIPTORS, ""
-    return Status.UNSUPPORTED, Reason.NONE, f"its file cannot be opened: {error.strerror}"
+    if isinstance(error, NativeError):
+        status, reason, text = error.args
+        return Status(status), Reason(reason), from_native(status, reason, text).reason
+    if isinstance(error, LimitReached):
+        return Status.NO_MEMORY, Reason.NONE, error.reason
+    if isinstance(error, OSError):
+        if out_of_descriptors(error):
+            return Status.NO_MEMORY, Reason.OUT_OF_DESCRIPTORS, ""
+        return Status.UNSUPPORTED, Reason.NONE, f"its file cannot be opened: {error.strerror}"
+    logger.error("zerohop failed to give memory to a peer, in a way that it should not", exc_info=error)
+    return Status.NO_MEMORY, Reason.NONE, f"its owner failed: {type(error).__name__}"

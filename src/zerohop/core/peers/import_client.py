@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from zerohop._native import NativeError, RemoteKeys, Status
 from zerohop.config.providers import SHM, VERBS
-from zerohop.core.base.peer_text import quoted
+from zerohop.core.base.peer_text import printable, quoted
 from zerohop.core.control import wire
 from zerohop.core.lanes.imported import Import
 from zerohop.core.lanes.lane import retrieve
@@ -227,13 +227,11 @@ class Imports:
                     try:
                         if await self._accept(want, way, answer) and not want.done.done():
                             want.done.set_result(None)
-                    except ZerohopError as error:
-                        if not want.done.done():
-                            want.done.set_exception(error)
-            except ZerohopError as error:  # this side leaves, or the Connection is lost
+                    except Exception as error:  # noqa: BLE001 - whatever it is, the waiting operations must get it
+                        _fail(want, error)
+            except Exception as error:  # noqa: BLE001 - such as this side leaving: the same for all of them
                 for want in batch:
-                    if not want.done.done():
-                        want.done.set_exception(copy_of(error))
+                    _fail(want, error)
             finally:
                 for want in batch:
                     self.releases.asked((way[0], want.share.share_id))
@@ -311,7 +309,7 @@ class Imports:
         if len(answer.keys) != len(rails):
             raise ProtocolError("malformed: not one key for each rail", peer=self._link.peer)
         keys = RemoteKeys(answer.address, answer.nbytes, answer.rights, answer.keys, answer.atomics)
-        return Import(keys, share.capability, answer.nbytes, answer.rights, rails, answer.text)
+        return Import(keys, share.capability, answer.nbytes, answer.rights, rails, printable(answer.text))
 
     def _part_of(self, allocation: Allocation, share: Share, provider: str, answer: wire.Imported) -> Import:
         if allocation.provider != provider:
@@ -329,3 +327,8 @@ class Imports:
                 link.imports.move_to_end(key)
             else:
                 self.releases.release(key, link.imports.pop(key))
+
+
+def _fail(want: _Want, error: Exception) -> None:
+    if not want.done.done():
+        want.done.set_exception(copy_of(error) if isinstance(error, ZerohopError) else error)

@@ -78,7 +78,6 @@ def lose(core: PeerCore, link: PeerLink, error: ZerohopError, status: Status, re
 def _forget(core: PeerCore, link: PeerLink) -> None:
     """Take a lost link out of the tables."""
     core.young.discard(link)
-    core.gates.pop(link.peer, None)  # those who wait at it hold it
     # The error goes in as text, because a kept log record would keep its traceback alive.
     logger.info("%s: %s is gone: %s", core.name, link.label, str(link.lost))
     if core.connected.get(link.peer) is link:

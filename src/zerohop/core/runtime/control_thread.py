@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import collections
 import ctypes
+import functools
 import selectors
 import socket
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from zerohop.core.base.log import WarnOnce, logger
 from zerohop.errors import too_many_threads
@@ -126,31 +127,10 @@ class ControlThread:
         The loop's executor does not serve here, because the interpreter would wait for it at exit. If the awaiting task
         was cancelled meanwhile, the result goes to ``discard``.
         """
-        answer: asyncio.Future[T] = self.loop.create_future()
-
-        def drop(value: T | None, error: Exception | None) -> None:
-            if error is None and discard is not None:
-                discard(value)  # type: ignore[arg-type]
-
-        def settle(value: T | None, error: Exception | None) -> None:
-            if answer.done():
-                drop(value, error)
-            elif error is not None:
-                answer.set_exception(error)
-            else:
-                answer.set_result(value)  # type: ignore[arg-type]
-
-        def work() -> None:
-            value, failure = None, None
-            try:
-                value = call(*args)
-            except Exception as error:  # noqa: BLE001 - it is raised by the await
-                failure = error
-            if not self.call(settle, value, failure):
-                drop(value, failure)
-
+        aside = _Aside(self, call, args, discard)
+        answer = aside.answer
         try:
-            threading.Thread(target=work, name="zerohop-aside", daemon=True).start()
+            threading.Thread(target=aside.run, name="zerohop-aside", daemon=True).start()
         except RuntimeError:
             raise too_many_threads() from None
         return await answer
@@ -213,35 +193,48 @@ def _new_loop() -> asyncio.AbstractEventLoop:
         raise
 
 
-async def resolve(host: str, port: int) -> list[tuple[Any, ...]]:
-    """Resolve a host name for stream sockets; a name that needs a name server is resolved on a new thread.
+class _Aside(Generic[T]):
+    """Holds a call for a thread of its own, and its outcome until that is handed over.
 
-    The loop's executor does not serve here: at exit the interpreter would wait for a name server that does not answer.
+    It keeps none of them longer, because its thread may end much later, and what it kept would live as long.
     """
-    try:
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-    except socket.gaierror:
-        pass
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[list[tuple[Any, ...]]] = loop.create_future()
 
-    def settle(found: list[tuple[Any, ...]] | None, error: OSError | None) -> None:
-        if not answer.done():
-            if error is not None:
-                answer.set_exception(error)
-            elif found is not None:
-                answer.set_result(found)
+    def __init__(
+        self,
+        control: ControlThread,
+        call: Callable[..., T],
+        args: tuple[Any, ...],
+        discard: Callable[[T], None] | None,
+    ) -> None:
+        self._control = control
+        self._call: Callable[[], T] | None = functools.partial(call, *args)
+        self._discard = discard
+        self.answer: asyncio.Future[T] = control.loop.create_future()
+        self._values: list[T] = []
+        self._error: Exception | None = None
 
-    def ask() -> None:
-        found, error = None, None
+    def run(self) -> None:
+        assert self._call is not None
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except OSError as failure:
-            error = failure
-        try:
-            loop.call_soon_threadsafe(settle, found, error)
-        except RuntimeError:  # the Context was closed meanwhile
-            pass
+            self._values.append(self._call())
+        except Exception as error:  # noqa: BLE001 - it is raised by the await
+            self._error = error
+        self._call = None
+        if not self._control.call(self._settle):
+            self._drop()
 
-    threading.Thread(target=ask, name="zerohop-resolve", daemon=True).start()
-    return await answer
+    def _settle(self) -> None:
+        answer = self.answer
+        del self.answer
+        if answer.done():
+            self._drop()
+        elif self._error is not None:
+            answer.set_exception(self._error)
+            self._error = None
+        else:
+            answer.set_result(self._values.pop())
+
+    def _drop(self) -> None:
+        self._error = None
+        if self._values and self._discard is not None:
+            self._discard(self._values.pop())

@@ -19,7 +19,7 @@ _MOST: Final = 288
 class Gate:
     """Lets a bounded number of operations in at a time, in the order in which they came."""
 
-    __slots__ = ("_inside", "_waiting")
+    __slots__ = ("__weakref__", "_inside", "_waiting")
 
     def __init__(self) -> None:
         self._inside = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop._native import NativeError
@@ -63,7 +64,8 @@ class Runtime:
         # The keys are Deferred operations, whose class is declared above this one.
         self.deferred: dict[Any, str] = {}
         self.preparing: dict[object, Exception | None] = {}
-        self.gates: dict[str, Gate] = {}
+        # Operations that wait at a gate, or are inside, hold it.
+        self.gates: weakref.WeakValueDictionary[str, Gate] = weakref.WeakValueDictionary()
 
     def check_open(self) -> None:
         """Raise Closed if the Context is closed."""

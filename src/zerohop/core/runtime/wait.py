@@ -81,20 +81,15 @@ class Gathered(Generic[T]):
         except BaseException:
             self.cancel()
             raise
-        values, failed = [], None
-        for operation in self.operations:
-            # All outcomes are taken, so that no other failure counts as one that nobody saw.
-            try:
-                values.append((yield from operation.__await__()))
-            except Exception as error:  # noqa: BLE001 - the first is raised below
-                failed = failed or error
-        if failed is not None:
-            try:
-                raise failed
-            finally:
-                # The traceback knows this frame, and so would keep the error alive.
-                del failed
-        return values
+        from concurrent.futures import CancelledError
+
+        try:
+            return _values(self.operations, 0)
+        except CancelledError:
+            # A coroutine knows another class of this name, as Operation has it.
+            import asyncio
+
+            raise asyncio.CancelledError from None
 
     def __del__(self) -> None:
         if not self._asked:

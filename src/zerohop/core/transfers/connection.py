@@ -203,7 +203,7 @@ class Connection(Closeable, NotCopyable):
 
     def __repr__(self) -> str:
         state = "alive" if self.alive else "lost"
-        return f"<Connection to {self.name or self.peer[:12]} over {self.provider or 'nothing yet'}, {state}>"
+        return f"<Connection to {self._link.label} over {self.provider or 'nothing yet'}, {state}>"
 
 
 # The link of a Connection, for the rest of the core. An attrgetter makes no Python frame.
