@@ -51,10 +51,13 @@ boot() {
         -fsdev local,id=cached,path=/,security_model=none,readonly=on,multidevs=remap \
         -device virtio-9p-pci,fsdev=cached,mount_tag=cached "$@" \
         </dev/null >"$share/console" 2>&1 {lock}>&- &
-    echo $! >"$share/pid"
+    local pid=$!
+    echo "$pid" >"$share/pid"
     exec {lock}>&-
     # Or else the shell tells the world when it is killed.
     disown
+    # On a busy machine it takes a moment until the child has become the emulator, for which booted() looks.
+    until booted "$name" || ! kill -0 "$pid" 2>/dev/null; do sleep 0.01; done
 }
 
 booted() { # NAME: whether the guest's emulator runs
