@@ -345,8 +345,10 @@ def test_revoke_takes_a_handle(world: World) -> None:
 def test_waits_take_operations(world: World, wait: Any) -> None:
     """Said by the call, and not by the wait."""
     target = world.target("numpy", 64)
+    write = world.here.write(bytes(64), target.handle)
     with pytest.raises(TypeError, match="Operations, not int"):
-        wait([world.here.write(bytes(64), target.handle), 1])
+        wait([write, 1])
+    write.result(PATIENCE_S)
     with pytest.raises(TypeError):
         wait(None)
 
@@ -361,12 +363,14 @@ class TestWhatStaysInItsProcess:
         memory = world.here.alloc(64)
         waiting = connection.recv(bytearray(8))
         note = world.here.notification(PATIENCE_S)
+        write = world.here.write(memory, target.handle)
+        write.result(PATIENCE_S)
         yield {
             "memory": (memory, "share()"),
             "view": (memory[:8], "share()"),
             "context": (world.here, "url"),
             "connection": (connection, "url"),
-            "finished": (world.here.write(memory, target.handle), "result()"),
+            "finished": (write, "result()"),
             "in flight": (waiting, "result()"),
             "notification": (note, "result()"),
         }[request.param]
