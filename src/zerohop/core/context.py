@@ -156,14 +156,13 @@ class Context(StridedTransfers, NotCopyable):
     @overload
     def register(self, x: Any, rights: Rights | None = None, *, as_bytes: bool = False) -> Memory: ...
     def register(self, x: Any, rights: Rights | None = None, *, as_bytes: bool = False) -> Memory | list[Memory]:
-        """Register the memory of ``x`` without a copy; ``x`` is kept alive until the Memory is closed.
+        """Register the memory of ``x`` without a copy, and keep what owns it until the Memory is closed.
 
         ``x`` is a numpy array, a torch tensor, anything with DLPack, ``__cuda_array_interface__`` or the buffer
         protocol, or a raw ``(pointer, nbytes, device)``. It must be contiguous, its last axis innermost. The allocation
-        behind it is registered
-        once, and found again while its owner lives; a GPU's, while the driver gives it the same id. Raw pointers to
-        host memory are registered each time. Memory that processes on this host can map, from ``alloc``,
-        ``multiprocessing.shared_memory`` or a shared tensor, is recognised.
+        behind it is registered once, and found again while its owner lives; a GPU's, while the driver gives it the same
+        id. Raw pointers to host memory are registered each time. Memory that processes on this host can map, from
+        ``alloc``, ``multiprocessing.shared_memory`` or a shared tensor, is recognised.
 
         Freeing a raw pointer before the Memory is closed is the caller's error. A tensor of torch may get other memory
         (``p.data = x``, ``module.half()``): the Memory stays what it was. torch refuses to ``resize_`` a tensor on the

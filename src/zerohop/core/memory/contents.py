@@ -64,6 +64,9 @@ class Contents(NotCopyable):
     def numpy(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         """Return the bytes as an array, without a copy. The pages stay as long as the array, also after ``close()``.
 
+        The array of a torch tensor on the host is good until torch moves the tensor's bytes (``share_memory_()``, or a
+        ``multiprocessing`` queue).
+
         Raises:
             Unsupported: the memory is on a device, where the CPU cannot touch it.
             Closed: the Memory is closed.
@@ -135,8 +138,8 @@ class Contents(NotCopyable):
         """Return the bytes as a one-dimensional DLPack tensor of uint8, without a copy.
 
         ``torch.from_dlpack(memory)`` calls this. The memory stays as long as the tensor, and unless you close it, so
-        does the Memory. Give the tensor its type and shape with ``tensor.view(dtype).view(shape)``. DLPack documents
-        the arguments.
+        does the Memory; that of a torch tensor on the host is good until torch moves its bytes, as in ``numpy()``. Give
+        the tensor its type and shape with ``tensor.view(dtype).view(shape)``. DLPack documents the arguments.
 
         Raises:
             BufferError: the memory is on a simulated device, or is read-only and the consumer knows no such tensors.
