@@ -67,9 +67,11 @@ enum class Reason : uint8_t {
     out_of_memory,
     moved,       // by the library that owns it, such as torch
     not_allowed, // by the system, such as a sandbox that refuses a call
+    no_staging,       // at the owner of the memory
+    local_no_staging, // at the side that asked for the operation
 };
 
-inline constexpr Reason kLastReason = Reason::not_allowed;
+inline constexpr Reason kLastReason = Reason::local_no_staging;
 
 // An outcome passed by value; [[nodiscard]] so that no failure is dropped without a thought.
 struct [[nodiscard]] Outcome {
@@ -83,6 +85,9 @@ struct [[nodiscard]] Outcome {
 // Memory whose bytes somebody took away: a shared file became shorter or had no room, or a buffer was freed.
 inline constexpr Outcome kMemoryGone{Status::access_denied, Reason::memory_gone};
 inline constexpr Outcome kLocalMemoryGone{Status::access_denied, Reason::local_memory_gone};
+// The system has no memory for the host buffers that bytes of a device pass through.
+inline constexpr Outcome kNoStaging{Status::no_memory, Reason::no_staging};
+inline constexpr Outcome kLocalNoStaging{Status::no_memory, Reason::local_no_staging};
 // The bytes are elsewhere by now, at their owner's or at this side (BlockWatch).
 inline constexpr Outcome kMoved{Status::access_denied, Reason::moved};
 inline constexpr Outcome kLocalMoved{Status::closed, Reason::moved};

@@ -276,6 +276,13 @@ void register_engine(nb::module_& m) {
         .def_prop_ro("events", [](const Self& self) { return PyQueue{self, self->events()}; })
         .def("statistics", [](Engine& self) { return self.statistics(); })
         .def(
+            "unseen_failures",
+            [](Engine& self) {
+                const auto [count, last] = self.operations().unseen_failures();
+                return std::tuple(count, static_cast<int>(last.status), static_cast<int>(last.reason));
+            },
+            "How many operations failed after Python had dropped them; status and reason of the last one.")
+        .def(
             "new_op",
             [](const Self& self, uint64_t deadline_ns) {
                 check_open(*self);

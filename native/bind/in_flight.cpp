@@ -39,9 +39,11 @@ int clear(PyObject* object) {
 
 // Has Python's class report an operation that is being freed, whose outcome nobody has taken.
 void report_dropped(PyTypeObject* type, const InFlight& self, const PyOp& op) {
-    const Status status = op.op->status();
+    // Who has asked for it, and did not wait for its end, knows how things stand.
+    const bool flies_on = op.asked ? !op.op->done() : op.op->abandon();
+    const Status status = flies_on ? Status::pending : op.op->status();
     const bool failed = status != Status::ok && status != Status::pending;
-    // A program may drop every write that it posts, so a dropped write must cost nothing.
+    // A program may drop every write that it posts, so a dropped write must cost next to nothing.
     const bool writes = self.kind == nullptr || PyUnicode_ReadChar(self.kind, 0) == 'w';
     if (status == Status::cancelled || (writes && !failed) || self.core == nullptr || self.kind == nullptr ||
         self.path == nullptr || !nb::is_alive()) {

@@ -65,7 +65,9 @@ void register_status(nb::module_& m) {
         .value("LOCAL_MEMORY_GONE", Reason::local_memory_gone)
         .value("OUT_OF_MEMORY", Reason::out_of_memory)
         .value("MOVED", Reason::moved)
-        .value("NOT_ALLOWED", Reason::not_allowed);
+        .value("NOT_ALLOWED", Reason::not_allowed)
+        .value("NO_STAGING", Reason::no_staging)
+        .value("LOCAL_NO_STAGING", Reason::local_no_staging);
 
     // args: (status, reason, text), the two numbers as plain ints.
     static nb::object error_type = nb::steal(PyErr_NewExceptionWithDoc(

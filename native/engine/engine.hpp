@@ -141,7 +141,7 @@ private:
     Outcome lose_dead_peer(Peer& peer) override;
     void take_arrived(Endpoint& endpoint);
     void reap_endpoints();
-    static void give_back_credit(const std::weak_ptr<Endpoint>& lane);
+    static void give_back_credit(const std::weak_ptr<Endpoint>& lane, uint16_t queue);
     [[nodiscard]] std::vector<std::shared_ptr<Endpoint>> lanes_to(int peer) const;
     template <class T> void keep(const std::shared_ptr<T>& made, std::vector<std::shared_ptr<T>>& all);
     void after_post(Endpoint& endpoint, const Request& request, const Posted& posted, uint64_t now);

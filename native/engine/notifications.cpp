@@ -45,16 +45,16 @@ void NotificationQueues::end_all() {
 void Engine::notify(uint16_t queue, Notification note) {
     const std::shared_ptr<NotificationQueue> into = notifications_.of(queue);
     if (!into || !into->takes_from(note.peer)) { // numbers are easy to guess
-        give_back_credit(note.endpoint);
+        give_back_credit(note.endpoint, queue);
         return;
     }
     into->push(std::move(note));
     wake_waiters();
 }
 
-void Engine::give_back_credit(const std::weak_ptr<Endpoint>& lane) {
+void Engine::give_back_credit(const std::weak_ptr<Endpoint>& lane, uint16_t queue) {
     if (const std::shared_ptr<Endpoint> endpoint = lane.lock()) {
-        endpoint->return_credits(1);
+        endpoint->return_credit(queue);
     }
 }
 
@@ -65,7 +65,7 @@ void Engine::close_queue(uint16_t number) {
     }
     closed->end();
     while (const std::optional<Notification> note = closed->pop()) {
-        give_back_credit(note->endpoint);
+        give_back_credit(note->endpoint, number);
     }
     wake_waiters();
 }
@@ -79,9 +79,9 @@ void Engine::take_from(uint16_t number, int peer) {
 void Engine::end_queue(uint16_t number) {
     if (const std::shared_ptr<NotificationQueue> ended = number != 0 ? notifications_.of(number) : nullptr) {
         ended->end();
-        // Credits of notifications that are left go back: other queues of the same lane need them.
+        // The peer keeps no account of a queue whose credits have all come back.
         for (const std::weak_ptr<Endpoint>& endpoint : ended->take_endpoints()) {
-            give_back_credit(endpoint);
+            give_back_credit(endpoint, number);
         }
         wake_waiters();
     }
@@ -108,7 +108,7 @@ std::optional<Notification> Engine::pop_notification(uint16_t queue, uint64_t de
         take();
     }
     if (note) {
-        give_back_credit(note->endpoint);
+        give_back_credit(note->endpoint, queue);
     }
     return note;
 }

@@ -1,4 +1,4 @@
-// Notifications that have arrived and nobody has taken yet. Bounded by the credits that each peer holds.
+// Notifications that have arrived and nobody has taken yet. Bounded by the credits that each peer holds for a queue.
 #pragma once
 
 #include "base/sync.hpp"

@@ -51,7 +51,11 @@ bool DeviceAtomics::begin_copy(bool back) {
         return true;
     }
     if (!back) {
-        buffer_ = staging_.try_acquire(Staging::Direction::inbound);
+        buffer_ = staging_.try_acquire(Staging::Direction::inbound, why);
+        if (!buffer_ && !why.ok()) {
+            finish(why);
+            return true;
+        }
         if (!buffer_) {
             return false;
         }

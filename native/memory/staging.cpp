@@ -22,12 +22,13 @@ StagingBuffer::~StagingBuffer() {
     }
 }
 
-StagingBuffer StagingPool::try_acquire() {
+StagingBuffer StagingPool::try_acquire(Outcome& why) {
     const std::lock_guard lock(lock_);
     if (base_ == nullptr) {
         base_ =
             std::static_pointer_cast<std::byte>(map_private(kStagingBytes * kStagingBuffers, PROT_READ | PROT_WRITE));
         if (!base_) {
+            why = kLocalNoStaging;
             return {};
         }
         try {
@@ -50,9 +51,9 @@ StagingBuffer StagingPool::try_acquire() {
 
 void Staging::prepare(int device) {
     for (const Direction direction : {Direction::outbound, Direction::inbound}) {
-        Outcome untold;
-        (void)stream(device, direction, untold); // a lost device reports that when it is used
-        [[maybe_unused]] const auto buffer = try_acquire(direction);
+        Outcome untold; // a lost device, or a lack of memory, is reported when it is used
+        (void)stream(device, direction, untold);
+        [[maybe_unused]] const auto buffer = try_acquire(direction, untold);
     }
 }
 

@@ -39,8 +39,9 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
 public:
     explicit StagingPool(Accelerators& accelerators) : accelerators_(accelerators) {}
 
-    // Takes a free buffer; empty if all are in use: the caller tries again later. The memory is mapped on first use.
-    [[nodiscard]] StagingBuffer try_acquire();
+    // Takes a free buffer; empty if all are in use, and the caller tries again later. The memory is mapped on first use;
+    // empty, and `why`, if the system has none.
+    [[nodiscard]] StagingBuffer try_acquire(Outcome& why);
 
 private:
     friend class StagingBuffer;
@@ -69,8 +70,8 @@ public:
     [[nodiscard]] accel::Stream* stream(int device, Direction direction, Outcome& why) {
         return accelerators_.stream(device, direction, why);
     }
-    [[nodiscard]] StagingBuffer try_acquire(Direction direction) {
-        return (direction == Direction::outbound ? outbound_ : inbound_)->try_acquire();
+    [[nodiscard]] StagingBuffer try_acquire(Direction direction, Outcome& why) {
+        return (direction == Direction::outbound ? outbound_ : inbound_)->try_acquire(why);
     }
 
 private:

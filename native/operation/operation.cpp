@@ -25,6 +25,9 @@ bool Operation::finish(Outcome outcome, uint64_t bytes_done, uint64_t value) {
         // Before the status: a thread that sees this operation done must not count it as pending.
         slab_->pending_.fetch_sub(1, std::memory_order_acq_rel);
         status_.store(outcome.status, std::memory_order_release);
+        if (abandoned_) [[unlikely]] {
+            slab_->count_unseen(outcome);
+        }
     }
     if (has_listeners) {
         notify_listeners(); // before on_finish_ wakes waiters: one of them may be waiting for the queue itself
@@ -78,6 +81,28 @@ void Operation::disarm(const Listener& queue, uint64_t token) {
     }
 }
 
+bool Operation::abandon() {
+    const std::lock_guard lock(lock_);
+    if (status_.load(std::memory_order_relaxed) != Status::pending) {
+        return false;
+    }
+    abandoned_ = true;
+    return true;
+}
+
+void OperationSlab::count_unseen(Outcome outcome) {
+    if (!outcome.ok() && outcome.status != Status::cancelled && outcome.status != Status::closed) {
+        const std::lock_guard lock(lock_);
+        ++unseen_failures_;
+        last_unseen_ = outcome;
+    }
+}
+
+std::pair<uint64_t, Outcome> OperationSlab::unseen_failures() const {
+    const std::lock_guard lock(lock_);
+    return {unseen_failures_, last_unseen_};
+}
+
 OpRef OperationSlab::create(uint64_t deadline_ns, uint64_t started_ns) {
     Operation* op = nullptr;
     {
@@ -100,6 +125,7 @@ OpRef OperationSlab::create(uint64_t deadline_ns, uint64_t started_ns) {
         op->reason_ = Reason::none;
         op->bytes_done_ = 0;
         op->value_ = 0;
+        op->abandoned_ = false;
         op->group_.store(nullptr, std::memory_order_relaxed);
         op->holders_.store(1, std::memory_order_relaxed);
         op->started_ns_ = started_ns;

@@ -58,6 +58,8 @@ public:
     bool arm(std::shared_ptr<Listener> queue, uint64_t token, Awaited awaited = Awaited::yes);
     // Undoes arm(): the token is not pushed any more.
     void disarm(const Listener& queue, uint64_t token);
+    // Has a failure counted, because nobody will ask for the operation any more; false if it has ended already.
+    bool abandon();
 
 private:
     friend class OperationSlab;
@@ -75,6 +77,7 @@ private:
     uint64_t value_ = 0;
     std::vector<std::pair<std::shared_ptr<Listener>, uint64_t>> armed_;
     bool awaited_ = false;                              // true while it counts in slab_->awaited_
+    bool abandoned_ = false;
     std::atomic<const OperationGroup*> group_{nullptr}; // only compared, never dereferenced
     OperationSlab* slab_ = nullptr;
     Operation* next_free_ = nullptr;
@@ -123,6 +126,9 @@ public:
     // Ends the pending operations of the group, and those that join it later. The first outcome counts.
     void finish_group(OperationGroup& group, Outcome outcome);
 
+    // Returns how many operations have failed after they were abandoned, other than by being cancelled or closed here;
+    // and the outcome of the last one.
+    [[nodiscard]] std::pair<uint64_t, Outcome> unseen_failures() const;
     uint64_t pending() const { return pending_.load(std::memory_order_acquire); }
     // Returns how many pending operations somebody waits for by a token.
     uint64_t awaited() const { return awaited_.load(std::memory_order_seq_cst); }
@@ -137,13 +143,16 @@ private:
     using Chunk = std::array<Operation, kChunk>;
 
     void release(Operation* op);
+    void count_unseen(Outcome outcome);
     void note_deadline(uint64_t deadline_ns);
     template <class F> void for_each_pending(F&& f);
 
     std::function<void()> on_finish_;
-    SpinLock lock_;
+    mutable SpinLock lock_;
     Operation* free_ = nullptr;
     std::vector<std::unique_ptr<Chunk>> chunks_;
+    uint64_t unseen_failures_ = 0;
+    Outcome last_unseen_;
     std::atomic<uint64_t> pending_{0};
     std::atomic<uint64_t> awaited_{0};
     std::atomic<uint64_t> earliest_{UINT64_MAX};

@@ -47,8 +47,8 @@ public:
     [[nodiscard]] virtual Posted post(const Request& request) = 0;
     // Returns once every post() that had begun before has returned.
     virtual void quiesce() = 0;
-    // Gives the peer back the credits of `count` notifications that were taken.
-    virtual void return_credits(uint32_t count) = 0;
+    // Gives the peer back the credit of a notification that was taken from a queue.
+    virtual void return_credit(uint16_t queue) = 0;
     struct Held {
         std::shared_ptr<accel::Gate> gate;
         Outcome why;

@@ -245,6 +245,14 @@ _BY_REASON: dict[int, _Words] = {
         "not allowed: the system refuses a call that this needs, as a sandbox does",
         "allow the call: in a container, docker run --security-opt seccomp=PROFILE.json with a profile that has it",
     ),
+    43: _Words(
+        "no staging: the owner's process is out of memory for the host buffers that bytes of its device pass through",
+        "free memory there, or raise its limits (ulimit -v, the container's memory)",
+    ),
+    44: _Words(
+        "local no staging: this process is out of memory for the host buffers that bytes of its device pass through",
+        "free memory, or raise the limits (ulimit -v, the container's memory)",
+    ),
 }
 _NO_WORDS = _Words("")
 # Reasons behind which there may be a limit of this process.

@@ -19,7 +19,7 @@ from support.patience import PATIENCE_S
 from support.world import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import TypeAlias
 
     from support.fixtures import OpenContext, StartPeer
@@ -40,14 +40,18 @@ def peer(start_peer: StartPeer) -> Peer:
 
 
 @pytest.fixture
-def stopped(open_context: OpenContext, peer: Peer) -> Stopped:
+def stopped(open_context: OpenContext, peer: Peer) -> Iterator[Stopped]:
     """A peer that answers nothing for now, so that whatever is posted stays in flight."""
     context = open_context(OPTIONS)
     target = Target(peer, "numpy", NBYTES)
     context.write(np.zeros(NBYTES, np.uint8), target.handle).result(PATIENCE_S)
     connection = context.connect(peer.identity.url).result(PATIENCE_S)
     peer.stop()
-    return context, target, connection
+    yield context, target, connection
+    # Before the peer goes: what is in flight is this side's own to end. What has failed by now is the test's.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        context.close(0.1)
 
 
 def _warned(act: Callable[[], object], *, later: bool = False) -> list[warnings.WarningMessage]:
@@ -155,6 +159,31 @@ def test_what_your_own_close_ends(open_context: OpenContext, stopped: Stopped) -
     assert not _warned(writes.clear)
     [warned] = _warned(reads.clear)
     assert "a read failed, and nobody has seen it: " in str(warned.message)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_one_that_was_dropped_in_flight_and_fails_later(peer: Peer, stopped: Stopped, kind: str) -> None:
+    """Its Context says so when it is closed, once for all of them."""
+    context, target, connection = stopped
+    for _ in range(2):
+        OTHERS[kind](context, target.handle, connection)
+    peer.kill()
+    eventually(lambda: context.statistics().engine["operations_pending"] == 0, "they outlive their peer")
+    [warned] = _warned(context.close)
+    assert "2 operations that were dropped in flight failed later, and nobody has seen it" in str(warned.message)
+    assert "stream closed" in str(warned.message) or "died" in str(warned.message)
+    assert warned.filename == HERE, "it names the line that closed the Context"
+
+
+def test_what_was_dropped_in_flight_and_ends_well_or_by_your_own_hand(open_context: OpenContext, peer: Peer) -> None:
+    context, target = open_context(OPTIONS), Target(peer, "numpy", NBYTES)
+    context.write(INTO, target.handle).result(PATIENCE_S)
+    context.write(INTO, target.handle)
+    context.flush().result(PATIENCE_S)
+    peer.stop()
+    OTHERS["write"](context, target.handle, context.connections[0]).cancel()
+    OTHERS["write"](context, target.handle, context.connections[0])
+    assert not _warned(lambda: context.close(0.1))
 
 
 def test_a_first_use_that_fails(open_context: OpenContext) -> None:

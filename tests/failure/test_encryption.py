@@ -177,9 +177,11 @@ def test_explain_says_what_is_in_force(
     handle = owner.register(np.zeros(8, np.uint8)).share("rw")
     with Relay(owner.url) as relay:
         connection = friend.connect(relay.url(of=owner.url)).result(PATIENCE_S)
-        for explanation in (friend.explain(memory, handle), connection.send(b"x").explain()):
+        send = connection.send(b"x")
+        for explanation in (friend.explain(memory, handle), send.explain()):
             assert explanation.protection == f"control channel: {control}; bytes on this lane: {lane}"
             assert explanation.protection in explanation.details()
+        send.cancel()
 
 
 @pytest.mark.parametrize(

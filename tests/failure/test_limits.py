@@ -265,6 +265,51 @@ class TestImportingMemory:
         into.close()
 
 
+@pytest.mark.parametrize("provider", ["shm", "tcp"])
+class TestOutOfMemoryForStaging:
+    """Bytes of a device pass through host buffers that a lane makes at first use."""
+
+    @pytest.mark.parametrize("nbytes", [8, MIB])
+    @pytest.mark.parametrize("kind", ["write", "read", "fetch_add"])
+    def test_at_the_owner(
+        self, open_context: OpenContext, start_peer: StartPeer, provider: str, kind: str, nbytes: int
+    ) -> None:
+        options = Options(providers=(provider,), sim_devices=1)
+        here, peer = open_context(options), start_peer(options)
+        known, target = Target(peer, "numpy", nbytes), Target(peer, "sim", nbytes)
+        array = pattern(5, nbytes)
+        assert here.write(array, known.handle).result(PATIENCE_S) == nbytes
+        peer.call(Service.limit_address_space, MIB)
+        operation: zh.Operation[int] = {
+            "write": lambda: here.write(array, target.handle),
+            "read": lambda: here.read(target.handle, array),
+            "fetch_add": lambda: here.fetch_add(target.handle[:8], 1),
+        }[kind]()
+        error = operation.exception(ANSWER_S)
+        peer.call(Service.lift_limits)
+        assert isinstance(error, zh.RegistrationFailed)
+        assert "the owner's process is out of memory" in error.reason
+        before = here.connections[0]
+        array[:] = pattern(6, nbytes)
+        assert here.write(array, target.handle).result(PATIENCE_S) == nbytes
+        target.expect(0, nbytes, 6)
+        assert here.connections[0] is before
+
+    def test_at_this_side(self, open_context: OpenContext, start_peer: StartPeer, provider: str) -> None:
+        options = Options(providers=(provider,), sim_devices=1)
+        owner, peer = open_context(options), start_peer(options)
+        target = np.zeros(MIB, np.uint8)
+        handle = bytes(owner.register(target).share("rw"))
+        host, device = (peer.call(Service.new, kind, MIB, 0) for kind in ("numpy", "sim"))
+        assert peer.call(Service.try_write, handle, host, MIB).kind == "ok"
+        peer.call(Service.limit_address_space, MIB)
+        outcome = peer.call(Service.try_write, handle, device, MIB)
+        peer.call(Service.lift_limits)
+        assert outcome.kind == "RegistrationFailed"
+        _expect_named(outcome, "this process is out of memory")
+        assert peer.call(Service.try_write, handle, device, MIB).kind == "ok"
+
+
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_two_hundred_connections_leave_nothing(open_context: OpenContext, start_peer: StartPeer, provider: str) -> None:
     """Connect, use, close, again and again, from the side of the one that listens."""

@@ -14,6 +14,7 @@ from support.matrix import each_once
 from support.options import Options
 from support.patience import PATIENCE_S, patience
 from support.pattern import pattern
+from support.service import Service
 from support.transports import Link
 from support.world import Target
 
@@ -84,3 +85,29 @@ def test_a_caller_that_waits_for_room(
     assert "deadline" not in str(failures[0])
     for operation in kept:
         assert isinstance(operation.exception(PATIENCE_S), zh.Closed | None)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_one_whose_owner_never_waits_holds_up_no_other(
+    open_context: OpenContext, start_peer: StartPeer, form: str
+) -> None:
+    """Neither another Transport between the same two Contexts, nor the Contexts' own notifications."""
+    provider, kind, _ = FORMS[form]
+    options = Options(providers=(provider,))
+    context, peer = open_context(options), start_peer(options)
+    silent, other, target = Link(context, peer), Link(context, peer), Target(peer, kind, 4096)
+    source = context.register(pattern(1, 4096))
+    full = None
+    for _ in range(MOST):
+        full = silent.here.write(source[:8], target.handle[:8], notify=1, timeout=patience(0.2))
+        if full.exception() is not None:
+            break
+    assert full is not None
+    assert isinstance(full.exception(), zh.DeadlineExceeded)
+    for value in range(10):
+        other.here.write(source, target.handle, notify=value).result(PATIENCE_S)
+        other.expect_arrival(value, 4096)
+        context.write(source, target.handle, notify=value).result(PATIENCE_S)
+        assert peer.call(Service.notification).value == value
+    # It goes on once somebody waits for its own.
+    silent.expect_arrival(1, 8)

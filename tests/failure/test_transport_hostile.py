@@ -265,6 +265,23 @@ class TestStrangers:
                 pending.result(PATIENCE_S)
                 assert free.peer == other.id
 
+    @pytest.mark.parametrize("other_comes", [False, True])
+    def test_what_was_reserved_lapses(self, pair: Pair, monkeypatch: pytest.MonkeyPatch, other_comes: bool) -> None:
+        """For another Transport that comes; without one, a slow peer may still join."""
+        monkeypatch.setattr(pairing, "RESERVED_S", 0.0)
+        with zh.Transport(ctx=pair.there.context) as free, raw_peer(free.context) as client:
+            free.bind()
+            to = free._pairing.id
+            assert ask(client, said("reserve", to, STRANGER)).status == Status.OK.value
+            if not other_comes:
+                assert ask(client, said("join", to, STRANGER, queue=1), number=2).status == Status.OK.value
+                return
+            with zh.Transport(ctx=pair.here.context) as other:
+                other.connect(free.bind()).result(PATIENCE_S)
+                answer = ask(client, said("join", to, STRANGER, queue=1), number=2)
+                expect_refused(answer, Status.ACCESS_DENIED, "not reserved before")
+                assert free.peer == pair.here.context.id
+
     def test_what_was_reserved_is_free_when_they_are_gone(self, pair: Pair) -> None:
         with zh.Transport(ctx=pair.there.context) as free:
             free.bind()

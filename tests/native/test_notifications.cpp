@@ -120,6 +120,33 @@ TEST_CASE("notification queues: credit of what was in one that is closed comes b
     }
 }
 
+TEST_CASE("notification queues: one that nobody reads holds up no other, and gets no more than it may have") {
+    for (const std::string provider : {"shm", "tcp"}) {
+        CAPTURE(provider);
+        Pair pair(provider);
+        const uint16_t full = pair.b.engine->open_queue();
+        const uint16_t other = pair.b.engine->open_queue();
+        for (const uint16_t queue : {full, other}) {
+            pair.b.engine->take_from(queue, pair.b.peer->id());
+        }
+        for (uint32_t i = 0; i < framed::kCredits; ++i) {
+            REQUIRE(pair.a.wait(post(pair.a, announcement(full, i))) == kOk);
+        }
+        CHECK(post(pair.a, announcement(full, 0), true).outcome == Outcome{Status::would_block, Reason::no_credit});
+        for (uint32_t i = 0; i < 3 * framed::kCredits; ++i) { // more than one queue may have waiting
+            for (const uint16_t queue : {uint16_t{0}, other}) {
+                REQUIRE(pair.a.wait(post(pair.a, announcement(queue, i))) == kOk);
+                REQUIRE(next(pair.b, queue).value == i);
+            }
+        }
+        for (uint32_t i = 0; i < framed::kCredits; ++i) {
+            REQUIRE(next(pair.b, full).value == i);
+        }
+        REQUIRE(pair.a.wait(post(pair.a, announcement(full, 7))) == kOk);
+        CHECK(next(pair.b, full).value == 7);
+    }
+}
+
 TEST_CASE("notification queues: the own one takes anybody's, and is not closed, ended or given to one peer") {
     const Side side;
     side.engine->take_from(0, 5);

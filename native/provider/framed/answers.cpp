@@ -131,8 +131,8 @@ void FramedEndpoint::complete(uint32_t ticket) {
         if (outstanding->unmatched) {
             --unmatched_sends_;
         }
-        if (outstanding->credit && !outcome.ok()) {
-            give_credit_back(); // nothing was announced, so the peer has nothing to return
+        if (!outcome.ok()) {
+            give_credit_back(outstanding->notify); // nothing was announced, so the peer has nothing to return
         }
         if (outstanding->kind == Kind::read && outstanding->pages) {
             const size_t parts = (outstanding->pages->remote.size() + kMaxTable - 1) / kMaxTable;

@@ -70,11 +70,13 @@ bool FramedEndpoint::poll_arrivals() {
                 ++i;
                 continue;
             }
-            iovec piece;
-            [[maybe_unused]] const size_t one = arrival->sink->scatter(&piece, 1, arrival->eager.size());
-            copy_payload(piece.iov_base, arrival->eager.data(), arrival->eager.size());
-            arrival->sink->consume(arrival->eager.size());
-            arrival->sink->end_frame(true);
+            if (arrival->sink->outcome().ok()) {
+                iovec piece;
+                [[maybe_unused]] const size_t one = arrival->sink->scatter(&piece, 1, arrival->eager.size());
+                copy_payload(piece.iov_base, arrival->eager.data(), arrival->eager.size());
+                arrival->sink->consume(arrival->eager.size());
+                arrival->sink->end_frame(true);
+            }
             arrival->eager.clear();
         }
         if (arrival->sink->settled()) {

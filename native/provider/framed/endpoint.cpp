@@ -284,18 +284,19 @@ void FramedEndpoint::end_epoch(uint64_t epoch) {
     requests_.epochs.end(epoch);
 }
 
-void FramedEndpoint::return_credits(uint32_t count) {
-    undelivered_credits_.fetch_add(static_cast<int>(count), std::memory_order_acq_rel);
-    const uint32_t owed = credits_to_return_.fetch_add(count, std::memory_order_acq_rel) + count;
-    if (owed < kCreditBatch) {
+void FramedEndpoint::return_credit(uint16_t queue) {
+    waiting_here_.add(queue, -1);
+    if (taken_here_.add(queue, 1) < static_cast<int>(kCreditBatch)) {
         return;
     }
     const std::lock_guard lock(lane_);
-    const uint32_t returned = credits_to_return_.exchange(0, std::memory_order_acq_rel);
+    const int returned = taken_here_.take(queue);
     if (returned == 0 || !is_open()) {
         return;
     }
-    push_small({.kind = FrameKind::credit, .arg = returned});
+    FrameHeader header{.kind = FrameKind::credit, .arg = static_cast<uint64_t>(returned)};
+    header.announce(notify_of(queue, 0));
+    push_small(header);
     pump(kSliceBytes);
 }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "memory/staging.hpp"
+#include "provider/framed/credits.hpp"
 #include "provider/framed/byte_stream.hpp"
 #include "provider/framed/frame.hpp"
 #include "provider/framed/inbound.hpp"
@@ -32,7 +33,7 @@ public:
     void prepare(const Route& route) override;
     Posted post(const Request& request) override;
     void quiesce() override;
-    void return_credits(uint32_t count) override;
+    void return_credit(uint16_t queue) override;
     Backlog backlog(uint64_t now, bool attended) const override;
     void add_statistics(Statistics& sums) const override;
     Progress poll() override { return poll_frames() ? Progress::made : Progress::none; }
@@ -74,19 +75,19 @@ protected:
     [[nodiscard]] uint64_t begin_epoch();
     void end_epoch(uint64_t epoch);
 
-    // Takes a credit if the request announces something; false if none is left.
-    [[nodiscard]] bool take_credit(const Request& request) {
-        if (request.notify < 0 || credits_.fetch_sub(1, std::memory_order_acq_rel) > 0) {
+    // Takes a credit of the queue that is told, if one is; false if none is left.
+    [[nodiscard]] bool take_credit(int64_t notify) {
+        if (notify < 0 || announced_.add(queue_of(notify), 1) <= static_cast<int>(kCredits)) {
             return true;
         }
-        give_credit_back();
+        give_credit_back(notify);
         return false;
     }
-    // The caller holds the lane's lock until it takes the credit.
-    [[nodiscard]] bool has_credit(const Request& request) const {
-        return request.notify < 0 || credits_.load(std::memory_order_acquire) > 0;
+    void give_credit_back(int64_t notify) {
+        if (notify >= 0) {
+            announced_.add(queue_of(notify), -1);
+        }
     }
-    void give_credit_back() { credits_.fetch_add(1, std::memory_order_acq_rel); }
     // Announces a write whose bytes went another way; its credit has been taken.
     [[nodiscard]] Outcome push_notify(int64_t notify, uint64_t nbytes);
     // Poller. Call it with the data in place. More notifications than were granted end the lane.
@@ -227,9 +228,11 @@ private:
     uint32_t unmatched_sends_ = 0;       // our sends that have no recv yet
     std::atomic<bool> unmatched_{false}; // there may be receives, or such sends; written under the lane's lock
 
-    std::atomic<int> credits_{static_cast<int>(kCredits)};
-    std::atomic<int> undelivered_credits_{static_cast<int>(kCredits)}; // what the peer may still announce
-    std::atomic<uint32_t> credits_to_return_{0};
+    // Notifications of ours that the peer has not said to be taken; those of the peer's that wait here; and those that
+    // were taken here, of which the peer is still to be told.
+    QueueCounts announced_;
+    QueueCounts waiting_here_;
+    QueueCounts taken_here_;
     std::atomic<bool> device_work_{false};
 
     Inbound in_;

@@ -27,7 +27,7 @@ enum class FrameKind : uint8_t {
     read_data,     // a piece of a read, at `offset` of the operation
     ack,           // the answer: status, reason, `arg`: value
     clear_to_send, // the receiver has a buffer for the message
-    credit,        // `arg` notifications were taken
+    credit,        // `arg` notifications were taken from a queue
     ping,          // I live
     withdraw,      // the sender gave the message up: no recv may take it any more
     write_ranges,  // table: offsets, then as many lengths, none of them 0; payload: those ranges
@@ -41,7 +41,7 @@ inline constexpr uint8_t kAborted = 4; // the operation ended early: nothing of 
 struct FrameHeader {
     FrameKind kind{};
     uint8_t flags = 0;
-    uint8_t status = 0;  // answers, and what was aborted; with kNotify the low byte of the queue that is told,
+    uint8_t status = 0;  // answers, and what was aborted; with kNotify the low byte of the queue that is meant,
     uint8_t reason = 0;  // and its high one
     uint32_t ticket = 0; // names the operation at its initiator
     uint32_t share_index = 0;
@@ -93,10 +93,12 @@ inline Outcome outcome_of(const FrameHeader& header) {
 
 // Returns an outcome in the words of the other end: what is local to one is the owner's to the other.
 inline Outcome as_seen_there(Outcome outcome) {
-    return outcome == kLocalMemoryGone ? kMemoryGone
-           : outcome == kMemoryGone    ? kLocalMemoryGone
-           : outcome == kLocalMoved    ? kMoved
-                                       : outcome;
+    return outcome == kLocalMemoryGone  ? kMemoryGone
+           : outcome == kMemoryGone     ? kLocalMemoryGone
+           : outcome == kLocalMoved     ? kMoved
+           : outcome == kLocalNoStaging ? kNoStaging
+           : outcome == kNoStaging      ? kLocalNoStaging
+                                        : outcome;
 }
 
 } // namespace zerohop::framed

@@ -73,7 +73,7 @@ Outstanding* FramedEndpoint::begin(const Request& request, uint32_t parts, Poste
         posted = {Posted::What::retry, {Status::would_block, Reason::window_full}};
         return nullptr;
     }
-    if (!take_credit(request)) {
+    if (!take_credit(request.notify)) {
         posted = {Posted::What::retry, {Status::would_block, Reason::no_credit}};
         return nullptr;
     }
@@ -84,7 +84,7 @@ Outstanding* FramedEndpoint::begin(const Request& request, uint32_t parts, Poste
     outstanding.nbytes = request.nbytes;
     outstanding.local_offset = request.local_offset;
     outstanding.answers_due = parts;
-    outstanding.credit = request.notify >= 0;
+    outstanding.notify = request.notify;
     requests_.take_extra(parts - 1);
     return &outstanding;
 }
@@ -131,9 +131,7 @@ Posted FramedEndpoint::post_one_sided(const Request& request) {
 
 // The caller holds the lane's lock. Takes a request back that begin() has made, and of which no frame was queued.
 void FramedEndpoint::withdraw(const Outstanding& outstanding, Posted& posted, Outcome why) {
-    if (outstanding.credit) {
-        give_credit_back();
-    }
+    give_credit_back(outstanding.notify);
     requests_.remove(outstanding.ticket);
     posted.op->finish(why); // nobody has seen it
     posted = {Posted::What::failed, why};

@@ -194,7 +194,7 @@ void FramedEndpoint::end_frame() {
     case FrameKind::clear_to_send:
         return on_clear_to_send(header);
     case FrameKind::credit:
-        credits_.fetch_add(static_cast<int>(std::min<uint64_t>(header.arg, kCredits)), std::memory_order_acq_rel);
+        announced_.add(queue_of(header.announced()), -static_cast<int>(std::min<uint64_t>(header.arg, kCredits)));
         host_.wake_waiters();
         return;
     case FrameKind::ping:

@@ -31,7 +31,7 @@ struct Outstanding {
     uint32_t answers_due = 1; // page lists are read with several requests
     bool unmatched = false;   // a send whose recv is not there yet
     bool withdrawn = false;   // it ended unmatched, and the peer was told
-    bool credit = false;      // a credit was taken; the peer returns it only for what it delivers
+    int64_t notify = -1;      // a credit was taken for it, which the peer returns only for what it delivers
     uint64_t epoch = 0;
 
     // Returns true once every answer has come, and no device copies for it any more.

@@ -36,9 +36,9 @@ public:
 
     bool begin_frame(Extents extents) override {
         if (!buffer_) {
-            buffer_ = staging_.try_acquire(Staging::Direction::inbound);
+            buffer_ = staging_.try_acquire(Staging::Direction::inbound, outcome_);
             if (!buffer_) {
-                return false;
+                return !outcome_.ok();
             }
         }
         extents_ = extents;

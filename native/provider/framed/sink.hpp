@@ -19,7 +19,7 @@ class Sink {
 public:
     virtual ~Sink() = default;
     // Has the next frame's payload go to `extents`, which stay valid until end_frame(). False: no staging buffer is
-    // free, come back later.
+    // free, come back later. If there can be none, outcome() says so, and the payload is not to be placed.
     [[nodiscard]] virtual bool begin_frame(Extents extents) = 0;
     // Finds room for the next bytes of the frame, at most `limit`; returns how many pieces were filled in.
     [[nodiscard]] virtual size_t scatter(iovec* pieces, size_t max, uint64_t limit) = 0;

@@ -132,8 +132,9 @@ private:
                 set_outcome(why);
                 return;
             }
-            StagingBuffer buffer = staging_.try_acquire(Staging::Direction::outbound);
+            StagingBuffer buffer = staging_.try_acquire(Staging::Direction::outbound, why);
             if (!buffer) {
+                set_outcome(why);
                 return;
             }
             const uint32_t nbytes = unit_of(extents_);

@@ -143,7 +143,7 @@ void FramedEndpoint::announce(const FrameHeader& header) {
 }
 
 void FramedEndpoint::deliver(int64_t notify, uint64_t nbytes) {
-    if (undelivered_credits_.fetch_sub(1, std::memory_order_acq_rel) <= 0) {
+    if (waiting_here_.add(queue_of(notify), 1) > static_cast<int>(kCredits)) {
         return fail({Status::protocol, Reason::no_credit}); // more than it was granted
     }
     host_.notify(queue_of(notify), {peer().id(), value_of(notify), nbytes, shared_from_this()});
@@ -221,7 +221,7 @@ void FramedEndpoint::on_atomic(const FrameHeader& header) {
             if (const auto endpoint = std::static_pointer_cast<FramedEndpoint>(lane.lock())) {
                 --endpoint->atomics_pending_;
                 try {
-                    endpoint->answer(ticket, ended, old);
+                    endpoint->answer(ticket, as_seen_there(ended), old);
                 } catch (const std::bad_alloc&) { // it is called for all lanes together
                     endpoint->fail(kLaneOutOfMemory);
                 }

@@ -22,7 +22,7 @@ inline constexpr uint32_t kMaxTable = 8192;
 inline constexpr uint32_t kEagerBytes = 8 * 1024;
 // These bound the memory that a peer can make this end spend:
 inline constexpr uint32_t kWindow = 1024;      // requests in flight on a lane, each way
-inline constexpr uint32_t kCredits = 4096;     // notifications in flight on a lane, each way
+inline constexpr uint32_t kCredits = 4096;     // notifications in flight on a lane to one queue, each way
 inline constexpr uint32_t kMaxUnmatched = 256; // messages that wait for their recv
 inline constexpr uint32_t kMaxAnswers = 8192;  // queued for a peer that does not read them: its window needs fewer
 // Page lists of reads that a peer has asked for and that have not been answered: a lane's as many as its window allows,

@@ -63,12 +63,12 @@ Posted P2pEndpoint::post_copy(const Request& request) {
     if (queue == nullptr) {
         return {Posted::What::failed, outcome};
     }
-    if (!take_credit(request)) {
+    if (!take_credit(request.notify)) {
         return {Posted::What::retry, {Status::would_block, Reason::no_credit}};
     }
     Posted posted = queue_copy(*queue, request, std::move(local), std::move(remote));
-    if (posted.what != Posted::What::posted && request.notify >= 0) {
-        give_credit_back();
+    if (posted.what != Posted::What::posted) {
+        give_credit_back(request.notify);
     }
     return posted;
 }
@@ -90,6 +90,7 @@ Outcome P2pEndpoint::begin(CopyQueue& queue, const Request& request, PeerCopy& c
         }
     }
     copy.nbytes = request.nbytes;
+    copy.notify = request.notify;
     copy.form = CopyRates::form_of(request.pages.get());
     copy.local = std::move(local);
     copy.remote = std::move(remote);
@@ -157,7 +158,7 @@ void P2pEndpoint::finish(PeerCopy& copy) {
     const bool announced = copy.ticket.slot != nullptr;
     if (announced && !outcome.ok()) {
         copy.ticket.skip();
-        give_credit_back();
+        give_credit_back(copy.notify);
     }
     if (outcome.ok()) {
         outcome = is_open() ? host().look_at(peer()) : state();

@@ -33,6 +33,7 @@ struct PeerCopy {
     size_t form = 0;                     // of its rate
     std::shared_ptr<accel::Event> event; // null: held
     bool last = true;                    // of its command
+    int64_t notify = -1;
     NotifyOutbox::Ticket ticket;         // a slot where it is announced
     uint64_t began_ns = 0;               // as far as is known
     uint64_t needs_ns = 0;               // likely

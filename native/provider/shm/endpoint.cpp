@@ -61,7 +61,7 @@ Posted ShmEndpoint::post_mapped(const Request& request) {
     if (copies_pending_.load(std::memory_order_relaxed) >= kMaxCopies) {
         return {Posted::What::retry, {Status::would_block, Reason::window_full}};
     }
-    if (!take_credit(request)) {
+    if (!take_credit(request.notify)) {
         return {Posted::What::retry, {Status::would_block, Reason::no_credit}};
     }
     MappedCopy copy(request, std::move(local), std::move(remote));
@@ -69,9 +69,7 @@ Posted ShmEndpoint::post_mapped(const Request& request) {
     copy.step(kSliceBytes);
     if (copy.done()) {
         if (const Outcome outcome = copy.outcome(); !outcome.ok()) {
-            if (request.notify >= 0) {
-                give_credit_back();
-            }
+            give_credit_back(request.notify);
             return {Posted::What::failed, outcome};
         }
         // Asked after the copy: a write succeeds only where a living peer has accepted it.
@@ -175,7 +173,7 @@ void ShmEndpoint::finish(MappedCopy& copy, Outcome outcome) {
         if (outcome.ok() && still_wanted) {
             outcome = push_notify(copy.notify(), copy.nbytes());
         } else {
-            give_credit_back();
+            give_credit_back(copy.notify());
         }
     }
     end_epoch(copy.epoch);

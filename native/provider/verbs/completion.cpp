@@ -106,8 +106,8 @@ bool VerbsEndpoint::end_transfer_if_over(uint32_t index, OpRef& op, Outcome& out
     op = std::move(transfer.op);
     outcome = transfer.outcome.ok() && transfer.local && transfer.local->moved() ? kLocalMoved : transfer.outcome;
     nbytes = transfer.nbytes;
-    if (transfer.notify >= 0 && !transfer.marked) {
-        give_credit_back(); // nothing was announced
+    if (!transfer.marked) {
+        give_credit_back(transfer.notify); // nothing was announced
     }
     if (!closing_) {
         requests().epochs.end(transfer.epoch);
@@ -121,10 +121,8 @@ void VerbsEndpoint::give_up_rest(Transfer& transfer) {
     transfer.there = {};
     transfer.all_posted = true;
     transfer.marks_due = false;
-    if (transfer.notify >= 0) {
-        transfer.notify = -1;
-        give_credit_back();
-    }
+    give_credit_back(transfer.notify);
+    transfer.notify = -1;
 }
 
 void VerbsEndpoint::drop_transfer(Transfer& transfer, uint32_t index) {

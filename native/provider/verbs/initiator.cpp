@@ -56,24 +56,26 @@ Posted VerbsEndpoint::post_transfer(const Request& request) {
     if (queue == nullptr || transfers_.in_use() >= framed::kWindow || (atomic && !has_word())) {
         return {Posted::What::retry, {Status::would_block, Reason::window_full}};
     }
-    if (!has_credit(request)) {
+    if (!take_credit(request.notify)) {
         return {Posted::What::retry, {Status::would_block, Reason::no_credit}};
     }
     const uint32_t index = transfers_.add();
     Transfer& transfer = transfers_[index];
+    const auto refuse = [&](Posted::What what, Outcome why) -> Posted {
+        give_credit_back(request.notify);
+        drop_transfer(transfer, index);
+        return {what, why};
+    };
     const Outcome pinned = atomic ? Outcome{} : pin_local(request.route->local, transfer.local);
     if (!pinned.ok()) {
-        drop_transfer(transfer, index);
-        return {Posted::What::failed, pinned};
+        return refuse(Posted::What::failed, pinned);
     }
     if (!transfer.remote.pin(access.keys)) {
-        drop_transfer(transfer, index);
-        return {Posted::What::failed, {Status::access_denied, Reason::revoked}};
+        return refuse(Posted::What::failed, {Status::access_denied, Reason::revoked});
     }
     const bool is_one = fits_one_request(request, *queue);
     if (is_one && !queue->domain->take_room(1)) {
-        drop_transfer(transfer, index);
-        return {Posted::What::retry, {Status::would_block, Reason::window_full}};
+        return refuse(Posted::What::retry, {Status::would_block, Reason::window_full});
     }
     OpRef op;
     try {
@@ -82,13 +84,10 @@ Posted VerbsEndpoint::post_transfer(const Request& request) {
         if (is_one) {
             queue->domain->give_room(1);
         }
-        drop_transfer(transfer, index);
+        (void)refuse(Posted::What::failed, {});
         throw;
     }
     OpRef held = op;
-    if (request.notify >= 0) {
-        (void)take_credit(request); // there is one, as seen above with the lock held
-    }
     transfer.used = true;
     transfer.kind = request.kind;
     transfer.nbytes = request.nbytes;

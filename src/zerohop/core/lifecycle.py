@@ -22,6 +22,7 @@ from zerohop.core.memory.registration_cache import RegistrationCache
 from zerohop.core.memory.retention import Retention
 from zerohop.core.memory.shares import Shares
 from zerohop.core.peers.peer_core import PeerCore
+from zerohop.core.runtime import dropped
 from zerohop.core.runtime.devices import Devices
 from zerohop.errors import Unsupported, from_native, from_os, of_sandbox, out_of_descriptors
 
@@ -201,9 +202,12 @@ class Core(PeerCore):
         self.loops.close()
         self.kernels.join(max(0.0, min(_EXIT_S, deadline - time.monotonic())))
         control.stop(max(0.1, deadline - time.monotonic()))
+        unseen = self.engine.unseen_failures()
         self._release_engine(deadline)
         _cores.discard(self)
         self.gone = True
+        # Last, because a program may have made an error of the warning.
+        dropped.report_unseen(self, *unseen)
 
     def _release_engine(self, deadline: float) -> None:
         """Release all native objects now, and not when the garbage is collected."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 ID_BYTES: Final = 16
 SERVICE: Final = "transport"
 _PARAMETER: Final = "transport"
+# Seconds for which a Transport that has reserved another, and has not joined it yet, keeps all others from it.
+RESERVED_S: Final = 10.0
 _Id = Annotated[bytes, msgspec.Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
 _Queue = Annotated[int, msgspec.Meta(ge=1, lt=1 << 16)]
 
@@ -102,6 +105,14 @@ class Attempt:
             raise PeerLost("given up meanwhile")
 
 
+class _Reservation(NamedTuple):
+    """Names the Transport that has reserved another, the link over which it did, and when that lapses."""
+
+    peer: bytes
+    link: Link
+    until: float
+
+
 class Pairing:
     """Holds which Transport is the peer of one Transport, or is about to be. Messages come on the control thread.
 
@@ -118,8 +129,7 @@ class Pairing:
         # The reference is weak, so that a dropped Transport ends at once, and not with the next garbage collection.
         self._end = weakref.ref(end)
         self._attempts: list[Attempt] = []
-        # The id of the Transport that has reserved this one, and the link over which it did.
-        self._reserved: tuple[bytes, Link] | None = None
+        self._reserved: _Reservation | None = None
 
     @property
     def end(self) -> End | None:
@@ -141,8 +151,11 @@ class Pairing:
         """Tell whether a Transport is the peer, or may become it. The caller holds the lock."""
         self._attempts = [attempt for attempt in self._attempts if not attempt.over]
         taken = {self.peer, *(attempt.peer for attempt in self._attempts)}
+        # One that has lapsed is good until another Transport comes: its own may only have been slow.
+        if self._reserved is not None and self._reserved.peer != peer and time.monotonic() > self._reserved.until:
+            self._reserved = None
         if self._reserved is not None:
-            taken.add(self._reserved[0])
+            taken.add(self._reserved.peer)
         return taken <= {b"", peer}
 
     def begin(self, attempt: Attempt) -> None:
@@ -191,7 +204,7 @@ class Pairing:
     def lost(self, link: Link) -> None:
         """Forget a reservation that came over a lost link. On the control thread."""
         with self.lock:
-            if self._reserved is not None and self._reserved[1] is link:
+            if self._reserved is not None and self._reserved.link is link:
                 self._reserved = None
 
     def _meet(self, link: Link, peer: bytes, queue: int) -> bool:
@@ -208,7 +221,7 @@ class Pairing:
             if not (self.free_for(peer) and self._may_be(link, peer)):
                 raise Refusal(Status.ACCESS_DENIED, "that Transport is connected to another, or about to be")
             if not self.peer:
-                self._reserved = peer, link
+                self._reserved = _Reservation(peer, link, time.monotonic() + RESERVED_S)
         return _encode(self._living_end()._group.number)
 
     def on_join(self, link: Link, peer: bytes, queue: int) -> bytes:
@@ -234,13 +247,13 @@ class Pairing:
         return bool(self.peer) and other == self.peer and link.peer == self._living_end().peer
 
     def _has_reserved(self, link: Link, other: bytes) -> bool:
-        return self._reserved is not None and (other, link) == self._reserved
+        return self._reserved is not None and (other, link) == self._reserved[:2]
 
     def _may_be(self, link: Link, other: bytes) -> bool:
         """Tell whether the Context at a link is the one that has that Transport, as far as that is known."""
         if self.peer:
             return self._is_peer(link, other)
-        if self._reserved is not None and self._reserved[1] is not link:
+        if self._reserved is not None and self._reserved.link is not link:
             return False
         return all(attempt.where.context in ("", link.peer) for attempt in self._attempts)
 

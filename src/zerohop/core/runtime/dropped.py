@@ -10,7 +10,7 @@ import sys
 import warnings
 from typing import TYPE_CHECKING, Final
 
-from zerohop.errors import Closed
+from zerohop.errors import Closed, from_native
 
 if TYPE_CHECKING:
     from zerohop.core.runtime.runtime import Runtime
@@ -48,6 +48,22 @@ def report(
         said, fix = f"a {kind} failed, and nobody has seen it: {error}", "wait for each operation"
     where = f" (posted at {place})" if place else ""
     warnings.warn(f"{said}{where}; {fix}", ResourceWarning, stacklevel=3, source=source)
+
+
+def report_unseen(core: Runtime, count: int, status: int, reason: int) -> None:
+    """Give a ResourceWarning for operations that were dropped in flight and have failed since: their number, and why.
+
+    Their slots are native, so that nothing but the number and the last outcome is known of them.
+    """
+    if core.forked or not count:
+        return
+    what = "1 operation that was" if count == 1 else f"{count} operations that were"
+    error = from_native(status, reason)
+    warnings.warn(
+        f"{what} dropped in flight failed later, and nobody has seen it; the last: {error}; wait for each operation",
+        ResourceWarning,
+        stacklevel=5,
+    )
 
 
 def posting_place() -> str:
