@@ -65,8 +65,8 @@ enum class Reason : uint8_t {
     memory_gone,       // at its owner
     local_memory_gone, // at the side that asked for the operation
     out_of_memory,
-    moved,       // by the library that owns it, such as torch
-    not_allowed, // by the system, such as a sandbox that refuses a call
+    moved,            // by the library that owns it, such as torch
+    not_allowed,      // by the system, such as a sandbox that refuses a call
     no_staging,       // at the owner of the memory
     local_no_staging, // at the side that asked for the operation
 };

@@ -39,8 +39,8 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
 public:
     explicit StagingPool(Accelerators& accelerators) : accelerators_(accelerators) {}
 
-    // Takes a free buffer; empty if all are in use, and the caller tries again later. The memory is mapped on first use;
-    // empty, and `why`, if the system has none.
+    // Takes a free buffer; empty if all are in use, and the caller tries again later. The memory is mapped on first
+    // use; empty, and `why`, if the system has none.
     [[nodiscard]] StagingBuffer try_acquire(Outcome& why);
 
 private:

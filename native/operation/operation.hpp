@@ -76,7 +76,7 @@ private:
     uint64_t bytes_done_ = 0;
     uint64_t value_ = 0;
     std::vector<std::pair<std::shared_ptr<Listener>, uint64_t>> armed_;
-    bool awaited_ = false;                              // true while it counts in slab_->awaited_
+    bool awaited_ = false; // true while it counts in slab_->awaited_
     bool abandoned_ = false;
     std::atomic<const OperationGroup*> group_{nullptr}; // only compared, never dereferenced
     OperationSlab* slab_ = nullptr;

@@ -9,8 +9,8 @@
 #pragma once
 
 #include "memory/staging.hpp"
-#include "provider/framed/credits.hpp"
 #include "provider/framed/byte_stream.hpp"
+#include "provider/framed/credits.hpp"
 #include "provider/framed/frame.hpp"
 #include "provider/framed/inbound.hpp"
 #include "provider/framed/outbound.hpp"

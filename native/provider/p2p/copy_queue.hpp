@@ -34,10 +34,10 @@ struct PeerCopy {
     std::shared_ptr<accel::Event> event; // null: held
     bool last = true;                    // of its command
     int64_t notify = -1;
-    NotifyOutbox::Ticket ticket;         // a slot where it is announced
-    uint64_t began_ns = 0;               // as far as is known
-    uint64_t needs_ns = 0;               // likely
-    uint64_t pending_ns = 0;             // when a thread that waits has last seen it pending
+    NotifyOutbox::Ticket ticket; // a slot where it is announced
+    uint64_t began_ns = 0;       // as far as is known
+    uint64_t needs_ns = 0;       // likely
+    uint64_t pending_ns = 0;     // when a thread that waits has last seen it pending
 };
 
 class CopyQueue {
