@@ -8,7 +8,7 @@
 namespace zerohop {
 
 bool Operation::finish(Outcome outcome, uint64_t bytes_done, uint64_t value) {
-    bool has_listeners = false; // true if a listener waits for this operation
+    bool noted = false;
     {
         const std::lock_guard lock(lock_);
         if (status_.load(std::memory_order_relaxed) != Status::pending) {
@@ -18,22 +18,30 @@ bool Operation::finish(Outcome outcome, uint64_t bytes_done, uint64_t value) {
         bytes_done_ = bytes_done;
         value_ = value;
         finished_ns_ = now_ns();
-        has_listeners = !armed_.empty();
-        if (has_listeners && std::exchange(awaited_, false)) {
-            slab_->awaited_.fetch_sub(1, std::memory_order_relaxed);
+        noted = noted_;
+        if (noted) {
+            settle_notes(outcome);
         }
         // Before the status: a thread that sees this operation done must not count it as pending.
         slab_->pending_.fetch_sub(1, std::memory_order_acq_rel);
         status_.store(outcome.status, std::memory_order_release);
-        if (abandoned_) [[unlikely]] {
-            slab_->count_unseen(outcome);
-        }
     }
-    if (has_listeners) {
+    if (noted) {
         notify_listeners(); // before on_finish_ wakes waiters: one of them may be waiting for the queue itself
     }
     slab_->on_finish_();
     return true;
+}
+
+// The caller holds the lock. Not inlined, because most operations end without it.
+[[gnu::noinline]] void Operation::settle_notes(Outcome outcome) {
+    if (std::exchange(awaited_, false)) {
+        slab_->awaited_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    if (std::exchange(abandoned_, false)) {
+        slab_->count_unseen(outcome);
+    }
+    noted_ = false; // for the slot's next operation
 }
 
 void Operation::join(const OperationGroup& group) {
@@ -61,6 +69,7 @@ bool Operation::arm(std::shared_ptr<Listener> queue, uint64_t token, Awaited awa
     if (status_.load(std::memory_order_relaxed) != Status::pending) {
         return false;
     }
+    noted_ = true;
     if (awaited == Awaited::yes && !std::exchange(awaited_, true)) {
         // before the poller checks whether a thread sleeps for too long
         slab_->awaited_.fetch_add(1, std::memory_order_seq_cst);
@@ -86,7 +95,7 @@ bool Operation::abandon() {
     if (status_.load(std::memory_order_relaxed) != Status::pending) {
         return false;
     }
-    abandoned_ = true;
+    abandoned_ = noted_ = true;
     return true;
 }
 
@@ -125,7 +134,6 @@ OpRef OperationSlab::create(uint64_t deadline_ns, uint64_t started_ns) {
         op->reason_ = Reason::none;
         op->bytes_done_ = 0;
         op->value_ = 0;
-        op->abandoned_ = false;
         op->group_.store(nullptr, std::memory_order_relaxed);
         op->holders_.store(1, std::memory_order_relaxed);
         op->started_ns_ = started_ns;

@@ -64,6 +64,7 @@ public:
 private:
     friend class OperationSlab;
     friend class OpRef;
+    void settle_notes(Outcome outcome);
     void notify_listeners();
 
     std::atomic<Status> status_{Status::ok};
@@ -76,6 +77,7 @@ private:
     uint64_t bytes_done_ = 0;
     uint64_t value_ = 0;
     std::vector<std::pair<std::shared_ptr<Listener>, uint64_t>> armed_;
+    bool noted_ = false;   // true once it was armed or abandoned
     bool awaited_ = false; // true while it counts in slab_->awaited_
     bool abandoned_ = false;
     std::atomic<const OperationGroup*> group_{nullptr}; // only compared, never dereferenced

@@ -50,7 +50,7 @@ public:
     virtual void notify(uint16_t queue, Notification note) = 0;
 
     // Returns ok while the peer lives; else ends everything to it, and returns how it was lost.
-    [[nodiscard]] Outcome look_at(Peer& peer) {
+    [[nodiscard, gnu::always_inline]] Outcome look_at(Peer& peer) {
         const Outcome state = peer.state();
         return state.ok() && peer.dead() ? lose_dead_peer(peer) : state;
     }

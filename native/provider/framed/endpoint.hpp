@@ -83,6 +83,10 @@ protected:
         give_credit_back(notify);
         return false;
     }
+    // The caller holds the lane's lock until it takes the credit.
+    [[nodiscard]] bool has_credit(int64_t notify) {
+        return notify < 0 || announced_.add(queue_of(notify), 0) < static_cast<int>(kCredits);
+    }
     void give_credit_back(int64_t notify) {
         if (notify >= 0) {
             announced_.add(queue_of(notify), -1);

@@ -51,13 +51,12 @@ public:
         ++now_;
         return number_;
     }
-    void end(uint64_t epoch) {
-        if (epoch == number_) {
+    [[gnu::always_inline]] void end(uint64_t epoch) {
+        if (epoch == number_) [[likely]] {
             --now_;
-            return;
+        } else {
+            end_earlier(epoch);
         }
-        --before_[before_.size() - (number_ - epoch)].in_flight;
-        settle();
     }
     [[nodiscard]] bool empty() const { return before_.empty() && now_ == 0; }
     // Ends `flush` when everything begun so far has ended.
@@ -77,6 +76,10 @@ private:
         uint64_t in_flight;
         OpRef flush;
     };
+    [[gnu::noinline]] void end_earlier(uint64_t epoch) {
+        --before_[before_.size() - (number_ - epoch)].in_flight;
+        settle();
+    }
     void settle() {
         while (!before_.empty() && before_.front().in_flight == 0) {
             before_.front().flush->finish({});

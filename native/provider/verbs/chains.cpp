@@ -97,7 +97,8 @@ bool VerbsEndpoint::post_chain(uint32_t index, Queue& queue) {
     transfer.all_posted = transfer.there.left() == 0;
     if (transfer.kind == Kind::write && count == 1) {
         const auto of_last = static_cast<size_t>(last.num_sge);
-        if (of_last != 0 && transfer.local->is_host() && copy_inline(queue, {last.sg_list, of_last}, nbytes)) {
+        if (of_last != 0 && nbytes <= queue.pair->max_inline() && transfer.local->is_host() &&
+            copy_inline({last.sg_list, of_last})) {
             last.num_sge = 1;
             last.send_flags |= IBV_SEND_INLINE;
         }
@@ -125,14 +126,8 @@ uint32_t VerbsEndpoint::add_chain(Chain::What what, const Queue& queue, uint32_t
     return index;
 }
 
-bool VerbsEndpoint::send(Queue& queue, ibv_send_wr* first, uint32_t count) {
-    queue.free -= count;
-    work_requests_.fetch_add(count, std::memory_order_relaxed);
-    ibv_send_wr* bad = nullptr;
-    if (ibv_post_send(queue.pair->handle(), first, &bad) == 0) {
-        return true;
-    }
-    // The queue has room by our own count, so only a queue pair that has failed refuses, which ends what was posted.
+// The queue has room by our own count, so only a queue pair that has failed refuses, which ends what was posted.
+bool VerbsEndpoint::on_refused() {
     post_failed_.store(true, std::memory_order_release);
     work_due_.store(true, std::memory_order_release);
     host().kick();
@@ -182,7 +177,7 @@ VerbsEndpoint::Prepared VerbsEndpoint::prepare_segment(SegmentKind kind, size_t 
     }
     Prepared prepared;
     prepared.nbytes = sizeof(SegmentHeader) + nbytes;
-    if (prepared.nbytes <= small_.size() && prepared.nbytes <= into.pair->max_inline()) {
+    if (prepared.nbytes <= into.pair->max_inline()) {
         prepared.bytes = small_.data();
     } else {
         prepared.buffer = domain.send_buffers().take();

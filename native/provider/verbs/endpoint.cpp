@@ -31,6 +31,8 @@ Limits limits_of(const std::vector<std::shared_ptr<VerbsDomain>>& rails) {
 
 VerbsEndpoint::VerbsEndpoint(Host& host, std::shared_ptr<Peer> peer, std::vector<std::shared_ptr<VerbsDomain>> rails)
     : FramedEndpoint("verbs", limits_of(rails), host, std::move(peer)), rails_(std::move(rails)) {
+    const uint64_t spreads = static_cast<uint64_t>(rails_.front()->options().rail_bytes);
+    stays_bytes_ = std::min(kStaysBytes, spreads == 0 ? 0 : spreads - 1);
     const int pairs =
         std::max(1, std::min(rails_.front()->options().queue_pairs, static_cast<int>(kMaxQueues / rails_.size())));
     for (size_t rail = 0; rail < rails_.size(); ++rail) {

@@ -6,6 +6,7 @@
 // as PeerLost(lane reset). The control plane then replaces the lane.
 #pragma once
 
+#include "base/guarded.hpp"
 #include "provider/framed/endpoint.hpp"
 #include "provider/verbs/completion.hpp"
 #include "provider/verbs/domain.hpp"
@@ -130,10 +131,29 @@ private:
     };
     [[nodiscard]] Prepared prepare_segment(SegmentKind kind, size_t queue, size_t nbytes);
     void send_segment(const Outgoing& outgoing, size_t queue, const Prepared& prepared);
-    [[nodiscard]] bool copy_inline(const Queue& queue, std::span<ibv_sge> pieces, uint64_t nbytes);
+    // Copies the pieces of a small request, and has the first one name the copy; false if the device is to fetch them
+    // itself. The vendor's library would copy them in our thread, and could not be left in the middle if they are gone.
+    [[nodiscard, gnu::always_inline]] bool copy_inline(std::span<ibv_sge> pieces) {
+        std::byte* to = small_.data();
+        for (const ibv_sge& piece : pieces) {
+            if (copy_guarded(to, reinterpret_cast<const void*>(piece.addr), piece.length) != Gone::nothing) {
+                return false;
+            }
+            to += piece.length;
+        }
+        pieces.front().addr = reinterpret_cast<uint64_t>(small_.data());
+        pieces.front().length = static_cast<uint32_t>(to - small_.data());
+        return true;
+    }
     void drop_segment(size_t queue, const Prepared& prepared);
     [[nodiscard]] uint32_t add_chain(Chain::What what, const Queue& queue, uint32_t requests, uint32_t owner);
-    bool send(Queue& queue, ibv_send_wr* first, uint32_t count);
+    [[gnu::always_inline]] bool send(Queue& queue, ibv_send_wr* first, uint32_t count) {
+        queue.free -= count;
+        work_requests_.fetch_add(count, std::memory_order_relaxed);
+        ibv_send_wr* bad = nullptr;
+        return ibv_post_send(queue.pair->handle(), first, &bad) == 0 || on_refused();
+    }
+    bool on_refused();
     // one_request.cpp: on_*() takes the lane's lock; the caller of the others holds it
     bool on_one_sent(const ibv_wc& completion);
     [[nodiscard]] static bool fits_one_request(const Request& request, const Queue& queue);
@@ -172,13 +192,14 @@ private:
     Slots<Transfer> transfers_;
     Slots<Chain> chains_;
     size_t recent_ = 0;            // the queue that took the last small operation
+    uint64_t stays_bytes_ = 0;     // up to this size an operation is small
     uint32_t ones_ = 0;            // transfers of one request, posted
     std::deque<uint32_t> posting_; // transfers that are not wholly posted
     std::deque<Flush> flushes_;
     std::deque<Mark> owed_; // answers to flushes
     Buffer words_;          // results of atomics
     std::vector<uint32_t> free_words_;
-    std::array<std::byte, 1024> small_; // where inline data is built; as much as an option allows
+    std::array<std::byte, kMostInline> small_; // where inline data is built
     uint32_t next_ticket_ = 0;
     bool wrote_since_flush_ = false;
     bool proved_ = false; // a flush has been posted

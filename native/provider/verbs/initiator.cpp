@@ -56,35 +56,34 @@ Posted VerbsEndpoint::post_transfer(const Request& request) {
     if (queue == nullptr || transfers_.in_use() >= framed::kWindow || (atomic && !has_word())) {
         return {Posted::What::retry, {Status::would_block, Reason::window_full}};
     }
-    if (!take_credit(request.notify)) {
+    if (!has_credit(request.notify)) {
         return {Posted::What::retry, {Status::would_block, Reason::no_credit}};
     }
     const uint32_t index = transfers_.add();
     Transfer& transfer = transfers_[index];
-    const auto refuse = [&](Posted::What what, Outcome why) -> Posted {
-        give_credit_back(request.notify);
-        drop_transfer(transfer, index);
-        return {what, why};
-    };
     const Outcome pinned = atomic ? Outcome{} : pin_local(request.route->local, transfer.local);
     if (!pinned.ok()) {
-        return refuse(Posted::What::failed, pinned);
+        drop_transfer(transfer, index);
+        return {Posted::What::failed, pinned};
     }
     if (!transfer.remote.pin(access.keys)) {
-        return refuse(Posted::What::failed, {Status::access_denied, Reason::revoked});
+        drop_transfer(transfer, index);
+        return {Posted::What::failed, {Status::access_denied, Reason::revoked}};
     }
     const bool is_one = fits_one_request(request, *queue);
     if (is_one && !queue->domain->take_room(1)) {
-        return refuse(Posted::What::retry, {Status::would_block, Reason::window_full});
+        drop_transfer(transfer, index);
+        return {Posted::What::retry, {Status::would_block, Reason::window_full}};
     }
     OpRef op;
     try {
         op = host().operations().create(request.deadline_ns, request.started_ns);
-    } catch (...) { // 1 Mi operations are in flight: what was taken goes back, and the caller is told
+        (void)take_credit(request.notify); // there is one, as seen above with the lock held
+    } catch (...) { // 1 Mi operations are in flight, or no memory: what was taken goes back, and the caller is told
         if (is_one) {
             queue->domain->give_room(1);
         }
-        (void)refuse(Posted::What::failed, {});
+        drop_transfer(transfer, index);
         throw;
     }
     OpRef held = op;
@@ -138,7 +137,7 @@ bool VerbsEndpoint::has_word() {
 
 // Picks the queue of a new operation: small ones stay with one queue as long as that has room in plenty.
 VerbsEndpoint::Queue* VerbsEndpoint::queue_for(uint64_t nbytes) {
-    if (nbytes > kStaysBytes || nbytes >= static_cast<uint64_t>(rails_.front()->options().rail_bytes)) {
+    if (nbytes > stays_bytes_) {
         return pick_queue(nbytes, 0);
     }
     Queue& recent = queues_[recent_];

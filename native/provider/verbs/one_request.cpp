@@ -1,10 +1,8 @@
 // The shortest way, which nearly all operations go: one work request, whose completion ends the operation. Longer ones
 // are chains (chains.cpp).
-#include "base/guarded.hpp"
 #include "provider/verbs/completion.hpp"
 #include "provider/verbs/endpoint.hpp"
 
-#include <algorithm>
 #include <arpa/inet.h>
 #include <mutex>
 
@@ -13,23 +11,6 @@ namespace zerohop::verbs {
 bool VerbsEndpoint::fits_one_request(const Request& request, const Queue& queue) {
     return !request.pages && request.nbytes <= queue.domain->max_piece() &&
            (request.notify < 0 || (request.kind == Kind::write && goes_as_immediate(request.notify)));
-}
-
-// Copies the pieces of a small request, and has the first one name the copy; false if the device is to fetch them
-// itself. The vendor's library would copy them in our thread, and could not be left in the middle if they are gone.
-bool VerbsEndpoint::copy_inline(const Queue& queue, std::span<ibv_sge> pieces, uint64_t nbytes) {
-    if (nbytes > std::min<uint64_t>(queue.pair->max_inline(), small_.size())) {
-        return false;
-    }
-    std::byte* to = small_.data();
-    for (const ibv_sge& piece : pieces) {
-        if (copy_guarded(to, reinterpret_cast<const void*>(piece.addr), piece.length) != Gone::nothing) {
-            return false;
-        }
-        to += piece.length;
-    }
-    pieces.front() = {reinterpret_cast<uint64_t>(small_.data()), static_cast<uint32_t>(nbytes), pieces.front().lkey};
-    return true;
 }
 
 // Posts it; room for its completion has been taken.
@@ -44,16 +25,16 @@ void VerbsEndpoint::post_one(Transfer& transfer, uint32_t index, const Request& 
     request.next = nullptr;
     request.wr_id = request_id(queue.lane, transfer.generation, index) | kOne | kLast;
     request.sg_list = &piece;
-    request.num_sge = 1;
     request.send_flags = IBV_SEND_SIGNALED;
     if (operation.kind == Kind::write || operation.kind == Kind::read) {
         const auto nbytes = static_cast<uint32_t>(operation.nbytes);
         piece = {transfer.local->address() + operation.local_offset, nbytes, access.local_keys[queue.rail]};
-        request.num_sge = nbytes != 0 ? 1 : 0; // to devices a piece of no bytes may be one of 2^31
+        request.num_sge = static_cast<int>(nbytes != 0); // to devices a piece of no bytes may be one of 2^31
         request.wr.rdma.remote_addr = there;
         request.wr.rdma.rkey = remote_key;
         request.opcode = operation.kind == Kind::read ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
-        if (operation.kind == Kind::write && transfer.local->is_host() && copy_inline(queue, {&piece, 1}, nbytes)) {
+        if (operation.kind == Kind::write && nbytes <= queue.pair->max_inline() && transfer.local->is_host() &&
+            copy_inline({&piece, 1})) {
             request.send_flags |= IBV_SEND_INLINE;
         }
         if (operation.notify >= 0) {
@@ -66,6 +47,7 @@ void VerbsEndpoint::post_one(Transfer& transfer, uint32_t index, const Request& 
         free_words_.pop_back();
         transfer.word = reinterpret_cast<uint64_t*>(words_.data) + transfer.word_index;
         piece = {reinterpret_cast<uint64_t>(transfer.word), sizeof(uint64_t), words_.key};
+        request.num_sge = 1;
         request.opcode = swap ? IBV_WR_ATOMIC_CMP_AND_SWP : IBV_WR_ATOMIC_FETCH_AND_ADD;
         request.wr.atomic.remote_addr = there;
         request.wr.atomic.rkey = remote_key;

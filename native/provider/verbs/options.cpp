@@ -1,6 +1,7 @@
 #include "provider/verbs/options.hpp"
 
 #include "base/status.hpp"
+#include "provider/verbs/tuning.hpp"
 
 namespace zerohop::verbs {
 
@@ -22,7 +23,7 @@ Options Options::from(const OptionMap& map) {
     static const std::map<std::string, Row> rows{
         {"queue_pairs", {&Options::queue_pairs, 1, 16}},
         {"send_depth", {&Options::send_depth, 32, 4096}},
-        {"max_inline", {&Options::max_inline, 0, 1024}},
+        {"max_inline", {&Options::max_inline, 0, kMostInline}},
         {"read_credit", {&Options::read_credit, 1, 255}},
         {"timeout", {&Options::timeout, 1, 31}},
         {"retry_count", {&Options::retry_count, 0, 7}},

@@ -49,7 +49,7 @@ QueuePair::QueuePair(std::shared_ptr<Device> device, const Queues& queues, const
         ibv_qp_init_attr attempt = wanted;
         qp_ = device_->api().create_qp(device_->pd(), &attempt);
         if (qp_ != nullptr) {
-            max_inline_ = attempt.cap.max_inline_data;
+            max_inline_ = std::min(attempt.cap.max_inline_data, kMostInline); // it may grant more than was asked for
             break;
         }
         if (wanted.cap.max_inline_data == 0 || (errno != EINVAL && errno != ENOMEM)) {

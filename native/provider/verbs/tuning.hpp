@@ -20,8 +20,9 @@ inline constexpr uint64_t kMaxMessage = 1ULL << 30;
 
 // Work requests of each queue that are kept for segments and marks, which must not wait for data.
 inline constexpr uint32_t kReserve = 16;
-inline constexpr size_t kBatch = 32;   // work requests behind one doorbell, and completions that one call takes
-inline constexpr uint32_t kMaxSge = 4; // local pages of one remote run; more cost every work request more room
+inline constexpr size_t kBatch = 32;          // work requests behind one doorbell, and completions that one call takes
+inline constexpr uint32_t kMostInline = 1024; // bytes of a request that the device need not fetch
+inline constexpr uint32_t kMaxSge = 4;        // local pages of one remote run; more cost every work request more room
 // Up to this size an operation stays with the queue pair of the last one: another would gain nothing.
 inline constexpr uint64_t kStaysBytes = 16 * 1024;
 // Pages no longer than a packet cost mostly what a work request costs, so that they are sorted to share one.
