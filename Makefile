@@ -34,7 +34,7 @@ in_software = FAKE_CUDA_DEVICES=2 LD_LIBRARY_PATH=$(CURDIR)/build/release/fake_c
 # What simulated devices are tested with: it is to pass on machines that have GPUs, too.
 beside_gpus = $(addprefix tests/conformance/test_,handles.py no_peer_link.py paths.py pool.py reuse.py streams.py)
 .PHONY: test test-native test-python test-plain-user test-slow test-python-slow test-soft-gpu test-soft-gpu-slow \
-	test-cuda test-asan test-tsan fuzz
+	test-cuda test-asan test-tsan soak fuzz
 test: test-native test-python test-soft-gpu ## native and Python tests without the slow ones: a few minutes
 
 test-native: ## the native tests alone
@@ -82,6 +82,10 @@ test-asan: ## native tests, and the failure tests in Python, under AddressSaniti
 test-tsan: ## native tests under ThreadSanitizer
 	@$(SETUP) --native-tests test
 	@ZEROHOP_TEST_AGAIN=0 scripts/native_tests.sh thread
+
+soak: ## four processes write, read and send to each other, and some are killed; every byte is checked; MINUTES=10
+	@$(SETUP) test
+	@PYTHONPATH=tests $(BIN)/python tests/soak/soak.py --minutes $(or $(MINUTES),10)
 
 fuzz: ## coverage-guided fuzzing of everything that parses a peer's bytes; FUZZ_SECONDS=300
 	@$(SETUP) test fuzz
