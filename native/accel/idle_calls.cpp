@@ -2,6 +2,7 @@
 
 #include "base/clock.hpp"
 #include "base/signals_blocked.hpp"
+#include "base/thread_start.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -57,7 +58,10 @@ void IdleCalls::start() {
     const SignalsBlocked blocked; // the new thread inherits the mask
     working_ = true;
     try {
-        std::thread thread([this] { work(); });
+        std::thread thread([this] {
+            prepare_for_exceptions();
+            work();
+        });
         pthread_setname_np(thread.native_handle(), "zerohop-idle");
         thread.detach();
     } catch (const std::system_error&) {

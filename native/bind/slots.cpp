@@ -34,9 +34,10 @@ bool has_moved(const Layout& known, PyObject* range) {
 
 void register_layout(nb::module_& m) {
     nb::class_<BlockWatch>(m, "BlockWatch", "Watches a block of memory that another library owns and may move.")
-        .def(nb::init<uint64_t, uint64_t>(), nb::arg("word"), nb::arg("start"),
-             "`word`: where that library keeps the block's address, `start`, for as long as this object is asked.")
-        .def_prop_ro("moved", &BlockWatch::moved, "Whether the block is elsewhere by now.");
+        .def(nb::init<uint64_t, uint64_t, uint64_t, uint64_t>(), nb::arg("start_word"), nb::arg("start"),
+             nb::arg("length_word") = 0, nb::arg("length") = 0,
+             "The words are where that library keeps `start` and `length`, for as long as this object is asked.")
+        .def_prop_ro("moved", &BlockWatch::moved, "Whether the block is elsewhere by now, or shorter.");
     m.def(
         "set_layout",
         [](const nb::object& range, const nb::object& remote) {

@@ -48,7 +48,11 @@ void Engine::notify(uint16_t queue, Notification note) {
         give_back_credit(note.endpoint, queue);
         return;
     }
-    into->push(std::move(note));
+    if (const std::weak_ptr<Endpoint> lane = note.endpoint; !into->push(std::move(note))) {
+        if (const std::shared_ptr<Endpoint> endpoint = lane.lock()) {
+            endpoint->fail(kLaneOutOfMemory);
+        }
+    }
     wake_waiters();
 }
 

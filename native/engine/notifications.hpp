@@ -1,4 +1,5 @@
-// Notifications that have arrived and nobody has taken yet. Bounded by the credits that each peer holds for a queue.
+// Notifications that have arrived and nobody has taken yet. Bounded by the credits that each lane has for a queue, and
+// for all lanes that have ever been by kMost.
 #pragma once
 
 #include "base/sync.hpp"
@@ -19,6 +20,7 @@ namespace zerohop {
 
 class NotificationQueue {
 public:
+    static constexpr size_t kMost = 1 << 20;
     static constexpr int kAnybody = -1;
     static constexpr int kNobody = -2;
     // `from`: id of the only peer whose notifications it takes, or one of these.
@@ -29,11 +31,17 @@ public:
         return from == kAnybody || from == peer;
     }
 
-    void push(Notification note) {
+    // Returns false if the queue is full.
+    [[nodiscard]] bool push(Notification note) {
+        bool fits = false;
         tell_waiting([&] {
-            notes_.push_back(std::move(note));
-            size_.store(notes_.size(), std::memory_order_seq_cst); // before the look at who waits
+            fits = notes_.size() < kMost;
+            if (fits) {
+                notes_.push_back(std::move(note));
+                size_.store(notes_.size(), std::memory_order_seq_cst); // before the look at who waits
+            }
         });
+        return fits;
     }
 
     [[nodiscard]] std::optional<Notification> pop() {

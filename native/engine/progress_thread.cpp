@@ -1,4 +1,5 @@
 // The thread that polls while no caller does: its life, when it wakes, and when it gives way.
+#include "base/thread_start.hpp"
 #include "engine/poller.hpp"
 #include "engine/sleep.hpp"
 #include "engine/tuning.hpp"
@@ -12,7 +13,10 @@
 namespace zerohop {
 
 void Poller::start() {
-    thread_ = std::thread([this] { run(); });
+    thread_ = std::thread([this] {
+        prepare_for_exceptions();
+        run();
+    });
     pthread_setname_np(thread_.native_handle(), "zerohop-poll");
     started_.wait(false); // a peer that looks must find the futex held
 }

@@ -5,21 +5,31 @@
 
 namespace zerohop {
 
-// The library keeps the block's address in one of its objects, which the caller keeps alive.
+// The library keeps the block's address in one of its objects, and its length in another word of it; the caller keeps
+// that object alive.
 class BlockWatch {
 public:
     BlockWatch() = default;
-    BlockWatch(uint64_t word, uint64_t start) : word_(reinterpret_cast<const uint64_t*>(word)), start_(start) {}
+    BlockWatch(uint64_t start_word, uint64_t start, uint64_t length_word = 0, uint64_t length = 0)
+        : start_word_(reinterpret_cast<const uint64_t*>(start_word)), start_(start),
+          length_word_(length_word != 0 ? reinterpret_cast<const uint64_t*>(length_word) : &kUnknown), length_(length) {
+    }
     // Returns true if the block may move at all.
-    [[nodiscard]] bool watches() const { return word_ != nullptr; }
-    // Returns true once the block is elsewhere.
+    [[nodiscard]] bool watches() const { return start_word_ != nullptr; }
+    // Returns true once the block is elsewhere, or a shorter one has taken its place.
     [[nodiscard]] bool moved() const {
-        return word_ != nullptr && __atomic_load_n(word_, __ATOMIC_RELAXED) != start_; // its owner knows no std::atomic
+        return start_word_ != nullptr && (read(start_word_) != start_ || read(length_word_) < length_);
     }
 
 private:
-    const uint64_t* word_ = nullptr; // where the address is; null: the block cannot move
+    static constexpr uint64_t kUnknown = UINT64_MAX;
+    // The library knows no std::atomic.
+    static uint64_t read(const uint64_t* word) { return __atomic_load_n(word, __ATOMIC_RELAXED); }
+
+    const uint64_t* start_word_ = nullptr; // null: the block cannot move
     uint64_t start_ = 0;
+    const uint64_t* length_word_ = &kUnknown;
+    uint64_t length_ = 0;
 };
 
 } // namespace zerohop

@@ -25,7 +25,8 @@ struct RobustList {
     robust_list_head head{};
     robust_list entry{};
 };
-thread_local RobustList robust;
+// In the space that every thread has from its start: a thread without memory for more could not begin to be watched.
+[[gnu::tls_model("initial-exec")]] thread_local RobustList robust;
 
 // Returns the pipe of a doorbell, opened anew. Whoever has a duplicate of a descriptor can make it block, or no longer
 // block, for all who have one; so everybody rings and waits by a descriptor of their own. It can both read and write,

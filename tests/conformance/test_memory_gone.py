@@ -205,3 +205,18 @@ def test_rights_are_those_of_the_mapping(open_context: OpenContext, tmp_path: Pa
             memory.share("rw")
     del array
     path.unlink()
+
+
+@pytest.mark.parametrize("provider", ["shm", "p2p"])
+def test_a_file_that_became_shorter_before_its_first_use(
+    open_context: OpenContext, provider: str, tmp_path: Path
+) -> None:
+    context, owner = (open_context(Options(providers=(provider,), sim_devices=1)) for _ in range(2))
+    path = _path("shm", tmp_path)
+    file = MappedFile(owner, str(path), NBYTES)
+    path.unlink()
+    handle = file.memory.share("rw")
+    file.truncate(4096)
+    with pytest.raises(zh.AccessDenied, match="memory gone"):
+        context.write(np.zeros(NBYTES, np.uint8), handle).result(PATIENCE_S)
+    file.close()

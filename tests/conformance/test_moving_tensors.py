@@ -245,3 +245,17 @@ def test_memory_of_numpy_in_a_tensor(world: World) -> None:
     target.fill(0, NBYTES, 3)
     world.here.read(target.handle, torch.from_numpy(array)).result(PATIENCE_S)
     expect_equal(array, pattern(3, NBYTES), "read through a tensor")
+
+
+@pytest.mark.parametrize("form", ["numpy", "memoryview", "slice"])
+def test_arrays_that_are_views_of_a_tensor(world: World, form: str) -> None:
+    """They move with it, and nobody writes where it was."""
+    tensor = torch.zeros(NBYTES, dtype=torch.uint8)
+    array = tensor.numpy()
+    x = {"numpy": array, "memoryview": memoryview(array), "slice": array[100:5000]}[form]
+    memory = world.here.register(x)
+    tensor.share_memory_()
+    with pytest.raises(zh.Closed, match="moved"):
+        memory.share("rw")
+    with pytest.raises(ValueError, match="other memory by now"):
+        world.here.register(x)

@@ -10,6 +10,7 @@ import pytest
 import zerohop as zh
 from support.buffers import KINDS, ON_GPUS, Kind
 from support.matrix import every_pair
+from support.options import Options
 from support.patience import PATIENCE_S
 from support.service import Service
 from support.sizes import PAGE_LISTS, PAGE_ROOM, Pages
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from support.fixtures import OpenContext
     from support.world import World
 
 SOURCES: tuple[Kind, ...] = ("numpy", "alloc", "sim", *ON_GPUS)
@@ -215,3 +217,27 @@ def test_more_pages_than_one_read_takes(world: World) -> None:
     with pytest.raises(zh.Unsupported, match="too many pages"):
         world.here.read_pages(target.handle, into.memory, pages, pages, page_bytes=1).result(30)
     assert world.here.read_pages(target.handle, into.memory, pages[1:], pages[1:], page_bytes=1).result(60) == 1 << 23
+
+
+@pytest.mark.parametrize("world", ["shm-other", "tcp-other"], indirect=True)
+@pytest.mark.parametrize("page_bytes", [1, 4096, 1 << 33, 1 << 62])
+def test_no_pages_of_any_size(world: World, page_bytes: int) -> None:
+    """No lane minds, whatever size it could not carry."""
+    target, mine = world.target("numpy", 64), world.buffer("numpy", 64)
+    none = np.zeros(0, np.int64)
+    for _ in range(2):
+        read = world.here.read_pages(target.handle, mine.memory, none, none, page_bytes=page_bytes)
+        assert read.result(PATIENCE_S) == 0
+        write = world.here.write_pages(mine.memory, target.handle, none, none, page_bytes=page_bytes)
+        assert write.result(PATIENCE_S) == 0
+    world.here.write(mine.memory, target.handle).result(PATIENCE_S)
+
+
+def test_a_way_that_is_refused_is_the_operations_error(open_context: OpenContext) -> None:
+    """As that of a write is: the call itself returns an Operation."""
+    options = Options(providers=("tcp",), require="direct")
+    here, there = open_context(options), open_context(options)
+    source, target = here.alloc(8192, "sim:0"), there.alloc(8192, "sim:0").share("rw")
+    for _ in range(2):
+        operation = here.write_pages(source, target, [0], [1], page_bytes=4096)
+        assert isinstance(operation.exception(PATIENCE_S), zh.Unsupported)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -141,3 +142,56 @@ def test_a_peer_that_is_lost_with_its_answer(open_context: OpenContext, monkeypa
         with pytest.raises(zh.PeerLost):
             context.write(pattern(1, 64), memory.share("rw")).result(PATIENCE_S)
     context.write(pattern(1, 64), memory.share("rw")).result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("unix", [False, True], ids=["tcp", "unix"])
+def test_a_peer_that_always_has_something_to_say(open_context: OpenContext, unix: bool) -> None:
+    """It does not keep the control thread from others, nor from its end."""
+    context, healthy = open_context(Options()), open_context(Options())
+    idle = wire.encode(wire.ImportReply(request=12345, answers=[])) * 100
+    over = threading.Event()
+    with contextlib.closing(RawControl(context.url, unix=unix)) as client:
+        client.shake_hands()
+        client.send(wire.Setup(providers=["tcp"], url=NOWHERE, name="hostile"))
+
+        def talk() -> None:
+            with contextlib.suppress(OSError):
+                while not over.is_set():
+                    client.socket.sendall(idle)
+
+        thread = threading.Thread(target=talk)
+        thread.start()
+        try:
+            for _ in range(3):
+                target = context.alloc(64)
+                healthy.write(bytes(64), target.share("rw")).result(PATIENCE_S)
+                target.close()
+            began = context._core.control
+            context.close(PATIENCE_S)
+            assert not began._thread.is_alive()
+        finally:
+            over.set()
+            thread.join(PATIENCE_S)
+
+
+@pytest.mark.parametrize("unix", [False, True], ids=["tcp", "unix"])
+def test_one_that_says_to_be_this_very_context(open_context: OpenContext, unix: bool) -> None:
+    context = open_context(Options())
+    with contextlib.closing(RawControl(context.url, unix=unix)) as client:
+        hello = client.hello(context=context.id)
+        client.send(wire.Prove(proof=client.introduce(hello).proof(b"", "client")))
+        received = client.receive()
+        assert received is not None
+        assert isinstance(received[0], wire.Refuse)
+    memory = context.alloc(64)
+    context.write(bytes(64), memory.share("rw")).result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("secret", [None, "sesame"])
+@pytest.mark.parametrize("name", ["zwnj\u200cx", "\u202eright to left", "a\nb", "x" * 300 + "\u200c"])
+def test_names_that_are_not_printed(open_context: OpenContext, name: str, secret: str | None) -> None:
+    """Both sides prove the same, whatever the name looks like in a log."""
+    there = open_context(Options(providers=("tcp",), secret=secret))
+    here = open_context(Options(providers=("tcp",), secret=secret, name=name))
+    url = there.url.partition("?")[0]  # by TCP
+    assert here.connect(url).result(PATIENCE_S).alive

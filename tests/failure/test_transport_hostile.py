@@ -282,6 +282,18 @@ class TestStrangers:
                 expect_refused(answer, Status.ACCESS_DENIED, "not reserved before")
                 assert free.peer == pair.here.context.id
 
+    def test_what_was_reserved_is_not_renewed(self, pair: Pair) -> None:
+        """Who asks again and again keeps others away no longer."""
+        with zh.Transport(ctx=pair.there.context) as free, raw_peer(free.context) as client:
+            free.bind()
+            ends = []
+            for number in (1, 2):
+                answer = ask(client, said("reserve", free._pairing.id, STRANGER), number=number)
+                assert answer.status == Status.OK.value
+                assert free._pairing._reserved is not None
+                ends.append(free._pairing._reserved.until)
+            assert ends[0] == ends[1]
+
     def test_what_was_reserved_is_free_when_they_are_gone(self, pair: Pair) -> None:
         with zh.Transport(ctx=pair.there.context) as free:
             free.bind()

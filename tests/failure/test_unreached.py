@@ -158,3 +158,16 @@ class TestWhyNoSharedMemory:
     def test_another_host(self) -> None:
         why = agreement._why_apart(address.Address("127.0.0.1", 1, OTHER, OTHER, "/tmp/zerohop-0-abc/s"))
         assert why == "the peer is on another host"
+
+
+def test_a_host_that_does_not_answer_yet(open_context: OpenContext) -> None:
+    """The dial lasts as long as its operation: a backlog that is full now may have room in a while."""
+    context, peer = open_context(Options(providers=("tcp",))), open_context(Options(providers=("tcp",)))
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as others:
+        for _ in range(8):  # what the kernel takes although nobody accepts, and more
+            other = others.enter_context(socket.socket())
+            other.setblocking(False)
+            other.connect_ex(listener.getsockname())
+        url = f"zerohop://127.0.0.1:{listener.getsockname()[1]}/{peer.id}?host={'0' * 32}"
+        with pytest.raises(zh.DeadlineExceeded, match=f"nobody answers at 127.0.0.1:{listener.getsockname()[1]}"):
+            context.connect(url, timeout=7).result(PATIENCE_S)

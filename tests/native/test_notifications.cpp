@@ -147,6 +147,18 @@ TEST_CASE("notification queues: one that nobody reads holds up no other, and get
     }
 }
 
+TEST_CASE("notification queues: nobody fills one without end, however many lanes bring something") {
+    const Side side;
+    for (uint32_t i = 0; i < NotificationQueue::kMost + 10; ++i) {
+        side.engine->notify(0, of(3, i));
+    }
+    size_t found = 0;
+    while (taken(side, 0).has_value()) {
+        ++found;
+    }
+    CHECK(found == NotificationQueue::kMost);
+}
+
 TEST_CASE("notification queues: the own one takes anybody's, and is not closed, ended or given to one peer") {
     const Side side;
     side.engine->take_from(0, 5);

@@ -2,6 +2,7 @@
 
 #include "accel/sim/sim_stream_core.hpp"
 #include "base/signals_blocked.hpp"
+#include "base/thread_start.hpp"
 
 #include <memory>
 #include <mutex>
@@ -47,7 +48,10 @@ std::shared_ptr<Event> queue_word(StreamCore& core, Command::Kind kind, uint64_t
 SimStream::SimStream(std::shared_ptr<DeviceState> device)
     : core_(std::make_shared<StreamCore>(std::move(device))), owner_(::getpid()) {
     const SignalsBlocked blocked; // the new thread inherits the mask
-    thread_ = std::make_unique<std::thread>([core = core_] { core->work(); });
+    thread_ = std::make_unique<std::thread>([core = core_] {
+        prepare_for_exceptions();
+        core->work();
+    });
     const std::string name = "zh-sim" + std::to_string(core_->device->index);
     pthread_setname_np(thread_->native_handle(), name.c_str());
     const std::lock_guard lock(core_->device->streams_mutex);

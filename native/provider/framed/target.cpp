@@ -146,6 +146,12 @@ void FramedEndpoint::deliver(int64_t notify, uint64_t nbytes) {
     if (waiting_here_.add(queue_of(notify), 1) > static_cast<int>(kCredits)) {
         return fail({Status::protocol, Reason::no_credit}); // more than it was granted
     }
+    if (anything_to_send()) { // a peer that reads nothing would have credits for it queued without end
+        const std::lock_guard lock(lane_);
+        if (outbound_.answers() >= kMaxAnswers) {
+            return fail({Status::protocol, Reason::window_full});
+        }
+    }
     host_.notify(queue_of(notify), {peer().id(), value_of(notify), nbytes, shared_from_this()});
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import threading
 import time
@@ -15,6 +16,7 @@ from zerohop.config import protection
 from zerohop.config.providers import VERBS
 from zerohop.core.base import closed_engine
 from zerohop.core.base.deadlines import seconds_of
+from zerohop.core.base.peer_text import printable
 from zerohop.core.control import address
 from zerohop.core.lanes.nic_ports import NicPorts
 from zerohop.core.lanes.routes import Routes
@@ -24,7 +26,15 @@ from zerohop.core.memory.shares import Shares
 from zerohop.core.peers.peer_core import PeerCore
 from zerohop.core.runtime import dropped
 from zerohop.core.runtime.devices import Devices
-from zerohop.errors import Unsupported, from_native, from_os, of_sandbox, out_of_descriptors
+from zerohop.errors import (
+    DeadlineExceeded,
+    Unsupported,
+    from_native,
+    from_os,
+    of_sandbox,
+    out_of_descriptors,
+    too_many_threads,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,8 +49,10 @@ if TYPE_CHECKING:
 _NS: Final = 1_000_000_000
 # Seconds between two looks at memory that was closed while operations used it.
 _DRAIN_S: Final = 0.02
-# Seconds that opening a Context, or closing it when the interpreter exits, may take.
+# Seconds that closing a Context may take when the interpreter exits.
 _EXIT_S: Final = 1.0
+# Seconds for which a new Context waits for its own thread, which needs Python's lock.
+_BEGINNING_S: Final = 30.0
 # Nanoseconds that threads waiting in native code have to leave it when the interpreter exits.
 _LEAVE_NS: Final = 200_000_000
 _cores: weakref.WeakSet[Core] = weakref.WeakSet()
@@ -79,7 +91,8 @@ class Core(PeerCore):
         self.posters: weakref.WeakValueDictionary[int, Transfers] = weakref.WeakValueDictionary()
         self.scratch: Memory | None = None
         self._draining = False
-        self._closing = threading.Lock()
+        # Reentrant: of a close that was interrupted where nobody could release it, the next one of that thread goes on.
+        self._closing = threading.RLock()
         self._open()
 
     def _open(self) -> None:
@@ -108,6 +121,10 @@ class Core(PeerCore):
             self.listeners.close()
             if isinstance(error, NativeError):
                 raise from_native(*error.args, operation="open") from None
+            if isinstance(error, RuntimeError):  # of a native thread; the C library's words say why
+                if os.strerror(errno.EPERM) in str(error):
+                    raise of_sandbox(OSError(errno.EPERM, str(error)), "clone", operation="open") or error from None
+                raise too_many_threads("open") from None
             raise
         self.kernels = CopyKernels(self.engine, self._kernels_came_late)
         self.retention = Retention(self._drain_soon)
@@ -127,14 +144,14 @@ class Core(PeerCore):
                 self.id,
                 address.host_id(),
                 os.getpid(),
-                self.name[:256],
+                printable(self.name)[:256],  # as peers read it, so that both sides prove the same
                 self.listeners.socket_path,
                 secret,
                 settings.encryption,
                 tls=settings.encryption != "none" and not no_tls,
             )
             self.lane_tls = self.identity.lane_tls
-            control.run(self._begin, timeout=_EXIT_S)
+            control.run(self._begin, timeout=_BEGINNING_S)
         except BaseException as error:
             self.engine.close(time.monotonic_ns() + _NS)
             self.loops.close()
@@ -144,6 +161,12 @@ class Core(PeerCore):
             self._release_engine(time.monotonic())
             if isinstance(error, NativeError):
                 raise from_native(*error.args, operation="open") from None
+            if isinstance(error, TimeoutError):
+                raise DeadlineExceeded(
+                    f"the Context's own thread had no turn for {_BEGINNING_S:.0f} s: others hold Python's lock",
+                    fix="open the Context before that work begins, or have it give the lock up now and then",
+                    operation="open",
+                ) from None
             if isinstance(error, OSError):
                 if out_of_descriptors(error):
                     raise from_os(error, operation="open") from None
@@ -164,9 +187,13 @@ class Core(PeerCore):
     def close(self, timeout: float = 5.0) -> None:
         """Do Context.close."""
         # It is closed, or another thread closes it, for which this does not wait.
-        if self.gone or not self._closing.acquire(blocking=False):
+        if self.gone:
             return
+        mine = False
         try:
+            mine = self._closing.acquire(blocking=False)
+            if not mine:
+                return
             seconds = seconds_of(timeout)
             self.closed = True
             deadline = time.monotonic() + seconds
@@ -176,7 +203,8 @@ class Core(PeerCore):
                 # This runs after Ctrl-C, too. If another Ctrl-C interrupts it, the next close goes on.
                 self._end(deadline)
         finally:
-            self._closing.release()
+            if mine:
+                self._closing.release()
 
     def close_dropped(self) -> None:
         """Close on a thread of its own, for a finalizer: that may run on any thread, and must not wait."""
@@ -197,6 +225,10 @@ class Core(PeerCore):
 
     def _end(self, deadline: float) -> None:
         control = self.control
+        if self.engine is closed_engine.ENGINE:  # a close before this one was interrupted at its end
+            _cores.discard(self)
+            self.gone = True
+            return
         self.engine.close(time.monotonic_ns() + int(max(0.0, deadline - time.monotonic()) * _NS))
         control.wait(self._lose_peers, timeout=max(0.1, deadline - time.monotonic()))
         self.loops.close()

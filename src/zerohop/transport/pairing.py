@@ -220,7 +220,7 @@ class Pairing:
         with self.lock:
             if not (self.free_for(peer) and self._may_be(link, peer)):
                 raise Refusal(Status.ACCESS_DENIED, "that Transport is connected to another, or about to be")
-            if not self.peer:
+            if not self.peer and self._reserved is None:  # who reserves twice has it no longer
                 self._reserved = _Reservation(peer, link, time.monotonic() + RESERVED_S)
         return _encode(self._living_end()._group.number)
 

@@ -263,3 +263,13 @@ def _short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     runtime = Path(f"/proc/{os.getpid()}/cwd")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     return runtime
+
+
+@pytest.mark.parametrize(
+    "host", ["a..b", ".a", f"{'a' * 64}.example", "x" * 300, "\N{LATIN SMALL LETTER E WITH ACUTE}" * 70]
+)
+def test_no_name_of_a_host(host: str) -> None:
+    with pytest.raises(ValueError, match="no name of a host"):
+        address.parse(f"zerohop://{host}:1/")
+    with pytest.raises(ValueError, match="not host:port"):
+        address.split_listen(f"{host}:0")

@@ -78,6 +78,7 @@ def test_descriptors_wait_while_too_many_are_on_their_way(pipe: tuple[int, int])
     async def main() -> None:
         here, there = socket.socketpair()
         sender, receiver = Channel(Crowded(fileno=here.detach())), Channel(there)
+        receiver.limit = wire.MAX_FRAME  # as after the handshake, in which there are none
         sender.post(wire.Setup(providers=[], url="", name="", nfds=2), pipe)
         sender.post(wire.Bye(text="after it"))
         await sender.flush()

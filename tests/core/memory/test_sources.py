@@ -6,6 +6,7 @@ import array
 import ctypes
 import mmap
 import os
+import platform
 from multiprocessing import shared_memory
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ import numpy as np
 import pytest
 
 import zerohop as zh
-from zerohop.core.memory import sources
+from zerohop._native import BlockWatch
+from zerohop.core.memory import sources, torch_tensors
 from zerohop.core.memory.layouts import ROWS
 from zerohop.core.memory.source import Source
 from zerohop.core.runtime.devices import DEVICE_BY_ADDRESS, HOST
@@ -389,3 +391,28 @@ class TestTorch:
         with Backed(sources.read(x)) as backing:
             assert backing.offset == 0
         assert x.data_ptr() == before
+
+
+def test_a_shorter_block_at_the_same_address() -> None:
+    """As an allocator gives one that had just been freed."""
+    torch: Any = pytest.importorskip("torch")
+    words = (ctypes.c_uint64 * 2)(1 << 20, 4096)
+    watch = BlockWatch(ctypes.addressof(words), 1 << 20, ctypes.addressof(words) + 8, 4096)
+    found = []
+    for length in (4096, 8192, 4095):
+        words[1] = length
+        found.append(watch.moved)
+    assert found == [False, False, True]
+    storage = torch.zeros(4096, dtype=torch.uint8).untyped_storage()
+    watched = torch_tensors.watch(storage)
+    assert watched is not None
+    assert torch_tensors._words[0].length, "where torch keeps the length is not known"
+    assert not watched.moved
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the end of user space is known there alone")
+@pytest.mark.parametrize("address", [1 << 57, (1 << 62) + 4096])
+def test_addresses_that_no_user_space_has(address: int) -> None:
+    """The processor names no address in the fault that a touch of them gives."""
+    with pytest.raises(ValueError, match="no memory has address"):
+        sources.read((address, 4096, "host"))

@@ -16,7 +16,7 @@ import pytest
 
 import zerohop as zh
 from zerohop._native import Status
-from zerohop.config.providers import P2P
+from zerohop.config.providers import P2P, SHM
 from zerohop.core.base.backoff import Backoff
 from zerohop.core.control import wire
 from zerohop.core.peers import allocations as module
@@ -93,9 +93,10 @@ class Owner:
         self.imports = Imports(core, link, channel)
         self.files: list[int] = []
 
-    async def asked(self, *shares: Any) -> list[asyncio.Task[None]]:
+    async def asked(self, *shares: Any, provider: str = P2P) -> list[asyncio.Task[None]]:
         asking = [
-            asyncio.get_running_loop().create_task(self.imports.ask(share, P2P, ())) for share in shares or (SHARE,)
+            asyncio.get_running_loop().create_task(self.imports.ask(share, provider, ()))
+            for share in shares or (SHARE,)
         ]
         await _settle()
         assert isinstance(self.sent[-1], wire.ImportRequest)
@@ -459,5 +460,55 @@ def test_whatever_fails_here_reaches_the_operation() -> None:
         owner.begin(1, more=False, number=2)
         await owner.answer(2)
         await again
+
+    _run(test)
+
+
+def test_an_allocation_within_another() -> None:
+    async def test(owner: Owner) -> None:
+        asking = await owner.asked(SHARE, OTHER)
+        owner.begin(1, more=True)
+        with pytest.raises(zh.ProtocolError, match="within another"):
+            owner.begin(1, more=False, number=2)
+        await _lost(owner, asking)
+
+    _run(test)
+
+
+def test_parts_and_allocations_without_pieces() -> None:
+    async def test(owner: Owner) -> None:
+        asking = await owner.asked()
+        with pytest.raises(zh.ProtocolError, match="without pieces"):
+            owner.begin(0, more=True, number=2)
+        owner.begin(1, more=True)
+        with pytest.raises(zh.ProtocolError, match="without pieces"):
+            owner.part(0, more=True)
+        await _lost(owner, asking)
+
+    _run(test)
+
+
+def test_pieces_for_shared_memory() -> None:
+    async def test(owner: Owner) -> None:
+        asking = await owner.asked(provider=SHM)
+        with pytest.raises(zh.ProtocolError, match="of a kind that its provider has not"):
+            owner.begin(0, more=False, provider=SHM)
+        await _lost(owner, asking)
+
+    _run(test)
+
+
+def test_parts_do_not_take_all_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an allocation that may never end."""
+    monkeypatch.setattr(module, "_MOST_OF_LIMIT", 0.0)
+
+    async def test(owner: Owner) -> None:
+        (asking,) = await owner.asked()
+        owner.begin(2, more=True)
+        assert _open() == 0
+        owner.part(2, more=False)
+        await owner.answer(1)
+        with pytest.raises(zh.LimitReached):
+            await asking
 
     _run(test)

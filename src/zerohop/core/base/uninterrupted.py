@@ -10,6 +10,8 @@ import _thread
 import threading
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from zerohop.core.base.flag import Flag
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -51,7 +53,7 @@ class _Work(Generic[T]):
     def __init__(self, call: Callable[[], T], undo: Callable[[T], object]) -> None:
         self._call = call
         self._undo = undo
-        self.ended = threading.Event()
+        self.ended = Flag()
         self._lock = threading.Lock()
         self._abandoned = False
         self._values: list[T] = []

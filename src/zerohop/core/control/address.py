@@ -59,6 +59,9 @@ class Address(NamedTuple):
         return f"{SCHEME}://{where}/{self.context}{query}"
 
 
+_LONGEST_LABEL: Final = 63
+
+
 def parse(url: str) -> Address:
     """Return the Address of a URL.
 
@@ -85,6 +88,10 @@ def parse(url: str) -> Address:
     if address.host_id and not _HOST_ID.fullmatch(address.host_id):
         raise ValueError(f"{url!r}: a host's id is 32 hexadecimal digits")
     path = address.socket_path
+    host = address.host
+    # The codec is slow, and only these can be refused by it.
+    if (len(host) > _LONGEST_LABEL or ".." in f".{host}" or not host.isascii()) and not _is_name(host):
+        raise ValueError(f"{url!r}: {host!r} is no name of a host")
     if not path.isprintable():
         raise ValueError(f"{url!r}: the path of its Unix socket has characters that are not printed: {path!r}")
     if path and (not path.startswith("/") or len(os.fsencode(path)) > MAX_SOCKET_PATH):
@@ -94,6 +101,15 @@ def parse(url: str) -> Address:
     if not address.listens and not path:
         raise ValueError(f"{url!r} has neither host:port nor the path of a Unix socket")
     return address
+
+
+def _is_name(host: str) -> bool:
+    """Tell whether a host can be looked up at all."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def split_listen(listen: str) -> tuple[str, int]:
@@ -107,7 +123,7 @@ def split_listen(listen: str) -> tuple[str, int]:
         port = parts.port or 0
     except ValueError as error:
         raise ValueError(f"listen={listen!r} is not host:port: {error}") from None
-    if not parts.hostname or parts.path or parts.query or parts.username:
+    if not parts.hostname or parts.path or parts.query or parts.username or not _is_name(parts.hostname):
         raise ValueError(f"listen={listen!r} is not host:port")
     return parts.hostname, port
 

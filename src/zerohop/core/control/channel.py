@@ -15,7 +15,7 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from zerohop.core.base.peer_process import process_at
-from zerohop.core.control import address, wire
+from zerohop.core.control import address, keepalive, wire
 from zerohop.core.control.descriptors import close_all, copies_of, received, rights_to, room_for
 from zerohop.core.control.tls import TlsStream
 from zerohop.errors import ProtocolError
@@ -32,12 +32,11 @@ _FD_SPACE: Final = room_for(wire.MAX_FDS)
 _MAX_BATCHES: Final = 16
 _MAX_QUEUED_BYTES: Final = 2 << 20
 _PIECE_BYTES: Final = 64 << 10
-# Keepalive probes in a row without an answer after which a host is lost.
-_PROBES: Final = 3
-# Seconds that kernels allow between two probes.
-_LONGEST_PAUSE_S: Final = 32767
 # Seconds between attempts to send descriptors while too many are on their way.
 _CROWDED_S: Final = 0.002
+# Pieces that are received before others have their turn, and bytes of TLS's handshake.
+_PIECES_A_TURN: Final = 8
+_MAX_HANDSHAKE_BYTES: Final = 64 << 10
 # Turns of the event loop that `until_read` waits at most. Three are enough unless the peer keeps sending.
 _MOST_TURNS: Final = 100
 
@@ -61,7 +60,7 @@ class Channel:
         # Received descriptors, by message; None: the kernel dropped them.
         self._batches: collections.deque[list[int] | None] = collections.deque()
         self._outgoing: collections.deque[tuple[memoryview, list[int]]] = collections.deque()
-        self._queued_bytes = 0
+        self._queued_bytes = self._pieces = 0
         self._ended = ""
         self._crowded = False
         self._tls: TlsStream | None = None
@@ -69,25 +68,9 @@ class Channel:
         self._flushed: asyncio.Future[None] | None = None
 
     def end_when_silent(self, seconds: float) -> None:
-        """Have the kernel end the channel when the other host has not answered for about that long; 0: never.
-
-        A stopped process does not count, because its kernel answers for it. Without this, a host that has lost its
-        power would go unnoticed while nothing is sent to it. Kernels count whole seconds, so it takes three at least.
-        """
-        if self.unix or not seconds:
-            return
-        # The kernel asks after each third of the time.
-        pause = min(max(1, int(seconds / _PROBES)), _LONGEST_PAUSE_S)
-        options = {
-            socket.TCP_KEEPIDLE: pause,
-            socket.TCP_KEEPINTVL: pause,
-            socket.TCP_KEEPCNT: _PROBES - 1,
-            # TCP_USER_TIMEOUT sets this limit for data that was sent and is not acknowledged, too.
-            socket.TCP_USER_TIMEOUT: min(int(seconds * 1000), _LONGEST_PAUSE_S * 1000),
-        }
-        for option, value in options.items():
-            self._sock.setsockopt(socket.IPPROTO_TCP, option, value)
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        """Have the kernel end the channel when the other host has not answered for about that long; 0: never."""
+        if not self.unix and seconds:
+            keepalive.begin(self._sock, seconds)
 
     def unread(self) -> bool:
         """Tell whether data has arrived that was not read yet; the end of the stream counts as data."""
@@ -121,10 +104,15 @@ class Channel:
             ProtocolError: the other side does not speak TLS 1.3.
         """
         stream = TlsStream(context, server_side=server_side)
+        left = _MAX_HANDSHAKE_BYTES
         try:
             while not stream.shake_hands():
                 self._queue(stream.outgoing(), [])
-                stream.feed(await self._some(_PIECE_BYTES, "the peer closed the connection"))
+                if left <= 0:
+                    raise ProtocolError("malformed: a TLS handshake without end")
+                piece = await self._some(min(left, _PIECE_BYTES), "the peer closed the connection")
+                left -= len(piece)
+                stream.feed(piece)
         finally:
             # After a failure this is the alert that says so.
             self._queue(stream.outgoing(), [])
@@ -202,8 +190,13 @@ class Channel:
     async def flush(self) -> None:
         """Wait until the kernel has all posted messages, or the channel has ended."""
         while self._outgoing and not self._ended:
-            self._flushed = self._loop.create_future()
-            await self._flushed
+            if self._flushed is None or self._flushed.done():
+                self._flushed = self._loop.create_future()
+            await asyncio.wait([self._flushed])
+
+    def crowded(self) -> bool:
+        """Tell whether messages wait to be sent."""
+        return bool(self._outgoing)
 
     async def until_read(self) -> None:
         """Wait until everything that the peer has sent by now was received here, or the channel has ended."""
@@ -237,6 +230,11 @@ class Channel:
     async def _some(self, nbytes: int, end: str) -> bytes:
         """Receive up to so many bytes, one at least; ``end`` is what the end of the stream means."""
         while not self._ended:
+            self._pieces += 1
+            if self._pieces > _PIECES_A_TURN:
+                # A peer that always has something to say must not keep the loop from all others.
+                self._pieces = 0
+                await asyncio.sleep(0)
             try:
                 piece = self._receive_some(nbytes)
             except (BlockingIOError, InterruptedError):
@@ -263,7 +261,8 @@ class Channel:
             self._batches.append(None)
         elif batch:
             self._batches.append(batch)
-        if len(self._batches) > _MAX_BATCHES:
+        # A handshake has none.
+        if len(self._batches) > (_MAX_BATCHES if self.limit > wire.MAX_FRAME_UNAUTHENTICATED else 0):
             raise ProtocolError("malformed: descriptors that no message announces")
         return data
 

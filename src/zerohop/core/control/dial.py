@@ -52,7 +52,7 @@ async def open_channel(control: ControlThread, where: Address, waits: Callable[[
             _check_descriptors(error, where)
             why_not = f"nobody answers at {where.socket_path} ({getattr(error, 'strerror', None) or error})"
     if where.listens:
-        return await open_tcp(control, where, why_not)
+        return await open_tcp(control, where, why_not, waits)
     raise PeerLost(
         why_not or "the peer is on another host and does not listen on TCP",
         fix=_fix(where) if why_not else _LISTEN,
@@ -115,20 +115,31 @@ async def _open_unix(control: ControlThread, path: str, waits: Callable[[str], N
         raise
 
 
-async def open_tcp(control: ControlThread, where: Address, tried: str = "") -> Channel:
-    """Connect to an address by TCP; raises what ``open_channel`` raises. ``tried``: what has failed before."""
+async def open_tcp(
+    control: ControlThread, where: Address, tried: str = "", waits: Callable[[str], None] | None = None
+) -> Channel:
+    """Connect to an address by TCP; raises what ``open_channel`` raises. ``tried``: what has failed before.
+
+    With ``waits`` there is no time limit but the caller's: a host may be busy, or its listener's backlog full.
+    """
     failure: OSError | None = None
+    tried += ", and " if tried else ""
     try:
         found = await _resolve(control, where)
     except OSError as error:
         found, failure = [], error
-    for family, kind, protocol, _, target in found:
+    for place, (family, kind, protocol, _, target) in enumerate(found, 1):
         sock = None
+        limit = _CONNECT_S if waits is None or place < len(found) else None
+        if waits is not None:
+            waits(f"{tried}nobody answers at {where.host}:{where.port}")
         try:
             sock = socket.socket(family, kind, protocol)
             control.sockets.add(sock)
             sock.setblocking(False)
-            await wait_with_timeout(asyncio.get_running_loop().sock_connect(sock, target), _CONNECT_S)
+            await wait_with_timeout(asyncio.get_running_loop().sock_connect(sock, target), limit)
+            if waits is not None:
+                waits("")
             return Channel(sock)
         except TimeoutError:
             failure = TimeoutError("no answer")
@@ -143,7 +154,7 @@ async def open_tcp(control: ControlThread, where: Address, tried: str = "") -> C
             sock.close()
     why = (failure.strerror or str(failure)) if failure is not None else "no address"
     raise PeerLost(
-        f"{tried}{', and ' if tried else ''}nobody answers at {where.host}:{where.port}: {why}",
+        f"{tried}nobody answers at {where.host}:{where.port}: {why}",
         fix=_fix(where),
         peer=where.context,
         operation="connect",

@@ -185,6 +185,7 @@ class TlsStream:
             Distrusted: the other side has refused the certificate of this one.
             ProtocolError: the bytes were changed on their way.
         """
+        told_nothing = False
         while True:
             try:
                 data = self._ssl.read(nbytes)
@@ -197,6 +198,10 @@ class TlsStream:
             else:
                 self._heard = True
                 return data
+            if told_nothing:
+                # Records without content: the caller lets others have their turn before it comes again.
+                raise InterruptedError
+            told_nothing = True
             received = sock.recv(_PIECE_BYTES)
             if received:
                 self._incoming.write(received)

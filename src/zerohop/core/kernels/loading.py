@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop.core.base import closed_engine
+from zerohop.core.base.flag import Flag
 from zerohop.core.base.log import logger
 from zerohop.core.kernels import load
 
@@ -105,7 +106,7 @@ class _Loading:
     def __init__(self, device: dict[str, Any]) -> None:
         self.device = device
         self.why_not = _NOT_YET
-        self.ended = threading.Event()
+        self.ended = Flag()
         # Whether a wait has ended without the kernels.
         self.given_up = False
         # Whether the first wait has ended, with a warning if there are no kernels.

@@ -16,7 +16,7 @@ from zerohop.core.lanes.gpu_links import link_between
 from zerohop.core.lanes.link import Route, lane_error
 from zerohop.core.runtime.deferred_post import lane_was_reset
 from zerohop.core.runtime.devices import HOST
-from zerohop.errors import Unsupported, from_native
+from zerohop.errors import Closed, Unsupported, from_native
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -63,6 +63,7 @@ class Routes:
 
         Raises:
             NativeError: no device reaches both.
+            Closed: the Memory was closed meanwhile.
         """
         allocation = imported.allocation
         assert allocation is not None
@@ -86,6 +87,8 @@ class Routes:
             # Devices may know overlapping memory only in case it is registered again: have them forget it, and retry.
             self._retention.stop_lingering()
             return self._engine.reach_peer(registration.region, memory)[0]
+        except ValueError:  # the region's own error, of its user's close()
+            raise Closed("this Memory was closed meanwhile") from None
         finally:
             self._retention.known_to_devices(registration)
 

@@ -15,12 +15,12 @@ class FreeRanges:
 
     __slots__ = ("_ends", "_lengths", "_sizes", "free", "nbytes")
 
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes = self.free = nbytes
+    def __init__(self, nbytes: int, *, free: bool = True) -> None:
+        self.nbytes, self.free = nbytes, nbytes if free else 0
         # The free ranges by start, by end, and sorted by length.
-        self._lengths = {0: nbytes}
-        self._ends = {nbytes: 0}
-        self._sizes = [(nbytes, 0)]
+        self._lengths = {0: nbytes} if free else {}
+        self._ends = {nbytes: 0} if free else {}
+        self._sizes = [(nbytes, 0)] if free else []
 
     @property
     def largest(self) -> int:

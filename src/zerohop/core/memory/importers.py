@@ -5,8 +5,10 @@ A peer that was lost may still write to memory that it has mapped, until its pro
 
 from __future__ import annotations
 
+import math
 import os
 import threading
+import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ from zerohop.core.base import peer_process
 from zerohop.core.control import auth
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from zerohop._native import Engine
     from zerohop.core.base.peer_process import PeerProcess
@@ -30,7 +32,8 @@ class Importers:
         self._engine = engine
         # The lock is reentrant, because a destructor may withdraw a share on a thread that holds it.
         self._lock = threading.RLock()
-        self._given_back = threading.Condition(self._lock)
+        # Threads that wait for something to be given back, each by a lock of its own that it cannot get.
+        self._waiting: set[threading.Lock] = set()
         self._shares: dict[int, LocalShare] = {}
         # Withdrawn shares that some peers have not given back yet.
         self._leaving: dict[int, LocalShare] = {}
@@ -40,6 +43,35 @@ class Importers:
         # Processes whose end calls `sweep`.
         self._watched: weakref.WeakSet[PeerProcess] = weakref.WeakSet()
         peer_process.release_kept()
+
+    def _wait_until(self, over: Callable[[], bool], seconds: float | None) -> None:
+        """Wait until ``over()``, which is asked with the lock held, or for so many seconds; None: without limit.
+
+        A condition of Python's does not serve here: it is Python code, and a signal's handler that raises in the middle
+        of it leaves the lock held for ever, or held by nobody.
+        """
+        bell = threading.Lock()
+        bell.acquire()
+        until = math.inf if seconds is None else time.monotonic() + seconds
+        self._waiting.add(bell)
+        try:
+            while True:
+                with self._lock:
+                    if over():
+                        return
+                left = until - time.monotonic()
+                if left <= 0:
+                    return
+                bell.acquire(timeout=min(left, threading.TIMEOUT_MAX))
+        finally:
+            self._waiting.discard(bell)
+
+    def _tell_waiting(self) -> None:
+        for bell in self._waiting.copy():
+            try:
+                bell.release()
+            except RuntimeError:  # it has been told already
+                pass
 
     def __len__(self) -> int:
         return len(self._shares)
@@ -133,7 +165,7 @@ class Importers:
                 if not share.lingering:
                     del self._lingering[share_id]
                     gone.append(share)
-                    self._given_back.notify_all()
+                    self._tell_waiting()
         self._release(gone)
 
     def kept(self) -> list[object]:
@@ -146,7 +178,7 @@ class Importers:
         share.importers.discard(importer)
         if not share.importers and self._leaving.pop(share.share_id, None) is not None:
             gone.append(share)
-        self._given_back.notify_all()
+        self._tell_waiting()
 
     def _release(self, shares: Sequence[LocalShare]) -> None:
         """Release the objects of shares that no peer can touch; called without the lock, because destructors run."""

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from zerohop.core.base.peer_process import PeerProcess
-    from zerohop.core.memory.registration import Registration
+    from zerohop.core.memory.registration import Registration, RetainedBuffer
     from zerohop.core.memory.remote_buffer import RemoteBuffer
 
     # A peer that has imported a share, and the provider: a peer may import a share once for each provider.
@@ -31,6 +31,8 @@ class Shared(Protocol):
     """Stands for the Memory that shares belong to; a Shares changes these attributes under its lock."""
 
     _closed: bool
+    _closer: int | None
+    _left: RetainedBuffer | None
     _registration: Registration
     _shares: dict[bytes, LocalShare] | tuple[()]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from zerohop._native import BlockWatch
     from zerohop.core.memory.local_share import LocalShare
     from zerohop.core.memory.memory_core import MemoryCore
-    from zerohop.core.memory.registration import Registration
+    from zerohop.core.memory.registration import Registration, RetainedBuffer
     from zerohop.core.memory.rights import Rights
 
 _NAMES: Final[dict[int, Rights | Literal[""]]] = {0: "", 1: "r", 2: "w", 3: "rw"}
@@ -198,7 +198,7 @@ class Memory(Closeable, _Range):
         nbytes: length in bytes.
     """
 
-    __slots__ = ("__weakref__", "_closed", "_owned", "_rights", "_shares", "_whole")
+    __slots__ = ("__weakref__", "_closed", "_closer", "_left", "_owned", "_rights", "_shares", "_whole")
 
     _copy_refusal = "a Memory stays in its process, and is not copied; send memory.share() instead"
 
@@ -233,6 +233,9 @@ class Memory(Closeable, _Range):
         # The handles that remote_key() has given out, by rights.
         self._whole: Mapping[Rights, RemoteBuffer] = _NONE
         self._closed = False
+        # The thread that closes the Memory, and what it has still to release: a signal may interrupt it anywhere.
+        self._closer: int | None = None
+        self._left: RetainedBuffer | None = None
 
     @property
     def reused_registration(self) -> bool:
@@ -294,27 +297,29 @@ class Memory(Closeable, _Range):
         Raises:
             ValueError, TypeError: ``timeout`` is negative, NaN or no number; the Memory stays open.
         """
-        if not self._closed:
+        if not self._closed or self._closer == threading.get_ident():
             self._close(seconds_of(timeout), by_user=True)
 
-    def _close(self, unmap_s: float, *, by_user: bool = False) -> None:
-        self._closed = True
-        self._routes.clear()
+    def _close(self, unmap_s: float, *, by_user: bool = False, last: bool = False) -> None:
         core = self._core
         if core.forked:
+            self._closed = True
             # The memory belongs to the parent. A lock may be held for ever by a thread that exists only in the parent.
             core.retention.forget(self)
             return
-        shares, buffer = core.shares.of_closing(self)
+        # Each step can be taken again, so that a close() that was interrupted goes on where it is called next.
+        buffer = core.shares.of_closing(self, last=last)
+        self._routes.clear()
         if buffer is None:
             # Another thread closes the Memory, or the Context was closed.
             return
-        if shares:
+        if buffer.shares:
             # A Context that is being closed waits for the peers itself.
-            core.shares.withdraw(shares, 0 if core.closed else unmap_s)
+            core.shares.withdraw(buffer.shares, 0 if core.closed else unmap_s)
         # The shares keep the buffer alive, too.
-        del shares
+        buffer.shares = ()
         core.retention.release_detached(buffer, owned=self._owned, closed=by_user)
+        self._closer = self._left = None
 
     def _check_open(self) -> None:
         self._core.check_open()
@@ -326,8 +331,12 @@ class Memory(Closeable, _Range):
 
     def __del__(self) -> None:
         # If __init__ failed, there is nothing to close. Unlike close() this waits for nobody.
-        if not getattr(self, "_closed", True):
-            self._close(0)
+        if not getattr(self, "_closed", True) or getattr(self, "_closer", None) is not None:
+            try:
+                self._close(0, last=True)
+            except BaseException:  # of a signal's handler: nobody can close it again
+                self._close(0, last=True)
+                raise
 
 
 set_layout(_Range, RemoteBuffer)

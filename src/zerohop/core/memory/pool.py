@@ -58,8 +58,10 @@ class Pool(Closeable, NotCopyable):
         self._lock = threading.Lock()
         self._chunks: list[_Chunk] = []
         self._closed = False
-        # The device's error when it last had no more memory.
-        self._refused = ""
+        # The error when the device, or this process, last had no room for more.
+        self._refused: RegistrationFailed | LimitReached | None = None
+        # Whether a change is under way, or one was broken off by an exception, such as a signal handler's.
+        self._changing = False
         # Parts that destructors have returned, and those of them that the device may still use.
         self._freed: collections.deque[_Range] = collections.deque()
         self._unmarked: list[_Range] = []
@@ -76,7 +78,9 @@ class Pool(Closeable, NotCopyable):
         """Return the bytes that can be handed out now, in however many ranges."""
         self._core.check_process()
         with self._lock:
+            self._begin_change()
             self._collect()
+            self._changing = False
             return sum(chunk.ranges.free for chunk in self._chunks)
 
     def alloc(self, nbytes: int, *, timeout: float | None = None) -> Memory:
@@ -97,6 +101,7 @@ class Pool(Closeable, NotCopyable):
             TypeError: ``nbytes`` is no integer.
             ValueError: memory cannot have this length.
             RegistrationFailed: there is no room.
+            LimitReached: a limit of this process leaves no room.
             DeviceFailed: the device is lost.
             Closed: the pool or its Context is closed.
         """
@@ -109,10 +114,12 @@ class Pool(Closeable, NotCopyable):
         while True:
             with self._lock:
                 self._check_open()
+                self._begin_change()
                 taken = self._take(size) or self._reuse(size) or self._grow(size) or self._exchange(size)
                 # The block is made under the lock, so that close() leaves the chunk alone.
                 block = _Block(taken, self._freed) if taken is not None else None
                 coming = taken is None and self._coming()
+                self._changing = False
             if taken is not None:
                 return self._memory(taken, block, nbytes)
             if not coming or (time.monotonic() >= deadline and (limit_s or timeout is not None)):
@@ -129,10 +136,12 @@ class Pool(Closeable, NotCopyable):
         """
         self._core.check_open()
         with self._lock:
+            self._begin_change()
             self._collect()
             self._free_marked()
             idle = [chunk for chunk in self._chunks if chunk.ranges.free == chunk.ranges.nbytes]
             self._chunks = [chunk for chunk in self._chunks if chunk not in idle]
+            self._changing = False
         for chunk in idle:
             chunk.give_up()
         return sum(chunk.ranges.nbytes for chunk in idle)
@@ -149,6 +158,28 @@ class Pool(Closeable, NotCopyable):
         for chunk in chunks:
             chunk.give_up()
         self._freed.clear()
+
+    def _begin_change(self) -> None:
+        """Begin a change of the tables, with the lock held; take stock first if the last change was broken off."""
+        if self._changing:
+            self._take_stock()
+        self._changing = True
+
+    def _take_stock(self) -> None:
+        """Make the tables anew from the blocks in use. All else counts as returned, and as used by the device still."""
+        returned = [self._freed.popleft() for _ in range(len(self._freed))]
+        self._marked.clear()
+        self._unmarked.clear()
+        for chunk in self._chunks:
+            chunk.ranges = FreeRanges(chunk.ranges.nbytes, free=False)
+            used = sorted(chunk.blocks.copy().values())
+            # A destructor that is just running has returned its range, and still has its block.
+            self._unmarked += [each for each in returned if each[0] is chunk and each[1:] in used]
+            end = 0
+            for start, size in [*used, (chunk.ranges.nbytes, 0)]:
+                if start > end:
+                    self._unmarked.append((chunk, end, start - end))
+                end = start + size
 
     def _take(self, size: int) -> _Range | None:
         for chunk in self._chunks:
@@ -171,7 +202,7 @@ class Pool(Closeable, NotCopyable):
         if self.device == HOST:
             # Only transfers and arrays use host memory, and they have ended.
             self._give(self._unmarked)
-            self._unmarked.clear()
+            self._unmarked = []
 
     def _free_marked(self) -> None:
         """Mark the device's queues for returned parts, and free the parts whose mark was reached."""
@@ -226,7 +257,7 @@ class Pool(Closeable, NotCopyable):
                 try:
                     registration = self._core.registration_cache.allocate(nbytes, self.device, whole=False)
                 except (RegistrationFailed, LimitReached) as error:
-                    self._refused = error.reason
+                    self._refused = error
                     continue
                 self._chunks.append(_Chunk(self._core.retention, registration))
                 return self._take(size)
@@ -237,11 +268,15 @@ class Pool(Closeable, NotCopyable):
         part = self._core.registration_cache.part(chunk.registration, start, nbytes)
         return Memory(self._core, part, 0, nbytes, RIGHTS["rw"], block, owned=True)
 
-    def _full(self, nbytes: int) -> RegistrationFailed:
+    def _full(self, nbytes: int) -> RegistrationFailed | LimitReached:
         free, largest = self.free_bytes, max((chunk.ranges.largest for chunk in self._chunks), default=0)
         held = f"it holds {self.nbytes} bytes, of which {free} are free, {largest} in one piece"
+        refused = self._refused
+        if self.max_bytes is None and isinstance(refused, LimitReached):
+            said = f"the pool has no room for {nbytes} bytes: {held}; {refused.reason}"
+            return LimitReached(said, fix=refused.fix, limit=refused.limit, value=refused.value, operation="alloc")
         if self.max_bytes is None:
-            why, fix = self._refused, "close what is not needed, here or in other programs"
+            why, fix = "" if refused is None else refused.reason, "close what is not needed, here or in other programs"
         else:
             why = f"it may have {self.max_bytes}"
             fix = "close Memories and drop tensors of it, or make it with a larger max_bytes="
@@ -266,8 +301,8 @@ class _Chunk:
         self._retention = retention
         self.registration = registration
         self.ranges = FreeRanges(registration.nbytes)
-        # Ids of the blocks in use.
-        self.blocks: dict[int, None] = {}
+        # The start and length of each block in use, by its id.
+        self.blocks: dict[int, tuple[int, int]] = {}
         self._given_up: list[Registration] = []
         # Whether returned parts are to be used again.
         self.wanted = True
@@ -300,7 +335,7 @@ class _Block:
     def __init__(self, taken: _Range, freed: collections.deque[_Range]) -> None:
         self._range = taken
         self._freed = freed
-        taken[0].blocks[id(self)] = None
+        taken[0].blocks[id(self)] = taken[1:]
 
     def goes_to(self, freed: object) -> bool:
         """Tell whether the block's range goes to this queue when the block is dropped."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zerohop.core.base.backoff import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from zerohop._native import Region
 
@@ -117,11 +117,13 @@ class RetainedBuffer:
     Setting ``keep`` to None releases the object; apart from shares, nothing else in this library refers to it.
     """
 
-    __slots__ = ("keep", "registration", "turn", "until")
+    __slots__ = ("keep", "registration", "shares", "turn", "until")
 
     def __init__(self, registration: Registration, keep: object) -> None:
         self.registration = registration
         self.keep = keep
+        # The shares that are to be withdrawn before.
+        self.shares: Sequence[Any] = ()
         # Counts the buffers: the last one of a registration makes devices forget its memory.
         self.turn = 0
         # Monotonic time until which devices keep the memory, because it may be registered again.

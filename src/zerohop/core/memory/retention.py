@@ -16,6 +16,7 @@ from zerohop.errors import Closed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from zerohop.core.memory.local_share import Shared
     from zerohop.core.memory.registration import Registration
 
 # Seconds for which devices still know an array that no Memory refers to: a program may register the same array in each
@@ -81,16 +82,19 @@ class Retention:
         detached, pinned = self._detached.copy(), self._pinned.copy()
         return [each.keep for each in (*detached, *pinned)]
 
-    def detach(self, memory: object, registration: Registration) -> RetainedBuffer | None:
+    def detach(self, memory: Shared, registration: Registration) -> RetainedBuffer | None:
         """Take over what a Memory of this registration keeps; the caller passes it to ``release_detached``.
 
-        Returns None if another thread or ``hand_over`` has taken it. One thread at a time may call this for a Memory.
+        Returns None if another thread or ``hand_over`` has taken it. One thread at a time may call this for a Memory,
+        also again if it was interrupted.
         """
         key = id(memory)
-        try:
-            buffer = RetainedBuffer(registration, self._keeps[key])
-        except KeyError:
-            return None
+        buffer = memory._left
+        if buffer is None:
+            try:
+                buffer = memory._left = RetainedBuffer(registration, self._keeps[key])
+            except KeyError:
+                return None
         # The buffer is added before its entry goes, because `hand_over` reads the entries first and the buffers last.
         self._detached.add(buffer)
         self._keeps.pop(key, None)

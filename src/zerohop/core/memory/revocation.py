@@ -82,8 +82,7 @@ class Revocation(Importers):
         for (peer, provider), share_ids in asked.items():
             peer.ask_back(provider, share_ids)
         if grace_s:
-            with self._given_back:
-                self._given_back.wait_for(lambda: not any(importers_of(share, VERBS) for share in shares), grace_s)
+            self._wait_until(lambda: not any(importers_of(share, VERBS) for share in shares), grace_s)
         busy = []
         for share in shares:
             try:
@@ -113,8 +112,8 @@ class Revocation(Importers):
                 peers += [peer for share in shares for peer, process in share.lingering if not process.has_exited()]
             return dict.fromkeys(peers)
 
-        with self._given_back:
-            self._given_back.wait_for(lambda: self._closed or not silent(), seconds)
+        self._wait_until(lambda: self._closed or not silent(), seconds)
+        with self._lock:
             return list(silent())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError
@@ -80,21 +81,28 @@ class Shares(Revocation):
         with self._lock:
             return [share for share in memory._shares.values() if share.revocable] if memory._shares else []
 
-    def of_closing(self, memory: Shared) -> tuple[Sequence[LocalShare], RetainedBuffer | None]:
+    def of_closing(self, memory: Shared, *, last: bool) -> RetainedBuffer | None:
         """Take over the shares of a Memory that is being closed, and the object that it kept alive.
 
         Both are taken in one step, so that the shares keep the memory that peers may still touch. The first thread gets
-        them; the buffer is None for all others.
+        them, again if it was interrupted; all others get None. ``last``: only this thread has the Memory any more.
         """
+        me = threading.get_ident()
         with self._lock:
+            if memory._closer not in (None, me) and not last:
+                return None
+            memory._closer, memory._closed = me, True
             buffer = self._retention.detach(memory, memory._registration)
             if buffer is None:
-                return (), None
-            shares = list(memory._shares.values()) if memory._shares else []
-            memory._shares = ()
-            for share in shares:
-                share.keep, share.memory = buffer.keep, None
-            return shares, buffer
+                memory._closer = None
+                return None
+            if memory._shares:
+                shares = list(memory._shares.values())
+                for share in shares:
+                    share.keep, share.memory = buffer.keep, None
+                buffer.shares = shares
+                memory._shares = ()
+            return buffer
 
     def close(self, get_kept: Callable[[object], object]) -> None:
         """Forget all shares, after the engine was closed. Memory that peers have mapped stays until they exit.
@@ -110,7 +118,7 @@ class Shares(Revocation):
             self._shares.clear()
             self._leaving.clear()
             self._lingering.clear()
-            self._given_back.notify_all()
+            self._tell_waiting()
         self._engine = closed_engine.ENGINE
 
 

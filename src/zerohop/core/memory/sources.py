@@ -7,8 +7,11 @@ by protocol.
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
+import platform
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -22,8 +25,9 @@ from zerohop.core.runtime.devices import DEVICE_BY_ADDRESS, HOST
 if TYPE_CHECKING:
     from zerohop.core.memory.shared_pages import Backing
 
-# No user space reaches beyond this, on any processor that this runs on.
-_USER_SPACE_END: Final = 1 << 63
+# The end of user space, but for x86-64 with five levels of page tables, where it is 2^56, and for Arm.
+_USER_SPACE_END: Final = 1 << 47
+_LAST_ADDRESS: Final = 1 << 63
 _NO_BUF: Final = object()
 # Field names of a struct in the format string of a buffer.
 _FIELD_NAME: Final = re.compile(":[^:]*:")
@@ -42,6 +46,10 @@ def read(x: Any, *, as_bytes: bool = False) -> Source:
         Unsupported: its memory is on a device that this build has no driver for.
     """
     source = _source(x, as_bytes)
+    end = source.address + source.nbytes
+    if source.device == HOST and end > _USER_SPACE_END and end > _user_space_end():
+        # The processor reports no address for a touch of it, which so could not be told from a fault of somebody else.
+        raise ValueError(f"no memory has address {source.address:#x} and {source.nbytes} bytes")
     if source.address == 0 and source.nbytes:
         raise ValueError(f"{source.nbytes} bytes of {type(x).__name__} at address 0: there is no memory behind it")
     private = isinstance(x, np.ndarray) and not source.may_be_shared
@@ -80,6 +88,14 @@ def _source(x: Any, as_bytes: bool) -> Source:
     )
 
 
+@functools.cache
+def _user_space_end() -> int:
+    if platform.machine() != "x86_64":
+        return _LAST_ADDRESS
+    five_levels = " la57" in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    return 1 << 56 if five_levels else _USER_SPACE_END
+
+
 def has_its_own_memory(owner: object) -> bool:
     """Tell whether an array or a storage is the only owner of its memory, as far as that can be known."""
     if isinstance(owner, np.ndarray):
@@ -105,6 +121,7 @@ def _from_numpy(array: np.ndarray[Any, Any], as_bytes: bool) -> Source:
     root = array
     while isinstance(root.base, np.ndarray):
         root = root.base
+    owner: object = root.base
     address, readonly = _start_of(array)
     base, base_readonly = (address, readonly) if root is array else _start_of(root)
     nbytes, extent = array.nbytes, root.nbytes
@@ -112,6 +129,10 @@ def _from_numpy(array: np.ndarray[Any, Any], as_bytes: bool) -> Source:
     if base_readonly != readonly or not (base <= address and address + nbytes <= base + extent):
         # A read-only view of a writable array, or a root with negative strides: the array is registered alone.
         base, extent, root = address, nbytes, array
+    storage = None if owner is None else torch_tensors.storage_behind(owner, address, nbytes)
+    if storage is not None:  # the array keeps the tensor, which may get other memory
+        block = torch_tensors.watch(storage)
+        return Source(address, nbytes, HOST, readonly, (array, storage), base, extent, root, shared, layout, block)
     return Source(address, nbytes, HOST, readonly, array, base, extent, root, shared, layout)
 
 
@@ -140,9 +161,17 @@ def _from_buffer(view: memoryview, x: Any, as_bytes: bool) -> Source:
     private = isinstance(x, (bytes, bytearray))
     # `keep` has the exporter, too: its lifetime bounds the cached registration. A tuple drops its last item first, and
     # the view must be gone before a SharedMemory closes itself.
-    keep = (x, view)
+    keep: tuple[Any, ...] = (x, view)
+    block = None
+    owner: Any = view.obj
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if owner is not x:
+        storage = torch_tensors.storage_behind(owner, address, view.nbytes)
+        if storage is not None:
+            keep, block = (storage, x, view), torch_tensors.watch(storage)
     source = whole_allocation(address, view.nbytes, HOST, view.readonly, keep, x, may_be_shared=not private)
-    return source._replace(layout=layout)
+    return source._replace(layout=layout, block=block)
 
 
 def _descriptor(owner: Any) -> int:
@@ -193,6 +222,6 @@ def _from_tuple(x: tuple[Any, ...]) -> Source:
         raise TypeError("raw memory is (pointer, nbytes, device), the first two of them ints")
     if not isinstance(device, str):
         raise TypeError(f'the device of raw memory is a name such as "host" or "sim:0", not {device!r}')
-    if address < 0 or nbytes < 0 or address + nbytes > _USER_SPACE_END:
+    if address < 0 or nbytes < 0 or address + nbytes > _LAST_ADDRESS:
         raise ValueError(f"no memory has address {address:#x} and {nbytes} bytes")
     return whole_allocation(address, nbytes, device, False, None, None, may_be_shared=device == HOST)

@@ -18,10 +18,21 @@ from zerohop.core.runtime.devices import DEVICE_BY_ADDRESS, HOST
 from zerohop.errors import Unsupported
 
 _METHODS: Final = ("data_ptr", "element_size", "untyped_storage", "is_contiguous")
-# Words at the start of torch's object for a storage, one of which is the address of its memory.
-_STORAGE_WORDS: Final = 8
-# The bytes from the start of that object to the word; empty until the first storage was seen.
-_word_offset: Final[list[int]] = []
+# Words at the start of torch's object for a storage, of which two are address and length of its memory.
+_STORAGE_WORDS: Final = 12
+# A length that no other word of that object has.
+_PROBE_BYTES: Final = 0x12345
+
+
+class _Words(NamedTuple):
+    """Holds the bytes from the start of torch's object for a storage to the two words; a length of 0: not found."""
+
+    start: int
+    length: int
+
+
+# Empty until the first storage was seen.
+_words: Final[list[_Words]] = []
 
 # Types of tensors that were found on a GPU, each with the layout that is one range. Registering thousands of tensors
 # looks here first. The types are torch's own and those derived from it, so there are few.
@@ -108,10 +119,22 @@ def watch(storage: Any) -> BlockWatch | None:
     start, owner = storage.data_ptr(), storage._cdata
     if not start:
         return None
-    if not _word_offset:
-        words = (ctypes.c_uint64 * _STORAGE_WORDS).from_address(owner)
-        _word_offset.append(ctypes.sizeof(ctypes.c_uint64) * list(words).index(start))
-    return BlockWatch(owner + _word_offset[0], start)
+    if not _words:
+        _words.append(_find_words(start, owner))
+    words = _words[0]
+    return BlockWatch(owner + words.start, start, words.length and owner + words.length, storage.nbytes())
+
+
+def _find_words(start: int, owner: int) -> _Words:
+    """Find the words by a storage of known address, and one of a length that nothing else has."""
+    size = ctypes.sizeof(ctypes.c_uint64)
+    place = list((ctypes.c_uint64 * _STORAGE_WORDS).from_address(owner)).index(start)
+    try:
+        probe = sys.modules["torch"].UntypedStorage(_PROBE_BYTES)
+        found = list((ctypes.c_uint64 * _STORAGE_WORDS).from_address(probe._cdata))
+        return _Words(size * place, size * found.index(_PROBE_BYTES))
+    except (ValueError, RuntimeError, AttributeError, TypeError):
+        return _Words(size * place, 0)
 
 
 def hold_size(storage: Any) -> None:
@@ -143,3 +166,18 @@ def is_storage(x: object) -> bool:
 
 def _no_memory(sort: str) -> ValueError:
     return ValueError(f"a {sort} tensor has a shape, and no memory. Fix: pass a real one, such as torch.zeros(shape)")
+
+
+def storage_behind(owner: object, address: int, nbytes: int) -> Any | None:
+    """Return the storage of a tensor that an array is a view of; None if ``owner``, its base, is no tensor.
+
+    Raises:
+        ValueError: the tensor has other memory by now, and nobody keeps the array's.
+    """
+    if owner is None or not is_tensor(owner):
+        return None
+    storage: Any = owner.untyped_storage()  # type: ignore[attr-defined]
+    start = storage.data_ptr()
+    if nbytes and not (start <= address and address + nbytes <= start + storage.nbytes()):
+        raise ValueError("the tensor that the array is a view of has other memory by now. Fix: take a new view of it")
+    return storage

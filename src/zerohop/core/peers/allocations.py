@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from zerohop._native import NativeError, Reason, Status
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 # Pieces that one memory may have; each has at least 2 MiB.
 _MAX_PIECES: Final = 1 << 17
+# Part of the descriptors of this process that may wait for further parts of an allocation.
+_MOST_OF_LIMIT: Final = 0.75
 # Allocations that devices here are given access to at the same time: each takes a thread while a driver works on it.
 _MAX_THREADS: Final = 4
 
@@ -43,7 +46,7 @@ class Allocations:
         self._core = core
         self._link = link
         self.threads = asyncio.Semaphore(_MAX_THREADS)
-        # By number, the first with their provider; of the second more pieces are to come.
+        # By number, the first with their provider; of the second, of which there is one at most, more is to come.
         self._arrived: dict[int, tuple[str, asyncio.Future[Allocation]]] = {}
         self._unfinished: dict[int, _Arriving] = {}
 
@@ -62,8 +65,13 @@ class Allocations:
         here += [arriving.first.provider for arriving in self._unfinished.values()]
         if here.count(message.provider) >= expected:
             raise ProtocolError("malformed: memory that nobody has asked for")
-        if message.provider not in (SHM, P2P) or (message.exported is None and message.more):
-            raise ProtocolError("malformed: an allocation without pieces, or for no provider")
+        if self._unfinished:
+            raise ProtocolError("malformed: an allocation within another")
+        pieces = message.exported.pieces if message.exported is not None else None
+        if message.provider not in (SHM, P2P) or (message.provider == SHM and pieces is not None):
+            raise ProtocolError("malformed: an allocation of a kind that its provider has not")
+        if message.more and not pieces:
+            raise ProtocolError("malformed: an allocation without pieces")
         _check_count(message.nfds, _needed(message))
         if message.more:
             self._unfinished[number] = _Arriving(message, [])
@@ -78,12 +86,13 @@ class Allocations:
             raise ProtocolError("malformed: a part of an allocation that has not begun")
         first = arriving.first
         assert first.exported is not None  # on_allocation() has checked it
-        before = _needed(first)
+        if not part.pieces:
+            raise ProtocolError("malformed: a part of an allocation without pieces")
+        _check_count(part.nfds, sum(not handle for _, handle in part.pieces))
         first.exported.pieces.extend(part.pieces)
         first.nfds += part.nfds
         if len(first.exported.pieces) > _MAX_PIECES:
             raise ProtocolError("malformed: more pieces than any memory has")
-        _check_count(part.nfds, _needed(first) - before)
         self._gather(part.number, fds)
         if not part.more:
             del self._unfinished[part.number]
@@ -129,9 +138,14 @@ class Allocations:
 
     def _gather(self, number: int, fds: list[int]) -> None:
         gathered = self._unfinished[number].fds
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         try:
-            gathered.extend(copies_of(fds))
-        except OSError:  # the number of descriptors tells, once all parts have come
+            # The number of descriptors tells, once all parts have come.
+            if len(gathered) + len(fds) > _MOST_OF_LIMIT * soft:
+                close_all(gathered)
+            else:
+                gathered.extend(copies_of(fds))
+        except OSError:
             close_all(gathered)
 
     def _begin(self, message: wire.Allocation, fds: list[int]) -> None:
@@ -161,9 +175,9 @@ class Allocations:
         if len(fds) != needed:
             # The kernel dropped them: the process that they were for had no number left.
             raise from_native(Status.NO_MEMORY.value, Reason.OUT_OF_DESCRIPTORS.value)
-        # A copy beyond the end of the file would crash the process.
+        # The owner has looked before it shared the file: it has become shorter since.
         if message.exported is None and os.fstat(fds[0]).st_size < message.offset + message.nbytes:
-            raise ProtocolError("malformed: the peer's file is shorter than what it shared", peer=self._link.peer)
+            raise from_native(Status.ACCESS_DENIED.value, Reason.MEMORY_GONE.value, peer=self._link.peer)
 
     async def _import(self, message: wire.Allocation, fds: list[int], future: asyncio.Future[Allocation]) -> None:
         try:

@@ -74,12 +74,13 @@ class Exports:
         link, provider = self._link, request.provider
         if link.closing is not None:  # this side is just asking for all its memory back
             self._refuse_all(request, Status.UNSUPPORTED, Reason.LANE_CLOSED)
-        elif provider == SHM and SHM in link.possible:
+        elif provider == SHM and SHM in link.possible and not (self._reaching or self._channel.crowded()):
             self._answer(request, [self._admit_to_file(request, wanted) for wanted in request.wanted])
-        elif provider in (VERBS, P2P) and provider in link.possible:
+        elif provider in (SHM, VERBS, P2P) and provider in link.possible:
             if len(self._reaching) >= _MAX_REQUESTS:
                 raise ProtocolError("malformed: the peer asks for more than anybody needs at once")
-            # This is a task of its own, because pinning pages and exporting memory take long.
+            # This is a task of its own, because pinning pages and exporting memory take long, and a peer that reads
+            # slowly is given nothing more until it has read what it has: messages that wait keep descriptors open.
             task = self._core.control.start(self._give, request)
             self._reaching.add(task)
             task.add_done_callback(self._reaching.discard)
@@ -125,6 +126,7 @@ class Exports:
     async def _give(self, request: wire.ImportRequest) -> None:
         """Give memory to a peer's NICs or devices, once the requests before have ended."""
         async with self._turn:
+            await self._channel.flush()
             self._answer(request, [await self._admit(request, wanted) for wanted in request.wanted])
 
     def _answer(self, request: wire.ImportRequest, answers: list[wire.Imported]) -> None:
@@ -148,7 +150,7 @@ class Exports:
         try:
             if request.provider == VERBS:
                 return await self._give_keys(request, wanted, share)
-            if share.registration.device == HOST:
+            if request.provider == SHM or share.registration.device == HOST:
                 return self._give_file(request, wanted, share)
             return await self._give_memory(request, share)
         except Exception as error:  # noqa: BLE001 - whatever it is, the peer waits for an answer

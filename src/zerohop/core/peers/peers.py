@@ -125,6 +125,8 @@ class Peers:
             raise Refused(CLOSED, "this Context is closing")
         own, other = self._core.id, hello.context
         if other == own:
+            if own not in self._dialling:
+                raise Refused(DUPLICATE, "this is the Context that says so")
             return
         if other in self._core.connected:
             raise Refused(DUPLICATE, "already connected")
@@ -231,7 +233,7 @@ class Peers:
                     raise
                 # In another container the same path may lead to another process.
                 channel.close()
-                channel = await open_tcp(self._core.control, where)
+                channel = await open_tcp(self._core.control, where, waits=dial.waits)
                 await self._greet(channel, CONTROL, b"", where.context)
             existing = self._core.connected.get(where.context)
             if existing is not None:

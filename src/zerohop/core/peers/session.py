@@ -118,7 +118,9 @@ class Session:
         except (ProtocolError, ValueError, TypeError) as error:
             # Native checks raise ValueError or TypeError for values that no correct peer sends.
             self._core.control.warn_once(self._link.peer, "protocol", "disconnected a peer: %s", error)
-            self._fail(ProtocolError(f"malformed: {error}", peer=self._link.peer), Reason.MALFORMED)
+            said = str(error)
+            why = said if said.startswith("malformed: ") else f"malformed: {said}"
+            self._fail(ProtocolError(why, peer=self._link.peer), Reason.MALFORMED)
         except ZerohopError as error:
             self._fail(error, Reason.LANE_CLOSED)
         except OSError as error:

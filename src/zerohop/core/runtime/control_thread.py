@@ -16,6 +16,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from zerohop.core.base.flag import Flag
 from zerohop.core.base.log import WarnOnce, logger
 from zerohop.errors import too_many_threads
 
@@ -62,11 +63,14 @@ class ControlThread:
         self._calls.append((callback, args))
         if self._woken:
             return True
-        self._woken = True
         try:
+            self._woken = True
             self.loop.call_soon_threadsafe(self._run_calls)
         except RuntimeError:  # the loop was closed meanwhile
             return False
+        except BaseException:  # of a signal's handler: the next call wakes the loop, perhaps once more than it need
+            self._woken = False
+            raise
         return True
 
     def _run_calls(self) -> None:
@@ -102,7 +106,7 @@ class ControlThread:
         """
         if self._stopped:
             return False
-        done = threading.Event()
+        done = Flag()
 
         async def tracked() -> None:
             try:

@@ -28,7 +28,7 @@ from zerohop.core.transfers.message_lane import (
     until_lane,
 )
 from zerohop.core.transfers.posting import find_route, launch, launch_after, ready_route
-from zerohop.errors import from_native
+from zerohop.errors import ZerohopError, from_native
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,7 +131,12 @@ def transfer_pages(
     number = _NO_NOTIFY if notify is None else notify_value(notify)
     deadline = core.deadline(timeout)
     engine, offset, remote_offset, local_nbytes = core.engine, offset_of(view), start_of(remote), view.nbytes
-    route = ready_route(core, view, remote) if not core.closed else None
+    if not here.size:
+        page_bytes = 1  # of no pages any size will do, also one that no lane could carry
+    try:
+        route = ready_route(core, view, remote) if not core.closed else None
+    except ZerohopError:
+        route = None  # launch() meets it again, and knows what to do
     if route is None:
         # The pages are posted later. Wrong numbers must raise ValueError now, and the caller may change the arrays.
         if _outside(here, page_bytes, view.nbytes):
