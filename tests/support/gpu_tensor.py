@@ -7,16 +7,22 @@ from types import SimpleNamespace
 
 
 class GpuStorage:
-    """The storage of such a tensor; the address is among the first words of its object, as in torch."""
+    """The storage of such a tensor; the address is among the first words of its object, as in torch.
+
+    So is the length there: whichever word is taken for it, none is shorter than ``nbytes`` says.
+    """
 
     device = SimpleNamespace(type="cuda")
 
     def __init__(self, address: int) -> None:
-        self._object = (ctypes.c_uint64 * 8)(0, 0, address)
+        self._object = (ctypes.c_uint64 * 12)(0, 0, address, *[(1 << 64) - 1] * 9)
         self._cdata = ctypes.addressof(self._object)
 
     def data_ptr(self) -> int:
         return self._object[2]
+
+    def nbytes(self) -> int:
+        return 1
 
     def move(self, address: int) -> None:
         """Get other memory, as by ``resize_``."""
