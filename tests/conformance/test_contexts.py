@@ -14,6 +14,7 @@ from support.patience import ANSWER_S, PATIENCE_S, times
 from support.pattern import expect_equal, pattern
 from support.service import Service
 from support.world import PROVIDERS, WORLDS
+from zerohop.core import lifecycle
 
 if TYPE_CHECKING:
     from support.fixtures import OpenContext, StartPeer
@@ -176,3 +177,24 @@ def test_closing_with_all_the_time_there_is(open_context: OpenContext, timeout: 
     first.close(timeout)
     with pytest.raises(zh.Closed):
         first.alloc(8)
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "said"),
+    [
+        ("Resource temporarily unavailable", zh.LimitReached, "no more threads can be started"),
+        ("Operation not permitted", zh.Unsupported, "clone"),
+    ],
+)
+def test_no_native_thread(
+    no_leaks: None, monkeypatch: pytest.MonkeyPatch, words: str, error: type[zh.ZerohopError], said: str
+) -> None:
+    """The C++ library says why in the system's words; the error has a name and a fix."""
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError(words)
+
+    monkeypatch.setattr(lifecycle, "Engine", refuse)
+    with pytest.raises(error, match=said) as caught:
+        zh.Context()
+    assert caught.value.fix
