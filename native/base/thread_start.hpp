@@ -1,4 +1,4 @@
-// What each thread of ours does first.
+// Prepares a thread of ours for what it may meet later.
 #pragma once
 
 #include <exception>

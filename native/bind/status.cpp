@@ -5,6 +5,8 @@
 
 #include <nanobind/stl/string.h>
 
+#include <system_error>
+
 namespace zerohop::bind {
 
 void register_status(nb::module_& m) {
@@ -81,6 +83,9 @@ void register_status(nb::module_& m) {
             const nb::tuple args = nb::make_tuple(static_cast<int>(error.outcome().status),
                                                   static_cast<int>(error.outcome().reason), error.what());
             PyErr_SetObject(error_type.ptr(), args.ptr());
+        } catch (const std::system_error& error) { // such as a thread that cannot be started
+            const nb::tuple args = nb::make_tuple(error.code().value(), error.what());
+            PyErr_SetObject(PyExc_OSError, args.ptr());
         }
     });
 }

@@ -487,19 +487,3 @@ def check_forked(pool: zh.Pool) -> str:
             continue
         return "no error"
     return "Closed"
-
-
-def test_a_limit_of_the_process(open_context: OpenContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It keeps its name and its fix, and the pool goes on once there is room."""
-    context = open_context(Options())
-    with context.pool("host") as pool:
-
-        def refuse(*_: object, **__: object) -> None:
-            raise zh.LimitReached("out of file descriptors", limit="RLIMIT_NOFILE", value=7, fix="ulimit -n 65536")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(context._core.registration_cache, "allocate", refuse)
-            with pytest.raises(zh.LimitReached, match="no room for 64 bytes") as caught:
-                pool.alloc(64, timeout=0)
-        assert (caught.value.limit, caught.value.value, caught.value.fix) == ("RLIMIT_NOFILE", 7, "ulimit -n 65536")
-        pool.alloc(64).close()

@@ -42,7 +42,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[
     def raise_it(number: int, frame: FrameType | None) -> None:
         raise Interrupted
 
-    # Of one that comes up in a destructor, where nobody can catch it.
+    # This drops an exception that comes up in a destructor, where nobody can catch it.
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     before = signal.signal(signal.SIGALRM, raise_it)
     chance = random.Random(5)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -18,6 +18,7 @@ from support.options import Options
 from support.patience import PATIENCE_S
 from support.pattern import pattern
 from support.raw_control import RawControl
+from support.strangers import SERVICE, STRANGER, Pair, answer_to, ask, expect_refused, raw_peer, said
 from zerohop._native import Reason, Status
 from zerohop.core.control import wire
 from zerohop.core.peers.service import Refusal
@@ -30,38 +31,7 @@ if TYPE_CHECKING:
     from support.fixtures import OpenContext
     from zerohop.core.peers.peer_link import PeerLink
 
-SERVICE: Final = "transport"
-# Where a client that only pretends to be a Context says that it can be reached.
-NOWHERE = f"zerohop:///{'0' * 32}?unix=/nowhere"
-STRANGER = b"a stranger's id."
 DEADLINE_S = 0.2
-
-
-class Pair:
-    """Two Transports, joined, of two Contexts of this process: ``there`` is what others would like to disturb."""
-
-    def __init__(self, open_context: OpenContext, provider: str) -> None:
-        # All have tcp, or a raw peer would be one with which they have nothing in common.
-        options = Options(providers=tuple(dict.fromkeys((provider, "tcp"))))
-        self.contexts = [open_context(options) for _ in range(2)]
-        self.here, self.there = (zh.Transport(ctx=context) for context in self.contexts)
-        self.here.connect(self.there.bind()).result(PATIENCE_S)
-
-    def expect_use(self) -> None:
-        """They reach each other's memory, both ways, and hear of it and of nothing else."""
-        for one, other in ((self.here, self.there), (self.there, self.here)):
-            memory = other.register(np.zeros(64, np.uint8))
-            assert one.write(pattern(1, 64), memory.share("rw"), notify=5).result(PATIENCE_S) == 64
-            note = other.wait_for_write(PATIENCE_S).result()
-            assert note[:2] == (5, 64)
-            assert note.peer.peer == one.context.id
-            assert memory.read_bytes() == pattern(1, 64).tobytes()
-            memory.close()
-            assert one.connected()
-
-    def close(self) -> None:
-        self.here.close()
-        self.there.close()
 
 
 @pytest.fixture(params=["shm", "tcp"])
@@ -70,47 +40,6 @@ def pair(open_context: OpenContext, request: pytest.FixtureRequest) -> Iterator[
     yield made
     made.expect_use()
     made.close()
-
-
-@contextlib.contextmanager
-def raw_peer(context: zh.Context) -> Iterator[RawControl]:
-    """One that is introduced, and has no lane."""
-    with contextlib.closing(RawControl(context.url, unix=False)) as client:
-        client.shake_hands()
-        client.send(wire.Setup(providers=["tcp"], url=NOWHERE, name="hostile"))
-        yield client
-
-
-def answer_to(client: RawControl, number: int) -> wire.Answer | None:
-    """What a Call comes to; None: the Context has hung up. Whatever else it says is passed over."""
-    while True:
-        received = client.receive()
-        if received is None:
-            return None
-        message, fds = received
-        for fd in fds:
-            os.close(fd)
-        if isinstance(message, wire.Answer):
-            assert message.number == number
-            return message
-
-
-def said(what: str, to: bytes, me: bytes, **more: object) -> bytes:
-    """As pairing.py says it, with any values."""
-    return msgspec.msgpack.encode({"type": what, "to": to, "me": me, **more})
-
-
-def ask(client: RawControl, body: bytes, number: int = 1, service: str = SERVICE) -> wire.Answer:
-    client.send(wire.Call(number=number, service=service, body=body))
-    answer = answer_to(client, number)
-    assert answer is not None, "hung up without an answer"
-    return answer
-
-
-def expect_refused(answer: wire.Answer, status: Status, text: str) -> None:
-    assert answer.status == status.value, answer
-    assert text in answer.text
-    assert answer.body == b""
 
 
 class TestWhatIsNoMessage:
@@ -283,7 +212,7 @@ class TestStrangers:
                 assert free.peer == pair.here.context.id
 
     def test_what_was_reserved_is_not_renewed(self, pair: Pair) -> None:
-        """Who asks again and again keeps others away no longer."""
+        """A peer that asks again and again keeps others away no longer than one that asks once."""
         with zh.Transport(ctx=pair.there.context) as free, raw_peer(free.context) as client:
             free.bind()
             ends = []

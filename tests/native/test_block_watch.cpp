@@ -1,6 +1,7 @@
 // Tests transfers of memory whose bytes another library has moved elsewhere: none of them ends well.
 #include "engine_fixture.hpp"
 #include "p2p_fixture.hpp"
+#include "provider/framed/tuning.hpp"
 #include "verbs_fixture.hpp"
 
 #include <optional>
@@ -73,6 +74,32 @@ TEST_CASE("block watch: bytes of the owner that have moved are not touched") {
         expect(pair.a, reach.route, kMoved);
         CHECK(run(pair.a, reach.route, request(Kind::fetch_add, 0, 0, 8)) == kMoved);
         CHECK(same_bytes(pair.b.get(*block.region), before));
+    }
+}
+
+TEST_CASE("block watch: a write that was announced before its bytes moved has its credit from the peer alone") {
+    for (const char* provider : {"shm", "tcp"}) {
+        CAPTURE(provider);
+        Pair pair(provider);
+        Block block;
+        Reach reach;
+        reach.local = block.region;
+        reach.remote = pair.b.alloc(kBytes);
+        pair.share(reach, false, kReadWrite);
+        const Posted posted = post(pair.a, reach.route, request(Kind::write, 0, 0, 8, 7));
+        block.move();
+        (void)pair.a.wait(posted); // whether this side sees the move in time is not certain
+        Posted told;
+        do {
+            told = post(pair.a, request(Kind::notify, 0, 0, 0, 1), true);
+        } while (told.what != Posted::What::retry && pair.a.wait(told).ok());
+        CHECK(told.outcome == Outcome{Status::would_block, Reason::no_credit});
+        uint32_t heard = 0;
+        while (pair.b.engine->pop_notification(0, 0, 0, false).has_value()) {
+            ++heard;
+        }
+        CHECK(heard <= framed::kCredits); // never more than were granted
+        CHECK(pair.b.lane->state().ok());
     }
 }
 

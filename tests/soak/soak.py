@@ -38,9 +38,9 @@ PAGE = 4096
 KINDS = ("alloc", "numpy", "sim")
 PROVIDERS = (("shm", "p2p"), ("shm",), ("tcp",))
 ROUND_S = 30.0
-# Of a notification: the writer's place, the slot's kind and the seed go out, and come back with this bit.
+# A notification carries the writer's place, the slot's kind and the seed, and comes back with this bit.
 CHECKED = 1 << 31
-# What a process may have more at the end than it had after a minute.
+# A process may have so much more at the end than it had after a minute.
 MORE_MIB, MORE_DESCRIPTORS, MORE_THREADS = 24, 24, 4
 
 

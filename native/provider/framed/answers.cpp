@@ -131,7 +131,7 @@ void FramedEndpoint::complete(uint32_t ticket) {
         if (outstanding->unmatched) {
             --unmatched_sends_;
         }
-        if (!outcome.ok()) {
+        if (!outstanding->outcome.ok()) {          // the peer's word, whatever this side has found since
             give_credit_back(outstanding->notify); // nothing was announced, so the peer has nothing to return
         }
         if (outstanding->kind == Kind::read && outstanding->pages) {

@@ -153,7 +153,7 @@ private:
     template <class F> void queue(const Outstanding& outstanding, Posted& posted, F&& f) {
         try {
             f();
-        } catch (...) {
+        } catch (...) { // no memory: nobody would ever answer it
             withdraw(outstanding, posted, kLaneOutOfMemory);
             throw;
         }

@@ -27,7 +27,7 @@ void Outbound::push(std::span<SmallFrame> frames) {
     const size_t before = small_.size();
     try {
         small_.insert(small_.end(), std::make_move_iterator(frames.begin()), std::make_move_iterator(frames.end()));
-    } catch (...) {
+    } catch (...) { // no memory: half of a request must not go out
         small_.resize(before);
         throw;
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import errno
 import os
 import threading
 import time
@@ -121,10 +120,8 @@ class Core(PeerCore):
             self.listeners.close()
             if isinstance(error, NativeError):
                 raise from_native(*error.args, operation="open") from None
-            if isinstance(error, RuntimeError):  # of a native thread; the C library's words say why
-                if os.strerror(errno.EPERM) in str(error):
-                    raise of_sandbox(OSError(errno.EPERM, str(error)), "clone", operation="open") or error from None
-                raise too_many_threads("open") from None
+            if isinstance(error, OSError):  # a native thread could not be started
+                raise of_sandbox(error, "clone", operation="open") or too_many_threads("open") from None
             raise
         self.kernels = CopyKernels(self.engine, self._kernels_came_late)
         self.retention = Retention(self._drain_soon)
@@ -226,6 +223,7 @@ class Core(PeerCore):
     def _end(self, deadline: float) -> None:
         control = self.control
         if self.engine is closed_engine.ENGINE:  # a close before this one was interrupted at its end
+            self._stop_posters()
             _cores.discard(self)
             self.gone = True
             return

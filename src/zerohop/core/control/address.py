@@ -32,6 +32,8 @@ _HOST_ID: Final = re.compile(r"[0-9a-f]{32}")
 _FOLDER: Final = re.compile(r"zerohop-([0-9]+)-[a-z0-9_]+")
 _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SWEPT_AT_ONCE: Final = 64
+# Bytes of one part of a host's name.
+_LONGEST_LABEL: Final = 63
 
 
 class Address(NamedTuple):
@@ -57,9 +59,6 @@ class Address(NamedTuple):
             parts.append(f"unix={quote(self.socket_path, safe='/')}")
         query = f"?{'&'.join(parts)}" if parts else ""
         return f"{SCHEME}://{where}/{self.context}{query}"
-
-
-_LONGEST_LABEL: Final = 63
 
 
 def parse(url: str) -> Address:

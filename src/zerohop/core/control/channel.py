@@ -194,7 +194,7 @@ class Channel:
                 self._flushed = self._loop.create_future()
             await asyncio.wait([self._flushed])
 
-    def crowded(self) -> bool:
+    def unsent(self) -> bool:
         """Tell whether messages wait to be sent."""
         return bool(self._outgoing)
 

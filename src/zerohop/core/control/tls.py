@@ -180,7 +180,7 @@ class TlsStream:
         """Return up to so many decrypted bytes from a socket; none at the end of the stream.
 
         Raises:
-            BlockingIOError: nothing has arrived.
+            BlockingIOError: nothing has arrived, or nothing with content.
             OSError: the connection broke.
             Distrusted: the other side has refused the certificate of this one.
             ProtocolError: the bytes were changed on their way.
@@ -200,7 +200,7 @@ class TlsStream:
                 return data
             if told_nothing:
                 # Records without content: the caller lets others have their turn before it comes again.
-                raise InterruptedError
+                raise BlockingIOError
             told_nothing = True
             received = sock.recv(_PIECE_BYTES)
             if received:

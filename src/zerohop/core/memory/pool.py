@@ -167,13 +167,14 @@ class Pool(Closeable, NotCopyable):
 
     def _take_stock(self) -> None:
         """Make the tables anew from the blocks in use. All else counts as returned, and as used by the device still."""
+        # In this order: a destructor on another thread returns its range first, and then takes its block away. A range
+        # that is returned in between must not count twice.
+        used_of = [(chunk, sorted(chunk.blocks.copy().values())) for chunk in self._chunks]
         returned = [self._freed.popleft() for _ in range(len(self._freed))]
         self._marked.clear()
         self._unmarked.clear()
-        for chunk in self._chunks:
+        for chunk, used in used_of:
             chunk.ranges = FreeRanges(chunk.ranges.nbytes, free=False)
-            used = sorted(chunk.blocks.copy().values())
-            # A destructor that is just running has returned its range, and still has its block.
             self._unmarked += [each for each in returned if each[0] is chunk and each[1:] in used]
             end = 0
             for start, size in [*used, (chunk.ranges.nbytes, 0)]:

@@ -168,7 +168,7 @@ def _no_memory(sort: str) -> ValueError:
     return ValueError(f"a {sort} tensor has a shape, and no memory. Fix: pass a real one, such as torch.zeros(shape)")
 
 
-def storage_behind(owner: object, address: int, nbytes: int) -> Any | None:
+def storage_behind(owner: Any, address: int, nbytes: int) -> Any | None:
     """Return the storage of a tensor that an array is a view of; None if ``owner``, its base, is no tensor.
 
     Raises:
@@ -176,7 +176,7 @@ def storage_behind(owner: object, address: int, nbytes: int) -> Any | None:
     """
     if owner is None or not is_tensor(owner):
         return None
-    storage: Any = owner.untyped_storage()  # type: ignore[attr-defined]
+    storage = owner.untyped_storage()
     start = storage.data_ptr()
     if nbytes and not (start <= address and address + nbytes <= start + storage.nbytes()):
         raise ValueError("the tensor that the array is a view of has other memory by now. Fix: take a new view of it")

@@ -74,7 +74,7 @@ class Exports:
         link, provider = self._link, request.provider
         if link.closing is not None:  # this side is just asking for all its memory back
             self._refuse_all(request, Status.UNSUPPORTED, Reason.LANE_CLOSED)
-        elif provider == SHM and SHM in link.possible and not (self._reaching or self._channel.crowded()):
+        elif provider == SHM and SHM in link.possible and not (self._reaching or self._channel.unsent()):
             self._answer(request, [self._admit_to_file(request, wanted) for wanted in request.wanted])
         elif provider in (SHM, VERBS, P2P) and provider in link.possible:
             if len(self._reaching) >= _MAX_REQUESTS:
