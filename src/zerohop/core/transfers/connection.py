@@ -9,7 +9,7 @@ from zerohop._native import Reason, Status
 from zerohop.core.base.deadlines import seconds_of
 from zerohop.core.base.resource import Closeable, NotCopyable
 from zerohop.core.memory.access import layout_of, offset_of, region_of
-from zerohop.core.memory.layouts import BYTES, ROWS, without_order
+from zerohop.core.memory.layouts import is_permuted, without_order
 from zerohop.core.memory.register import view_of
 from zerohop.core.runtime.deferred import all_ended, defer, deferred_to
 from zerohop.core.runtime.native_operation import BYTES_DONE, NBYTES
@@ -94,7 +94,7 @@ class Connection(Closeable, NotCopyable):
     def _send(self, source: Memory | View | Any, timeout: float | None, *, nowait: bool) -> Operation[int]:
         core, link = self._core, self._link
         view = view_of(core, source)
-        if layout_of(view) not in (ROWS, BYTES):
+        if is_permuted(layout_of(view)):
             raise without_order()
         deadline = core.deadline(timeout)
 
@@ -119,7 +119,7 @@ class Connection(Closeable, NotCopyable):
         view = view_of(core, into)
         if view.readonly:
             raise ValueError("cannot receive into read-only memory")
-        if layout_of(view) not in (ROWS, BYTES):
+        if is_permuted(layout_of(view)):
             raise without_order()
         deadline = 0 if timeout is None else core.deadline(timeout)
         # A Context that talks to itself sends at one end and receives at the other.
