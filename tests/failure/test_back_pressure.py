@@ -106,11 +106,12 @@ def test_notifications_that_are_not_taken(open_context: OpenContext, start_peer:
     for notify in (connection.notify_nowait, lambda value: context.notify_nowait(target.handle, value)):
         with pytest.raises(zh.WouldBlock):
             _notify_until_full(notify, posted)
+    # The posted writes go to the same place, and writes have no order.
+    zh.wait_all(posted, PATIENCE_S)
     # Others' needs are not those of notifications.
     context.write(pattern(3, NBYTES), target.handle).result(PATIENCE_S)
     target.expect(0, NBYTES, 3)
     assert len(peer.call(Service.take_notifications, len(posted))) == len(posted)
-    zh.wait_all(posted, PATIENCE_S)
     connection.notify(5).result(PATIENCE_S)
     assert peer.call(Service.notification).value == 5
 
