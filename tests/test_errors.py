@@ -11,7 +11,7 @@ import pytest
 import zerohop as zh
 from zerohop import limits
 from zerohop._native import Reason, Status
-from zerohop.errors import CANCELLED, from_native, said_by_peer
+from zerohop.errors import CANCELLED, from_native, said_by_peer, too_many_threads
 
 KINDS = [
     zh.ZerohopError,
@@ -158,6 +158,14 @@ class TestLimits:
             zh.Context()
         assert caught.value.limit in ("RLIMIT_NPROC", "kernel.threads-max", "pids.max")
         assert caught.value.value > 0
+
+    def test_threads_without_room_for_a_stack(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The number of threads is not what is short then, and raising its limit would not help."""
+        values = {resource.RLIMIT_AS: 1 << 20, resource.RLIMIT_NPROC: 100, resource.RLIMIT_STACK: 8 << 20}
+        monkeypatch.setattr(resource, "getrlimit", lambda which: (values[which], values[which]))
+        error = too_many_threads()
+        assert (error.limit, error.value) == ("RLIMIT_AS", 1 << 20)
+        assert "ulimit -v" in error.fix
 
     def test_of_the_peers_process(self) -> None:
         error = said_by_peer(NO_MEMORY, Reason.OUT_OF_DESCRIPTORS.value, peer="p")

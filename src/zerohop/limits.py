@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import threading
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -24,6 +25,8 @@ _COMMANDS: Final = {
 _USUAL: Final = {18: _NOFILE, 31: "RLIMIT_MEMLOCK"}
 # Mappings, or files, below a limit at which it counts as reached: the kernel counts some that it does not list.
 _NEAR: Final = 16
+# Bytes of a thread's stack if neither Python nor a limit says how many (glibc on x86-64).
+_LEAST_STACK: Final = 2 << 20
 
 
 class Limit(NamedTuple):
@@ -53,7 +56,9 @@ def usual(reason: int) -> Limit | None:
 
 def of_threads() -> Limit:
     """Return the limit behind a thread that could not be started."""
-    threads = _rlimit("RLIMIT_NPROC")
+    threads, space = _rlimit("RLIMIT_NPROC"), _finite("RLIMIT_AS")
+    if space is not None and _mapped_bytes() + _stack_bytes() > space.value:
+        return space
     for group in _control_groups():
         allowed = _number(group / "pids.max")
         if allowed and _number(group / "pids.current") >= allowed - 1:
@@ -90,6 +95,19 @@ def _rlimit(name: str) -> Limit:
 
 def _sysctl(name: str) -> Limit:
     return Limit(name, _number(Path("/proc/sys") / name.replace(".", "/")), _COMMANDS[name])
+
+
+def _mapped_bytes() -> int:
+    """Return the size of this process's address space; 0 if that cannot be read."""
+    try:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    except (OSError, ValueError):
+        return 0
+
+
+def _stack_bytes() -> int:
+    """Return the address space that a new thread needs."""
+    return threading.stack_size() or max(resource.getrlimit(resource.RLIMIT_STACK)[0], _LEAST_STACK)
 
 
 def _control_groups() -> list[Path]:

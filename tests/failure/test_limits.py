@@ -107,6 +107,7 @@ class TestOutOfDescriptors:
             error = client.connect(peer.identity.url).exception(ANSWER_S)
             assert isinstance(error, zh.ZerohopError | None), error
             assert not isinstance(error, zh.DeadlineExceeded), "by nothing better than the end of the time"
+            assert error is None or "ulimit -n" in error.fix, error
             peer.call(Service.lift_limits)
             client.write(pattern(6, 1000), target.handle).result(PATIENCE_S)
             target.expect(0, 1000, 6)

@@ -12,7 +12,7 @@ from support.service import Service
 if TYPE_CHECKING:
     from support.fixtures import StartPeer
 
-ALL = ["memfd_create", "eventfd", "pipe2", "epoll_create1", "socket", "socketpair"]
+ALL = ["memfd_create", "eventfd", "pipe2", "epoll_create1", "socket", "socketpair", "bind", "listen"]
 
 
 @pytest.mark.parametrize("call", ALL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import threading
@@ -121,18 +122,75 @@ def test_another_network_namespace(open_context: OpenContext, closed_port: int, 
 def test_a_socket_that_nobody_accepts_at(open_context: OpenContext, tmp_path: Path) -> None:
     """Its backlog is full and stays full: the peer is there, and time runs out."""
     context = open_context(Options())
+    path = _place_of_a_context(tmp_path)
     with contextlib.ExitStack() as stack:
         listening = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        listening.bind(str(tmp_path / "s"))
+        listening.bind(path)
         listening.listen(0)
         with contextlib.suppress(BlockingIOError):
             while True:
                 client = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
                 client.setblocking(False)
-                client.connect(str(tmp_path / "s"))
-        error = _refusal(context, f"zerohop:///{OTHER}?unix={tmp_path}/s", timeout=0.2)
+                client.connect(path)
+        error = _refusal(context, f"zerohop:///{OTHER}?unix={path}", timeout=0.2)
         assert type(error) is zh.DeadlineExceeded
         assert "does not accept connections" in error.reason
+
+
+def test_a_socket_of_another_service_is_not_greeted(open_context: OpenContext, tmp_path: Path) -> None:
+    """A handle from a stranger can name any socket that this user may connect to."""
+    path = str(tmp_path / "agent")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as service:
+        service.bind(path)
+        service.listen()
+        error = _refusal(open_context(Options()), f"zerohop:///{OTHER}?host={address.host_id()}&unix={path}")
+        assert type(error) is zh.PeerLost
+        assert "it is not the socket of a Context of this user" in error.reason
+        service.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            service.accept()
+
+
+@pytest.mark.parametrize("where", ["unix", "tcp"])
+def test_sockets_that_a_sandbox_refuses(
+    open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, closed_port: int, tmp_path: Path, where: str
+) -> None:
+    """The system allowed them while the Context opened, and does not any more."""
+    context = open_context(Options())
+    path = _place_of_a_context(tmp_path)
+    host = f"127.0.0.1:{closed_port}" if where == "tcp" else ""
+    unix = f"&unix={path}" if where == "unix" else ""
+
+    def refuse(family: int, kind: int, protocol: int = 0) -> socket.socket:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("zerohop.core.control.sockets.socket.socket", refuse)
+    error = _refusal(context, f"zerohop://{host}/{OTHER}?host={address.host_id()}{unix}")
+    assert type(error) is zh.Unsupported
+    assert "socket: Operation not permitted" in error.reason
+    assert "seccomp" in error.fix
+
+
+def test_a_peer_of_another_user(open_context: OpenContext) -> None:
+    path = f"/tmp/zerohop-{os.getuid() + 1}-abc/s"
+    error = _refusal(open_context(Options()), f"zerohop:///{OTHER}?host={address.host_id()}&unix={path}")
+    assert f"runs as user {os.getuid() + 1}, this process as user {os.getuid()}" in error.fix
+    assert LISTEN in error.fix
+
+
+def test_a_peer_that_has_left_its_directory(open_context: OpenContext, tmp_path: Path) -> None:
+    """Both see the same files, so the advice to mount the peer's directory would lead astray."""
+    path = _place_of_a_context(tmp_path)
+    error = _refusal(open_context(Options()), f"zerohop:///{OTHER}?host={address.host_id()}&unix={path}")
+    assert "is the peer still running?" in error.fix
+    assert "mount" not in error.fix
+
+
+def _place_of_a_context(parent: Path) -> str:
+    """Return the path of a Unix socket as a Context would have it."""
+    directory = parent / f"zerohop-{os.getuid()}-abc"
+    directory.mkdir(mode=0o700)
+    return str(directory / "s")
 
 
 class TestWhyNoSharedMemory:

@@ -12,8 +12,26 @@ _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _FILTER = 38, 22, 2
 _LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _NUMBERS: Final = {
-    "x86_64": {"socket": 41, "socketpair": 53, "eventfd": 290, "epoll_create1": 291, "pipe2": 293, "memfd_create": 319},
-    "aarch64": {"socket": 198, "socketpair": 199, "eventfd": 19, "epoll_create1": 20, "pipe2": 59, "memfd_create": 279},
+    "x86_64": {
+        "socket": 41,
+        "bind": 49,
+        "listen": 50,
+        "socketpair": 53,
+        "eventfd": 290,
+        "epoll_create1": 291,
+        "pipe2": 293,
+        "memfd_create": 319,
+    },
+    "aarch64": {
+        "eventfd": 19,
+        "epoll_create1": 20,
+        "pipe2": 59,
+        "socket": 198,
+        "socketpair": 199,
+        "bind": 200,
+        "listen": 201,
+        "memfd_create": 279,
+    },
 }
 
 

@@ -9,13 +9,14 @@ import socket
 import stat
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import zerohop as zh
-from zerohop.core.control import address
+from zerohop.core.control import address, sockets
 from zerohop.core.control.address import Address
 
 ID = "0123456789abcdef" * 2
@@ -157,6 +158,25 @@ class TestDirectory:
         monkeypatch.setenv("TMPDIR", str(short))
         with zh.Context() as context:
             assert Path(address.parse(context.url).socket_path).parent.parent == short
+
+    def test_another_place_where_a_socket_cannot_be_made(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The first place has room for a directory, and none for a socket in it."""
+        short = _short(tmp_path, monkeypatch)
+        listen, refused = sockets.listen, []
+
+        def refuse_first(sock: socket.socket, where: Any) -> None:
+            if not str(where).startswith(str(short)) and isinstance(where, str):
+                refused.append(Path(where).parent)
+                raise OSError(errno.ENOSPC, "No space left on device")
+            listen(sock, where)
+
+        monkeypatch.setattr(sockets, "listen", refuse_first)
+        monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+        monkeypatch.setenv("TMPDIR", str(short))
+        with zh.Context() as context:
+            assert Path(address.parse(context.url).socket_path).parent.parent == short
+        assert refused
+        assert not any(directory.exists() for directory in refused)
 
     def test_which_paths_are_ours(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         short = _short(tmp_path, monkeypatch)

@@ -86,3 +86,54 @@ def test_a_thread_that_ends_late_keeps_nothing(monkeypatch: pytest.MonkeyPatch, 
     finally:
         go_on.set()
         control.stop(10)
+
+
+def test_the_loop_goes_on_after_an_exception_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A loop that is out of memory while it looks at its sockets must serve its peers again when there is some."""
+    control = ControlThread()
+    selector = control.loop._selector  # type: ignore[attr-defined]
+    select, failures = selector.select, [MemoryError()] * 3
+
+    def select_or_fail(timeout: float | None) -> object:
+        if failures:
+            raise failures.pop()
+        return select(timeout)
+
+    monkeypatch.setattr(selector, "select", select_or_fail)
+    ran = threading.Event()
+    try:
+        control.call(ran.set)
+        assert ran.wait(PATIENCE_S)
+        again = threading.Event()
+        control.call(again.set)
+        assert again.wait(PATIENCE_S)
+        assert not failures
+        assert caplog.text.count("in a way that it should not") == 1, "once for each place"
+        assert "select_or_fail" in caplog.text
+    finally:
+        assert control.stop(10)
+
+
+def test_errors_of_calls_are_logged_at_a_rate(caplog: pytest.LogCaptureFixture) -> None:
+    """A peer that finds a way to raise one fills no log, and the calls behind it run."""
+    control = ControlThread()
+    ran = threading.Event()
+
+    def fail() -> None:
+        raise ValueError("as a peer said")
+
+    async def fail_later() -> None:
+        fail()
+
+    try:
+        for _ in range(100):
+            control.call(fail)
+            control.spawn(fail_later)
+        control.call(control.loop.call_later, 0, ran.set)
+        assert ran.wait(PATIENCE_S)
+        assert caplog.text.count("in a way that it should not") == 1
+        assert 'raise ValueError("as a peer said")' in caplog.text
+    finally:
+        assert control.stop(10)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+import traceback
 from typing import Final
 
 VARIABLE: Final = "ZEROHOP_LOG"
@@ -56,13 +57,23 @@ class WarnOnce:
 
     def __call__(self, key: str, topic: str, text: str, *args: object) -> None:
         """Log a warning, unless this key has been warned of, or the topic has used up its rate."""
+        self._log(logging.WARNING, key, topic, text, *args)
+
+    def bug(self, error: BaseException, text: str) -> None:
+        """Log an error that nobody foresaw, with its traceback, once for each place where it was raised."""
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+        key = f"{type(error).__name__} {place}"
+        self._log(logging.ERROR, key, "bug", "%s\n%s", text, "".join(traceback.format_exception(error)).rstrip())
+
+    def _log(self, level: int, key: str, topic: str, text: str, *args: object) -> None:
         unsaid = self._topics.setdefault(topic, _Topic()).admit(key, time.monotonic())
         if unsaid is None:
             return
         if unsaid:
             text, args = f"{text} (and %s more that were not logged)", (*args, unsaid)
         # The arguments go in as text, because a kept log record would keep an error's traceback alive.
-        logger.warning(text, *map(str, args))
+        logger.log(level, text, *map(str, args))
 
 
 class _Topic:

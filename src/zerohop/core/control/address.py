@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 from zerohop.errors import Unsupported, out_of_descriptors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 SCHEME: Final = "zerohop"
 # sun_path has 108 bytes, the last of them 0.
@@ -139,17 +139,18 @@ def host_id() -> str:
 
 
 @contextlib.contextmanager
-def make_directory() -> Iterator[Path]:
+def make_directory(fill: Callable[[Path], None] = lambda _: None) -> Iterator[Path]:
     """Make a new 0700 directory for this Context's Unix socket, in $XDG_RUNTIME_DIR if that works, else in /tmp.
 
-    Other processes leave it alone during the ``with`` block, and after it while somebody listens at its socket.
+    ``fill`` puts the socket there; if it raises OSError, the next place is tried. Other processes leave the directory
+    alone during the ``with`` block, and after it while somebody listens at its socket.
 
     Raises:
         Unsupported: no directory for temporary files can be used.
         OSError: this process is out of descriptors.
     """
     prefix = f"zerohop-{os.getuid()}-"
-    directory, lock = _make_anywhere(prefix)
+    directory, lock = _make_anywhere(prefix, fill)
     try:
         _sweep(directory.parent, prefix, directory)
         yield directory
@@ -157,8 +158,8 @@ def make_directory() -> Iterator[Path]:
         os.close(lock)
 
 
-def _make_anywhere(prefix: str) -> tuple[Path, int]:
-    """Make a directory, locked, where the first of the directories for temporary files allows it."""
+def _make_anywhere(prefix: str, fill: Callable[[Path], None]) -> tuple[Path, int]:
+    """Make and fill a directory, locked, where the first of the directories for temporary files allows it."""
     # The 12 bytes leave room for 8 random characters, two slashes and the socket's name.
     room = MAX_SOCKET_PATH - len(prefix) - 12
     tried = {}
@@ -170,7 +171,7 @@ def _make_anywhere(prefix: str) -> tuple[Path, int]:
             tried[parent] = f"longer than {room} bytes"
             continue
         try:
-            return _make_locked(prefix, parent)
+            return _make_filled(prefix, parent, fill)
         except OSError as error:
             if out_of_descriptors(error):
                 raise
@@ -180,6 +181,17 @@ def _make_anywhere(prefix: str) -> tuple[Path, int]:
         fix=f"TMPDIR=/some/directory that this process may write to, of at most {room} bytes",
         operation="listen",
     )
+
+
+def _make_filled(prefix: str, parent: str, fill: Callable[[Path], None]) -> tuple[Path, int]:
+    directory, lock = _make_locked(prefix, parent)
+    try:
+        fill(directory)
+    except BaseException:
+        remove_directory(directory)
+        os.close(lock)
+        raise
+    return directory, lock
 
 
 def _make_locked(prefix: str, parent: str) -> tuple[Path, int]:

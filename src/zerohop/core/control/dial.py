@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from zerohop.core.base.deadlines import wait_with_timeout
-from zerohop.core.control import address
+from zerohop.core.control import address, sockets
 from zerohop.core.control.channel import Channel
 from zerohop.errors import (
     AccessDenied,
@@ -87,7 +87,12 @@ def _fix(where: Address) -> str:
     """Return what to do about a peer that nobody answers for."""
     if where.host_id != address.host_id():
         return "is the peer still running, and does it listen there?"
-    shared = f"mount the peer's {Path(where.socket_path).parent.parent} here, " if where.socket_path else ""
+    user = address.user_of(where.socket_path) if where.socket_path else None
+    if user not in (None, os.getuid()):
+        return f"the peer runs as user {user}, this process as user {os.getuid()}: run both as one user, or {_LISTEN}"
+    directory = Path(where.socket_path).parent
+    # With the directory here, both see the same files, and no mount would help.
+    shared = f"mount the peer's {directory.parent} here, " if where.socket_path and not directory.exists() else ""
     return (
         f"is the peer still running? It is on this host. If it is in another container or network namespace, {shared}"
         f"or {_LISTEN}"
@@ -95,10 +100,10 @@ def _fix(where: Address) -> str:
 
 
 async def _open_unix(control: ControlThread, path: str, waits: Callable[[str], None]) -> Channel:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    _check_path(path)
+    sock = sockets.new(socket.AF_UNIX, socket.SOCK_STREAM, operation="connect")
     control.sockets.add(sock)
     try:
-        sock.setblocking(False)
         while True:
             try:
                 sock.connect(path)
@@ -134,9 +139,8 @@ async def open_tcp(
         if waits is not None:
             waits(f"{tried}nobody answers at {where.host}:{where.port}")
         try:
-            sock = socket.socket(family, kind, protocol)
+            sock = sockets.new(family, kind, protocol, operation="connect")
             control.sockets.add(sock)
-            sock.setblocking(False)
             await wait_with_timeout(asyncio.get_running_loop().sock_connect(sock, target), limit)
             if waits is not None:
                 waits("")
@@ -174,6 +178,12 @@ def _check_descriptors(error: Exception, where: Address) -> None:
     """Raise LimitReached if this process is out of descriptors: no other address would help."""
     if isinstance(error, OSError) and out_of_descriptors(error):
         raise from_os(error, operation="connect", peer=where.context) from None
+
+
+def _check_path(path: str) -> None:
+    """Raise AccessDenied if a path from a handle leads to another service of this user, which must not be greeted."""
+    if os.path.lexists(path) and not address.is_ours(path):
+        raise AccessDenied("it is not the socket of a Context of this user")
 
 
 def _check_user(sock: socket.socket) -> None:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from zerohop.config import protection
 from zerohop.core.base.deadlines import wait_with_timeout
-from zerohop.core.control import address, auth, handshake
+from zerohop.core.control import address, auth, handshake, sockets
 from zerohop.core.control.advertised import advertised_host
 from zerohop.core.control.channel import Channel, ChannelEnded
 from zerohop.core.control.handshake import CLOSED, DUPLICATE, LANE, LOCATE, SECRET, THROTTLED, TOKEN, Refused
 from zerohop.core.control.throttle import Throttle
 from zerohop.core.control.waiting_room import WaitingRoom
-from zerohop.errors import ProtocolError, Unsupported, ZerohopError, from_os, of_sandbox, out_of_descriptors
+from zerohop.errors import ProtocolError, Unsupported, ZerohopError, from_os, out_of_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from zerohop.core.control.wire import Hello
     from zerohop.core.runtime.control_thread import ControlThread
 
-_BACKLOG: Final = 1024
 # Tokens that were given up and are still known, so that a peer that comes too late is told from a stranger.
 _FORGOTTEN: Final = 256
 # Seconds after a failed accept() until the next one.
@@ -137,25 +136,19 @@ class Listeners:
         )[0]
         if not ipaddress.ip_address(where[0]).is_loopback:
             _check_exposed(listen, settings)
-        sock = _new_socket(family, kind, protocol)
+        sock = sockets.new(family, kind, protocol, operation="listen")
         self._sockets.append(sock)
-        sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(where)
-        sock.listen(_BACKLOG)
+        sockets.listen(sock, where)
         bound = sock.getsockname()
         both = family == socket.AF_INET6 and not sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
         self.host, self.port = advertised_host(bound[0], settings.advertise, both=both), bound[1]
 
     def _bind_unix(self) -> None:
-        with address.make_directory() as self._directory:
-            path = self._directory / address.SOCKET_NAME
-            sock = _new_socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self._sockets.append(sock)
-            sock.setblocking(False)
-            sock.bind(str(path))
-            sock.listen(_BACKLOG)
-            self.socket_path = str(path)
+        sock = sockets.new(socket.AF_UNIX, socket.SOCK_STREAM, operation="listen")
+        self._sockets.append(sock)
+        with address.make_directory(partial(sockets.listen_in, sock)) as self._directory:
+            self.socket_path = str(self._directory / address.SOCKET_NAME)
 
     async def _accept(self, listening: socket.socket, room: WaitingRoom) -> None:
         loop = asyncio.get_running_loop()
@@ -282,15 +275,6 @@ def _check_exposed(listen: str, settings: Settings) -> None:
             fix=protection.FIX,
             operation="listen",
         )
-
-
-def _new_socket(family: int, kind: int, protocol: int = 0) -> socket.socket:
-    try:
-        return socket.socket(family, kind, protocol)
-    except OSError as error:
-        if refused := of_sandbox(error, "socket", operation="listen"):
-            raise refused from None
-        raise
 
 
 def _new_reserve() -> socket.socket | None:

@@ -18,7 +18,7 @@ from zerohop.core.base.peer_text import printable
 from zerohop.errors import ProtocolError
 
 # Every change of a message raises the version. Sides of different versions refuse each other.
-VERSION: Final = 6
+VERSION: Final = 7
 MAX_FRAME: Final = 1 << 20
 # This limit holds until the peer has proved who it is.
 MAX_FRAME_UNAUTHENTICATED: Final = 64 << 10
@@ -172,11 +172,15 @@ class LaneReady(msgspec.Struct, tag="lane_ready"):
 
 
 class LaneFailed(msgspec.Struct, tag="lane_failed"):
-    """Reports that this side could not make its end of a new lane; ``down`` are its NICs that caused it."""
+    """Reports that this side could not make its end of a new lane, and what to do about it there.
+
+    ``down`` are its NICs that caused it.
+    """
 
     number: LaneNumber
     text: LongText
     down: NicIndices = []
+    fix: LongText = ""
 
 
 class LaneDown(msgspec.Struct, tag="lane_down"):
@@ -342,9 +346,10 @@ class Answer(msgspec.Struct, tag="answer"):
 
 
 class Bye(msgspec.Struct, tag="bye"):
-    """Closes the Connection, with the reason as text."""
+    """Closes the Connection, with the reason as text, and what to do about it in the sender's process."""
 
     text: LongText
+    fix: LongText = ""
 
 
 _OfHandshake = Union[Hello, Challenge, Prove, Accept, Location, Refuse]

@@ -121,6 +121,7 @@ class LaneSetup:
         lane.blamed = tuple(message.down)
         error = PeerLost(
             f"the peer could not open its end of the lane: {quoted(message.text)}",
+            fix=f"in the peer's process: {quoted(message.fix)}" if message.fix else "",
             peer=self._link.peer,
             provider=lane.provider,
         )
@@ -203,7 +204,8 @@ class LaneSetup:
                 endpoint.close()
             if not isinstance(error, NativeError | OSError):
                 raise
-            self._refuse(message.number, _error(error, self._link.peer).reason)
+            failure = _error(error, self._link.peer)
+            self._refuse(message.number, failure.reason, fix=failure.fix)
             if isinstance(error, NativeError) and error.args[1] == Reason.MALFORMED.value:
                 raise
             return
@@ -228,8 +230,8 @@ class LaneSetup:
             lane.connected = True
         self._go_on(lane)
 
-    def _refuse(self, number: int, text: str, down: list[int] | None = None) -> None:
-        self._channel.post(wire.LaneFailed(number=number, text=text[:2000], down=down or []))
+    def _refuse(self, number: int, text: str, down: list[int] | None = None, fix: str = "") -> None:
+        self._channel.post(wire.LaneFailed(number=number, text=text[:2000], down=down or [], fix=fix[:2000]))
 
     def _go_on(self, lane: Lane) -> None:
         """Go on with the setup as far as both ends are ready."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from zerohop._native import NativeError, Status
+from zerohop._native import NativeError, Reason, Status
 from zerohop.config.providers import VERBS
 from zerohop.core.base.deadlines import wait_with_timeout
 from zerohop.core.base.log import logger
@@ -21,7 +21,7 @@ from zerohop.core.lanes.lane import Lane, State, retrieve
 from zerohop.core.lanes.lane_table import LaneTable
 from zerohop.core.lanes.port_watch import LanePorts
 from zerohop.core.runtime.deferred import seconds_left, wait_shared
-from zerohop.errors import PeerLost, ProtocolError, Unsupported, ZerohopError, copy_of, from_native, silent_error
+from zerohop.errors import PeerLost, ProtocolError, ZerohopError, copy_of, from_native, silent_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -62,13 +62,9 @@ class Lanes(LaneTable):
         self.ports = LanePorts(core, link, channel, self, self.go_down)
 
     def agree(self, setup: wire.Setup) -> None:
-        """Find out which providers both sides have; raise Unsupported, and tell the peer, if there is none."""
+        """Find out which providers both sides have; raise Unsupported if there is none."""
         self._link.their_nics = tuple(setup.nics)
-        try:
-            agreement.agree(self._core, self._link, setup, same_host=self._channel.unix)
-        except Unsupported as error:
-            self._channel.post(wire.Bye(text=error.reason[:2000]))
-            raise
+        agreement.agree(self._core, self._link, setup, same_host=self._channel.unix)
 
     async def begin_messages(self) -> None:
         """Open the first lane for messages; this side has dialled."""
@@ -132,7 +128,7 @@ class Lanes(LaneTable):
                 status, reason = lane.endpoint.cause
                 error = from_native(status.value, reason.value, peer=self._link.peer, provider=lane.provider)
                 if lane.state is State.UP:
-                    self.go_down(lane, error.reason)
+                    self.go_down(lane, error.reason, warn=reason != Reason.CONTEXT_CLOSED)
                 else:
                     self.fail(lane, error, tell=True)
 
@@ -165,7 +161,7 @@ class Lanes(LaneTable):
             return
         lane.state = State.DOWN
         if tell:
-            self._channel.post(wire.LaneFailed(number=lane.number, text=error.reason[:2000]))
+            self._channel.post(wire.LaneFailed(number=lane.number, text=error.reason[:2000], fix=error.fix[:2000]))
         lane.close_end()
         if not lane.up.done():
             lane.up.set_exception(copy_of(error))
@@ -320,8 +316,8 @@ class Lanes(LaneTable):
                 return True
         return False
 
-    def go_down(self, lane: Lane, why: str) -> None:
-        """Take a lane down: it carries nothing any more."""
+    def go_down(self, lane: Lane, why: str, *, warn: bool = True) -> None:
+        """Take a lane down: it carries nothing any more. ``warn`` unless the peer has closed its Context."""
         link = self._link
         lane.state = State.DOWN
         link.lanes = {number: each for number, each in link.lanes.items() if each is not lane}
@@ -331,8 +327,9 @@ class Lanes(LaneTable):
             if route.lane == lane.number:
                 route.drop()
         lane.close_end()
-        warn = self._core.control.warn_once
-        warn(link.peer, "lane", "a lane over %s to %s went down: %s", lane.provider, link.peer[:12], why)
+        if warn:
+            said = "a lane over %s to %s went down: %s"
+            self._core.control.warn_once(link.peer, "lane", said, lane.provider, link.peer[:12], why)
         task = asyncio.get_running_loop().create_task(self._say_down(lane, why))
         self._draining.add(task)
         task.add_done_callback(self._draining.discard)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from zerohop._native import NativeError, Reason, Status
 from zerohop.config.providers import P2P, SHM, VERBS
 from zerohop.core.base.deadlines import wait_with_timeout
-from zerohop.core.base.log import logger
 from zerohop.core.control import wire
 from zerohop.core.control.descriptors import close_all
 from zerohop.core.memory.remote_buffer import share_of
@@ -154,7 +153,7 @@ class Exports:
                 return self._give_file(request, wanted, share)
             return await self._give_memory(request, share)
         except Exception as error:  # noqa: BLE001 - whatever it is, the peer waits for an answer
-            return self._refuse_importer(request, wanted, *_outcome(error))
+            return self._refuse_importer(request, wanted, *self._outcome(error))
 
     def _give_file(self, request: wire.ImportRequest, wanted: wire.Wanted, share: LocalShare) -> wire.Imported:
         """Give the file of a share by a descriptor, for readers or for writers, unless the peer has it."""
@@ -165,7 +164,7 @@ class Exports:
             try:
                 fd = self._core.shares.open_file(share, writable=writable)
             except OSError as error:
-                return self._refuse_importer(request, wanted, *_outcome(error))
+                return self._refuse_importer(request, wanted, *self._outcome(error))
             if fd < 0:
                 return self._refuse_importer(request, wanted, Status.UNSUPPORTED, Reason.NONE)
             given = self._note(key, extent.address, extent.nbytes)
@@ -268,6 +267,20 @@ class Exports:
         answers = [_refusal(status, reason, text) for _ in request.wanted]
         self._channel.post(wire.ImportReply(request=request.request, answers=answers))
 
+    def _outcome(self, error: Exception) -> tuple[Status, Reason, str]:
+        """Return why memory cannot be given out."""
+        if isinstance(error, NativeError):
+            status, reason, text = error.args
+            return Status(status), Reason(reason), from_native(status, reason, text).reason
+        if isinstance(error, LimitReached):
+            return Status.NO_MEMORY, Reason.NONE, error.reason
+        if isinstance(error, OSError):
+            if out_of_descriptors(error):
+                return Status.NO_MEMORY, Reason.OUT_OF_DESCRIPTORS, ""
+            return Status.UNSUPPORTED, Reason.NONE, f"its file cannot be opened: {error.strerror}"
+        self._core.control.warn_once.bug(error, "zerohop failed to give memory to a peer, in a way that it should not")
+        return Status.NO_MEMORY, Reason.NONE, f"its owner failed: {type(error).__name__}"
+
 
 def _refusal(status: Status, reason: Reason, text: str = "") -> wire.Imported:
     return wire.Imported(status=status.value, reason=reason.value, text=text[:2000])
@@ -283,18 +296,3 @@ def _part(share: LocalShare, given: _Given) -> wire.Imported:
         allocation=given.number,
         offset=share.registration.address + share.offset - given.start,
     )
-
-
-def _outcome(error: Exception) -> tuple[Status, Reason, str]:
-    """Return why memory cannot be given out."""
-    if isinstance(error, NativeError):
-        status, reason, text = error.args
-        return Status(status), Reason(reason), from_native(status, reason, text).reason
-    if isinstance(error, LimitReached):
-        return Status.NO_MEMORY, Reason.NONE, error.reason
-    if isinstance(error, OSError):
-        if out_of_descriptors(error):
-            return Status.NO_MEMORY, Reason.OUT_OF_DESCRIPTORS, ""
-        return Status.UNSUPPORTED, Reason.NONE, f"its file cannot be opened: {error.strerror}"
-    logger.error("zerohop failed to give memory to a peer, in a way that it should not", exc_info=error)
-    return Status.NO_MEMORY, Reason.NONE, f"its owner failed: {type(error).__name__}"

@@ -314,4 +314,9 @@ async def _unless_ended(conversation: Coroutine[Any, Any, _T], peer: str) -> _T:
     try:
         return await conversation
     except ChannelEnded as ended:
-        raise PeerLost(f"the peer hung up during the handshake: {ended}", peer=peer, operation="connect") from None
+        raise PeerLost(
+            f"the peer hung up during the handshake: {ended}",
+            fix="look at the log of the peer's process: it is closing, or it is out of descriptors (ulimit -n)",
+            peer=peer,
+            operation="connect",
+        ) from None

@@ -114,18 +114,18 @@ class Session:
         except ChannelEnded as ended:
             self._fail(PeerLost(f"the peer is gone: {ended}", peer=self._link.peer), Reason.STREAM_CLOSED)
         except NativeError as error:
-            self._fail(from_native(*error.args, peer=self._link.peer), Reason.LANE_CLOSED)
+            self._break_off(from_native(*error.args, peer=self._link.peer), Reason.LANE_CLOSED)
         except (ProtocolError, ValueError, TypeError) as error:
             # Native checks raise ValueError or TypeError for values that no correct peer sends.
             self._core.control.warn_once(self._link.peer, "protocol", "disconnected a peer: %s", error)
             said = str(error)
             why = said if said.startswith("malformed: ") else f"malformed: {said}"
-            self._fail(ProtocolError(why, peer=self._link.peer), Reason.MALFORMED)
+            self._break_off(ProtocolError(why, peer=self._link.peer), Reason.MALFORMED)
         except ZerohopError as error:
-            self._fail(error, Reason.LANE_CLOSED)
+            self._break_off(error, Reason.LANE_CLOSED)
         except OSError as error:
             reason = Reason.OUT_OF_DESCRIPTORS if out_of_descriptors(error) else Reason.STREAM_CLOSED
-            self._fail(from_os(error, peer=self._link.peer), reason)
+            self._break_off(from_os(error, peer=self._link.peer), reason)
         finally:
             # Lose the link in any case: without a conversation its Connection would wait for ever.
             self._fail(PeerLost("the conversation with the peer broke off", peer=self._link.peer), Reason.NONE)
@@ -214,7 +214,9 @@ class Session:
                 raise OSError(errno.EMFILE, "no number left for a descriptor that the peer sent")
             self._set_up(message, fds)
         elif isinstance(message, wire.Bye):
-            self._fail(PeerLost(f"the peer left: {quoted(message.text)}", peer=self._link.peer), Reason.CONTEXT_CLOSED)
+            fix = f"in the peer's process: {quoted(message.fix)}" if message.fix else ""
+            left = PeerLost(f"the peer left: {quoted(message.text)}", fix=fix, peer=self._link.peer)
+            self._fail(left, Reason.CONTEXT_CLOSED)
         elif self._link.native_id < 0:
             raise ProtocolError(f"malformed: {type(message).__name__} before Setup")
         else:
@@ -283,6 +285,11 @@ class Session:
         self._link.ready = True
         self._when_established(self._link)
         self.ready.set_result(None)
+
+    def _break_off(self, error: ZerohopError, reason: Reason) -> None:
+        """End the conversation because this side cannot go on, and tell the peer why."""
+        self._channel.post(wire.Bye(text=error.reason[:2000], fix=error.fix[:2000]))
+        self._fail(error, reason)
 
     def _fail(self, error: ZerohopError, reason: Reason) -> None:
         lose(self._core, self._link, error, Status.PEER_LOST, reason)

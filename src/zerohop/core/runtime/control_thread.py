@@ -13,11 +13,12 @@ import functools
 import selectors
 import socket
 import threading
+import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from zerohop.core.base.flag import Flag
-from zerohop.core.base.log import WarnOnce, logger
+from zerohop.core.base.log import WarnOnce
 from zerohop.errors import too_many_threads
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ THREAD_NAME: Final = "zerohop-control"
 _ENDING_S: Final = 1.0
 # Calls that run before the loop looks at its sockets again.
 _CALLS_A_TURN: Final = 256
+# Seconds until the loop runs again after an exception that broke it off.
+_RESTART_PAUSE_S: Final = 0.01
 
 
 class ControlThread:
@@ -83,8 +86,8 @@ class ControlThread:
                 return
             try:
                 callback(*args)
-            except Exception:  # noqa: BLE001 - the calls behind it must run
-                logger.exception("zerohop's control thread failed in a way that it should not")
+            except Exception as error:  # noqa: BLE001 - the calls behind it must run
+                self._report(error)
         self._woken = True
         self.loop.call_soon(self._run_calls)
 
@@ -162,9 +165,24 @@ class ControlThread:
 
     def _run(self) -> None:
         try:
-            self.loop.run_forever()
+            while not self._turn_until_stopped():
+                # There may be memory again soon, and until then the loop must not keep a core busy.
+                time.sleep(_RESTART_PAUSE_S)
         finally:
             self.loop.close()
+
+    def _turn_until_stopped(self) -> bool:
+        """Run the loop; return False if an exception broke it off, of which it has lost nothing but one callback."""
+        try:
+            self.loop.run_forever()
+        except Exception as error:  # noqa: BLE001 - of the loop itself, out of memory; peers and waiters need the loop
+            self._report(error)
+            return False
+        return True
+
+    def _report(self, error: BaseException) -> None:
+        """Log an error that nothing handled, once for each place, because a peer may cause it again and again."""
+        self.warn_once.bug(error, "zerohop's control thread failed in a way that it should not")
 
     def _cancel_all(self) -> None:
         tasks = asyncio.all_tasks(self.loop)
@@ -181,7 +199,7 @@ class ControlThread:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("zerohop's control thread failed in a way that it should not", exc_info=error)
+            self._report(error)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
