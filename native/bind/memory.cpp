@@ -14,7 +14,7 @@ namespace zerohop::bind {
 
 const std::shared_ptr<Region>& PyRegion::get() const {
     if (!region) {
-        throw nb::value_error("this memory is closed");
+        throw NativeError(Status::closed, Reason::none, "this memory was closed");
     }
     return region;
 }

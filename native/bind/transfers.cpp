@@ -73,7 +73,7 @@ PyObject* write(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObj
 template <int local> PyObject* read(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* keywords) {
     return call(object, args, count, keywords, 2, &Posting::read,
                 [&](const Posting& posting, const Arguments& arguments, PyObject*& operation) {
-                    return arguments.notify == nullptr &&
+                    return (local == 1 || arguments.notify == nullptr) && // the owner's queue belongs to the pair
                            post_one(posting, Kind::read, args[local], args[1 - local], arguments, operation);
                 });
 }
@@ -179,12 +179,14 @@ Raises:
     ValueError, TypeError, Closed: as for ``write``, with nothing posted.)";
 
 constexpr const char* kReadDoc =
-    R"(read($self, src, into, *, timeout=None, stream=None)
+    R"(read($self, src, into, *, notify=None, timeout=None, stream=None)
 --
 
 Read all of the remote ``src`` into ``into`` of the same length; value: bytes moved.
 
-Done means that the bytes are in ``into``. Arguments and errors as for ``write``; read-only memory is a ValueError.)";
+Done means that the bytes are in ``into``. With ``notify`` the owner is told after the last byte of ``src`` was read, so
+that it may write there again; it is not told of a read that failed. Arguments and errors as for ``write``; read-only
+memory is a ValueError.)";
 
 constexpr const char* kReadIntoDoc =
     R"(read($self, view, remote, *, timeout=None, stream=None)

@@ -139,7 +139,13 @@ class Transfers:
         self, pairs: Sequence[tuple[Any, RemoteBuffer]], *, notify: int | None = None, timeout: float | None = None
     ) -> Operation[int]: ...
     def read(
-        self, src: RemoteBuffer, into: Any, *, timeout: float | None = None, stream: Any = None
+        self,
+        src: RemoteBuffer,
+        into: Any,
+        *,
+        notify: int | None = None,
+        timeout: float | None = None,
+        stream: Any = None,
     ) -> Operation[int]: ...
 
 class PairTransfers(Transfers):

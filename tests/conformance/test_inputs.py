@@ -426,7 +426,7 @@ class TestArguments:
             lambda: write(memory, target.handle, notice=1),
             lambda: read(target.handle),
             lambda: read(target.handle, memory, 1),
-            lambda: read(target.handle, memory, notify=1),
+            lambda: read(target.handle, memory, notice=1),
             lambda: read(target.handle, memory, into=memory),
         ]
         for call in calls:

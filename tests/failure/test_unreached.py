@@ -16,7 +16,7 @@ import pytest
 import zerohop as zh
 from support.options import Options
 from support.patience import PATIENCE_S
-from zerohop.core.control import address
+from zerohop.core.control import address, dial
 from zerohop.core.lanes import agreement
 
 if TYPE_CHECKING:
@@ -104,6 +104,44 @@ class TestLoopbackOfAnotherHost:
         error = _refusal(open_context(Options()), f"zerohop:///{OTHER}?host={OTHER}&unix=/tmp/zerohop-0-x/s")
         assert "another host" in error.reason
         assert LISTEN in error.fix
+
+
+def test_nobody_listens(open_context: OpenContext, closed_port: int) -> None:
+    error = _refusal(open_context(Options()), f"zerohop://127.0.0.1:{closed_port}")
+    assert type(error) is zh.PeerLost
+    assert error.reason == f"nobody listens at 127.0.0.1:{closed_port} (Connection refused)"
+    assert "is the peer still running" in error.fix
+
+
+def test_no_way_there(open_context: OpenContext) -> None:
+    """TCP goes to no broadcast address."""
+    error = _refusal(open_context(Options()), "zerohop://255.255.255.255:5")
+    assert type(error) is zh.PeerLost
+    assert error.reason == "nothing leads from this host to 255.255.255.255:5 (Network is unreachable)"
+    assert "ip route get 255.255.255.255" in error.fix
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason", "fix"),
+    [
+        # asyncio puts words of its own in the place of the system's.
+        (OSError(errno.EHOSTUNREACH, "Connect call failed ('h', 5)"), "to h:5 (No route to host)", "ip route get h"),
+        (OSError(errno.ETIMEDOUT, "Connect call failed ('h', 5)"), "at h:5 (Connection timed out)", "still running"),
+        (TimeoutError(), "nobody answers at h:5 (no answer)", "still running"),
+        (None, "nobody answers at h:5 (no answer)", "still running"),
+        (socket.gaierror(socket.EAI_NONAME, "not known"), "no host is called 'h' here: not known", "getent hosts h"),
+    ],
+)
+def test_in_plain_words(failure: OSError | None, reason: str, fix: str) -> None:
+    said, advice = dial._unreached(address.Address("h", 5), failure)
+    assert said.endswith(reason)
+    assert fix in advice
+
+
+def test_a_command_to_type_is_the_librarys_own() -> None:
+    """The URL may come with a stranger's handle."""
+    _, advice = dial._unreached(address.Address("$(reboot)", 5), OSError(errno.EHOSTUNREACH, ""))
+    assert "ip route get '$(reboot)'" in advice
 
 
 @pytest.mark.parametrize("tcp", [False, True])

@@ -7,6 +7,28 @@
 using namespace zerohop;
 using namespace zerohop::test;
 
+namespace {
+
+// Sends so many requests whose answers the peer does not read, or as many as the lane takes; returns how many were
+// carried out.
+uint64_t add_ones(Target& target, uint64_t count) {
+    const auto added = [&] {
+        uint64_t word = 0;
+        const Bytes bytes = target.side.get(*target.region, 0, sizeof word);
+        std::memcpy(&word, bytes.data(), sizeof word);
+        return word;
+    };
+    target.side.put(*target.region, Bytes(sizeof(uint64_t), 0));
+    uint64_t sent = 0;
+    while (sent < count && target.peer.send(target.header(FrameKind::fetch_add), {1})) {
+        ++sent;
+    }
+    CHECK(eventually([&] { return added() == sent || !target.side.lane->state().ok(); }));
+    return added();
+}
+
+} // namespace
+
 TEST_CASE("hostile: frames that nobody sends end the lane") {
     struct Case {
         const char* what;
@@ -193,6 +215,45 @@ TEST_CASE("hostile: floods end the lane before they cost memory") {
             CHECK(target.side.lane->state().status == Status::protocol);
             target.side.sim->delay(0, 0, 0);
         }
+    }
+}
+
+TEST_CASE("hostile: credits for a peer that reads nothing are not queued without end") {
+    // Over shm, because a ring takes the same number of answers each time; what a socket takes is up to the kernel.
+    uint64_t most = 0;
+    {
+        Target target("shm");
+        // The lane ends with the first answer that it has no room for, whose request has been carried out.
+        most = add_ones(target, UINT64_MAX) - 1;
+        CHECK(target.ends_with({Status::protocol, Reason::window_full}));
+        CHECK(most > framed::kMaxAnswers);
+    }
+    // One answer less fits. Then come notifications that want none, so that only credits are queued for them.
+    const auto full = [&](Target& target) {
+        REQUIRE(add_ones(target, most) == most);
+        REQUIRE(target.side.lane->state().ok());
+    };
+    const auto notify = [](Target& target) {
+        return target.peer.send(target.header(FrameKind::notify, 0, 0, kNotify));
+    };
+    {
+        Target target("shm");
+        full(target);
+        REQUIRE(notify(target));
+        CHECK(target.ends_with({Status::protocol, Reason::window_full}));
+        CHECK_FALSE(target.side.engine->pop_notification(0, 0, 0, false).has_value());
+    }
+    { // A peer that has fallen behind as far, and reads, loses nothing.
+        Target target("shm");
+        full(target);
+        for (uint64_t i = 0; i < most; ++i) {
+            REQUIRE(target.peer.answer(7) == kOk);
+        }
+        for (uint32_t i = 0; i < 2 * framed::kCreditBatch; ++i) {
+            REQUIRE(notify(target));
+            notification(target.side);
+        }
+        CHECK(target.side.lane->state().ok());
     }
 }
 

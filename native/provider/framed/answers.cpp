@@ -112,6 +112,7 @@ void FramedEndpoint::complete(uint32_t ticket) {
     Outcome outcome;
     uint64_t nbytes = 0;
     uint64_t value = 0;
+    int64_t read = -1; // what its owner is to be told
     {
         const std::lock_guard lock(lane_);
         Outstanding* outstanding = requests_.find(ticket);
@@ -131,14 +132,23 @@ void FramedEndpoint::complete(uint32_t ticket) {
         if (outstanding->unmatched) {
             --unmatched_sends_;
         }
-        if (!outstanding->outcome.ok()) {          // the peer's word, whatever this side has found since
-            give_credit_back(outstanding->notify); // nothing was announced, so the peer has nothing to return
+        const bool reads = outstanding->kind == Kind::read;
+        // The rest of a read that nobody waits for any more was thrown away.
+        if (reads && outcome.ok() && !op->done()) {
+            read = outstanding->notify;
+        } else if (reads || !outstanding->outcome.ok()) { // the peer's word, whatever this side has found since
+            give_credit_back(outstanding->notify);        // nothing was announced, so the peer has nothing to return
         }
-        if (outstanding->kind == Kind::read && outstanding->pages) {
+        if (reads && outstanding->pages) {
             const size_t parts = (outstanding->pages->remote.size() + kMaxTable - 1) / kMaxTable;
             requests_.give_extra(parts > 1 ? static_cast<uint32_t>(parts - 1) : 0);
         }
         requests_.remove(ticket); // unpins, before anybody can see the end
+    }
+    if (read >= 0) {
+        if (const Outcome told = push_notify(read, nbytes); !told.ok()) {
+            outcome = told;
+        }
     }
     host_.finish(op, outcome, nbytes, value);
 }

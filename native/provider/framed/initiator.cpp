@@ -18,7 +18,7 @@ FrameHeader header_of(FrameKind kind, const Request& request, uint32_t ticket) {
                        .capability = request.route->capability,
                        .offset = request.remote_offset,
                        .arg = request.nbytes};
-    if (request.notify >= 0) {
+    if (request.notify >= 0 && request.kind == Kind::write) { // a read is announced once it has ended
         header.announce(request.notify);
     }
     return header;
@@ -229,7 +229,7 @@ Posted FramedEndpoint::post_notify(const Request& request) {
     return posted;
 }
 
-// Announces bytes that went through shared memory: no answer is needed, the frame itself is the announcement.
+// Announces bytes that have moved: no answer is needed, the frame itself is the announcement.
 Outcome FramedEndpoint::push_notify(int64_t notify, uint64_t nbytes) {
     const std::lock_guard lock(lane_);
     if (!is_open()) {

@@ -111,7 +111,7 @@ bool VerbsEndpoint::post_chain(uint32_t index, Queue& queue) {
     chains_[chain].requests = static_cast<uint16_t>(count);
     transfer.queues_used |= 1U << queue.index;
     ++transfer.chains;
-    transfer.marks_due = transfer.all_posted && transfer.notify >= 0;
+    transfer.marks_due = transfer.all_posted && transfer.notify >= 0 && transfer.kind == Kind::write;
     return send(queue, requests.data(), count);
 }
 

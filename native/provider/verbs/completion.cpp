@@ -38,6 +38,7 @@ bool VerbsEndpoint::on_chain_sent(const ibv_wc& completion) {
     OpRef op;
     Outcome outcome;
     uint64_t nbytes = 0;
+    int64_t read = -1; // what its owner is to be told
     bool broken = false;
     bool over = false;
     {
@@ -62,7 +63,7 @@ bool VerbsEndpoint::on_chain_sent(const ibv_wc& completion) {
         }
         if ((completion.wr_id & kLast) != 0) {
             end_chain(chain, index);
-            over = of_transfer && end_transfer_if_over(owner, op, outcome, nbytes);
+            over = of_transfer && end_transfer_if_over(owner, op, outcome, nbytes, read);
         }
     }
     if (broken) {
@@ -70,6 +71,11 @@ bool VerbsEndpoint::on_chain_sent(const ibv_wc& completion) {
     }
     if (op) {
         outcome = as_the_peer_lives(outcome);
+        if (read >= 0 && outcome.ok()) {
+            outcome = push_notify(read, nbytes);
+        } else {
+            give_credit_back(read);
+        }
         host().finish(op, outcome, outcome.ok() ? nbytes : 0);
     } else if (over) {
         host().wake_waiters(); // the lane had been closed
@@ -95,7 +101,7 @@ void VerbsEndpoint::end_chain(Chain& chain, uint32_t index) {
 }
 
 // Ends a transfer of which nothing is under way or still to be posted. Unpins before anybody can see the end.
-bool VerbsEndpoint::end_transfer_if_over(uint32_t index, OpRef& op, Outcome& outcome, uint64_t& nbytes) {
+bool VerbsEndpoint::end_transfer_if_over(uint32_t index, OpRef& op, Outcome& outcome, uint64_t& nbytes, int64_t& read) {
     Transfer& transfer = transfers_[index];
     if (transfer.chains != 0 || ((!transfer.all_posted || transfer.marks_due) && transfer.outcome.ok() && !closing_)) {
         return false;
@@ -106,7 +112,9 @@ bool VerbsEndpoint::end_transfer_if_over(uint32_t index, OpRef& op, Outcome& out
     op = std::move(transfer.op);
     outcome = transfer.outcome.ok() && transfer.local && transfer.local->moved() ? kLocalMoved : transfer.outcome;
     nbytes = transfer.nbytes;
-    if (!transfer.marked) {
+    if (transfer.kind == Kind::read && op && outcome.ok()) {
+        read = transfer.notify;
+    } else if (!transfer.marked) {
         give_credit_back(transfer.notify); // nothing was announced
     }
     if (!closing_) {

@@ -165,7 +165,7 @@ private:
     [[nodiscard]] Outcome failure_of(const ibv_wc& completion) const;
     [[nodiscard]] Outcome as_the_peer_lives(Outcome outcome) const;
     void end_chain(Chain& chain, uint32_t index);
-    bool end_transfer_if_over(uint32_t index, OpRef& op, Outcome& outcome, uint64_t& nbytes);
+    bool end_transfer_if_over(uint32_t index, OpRef& op, Outcome& outcome, uint64_t& nbytes, int64_t& read);
     void give_up_rest(Transfer& transfer);
     void drop_transfer(Transfer& transfer, uint32_t index);
     // endpoint.cpp

@@ -55,11 +55,30 @@ def test_round_trip(where: Address) -> None:
         f"zerohop:///{ID}?unix=/tmp/%1B[2Jx",
         f"zerohop://h:1/{'?' * 2000}",
         "zerohop://h:1/\n",
+        "zerohop://[::1",
+        "zerohop://[::1]",
+        "zerohop://[]:5",
+        "zerohop://::1:5000",
+        "zerohop://h",
+        "zerohop://h:",
+        "zerohop://h:0",
+        "zerohop://:5000",
+        "zerohop://h:-1",
+        "zerohop://h:+1",
+        "zerohop://h:1_0",
+        "zerohop://h: 1",
+        "zerohop://h:1 ",
+        "zerohop://h:\N{ARABIC-INDIC DIGIT FIVE}",
+        "zerohop://a..b:1",
+        "h:1",
+        "\ud800",
     ],
 )
 def test_what_is_no_url(url: str) -> None:
-    with pytest.raises(ValueError, match=r"."):
+    with pytest.raises(ValueError, match="is no zerohop URL") as caught:
         address.parse(url)
+    assert repr(url[:100])[:-1] in str(caught.value)
+    assert "such as the peer's context.url or zerohop://HOST:PORT" in str(caught.value)
 
 
 def test_what_is_no_string() -> None:

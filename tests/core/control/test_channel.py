@@ -61,6 +61,8 @@ def test_the_second_of_two_copies_fails(pipe: tuple[int, int], monkeypatch: pyte
             assert holdings().descriptors == before
             channel.close()
 
+    asyncio.run(main())
+
 
 @pytest.mark.usefixtures("runtime_directory")
 def test_descriptors_wait_while_too_many_are_on_their_way(pipe: tuple[int, int]) -> None:
@@ -90,8 +92,6 @@ def test_descriptors_wait_while_too_many_are_on_their_way(pipe: tuple[int, int])
         assert (await receiver.receive())[0] == wire.Bye(text="after it")
         sender.close()
         receiver.close()
-
-    asyncio.run(main())
 
     asyncio.run(main())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import gc
 import os
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.endless_tls import CLIENT_HELLO, SERVER_HELLO, endless_hello
 from support.leaks import holdings
+from support.patience import PATIENCE_S
 from support.sockets import connected
 from zerohop.core.control import tls, wire
-from zerohop.core.control.channel import Channel, ChannelEnded
+from zerohop.core.control.channel import _MAX_HANDSHAKE_BYTES, Channel, ChannelEnded
 from zerohop.core.control.tls import Distrusted
 from zerohop.errors import LimitReached, ProtocolError, Unsupported
 
@@ -145,6 +148,28 @@ def test_something_else_than_tls(said: bytes) -> None:
 
     _, listened = _both(dials, _listens)
     assert isinstance(listened, ProtocolError)
+
+
+@pytest.mark.parametrize("server_side", [True, False], ids=["listens", "dials"])
+def test_a_handshake_without_end(server_side: bool) -> None:
+    """Count its bytes on either side, because OpenSSL takes no notice of the heads of records."""
+    said = endless_hello(CLIENT_HELLO if server_side else SERVER_HELLO, _MAX_HANDSHAKE_BYTES + (16 << 10))
+    assert len(said) > _MAX_HANDSHAKE_BYTES
+
+    async def hostile(channel: Channel) -> None:
+        channel._queue(said, [])
+        with contextlib.suppress(ChannelEnded):
+            while True:  # until the other side has hung up
+                await channel._some(1 << 16, "hung up")
+
+    async def honest(channel: Channel) -> None:
+        context = OURS.listen if server_side else OURS.dial
+        await asyncio.wait_for(channel.protect(context, server_side=server_side), PATIENCE_S)
+
+    dialled, listened = _both(hostile, honest) if server_side else _both(honest, hostile)
+    ended = listened if server_side else dialled
+    assert isinstance(ended, ProtocolError), ended
+    assert "without end" in ended.reason
 
 
 def test_no_descriptor_and_no_file_is_left(runtime_directory: None) -> None:

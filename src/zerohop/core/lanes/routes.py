@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import weakref
 from collections import OrderedDict
@@ -16,10 +17,10 @@ from zerohop.core.lanes.gpu_links import link_between
 from zerohop.core.lanes.link import Route, lane_error
 from zerohop.core.runtime.deferred_post import lane_was_reset
 from zerohop.core.runtime.devices import HOST
-from zerohop.errors import Closed, Unsupported, from_native
+from zerohop.errors import Closed, Unsupported, ZerohopError, from_native
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterator
     from typing import Any
 
     from zerohop._native import Domain, Engine
@@ -68,9 +69,10 @@ class Routes:
         allocation = imported.allocation
         assert allocation is not None
         assert isinstance(allocation.whole, PeerMemory)
-        device = self._reach(registration, allocation.whole)
+        with _unless_closed(registration):
+            device = self._reach(registration, allocation.whole)
+            index = registration.region.device
         self._kernels.wait(device)
-        index = registration.region.device
         if index not in allocation.links:
             on_host = index < 0
             identity = self._engine.devices()[device]["identity"]
@@ -87,8 +89,6 @@ class Routes:
             # Devices may know overlapping memory only in case it is registered again: have them forget it, and retry.
             self._retention.stop_lingering()
             return self._engine.reach_peer(registration.region, memory)[0]
-        except ValueError:  # the region's own error, of its user's close()
-            raise Closed("this Memory was closed meanwhile") from None
         finally:
             self._retention.known_to_devices(registration)
 
@@ -164,7 +164,17 @@ class Routes:
 
         ``at_once``: the memory here is registered in this call, however long it is. A nowait call that comes with other
         memory each time would otherwise never be posted.
+
+        Raises:
+            Closed: the Memory was closed meanwhile.
+            ZerohopError: there is no path.
         """
+        with _unless_closed(registration):
+            return self._make(link, registration, remote, key, at_once=at_once)
+
+    def _make(
+        self, link: Link, registration: Registration, remote: Share, key: bytes, *, at_once: bool
+    ) -> Route | None:
         from zerohop.core.lanes.lane import State
 
         explanation = self.explain(link, registration, remote)
@@ -191,7 +201,7 @@ class Routes:
                     if error.args[0] == Status.CLOSED.value:
                         raise lane_error(link, error, "", provider) from None
                     reachability.note_no_peer_link(link, registration, remote, error)
-                    return self.make(link, registration, remote, key, at_once=at_once)
+                    return self._make(link, registration, remote, key, at_once=at_once)
             if not is_registered(registration, lane):
                 if not (at_once or registration.nbytes <= _PINNED_AT_ONCE_BYTES):
                     return None
@@ -200,7 +210,7 @@ class Routes:
                 except NativeError as error:
                     raise lane_error(link, error, "", provider) from None
                 if not done:  # register() has recorded the failure, so another path is found
-                    return self.make(link, registration, remote, key, at_once=at_once)
+                    return self._make(link, registration, remote, key, at_once=at_once)
             # The target does not check direct accesses, so a route must not get more than the owner gave.
             nbytes, rights = imported.nbytes, imported.rights
             if not auth.same(imported.capability, remote.capability):
@@ -241,7 +251,7 @@ class Routes:
         if explanation.no_kernels and explanation.no_kernels != self._kernels.why_not:
             # The kernels have come meanwhile, and `forget_no_kernels` did not know of this route.
             route.drop()
-            return self.make(link, registration, remote, key, at_once=at_once)
+            return self._make(link, registration, remote, key, at_once=at_once)
         wait_s = (
             math.inf
             if explanation.form in path_choice.IMPORTED
@@ -289,6 +299,17 @@ def is_registered(registration: Registration, lane: Lane) -> bool:
 def is_ready(imported: Import, registration: Registration) -> bool:
     """Tell whether a device here copies between the peer's memory and the memory here."""
     return imported.allocation is not None and registration in imported.allocation.ready
+
+
+@contextlib.contextmanager
+def _unless_closed(registration: Registration) -> Iterator[None]:
+    """Raise Closed for any failure of a block if the memory here was closed meanwhile: that is its cause."""
+    try:
+        yield
+    except (NativeError, ZerohopError):
+        if registration.closed:
+            raise Closed("this Memory was closed meanwhile") from None
+        raise
 
 
 def register(engine: Engine, registration: Registration, domain: Domain) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import concurrent.futures
 import ctypes
 import functools
 import selectors
@@ -126,7 +127,10 @@ class ControlThread:
         Raises:
             TimeoutError: it takes longer than ``timeout`` seconds.
         """
-        asyncio.run_coroutine_threadsafe(work(*args), self.loop).result(timeout)
+        try:
+            asyncio.run_coroutine_threadsafe(work(*args), self.loop).result(timeout)
+        except concurrent.futures.TimeoutError:  # up to Python 3.10 this is another TimeoutError
+            raise TimeoutError from None
 
     async def run_in_thread(self, call: Callable[..., T], *args: Any, discard: Callable[[T], None] | None = None) -> T:
         """Call a blocking function on a new thread; return or raise what it returns or raises. Awaited on the loop.

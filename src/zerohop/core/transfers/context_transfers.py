@@ -40,9 +40,11 @@ class ContextTransfers(AsyncCloseable, Transfers):
         """Write like ``write``, but post nothing and raise WouldBlock if the lane is full or not ready yet."""
         return transfer.transfer(self._core, "write", src, dst, notify, timeout, nowait=True)
 
-    def read_nowait(self, src: RemoteBuffer, into: Local, *, timeout: float | None = None) -> Operation[int]:
+    def read_nowait(
+        self, src: RemoteBuffer, into: Local, *, notify: int | None = None, timeout: float | None = None
+    ) -> Operation[int]:
         """Read like ``read``, but post nothing and raise WouldBlock if the lane is full or not ready yet."""
-        return transfer.transfer(self._core, "read", into, src, None, timeout, nowait=True)
+        return transfer.transfer(self._core, "read", into, src, notify, timeout, nowait=True)
 
     def write_pages(
         self,
@@ -101,12 +103,16 @@ class ContextTransfers(AsyncCloseable, Transfers):
         dst_pages: Pages,
         *,
         page_bytes: int,
+        notify: int | None = None,
         timeout: float | None = None,
         stream: Stream | None = None,
     ) -> Operation[int]:
-        """Read page ``src_pages[i]`` of ``src`` into page ``dst_pages[i]`` of ``into``, for all i; see write_pages."""
+        """Read page ``src_pages[i]`` of ``src`` into page ``dst_pages[i]`` of ``into``, for all i; see write_pages.
+
+        ``notify`` is as for ``read``.
+        """
         return transfer.transfer_pages(
-            self._core, "read_pages", into, src, dst_pages, src_pages, page_bytes, None, timeout, stream=stream
+            self._core, "read_pages", into, src, dst_pages, src_pages, page_bytes, notify, timeout, stream=stream
         )
 
     def read_pages_nowait(
@@ -117,11 +123,12 @@ class ContextTransfers(AsyncCloseable, Transfers):
         dst_pages: Pages,
         *,
         page_bytes: int,
+        notify: int | None = None,
         timeout: float | None = None,
     ) -> Operation[int]:
         """Read pages like ``read_pages``, but post nothing and raise WouldBlock if the lane is full or not ready."""
         return transfer.transfer_pages(
-            self._core, "read_pages", into, src, dst_pages, src_pages, page_bytes, None, timeout, nowait=True
+            self._core, "read_pages", into, src, dst_pages, src_pages, page_bytes, notify, timeout, nowait=True
         )
 
     def fetch_add(
@@ -207,10 +214,11 @@ def _read(
     src: RemoteBuffer,
     into: Local,
     *,
+    notify: int | None = None,
     timeout: float | None = None,
     stream: Stream | None = None,
 ) -> Operation[int]:
-    return transfer.transfer(self._core, "read", into, src, None, timeout, stream=stream)
+    return transfer.transfer(self._core, "read", into, src, notify, timeout, stream=stream)
 
 
 def _write_many(

@@ -88,12 +88,15 @@ class StridedTransfers(ContextTransfers):
         row_bytes: int,
         src_stride: int | None = None,
         dst_stride: int | None = None,
+        notify: int | None = None,
         timeout: float | None = None,
         stream: Stream | None = None,
     ) -> Operation[int]:
         """Read rows from ``src``, ``src_stride`` apart, into ``into``, ``dst_stride`` apart; see write_strided."""
         there, here, page_bytes = as_pages(rows, row_bytes, src_stride, dst_stride)
-        return self.read_pages(src, into, there, here, page_bytes=page_bytes, timeout=timeout, stream=stream)
+        return self.read_pages(
+            src, into, there, here, page_bytes=page_bytes, notify=notify, timeout=timeout, stream=stream
+        )
 
     def read_strided_nowait(
         self,
@@ -104,11 +107,12 @@ class StridedTransfers(ContextTransfers):
         row_bytes: int,
         src_stride: int | None = None,
         dst_stride: int | None = None,
+        notify: int | None = None,
         timeout: float | None = None,
     ) -> Operation[int]:
         """Read rows like ``read_strided``, but post nothing and raise WouldBlock if the lane is full or not ready."""
         there, here, page_bytes = as_pages(rows, row_bytes, src_stride, dst_stride)
-        return self.read_pages_nowait(src, into, there, here, page_bytes=page_bytes, timeout=timeout)
+        return self.read_pages_nowait(src, into, there, here, page_bytes=page_bytes, notify=notify, timeout=timeout)
 
 
 def as_pages(
