@@ -11,7 +11,7 @@ import pytest
 import zerohop as zh
 from zerohop import limits
 from zerohop._native import Reason, Status
-from zerohop.errors import CANCELLED, from_native, said_by_peer, too_many_threads
+from zerohop.errors import CANCELLED, from_native, out_of_memory, said_by_peer, too_many_threads
 
 KINDS = [
     zh.ZerohopError,
@@ -166,6 +166,17 @@ class TestLimits:
         error = too_many_threads()
         assert (error.limit, error.value) == ("RLIMIT_AS", 1 << 20)
         assert "ulimit -v" in error.fix
+
+    @pytest.mark.parametrize("limit", [1 << 30, resource.RLIM_INFINITY])
+    @pytest.mark.parametrize("words", ["", "Unable to allocate 1.00 GiB"])
+    def test_of_memory(self, monkeypatch: pytest.MonkeyPatch, limit: int, words: str) -> None:
+        """A MemoryError has no words of its own, unless it is numpy's."""
+        monkeypatch.setattr(resource, "getrlimit", lambda which: (limit, limit))
+        error = out_of_memory(MemoryError(words) if words else MemoryError())
+        assert error.reason.startswith(f"out of memory: {words}" if words else "out of memory")
+        assert error.fix
+        named = "RLIMIT_AS is 1073741824" in error.reason and "ulimit -v" in error.fix
+        assert named == isinstance(error, zh.LimitReached) == (limit > 0)
 
     def test_of_the_peers_process(self) -> None:
         error = said_by_peer(NO_MEMORY, Reason.OUT_OF_DESCRIPTORS.value, peer="p")

@@ -95,7 +95,7 @@ std::shared_ptr<NotificationQueue> notification_queue(Engine& engine, uint16_t n
     return found;
 }
 
-std::optional<std::tuple<int, uint32_t, uint64_t>>
+std::optional<std::tuple<int, uint32_t, uint64_t, nb::bytes>>
 pop_notification(const std::shared_ptr<Engine>& engine, int64_t deadline_ns, uint64_t spin_ns, uint16_t number) {
     const std::shared_ptr<NotificationQueue> from = number != 0 ? notification_queue(*engine, number) : nullptr;
     std::optional<Notification> note = engine->pop_notification(number, 0, 0, false);
@@ -113,7 +113,8 @@ pop_notification(const std::shared_ptr<Engine>& engine, int64_t deadline_ns, uin
     if (!note) {
         return std::nullopt;
     }
-    return std::tuple(note->peer, note->value, note->nbytes);
+    const std::string_view message = note->message ? std::string_view(*note->message) : std::string_view();
+    return std::tuple(note->peer, note->value, note->nbytes, nb::bytes(message.data(), message.size()));
 }
 
 } // namespace

@@ -21,6 +21,16 @@ constexpr uint64_t kHoldGilBytes = 4096;
     throw NativeError(posted.outcome, "the operation was refused");
 }
 
+Message message_of(const std::optional<nb::bytes>& given) {
+    if (!given || given->size() == 0) {
+        return {};
+    }
+    if (given->size() > kMaxMessage) {
+        throw nb::value_error("a message is longer than 256 bytes");
+    }
+    return std::make_shared<const std::string>(given->c_str(), given->size());
+}
+
 std::shared_ptr<const Route> route_of(Engine& engine, uint64_t id) {
     std::shared_ptr<const Route> found = engine.route(id);
     if (!found) {
@@ -66,8 +76,9 @@ bool copy_pages(const Indices& indices, uint64_t limit, PageNumbers& pages, uint
 
 nb::object post_one(const Self& engine, uint64_t route, int kind, uint64_t local_offset, uint64_t remote_offset,
                     uint64_t nbytes, int64_t notify, uint64_t deadline_ns, bool nowait, std::optional<uint64_t> stream,
-                    const PyGroup* group) {
+                    const PyGroup* group, const std::optional<nb::bytes>& message) {
     Request request;
+    request.message = message_of(message);
     request.deadline_ns = deadline_ns;
     request.after_stream = stream;
     request.group = group == nullptr ? nullptr : group->group.get();
@@ -79,8 +90,9 @@ nb::object post_one(const Self& engine, uint64_t route, int kind, uint64_t local
 nb::object post_pages(const Self& engine, uint64_t route, int kind, const Indices& local_pages,
                       const Indices& remote_pages, uint64_t page_bytes, int64_t notify, uint64_t deadline_ns,
                       bool nowait, uint64_t local_offset, uint64_t remote_offset, uint64_t local_nbytes,
-                      std::optional<uint64_t> stream, const PyGroup* group) {
+                      std::optional<uint64_t> stream, const PyGroup* group, const std::optional<nb::bytes>& message) {
     Request request;
+    request.message = message_of(message);
     request.after_stream = stream;
     request.group = group == nullptr ? nullptr : group->group.get();
     const std::shared_ptr<const Route> found = route_of(*engine, route);
@@ -116,7 +128,8 @@ nb::object post_pages(const Self& engine, uint64_t route, int kind, const Indice
 
 // Posts the ranges that are not empty.
 nb::object post_many(const Self& engine, uint64_t route, const Indices& local, const Indices& remote,
-                     const Indices& lengths, int64_t notify, uint64_t deadline_ns, bool nowait, const PyGroup* group) {
+                     const Indices& lengths, int64_t notify, uint64_t deadline_ns, bool nowait, const PyGroup* group,
+                     const std::optional<nb::bytes>& message) {
     const size_t count = lengths.size();
     if (local.size() != count || remote.size() != count) {
         throw nb::value_error("the lists have different lengths");
@@ -139,6 +152,7 @@ nb::object post_many(const Self& engine, uint64_t route, const Indices& local, c
         }
     }
     Request request;
+    request.message = message_of(message);
     request.deadline_ns = deadline_ns;
     request.group = group == nullptr ? nullptr : group->group.get();
     Posted posted =
@@ -163,9 +177,10 @@ nb::object post_atomic(const Self& engine, uint64_t route, int kind, uint64_t re
 }
 
 nb::object post_notify(const Self& engine, const PyEndpoint& endpoint, int64_t notify, uint64_t deadline_ns,
-                       bool nowait, uint64_t nbytes) {
+                       bool nowait, uint64_t nbytes, const std::optional<nb::bytes>& message) {
     Request request;
     request.kind = Kind::notify;
+    request.message = message_of(message);
     request.nbytes = nbytes;
     request.notify = notify;
     request.deadline_ns = deadline_ns;
@@ -242,31 +257,34 @@ void def_posts(nb::class_<Engine>& engine) {
     engine
         .def("post", &post_one, nb::arg("route"), nb::arg("kind"), nb::arg("local_offset"), nb::arg("remote_offset"),
              nb::arg("nbytes"), nb::arg("notify"), nb::arg("deadline_ns"), nb::arg("nowait") = false,
-             nb::arg("stream") = nb::none(), nb::arg("group") = nb::none(),
+             nb::arg("stream") = nb::none(), nb::arg("group") = nb::none(), nb::arg("message") = nb::none(),
              nb::sig("def post(self, route: int, kind: int, local_offset: int, remote_offset: int, nbytes: int, "
                      "notify: int, deadline_ns: int, nowait: bool = False, stream: int | None = None, "
-                     "group: Group | None = None) -> int | Op"))
-        .def("post_pages", &post_pages, nb::arg("route"), nb::arg("kind"), nb::arg("local_pages"),
-             nb::arg("remote_pages"), nb::arg("page_bytes"), nb::arg("notify"), nb::arg("deadline_ns"),
-             nb::arg("nowait"), nb::arg("local_offset"), nb::arg("remote_offset"), nb::arg("local_nbytes"),
-             nb::arg("stream") = nb::none(), nb::arg("group") = nb::none(),
-             nb::sig("def post_pages(self, route: int, kind: int, local_pages: numpy.typing.NDArray[numpy.int64], "
-                     "remote_pages: numpy.typing.NDArray[numpy.int64], page_bytes: int, notify: int, deadline_ns: int, "
-                     "nowait: bool, local_offset: int, remote_offset: int, local_nbytes: int, "
-                     "stream: int | None = None, group: Group | None = None) -> int | Op"))
+                     "group: Group | None = None, message: bytes | None = None) -> int | Op"))
+        .def(
+            "post_pages", &post_pages, nb::arg("route"), nb::arg("kind"), nb::arg("local_pages"),
+            nb::arg("remote_pages"), nb::arg("page_bytes"), nb::arg("notify"), nb::arg("deadline_ns"),
+            nb::arg("nowait"), nb::arg("local_offset"), nb::arg("remote_offset"), nb::arg("local_nbytes"),
+            nb::arg("stream") = nb::none(), nb::arg("group") = nb::none(), nb::arg("message") = nb::none(),
+            nb::sig("def post_pages(self, route: int, kind: int, local_pages: numpy.typing.NDArray[numpy.int64], "
+                    "remote_pages: numpy.typing.NDArray[numpy.int64], page_bytes: int, notify: int, deadline_ns: int, "
+                    "nowait: bool, local_offset: int, remote_offset: int, local_nbytes: int, "
+                    "stream: int | None = None, group: Group | None = None, message: bytes | None = None) -> int | Op"))
         .def("post_many", &post_many, nb::arg("route"), nb::arg("local"), nb::arg("remote"), nb::arg("lengths"),
              nb::arg("notify"), nb::arg("deadline_ns"), nb::arg("nowait"), nb::arg("group") = nb::none(),
+             nb::arg("message") = nb::none(),
              nb::sig("def post_many(self, route: int, local: numpy.typing.NDArray[numpy.int64], "
                      "remote: numpy.typing.NDArray[numpy.int64], lengths: numpy.typing.NDArray[numpy.int64], "
-                     "notify: int, deadline_ns: int, nowait: bool, group: Group | None = None) -> int | Op"))
+                     "notify: int, deadline_ns: int, nowait: bool, group: Group | None = None, "
+                     "message: bytes | None = None) -> int | Op"))
         .def("post_atomic", &post_atomic, nb::arg("route"), nb::arg("kind"), nb::arg("remote_offset"),
              nb::arg("operand"), nb::arg("compare"), nb::arg("deadline_ns"), nb::arg("nowait") = false,
              nb::sig("def post_atomic(self, route: int, kind: int, remote_offset: int, operand: int, compare: int, "
                      "deadline_ns: int, nowait: bool = False) -> tuple[int, int] | Op"))
         .def("post_notify", &post_notify, nb::arg("endpoint"), nb::arg("notify"), nb::arg("deadline_ns"),
-             nb::arg("nowait") = false, nb::arg("nbytes") = 0,
+             nb::arg("nowait") = false, nb::arg("nbytes") = 0, nb::arg("message") = nb::none(),
              nb::sig("def post_notify(self, endpoint: Endpoint, notify: int, deadline_ns: int, "
-                     "nowait: bool = False, nbytes: int = 0) -> int | Op"))
+                     "nowait: bool = False, nbytes: int = 0, message: bytes | None = None) -> int | Op"))
         .def("post_send", &post_message<Kind::send>, nb::arg("endpoint"), nb::arg("region"), nb::arg("offset"),
              nb::arg("nbytes"), nb::arg("deadline_ns"), nb::arg("nowait") = false,
              nb::sig("def post_send(self, endpoint: Endpoint, region: Region, offset: int, nbytes: int, "

@@ -10,7 +10,7 @@ namespace zerohop::bind {
 
 namespace {
 
-constexpr Py_ssize_t kMostArguments = 5; // one more than there are, which Python then complains of
+constexpr Py_ssize_t kMostArguments = 7; // one more than there are, which Python then complains of
 
 struct Transfers {
     PyObject_HEAD Posting* posting; // null: not open
@@ -135,7 +135,7 @@ template <class F> PyCFunction method(F* function) {
 }
 
 constexpr const char* kWriteDoc =
-    R"(write($self, src, dst, *, notify=None, timeout=None, stream=None)
+    R"(write($self, src, dst, *, notify=None, message=None, timeout=None, stream=None)
 --
 
 Write all of ``src`` into the remote ``dst`` of the same length; value: bytes moved.
@@ -149,19 +149,21 @@ Args:
     src: a Memory, a View, or anything that ``register`` takes, which then is registered through the cache.
     dst: where to, a RemoteBuffer; slice it to the same length.
     notify: a 32-bit number for the peer's ``notification``, never delivered before the data is visible there.
+    message: up to 256 bytes that go with the number, ``Notification.message``.
     timeout: seconds for the operation; None: the Context's; ``math.inf``: none.
     stream: a stream of a GPU: a torch, CuPy or cuda-core one, or the driver's number of one. The transfer begins after
         what is queued there now; what is queued there later does not wait for it, see ``Operation.wait_on``. None: at
         once, also while a stream is being captured into a graph, which then does not have it.
 
 Raises:
-    ValueError: unequal lengths, memory of another Context, a notification of more than 32 bits.
-    TypeError: not memory, not a RemoteBuffer, not a stream.
+    ValueError: unequal lengths, memory of another Context, a notification of more than 32 bits, a message that is too
+        long or has no notification.
+    TypeError: not memory, not a RemoteBuffer, not a stream, not bytes.
     Unsupported: the stream is being captured into a graph.
     Closed: the Context or the Memory is closed. All other errors come from the Operation.)";
 
 constexpr const char* kWriteManyDoc =
-    R"(write_many($self, pairs, *, notify=None, timeout=None)
+    R"(write_many($self, pairs, *, notify=None, message=None, timeout=None)
 --
 
 Write each memory here into its remote one, all of them as one Operation; value: bytes moved.
@@ -173,13 +175,14 @@ of them, with the sum of their bytes. Done and errors as for ``write``; where on
 Args:
     pairs: a list of ``(src, dst)``, each as for ``write``.
     notify: as for ``write``.
+    message: as for ``write``.
     timeout: as for ``write``, of all together.
 
 Raises:
     ValueError, TypeError, Closed: as for ``write``, with nothing posted.)";
 
 constexpr const char* kReadDoc =
-    R"(read($self, src, into, *, notify=None, timeout=None, stream=None)
+    R"(read($self, src, into, *, notify=None, message=None, timeout=None, stream=None)
 --
 
 Read all of the remote ``src`` into ``into`` of the same length; value: bytes moved.

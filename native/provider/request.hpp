@@ -6,6 +6,7 @@
 #include "memory/region.hpp"
 #include "memory/share.hpp"
 #include "operation/operation.hpp"
+#include "provider/notify.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -51,6 +52,7 @@ struct Request {
     uint64_t nbytes = 0;                   // with pages, the sum of all
     std::shared_ptr<const PageList> pages; // null: one range
     int64_t notify = -1;                   // negative: none; see notify.hpp
+    Message message{};                     // goes with the notification; of kinds that may have one
     const OperationGroup* group = nullptr; // the group to join; it lives as long as the call
     uint64_t operand = 0;                  // fetch_add: the addend; compare_swap: the new value
     uint64_t compare = 0;

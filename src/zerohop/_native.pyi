@@ -132,11 +132,17 @@ class Transfers:
         dst: RemoteBuffer,
         *,
         notify: int | None = None,
+        message: bytes | None = None,
         timeout: float | None = None,
         stream: Any = None,
     ) -> Operation[int]: ...
     def write_many(
-        self, pairs: Sequence[tuple[Any, RemoteBuffer]], *, notify: int | None = None, timeout: float | None = None
+        self,
+        pairs: Sequence[tuple[Any, RemoteBuffer]],
+        *,
+        notify: int | None = None,
+        message: bytes | None = None,
+        timeout: float | None = None,
     ) -> Operation[int]: ...
     def read(
         self,
@@ -144,12 +150,13 @@ class Transfers:
         into: Any,
         *,
         notify: int | None = None,
+        message: bytes | None = None,
         timeout: float | None = None,
         stream: Any = None,
     ) -> Operation[int]: ...
 
 class PairTransfers(Transfers):
-    def write(
+    def write(  # type: ignore[override]
         self,
         view: Any,
         remote: RemoteBuffer,
@@ -158,7 +165,7 @@ class PairTransfers(Transfers):
         timeout: float | None = None,
         stream: Any = None,
     ) -> Operation[int]: ...
-    def read(
+    def read(  # type: ignore[override]
         self, view: Any, remote: RemoteBuffer, *, timeout: float | None = None, stream: Any = None
     ) -> Operation[int]: ...
 
@@ -310,7 +317,9 @@ class Engine:
         peer_memory: PeerMemory | None = None,
     ) -> int: ...
     def drop_route(self, route: int) -> None: ...
-    def pop_notification(self, deadline_ns: int, spin_ns: int, number: int = 0) -> tuple[int, int, int] | None: ...
+    def pop_notification(
+        self, deadline_ns: int, spin_ns: int, number: int = 0
+    ) -> tuple[int, int, int, bytes] | None: ...
     def arm_notification(self, queue: CompletionQueue, token: int, number: int = 0) -> bool: ...
     def disarm_notification(self, queue: CompletionQueue, token: int, number: int = 0) -> None: ...
     def end_group(self, group: Group, status: Status, reason: Reason) -> None: ...
@@ -374,6 +383,7 @@ class Engine:
         nowait: bool = False,
         stream: int | None = None,
         group: Group | None = None,
+        message: bytes | None = None,
     ) -> int | Op: ...
     def post_pages(
         self,
@@ -390,6 +400,7 @@ class Engine:
         local_nbytes: int,
         stream: int | None = None,
         group: Group | None = None,
+        message: bytes | None = None,
     ) -> int | Op: ...
     def post_many(
         self,
@@ -401,6 +412,7 @@ class Engine:
         deadline_ns: int,
         nowait: bool,
         group: Group | None = None,
+        message: bytes | None = None,
     ) -> int | Op: ...
     def post_atomic(
         self,
@@ -413,7 +425,13 @@ class Engine:
         nowait: bool = False,
     ) -> tuple[int, int] | Op: ...
     def post_notify(
-        self, endpoint: Endpoint, notify: int, deadline_ns: int, nowait: bool = False, nbytes: int = 0
+        self,
+        endpoint: Endpoint,
+        notify: int,
+        deadline_ns: int,
+        nowait: bool = False,
+        nbytes: int = 0,
+        message: bytes | None = None,
     ) -> int | Op: ...
     def post_send(
         self, endpoint: Endpoint, region: Region, offset: int, nbytes: int, deadline_ns: int, nowait: bool = False

@@ -162,6 +162,7 @@ _BY_STATUS: dict[int, tuple[type[ZerohopError], _Words]] = {
     11: (WouldBlock, _Words("cannot go on at once", "try again later, or use the call without _nowait")),
 }
 _NEW_HANDLE = "ask the owner for a new handle"
+_MORE_MEMORY = "free memory of this machine, or of this container, or ask for less"
 _SAME_VERSION = "use the same version of zerohop on both sides"
 # Keyed by the number of `Reason`; the first words repeat the reason's name, so that one can search for it.
 _BY_REASON: dict[int, _Words] = {
@@ -293,6 +294,13 @@ def said_by_peer(status: int, reason: int, **fields: Any) -> ZerohopError:
 def too_many_threads(operation: str = "") -> LimitReached:
     """Return the error for a thread that could not be started."""
     return _of_limit(limits.of_threads(), "no more threads can be started", {"operation": operation})
+
+
+def out_of_memory(error: MemoryError) -> ZerohopError:
+    """Return the error for a MemoryError, which mostly has no words of its own."""
+    said = f"out of memory: {error}" if str(error) else "out of memory"
+    hit = limits.of_memory()
+    return RegistrationFailed(said, fix=_MORE_MEMORY) if hit is None else _of_limit(hit, said, {})
 
 
 def _of_limit(hit: limits.Limit, said: str, fields: dict[str, Any]) -> LimitReached:

@@ -45,13 +45,18 @@ def behind(reason: int, text: str) -> Limit | None:
         return _rlimit("RLIMIT_MEMLOCK")
     if os.strerror(errno.EFBIG) in text:
         return _finite("RLIMIT_FSIZE")
-    return _of_mappings() or _finite("RLIMIT_AS") if os.strerror(errno.ENOMEM) in text else None
+    return of_memory() if os.strerror(errno.ENOMEM) in text else None
 
 
 def usual(reason: int) -> Limit | None:
     """Return the limit that a reason usually means, without a value; None if it means none."""
     name = _USUAL.get(reason)
     return Limit(name, 0, _COMMANDS[name]) if name is not None else None
+
+
+def of_memory() -> Limit | None:
+    """Return the limit behind memory that this process did not get; None if there is none: the machine is full."""
+    return _of_mappings() or _finite("RLIMIT_AS")
 
 
 def of_threads() -> Limit:

@@ -18,6 +18,10 @@ def fail() -> None:
     raise ValueError("as asked")
 
 
+def fill_memory() -> None:
+    raise MemoryError
+
+
 def leave() -> None:
     os.write(2, b"goodbye\n")
     os._exit(3)
@@ -28,4 +32,4 @@ def nap(seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    serve({"echo": echo, "fail": fail, "leave": leave, "nap": nap})
+    serve({"echo": echo, "fail": fail, "fill_memory": fill_memory, "leave": leave, "nap": nap})

@@ -149,7 +149,7 @@ def test_memory_that_cannot_be_had_after_all() -> None:
     """A limit that nobody could know of before."""
     run = zerohop("bench", "register", "--quick", "--bytes", "3Gi", preexec=limit_memory)
     assert run.returncode == 2
-    assert "not enough memory: Unable to allocate 3.00 GiB" in run.stderr
+    assert "out of memory: Unable to allocate 3.00 GiB" in run.stderr
     assert "--bytes or --batch" in run.stderr
     assert "Traceback" not in run.stderr
 

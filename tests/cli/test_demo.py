@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cli.command import zerohop
 from cli.minilm import LAYERS, shapes, write_model
+from support.patience import patience
+from zerohop.cli import demo
 from zerohop.integrations.safetensors import read_layout
 
 if TYPE_CHECKING:
@@ -81,6 +84,20 @@ def test_a_broken_file_is_refused(model: Path, tmp_path: Path) -> None:
     assert run.returncode == 2
     assert "the file has" in run.stderr
     assert f"{broken} is not a safetensors file" in run.stderr
+
+
+def test_memory_that_is_short_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A MemoryError has no words of its own; here it is that of `ulimit -v`."""
+
+    def fill_memory(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(demo, "_exchange", fill_memory)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (1 << 30, 1 << 30))
+    assert demo.run(model=None, timeout=patience(30)) == 2
+    assert capsys.readouterr().err == (
+        "failed: out of memory (RLIMIT_AS is 1073741824). Fix: raise the limit: ulimit -v unlimited\n"
+    )
 
 
 def test_the_timeout_ends_it() -> None:

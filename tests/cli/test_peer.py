@@ -40,6 +40,11 @@ def test_an_error_there_is_an_error_here_and_not_the_end(peer: PeerProcess) -> N
     assert peer.call("echo", a=1) == {"a": 1}
 
 
+def test_memory_that_is_short_there_is_named(peer: PeerProcess) -> None:
+    with pytest.raises(PeerFailed, match=r"out of memory.* Fix: "):
+        peer.call("fill_memory")
+
+
 def test_unknown_command(peer: PeerProcess) -> None:
     with pytest.raises(PeerFailed, match="KeyError"):
         peer.call("nothing")

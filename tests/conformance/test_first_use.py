@@ -134,12 +134,15 @@ def test_memory_that_is_closed_while_a_route_is_made(
             patched.setattr(routes, "_engine", ClosingEngine())
             patched.setattr(routes, "explain", close_first)
             with pytest.raises(zh.Closed):
-                if pages:
-                    context.write_pages(memory, handle, [0], [0], page_bytes=64).result(PATIENCE_S)
-                else:
-                    context.write(memory, handle).result(PATIENCE_S)
+                _write(context, memory, handle, pages=pages).result(PATIENCE_S)
         memory = context.alloc(NBYTES, device)
     context.write(memory, handle).result(PATIENCE_S)
+
+
+def _write(context: zh.Context, memory: zh.Memory, handle: zh.RemoteBuffer, *, pages: bool) -> zh.Operation[int]:
+    if pages:
+        return context.write_pages(memory, handle, [0], [0], page_bytes=64)
+    return context.write(memory, handle)
 
 
 def test_nothing_is_kept_for_peers_that_were_not_reached(open_context: OpenContext) -> None:

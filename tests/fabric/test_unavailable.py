@@ -126,6 +126,13 @@ def test_no_device(devices: Callable[..., None]) -> None:
             rdma.open("mlx5_0")
 
 
+@pytest.mark.parametrize("name", ["nics", "near"])
+def test_ports_are_chosen_by_names(devices: Callable[..., None], name: str) -> None:
+    devices(device("mlx5_0"))
+    with fabric.Context() as rdma, pytest.raises(TypeError, match=f"{name} must be a string or None, not int"):
+        rdma.choose_port(**{name: 5})  # type: ignore[arg-type]
+
+
 def test_devices_as_values(devices: Callable[..., None]) -> None:
     devices(device("mlx5_0"), device("mlx5_1", "cannot open the RDMA device mlx5_1: Permission denied"))
     with fabric.Context() as rdma:

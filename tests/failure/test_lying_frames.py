@@ -51,7 +51,7 @@ def owner() -> Iterator[Owner]:
     assert owner.shared[:4].tobytes() == b"fine"
     note = owner.engine.pop_notification(-1, 0)
     assert note is not None
-    assert note[1:] == (7, 4)
+    assert note[1:] == (7, 4, b"")
     owner.expect_margins_untouched()
     lane.close()
     owner.close()
@@ -102,6 +102,26 @@ def test_bounds(owner: Owner, lane: RawLane, kind: str, offset: int) -> None:
     _expect_denied(lane, 1)
     owner.expect_untouched()
     assert owner.engine.pop_notification(-1, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "words"), [(257, 33), (1, 0), (0, 1), (8, 2), (9, 1), (1 << 31, 1), ((1 << 32) - 1, 32)]
+)
+def test_messages_of_wrong_lengths(owner: Owner, lane: RawLane, nbytes: int, words: int) -> None:
+    """Nothing of the table is taken for a message, and the lane ends."""
+    lane.send(Frame(KIND_NOTIFY, LAST | NOTIFY, ticket=1, notify=3, page_bytes=nbytes), (0x61,) * words)
+    assert lane.answer() is None
+    assert owner.engine.pop_notification(-1, 0) is None
+
+
+@pytest.mark.parametrize("nbytes", [1, 8, 255, 256])
+def test_messages_of_right_lengths(owner: Owner, lane: RawLane, nbytes: int) -> None:
+    words = (nbytes + 7) // 8
+    lane.send(Frame(KIND_NOTIFY, LAST | NOTIFY, ticket=1, notify=3, page_bytes=nbytes), (0x6161616161616161,) * words)
+    assert lane.answer() is not None
+    note = owner.engine.pop_notification(-1, 0)
+    assert note is not None
+    assert note[1:] == (3, 0, b"a" * nbytes)
 
 
 @pytest.mark.parametrize("nbytes", [Owner.SHARED + 1, 1 << 40, TOP, TOP - Owner.MARGIN + 1])

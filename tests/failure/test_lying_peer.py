@@ -37,8 +37,8 @@ def _expect_refused(
     nbytes = forged.nbytes
     last_word = (fields(forged)[OFFSET] + nbytes) // 8 * 8 - 8 - fields(forged)[OFFSET]
     # A range of which one page lies beyond.
-    pages = {"page_bytes": 64} if nbytes // 64 * 64 > honest else {"page_bytes": 1}
-    last_page = nbytes // pages["page_bytes"] - 1
+    page_bytes = 64 if nbytes // 64 * 64 > honest else 1
+    last_page = nbytes // page_bytes - 1
     into = np.zeros(nbytes, np.uint8)
     if "w" in what:
         with pytest.raises(zh.AccessDenied):
@@ -46,7 +46,9 @@ def _expect_refused(
         with pytest.raises(zh.AccessDenied):
             world.here.write(pattern(1, 8), forged[-8:]).result(PATIENCE_S)
         with pytest.raises(zh.AccessDenied):
-            world.here.write_pages(pattern(1, nbytes), forged, [0, 1], [last_page, 0], **pages).result(PATIENCE_S)
+            world.here.write_pages(pattern(1, nbytes), forged, [0, 1], [last_page, 0], page_bytes=page_bytes).result(
+                PATIENCE_S
+            )
         if last_word + 8 > honest:
             with pytest.raises(zh.AccessDenied):
                 world.here.fetch_add(forged, 1, offset=last_word).result(PATIENCE_S)
@@ -54,7 +56,7 @@ def _expect_refused(
         with pytest.raises(zh.AccessDenied):
             world.here.read(forged, into).result(PATIENCE_S)
         with pytest.raises(zh.AccessDenied):
-            world.here.read_pages(forged, into, [last_page, 0], [0, 1], **pages).result(PATIENCE_S)
+            world.here.read_pages(forged, into, [last_page, 0], [0, 1], page_bytes=page_bytes).result(PATIENCE_S)
         assert not into.any()
     target.expect_poison()
     world.expect_no_notification()

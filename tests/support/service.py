@@ -38,6 +38,7 @@ class Note(NamedTuple):
     value: int
     nbytes: int
     peer: str
+    message: bytes = b""
 
 
 class Service(Loads, Limits, Transports, Files):
@@ -172,7 +173,7 @@ class Service(Loads, Limits, Transports, Files):
 
     def notification(self, timeout: float = PATIENCE_S) -> Note:
         note = self.context.notification(timeout).result()
-        return Note(note.value, note.nbytes, note.peer.peer)
+        return Note(note.value, note.nbytes, note.peer.peer, note.message)
 
     def expect_no_notification(self) -> None:
         """Nothing has arrived. Complete only where the sender's operations are done, which implies arrival."""

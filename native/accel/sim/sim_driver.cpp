@@ -181,19 +181,14 @@ public:
         return std::make_shared<SimImported>(shared_, states_, base, exported.offset);
     }
 
-    void check_stream(int /*device*/, uint64_t native_stream) override {
-        if (reinterpret_cast<StreamCore*>(native_stream)->capturing.load(std::memory_order_relaxed)) {
-            throw NativeError(Status::unsupported, Reason::capturing, "");
-        }
+    void check_stream(int /*device*/, uint64_t native_stream) override { (void)core_of(native_stream); }
+    std::shared_ptr<Event> mark(int /*device*/, uint64_t native_stream) override {
+        return core_of(native_stream).submit(std::make_shared<Command>(Command::Kind::record));
     }
-    std::shared_ptr<Event> mark(int device, uint64_t native_stream) override {
-        check_stream(device, native_stream);
-        return reinterpret_cast<StreamCore*>(native_stream)->submit(std::make_shared<Command>(Command::Kind::record));
-    }
-    std::shared_ptr<Gate> gate(int device, uint64_t native_stream) override {
-        check_stream(device, native_stream);
+    std::shared_ptr<Gate> gate(int /*device*/, uint64_t native_stream) override {
+        StreamCore& stream = core_of(native_stream);
         auto gate = std::make_shared<SimGate>(shared_);
-        const Outcome followed = reinterpret_cast<StreamCore*>(native_stream)->follow(gate->event);
+        const Outcome followed = stream.follow(gate->event);
         if (!followed.ok()) {
             throw NativeError(followed, "");
         }
@@ -225,6 +220,22 @@ public:
     }
 
 private:
+    // Returns the stream behind a number that a user gave; throws NativeError if it is none, or is being captured.
+    [[nodiscard]] StreamCore& core_of(uint64_t native_stream) const {
+        for (const auto& state : states_) {
+            const std::lock_guard lock(state->streams_mutex);
+            for (StreamCore* const stream : state->streams) {
+                if (reinterpret_cast<uint64_t>(stream) != native_stream) {
+                    continue;
+                }
+                if (stream->capturing.load(std::memory_order_relaxed)) {
+                    throw NativeError(Status::unsupported, Reason::capturing, "");
+                }
+                return *stream;
+            }
+        }
+        throw NativeError(Status::unsupported, Reason::none, "no stream of a simulated device has this number");
+    }
     [[nodiscard]] DeviceState* find(int device) const {
         const auto index = static_cast<size_t>(device); // a negative number becomes too large
         return index < states_.size() ? states_[index].get() : nullptr;

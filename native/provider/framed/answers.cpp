@@ -112,7 +112,8 @@ void FramedEndpoint::complete(uint32_t ticket) {
     Outcome outcome;
     uint64_t nbytes = 0;
     uint64_t value = 0;
-    int64_t read = -1; // what its owner is to be told
+    int64_t announce = -1; // what the peer is to be told now
+    Message message;
     {
         const std::lock_guard lock(lane_);
         Outstanding* outstanding = requests_.find(ticket);
@@ -134,10 +135,12 @@ void FramedEndpoint::complete(uint32_t ticket) {
         }
         const bool reads = outstanding->kind == Kind::read;
         // The rest of a read that nobody waits for any more was thrown away.
-        if (reads && outcome.ok() && !op->done()) {
-            read = outstanding->notify;
-        } else if (reads || !outstanding->outcome.ok()) { // the peer's word, whatever this side has found since
-            give_credit_back(outstanding->notify);        // nothing was announced, so the peer has nothing to return
+        if (outstanding->announced_later && outcome.ok() && !(reads && op->done())) {
+            announce = outstanding->notify;
+            message = std::move(outstanding->message);
+        } else if (outstanding->announced_later || !outstanding->outcome.ok()) {
+            // The peer's word counts, whatever this side has found since: it has delivered nothing.
+            give_credit_back(outstanding->notify);
         }
         if (reads && outstanding->pages) {
             const size_t parts = (outstanding->pages->remote.size() + kMaxTable - 1) / kMaxTable;
@@ -145,8 +148,8 @@ void FramedEndpoint::complete(uint32_t ticket) {
         }
         requests_.remove(ticket); // unpins, before anybody can see the end
     }
-    if (read >= 0) {
-        if (const Outcome told = push_notify(read, nbytes); !told.ok()) {
+    if (announce >= 0) {
+        if (const Outcome told = push_notify(announce, nbytes, message); !told.ok()) {
             outcome = told;
         }
     }

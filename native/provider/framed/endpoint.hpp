@@ -92,10 +92,10 @@ protected:
             announced_.add(queue_of(notify), -1);
         }
     }
-    // Announces a write whose bytes went another way; its credit has been taken.
-    [[nodiscard]] Outcome push_notify(int64_t notify, uint64_t nbytes);
+    // Announces bytes that went another way; its credit has been taken.
+    [[nodiscard]] Outcome push_notify(int64_t notify, uint64_t nbytes, const Message& message);
     // Poller. Call it with the data in place. More notifications than were granted end the lane.
-    void deliver(int64_t notify, uint64_t nbytes);
+    void deliver(int64_t notify, uint64_t nbytes, Message message = {});
 
     [[nodiscard]] static Outcome check_range(const Request& request, uint8_t right) {
         const Route& route = *request.route;
@@ -204,6 +204,7 @@ private:
     void end_frame();
     [[nodiscard]] bool well_formed(const FrameHeader& header) const;
     void push_small(const FrameHeader& header, const void* body = nullptr, size_t nbytes = 0);
+    void push_notice(FrameHeader header, int64_t notify, const Message& message);
     bool pump(uint64_t budget);
     bool send_frames(uint64_t budget);
     void run_out_of_memory();

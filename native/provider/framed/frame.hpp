@@ -21,7 +21,7 @@ enum class FrameKind : uint8_t {
     read_pages,    // table: page numbers of `arg` bytes each
     fetch_add,     // table: addend
     compare_swap,  // table: compare, swap
-    notify,        //
+    notify,        // table: a message of `page_bytes` bytes, if there is one
     send,          // `arg`: size of the message; payload: all of it if it is eager
     send_data,     // a piece of a message that was granted, at `offset` of it
     read_data,     // a piece of a read, at `offset` of the operation
@@ -65,6 +65,11 @@ struct FrameHeader {
     ShareId share() const { return {share_index, share_generation}; }
 };
 static_assert(sizeof(FrameHeader) == 64);
+
+// Returns the words of a table that hold a message.
+inline constexpr uint32_t message_words(uint32_t nbytes) {
+    return (nbytes + 7) / 8;
+}
 
 // Reads the outcome in an answer. A peer may write anything there, also a status that would leave an operation pending
 // for ever.

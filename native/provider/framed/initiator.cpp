@@ -10,6 +10,11 @@ namespace zerohop::framed {
 
 namespace {
 
+// True if the request's end has to come before its notification goes out, in a frame of its own.
+bool announced_later(const Request& request) {
+    return request.kind == Kind::read || (request.kind == Kind::write && request.message != nullptr);
+}
+
 FrameHeader header_of(FrameKind kind, const Request& request, uint32_t ticket) {
     FrameHeader header{.kind = kind,
                        .ticket = ticket,
@@ -18,7 +23,7 @@ FrameHeader header_of(FrameKind kind, const Request& request, uint32_t ticket) {
                        .capability = request.route->capability,
                        .offset = request.remote_offset,
                        .arg = request.nbytes};
-    if (request.notify >= 0 && request.kind == Kind::write) { // a read is announced once it has ended
+    if (request.notify >= 0 && !announced_later(request)) {
         header.announce(request.notify);
     }
     return header;
@@ -112,6 +117,8 @@ Posted FramedEndpoint::post_one_sided(const Request& request) {
     if (Outstanding* const outstanding = begin(request, parts, posted)) {
         outstanding->local = std::move(local);
         outstanding->pages = request.pages;
+        outstanding->announced_later = announced_later(request);
+        outstanding->message = request.message;
         Outcome pushed;
         queue(*outstanding, posted, [&] {
             if (reads) {
@@ -220,30 +227,41 @@ Posted FramedEndpoint::post_notify(const Request& request) {
     Posted posted;
     if (Outstanding* const outstanding = begin(request, 1, posted)) {
         outstanding->nbytes = 0; // other operations have moved the bytes that it announces
-        FrameHeader header{
+        const FrameHeader header{
             .kind = FrameKind::notify, .flags = kLast, .ticket = outstanding->ticket, .arg = request.nbytes};
-        header.announce(request.notify);
-        queue(*outstanding, posted, [&] { push_small(header); });
+        queue(*outstanding, posted, [&] { push_notice(header, request.notify, request.message); });
         pump(kSliceBytes);
     }
     return posted;
 }
 
 // Announces bytes that have moved: no answer is needed, the frame itself is the announcement.
-Outcome FramedEndpoint::push_notify(int64_t notify, uint64_t nbytes) {
+Outcome FramedEndpoint::push_notify(int64_t notify, uint64_t nbytes, const Message& message) {
     const std::lock_guard lock(lane_);
     if (!is_open()) {
         return state();
     }
-    FrameHeader header{.kind = FrameKind::notify, .arg = nbytes};
-    header.announce(notify);
     try {
-        push_small(header);
+        push_notice({.kind = FrameKind::notify, .arg = nbytes}, notify, message);
         pump(kSliceBytes);
     } catch (const std::bad_alloc&) { // the operation has to end all the same
         return kLaneOutOfMemory;
     }
     return {};
+}
+
+// The message travels in the table, padded to whole words.
+void FramedEndpoint::push_notice(FrameHeader header, int64_t notify, const Message& message) {
+    header.announce(notify);
+    SmallFrame frame;
+    if (message != nullptr) {
+        header.page_bytes = static_cast<uint32_t>(message->size());
+        header.table = message_words(header.page_bytes);
+        frame.table.resize(header.table);
+        message->copy(reinterpret_cast<char*>(frame.table.data()), message->size());
+    }
+    frame.header = header;
+    outbound_.push(std::move(frame));
 }
 
 Posted FramedEndpoint::post_flush(const Request& request) {

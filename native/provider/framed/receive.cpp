@@ -31,8 +31,10 @@ bool FramedEndpoint::well_formed(const FrameHeader& header) const {
     case FrameKind::send:
         return header.table == 0 &&
                (header.payload == 0 || (header.payload == header.arg && header.arg <= kEagerBytes));
-    case FrameKind::read:
     case FrameKind::notify:
+        return header.payload == 0 && header.page_bytes <= kMaxMessage &&
+               header.table == message_words(header.page_bytes);
+    case FrameKind::read:
     case FrameKind::ack:
     case FrameKind::clear_to_send:
     case FrameKind::credit:

@@ -28,10 +28,12 @@ struct Outstanding {
     std::unique_ptr<Sink> sink; // reads
     Outcome outcome;            // the first failure
     uint64_t value = 0;
-    uint32_t answers_due = 1; // page lists are read with several requests
-    bool unmatched = false;   // a send whose recv is not there yet
-    bool withdrawn = false;   // it ended unmatched, and the peer was told
-    int64_t notify = -1;      // a credit was taken for it, which the peer returns only for what it delivers
+    uint32_t answers_due = 1;     // page lists are read with several requests
+    bool unmatched = false;       // a send whose recv is not there yet
+    bool withdrawn = false;       // it ended unmatched, and the peer was told
+    int64_t notify = -1;          // a credit was taken for it, which the peer returns only for what it delivers
+    bool announced_later = false; // by a frame of its own once the request has ended
+    Message message;              // in that frame
     uint64_t epoch = 0;
 
     // Returns true once every answer has come, and no device copies for it any more.

@@ -137,12 +137,18 @@ void FramedEndpoint::end_write(const FrameHeader& header) {
 
 // Call it with the bytes in place. The thread that pops the notification synchronises with this one.
 void FramedEndpoint::announce(const FrameHeader& header) {
-    if (header.has(kNotify)) {
-        deliver(header.announced(), header.arg);
+    if (!header.has(kNotify)) {
+        return;
     }
+    Message message;
+    if (header.kind == FrameKind::notify && header.page_bytes != 0) {
+        message =
+            std::make_shared<const std::string>(reinterpret_cast<const char*>(in_.table.data()), header.page_bytes);
+    }
+    deliver(header.announced(), header.arg, std::move(message));
 }
 
-void FramedEndpoint::deliver(int64_t notify, uint64_t nbytes) {
+void FramedEndpoint::deliver(int64_t notify, uint64_t nbytes, Message message) {
     if (waiting_here_.add(queue_of(notify), 1) > static_cast<int>(kCredits)) {
         return fail({Status::protocol, Reason::no_credit}); // more than it was granted
     }
@@ -152,7 +158,7 @@ void FramedEndpoint::deliver(int64_t notify, uint64_t nbytes) {
             return fail({Status::protocol, Reason::window_full});
         }
     }
-    host_.notify(queue_of(notify), {peer().id(), value_of(notify), nbytes, shared_from_this()});
+    host_.notify(queue_of(notify), {peer().id(), value_of(notify), nbytes, std::move(message), shared_from_this()});
 }
 
 void FramedEndpoint::on_notify(const FrameHeader& header) {

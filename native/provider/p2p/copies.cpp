@@ -76,7 +76,7 @@ Posted P2pEndpoint::post_copy(const Request& request) {
 // Begins a copy with the queue's lock held: either close() finds the copy there, or this finds the lane closed.
 Outcome P2pEndpoint::begin(CopyQueue& queue, const Request& request, PeerCopy& copy, Pin<Region> local,
                            Pin<PeerMemory> remote) {
-    const bool notifies = request.notify >= 0;
+    const bool notifies = request.notify >= 0 && request.message == nullptr;
     if (!is_open()) {
         return state();
     }
@@ -91,6 +91,7 @@ Outcome P2pEndpoint::begin(CopyQueue& queue, const Request& request, PeerCopy& c
     }
     copy.nbytes = request.nbytes;
     copy.notify = request.notify;
+    copy.message = request.message;
     copy.form = CopyRates::form_of(request.pages.get());
     copy.local = std::move(local);
     copy.remote = std::move(remote);
@@ -168,6 +169,13 @@ void P2pEndpoint::finish(PeerCopy& copy) {
     }
     if (outcome.ok() && copy.local->moved()) {
         outcome = kLocalMoved;
+    }
+    if (copy.message != nullptr) {
+        if (outcome.ok()) {
+            outcome = push_notify(copy.notify, copy.nbytes, copy.message);
+        } else {
+            give_credit_back(copy.notify);
+        }
     }
     if (!copy.op) { // the lane was closed, and has ended it
         return;

@@ -34,7 +34,8 @@ struct PeerCopy {
     std::shared_ptr<accel::Event> event; // null: held
     bool last = true;                    // of its command
     int64_t notify = -1;
-    NotifyOutbox::Ticket ticket; // a slot where it is announced
+    NotifyOutbox::Ticket ticket; // a slot where the device announces it
+    Message message;             // for which a slot has no room: a frame announces it
     uint64_t began_ns = 0;       // as far as is known
     uint64_t needs_ns = 0;       // likely
     uint64_t pending_ns = 0;     // when a thread that waits has last seen it pending

@@ -76,7 +76,8 @@ Posted ShmEndpoint::post_mapped(const Request& request) {
         if (const Outcome living = host().look_at(peer()); !living.ok()) {
             return {Posted::What::failed, living};
         }
-        const Outcome outcome = request.notify >= 0 ? push_notify(request.notify, request.nbytes) : Outcome{};
+        const Outcome outcome =
+            request.notify >= 0 ? push_notify(request.notify, request.nbytes, request.message) : Outcome{};
         return {outcome.ok() ? Posted::What::done : Posted::What::failed, outcome};
     }
     return enqueue(std::move(copy), host().operations().create(request.deadline_ns, request.started_ns));
@@ -171,7 +172,7 @@ void ShmEndpoint::finish(MappedCopy& copy, Outcome outcome) {
     const bool still_wanted = !copy.op->done();
     if (copy.notify() >= 0) {
         if (outcome.ok() && still_wanted) {
-            outcome = push_notify(copy.notify(), copy.nbytes());
+            outcome = push_notify(copy.notify(), copy.nbytes(), copy.message());
         } else {
             give_credit_back(copy.notify());
         }

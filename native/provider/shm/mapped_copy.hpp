@@ -47,6 +47,7 @@ public:
 
     uint64_t nbytes() const { return nbytes_; }
     int64_t notify() const { return notify_; }
+    const Message& message() const { return message_; }
 
     OpRef op;
     uint64_t epoch = 0;
@@ -59,6 +60,7 @@ private:
     Extents src_;
     const uint64_t nbytes_;
     const int64_t notify_;
+    const Message message_;
     const bool outbound_;
     bool streaming_ = false;
     bool stopped_ = false;

@@ -7,6 +7,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <string_view>
 
 namespace zerohop::verbs {
 
@@ -102,7 +103,7 @@ bool VerbsEndpoint::post_chain(uint32_t index, Queue& queue) {
             last.num_sge = 1;
             last.send_flags |= IBV_SEND_INLINE;
         }
-        if (goes_as_immediate(transfer.notify) && first && transfer.all_posted) {
+        if (goes_as_immediate(transfer.notify) && transfer.message == nullptr && first && transfer.all_posted) {
             last.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
             last.imm_data = htonl(value_of(transfer.notify));
             transfer.notify = -1;
@@ -151,7 +152,7 @@ bool VerbsEndpoint::post_marks(uint32_t index) {
         if ((transfer.queues_left >> i & 1) == 0) {
             continue;
         }
-        if (!post_mark({SegmentKind::notify, Chain::What::transfer, index}, i, mark)) {
+        if (!post_mark({SegmentKind::notify, Chain::What::transfer, index}, i, mark, transfer.message)) {
             return false;
         }
         transfer.queues_left &= ~(1U << i);
@@ -161,10 +162,12 @@ bool VerbsEndpoint::post_marks(uint32_t index) {
     return true;
 }
 
-bool VerbsEndpoint::post_mark(const Outgoing& outgoing, size_t queue, const Mark& mark) {
-    return post_segment(outgoing, queue, sizeof mark, [&](std::byte* to) {
+bool VerbsEndpoint::post_mark(const Outgoing& outgoing, size_t queue, const Mark& mark, const Message& message) {
+    const std::string_view text = message ? std::string_view(*message) : std::string_view();
+    return post_segment(outgoing, queue, sizeof mark + text.size(), [&](std::byte* to) {
         std::memcpy(to, &mark, sizeof mark);
-        return sizeof mark;
+        text.copy(reinterpret_cast<char*>(to + sizeof mark), text.size());
+        return sizeof mark + text.size();
     });
 }
 

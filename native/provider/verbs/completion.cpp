@@ -39,6 +39,7 @@ bool VerbsEndpoint::on_chain_sent(const ibv_wc& completion) {
     Outcome outcome;
     uint64_t nbytes = 0;
     int64_t read = -1; // what its owner is to be told
+    Message message;
     bool broken = false;
     bool over = false;
     {
@@ -63,7 +64,7 @@ bool VerbsEndpoint::on_chain_sent(const ibv_wc& completion) {
         }
         if ((completion.wr_id & kLast) != 0) {
             end_chain(chain, index);
-            over = of_transfer && end_transfer_if_over(owner, op, outcome, nbytes, read);
+            over = of_transfer && end_transfer_if_over(owner, op, outcome, nbytes, read, message);
         }
     }
     if (broken) {
@@ -72,7 +73,7 @@ bool VerbsEndpoint::on_chain_sent(const ibv_wc& completion) {
     if (op) {
         outcome = as_the_peer_lives(outcome);
         if (read >= 0 && outcome.ok()) {
-            outcome = push_notify(read, nbytes);
+            outcome = push_notify(read, nbytes, message);
         } else {
             give_credit_back(read);
         }
@@ -101,7 +102,8 @@ void VerbsEndpoint::end_chain(Chain& chain, uint32_t index) {
 }
 
 // Ends a transfer of which nothing is under way or still to be posted. Unpins before anybody can see the end.
-bool VerbsEndpoint::end_transfer_if_over(uint32_t index, OpRef& op, Outcome& outcome, uint64_t& nbytes, int64_t& read) {
+bool VerbsEndpoint::end_transfer_if_over(uint32_t index, OpRef& op, Outcome& outcome, uint64_t& nbytes, int64_t& read,
+                                         Message& message) {
     Transfer& transfer = transfers_[index];
     if (transfer.chains != 0 || ((!transfer.all_posted || transfer.marks_due) && transfer.outcome.ok() && !closing_)) {
         return false;
@@ -114,6 +116,7 @@ bool VerbsEndpoint::end_transfer_if_over(uint32_t index, OpRef& op, Outcome& out
     nbytes = transfer.nbytes;
     if (transfer.kind == Kind::read && op && outcome.ok()) {
         read = transfer.notify;
+        message = std::move(transfer.message);
     } else if (!transfer.marked) {
         give_credit_back(transfer.notify); // nothing was announced
     }

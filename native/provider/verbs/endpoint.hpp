@@ -123,7 +123,7 @@ private:
     void post_some(uint32_t index);
     [[nodiscard]] bool post_chain(uint32_t index, Queue& queue);
     bool post_marks(uint32_t index);
-    [[nodiscard]] bool post_mark(const Outgoing& outgoing, size_t queue, const Mark& mark);
+    [[nodiscard]] bool post_mark(const Outgoing& outgoing, size_t queue, const Mark& mark, const Message& message = {});
     struct Prepared {
         std::byte* bytes = nullptr;
         size_t nbytes = 0;
@@ -165,7 +165,8 @@ private:
     [[nodiscard]] Outcome failure_of(const ibv_wc& completion) const;
     [[nodiscard]] Outcome as_the_peer_lives(Outcome outcome) const;
     void end_chain(Chain& chain, uint32_t index);
-    bool end_transfer_if_over(uint32_t index, OpRef& op, Outcome& outcome, uint64_t& nbytes, int64_t& read);
+    bool end_transfer_if_over(uint32_t index, OpRef& op, Outcome& outcome, uint64_t& nbytes, int64_t& read,
+                              Message& message);
     void give_up_rest(Transfer& transfer);
     void drop_transfer(Transfer& transfer, uint32_t index);
     // endpoint.cpp

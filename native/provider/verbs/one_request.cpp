@@ -10,7 +10,8 @@ namespace zerohop::verbs {
 
 bool VerbsEndpoint::fits_one_request(const Request& request, const Queue& queue) {
     return !request.pages && request.nbytes <= queue.domain->max_piece() &&
-           (request.notify < 0 || (request.kind == Kind::write && goes_as_immediate(request.notify)));
+           (request.notify < 0 ||
+            (request.kind == Kind::write && goes_as_immediate(request.notify) && request.message == nullptr));
 }
 
 // Posts it; room for its completion has been taken.

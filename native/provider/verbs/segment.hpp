@@ -20,7 +20,8 @@ struct SegmentHeader {
 };
 static_assert(sizeof(SegmentHeader) == 8);
 
-// One is sent on each queue pair that took part; it counts when `parts` of them have come.
+// One is sent on each queue pair that took part; it counts when `parts` of them have come. The message of a
+// notification follows each of them.
 struct Mark {
     uint64_t nbytes = 0;
     uint32_t ticket = 0;

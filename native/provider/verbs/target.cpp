@@ -52,7 +52,8 @@ bool VerbsEndpoint::on_received(const ibv_wc& completion, const Segment& segment
 // Returns false for what no peer of ours sends.
 bool VerbsEndpoint::on_mark(SegmentKind kind, const std::byte* body, uint32_t nbytes) {
     Mark mark;
-    if (nbytes != sizeof mark) {
+    const size_t message_bytes = nbytes - sizeof mark; // of more than there are, if the mark is too short
+    if (nbytes < sizeof mark || message_bytes > (kind == SegmentKind::notify ? kMaxMessage : 0)) {
         return false;
     }
     std::memcpy(&mark, body, sizeof mark);
@@ -80,7 +81,12 @@ bool VerbsEndpoint::on_mark(SegmentKind kind, const std::byte* body, uint32_t nb
     }
     parts_.erase(key);
     if (kind == SegmentKind::notify) {
-        deliver(notify_of(mark.queue, mark.value), mark.nbytes);
+        Message message;
+        if (message_bytes != 0) {
+            message =
+                std::make_shared<const std::string>(reinterpret_cast<const char*>(body) + sizeof mark, message_bytes);
+        }
+        deliver(notify_of(mark.queue, mark.value), mark.nbytes, std::move(message));
         return true;
     }
     const std::lock_guard lock(lane());

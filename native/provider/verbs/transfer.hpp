@@ -42,6 +42,7 @@ struct alignas(64) Transfer {
     uint64_t nbytes = 0;
     uint64_t epoch = 0;
     int64_t notify = -1;
+    Message message; // with a notification behind a write
 
     // For transfers that are more than one request.
     std::shared_ptr<const PageList> pages;
@@ -63,6 +64,9 @@ struct alignas(64) Transfer {
         notify = -1;
         if (pages) {
             pages.reset();
+        }
+        if (message) {
+            message.reset();
         }
         queues_used = 0;
     }

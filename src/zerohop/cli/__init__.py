@@ -6,9 +6,21 @@
 
 from __future__ import annotations
 
+import sys
+
 
 def main() -> None:
     """Run the command line; the entry point of the installed `zerohop` command."""
     from zerohop.cli.app import app
+    from zerohop.cli.output import watch_output
 
-    app()
+    watch_output()
+    try:
+        app()
+    except MemoryError as error:
+        from zerohop.errors import out_of_memory
+
+        print(f"error: {out_of_memory(error)}", file=sys.stderr)
+        sys.exit(2)
+    finally:
+        sys.stdout.flush()

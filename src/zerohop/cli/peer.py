@@ -19,6 +19,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from zerohop import RemoteBuffer
+from zerohop.errors import out_of_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -163,7 +164,8 @@ def serve(commands: Mapping[str, Callable[..., Answer | None]]) -> None:
             result = commands[request["command"]](**request["arguments"])
         except Exception as error:  # noqa: BLE001 - every failure is an answer
             traceback.print_exc()
-            answers.write(json.dumps({"error": f"{type(error).__name__}: {error}"}) + "\n")
+            told = out_of_memory(error) if isinstance(error, MemoryError) else error
+            answers.write(json.dumps({"error": f"{type(told).__name__}: {told}"}) + "\n")
         else:
             answers.write(json.dumps({"result": result or {}}) + "\n")
         answers.flush()

@@ -213,6 +213,10 @@ def _result_code(
 ) -> int:
     if not isinstance(remote, RdmaRemoteBuffer):
         raise TypeError(f"the peer's memory is an RdmaRemoteBuffer, not {type(remote).__name__}")
+    if not isinstance(remote.access_key, str):
+        raise TypeError(
+            f"an access key is the text that to_remote_buffer() gave, not {type(remote.access_key).__name__}"
+        )
     base, handle = _parse_access_key(remote.access_key)
     offset = remote.ptr - base
     if not (0 <= offset <= handle.nbytes and 0 <= remote.len <= handle.nbytes - offset):

@@ -94,8 +94,8 @@ class Context(StridedTransfers, NotCopyable):
     Raises:
         ValueError, TypeError: an argument makes no sense, such as an interface that is not there; listening off
             loopback without a secret.
-        Unsupported: a provider does not work here, the address cannot be bound, or there is no TLS where it is needed;
-            with the reason and the fix.
+        Unsupported: a provider does not work here, ``nics`` names none of this machine, the address cannot be bound, or
+            there is no TLS where it is needed; with the reason and the fix.
         RuntimeError: gevent has patched the threads or sockets of this process.
         LimitReached: this process has no descriptor, thread or memory left that it needs.
         RegistrationFailed: out of memory.
@@ -195,7 +195,7 @@ class Context(StridedTransfers, NotCopyable):
             device: ``"host"`` or a device's name, such as ``"sim:0"``; its contents are undefined.
 
         Raises:
-            TypeError: ``nbytes`` is no integer.
+            TypeError: ``nbytes`` is no integer, or ``device`` no name.
             ValueError: no such device, or no such length.
             RegistrationFailed: out of memory.
             LimitReached: a limit of this process is reached.
@@ -212,13 +212,11 @@ class Context(StridedTransfers, NotCopyable):
             max_bytes: bytes that the pool never exceeds; None: all that the device has.
 
         Raises:
-            TypeError: a number of bytes is no integer.
+            TypeError: a number of bytes is no integer, or ``device`` no name.
             ValueError: no such device, or no such length.
             Closed: the Context is closed.
         """
         self._core.check_open()
-        if not isinstance(device, str):
-            raise TypeError(f'a device is a name such as "cuda:0", not {device!r}')
         limit = None if max_bytes is None else length_of(max_bytes)
         return Pool(self._core, device, length_of(chunk_bytes), limit)
 

@@ -91,12 +91,15 @@ class Face(AsyncCloseable):
                 Context's.
 
         Raises:
+            TypeError: ``ctx`` is no Context.
             ValueError: settings beside a Context; ``timeout`` is negative or NaN.
             Closed: the Context is closed.
             Unsupported, RegistrationFailed: the errors of Context.
         """
         if "context" in settings:
             raise TypeError("the Context is passed as ctx=, not as context=")
+        if ctx is not None and not isinstance(ctx, Context):
+            raise TypeError(f"ctx is a zerohop.Context, or None for a new one, not {type(ctx).__name__}")
         if ctx is not None and settings:
             raise ValueError(f"{', '.join(settings)}: settings of a Context, beside one that is open already")
         self._owns_context = ctx is None

@@ -81,6 +81,10 @@ class Core(PeerCore):
         super().__init__(settings)
         self.make_connection = partial(make_connection, self)
         self.providers = _usable(settings)
+        if settings.nics is not None:
+            from zerohop.core.lanes.nic_choice import check_names  # as in _ports
+
+            check_names(settings.nics)
         # If providers were asked for, all of them work, because `_usable` would have raised.
         probed = {} if settings.providers else _probed(settings)
         self.unusable = {name: why for name, (usable, why, _) in probed.items() if not usable}

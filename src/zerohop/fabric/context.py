@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from zerohop._native import FabricDevice, NativeError, fabric_devices, fabric_why_not_direct, providers
+from zerohop.config.checks import check_text
 from zerohop.config.nic_filter import NicFilter
 from zerohop.config.providers import VERBS
 from zerohop.core.memory import sources
@@ -88,8 +89,10 @@ class Context(Resource):
 
         Raises:
             Unsupported: there is no such port; ``reason`` says why for each port, ``fix`` says what helps.
-            ValueError: ``nics`` or ``near`` cannot be understood.
+            ValueError, TypeError: ``nics`` or ``near`` cannot be understood.
         """
+        check_text("nics", nics)
+        check_text("near", near)
         devices = {device.name: device for device in self.devices()}
         text = os.environ.get("ZEROHOP_NICS") if nics is None else nics
         wanted = parse_nic_filter(text) if text else NicFilter()

@@ -65,7 +65,7 @@ class Transport(Face, PairTransfers):
 
         Raises:
             ValueError: no such device; `why_unsupported` says why. Settings beside a Context.
-            TypeError: not a device.
+            TypeError: not a device, or not a Context.
             Closed: the Context is closed.
             Unsupported, RegistrationFailed: the errors of Context.
         """

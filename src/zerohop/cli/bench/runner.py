@@ -21,7 +21,7 @@ from zerohop.cli.bench.session import FULL, QUICK, Effort, Session, open_session
 from zerohop.cli.console import human_bytes, human_time, make_console
 from zerohop.cli.peer import PeerProcess
 from zerohop.core.face import check_device
-from zerohop.errors import ZerohopError
+from zerohop.errors import ZerohopError, out_of_memory
 from zerohop.machine.host import read_memory
 
 if TYPE_CHECKING:
@@ -103,8 +103,7 @@ def _verdict(console: Console, rows: list[Row], failure: BaseException | None) -
         console.print("[bold red]interrupted[/]")
         return 130
     if isinstance(failure, MemoryError):
-        text = f"not enough memory: {str(failure) or 'nothing more is known'}. {_SMALLER}"
-        console.print(f"[bold red]failed:[/] {escape(text)}", soft_wrap=True)
+        console.print(f"[bold red]failed:[/] {escape(f'{out_of_memory(failure)}. {_SMALLER}')}", soft_wrap=True)
         return 2
     if failure is not None:
         _print_failure(console, failure)

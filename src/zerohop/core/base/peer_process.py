@@ -61,7 +61,8 @@ class PeerProcess:
 
     def __del__(self, _close: Callable[[int], None] = os.close) -> None:
         # `_close` is a default argument, because this module's globals may be gone when the interpreter exits.
-        if self._pidfd >= 0:
+        # The constructor may have raised.
+        if getattr(self, "_pidfd", -1) >= 0:
             _close(self._pidfd)
 
 

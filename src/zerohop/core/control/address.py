@@ -32,6 +32,8 @@ _HOST_ID: Final = re.compile(r"[0-9a-f]{32}")
 _FOLDER: Final = re.compile(r"zerohop-([0-9]+)-[a-z0-9_]+")
 _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SWEPT_AT_ONCE: Final = 64
+# Characters of a URL that is too long that its error shows.
+_SHOWN: Final = 100
 # Bytes of one part of a host's name.
 _LONGEST_LABEL: Final = 63
 
@@ -50,10 +52,14 @@ class Address(NamedTuple):
         """Tell whether the address can be reached by TCP."""
         return bool(self.host) and self.port != 0
 
+    @property
+    def place(self) -> str:
+        """Return host and port as one writes them."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
     def url(self) -> str:
         """Return the text form, of which ``parse`` makes the same Address."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        where = f"{host}:{self.port}" if self.listens else ""
+        where = self.place if self.listens else ""
         parts = [f"host={self.host_id}"] if self.host_id else []
         if self.socket_path:
             parts.append(f"unix={quote(self.socket_path, safe='/')}")
@@ -70,35 +76,42 @@ def parse(url: str) -> Address:
     """
     if not isinstance(url, str):
         raise TypeError(f"a URL is a string, not {type(url).__name__}")
+    try:
+        return _parse(url)
+    except ValueError as error:
+        shown = url if len(url) <= MAX_URL else f"{url[:_SHOWN]}…"
+        raise ValueError(
+            f"{shown!r} is no zerohop URL, such as the peer's context.url or {SCHEME}://HOST:PORT: {error}"
+        ) from None
+
+
+def _parse(url: str) -> Address:
     if len(url) > MAX_URL or not url.isprintable():
-        raise ValueError("a zerohop URL has at most 1024 printable characters")
+        raise ValueError(f"it has more than {MAX_URL} characters, or some that are not printed")
     parts = urlsplit(url)
     if parts.scheme != SCHEME:
-        raise ValueError(f"{url!r} does not begin with {SCHEME}://")
-    try:
-        port = parts.port or 0
-    except ValueError as error:
-        raise ValueError(f"{url!r}: {error}") from None
+        raise ValueError(f"it does not begin with {SCHEME}://")
+    port = parts.port or 0
     query = dict(parse_qsl(parts.query))
     context = parts.path.strip("/")
     address = Address(parts.hostname or "", port, context, query.get("host", ""), query.get("unix", ""))
     if context and not _CONTEXT_ID.fullmatch(context):
-        raise ValueError(f"{url!r}: a Context's id is 32 hexadecimal digits, not {context!r}")
+        raise ValueError(f"a Context's id is 32 hexadecimal digits, not {context!r}")
     if address.host_id and not _HOST_ID.fullmatch(address.host_id):
-        raise ValueError(f"{url!r}: a host's id is 32 hexadecimal digits")
+        raise ValueError("a host's id is 32 hexadecimal digits")
     path = address.socket_path
     host = address.host
     # The codec is slow, and only these can be refused by it.
     if (len(host) > _LONGEST_LABEL or ".." in f".{host}" or not host.isascii()) and not _is_name(host):
-        raise ValueError(f"{url!r}: {host!r} is no name of a host")
+        raise ValueError(f"{host!r} is no name of a host")
     if not path.isprintable():
-        raise ValueError(f"{url!r}: the path of its Unix socket has characters that are not printed: {path!r}")
+        raise ValueError(f"the path of its Unix socket has characters that are not printed: {path!r}")
     if path and (not path.startswith("/") or len(os.fsencode(path)) > MAX_SOCKET_PATH):
-        raise ValueError(f"{url!r}: a Unix socket's path is absolute and has at most {MAX_SOCKET_PATH} bytes")
+        raise ValueError(f"a Unix socket's path is absolute and has at most {MAX_SOCKET_PATH} bytes")
     if bool(address.host) != bool(address.port):
-        raise ValueError(f"{url!r} has a host without a port, or a port without a host")
+        raise ValueError("it has a host without a port, or a port without a host")
     if not address.listens and not path:
-        raise ValueError(f"{url!r} has neither host:port nor the path of a Unix socket")
+        raise ValueError("it has neither host:port nor the path of a Unix socket")
     return address
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import ipaddress
 import os
+import shlex
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 _CONNECT_S: Final = 5.0
 _BACKLOG_PAUSE_S: Final = 0.005
+_NO_WAY: Final = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN)
 _LISTEN: Final = 'have the peer listen where others reach it: listen="0.0.0.0:0", and the same secret= on both sides'
 
 
@@ -70,8 +73,7 @@ def explained(error: ZerohopError, where: Address) -> ZerohopError:
     astray = isinstance(error, (PeerLost, ProtocolError, AccessDenied, DeadlineExceeded))
     if astray and where.host_id not in ("", address.host_id()) and _is_loopback(where.host):
         error.reason += (
-            f"; the peer is on another host and listens on loopback only: {where.host}:{where.port} is another "
-            f"process here, if any"
+            f"; the peer is on another host and listens on loopback only: {where.place} is another process here, if any"
         )
         error.fix = _LISTEN
     return error
@@ -137,7 +139,7 @@ async def open_tcp(
         sock = None
         limit = _CONNECT_S if waits is None or place < len(found) else None
         if waits is not None:
-            waits(f"{tried}nobody answers at {where.host}:{where.port}")
+            waits(f"{tried}nobody answers at {where.place} (is that host up, or does a firewall drop the port?)")
         try:
             sock = sockets.new(family, kind, protocol, operation="connect")
             control.sockets.add(sock)
@@ -156,13 +158,27 @@ async def open_tcp(
             raise
         if sock is not None:
             sock.close()
-    why = (failure.strerror or str(failure)) if failure is not None else "no address"
-    raise PeerLost(
-        f"{tried}nobody answers at {where.host}:{where.port}: {why}",
-        fix=_fix(where),
-        peer=where.context,
-        operation="connect",
-    )
+    why, fix = _unreached(where, failure)
+    raise PeerLost(f"{tried}{why}", fix=fix, peer=where.context, operation="connect")
+
+
+def _unreached(where: Address, failure: OSError | None) -> tuple[str, str]:
+    """Return why nobody was reached by TCP, and what to check."""
+    # The URL may come from a stranger.
+    host = shlex.quote(where.host)
+    if isinstance(failure, socket.gaierror):
+        said = f"no host is called {where.host!r} here: {failure.strerror}"
+        return said, f"check the host in the URL, and how this host finds it: getent hosts {host}"
+    # asyncio puts words of its own in the place of the system's.
+    said = os.strerror(failure.errno) if failure is not None and failure.errno else "no answer"
+    if isinstance(failure, ConnectionRefusedError):
+        return f"nobody listens at {where.place} ({said})", _fix(where)
+    if failure is not None and failure.errno in _NO_WAY:
+        return (
+            f"nothing leads from this host to {where.place} ({said})",
+            f"check the address, that its host is up, routes and firewalls: ip route get {host}",
+        )
+    return f"nobody answers at {where.place} ({said})", _fix(where)
 
 
 async def _resolve(control: ControlThread, where: Address) -> list[tuple[Any, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from zerohop.config.nic_filter import NicFilter
+from zerohop.config.nic_filter import NicFilter, matches
 from zerohop.core.lanes.nic_ports import Port
 from zerohop.errors import Unsupported
 from zerohop.machine.nics import read_rdma_devices
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from zerohop.machine.topology import NicChoice
 
 _ROOT: Final = Path("/")
+# Characters that make a pattern of a name.
+_WILDCARDS: Final = frozenset("*?[")
 # Groups of a GID that name its subnet. In the GID of an IPv4 address they are the same for all networks.
 _SUBNET_GROUPS: Final = 4
 
@@ -51,6 +53,23 @@ def choose(settings: Settings, near: str | None = None, root: Path = _ROOT) -> l
     best = found.chosen[0]
     alike = [each for each in found.chosen if _tier(each) == _tier(best)]
     return [_port(each, settings.verbs) for each in alike[: settings.verbs.rails]]
+
+
+def check_names(wanted: NicFilter, root: Path = _ROOT) -> None:
+    """Check that there is what a filter names, in whatever state it is; a filter of patterns may also mean no port.
+
+    Raises:
+        Unsupported: there is nothing of all that it names; the reason lists the ports that there are.
+    """
+    ports = [(device.name, port.number) for device in read_rdma_devices(root) for port in device.ports]
+    named = wanted.include and not any(set(pattern) & _WILDCARDS for pattern in wanted.include)
+    if named and not any(matches(name, *port) for name in wanted.include for port in ports):
+        there = ", ".join(f"{device}:{number}" for device, number in ports) or "none at all"
+        raise Unsupported(
+            f"nics={','.join(wanted.include)!r} means no RDMA port of this machine; there is {there}",
+            fix="correct nics= (ZEROHOP_NICS), or leave it out",
+            operation="open",
+        )
 
 
 def _tier(choice: NicChoice) -> tuple[object, ...]:

@@ -6,10 +6,9 @@ The capsule stays unconsumed: it keeps the memory, and gives the memory back whe
 from __future__ import annotations
 
 import ctypes
-import math
 from typing import Any, Final, NamedTuple
 
-from zerohop.core.memory.layouts import BYTES, ROWS, layout_of
+from zerohop.core.memory.layouts import BYTES, ROWS, count_of, layout_of
 from zerohop.errors import Unsupported
 
 _CPU: Final = 1
@@ -70,7 +69,8 @@ def read(exporter: Any) -> Tensor:
         Unsupported: the tensor is on a device that this build has no driver for, or in managed memory.
         ValueError, BufferError: the object refuses to export itself.
     """
-    device_type = int(exporter.__dlpack_device__()[0])
+    kind, _ = exporter.__dlpack_device__()
+    device_type = int(kind)
     if device_type == _MANAGED:
         raise Unsupported(
             "managed memory is refused: its pages move, so that no peer can be told where they are",
@@ -106,10 +106,10 @@ def read(exporter: Any) -> Tensor:
         raise ValueError(f"a DLPack tensor of {tensor.ndim} dimensions")
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
     bits = tensor.type_bits * tensor.type_lanes
+    nbytes = (count_of(shape) * bits + 7) // 8
     layout: bytes | None = ROWS if tensor.ndim > 1 else BYTES
     if tensor.strides:
         layout = layout_of(shape, tuple(tensor.strides[i] for i in range(tensor.ndim)), 1, (bits + 7) // 8)
-    nbytes = (math.prod(shape) * bits + 7) // 8
     address = (tensor.data or 0) + tensor.byte_offset
     return Tensor(address, nbytes, readonly, layout, capsule, on_device)
 

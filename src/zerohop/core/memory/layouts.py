@@ -5,6 +5,7 @@ A transfer moves bytes in the order of their addresses. So two arrays must lie a
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -18,6 +19,13 @@ ROWS: Final = b"rows"
 _MAX_BYTES: Final = 256
 
 
+def count_of(shape: Sequence[int]) -> int:
+    """Return the number of elements of an array; raise ValueError if an axis has a length that none can have."""
+    if min(shape, default=0) < 0:
+        raise ValueError(f"no array has the shape {tuple(shape)}: an axis has 0 elements at least")
+    return math.prod(shape)
+
+
 def layout_of(shape: Sequence[int], strides: Sequence[int], unit: int, itemsize: int) -> bytes | None:
     """Return the layout of an array without gaps; None if there are gaps, or if elements lie upon each other.
 
@@ -29,7 +37,12 @@ def layout_of(shape: Sequence[int], strides: Sequence[int], unit: int, itemsize:
         strides: the steps of the axes, in any unit.
         unit: the length of an element in the unit of the strides.
         itemsize: the length of an element in bytes.
+
+    Raises:
+        ValueError: there are not as many strides as axes.
     """
+    if len(shape) != len(strides):
+        raise ValueError(f"an array of {len(shape)} axes has as many strides, not {len(strides)}")
     if 0 in shape:
         return BYTES
     axes = [axis for axis, size in enumerate(shape) if size != 1]

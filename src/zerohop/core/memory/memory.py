@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
 
 from zerohop._native import set_layout
+from zerohop.config.checks import check_flag
 from zerohop.core.base.deadlines import seconds_of
 from zerohop.core.base.resource import Closeable
 from zerohop.core.memory.contents import Contents
@@ -123,11 +124,13 @@ class _Range(Contents):
             revocable: whether ``revoke`` may take it back while the Memory lives.
 
         Raises:
+            TypeError: ``revocable`` is not True or False.
             ValueError: the memory does not have these rights.
             Closed: the Memory or its Context is closed.
         """
         memory = self._home()
         bits = rights_bits(rights)
+        check_flag("revocable", revocable)
         if bits & ~self._bits:
             most = f'with "{self.rights}" at most' if self.rights else "with nobody: it is a read-only View"
             raise ValueError(f'this memory can be shared {most}, not with "{rights}"')
@@ -136,7 +139,7 @@ class _Range(Contents):
             share = self._core.shares.add(
                 self._registration, self._offset, self.nbytes, bits, memory._layout, revocable=revocable
             )
-        except (TypeError, ValueError):  # the region was closed meanwhile
+        except TypeError:  # the Context was closed meanwhile, and its region replaced
             memory._check_open()
             raise
         self._core.shares.belongs(share, memory)

@@ -265,8 +265,7 @@ class Pool(Closeable, NotCopyable):
         return None
 
     def _memory(self, taken: _Range, block: _Block | None, nbytes: int) -> Memory:
-        chunk, start, _ = taken
-        part = self._core.registration_cache.part(chunk.registration, start, nbytes)
+        part = self._core.registration_cache.part(taken[0].registration, taken[1], nbytes)
         return Memory(self._core, part, 0, nbytes, RIGHTS["rw"], block, owned=True)
 
     def _full(self, nbytes: int) -> RegistrationFailed | LimitReached:
@@ -289,8 +288,7 @@ class Pool(Closeable, NotCopyable):
             raise Closed("this Pool was closed", fix="make another with ctx.pool()")
 
     def __repr__(self) -> str:
-        closed = ", closed" if self._closed or self._core.closed else ""
-        return f"Pool({self.nbytes} bytes of {self.device}{closed})"
+        return f"Pool({self.nbytes} bytes of {self.device}{', closed' if self._closed or self._core.closed else ''})"
 
 
 class _Chunk:
@@ -334,8 +332,8 @@ class _Block:
     __slots__ = ("_freed", "_range")
 
     def __init__(self, taken: _Range, freed: collections.deque[_Range]) -> None:
-        self._range = taken
         self._freed = freed
+        self._range = taken
         taken[0].blocks[id(self)] = taken[1:]
 
     def goes_to(self, freed: object) -> bool:
@@ -343,6 +341,8 @@ class _Block:
         return self._freed is freed
 
     def __del__(self) -> None:
+        if not hasattr(self, "_range"):  # the constructor has raised; the pool takes stock anew
+            return
         chunk = self._range[0]
         if chunk.wanted:
             self._freed.append(self._range)

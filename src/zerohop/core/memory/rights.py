@@ -9,9 +9,9 @@ Rights = Literal["r", "w", "rw"]
 RIGHTS: Final[dict[str, int]] = {"r": 1, "w": 2, "rw": 3}
 
 
-def rights_bits(rights: str) -> int:
+def rights_bits(rights: object) -> int:
     """Return the bits of "r", "w" or "rw"; raise ValueError for anything else."""
-    bits = RIGHTS.get(rights)
+    bits = RIGHTS.get(rights) if isinstance(rights, str) else None
     if bits is None:
         raise ValueError(f'rights are "r", "w" or "rw", not {rights!r}')
     return bits

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
+import operator
 import platform
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy as np
 
 from zerohop._native import buffer_start, can_write
 from zerohop.core.memory import dlpack, shared_pages, torch_tensors
-from zerohop.core.memory.layouts import BYTES, ROWS, layout_of, require_rows
+from zerohop.core.memory.layouts import BYTES, ROWS, count_of, layout_of, require_rows
 from zerohop.core.memory.source import Source, whole_allocation
 from zerohop.core.runtime.devices import DEVICE_BY_ADDRESS, HOST
 
@@ -47,8 +47,9 @@ def read(x: Any, *, as_bytes: bool = False) -> Source:
     """
     source = _source(x, as_bytes)
     end = source.address + source.nbytes
-    if source.device == HOST and end > _USER_SPACE_END and end > _user_space_end():
-        # The processor reports no address for a touch of it, which so could not be told from a fault of somebody else.
+    # Of an address beyond user space the processor reports none, so its fault could not be told from somebody else's.
+    beyond = source.device == HOST and end > _USER_SPACE_END and end > _user_space_end()
+    if beyond or source.address < 0 or source.nbytes < 0 or end > _LAST_ADDRESS:
         raise ValueError(f"no memory has address {source.address:#x} and {source.nbytes} bytes")
     if source.address == 0 and source.nbytes:
         raise ValueError(f"{source.nbytes} bytes of {type(x).__name__} at address 0: there is no memory behind it")
@@ -124,10 +125,12 @@ def _from_numpy(array: np.ndarray[Any, Any], as_bytes: bool) -> Source:
     owner: object = root.base
     address, readonly = _start_of(array)
     base, base_readonly = (address, readonly) if root is array else _start_of(root)
-    nbytes, extent = array.nbytes, root.nbytes
-    shared = not root.flags.owndata
-    if base_readonly != readonly or not (base <= address and address + nbytes <= base + extent):
-        # A read-only view of a writable array, or a root with negative strides: the array is registered alone.
+    nbytes, extent, flags = array.nbytes, root.nbytes, root.flags
+    shared = not flags.owndata
+    # A root that does not own its memory may count some of it twice, or step over other memory (as_strided, windows).
+    whole = flags.owndata or flags.forc
+    if not whole or base_readonly != readonly or not (base <= address and address + nbytes <= base + extent):
+        # Such a root, a read-only view of a writable array, or negative strides: the array is registered alone.
         base, extent, root = address, nbytes, array
     storage = None if owner is None else torch_tensors.storage_behind(owner, address, nbytes)
     if storage is not None:  # the array keeps the tensor, which may get other memory
@@ -200,16 +203,21 @@ def _from_dlpack(x: Any, as_bytes: bool) -> Source:
 
 def _from_cuda_array_interface(x: Any, as_bytes: bool) -> Source:
     interface = x.__cuda_array_interface__
-    address, readonly = interface["data"]
-    shape = tuple(interface["shape"])
-    itemsize = np.dtype(interface["typestr"]).itemsize
-    strides = interface.get("strides")
+    try:
+        address, readonly = interface["data"]
+        where = operator.index(address or 0)
+        shape = tuple(map(operator.index, interface["shape"]))
+        strides = tuple(map(operator.index, interface.get("strides") or ()))
+        dtype = np.dtype(str(interface["typestr"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise TypeError(f"the __cuda_array_interface__ of {type(x).__name__} is malformed: {error!r}") from None
+    if dtype.hasobject:
+        raise TypeError(f"a device array of {dtype} holds pointers to Python objects, not data")
+    nbytes = count_of(shape) * dtype.itemsize
     layout = ROWS if len(shape) > 1 else BYTES
-    if strides is not None:
-        found = layout_of(shape, tuple(strides), itemsize, itemsize)
+    if strides:
+        found = layout_of(shape, strides, dtype.itemsize, dtype.itemsize)
         layout = require_rows(found, "device array", "a contiguous copy", as_bytes=as_bytes)
-    nbytes = math.prod(shape) * itemsize
-    where = int(address or 0)
     source = whole_allocation(where, nbytes, DEVICE_BY_ADDRESS, bool(readonly), x, None, may_be_shared=False)
     return source._replace(layout=layout)
 
@@ -218,10 +226,8 @@ def _from_tuple(x: tuple[Any, ...]) -> Source:
     if len(x) != 3:
         raise TypeError("raw memory is a tuple (pointer, nbytes, device)")
     address, nbytes, device = x
-    if isinstance(address, bool) or not isinstance(address, int) or not isinstance(nbytes, int):
+    if not all(isinstance(number, int) and not isinstance(number, bool) for number in (address, nbytes)):
         raise TypeError("raw memory is (pointer, nbytes, device), the first two of them ints")
-    if not isinstance(device, str):
+    if not isinstance(device, str) or not device:  # an empty one would mean: whose memory the address is
         raise TypeError(f'the device of raw memory is a name such as "host" or "sim:0", not {device!r}')
-    if address < 0 or nbytes < 0 or address + nbytes > _LAST_ADDRESS:
-        raise ValueError(f"no memory has address {address:#x} and {nbytes} bytes")
     return whole_allocation(address, nbytes, device, False, None, None, may_be_shared=device == HOST)

@@ -72,6 +72,18 @@ def on_gpu(tensor: Any) -> OnGpu | None:
 
 def read_tensor(tensor: Any, *, as_bytes: bool) -> Source:
     """Return the memory of a tensor; raises what ``sources.read`` raises."""
+    try:
+        return _read(tensor, as_bytes=as_bytes)
+    except RuntimeError as error:
+        # Of what functions of torch.func get, of a masked tensor, and of whatever else wraps another one.
+        said = str(error).partition("\n")[0]
+        raise TypeError(
+            f"this {type(tensor).__name__} has no memory of its own that torch shows: it wraps another tensor, or "
+            f"computes its values ({said}). Fix: pass the tensor behind it, or its values in an ordinary tensor"
+        ) from None
+
+
+def _read(tensor: Any, *, as_bytes: bool) -> Source:
     kind = tensor.device.type
     if kind == "meta":
         raise _no_memory("meta")
@@ -81,7 +93,12 @@ def read_tensor(tensor: Any, *, as_bytes: bool) -> Source:
         )
     if str(tensor.layout) != "torch.strided":
         raise TypeError(f"a tensor of layout {tensor.layout} has no memory of its own that is one range")
-    itemsize = tensor.element_size()
+    try:
+        itemsize = tensor.element_size()
+    except ValueError:  # a parameter of a module that is still to learn its shape
+        raise ValueError(
+            f"this {type(tensor).__name__} has neither shape nor memory yet. Fix: call its module once with an input"
+        ) from None
     if tensor.is_contiguous():
         layout = ROWS if tensor.ndim > 1 else BYTES
     else:
@@ -90,15 +107,13 @@ def read_tensor(tensor: Any, *, as_bytes: bool) -> Source:
         )
     if tensor.is_conj() or tensor.is_neg():
         raise ValueError("the tensor's memory does not hold its values. Fix: tensor.resolve_conj().resolve_neg()")
-    nbytes = tensor.numel() * itemsize
     # numpy() and DLPack refuse tensors that require gradients, and bfloat16, so the storage is asked.
-    try:
-        storage = tensor.untyped_storage()
-    except NotImplementedError:  # torch.vmap passes such tensors to the function that it maps
-        raise TypeError(f"a {type(tensor).__name__} without storage of its own is no memory") from None
+    storage = tensor.untyped_storage()
     # A fake tensor would answer with a warning and address 0.
     if storage.device.type == "meta":
         raise _no_memory("fake")
+    # While torch.jit.trace runs, numel() is a tensor.
+    nbytes = tensor.nbytes
     if kind == "cuda":
         # The driver is asked for the allocation, which is larger than torch's storage.
         tensors_on_gpus[type(tensor)] = tensor.layout

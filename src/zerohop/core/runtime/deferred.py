@@ -103,6 +103,8 @@ class Deferred(InFlight[T]):
             self._task.cancel()
 
     def __del__(self) -> None:
+        if not hasattr(self, "parts"):  # the constructor has raised, and nobody waits for it
+            return
         native = self._native
         if native is None or self._core.forked or native.status == Status.PENDING:
             return

@@ -56,8 +56,11 @@ class Devices:
         """Return the native index of a device.
 
         Raises:
+            TypeError: the name is no string.
             ValueError: there is no such device; the message names those that exist.
         """
+        if not isinstance(name, str):
+            raise TypeError(f'a device is a name such as "host" or "cuda:0", not {name!r}')
         if name == HOST:
             return _HOST_INDEX
         index = self.by_name.get(name)

@@ -248,7 +248,7 @@ class Failed(Finished[T]):
         return f"failed: {self._error}"
 
     def __del__(self) -> None:
-        if not self._seen:
+        if not getattr(self, "_seen", True):  # the constructor may have raised
             dropped.report(self._core, self._kind, self._error, asked=False, source=self)
 
 

@@ -44,7 +44,6 @@ class Gathered(Generic[T]):
     __slots__ = ("_asked", "operations")
 
     def __init__(self, operations: Iterable[Operation[T]]) -> None:
-        self._asked = True
         self.operations = _checked(operations)
         self._asked = not self.operations
 
@@ -92,7 +91,7 @@ class Gathered(Generic[T]):
             raise asyncio.CancelledError from None
 
     def __del__(self) -> None:
-        if not self._asked:
+        if not getattr(self, "_asked", True):  # the constructor may have raised
             warnings.warn(
                 f"gather() of {len(self.operations)} operations was not waited for; {_AWAIT}, "
                 "elsewhere `zh.wait_all(operations)`",
@@ -254,7 +253,9 @@ def _values(operations: list[Operation[T]], timeout: float | None) -> list[T]:
 
 
 def _checked(operations: Iterable[Operation[T]]) -> list[Operation[T]]:
-    """Return the operations as a list; raise TypeError if one of them is no Operation."""
+    """Return the operations as a list; raise TypeError if they are no Operations, or a single one."""
+    if not hasattr(operations, "__iter__"):
+        raise TypeError(f"what is waited for are Operations, in a list or the like, not {type(operations).__name__}")
     found = list(operations)
     for each in found:
         if not isinstance(each, Operation):

@@ -18,6 +18,7 @@ from zerohop.core.transfers.message_lane import (
     RECEIVED,
     SENT,
     flush_lanes,
+    message_bytes,
     notify_post,
     notify_value,
     post_message,
@@ -132,24 +133,26 @@ class Connection(Closeable, NotCopyable):
 
         return post_message(core, link, "recv", view, deadline, post, BYTES_DONE, room=RECEIVED, over=source)
 
-    def notify(self, value: int, *, timeout: float | None = None) -> Operation[int]:
+    def notify(self, value: int, *, message: bytes | None = None, timeout: float | None = None) -> Operation[int]:
         """Give the peer a notification without data; value: 0. Done means that the peer's Context has it.
 
         Raises:
-            ValueError: more than 32 bits.
+            ValueError: more than 32 bits, or a message of more than 256 bytes.
             Closed: at once. Everything else comes from the Operation.
         """
-        return self._notify(value, timeout, nowait=False)
+        return self._notify(value, message, timeout, nowait=False)
 
-    def notify_nowait(self, value: int, *, timeout: float | None = None) -> Operation[int]:
+    def notify_nowait(
+        self, value: int, *, message: bytes | None = None, timeout: float | None = None
+    ) -> Operation[int]:
         """Notify like ``notify``, but post nothing and raise WouldBlock if the lane is full."""
-        return self._notify(value, timeout, nowait=True)
+        return self._notify(value, message, timeout, nowait=True)
 
-    def _notify(self, value: int, timeout: float | None, *, nowait: bool) -> Operation[int]:
+    def _notify(self, value: int, message: bytes | None, timeout: float | None, *, nowait: bool) -> Operation[int]:
         core, link = self._core, self._link
-        number = notify_value(value)
+        number, message = notify_value(value), message_bytes(value, message)
         deadline = core.deadline(timeout)
-        post = notify_post(core, link, number, deadline)
+        post = notify_post(core, link, number, deadline, message)
         return post_message(core, link, "notify", None, deadline, post, NBYTES, nowait=nowait, room=NOTIFIED)
 
     def flush(self, *, timeout: float | None = None) -> Operation[int]:

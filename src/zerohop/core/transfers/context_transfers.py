@@ -35,16 +35,28 @@ class ContextTransfers(AsyncCloseable, Transfers):
         begin_posting(self, core.engine, core, InFlight, Finished, _write, _write_many, _read, core.timeout_ns)
 
     def write_nowait(
-        self, src: Local, dst: RemoteBuffer, *, notify: int | None = None, timeout: float | None = None
+        self,
+        src: Local,
+        dst: RemoteBuffer,
+        *,
+        notify: int | None = None,
+        message: bytes | None = None,
+        timeout: float | None = None,
     ) -> Operation[int]:
         """Write like ``write``, but post nothing and raise WouldBlock if the lane is full or not ready yet."""
-        return transfer.transfer(self._core, "write", src, dst, notify, timeout, nowait=True)
+        return transfer.transfer(self._core, "write", src, dst, notify, timeout, message=message, nowait=True)
 
     def read_nowait(
-        self, src: RemoteBuffer, into: Local, *, notify: int | None = None, timeout: float | None = None
+        self,
+        src: RemoteBuffer,
+        into: Local,
+        *,
+        notify: int | None = None,
+        message: bytes | None = None,
+        timeout: float | None = None,
     ) -> Operation[int]:
         """Read like ``read``, but post nothing and raise WouldBlock if the lane is full or not ready yet."""
-        return transfer.transfer(self._core, "read", into, src, notify, timeout, nowait=True)
+        return transfer.transfer(self._core, "read", into, src, notify, timeout, message=message, nowait=True)
 
     def write_pages(
         self,
@@ -55,6 +67,7 @@ class ContextTransfers(AsyncCloseable, Transfers):
         *,
         page_bytes: int,
         notify: int | None = None,
+        message: bytes | None = None,
         timeout: float | None = None,
         stream: Stream | None = None,
     ) -> Operation[int]:
@@ -72,11 +85,22 @@ class ContextTransfers(AsyncCloseable, Transfers):
             dst_pages: an array like ``src_pages``, and as long.
             page_bytes: length of a page, at least 1.
             notify: as for ``write``.
+            message: as for ``write``.
             timeout: as for ``write``.
             stream: as for ``write``.
         """
         return transfer.transfer_pages(
-            self._core, "write_pages", src, dst, src_pages, dst_pages, page_bytes, notify, timeout, stream=stream
+            self._core,
+            "write_pages",
+            src,
+            dst,
+            src_pages,
+            dst_pages,
+            page_bytes,
+            notify,
+            timeout,
+            message=message,
+            stream=stream,
         )
 
     def write_pages_nowait(
@@ -88,11 +112,22 @@ class ContextTransfers(AsyncCloseable, Transfers):
         *,
         page_bytes: int,
         notify: int | None = None,
+        message: bytes | None = None,
         timeout: float | None = None,
     ) -> Operation[int]:
         """Write pages like ``write_pages``, but post nothing and raise WouldBlock if the lane is full or not ready."""
         return transfer.transfer_pages(
-            self._core, "write_pages", src, dst, src_pages, dst_pages, page_bytes, notify, timeout, nowait=True
+            self._core,
+            "write_pages",
+            src,
+            dst,
+            src_pages,
+            dst_pages,
+            page_bytes,
+            notify,
+            timeout,
+            message=message,
+            nowait=True,
         )
 
     def read_pages(
@@ -104,15 +139,26 @@ class ContextTransfers(AsyncCloseable, Transfers):
         *,
         page_bytes: int,
         notify: int | None = None,
+        message: bytes | None = None,
         timeout: float | None = None,
         stream: Stream | None = None,
     ) -> Operation[int]:
         """Read page ``src_pages[i]`` of ``src`` into page ``dst_pages[i]`` of ``into``, for all i; see write_pages.
 
-        ``notify`` is as for ``read``.
+        ``notify`` and ``message`` are as for ``read``.
         """
         return transfer.transfer_pages(
-            self._core, "read_pages", into, src, dst_pages, src_pages, page_bytes, notify, timeout, stream=stream
+            self._core,
+            "read_pages",
+            into,
+            src,
+            dst_pages,
+            src_pages,
+            page_bytes,
+            notify,
+            timeout,
+            message=message,
+            stream=stream,
         )
 
     def read_pages_nowait(
@@ -124,11 +170,22 @@ class ContextTransfers(AsyncCloseable, Transfers):
         *,
         page_bytes: int,
         notify: int | None = None,
+        message: bytes | None = None,
         timeout: float | None = None,
     ) -> Operation[int]:
         """Read pages like ``read_pages``, but post nothing and raise WouldBlock if the lane is full or not ready."""
         return transfer.transfer_pages(
-            self._core, "read_pages", into, src, dst_pages, src_pages, page_bytes, notify, timeout, nowait=True
+            self._core,
+            "read_pages",
+            into,
+            src,
+            dst_pages,
+            src_pages,
+            page_bytes,
+            notify,
+            timeout,
+            message=message,
+            nowait=True,
         )
 
     def fetch_add(
@@ -165,15 +222,30 @@ class ContextTransfers(AsyncCloseable, Transfers):
         """Swap like ``compare_swap``, but post nothing and raise WouldBlock if the lane is full or not ready yet."""
         return transfer.atomic(self._core, "compare_swap", dst, swap, compare, offset, timeout, nowait=True)
 
-    def notify(self, target: Connection | RemoteBuffer, value: int, *, timeout: float | None = None) -> Operation[int]:
-        """Give a peer, or the owner of a handle, a notification without data; value: 0. Errors as for ``write``."""
-        return transfer.notify_peer(self._core, target, value, timeout)
+    def notify(
+        self,
+        target: Connection | RemoteBuffer,
+        value: int,
+        *,
+        message: bytes | None = None,
+        timeout: float | None = None,
+    ) -> Operation[int]:
+        """Give a peer, or the owner of a handle, a notification without data; value: 0.
+
+        ``message`` and errors are as for ``write``.
+        """
+        return transfer.notify_peer(self._core, target, value, timeout, message=message)
 
     def notify_nowait(
-        self, target: Connection | RemoteBuffer, value: int, *, timeout: float | None = None
+        self,
+        target: Connection | RemoteBuffer,
+        value: int,
+        *,
+        message: bytes | None = None,
+        timeout: float | None = None,
     ) -> Operation[int]:
         """Notify like ``notify``, but post nothing and raise WouldBlock if the lane is full or not ready yet."""
-        return transfer.notify_peer(self._core, target, value, timeout, nowait=True)
+        return transfer.notify_peer(self._core, target, value, timeout, message=message, nowait=True)
 
     def flush(self, connection: Connection | None = None, *, timeout: float | None = None) -> Operation[int]:
         """Flush: done when all that was posted before, to one peer or to all, is visible there; value: 0."""
@@ -203,10 +275,11 @@ def _write(
     dst: RemoteBuffer,
     *,
     notify: int | None = None,
+    message: bytes | None = None,
     timeout: float | None = None,
     stream: Stream | None = None,
 ) -> Operation[int]:
-    return transfer.transfer(self._core, "write", src, dst, notify, timeout, stream=stream)
+    return transfer.transfer(self._core, "write", src, dst, notify, timeout, message=message, stream=stream)
 
 
 def _read(
@@ -215,10 +288,11 @@ def _read(
     into: Local,
     *,
     notify: int | None = None,
+    message: bytes | None = None,
     timeout: float | None = None,
     stream: Stream | None = None,
 ) -> Operation[int]:
-    return transfer.transfer(self._core, "read", into, src, notify, timeout, stream=stream)
+    return transfer.transfer(self._core, "read", into, src, notify, timeout, message=message, stream=stream)
 
 
 def _write_many(
@@ -226,9 +300,10 @@ def _write_many(
     pairs: Sequence[tuple[Local, RemoteBuffer]],
     *,
     notify: int | None = None,
+    message: bytes | None = None,
     timeout: float | None = None,
 ) -> Operation[int]:
-    return write_many.write_many(self._core, pairs, notify, timeout)
+    return write_many.write_many(self._core, pairs, notify, timeout, message=message)
 
 
 # Errors of wrong arguments name the methods by which users know these.

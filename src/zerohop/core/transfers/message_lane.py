@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from zerohop.core.peers.peer_link import PeerLink
 
 _MAX_NOTIFY: Final = (1 << 32) - 1
+_MAX_MESSAGE: Final = 256
 # Kinds of room that a full lane may lack (window: requests in flight). Each has one lock, where operations wait for it.
 PLAIN: Final = "room in the window"
 NOTIFIED: Final = "credit for a notification"
@@ -40,6 +41,24 @@ def notify_value(value: int) -> int:
     if not 0 <= number <= _MAX_NOTIFY:
         raise ValueError(f"a notification carries 32 bits, from 0 to {_MAX_NOTIFY}, not {number}")
     return number
+
+
+def message_bytes(notify: int | None, message: bytes | None) -> bytes | None:
+    """Check the message of a notification; return it as bytes, or None if there is none.
+
+    Raises:
+        TypeError: not bytes, nor another object with the buffer protocol.
+        ValueError: longer than 256 bytes, or there is no notification that it could go with.
+    """
+    if message is None:
+        return None
+    # bytes(message) would turn a number into that many zeros.
+    raw = message if type(message) is bytes else memoryview(message).tobytes()
+    if len(raw) > _MAX_MESSAGE:
+        raise ValueError(f"a notification carries a message of {_MAX_MESSAGE} bytes at most, not {len(raw)}; send() it")
+    if notify is None:
+        raise ValueError("message= goes with a notification: give notify=, too")
+    return raw
 
 
 def post_message(
@@ -80,9 +99,11 @@ def post_message(
     return posted_operation(core, kind, link.path(device), nbytes, posted, view, value_from)
 
 
-def notify_post(core: Core, link: PeerLink, number: int, deadline_ns: int) -> Callable[[bool], int | Op]:
+def notify_post(
+    core: Core, link: PeerLink, number: int, deadline_ns: int, message: bytes | None = None
+) -> Callable[[bool], int | Op]:
     """Return a callable that posts a notification."""
-    return lambda nowait: core.engine.post_notify(link.endpoint, number, deadline_ns, nowait)
+    return lambda nowait: core.engine.post_notify(link.endpoint, number, deadline_ns, nowait, 0, message)
 
 
 async def until_lane(link: PeerLink) -> None:

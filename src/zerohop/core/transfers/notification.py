@@ -33,13 +33,15 @@ class Notification(NamedTuple):
 
     Attributes:
         value: the 32-bit number that the peer chose.
-        nbytes: bytes of the write that it came with; 0 if it came alone.
+        nbytes: bytes of the write or read that it came with; 0 if it came alone.
         peer: the Connection over which it came.
+        message: up to 256 bytes that the peer sent with it; empty if there are none.
     """
 
     value: int
     nbytes: int
     peer: Connection
+    message: bytes = b""
 
 
 class _StreamWait:
@@ -88,14 +90,14 @@ class NotificationWait(Operation[Notification]):
         self._note: Notification | None = None
         self._error: BaseException | None = None
         self._cancelled = False
-        # Whether somebody has waited for it, perhaps not to its end.
-        self._asked = False
         # Queues that get a token when this wait ends, and waits of streams.
         self._armed: list[tuple[CompletionQueue | _StreamWait, int]] = []
         # The native operation that ends at the deadline.
         self._timer: Op | None = None
         # Two waiters would take two notifications, and one of them would be lost.
         self._guard = threading.Lock()
+        # Whether somebody has waited for it, perhaps not to its end. The last, because the destructor goes by it.
+        self._asked = False
 
     def done(self) -> bool:
         self._asked = True
@@ -213,9 +215,9 @@ class NotificationWait(Operation[Notification]):
         if popped is None:
             return False
         # This is make_notification without a call, because it is part of the latency of each notification.
-        peer, value, nbytes = popped
+        peer, value, nbytes, message = popped
         connection = core.connections.get(peer) or core.connection_of(peer)
-        self._note = _new_tuple(Notification, (value, nbytes, connection))
+        self._note = _new_tuple(Notification, (value, nbytes, connection, message))
         if self._armed or self._timer is not None:
             self._wake_others()
         return True
@@ -280,7 +282,7 @@ class NotificationWait(Operation[Notification]):
         return "waiting" if self._error is None else f"failed: {self._error}"
 
     def __del__(self) -> None:
-        if not self._asked:
+        if not getattr(self, "_asked", True):  # the constructor may have raised
             dropped.report(self._core, self._kind, None, asked=False, source=self)
 
 
@@ -288,10 +290,10 @@ def _busy() -> RuntimeError:
     return RuntimeError("another thread or task is waiting for this notification; ask for one each")
 
 
-def make_notification(core: Core, popped: tuple[int, int, int]) -> Notification:
-    """Make a Notification of the engine's peer, value and byte count."""
-    peer, value, nbytes = popped
-    return Notification(value, nbytes, core.connection_of(peer))
+def make_notification(core: Core, popped: tuple[int, int, int, bytes]) -> Notification:
+    """Make a Notification of the engine's peer, value, byte count and message."""
+    peer, value, nbytes, message = popped
+    return Notification(value, nbytes, core.connection_of(peer), message)
 
 
 def take_now(core: Core) -> Notification:

@@ -34,6 +34,7 @@ class StridedTransfers(ContextTransfers):
         src_stride: int | None = None,
         dst_stride: int | None = None,
         notify: int | None = None,
+        message: bytes | None = None,
         timeout: float | None = None,
         stream: Stream | None = None,
     ) -> Operation[int]:
@@ -52,6 +53,7 @@ class StridedTransfers(ContextTransfers):
             src_stride: bytes from the start of a row to the start of the next, at least ``row_bytes``, its default.
             dst_stride: as ``src_stride``, for ``dst``.
             notify: as for ``write``.
+            message: as for ``write``.
             timeout: as for ``write``.
             stream: as for ``write``.
 
@@ -60,7 +62,7 @@ class StridedTransfers(ContextTransfers):
         """
         here, there, page_bytes = as_pages(rows, row_bytes, src_stride, dst_stride)
         return self.write_pages(
-            src, dst, here, there, page_bytes=page_bytes, notify=notify, timeout=timeout, stream=stream
+            src, dst, here, there, page_bytes=page_bytes, notify=notify, message=message, timeout=timeout, stream=stream
         )
 
     def write_strided_nowait(
@@ -73,11 +75,14 @@ class StridedTransfers(ContextTransfers):
         src_stride: int | None = None,
         dst_stride: int | None = None,
         notify: int | None = None,
+        message: bytes | None = None,
         timeout: float | None = None,
     ) -> Operation[int]:
         """Write rows like ``write_strided``, but post nothing and raise WouldBlock if the lane is full or not ready."""
         here, there, page_bytes = as_pages(rows, row_bytes, src_stride, dst_stride)
-        return self.write_pages_nowait(src, dst, here, there, page_bytes=page_bytes, notify=notify, timeout=timeout)
+        return self.write_pages_nowait(
+            src, dst, here, there, page_bytes=page_bytes, notify=notify, message=message, timeout=timeout
+        )
 
     def read_strided(
         self,
@@ -89,13 +94,22 @@ class StridedTransfers(ContextTransfers):
         src_stride: int | None = None,
         dst_stride: int | None = None,
         notify: int | None = None,
+        message: bytes | None = None,
         timeout: float | None = None,
         stream: Stream | None = None,
     ) -> Operation[int]:
         """Read rows from ``src``, ``src_stride`` apart, into ``into``, ``dst_stride`` apart; see write_strided."""
         there, here, page_bytes = as_pages(rows, row_bytes, src_stride, dst_stride)
         return self.read_pages(
-            src, into, there, here, page_bytes=page_bytes, notify=notify, timeout=timeout, stream=stream
+            src,
+            into,
+            there,
+            here,
+            page_bytes=page_bytes,
+            notify=notify,
+            message=message,
+            timeout=timeout,
+            stream=stream,
         )
 
     def read_strided_nowait(
@@ -108,11 +122,14 @@ class StridedTransfers(ContextTransfers):
         src_stride: int | None = None,
         dst_stride: int | None = None,
         notify: int | None = None,
+        message: bytes | None = None,
         timeout: float | None = None,
     ) -> Operation[int]:
         """Read rows like ``read_strided``, but post nothing and raise WouldBlock if the lane is full or not ready."""
         there, here, page_bytes = as_pages(rows, row_bytes, src_stride, dst_stride)
-        return self.read_pages_nowait(src, into, there, here, page_bytes=page_bytes, notify=notify, timeout=timeout)
+        return self.read_pages_nowait(
+            src, into, there, here, page_bytes=page_bytes, notify=notify, message=message, timeout=timeout
+        )
 
 
 def as_pages(

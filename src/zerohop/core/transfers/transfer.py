@@ -22,6 +22,7 @@ from zerohop.core.transfers.message_lane import (
     NOTIFIED,
     PLAIN,
     flush_lanes,
+    message_bytes,
     notify_post,
     notify_value,
     post_message,
@@ -66,6 +67,7 @@ def transfer(
     notify: int | None,
     timeout: float | None,
     *,
+    message: bytes | None = None,
     stream: Stream | None = None,
     nowait: bool = False,
     group: OperationGroup | None = None,
@@ -82,11 +84,12 @@ def transfer(
     if code == _READ and view.readonly:
         raise ValueError("cannot read into read-only memory")
     number, native_group = announced(notify, remote, group)
+    message = message_bytes(notify, message)
     deadline = core.deadline(timeout)
     engine, here, there = core.engine, offset_of(view), start_of(remote)
 
     def post(route: int, nowait: bool, after: int | None = None) -> int | Op:
-        return engine.post(route, code, here, there, nbytes, number, deadline, nowait, after, native_group)
+        return engine.post(route, code, here, there, nbytes, number, deadline, nowait, after, native_group, message)
 
     room = PLAIN if number == _NO_NOTIFY else NOTIFIED
     if stream is not None:
@@ -109,6 +112,7 @@ def transfer_pages(
     notify: int | None,
     timeout: float | None,
     *,
+    message: bytes | None = None,
     stream: Stream | None = None,
     nowait: bool = False,
 ) -> Operation[int]:
@@ -129,6 +133,7 @@ def transfer_pages(
     if remote.nbytes != share_of(remote).nbytes and _outside(there, page_bytes, remote.nbytes):
         return Failed(core, kind, None, nbytes, from_native(*_BOUNDS, operation=kind, peer=remote.owner))
     number = _NO_NOTIFY if notify is None else notify_value(notify)
+    message = message_bytes(notify, message)
     deadline = core.deadline(timeout)
     engine, offset, remote_offset, local_nbytes = core.engine, offset_of(view), start_of(remote), view.nbytes
     if not here.size:
@@ -145,7 +150,20 @@ def transfer_pages(
 
     def post(route: int, nowait: bool, after: int | None = None) -> int | Op:
         return engine.post_pages(
-            route, code, here, there, page_bytes, number, deadline, nowait, offset, remote_offset, local_nbytes, after
+            route,
+            code,
+            here,
+            there,
+            page_bytes,
+            number,
+            deadline,
+            nowait,
+            offset,
+            remote_offset,
+            local_nbytes,
+            after,
+            None,
+            message,
         )
 
     room = PLAIN if number == _NO_NOTIFY else NOTIFIED
@@ -194,21 +212,29 @@ def atomic(
 
 
 def notify_peer(
-    core: Core, target: Connection | RemoteBuffer, value: int, timeout: float | None, *, nowait: bool = False
+    core: Core,
+    target: Connection | RemoteBuffer,
+    value: int,
+    timeout: float | None,
+    *,
+    message: bytes | None = None,
+    nowait: bool = False,
 ) -> Operation[int]:
     """Send a notification without data."""
     number = notify_value(value)
+    message = message_bytes(value, message)
     link: PeerLink | None
     if isinstance(target, Connection):
         link = link_of(target)
         if link.core is not core:
             raise ValueError("the Connection belongs to another Context")
-    else:
-        check_remote(target)
+    elif isinstance(target, RemoteBuffer):
         link = core.connected.get(target.owner)
+    else:
+        raise TypeError(f"notify takes a Connection, or a RemoteBuffer of the peer, not {type(target).__name__}")
     if link is not None:
         deadline = core.deadline(timeout)
-        post = notify_post(core, link, number, deadline)
+        post = notify_post(core, link, number, deadline, message)
         return post_message(core, link, "notify", None, deadline, post, NBYTES, nowait=nowait, room=NOTIFIED)
     assert isinstance(target, RemoteBuffer)
     core.check_open()
@@ -219,7 +245,7 @@ def notify_peer(
 
     async def work() -> int:
         link = await core.peers.connect(where)
-        post = notify_post(core, link, number, deadline)
+        post = notify_post(core, link, number, deadline, message)
         return await defer_post(core, post, deadline, 0, NBYTES, link.line(NOTIFIED), lambda: until_lane(link))
 
     return defer(core, "notify", 0, deadline, work, None, peer=target.owner)

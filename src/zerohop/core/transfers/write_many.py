@@ -14,7 +14,7 @@ from zerohop.core.runtime.deferred import Deferred, all_ended, defer
 from zerohop.core.runtime.deferred_post import defer_post
 from zerohop.core.runtime.native_operation import NBYTES
 from zerohop.core.runtime.operation import Finished, Operation
-from zerohop.core.transfers.message_lane import NOTIFIED, PLAIN, flush_lanes, notify_value, until_lane
+from zerohop.core.transfers.message_lane import NOTIFIED, PLAIN, flush_lanes, message_bytes, notify_value, until_lane
 from zerohop.core.transfers.posting import launch
 from zerohop.core.transfers.transfer import announced, check_remote
 from zerohop.errors import PeerLost, ZerohopError, copy_of, from_native
@@ -53,11 +53,14 @@ def write_many(
     notify: int | None,
     timeout: float | None,
     group: OperationGroup | None = None,
+    *,
+    message: bytes | None = None,
 ) -> Operation[int]:
     """Do Context.write_many and Transport.write_many."""
     batches = _batches(core, pairs, group)
     if notify is not None:
         notify_value(notify)
+    message = message_bytes(notify, message)
     deadline = core.deadline(timeout)
     if not batches:
         if notify is None:
@@ -68,19 +71,23 @@ def write_many(
         assert link is not None  # the Transport has looked
 
         async def work() -> int:
-            await _announce(core, link, 0, notify, deadline, group)
+            await _announce(core, link, 0, notify, None, deadline, group)
             return 0
 
         operation = defer(core, _KIND, 0, deadline, work, None, peer=link.peer)
         group.note(operation)
         return operation
     if len(batches) == 1:
-        return _post(core, batches[0], notify, deadline, group)
-    return _post_all(core, batches, notify, deadline, group)
+        return _post(core, batches[0], notify, message, deadline, group)
+    return _post_all(core, batches, notify, message, deadline, group)
 
 
 def _batches(core: Core, pairs: Iterable[tuple[Local, RemoteBuffer]], group: OperationGroup | None) -> list[_Batch]:
     """Check the pairs, and return batches that one request each can carry."""
+    if not hasattr(pairs, "__iter__"):
+        raise TypeError(
+            f"{_KIND} takes pairs (memory here, RemoteBuffer), in a list or the like, not {type(pairs).__name__}"
+        )
     found: dict[tuple[int, bytes], _Batch] = {}
     for number, pair in enumerate(pairs):
         try:
@@ -101,13 +108,15 @@ def _batches(core: Core, pairs: Iterable[tuple[Local, RemoteBuffer]], group: Ope
     return list(found.values())
 
 
-def _post(core: Core, batch: _Batch, notify: int | None, deadline: int, group: OperationGroup | None) -> Operation[int]:
+def _post(
+    core: Core, batch: _Batch, notify: int | None, message: bytes | None, deadline: int, group: OperationGroup | None
+) -> Operation[int]:
     number, native_group = announced(notify, batch.remote, group)
     local, remote, lengths = np.array(batch.places, dtype=np.int64).T.copy()
     engine = core.engine
 
     def post(route: int, nowait: bool) -> int | Op:
-        return engine.post_many(route, local, remote, lengths, number, deadline, nowait, native_group)
+        return engine.post_many(route, local, remote, lengths, number, deadline, nowait, native_group, message)
 
     room = PLAIN if notify is None else NOTIFIED
     operation = launch(core, _KIND, batch.view, batch.remote, batch.nbytes, NBYTES, deadline, post, room=room)
@@ -117,13 +126,18 @@ def _post(core: Core, batch: _Batch, notify: int | None, deadline: int, group: O
 
 
 def _post_all(
-    core: Core, batches: list[_Batch], notify: int | None, deadline: int, group: OperationGroup | None
+    core: Core,
+    batches: list[_Batch],
+    notify: int | None,
+    message: bytes | None,
+    deadline: int,
+    group: OperationGroup | None,
 ) -> Operation[int]:
     """Post several requests, and after all of them the notification."""
     owners = {batch.remote.owner for batch in batches}
     if notify is not None and len(owners) > 1:
         raise ValueError(f"{_KIND}: a notification goes to one peer, and these writes go to {len(owners)}")
-    operations: list[Any] = [_post(core, batch, None, deadline, group) for batch in batches]
+    operations: list[Any] = [_post(core, batch, None, None, deadline, group) for batch in batches]
     nbytes = sum(batch.nbytes for batch in batches)
     if notify is None and all(type(operation) is Finished for operation in operations):
         return Finished(core, _KIND, None, nbytes, nbytes, 0)
@@ -142,7 +156,7 @@ def _post_all(
                 raise PeerLost("the peer is gone, and was not notified", operation=_KIND, peer=owner)
             # Over NICs the data of an operation that is done may not be visible yet.
             await flush_lanes(core, link, deadline)
-            await _announce(core, link, nbytes, notify, deadline, group)
+            await _announce(core, link, nbytes, notify, message, deadline, group)
         return nbytes
 
     def take_outcomes() -> None:
@@ -161,13 +175,19 @@ def _post_all(
 
 
 async def _announce(
-    core: Core, link: PeerLink, nbytes: int, notify: int, deadline: int, group: OperationGroup | None
+    core: Core,
+    link: PeerLink,
+    nbytes: int,
+    notify: int,
+    message: bytes | None,
+    deadline: int,
+    group: OperationGroup | None,
 ) -> None:
     """Send the notification of the writes, on the control thread."""
     number = group.announce(notify) if group is not None else notify
 
     def post(nowait: bool) -> int | Op:
-        return core.engine.post_notify(link.endpoint, number, deadline, nowait, nbytes)
+        return core.engine.post_notify(link.endpoint, number, deadline, nowait, nbytes, message)
 
     try:
         await defer_post(core, post, deadline, 0, NBYTES, link.line(NOTIFIED), lambda: until_lane(link))
