@@ -35,6 +35,9 @@ void register_endpoint(nb::module_& m) {
             "alive",
             [](const PyEndpoint& self) { return self.endpoint->state().ok() && self.endpoint->peer().state().ok(); })
         .def_prop_ro(
+            "telling", [](const PyEndpoint& self) { return self.endpoint->telling(); },
+            "Notifications and answers wait to be sent.")
+        .def_prop_ro(
             "gone", [](const PyEndpoint& self) { return !self.endpoint->state().ok() && self.endpoint->idle(); },
             "Closed, and no device has anything of it any more.")
         .def_prop_ro(

@@ -21,7 +21,7 @@ constexpr uint64_t kHoldGilBytes = 4096;
     throw NativeError(posted.outcome, "the operation was refused");
 }
 
-Message message_of(const std::optional<nb::bytes>& given) {
+Message copied(const std::optional<nb::bytes>& given) {
     if (!given || given->size() == 0) {
         return {};
     }
@@ -77,8 +77,9 @@ bool copy_pages(const Indices& indices, uint64_t limit, PageNumbers& pages, uint
 nb::object post_one(const Self& engine, uint64_t route, int kind, uint64_t local_offset, uint64_t remote_offset,
                     uint64_t nbytes, int64_t notify, uint64_t deadline_ns, bool nowait, std::optional<uint64_t> stream,
                     const PyGroup* group, const std::optional<nb::bytes>& message) {
+    const Message text = copied(message);
     Request request;
-    request.message = message_of(message);
+    request.message = text ? &text : nullptr;
     request.deadline_ns = deadline_ns;
     request.after_stream = stream;
     request.group = group == nullptr ? nullptr : group->group.get();
@@ -91,8 +92,9 @@ nb::object post_pages(const Self& engine, uint64_t route, int kind, const Indice
                       const Indices& remote_pages, uint64_t page_bytes, int64_t notify, uint64_t deadline_ns,
                       bool nowait, uint64_t local_offset, uint64_t remote_offset, uint64_t local_nbytes,
                       std::optional<uint64_t> stream, const PyGroup* group, const std::optional<nb::bytes>& message) {
+    const Message text = copied(message);
     Request request;
-    request.message = message_of(message);
+    request.message = text ? &text : nullptr;
     request.after_stream = stream;
     request.group = group == nullptr ? nullptr : group->group.get();
     const std::shared_ptr<const Route> found = route_of(*engine, route);
@@ -151,8 +153,9 @@ nb::object post_many(const Self& engine, uint64_t route, const Indices& local, c
             nbytes += length;
         }
     }
+    const Message text = copied(message);
     Request request;
-    request.message = message_of(message);
+    request.message = text ? &text : nullptr;
     request.deadline_ns = deadline_ns;
     request.group = group == nullptr ? nullptr : group->group.get();
     Posted posted =
@@ -178,9 +181,10 @@ nb::object post_atomic(const Self& engine, uint64_t route, int kind, uint64_t re
 
 nb::object post_notify(const Self& engine, const PyEndpoint& endpoint, int64_t notify, uint64_t deadline_ns,
                        bool nowait, uint64_t nbytes, const std::optional<nb::bytes>& message) {
+    const Message text = copied(message);
     Request request;
     request.kind = Kind::notify;
-    request.message = message_of(message);
+    request.message = text ? &text : nullptr;
     request.nbytes = nbytes;
     request.notify = notify;
     request.deadline_ns = deadline_ns;

@@ -8,12 +8,26 @@
 namespace zerohop {
 
 bool Operation::finish(Outcome outcome, uint64_t bytes_done, uint64_t value) {
+    return end(false, outcome, bytes_done, value);
+}
+
+bool Operation::claim() {
+    const std::lock_guard lock(lock_);
+    return status_.load(std::memory_order_relaxed) == Status::pending && !std::exchange(claimed_, true);
+}
+
+void Operation::finish_claimed(Outcome outcome, uint64_t bytes_done) {
+    end(true, outcome, bytes_done, 0);
+}
+
+[[gnu::always_inline]] inline bool Operation::end(bool claimed, Outcome outcome, uint64_t bytes_done, uint64_t value) {
     bool noted = false;
     {
         const std::lock_guard lock(lock_);
-        if (status_.load(std::memory_order_relaxed) != Status::pending) {
+        if (status_.load(std::memory_order_relaxed) != Status::pending || claimed_ != claimed) {
             return false;
         }
+        claimed_ = false;
         reason_ = outcome.reason;
         bytes_done_ = bytes_done;
         value_ = value;

@@ -52,6 +52,10 @@ public:
 
     // Ends the operation; false if it had ended before (its deadline passed, or it was cancelled).
     bool finish(Outcome outcome, uint64_t bytes_done = 0, uint64_t value = 0);
+    // Keeps everybody else from ending the operation, so that its end can be announced before it is seen; false if it
+    // has ended. The caller calls finish_claimed() next.
+    [[nodiscard]] bool claim();
+    void finish_claimed(Outcome outcome, uint64_t bytes_done);
     // Has `token` pushed to `queue` when the operation ends, in addition to what was armed before; false (and nothing
     // pushed) if it has ended already. Awaited::no: nobody needs to look for the end sooner because of this token.
     enum class Awaited : bool { no, yes };
@@ -64,6 +68,7 @@ public:
 private:
     friend class OperationSlab;
     friend class OpRef;
+    bool end(bool claimed, Outcome outcome, uint64_t bytes_done, uint64_t value);
     void settle_notes(Outcome outcome);
     void notify_listeners();
 
@@ -80,6 +85,7 @@ private:
     bool noted_ = false;   // true once it was armed or abandoned
     bool awaited_ = false; // true while it counts in slab_->awaited_
     bool abandoned_ = false;
+    bool claimed_ = false;
     std::atomic<const OperationGroup*> group_{nullptr}; // only compared, never dereferenced
     OperationSlab* slab_ = nullptr;
     Operation* next_free_ = nullptr;

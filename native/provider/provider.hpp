@@ -59,6 +59,8 @@ public:
                                                    uint64_t /*native_stream*/) {
         return std::nullopt;
     }
+    // True while notifications and answers wait to be sent, which close() drops.
+    [[nodiscard]] virtual bool telling() const = 0;
     // Says what is left to do, and when. `attended`: somebody waits for the ends of operations.
     [[nodiscard]] virtual Backlog backlog(uint64_t now, bool attended) const = 0;
     virtual void add_statistics(Statistics& sums) const = 0;

@@ -52,7 +52,7 @@ struct Request {
     uint64_t nbytes = 0;                   // with pages, the sum of all
     std::shared_ptr<const PageList> pages; // null: one range
     int64_t notify = -1;                   // negative: none; see notify.hpp
-    Message message{};                     // goes with the notification; of kinds that may have one
+    const Message* message = nullptr;      // goes with the notification; it lives as long as the call
     const OperationGroup* group = nullptr; // the group to join; it lives as long as the call
     uint64_t operand = 0;                  // fetch_add: the addend; compare_swap: the new value
     uint64_t compare = 0;
@@ -62,6 +62,10 @@ struct Request {
     // now. Only lanes whose devices copy can do that.
     std::optional<uint64_t> after_stream;
 };
+
+inline Message message_of(const Request& request) {
+    return request.message == nullptr ? nullptr : *request.message;
+}
 
 struct Posted {
     enum class What : uint8_t {

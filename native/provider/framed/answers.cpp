@@ -114,6 +114,7 @@ void FramedEndpoint::complete(uint32_t ticket) {
     uint64_t value = 0;
     int64_t announce = -1; // what the peer is to be told now
     Message message;
+    bool claimed = false;
     {
         const std::lock_guard lock(lane_);
         Outstanding* outstanding = requests_.find(ticket);
@@ -134,8 +135,9 @@ void FramedEndpoint::complete(uint32_t ticket) {
             --unmatched_sends_;
         }
         const bool reads = outstanding->kind == Kind::read;
-        // The rest of a read that nobody waits for any more was thrown away.
-        if (outstanding->announced_later && outcome.ok() && !(reads && op->done())) {
+        // The owner is told of no read that ends otherwise, by a deadline or cancel().
+        claimed = reads && outstanding->notify >= 0 && outcome.ok() && op->claim();
+        if (outstanding->announced_later && outcome.ok() && (claimed || !reads)) {
             announce = outstanding->notify;
             message = std::move(outstanding->message);
         } else if (outstanding->announced_later || !outstanding->outcome.ok()) {
@@ -153,7 +155,11 @@ void FramedEndpoint::complete(uint32_t ticket) {
             outcome = told;
         }
     }
-    host_.finish(op, outcome, nbytes, value);
+    if (claimed) {
+        op->finish_claimed(outcome, outcome.ok() ? nbytes : 0);
+    } else {
+        host_.finish(op, outcome, nbytes, value);
+    }
 }
 
 } // namespace zerohop::framed

@@ -27,6 +27,9 @@ public:
     [[nodiscard]] virtual bool ready(bool wants_room) const = 0;
     // Tells whether the lane has bytes that it could not send; called when that changes.
     virtual void want_room(bool wanted) = 0;
+    // Returns how many of the bytes that send() took have not reached the peer's host, as far as that matters: close()
+    // may drop them.
+    [[nodiscard]] virtual uint64_t under_way() const { return 0; }
     // Returns ok while both directions work.
     [[nodiscard]] virtual Outcome state() const = 0;
     // `at_once`: the peer has broken the protocol; it may not go on sending, and need not get what is on its way.

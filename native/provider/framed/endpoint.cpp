@@ -266,6 +266,11 @@ bool FramedEndpoint::settle() {
     return all;
 }
 
+bool FramedEndpoint::telling() const {
+    const std::lock_guard lock(lane_);
+    return is_open() && stream_ != nullptr && outbound_.telling(*stream_);
+}
+
 bool FramedEndpoint::idle() const {
     if (!is_open()) {
         return settled_.load(std::memory_order_acquire) || !started();

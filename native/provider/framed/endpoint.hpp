@@ -36,6 +36,7 @@ public:
     void return_credit(uint16_t queue) override;
     Backlog backlog(uint64_t now, bool attended) const override;
     void add_statistics(Statistics& sums) const override;
+    bool telling() const override;
     Progress poll() override { return poll_frames() ? Progress::made : Progress::none; }
     void tick(uint64_t now) override;
     // Remembers the first failure, which poll_frames() acts upon: its finder may hold the lane's lock.

@@ -118,7 +118,7 @@ Posted FramedEndpoint::post_one_sided(const Request& request) {
         outstanding->local = std::move(local);
         outstanding->pages = request.pages;
         outstanding->announced_later = announced_later(request);
-        outstanding->message = request.message;
+        outstanding->message = message_of(request);
         Outcome pushed;
         queue(*outstanding, posted, [&] {
             if (reads) {
@@ -229,7 +229,7 @@ Posted FramedEndpoint::post_notify(const Request& request) {
         outstanding->nbytes = 0; // other operations have moved the bytes that it announces
         const FrameHeader header{
             .kind = FrameKind::notify, .flags = kLast, .ticket = outstanding->ticket, .arg = request.nbytes};
-        queue(*outstanding, posted, [&] { push_notice(header, request.notify, request.message); });
+        queue(*outstanding, posted, [&] { push_notice(header, request.notify, message_of(request)); });
         pump(kSliceBytes);
     }
     return posted;

@@ -233,6 +233,7 @@ uint64_t Outbound::send_some(ByteStream& stream) {
         return send_some(stream);
     }
     const uint64_t total = sent;
+    frame_bytes_sent_ += sent;
     const size_t of_head = std::min<uint64_t>(sent, head_left);
     head_sent_ += of_head;
     sent -= of_head;
@@ -246,7 +247,9 @@ uint64_t Outbound::send_some(ByteStream& stream) {
         if (transfer_ends_) {
             retire(transfers_.front());
             transfers_.pop_front();
-        } else if (of_transfer_) {
+        } else if (!of_transfer_) {
+            told_at_ = frame_bytes_sent_;
+        } else {
             transfers_.splice(transfers_.end(), transfers_, transfers_.begin()); // the next one's turn
         }
     }

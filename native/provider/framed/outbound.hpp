@@ -79,6 +79,10 @@ public:
     void push(Transfer&& transfer);
     [[nodiscard]] size_t answers() const { return small_.size(); }
     [[nodiscard]] size_t transfers() const { return transfers_.size(); }
+    // True while a frame of few bytes has not arrived: a notification, or an answer.
+    [[nodiscard]] bool telling(const ByteStream& stream) const {
+        return !small_.empty() || (in_progress_ && !of_transfer_) || told_at_ + stream.under_way() > frame_bytes_sent_;
+    }
 
     // Sends until `budget` bytes are gone, the stream is full, or nothing is left; true if it sent something.
     bool pump(ByteStream& stream, uint64_t budget);
@@ -117,6 +121,8 @@ private:
     bool blocked_ = false;
     bool waits_for_device_ = false;
     std::atomic<uint64_t> bytes_sent_{0};
+    uint64_t frame_bytes_sent_ = 0; // heads, too
+    uint64_t told_at_ = 0;          // of them, up to the end of the last small frame
     std::atomic<Outcome> broken_{}; // read without the lock
 
     std::vector<std::unique_ptr<Source>> unsettled_;

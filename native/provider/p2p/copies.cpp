@@ -76,7 +76,8 @@ Posted P2pEndpoint::post_copy(const Request& request) {
 // Begins a copy with the queue's lock held: either close() finds the copy there, or this finds the lane closed.
 Outcome P2pEndpoint::begin(CopyQueue& queue, const Request& request, PeerCopy& copy, Pin<Region> local,
                            Pin<PeerMemory> remote) {
-    const bool notifies = request.notify >= 0 && request.message == nullptr;
+    // A device announces writes by itself, but a read only if it has ended well, which the device does not know.
+    const bool notifies = request.notify >= 0 && request.message == nullptr && request.kind == Kind::write;
     if (!is_open()) {
         return state();
     }
@@ -91,7 +92,8 @@ Outcome P2pEndpoint::begin(CopyQueue& queue, const Request& request, PeerCopy& c
     }
     copy.nbytes = request.nbytes;
     copy.notify = request.notify;
-    copy.message = request.message;
+    copy.reads = request.kind == Kind::read;
+    copy.message = message_of(request);
     copy.form = CopyRates::form_of(request.pages.get());
     copy.local = std::move(local);
     copy.remote = std::move(remote);
@@ -170,12 +172,12 @@ void P2pEndpoint::finish(PeerCopy& copy) {
     if (outcome.ok() && copy.local->moved()) {
         outcome = kLocalMoved;
     }
-    if (copy.message != nullptr) {
-        if (outcome.ok()) {
-            outcome = push_notify(copy.notify, copy.nbytes, copy.message);
-        } else {
-            give_credit_back(copy.notify);
-        }
+    const bool by_frame = copy.notify >= 0 && !announced;
+    const bool claimed = by_frame && outcome.ok() && copy.op && copy.op->claim();
+    if (claimed || (by_frame && outcome.ok() && !copy.reads)) {
+        outcome = push_notify(copy.notify, copy.nbytes, copy.message);
+    } else if (by_frame) {
+        give_credit_back(copy.notify);
     }
     if (!copy.op) { // the lane was closed, and has ended it
         return;
@@ -184,7 +186,11 @@ void P2pEndpoint::finish(PeerCopy& copy) {
     const OpRef op = std::move(copy.op);
     copy.local.reset(); // before anybody can see the end
     copy.remote.reset();
-    host().finish(op, outcome, outcome.ok() ? copy.nbytes : 0);
+    if (claimed) {
+        op->finish_claimed(outcome, outcome.ok() ? copy.nbytes : 0);
+    } else {
+        host().finish(op, outcome, outcome.ok() ? copy.nbytes : 0);
+    }
 }
 
 } // namespace zerohop::p2p

@@ -33,6 +33,7 @@ struct PeerCopy {
     size_t form = 0;                     // of its rate
     std::shared_ptr<accel::Event> event; // null: held
     bool last = true;                    // of its command
+    bool reads = false;
     int64_t notify = -1;
     NotifyOutbox::Ticket ticket; // a slot where the device announces it
     Message message;             // for which a slot has no room: a frame announces it

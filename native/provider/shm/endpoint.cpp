@@ -77,7 +77,7 @@ Posted ShmEndpoint::post_mapped(const Request& request) {
             return {Posted::What::failed, living};
         }
         const Outcome outcome =
-            request.notify >= 0 ? push_notify(request.notify, request.nbytes, request.message) : Outcome{};
+            request.notify >= 0 ? push_notify(request.notify, request.nbytes, message_of(request)) : Outcome{};
         return {outcome.ok() ? Posted::What::done : Posted::What::failed, outcome};
     }
     return enqueue(std::move(copy), host().operations().create(request.deadline_ns, request.started_ns));
@@ -169,9 +169,9 @@ bool ShmEndpoint::poll_copies() {
 }
 
 void ShmEndpoint::finish(MappedCopy& copy, Outcome outcome) {
-    const bool still_wanted = !copy.op->done();
+    const bool claimed = copy.notify() >= 0 && outcome.ok() && copy.op->claim();
     if (copy.notify() >= 0) {
-        if (outcome.ok() && still_wanted) {
+        if (claimed) {
             outcome = push_notify(copy.notify(), copy.nbytes(), copy.message());
         } else {
             give_credit_back(copy.notify());
@@ -181,7 +181,11 @@ void ShmEndpoint::finish(MappedCopy& copy, Outcome outcome) {
     const OpRef op = std::move(copy.op);
     const uint64_t nbytes = copy.nbytes();
     copy.release(); // unpins before anybody can see the end
-    op->finish(outcome, outcome.ok() ? nbytes : 0);
+    if (claimed) {
+        op->finish_claimed(outcome, outcome.ok() ? nbytes : 0);
+    } else {
+        op->finish(outcome, outcome.ok() ? nbytes : 0);
+    }
 }
 
 void ShmEndpoint::close(Outcome outcome) {

@@ -16,7 +16,7 @@ Extents walk(uint64_t base, const Request& request, const PageNumbers* pages) {
 
 MappedCopy::MappedCopy(const Request& request, Pin<Region> local, Pin<Mapping> remote)
     : local_(std::move(local)), remote_(std::move(remote)), pages_(request.pages), nbytes_(request.nbytes),
-      notify_(request.notify), message_(request.message), outbound_(request.kind == Kind::write) {
+      notify_(request.notify), message_(message_of(request)), outbound_(request.kind == Kind::write) {
     const Extents here = walk(local_->address() + request.local_offset, request, pages_ ? &pages_->local : nullptr);
     const Extents there = walk(reinterpret_cast<uint64_t>(remote_->data()) + request.remote_offset, request,
                                pages_ ? &pages_->remote : nullptr);

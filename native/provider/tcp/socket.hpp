@@ -1,9 +1,12 @@
 // Prepares and shuts down the TCP socket of a lane, for the plain stream and for the one through TLS.
 #pragma once
 
+#include <cstdint>
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 namespace zerohop::tcp {
@@ -12,6 +15,12 @@ inline void prepare_socket(int fd) {
     const int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+}
+
+// Returns how many bytes the peer's host has not acknowledged.
+inline uint64_t unacknowledged(int fd) {
+    int nbytes = 0;
+    return ::ioctl(fd, SIOCOUTQ, &nbytes) == 0 && nbytes > 0 ? static_cast<uint64_t>(nbytes) : 0;
 }
 
 // Ends the connection. The descriptor itself stays: a posting thread may be about to use it.

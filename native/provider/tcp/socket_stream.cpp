@@ -144,6 +144,10 @@ Outcome SocketStream::state() const {
     return {};
 }
 
+uint64_t SocketStream::under_way() const {
+    return unacknowledged(socket_.get());
+}
+
 void SocketStream::close(bool at_once) {
     if (!closed_.exchange(true)) {
         host_.unwatch(socket_.get());

@@ -181,6 +181,10 @@ Outcome TlsStream::state() const {
     return {};
 }
 
+uint64_t TlsStream::under_way() const {
+    return unacknowledged(socket_.get()); // encrypted they are more, so that this is never too few
+}
+
 void TlsStream::close(bool at_once) {
     const std::lock_guard lock(lock_);
     if (!closed_) {

@@ -26,6 +26,7 @@ public:
     size_t receive(std::span<const iovec> pieces, bool streaming) override;
     bool ready(bool wants_room) const override;
     void want_room(bool wanted) override;
+    uint64_t under_way() const override;
     Outcome state() const override;
     void close(bool at_once) override;
 

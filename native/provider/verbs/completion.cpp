@@ -72,12 +72,14 @@ bool VerbsEndpoint::on_chain_sent(const ibv_wc& completion) {
     }
     if (op) {
         outcome = as_the_peer_lives(outcome);
-        if (read >= 0 && outcome.ok()) {
+        // The owner is told of no read that ends otherwise, by a deadline or cancel().
+        if (read >= 0 && outcome.ok() && op->claim()) {
             outcome = push_notify(read, nbytes, message);
+            op->finish_claimed(outcome, outcome.ok() ? nbytes : 0);
         } else {
             give_credit_back(read);
+            host().finish(op, outcome, outcome.ok() ? nbytes : 0);
         }
-        host().finish(op, outcome, outcome.ok() ? nbytes : 0);
     } else if (over) {
         host().wake_waiters(); // the lane had been closed
     }

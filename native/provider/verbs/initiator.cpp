@@ -109,7 +109,7 @@ Posted VerbsEndpoint::post_transfer(const Request& request) {
 }
 
 void VerbsEndpoint::begin_walk(Transfer& transfer, const Request& request) {
-    transfer.message = request.message;
+    transfer.message = message_of(request);
     const KeyedAccess& access = access_of(request);
     transfer.pages =
         request.pages && request.pages->page_bytes <= kGatheredBytes ? in_remote_order(request.pages) : request.pages;

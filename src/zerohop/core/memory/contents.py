@@ -58,8 +58,8 @@ class Contents(NotCopyable):
 
     @property
     def readonly(self) -> bool:
-        """Tell whether transfers refuse to write to the range: its memory is read-only, or the View was made so."""
-        return self._registration.readonly
+        """Tell whether transfers refuse to write to the range."""
+        raise NotImplementedError
 
     def numpy(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         """Return the bytes as an array, without a copy. The pages stay as long as the array, also after ``close()``.

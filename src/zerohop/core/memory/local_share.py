@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import TypeAlias
 
     from zerohop.core.base.peer_process import PeerProcess
     from zerohop.core.memory.registration import Registration, RetainedBuffer
     from zerohop.core.memory.remote_buffer import RemoteBuffer
+    from zerohop.core.memory.rights import Rights
 
     # A peer that has imported a share, and the provider: a peer may import a share once for each provider.
     Importer: TypeAlias = tuple["Peer", str]
@@ -35,8 +37,12 @@ class Shared(Protocol):
     _left: RetainedBuffer | None
     _registration: Registration
     _shares: dict[bytes, LocalShare] | tuple[()]
+    _whole: Mapping[Rights, RemoteBuffer]
 
     def _check_open(self) -> None: ...
+
+    def share(self, rights: Rights) -> RemoteBuffer:
+        """Return a handle of the whole Memory."""
 
 
 class LocalShare:

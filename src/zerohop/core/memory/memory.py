@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _NAMES: Final[dict[int, Rights | Literal[""]]] = {0: "", 1: "r", 2: "w", 3: "rw"}
 _NONE: Final[Mapping[Rights, RemoteBuffer]] = MappingProxyType({})
-_keys: Final = threading.Lock()
 
 
 class _Range(Contents):
@@ -68,11 +67,8 @@ class _Range(Contents):
         memory._check_open()
         if not rights:
             raise ValueError("a read-only View of memory that peers may only write to: there is no handle of it")
-        with _keys:
-            if rights not in memory._whole:
-                memory._whole = {**memory._whole, rights: memory.share(rights)}
         start = self._offset - memory._offset
-        return bytes(memory._whole[rights][start : start + self.nbytes])
+        return bytes(self._core.shares.whole_of(memory, rights)[start : start + self.nbytes])
 
     def contains(self, address: int, nbytes: int = 0) -> bool:
         """Tell whether a range of addresses lies within this one; an empty range may lie at its end."""
@@ -201,7 +197,7 @@ class Memory(Closeable, _Range):
         nbytes: length in bytes.
     """
 
-    __slots__ = ("__weakref__", "_closed", "_closer", "_left", "_owned", "_rights", "_shares", "_whole")
+    __slots__ = ("__weakref__", "_closed", "_closer", "_left", "_owned", "_readonly", "_rights", "_shares", "_whole")
 
     _copy_refusal = "a Memory stays in its process, and is not copied; send memory.share() instead"
 
@@ -217,6 +213,7 @@ class Memory(Closeable, _Range):
         block: BlockWatch | None = None,
         *,
         owned: bool = False,
+        readonly: bool = False,
     ) -> None:
         # Tensors are registered by the ten thousand, so this makes no call that it does not need.
         self._core = core
@@ -230,6 +227,8 @@ class Memory(Closeable, _Range):
         self._block = block
         core.retention.keep(self, registration, keep)
         self._owned = owned
+        # The array may be read-only where the registration of its memory is not.
+        self._readonly = readonly or registration.readonly
         # By the key of the handle; changed only under the lock of Shares. It is an empty tuple until the first share,
         # which saves an object.
         self._shares: dict[bytes, LocalShare] | tuple[()] = ()
@@ -245,6 +244,11 @@ class Memory(Closeable, _Range):
         """Tell whether the memory was registered already, so that this Memory has cost nothing."""
         made_for = self._registration.made_for
         return made_for is not None and made_for() is not self
+
+    @property
+    def readonly(self) -> bool:
+        """Tell whether transfers refuse to write to the range: its memory, or the array that shows it, is read-only."""
+        return self._readonly
 
     def _home(self) -> Memory:
         return self
@@ -281,9 +285,7 @@ class Memory(Closeable, _Range):
             if not share.revocable:
                 raise ValueError("the handle was shared with revocable=False")
             chosen = [share]
-        revoked = {share.handle._key for share in chosen}
-        with _keys:  # remote_key() gives out another handle from now on
-            self._whole = {rights: whole for rights, whole in self._whole.items() if whole._key not in revoked}
+        self._core.shares.forget_whole(self, chosen)
         self._core.shares.revoke(chosen, self._core.deadline(timeout))
         self._core.shares.belong_no_more(chosen, self)
 

@@ -12,15 +12,14 @@ from zerohop.core.base.deadlines import seconds_of
 from zerohop.core.base.resource import Closeable, NotCopyable
 from zerohop.core.memory.free_ranges import FreeRanges
 from zerohop.core.memory.memory import Memory
+from zerohop.core.memory.pool_chunks import Block, Chunk, Range
 from zerohop.core.memory.rights import RIGHTS, length_of
 from zerohop.core.runtime.devices import HOST
-from zerohop.errors import Closed, LimitReached, RegistrationFailed, from_native
+from zerohop.errors import Closed, LimitReached, RegistrationFailed, WouldBlock, from_native
 
 if TYPE_CHECKING:
     from zerohop._native import Engine
     from zerohop.core.memory.memory_core import MemoryCore
-    from zerohop.core.memory.registration import Registration
-    from zerohop.core.memory.retention import Retention
 
 # torch gives its own tensors this alignment, and no kernel asks for more.
 ALIGNMENT: Final = 512
@@ -55,18 +54,18 @@ class Pool(Closeable, NotCopyable):
         self.max_bytes = max_bytes
         self._core = core
         self._index = core.devices.index_of(device)
-        self._lock = threading.Lock()
-        self._chunks: list[_Chunk] = []
+        self._lock = threading.RLock()
+        self._chunks: list[Chunk] = []
         self._closed = False
         # The error when the device, or this process, last had no room for more.
         self._refused: RegistrationFailed | LimitReached | None = None
         # Whether a change is under way, or one was broken off by an exception, such as a signal handler's.
         self._changing = False
         # Parts that destructors have returned, and those of them that the device may still use.
-        self._freed: collections.deque[_Range] = collections.deque()
-        self._unmarked: list[_Range] = []
+        self._freed: collections.deque[Range] = collections.deque()
+        self._unmarked: list[Range] = []
         # Marks in the device's queues, each with the parts that are free once it is reached.
-        self._marked: list[tuple[Engine.DeviceMark, list[_Range]]] = []
+        self._marked: list[tuple[Engine.DeviceMark, list[Range]]] = []
 
     @property
     def nbytes(self) -> int:
@@ -77,6 +76,7 @@ class Pool(Closeable, NotCopyable):
     def free_bytes(self) -> int:
         """Return the bytes that can be handed out now, in however many ranges."""
         self._core.check_process()
+        self._check_alone()
         with self._lock:
             self._begin_change()
             self._collect()
@@ -103,6 +103,7 @@ class Pool(Closeable, NotCopyable):
             RegistrationFailed: there is no room.
             LimitReached: a limit of this process leaves no room.
             DeviceFailed: the device is lost.
+            WouldBlock: called by a signal handler or a destructor, in the middle of a call of this Pool.
             Closed: the pool or its Context is closed.
         """
         self._core.check_process()
@@ -111,15 +112,18 @@ class Pool(Closeable, NotCopyable):
         limit_s = self._core.timeout_ns / _NS if timeout is None else seconds_of(timeout)
         deadline = time.monotonic() + limit_s
         pause = _FIRST_PAUSE_S
+        self._check_alone()
         while True:
             with self._lock:
                 self._check_open()
                 self._begin_change()
                 taken = self._take(size) or self._reuse(size) or self._grow(size) or self._exchange(size)
                 # The block is made under the lock, so that close() leaves the chunk alone.
-                block = _Block(taken, self._freed) if taken is not None else None
+                block = Block(taken, self._freed) if taken is not None else None
                 coming = taken is None and self._coming()
                 self._changing = False
+            if self._closed:
+                self._give_up()  # a signal's handler has closed the pool in the middle of this
             if taken is not None:
                 return self._memory(taken, block, nbytes)
             if not coming or (time.monotonic() >= deadline and (limit_s or timeout is not None)):
@@ -135,6 +139,7 @@ class Pool(Closeable, NotCopyable):
             Closed: the Context is closed.
         """
         self._core.check_open()
+        self._check_alone()
         with self._lock:
             self._begin_change()
             self._collect()
@@ -142,6 +147,8 @@ class Pool(Closeable, NotCopyable):
             idle = [chunk for chunk in self._chunks if chunk.ranges.free == chunk.ranges.nbytes]
             self._chunks = [chunk for chunk in self._chunks if chunk not in idle]
             self._changing = False
+        if self._closed:
+            self._give_up()
         for chunk in idle:
             chunk.give_up()
         return sum(chunk.ranges.nbytes for chunk in idle)
@@ -150,14 +157,34 @@ class Pool(Closeable, NotCopyable):
         """Hand out nothing more; idempotent. The device gets each chunk back when the last Memory in it is closed."""
         if self._core.forked:
             return  # the memory belongs to the parent
+        self._closed = True
+        if not self._held_here():  # or the call that this thread is in the middle of gives the chunks up at its end
+            self._give_up()
+
+    def _give_up(self) -> None:
         with self._lock:
-            self._closed = True
             chunks, self._chunks = self._chunks, []
             self._unmarked.clear()
             self._marked.clear()
         for chunk in chunks:
             chunk.give_up()
         self._freed.clear()
+
+    def _held_here(self) -> bool:
+        """Tell whether this thread is in the middle of a call of the Pool, which has been interrupted to make another.
+
+        A signal's handler does that, or a destructor that the garbage collector calls.
+        """
+        return self._lock._is_owned()  # type: ignore[attr-defined, no-any-return]
+
+    def _check_alone(self) -> None:
+        """Raise WouldBlock where this very thread is in the middle of a call, and has the tables half changed."""
+        if self._held_here():
+            raise WouldBlock(
+                "this thread is in the middle of a call of the Pool, which a signal handler or a destructor interrupts",
+                fix="let the handler note what to do, and do it afterwards",
+                operation="alloc",
+            )
 
     def _begin_change(self) -> None:
         """Begin a change of the tables, with the lock held; take stock first if the last change was broken off."""
@@ -182,14 +209,14 @@ class Pool(Closeable, NotCopyable):
                     self._unmarked.append((chunk, end, start - end))
                 end = start + size
 
-    def _take(self, size: int) -> _Range | None:
+    def _take(self, size: int) -> Range | None:
         for chunk in self._chunks:
             start = chunk.ranges.take(size)
             if start is not None:
                 return chunk, start, size
         return None
 
-    def _reuse(self, size: int) -> _Range | None:
+    def _reuse(self, size: int) -> Range | None:
         """Take a range of returned memory that nothing can touch any more."""
         self._collect()
         self._free_marked()
@@ -221,11 +248,11 @@ class Pool(Closeable, NotCopyable):
             self._marked.remove((mark, ranges))
             self._give(ranges)
 
-    def _give(self, ranges: list[_Range]) -> None:
+    def _give(self, ranges: list[Range]) -> None:
         for chunk, start, size in ranges:
             chunk.ranges.give(start, size)
 
-    def _exchange(self, size: int) -> _Range | None:
+    def _exchange(self, size: int) -> Range | None:
         """Take a range of a new chunk, which replaces chunks of which nothing is in use and which are too small."""
         idle = [chunk for chunk in self._chunks if chunk.ranges.free == chunk.ranges.nbytes]
         in_use = self.nbytes - sum(chunk.ranges.nbytes for chunk in idle)
@@ -242,14 +269,14 @@ class Pool(Closeable, NotCopyable):
         kept = [*self._core.shares.kept(), *retention.kept()]
         # Look in this order: memory that leaves one of these places is in the next one by then, so none is missed.
         return bool(
-            any(type(keep) is _Block and keep.goes_to(self._freed) for keep in kept)
+            any(type(keep) is Block and keep.goes_to(self._freed) for keep in kept)
             or retention.releasing
             or self._freed
             or self._unmarked
             or self._marked
         )
 
-    def _grow(self, size: int) -> _Range | None:
+    def _grow(self, size: int) -> Range | None:
         wanted = max(self.chunk_bytes, size)
         if self.max_bytes is not None:
             wanted = min(wanted, (self.max_bytes - self.nbytes) // ALIGNMENT * ALIGNMENT)
@@ -260,11 +287,11 @@ class Pool(Closeable, NotCopyable):
                 except (RegistrationFailed, LimitReached) as error:
                     self._refused = error
                     continue
-                self._chunks.append(_Chunk(self._core.retention, registration))
+                self._chunks.append(Chunk(self._core.retention, registration))
                 return self._take(size)
         return None
 
-    def _memory(self, taken: _Range, block: _Block | None, nbytes: int) -> Memory:
+    def _memory(self, taken: Range, block: Block | None, nbytes: int) -> Memory:
         part = self._core.registration_cache.part(taken[0].registration, taken[1], nbytes)
         return Memory(self._core, part, 0, nbytes, RIGHTS["rw"], block, owned=True)
 
@@ -289,62 +316,3 @@ class Pool(Closeable, NotCopyable):
 
     def __repr__(self) -> str:
         return f"Pool({self.nbytes} bytes of {self.device}{', closed' if self._closed or self._core.closed else ''})"
-
-
-class _Chunk:
-    """Holds an allocation of a Pool."""
-
-    __slots__ = ("_given_up", "_retention", "blocks", "ranges", "registration", "wanted")
-
-    def __init__(self, retention: Retention, registration: Registration) -> None:
-        self._retention = retention
-        self.registration = registration
-        self.ranges = FreeRanges(registration.nbytes)
-        # The start and length of each block in use, by its id.
-        self.blocks: dict[int, tuple[int, int]] = {}
-        self._given_up: list[Registration] = []
-        # Whether returned parts are to be used again.
-        self.wanted = True
-
-    def give_up(self) -> None:
-        """Return the chunk to the device, now or with its last block."""
-        self.wanted = False
-        self._given_up.append(self.registration)
-        self.release_if_unused()
-
-    def release_if_unused(self) -> None:
-        """Release the chunk if it was given up and has no block. Destructors call this: no lock, no wait."""
-        if not self.blocks:
-            try:
-                registration = self._given_up.pop()
-            except IndexError:
-                return
-            self._retention.release(registration)
-
-
-# A range of a chunk: the chunk, the start and the length.
-_Range = tuple[_Chunk, int, int]
-
-
-class _Block:
-    """Keeps a part in use: its Memory has the block, and then everything that still uses the memory."""
-
-    __slots__ = ("_freed", "_range")
-
-    def __init__(self, taken: _Range, freed: collections.deque[_Range]) -> None:
-        self._freed = freed
-        self._range = taken
-        taken[0].blocks[id(self)] = taken[1:]
-
-    def goes_to(self, freed: object) -> bool:
-        """Tell whether the block's range goes to this queue when the block is dropped."""
-        return self._freed is freed
-
-    def __del__(self) -> None:
-        if not hasattr(self, "_range"):  # the constructor has raised; the pool takes stock anew
-            return
-        chunk = self._range[0]
-        if chunk.wanted:
-            self._freed.append(self._range)
-        chunk.blocks.pop(id(self), None)
-        chunk.release_if_unused()

@@ -50,7 +50,16 @@ def register(
         registration, owned = core.registration_cache.register(source)
         offset = source.address - registration.address
         memory = Memory(
-            core, registration, offset, source.nbytes, bits, source.keep, source.layout, source.block, owned=owned
+            core,
+            registration,
+            offset,
+            source.nbytes,
+            bits,
+            source.keep,
+            source.layout,
+            source.block,
+            owned=owned,
+            readonly=source.readonly,
         )
         if not (registration.closed or registration.leaving):
             if registration.made_for is None:

@@ -53,7 +53,8 @@ class RegistrationCache:
         self._devices = devices
         self._retention = retention
         self._on_device_used = on_device
-        self._lock = threading.Lock()
+        # A signal's handler or a destructor may call this in the middle of itself, on the same thread.
+        self._lock = threading.RLock()
         self._cache: dict[int, Registration] = {}
         self._live: weakref.WeakSet[Registration] = weakref.WeakSet()
         # Start addresses of memory from ctx.alloc, ascending, and the registration at each.
@@ -287,8 +288,9 @@ class RegistrationCache:
 
     def _remember_address(self, registration: Registration) -> None:
         with self._lock:
-            bisect.insort(self._starts, registration.address)
+            # In this order: what comes in between, on this very thread, drops starts that belong to nothing.
             self._allocated[registration.address] = registration
+            bisect.insort(self._starts, registration.address)
             # Addresses of closed registrations stay in the list for a while.
             if len(self._starts) > 2 * len(self._allocated) + _STALE_STARTS:
                 self._starts = sorted(self._allocated)

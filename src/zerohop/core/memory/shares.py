@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from zerohop.core.memory.local_share import Shared
     from zerohop.core.memory.registration import Registration, RetainedBuffer
     from zerohop.core.memory.retention import Retention
+    from zerohop.core.memory.rights import Rights
 
 
 _SHM_MAPPABLE: Final = b"m"
@@ -55,6 +56,21 @@ class Shares(Revocation):
         with self._lock:
             self._shares[share_id] = share
         return share
+
+    def whole_of(self, memory: Shared, rights: Rights) -> RemoteBuffer:
+        """Return the handle of all of a Memory that ``remote_key`` gives out, which is made once."""
+        with self._lock:
+            whole = memory._whole.get(rights)
+            if whole is None:
+                whole = memory.share(rights)
+                memory._whole = {**memory._whole, rights: whole}
+        return whole
+
+    def forget_whole(self, memory: Shared, shares: Sequence[LocalShare]) -> None:
+        """Let ``remote_key`` give out another handle from now on, because these shares are revoked."""
+        revoked = {share.handle._key for share in shares}
+        with self._lock:
+            memory._whole = {rights: whole for rights, whole in memory._whole.items() if whole._key not in revoked}
 
     def belongs(self, share: LocalShare, memory: Shared) -> None:
         """Tie a share to its Memory: the share keeps the Memory alive, and closing the Memory withdraws the share."""

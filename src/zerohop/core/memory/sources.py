@@ -108,10 +108,12 @@ def find_backing(source: Source) -> Backing | None:
     """Return the shared file behind the whole allocation; None if there is none, or it cannot be opened."""
     if not source.may_be_shared:
         return None
-    return shared_pages.backing_of(source.base, source.extent, lambda: _descriptor(source.cached_by))
+    return shared_pages.backing_of(source.base, source.extent, lambda: _descriptor(source))
 
 
 def _from_numpy(array: np.ndarray[Any, Any], as_bytes: bool) -> Source:
+    if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
+        raise TypeError("a masked array, whose mask would be lost. Fix: pass x.data, or x.filled()")
     if array.flags.c_contiguous:
         layout = ROWS if array.ndim > 1 else BYTES
     else:
@@ -173,31 +175,28 @@ def _from_buffer(view: memoryview, x: Any, as_bytes: bool) -> Source:
         storage = torch_tensors.storage_behind(owner, address, view.nbytes)
         if storage is not None:
             keep, block = (storage, x, view), torch_tensors.watch(storage)
-    source = whole_allocation(address, view.nbytes, HOST, view.readonly, keep, x, may_be_shared=not private)
+    # Not by x, which may show other memory next time, as an object with a `buf` does.
+    exporter = view.obj
+    source = whole_allocation(address, view.nbytes, HOST, view.readonly, keep, exporter, may_be_shared=not private)
     return source._replace(layout=layout, block=block)
 
 
-def _descriptor(owner: Any) -> int:
-    """Return the descriptor of the file that the owner mapped, borrowed from the owner; -1 if it has none."""
-    if torch_tensors.is_storage(owner):
-        return torch_tensors.borrow_descriptor(owner)
-    fd = getattr(owner, "_fd", -1)
-    return fd if isinstance(fd, int) else -1
+def _descriptor(source: Source) -> int:
+    """Return the descriptor of the file that an object has mapped, borrowed from the object; -1 if it has none."""
+    if torch_tensors.is_storage(source.cached_by):
+        return torch_tensors.borrow_descriptor(source.cached_by)
+    kept = source.keep if isinstance(source.keep, tuple) else (source.keep,)
+    descriptors = (getattr(each, "_fd", -1) for each in kept)
+    return next((fd for fd in descriptors if isinstance(fd, int) and fd >= 0), -1)
 
 
 def _from_dlpack(x: Any, as_bytes: bool) -> Source:
     tensor = dlpack.read(x)
     layout = require_rows(tensor.layout, "tensor", "a contiguous copy", as_bytes=as_bytes)
-    device, owner = (DEVICE_BY_ADDRESS, None) if tensor.on_device else (HOST, x)
-    source = whole_allocation(
-        tensor.address,
-        tensor.nbytes,
-        device,
-        tensor.readonly,
-        (x, tensor.capsule),
-        owner,
-        may_be_shared=not tensor.on_device,
-    )
+    device = DEVICE_BY_ADDRESS if tensor.on_device else HOST
+    keep, shared = (x, tensor.capsule), not tensor.on_device
+    # Not cached, because x may export other memory next time.
+    source = whole_allocation(tensor.address, tensor.nbytes, device, tensor.readonly, keep, None, may_be_shared=shared)
     return source._replace(layout=layout)
 
 
@@ -211,6 +210,8 @@ def _from_cuda_array_interface(x: Any, as_bytes: bool) -> Source:
         dtype = np.dtype(str(interface["typestr"]))
     except (KeyError, TypeError, ValueError) as error:
         raise TypeError(f"the __cuda_array_interface__ of {type(x).__name__} is malformed: {error!r}") from None
+    if interface.get("mask") is not None:
+        raise TypeError("a device array with a mask, which would be lost. Fix: pass the data, or fill what is masked")
     if dtype.hasobject:
         raise TypeError(f"a device array of {dtype} holds pointers to Python objects, not data")
     nbytes = count_of(shape) * dtype.itemsize

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from zerohop._native import NativeError, Reason, Status
 from zerohop.core.base.log import logger
 from zerohop.core.peers.releases import unmap
 from zerohop.errors import copy_of
+
+# Seconds that a peer has to take the last notifications, and between two looks, because no event reports that it has.
+_TELLING_S: Final = 1.0
+_TELLING_PAUSE_S: Final = 0.001
 
 if TYPE_CHECKING:
     from zerohop.core.peers.peer_core import PeerCore
@@ -38,6 +42,7 @@ async def part(
         async def work() -> None:
             if link.session is not None:
                 await link.session.give_back()
+            await _all_told(link)
             _drop_peer(core, link, status, reason)
             if link.session is not None:
                 await link.session.say_goodbye(farewell)
@@ -46,6 +51,16 @@ async def part(
     if link.parting is not None:
         # The task is shared, so a caller that stops waiting must not cancel it.
         await asyncio.wait([link.parting])
+
+
+async def _all_told(link: PeerLink) -> None:
+    """Wait until the notifications of operations that have ended are on their way, which end with the lanes."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _TELLING_S
+    while loop.time() < deadline and any(  # noqa: ASYNC110 - no event reports that
+        lane.endpoint.telling for lane in link.lanes.values()
+    ):
+        await asyncio.sleep(_TELLING_PAUSE_S)
 
 
 def lose(core: PeerCore, link: PeerLink, error: ZerohopError, status: Status, reason: Reason) -> None:

@@ -241,7 +241,12 @@ class NotificationWait(Operation[Notification]):
             queue.push(token)
 
     def _ended(self) -> bool:
-        return self._note is not None or self._error is not None or self._cancelled
+        if self._note is not None or self._error is not None or self._cancelled:
+            return True
+        if self._core.forked:  # a thread of the parent may hold the guard, which nobody gives back here
+            self._error = self._core.closed_error()
+            return True
+        return False
 
     def _failure(self) -> BaseException:
         return self._error if self._error is not None and not self._cancelled else cancelled_error()
