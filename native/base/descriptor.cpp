@@ -12,7 +12,10 @@ Outcome failed_to_make(int error) {
     if (error == EPERM || error == EACCES || error == ENOSYS) {
         return {Status::unsupported, Reason::not_allowed};
     }
-    return {Status::no_memory, Reason::out_of_descriptors};
+    if (error == EMFILE || error == ENFILE) {
+        return {Status::no_memory, Reason::out_of_descriptors};
+    }
+    return {error == ENOENT ? Status::unsupported : Status::no_memory, Reason::none};
 }
 
 void Descriptor::reset(int fd) {

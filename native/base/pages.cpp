@@ -47,20 +47,23 @@ void raise_errno(const std::string& what, int error) {
 
 Descriptor make_memfd(const char* name, size_t nbytes, unsigned seals) {
     Descriptor fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (!fd) {
-        const int error = errno;
-        const std::string what = "cannot create shared memory (memfd_create)";
+    // A call that is refused for memory of our own is refused as such, by a sandbox.
+    const auto refuse = [](const std::string& what, int error) {
         if (failed_to_make(error).reason == Reason::not_allowed) {
             throw NativeError(failed_to_make(error), what + ": " + std::strerror(error));
         }
         raise_errno(what, error);
+    };
+    if (!fd) {
+        refuse("cannot create shared memory (memfd_create)", errno);
     }
     const bool any_file = nbytes <= static_cast<size_t>(std::numeric_limits<off_t>::max());
     if (!any_file || ftruncate(fd.get(), static_cast<off_t>(nbytes)) != 0) {
-        raise_errno("cannot size shared memory of " + std::to_string(nbytes) + " bytes", any_file ? errno : EFBIG);
+        refuse("cannot size shared memory of " + std::to_string(nbytes) + " bytes (ftruncate)",
+               any_file ? errno : EFBIG);
     }
     if (seals != 0 && fcntl(fd.get(), F_ADD_SEALS, seals) != 0) {
-        raise_errno("cannot seal shared memory", errno);
+        refuse("cannot seal shared memory (fcntl)", errno);
     }
     return fd;
 }

@@ -69,9 +69,10 @@ enum class Reason : uint8_t {
     not_allowed,      // by the system, such as a sandbox that refuses a call
     no_staging,       // at the owner of the memory
     local_no_staging, // at the side that asked for the operation
+    given_up,         // the other side of a message has cancelled it, or its deadline has passed
 };
 
-inline constexpr Reason kLastReason = Reason::local_no_staging;
+inline constexpr Reason kLastReason = Reason::given_up;
 
 // An outcome passed by value; [[nodiscard]] so that no failure is dropped without a thought.
 struct [[nodiscard]] Outcome {

@@ -37,7 +37,7 @@ Descriptor open_bell(int doorbell) {
         throw NativeError(Status::protocol, Reason::malformed, "the peer's doorbell is no pipe");
     }
     const std::string path = "/proc/self/fd/" + std::to_string(doorbell);
-    return Descriptor::made(open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC), "a doorbell (open)");
+    return Descriptor::made(open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC), "a doorbell (open /proc/self/fd)");
 }
 
 Descriptor make_doorbell() {

@@ -73,6 +73,7 @@ class Reason(enum.IntEnum):
     NOT_ALLOWED = 42
     NO_STAGING = 43
     LOCAL_NO_STAGING = 44
+    GIVEN_UP = 45
 
 class NativeError(Exception):
     pass

@@ -254,6 +254,10 @@ _BY_REASON: dict[int, _Words] = {
         "local no staging: this process is out of memory for the host buffers that bytes of its device pass through",
         "free memory, or raise the limits (ulimit -v, the container's memory)",
     ),
+    45: _Words(
+        "given up: the other side has cancelled this message, or had no time left; the buffer holds a part of it",
+        "send the message again, and receive again",
+    ),
 }
 _NO_WORDS = _Words("")
 # Reasons behind which there may be a limit of this process.

@@ -169,3 +169,50 @@ def test_a_child_does_not_wait_for_threads_of_its_parent(world: World) -> None:
     assert in_child(leave) == "left"
     world.there.call(Service.notify, world.here.url, 1)
     thread.join(PATIENCE_S)
+
+
+@pytest.mark.parametrize("world", ["shm-other"], indirect=True)
+def test_a_notification_that_a_thread_of_the_parent_waits_for(world: World) -> None:
+    """The thread is not in the child, where nobody would end its wait."""
+    waiting = world.here.notification(PATIENCE_S)
+    thread = threading.Thread(target=waiting.exception)
+    thread.start()
+    eventually(lambda: waiting._guard.locked(), "the thread does not wait")  # type: ignore[attr-defined]
+
+    def work() -> str:
+        said = [_kind_and_text(waiting.result), str(waiting.done()), type(waiting.exception()).__name__]
+        return "; ".join(said)
+
+    said = in_child(work)
+    assert said.startswith("Closed: this Context was created before fork()")
+    assert said.endswith("; True; Closed")
+    world.there.call(Service.notify, world.here.url, 5)
+    thread.join(PATIENCE_S)
+    assert waiting.result(PATIENCE_S).value == 5
+
+
+@pytest.mark.parametrize("world", ["shm-other"], indirect=True)
+def test_a_child_of_a_process_that_makes_remote_keys(world: World) -> None:
+    """No lock of the parent's threads is held in the child for ever."""
+    memory = world.here.alloc(64)
+    stop = threading.Event()
+
+    def make_keys() -> None:
+        while not stop.is_set():
+            memory.remote_key()
+            memory.revoke()
+
+    def work() -> str:
+        with zh.Context(providers=["tcp"]) as own:
+            return str(len(own.alloc(64).remote_key()) > 0)
+
+    threads = [threading.Thread(target=make_keys) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(10):
+            assert in_child(work) == "True"
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(PATIENCE_S)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +28,7 @@ SIZES = (0, 1, 64, 4096, 65_537, 300_001)
 # More than a lane grants for one queue, so that a credit that is lost is missed.
 MANY = 5_000
 PAGE = 512
+LAST = 1 << 20
 
 
 @pytest.mark.parametrize(("world", "kind"), every_target(KINDS), indirect=["world"])
@@ -94,3 +100,29 @@ def test_more_than_a_lane_has_credits(world: World, kind: Kind) -> None:
     zh.wait_all(reads, PATIENCE_S)
     assert sorted(taking.result()) == list(range(times(MANY)))
     world.expect_no_notification()
+
+
+@pytest.mark.parametrize(("world", "kind"), every_target(("numpy", "alloc", "sim")), indirect=["world"])
+def test_a_read_that_is_cancelled_is_not_announced(world: World, kind: Kind) -> None:
+    """From another thread, at any moment: an owner that is told may write there again."""
+    nbytes = 1 << 20
+    target, into = world.target(kind, nbytes), world.buffer("alloc", nbytes)
+    world.here.read(target.handle, into.memory).result(PATIENCE_S)
+    ended = []
+    for value in range(times(200)):
+        read = world.here.read(target.handle, into.memory, notify=value)
+        canceller = threading.Thread(target=read.cancel)
+        canceller.start()
+        if value % 2:
+            with contextlib.suppress(asyncio.CancelledError, concurrent.futures.CancelledError):
+                read.exception(PATIENCE_S)
+        canceller.join(PATIENCE_S)
+        while not read.done():
+            time.sleep(0)
+        with contextlib.suppress(asyncio.CancelledError, concurrent.futures.CancelledError):
+            read.result(0)
+            ended.append(value)
+    # What was cancelled may still be on its way, and must not be announced later either.
+    world.here.flush().result(PATIENCE_S)
+    world.here.read(target.handle, into.memory, notify=LAST).result(PATIENCE_S)
+    assert world.there.call(Service.take_notifications_until, LAST) == ended

@@ -100,6 +100,15 @@ class TestLoopbackOfAnotherHost:
         connection = context.connect(f"zerohop://127.0.0.1:{port}/{peer.id}?host={OTHER}").result(PATIENCE_S)
         assert connection.peer == peer.id
 
+    def test_a_tunnel_leads_there_and_the_secret_is_wrong(self, open_context: OpenContext) -> None:
+        """The very peer has answered, so that its address is not to blame."""
+        context, peer = open_context(Options(secret="sesame")), open_context(Options(secret="open"))
+        port = address.parse(peer.url).port
+        error = _refusal(context, f"zerohop://127.0.0.1:{port}/{peer.id}?host={OTHER}")
+        assert type(error) is zh.AccessDenied
+        assert "another process" not in error.reason
+        assert error.fix == "give both Contexts the same secret="
+
     def test_it_listens_nowhere(self, open_context: OpenContext) -> None:
         error = _refusal(open_context(Options()), f"zerohop:///{OTHER}?host={OTHER}&unix=/tmp/zerohop-0-x/s")
         assert "another host" in error.reason
@@ -221,6 +230,7 @@ def test_a_peer_that_has_left_its_directory(open_context: OpenContext, tmp_path:
     path = _place_of_a_context(tmp_path)
     error = _refusal(open_context(Options()), f"zerohop:///{OTHER}?host={address.host_id()}&unix={path}")
     assert "is the peer still running?" in error.fix
+    assert "network namespace, have the peer listen" in error.fix
     assert "mount" not in error.fix
 
 

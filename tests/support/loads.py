@@ -123,6 +123,13 @@ class Loads:
         """The values of the next `total` notifications."""
         return [self.context.notification(REFUSAL_S).result().value for _ in range(total)]
 
+    def take_notifications_until(self, last: int) -> list[int]:
+        """The values of the notifications before the one with the value `last`."""
+        values = []
+        while (value := self.context.notification(REFUSAL_S).result().value) != last:
+            values.append(value)
+        return values
+
     def add_many(self, handle: bytes, value: int, count: int) -> list[int]:
         """`count` times fetch_add of `value` on the first word; the old values in order."""
         remote = zh.RemoteBuffer.from_bytes(handle)

@@ -96,7 +96,7 @@ void FramedEndpoint::finish_arrival(Arrival& arrival) {
     uncount(arrival);
     if (arrival.recv) {
         // Where one side gave up, the other must not take a part of a message for the whole.
-        const Outcome given_up{Status::peer_lost, Reason::truncated};
+        const Outcome given_up{Status::peer_lost, Reason::given_up};
         const bool taken = arrival.recv->finish(outcome.status == Status::cancelled ? given_up : outcome,
                                                 outcome.ok() ? arrival.nbytes : 0);
         outcome = as_seen_there(outcome);

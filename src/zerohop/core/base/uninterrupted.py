@@ -7,10 +7,12 @@ that opens one thing after the other cannot undo them all from any line, so it r
 from __future__ import annotations
 
 import _thread
+import sys
 import threading
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from zerohop.core.base.flag import Flag
+from zerohop.errors import Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +29,12 @@ def uninterrupted(call: Callable[[], T], undo: Callable[[T], object]) -> T:
 
     If a signal handler raises meanwhile, this raises the same, after a second at most, and ``undo`` gets the value of
     ``call`` as soon as that has ended.
+
+    Raises:
+        Unsupported: the interpreter is ending.
     """
+    if sys.is_finalizing():
+        raise Unsupported("the interpreter is ending, and no thread can be started any more", operation="open")
     if threading.current_thread() is not threading.main_thread():
         return call()
     work = _Work(call, undo)

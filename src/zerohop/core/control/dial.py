@@ -75,7 +75,7 @@ def explained(error: ZerohopError, where: Address) -> ZerohopError:
         error.reason += (
             f"; the peer is on another host and listens on loopback only: {where.place} is another process here, if any"
         )
-        error.fix = _LISTEN
+        error.fix = f"{error.fix}; or {_LISTEN}" if error.fix else _LISTEN
     return error
 
 
@@ -94,11 +94,9 @@ def _fix(where: Address) -> str:
         return f"the peer runs as user {user}, this process as user {os.getuid()}: run both as one user, or {_LISTEN}"
     directory = Path(where.socket_path).parent
     # With the directory here, both see the same files, and no mount would help.
-    shared = f"mount the peer's {directory.parent} here, " if where.socket_path and not directory.exists() else ""
-    return (
-        f"is the peer still running? It is on this host. If it is in another container or network namespace, {shared}"
-        f"or {_LISTEN}"
-    )
+    away = where.socket_path and not directory.exists()
+    way = f"mount the peer's {directory.parent} here, or {_LISTEN}" if away else _LISTEN
+    return f"is the peer still running? It is on this host. If it is in another container or network namespace, {way}"
 
 
 async def _open_unix(control: ControlThread, path: str, waits: Callable[[str], None]) -> Channel:

@@ -20,7 +20,7 @@ from zerohop.core.control.tls import Distrusted
 from zerohop.errors import AccessDenied, PeerLost, ProtocolError, Unsupported, ZerohopError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from zerohop.config.protection import Encryption
     from zerohop.core.control.channel import Channel
@@ -119,8 +119,17 @@ class Gate(Protocol):
         """Check a side that has proved the secret; not called for the purpose LOCATE."""
 
 
-async def greet(channel: Channel, me: Identity, purpose: Purpose, token: bytes, expected: str) -> None:
+async def greet(
+    channel: Channel,
+    me: Identity,
+    purpose: Purpose,
+    token: bytes,
+    expected: str,
+    met: Callable[[], object] = lambda: None,
+) -> None:
     """Do the connecting side's part of the handshake; ``token`` is that of the invitation, for a lane.
+
+    ``met`` is called once the Context ``expected`` has answered, if it says the truth.
 
     Raises:
         Refused: the listening side refuses.
@@ -130,7 +139,7 @@ async def greet(channel: Channel, me: Identity, purpose: Purpose, token: bytes, 
         ChannelEnded, ProtocolError: the listening side hung up, or is no peer.
     """
     with _distrust_denies():
-        _, transcript, key = await _introduce(channel, me, purpose, token, expected)
+        _, transcript, key = await _introduce(channel, me, purpose, token, expected, met)
         accept = await _expect(channel, wire.Accept)
     if not transcript.verify(key, "server", accept.proof):
         raise _unproved()
@@ -152,7 +161,12 @@ async def locate(channel: Channel, me: Identity, expected: str) -> tuple[Challen
 
 
 async def _introduce(
-    channel: Channel, me: Identity, purpose: Purpose, token: bytes, expected: str
+    channel: Channel,
+    me: Identity,
+    purpose: Purpose,
+    token: bytes,
+    expected: str,
+    met: Callable[[], object] = lambda: None,
 ) -> tuple[Challenge, auth.Transcript, bytes]:
     """Do the handshake up to the proof of this side."""
     hello = wire.Hello(
@@ -184,6 +198,7 @@ async def _introduce(
             peer=expected,
             operation="connect",
         )
+    met()
     if why := _why_not(channel, me, purpose, challenge):
         raise AccessDenied(why, fix=_FIXES[ENCRYPTION], peer=expected, operation="connect")
     transcript = auth.Transcript(hello, challenge)

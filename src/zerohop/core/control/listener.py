@@ -159,7 +159,8 @@ class Listeners:
             except OSError as error:
                 if self._closed:
                     return
-                self._control.warn_once("", "accept", "cannot accept peers: %s. Fix: raise the limit: ulimit -n", error)
+                fix = "Fix: raise the limit: ulimit -n" if out_of_descriptors(error) else "It is tried again"
+                self._control.warn_once("", "accept", "cannot accept peers: %s. %s", error, fix)
                 if out_of_descriptors(error):
                     self._turn_away(listening)
                 await asyncio.sleep(_ACCEPT_PAUSE_S)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from zerohop.core.control import handshake
 from zerohop.core.control.dial import explained
-from zerohop.errors import ZerohopError, silent_error
+from zerohop.errors import ZerohopError, copy_of, silent_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -25,6 +25,7 @@ class Dial:
     def __init__(self, work: Callable[[Address, Dial], Coroutine[Any, Any, PeerLink]], where: Address) -> None:
         self._where = where
         self._waits_for = ""
+        self._met = False
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
         # The dial gets this time even if its operation has less; the operation's next attempt then joins the dial.
@@ -52,10 +53,17 @@ class Dial:
         """Note why this lasts; empty: because the peer does not answer."""
         self._waits_for = text
 
+    def met(self) -> None:
+        """Note that the very Context that was sought has answered, so that the address is right."""
+        self._met = True
+
     def silent(self) -> ZerohopError:
         """Return the error for an operation that has no time left for this."""
         text = self._waits_for or "the peer does not finish connecting"
-        return explained(silent_error(self._where.context, text), self._where)
+        return self._explained(silent_error(self._where.context, text))
+
+    def _explained(self, error: ZerohopError) -> ZerohopError:
+        return copy_of(error) if self._met else explained(error, self._where)
 
     async def _run(self, work: Callable[[Address, Dial], Coroutine[Any, Any, PeerLink]], where: Address) -> PeerLink:
         try:
@@ -65,4 +73,4 @@ class Dial:
                 raise
             raise self.silent() from None
         except ZerohopError as error:
-            raise explained(error, where) from None
+            raise self._explained(error) from None

@@ -27,7 +27,7 @@ from zerohop.errors import Closed, DeadlineExceeded, PeerLost, ProtocolError, Ze
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from zerohop.core.control.address import Address
     from zerohop.core.control.handshake import Purpose
@@ -227,14 +227,14 @@ class Peers:
         channel = await open_channel(self._core.control, where, dial.waits)
         try:
             try:
-                await self._greet(channel, CONTROL, b"", where.context)
+                await self._greet(channel, CONTROL, b"", where.context, dial.met)
             except (PeerLost, ProtocolError):
                 if not (channel.unix and where.listens):
                     raise
                 # In another container the same path may lead to another process.
                 channel.close()
                 channel = await open_tcp(self._core.control, where, waits=dial.waits)
-                await self._greet(channel, CONTROL, b"", where.context)
+                await self._greet(channel, CONTROL, b"", where.context, dial.met)
             existing = self._core.connected.get(where.context)
             if existing is not None:
                 channel.close()
@@ -305,8 +305,10 @@ class Peers:
                 break
         return self._core.connected.get(peer)
 
-    async def _greet(self, channel: Channel, purpose: Purpose, token: bytes, peer: str) -> None:
-        await _unless_ended(handshake.greet(channel, self._core.identity, purpose, token, peer), peer)
+    async def _greet(
+        self, channel: Channel, purpose: Purpose, token: bytes, peer: str, met: Callable[[], object] = lambda: None
+    ) -> None:
+        await _unless_ended(handshake.greet(channel, self._core.identity, purpose, token, peer, met), peer)
 
 
 async def _unless_ended(conversation: Coroutine[Any, Any, _T], peer: str) -> _T:
