@@ -103,7 +103,8 @@ class Refused(Exception):
             return ProtocolError(
                 f"refused by the peer: {self.text}", fix="install the same version of zerohop on both sides", peer=peer
             )
-        return PeerLost(f"refused by the peer: {self.text}", peer=peer, operation="connect")
+        fix = "raise the limit that the peer names, in its process" if self.code == LIMIT else ""
+        return PeerLost(f"refused by the peer: {self.text}", fix=fix, peer=peer, operation="connect")
 
 
 class Gate(Protocol):
