@@ -122,8 +122,8 @@ class Session:
         except NativeError as error:
             self._break_off(from_native(*error.args, peer=self._link.peer), Reason.LANE_CLOSED)
         except (ProtocolError, ValueError, TypeError) as error:
-            # Native checks raise ValueError or TypeError for values that no correct peer sends; or this Context was closed
-            # in the middle of a message, and its engine is gone, which is no fault of the peer.
+            # Native checks raise ValueError or TypeError for values that no correct peer sends; or this Context was
+            # closed in the middle of a message, and its engine is gone, which is no fault of the peer.
             if not self._core.closed:
                 self._core.control.warn_once(self._link.peer, "protocol", "disconnected a peer: %s", error)
             said = str(error)
