@@ -2,6 +2,9 @@
 #include "bind/common.hpp"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/vector.h>
+
+#include <vector>
 
 namespace zerohop::bind {
 
@@ -24,10 +27,11 @@ PyMark mark(const std::shared_ptr<Engine>& engine, int device) {
     return {engine, found->mark()};
 }
 
-template <typename Byte>
-nb::object array(uint64_t address, size_t nbytes, int device_type, int device, const nb::object& owner) {
-    return nb::cast(nb::ndarray<nb::array_api, Byte, nb::ndim<1>>(reinterpret_cast<Byte*>(address), 1, &nbytes, owner,
-                                                                  nullptr, nb::dtype<Byte>(), device_type, device));
+template <class... Access>
+nb::object array(uint64_t address, const std::vector<size_t>& shape, nb::dlpack::dtype type, int device_type,
+                 int device, const nb::object& owner) {
+    return nb::cast(nb::ndarray<nb::array_api, Access...>(reinterpret_cast<void*>(address), shape.size(), shape.data(),
+                                                          owner, nullptr, type, device_type, device));
 }
 
 } // namespace
@@ -45,13 +49,17 @@ void def_pool(nb::class_<Engine>& engine) {
 
 void register_array(nb::module_& m) {
     m.def(
-        "array_of_bytes",
-        [](uint64_t address, size_t nbytes, int device_type, int device, bool readonly, const nb::object& owner) {
-            return readonly ? array<const uint8_t>(address, nbytes, device_type, device, owner)
-                            : array<uint8_t>(address, nbytes, device_type, device, owner);
+        "array_over",
+        [](uint64_t address, const std::vector<size_t>& shape, uint8_t code, uint8_t bits, int device_type, int device,
+           bool readonly, const nb::object& owner) {
+            const nb::dlpack::dtype type{code, bits, 1};
+            return readonly ? array<nb::ro>(address, shape, type, device_type, device, owner)
+                            : array<>(address, shape, type, device_type, device, owner);
         },
-        nb::arg("address"), nb::arg("nbytes"), nb::arg("device_type"), nb::arg("device"), nb::arg("readonly"),
-        nb::arg("owner"), "An object with DLPack's methods; the types and numbers of devices are DLPack's.");
+        nb::arg("address"), nb::arg("shape"), nb::arg("code"), nb::arg("bits"), nb::arg("device_type"),
+        nb::arg("device"), nb::arg("readonly"), nb::arg("owner"),
+        "An object with DLPack's methods over memory; code and bits of the type, and the types and numbers of devices, "
+        "are DLPack's.");
 }
 
 } // namespace zerohop::bind

@@ -458,8 +458,15 @@ class SimStream:
     def query(self) -> bool: ...
     def synchronize(self, deadline_ns: int) -> bool: ...
 
-def array_of_bytes(
-    address: int, nbytes: int, device_type: int, device: int, readonly: bool, owner: object
+def array_over(
+    address: int,
+    shape: Sequence[int],
+    code: int,
+    bits: int,
+    device_type: int,
+    device: int,
+    readonly: bool,
+    owner: object,
 ) -> object: ...
 
 class FabricRequest:

@@ -187,21 +187,25 @@ class Context(StridedTransfers, NotCopyable):
             return register.register_all(self._core, x, rights, as_bytes=as_bytes)
         return register.register(self._core, x, rights, as_bytes=as_bytes, lasting=True)
 
-    def alloc(self, nbytes: int, device: str = "host") -> Memory:
+    def alloc(self, shape: int | Sequence[int], device: str = "host", *, dtype: Any = None) -> Memory:
         """Allocate memory. On the host it is zero-filled, page-aligned, and mappable by other processes on this host.
 
+        ``memory.numpy()`` and ``torch.from_dlpack(memory)`` show it without a copy, with this shape and type.
+
         Args:
-            nbytes: length, at least 1.
+            shape: the lengths of the axes in elements, each at least 1; or one length.
             device: ``"host"`` or a device's name, such as ``"sim:0"``; its contents are undefined.
+            dtype: the type of the elements: a name such as ``"float16"``, ``"bfloat16"`` or ``"float8_e4m3fn"``, or a
+                type of NumPy's or PyTorch's; None: bytes.
 
         Raises:
-            TypeError: ``nbytes`` is no integer, or ``device`` no name.
+            TypeError: the lengths are no integers, ``device`` no name, or ``dtype`` no such type.
             ValueError: no such device, or no such length.
             RegistrationFailed: out of memory.
             LimitReached: a limit of this process is reached.
             Closed: the Context is closed.
         """
-        return register.allocate(self._core, nbytes, device)
+        return register.allocate(self._core, shape, device, dtype)
 
     def pool(self, device: str, *, chunk_bytes: int = 64 << 20, max_bytes: int | None = None) -> Pool:
         """Make a Pool of a device's memory, for many small Memories or tensors that cost no registration each.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from zerohop._native import NativeError
 from zerohop.core.base.resource import NotCopyable
 from zerohop.core.memory import arrays
+from zerohop.core.memory.elements import bytes_of
 from zerohop.core.memory.registration import Export
 from zerohop.core.runtime.devices import HOST
 from zerohop.errors import from_native
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import CapsuleType
 
     from zerohop._native import BlockWatch
+    from zerohop.core.memory.elements import Elements
     from zerohop.core.memory.memory_core import MemoryCore
     from zerohop.core.memory.registration import Registration
 
@@ -25,7 +27,7 @@ class Contents(NotCopyable):
     """Holds a range of registered bytes, with the methods that touch them: the base of Memory and View."""
 
     # Each transfer reads _routes, _block and _offset. They are slots of this class, so that reading them needs no call.
-    __slots__ = ("_block", "_core", "_layout", "_offset", "_registration", "_routes", "nbytes")
+    __slots__ = ("_block", "_core", "_elements", "_layout", "_offset", "_registration", "_routes", "nbytes")
 
     _core: MemoryCore
     _registration: Registration
@@ -33,6 +35,8 @@ class Contents(NotCopyable):
     _routes: dict[bytes, Any]
     # Tells when another library has moved the bytes; None: it cannot.
     _block: BlockWatch | None
+    # What arrays of other libraries show; None: bytes.
+    _elements: Elements | None
     # How the elements of the array lie that the memory was made of (layouts.py).
     _layout: bytes
     _offset: int
@@ -61,18 +65,34 @@ class Contents(NotCopyable):
         """Tell whether transfers refuse to write to the range."""
         raise NotImplementedError
 
-    def numpy(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-        """Return the bytes as an array, without a copy. The pages stay as long as the array, also after ``close()``.
+    @property
+    def dtype(self) -> str:
+        """Return the type of the elements that ``Context.alloc`` was given; "uint8" of all else, and of every View."""
+        return self._shown().dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the lengths of the axes, in elements."""
+        return self._shown().shape
+
+    def _shown(self) -> Elements:
+        """Return what arrays of other libraries show."""
+        return bytes_of(self.nbytes) if self._elements is None else self._elements
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Return the memory as an array, without a copy. The pages stay as long as the array, also after ``close()``.
+
+        It has the type and shape that ``Context.alloc`` was given; all else is an array of bytes.
 
         The array of a torch tensor on the host is good until torch moves the tensor's bytes (``share_memory_()``, or a
         ``multiprocessing`` queue).
 
         Raises:
-            Unsupported: the memory is on a device, where the CPU cannot touch it.
+            Unsupported: the memory is on a device, where the CPU cannot touch it; or NumPy lacks the type.
             Closed: the Memory is closed.
         """
         self._check_open()
-        return arrays.numpy_of(self, self._export)
+        return arrays.numpy_of(self, self._shown(), self._export)
 
     def read_bytes(self, offset: int = 0, nbytes: int | None = None) -> bytes:
         """Return a copy of part of the range; a device's driver copies after the copies that are queued there.
@@ -119,10 +139,12 @@ class Contents(NotCopyable):
         """Describe a device's memory to libraries that know this protocol; host memory has no such attribute."""
         if self.device == HOST:
             raise AttributeError("host memory has no __cuda_array_interface__; use numpy()")
+        elements = self._shown()
+        dtype = elements.numpy_dtype
         return {
             "data": (self.address, self.readonly),
-            "shape": (self.nbytes,),
-            "typestr": "|u1",
+            "shape": (self.nbytes,) if dtype is None else elements.shape,
+            "typestr": "|u1" if dtype is None else dtype.str,
             "strides": None,
             "version": 3,
         }
@@ -135,11 +157,12 @@ class Contents(NotCopyable):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> CapsuleType:
-        """Return the bytes as a one-dimensional DLPack tensor of uint8, without a copy.
+        """Return the memory as a DLPack tensor without a copy: of the type and shape that ``Context.alloc`` was given.
 
-        ``torch.from_dlpack(memory)`` calls this. The memory stays as long as the tensor, and unless you close it, so
-        does the Memory; that of a torch tensor on the host is good until torch moves its bytes, as in ``numpy()``. Give
-        the tensor its type and shape with ``tensor.view(dtype).view(shape)``. DLPack documents the arguments.
+        ``torch.from_dlpack(memory)`` calls this. All else is a one-dimensional tensor of uint8: give it its type and
+        shape with ``tensor.view(dtype).view(shape)``. The memory stays as long as the tensor, and unless you close it,
+        so does the Memory; that of a torch tensor on the host is good until torch moves its bytes, as in ``numpy()``.
+        DLPack documents the arguments.
 
         Raises:
             BufferError: the memory is on a simulated device, or is read-only and the consumer knows no such tensors.
@@ -148,7 +171,7 @@ class Contents(NotCopyable):
         self._check_open()
         # This range is kept as well, so that registering the tensor finds its registration when nobody else keeps it.
         owner = lambda: (self._export(), self)  # noqa: E731 - two lines for nothing
-        return arrays.dlpack_of(self, owner, max_version, dl_device=dl_device, copy=copy)
+        return arrays.dlpack_of(self, self._shown(), owner, max_version, dl_device=dl_device, copy=copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Return type and number of the device as DLPack counts them; raise BufferError for a simulated device."""

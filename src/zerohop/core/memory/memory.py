@@ -167,6 +167,7 @@ class View(_Range):
         self._routes = memory._routes
         self._block = memory._block
         self._layout = memory._layout
+        self._elements = None
         self._offset = offset
         self.nbytes = nbytes
 
@@ -227,6 +228,7 @@ class Memory(Closeable, _Range):
         self._block = block
         core.retention.keep(self, registration, keep)
         self._owned = owned
+        self._elements = None
         # The array may be read-only where the registration of its memory is not.
         self._readonly = readonly or registration.readonly
         # By the key of the handle; changed only under the lock of Shares. It is an empty tuple until the first share,

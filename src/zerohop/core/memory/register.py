@@ -7,11 +7,15 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from zerohop.core.memory import sources, torch_tensors
+from zerohop.core.memory.elements import elements_of
+from zerohop.core.memory.layouts import BYTES, ROWS
 from zerohop.core.memory.memory import Memory, View
 from zerohop.core.memory.rights import RIGHTS, length_of, rights_bits
 from zerohop.core.runtime.devices import HOST
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zerohop.core.memory.memory_core import MemoryCore
     from zerohop.core.memory.registration import Registration
     from zerohop.core.memory.rights import Rights
@@ -104,13 +108,20 @@ def _of_tensor(core: MemoryCore, registration: Registration, where: OnGpu) -> Me
     return Memory(core, registration, address - registration.address, nbytes, _READ_WRITE, storage, layout, block)
 
 
-def allocate(core: MemoryCore, nbytes: int, device: str) -> Memory:
+def allocate(core: MemoryCore, shape: int | Sequence[int], device: str, dtype: Any) -> Memory:
     """Do Context.alloc."""
     if core.closed or core.forked:
         raise core.closed_error()
-    nbytes = length_of(nbytes)
+    elements = None
+    if dtype is None and not isinstance(shape, (tuple, list)):
+        nbytes = length_of(shape)
+    else:
+        elements = elements_of(shape, dtype)
+        nbytes = elements.nbytes
     registration = core.registration_cache.allocate(nbytes, device)
-    memory = Memory(core, registration, 0, nbytes, _READ_WRITE, None, owned=True)
+    layout = BYTES if elements is None or len(elements.shape) < 2 else ROWS
+    memory = Memory(core, registration, 0, nbytes, _READ_WRITE, None, layout, owned=True)
+    memory._elements = elements
     registration.made_for = weakref.ref(memory)
     return memory
 

@@ -17,7 +17,7 @@ def rights_bits(rights: object) -> int:
     return bits
 
 
-def length_of(nbytes: int) -> int:
+def length_of(nbytes: object) -> int:
     """Check the length of memory to be allocated, and return it as a plain int.
 
     Raises:

@@ -1,0 +1,87 @@
+"""Describes the elements of an array that a Context allocates: their type, by NumPy's names, and the shape."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# DLPack's codes for the kinds of NumPy's types.
+_KINDS: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+# Types that NumPy lacks, with DLPack's code and their bits.
+_OTHERS: Final = {"bfloat16": (4, 16), "float8_e4m3fn": (10, 8), "float8_e5m2": (12, 8)}
+_BYTES: Final = "uint8"
+
+
+class Elements(NamedTuple):
+    """Holds the name of a type, the shape of an array, and DLPack's code for the type with its bits."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    code: int
+    bits: int
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of the array."""
+        return math.prod(self.shape) * self.bits // 8
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any] | None:
+        """Return NumPy's type; None: NumPy has none."""
+        return None if self.dtype in _OTHERS else np.dtype(self.dtype)
+
+
+def bytes_of(nbytes: int) -> Elements:
+    """Return the Elements of memory that is mere bytes."""
+    return Elements(_BYTES, (nbytes,), _KINDS["u"], 8)
+
+
+def elements_of(shape: int | Sequence[int], dtype: Any) -> Elements:
+    """Check a shape and a type; ``dtype`` is a name, a type of NumPy's or PyTorch's, or None for bytes.
+
+    Raises:
+        TypeError: the shape is neither an int nor a sequence of them, or the type is none that arrays have.
+        ValueError: a length is not positive, or the type has another byte order than this machine.
+    """
+    lengths = [shape] if hasattr(shape, "__index__") else shape
+    if isinstance(lengths, (str, bytes)) or not hasattr(lengths, "__iter__"):
+        raise TypeError(f"a shape is an int, or a sequence of ints, not {type(shape).__name__}")
+    for length in lengths:
+        if isinstance(length, bool) or not hasattr(length, "__index__"):
+            raise TypeError(f"the lengths of a shape are ints, not {type(length).__name__}")
+    axes = tuple(map(operator.index, lengths))
+    name = _BYTES if dtype is None else _name_of(dtype)
+    code, bits = _OTHERS.get(name) or (_KINDS[np.dtype(name).kind], 8 * np.dtype(name).itemsize)
+    if min(axes, default=1) < 1 or math.prod(axes) * bits // 8 >= 1 << 63:
+        raise ValueError(f"cannot allocate an array of the shape {axes}")
+    return Elements(name, axes, code, bits)
+
+
+def _name_of(dtype: Any) -> str:
+    """Return the name of a type, as NumPy and PyTorch have it."""
+    name = str(dtype).removeprefix("torch.") if isinstance(dtype, str) or _is_torchs(dtype) else ""
+    if name in _OTHERS:
+        return name
+    try:
+        found = np.dtype(name or dtype)
+    except TypeError:
+        raise TypeError(
+            f'{dtype!r} is no type of elements; one is named "float16", "bfloat16", "int32" or the like'
+        ) from None
+    if found.name in _OTHERS:  # of a package that adds it to NumPy
+        return str(found.name)
+    if found.kind not in _KINDS or found.itemsize > 16:
+        raise TypeError(f"an array of {found} cannot be allocated; allocate bytes")
+    if not found.isnative:
+        raise ValueError(f"{found.str!r} has another byte order than this machine")
+    return str(found.name)
+
+
+def _is_torchs(dtype: Any) -> bool:
+    return type(dtype).__module__ == "torch"
