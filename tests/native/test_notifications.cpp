@@ -30,7 +30,7 @@ Request announcement(uint16_t queue, uint32_t value) {
 }
 
 Notification of(int peer, uint32_t value) {
-    return {peer, value, 0, {}};
+    return {peer, value, 0, {}, {}};
 }
 
 } // namespace
