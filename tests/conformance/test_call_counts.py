@@ -45,7 +45,7 @@ COUNTS: dict[str, tuple[int, int]] = {
     "flush": (19, 1),
     "register and close": (20, 0),
     "share": (14, 0),
-    "connect again": (25, 1),
+    "connect again": (26, 1),
     "Transport.write with notify": (22, 2),
     "Transport.read": (3, 0),
     "Transport.write_many": (2, 0),

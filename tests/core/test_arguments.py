@@ -95,12 +95,12 @@ def test_a_number_that_is_no_stream(open_context: OpenContext) -> None:
     """The number of a stream is an address in the driver, which ended the process."""
     context = open_context(Options(sim_devices=1))
     memory = context.alloc(64, "sim:0")
-    for call in (
-        lambda: context.write(memory, memory.share("rw"), stream=5),
-        lambda: context.write(memory, memory.share("rw")).wait_on(5),
-    ):
+    handle = memory.share("rw")
+    written = context.write(memory, handle)
+    for call in (lambda: context.write(memory, handle, stream=5), lambda: written.wait_on(5)):
         with pytest.raises(zh.Unsupported, match="no stream of a simulated device has this number"):
             call()
+    written.result(PATIENCE_S)
 
 
 def test_a_device_by_number(given: Given) -> None:

@@ -126,7 +126,8 @@ class _Range(Contents):
         """
         memory = self._home()
         bits = rights_bits(rights)
-        check_flag("revocable", revocable)
+        if revocable is not True:
+            check_flag("revocable", revocable)
         if bits & ~self._bits:
             most = f'with "{self.rights}" at most' if self.rights else "with nobody: it is a read-only View"
             raise ValueError(f'this memory can be shared {most}, not with "{rights}"')

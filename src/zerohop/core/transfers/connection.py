@@ -150,7 +150,9 @@ class Connection(Closeable, NotCopyable):
 
     def _notify(self, value: int, message: bytes | None, timeout: float | None, *, nowait: bool) -> Operation[int]:
         core, link = self._core, self._link
-        number, message = notify_value(value), message_bytes(value, message)
+        number = notify_value(value)
+        if message is not None:
+            message = message_bytes(value, message)
         deadline = core.deadline(timeout)
         post = notify_post(core, link, number, deadline, message)
         return post_message(core, link, "notify", None, deadline, post, NBYTES, nowait=nowait, room=NOTIFIED)

@@ -43,15 +43,13 @@ def notify_value(value: int) -> int:
     return number
 
 
-def message_bytes(notify: int | None, message: bytes | None) -> bytes | None:
-    """Check the message of a notification; return it as bytes, or None if there is none.
+def message_bytes(notify: int | None, message: bytes) -> bytes:
+    """Check the message of a notification, and return it as bytes.
 
     Raises:
         TypeError: not bytes, nor another object with the buffer protocol.
         ValueError: longer than 256 bytes, or there is no notification that it could go with.
     """
-    if message is None:
-        return None
     # bytes(message) would turn a number into that many zeros.
     raw = message if type(message) is bytes else memoryview(message).tobytes()
     if len(raw) > _MAX_MESSAGE:

@@ -84,7 +84,8 @@ def transfer(
     if code == _READ and view.readonly:
         raise ValueError("cannot read into read-only memory")
     number, native_group = announced(notify, remote, group)
-    message = message_bytes(notify, message)
+    if message is not None:
+        message = message_bytes(notify, message)
     deadline = core.deadline(timeout)
     engine, here, there = core.engine, offset_of(view), start_of(remote)
 
@@ -133,7 +134,8 @@ def transfer_pages(
     if remote.nbytes != share_of(remote).nbytes and _outside(there, page_bytes, remote.nbytes):
         return Failed(core, kind, None, nbytes, from_native(*_BOUNDS, operation=kind, peer=remote.owner))
     number = _NO_NOTIFY if notify is None else notify_value(notify)
-    message = message_bytes(notify, message)
+    if message is not None:
+        message = message_bytes(notify, message)
     deadline = core.deadline(timeout)
     engine, offset, remote_offset, local_nbytes = core.engine, offset_of(view), start_of(remote), view.nbytes
     if not here.size:
@@ -222,7 +224,8 @@ def notify_peer(
 ) -> Operation[int]:
     """Send a notification without data."""
     number = notify_value(value)
-    message = message_bytes(value, message)
+    if message is not None:
+        message = message_bytes(value, message)
     link: PeerLink | None
     if isinstance(target, Connection):
         link = link_of(target)

@@ -60,7 +60,8 @@ def write_many(
     batches = _batches(core, pairs, group)
     if notify is not None:
         notify_value(notify)
-    message = message_bytes(notify, message)
+    if message is not None:
+        message = message_bytes(notify, message)
     deadline = core.deadline(timeout)
     if not batches:
         if notify is None:
