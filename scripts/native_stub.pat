@@ -13,7 +13,7 @@ zerohop._native.Transfers.read$:
     def read(self, src: RemoteBuffer, into: Any, *, notify: int | None = None, message: bytes | None = None, timeout: float | None = None, stream: Any = None) -> Operation[int]: ...
 
 zerohop._native.PairTransfers.read$:
-    def write(  # type: ignore[override]
+    def write(  # type: ignore[override] # an end of a pair takes other arguments
         self, view: Any, remote: RemoteBuffer, *, notify: int | None = None, timeout: float | None = None, stream: Any = None) -> Operation[int]: ...
-    def read(  # type: ignore[override]
+    def read(  # type: ignore[override] # an end of a pair takes other arguments
         self, view: Any, remote: RemoteBuffer, *, timeout: float | None = None, stream: Any = None) -> Operation[int]: ...

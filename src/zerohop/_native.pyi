@@ -157,7 +157,7 @@ class Transfers:
     ) -> Operation[int]: ...
 
 class PairTransfers(Transfers):
-    def write(  # type: ignore[override]
+    def write(  # type: ignore[override] # an end of a pair takes other arguments
         self,
         view: Any,
         remote: RemoteBuffer,
@@ -166,7 +166,7 @@ class PairTransfers(Transfers):
         timeout: float | None = None,
         stream: Any = None,
     ) -> Operation[int]: ...
-    def read(  # type: ignore[override]
+    def read(  # type: ignore[override] # an end of a pair takes other arguments
         self, view: Any, remote: RemoteBuffer, *, timeout: float | None = None, stream: Any = None
     ) -> Operation[int]: ...
 

@@ -62,7 +62,7 @@ def test_nobody_reads_it(command: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("command", [("info",), ("bench", "import", "--quick")], ids=" ".join)
 def test_without_standard_error(command: tuple[str, ...]) -> None:
-    """Nobody is to be told anything, and the rest is as ever."""
+    """Run as ever where standard error is closed, and say nothing there."""
     run = zerohop(*command, preexec=lambda: os.close(2))
     assert run.returncode == 0
     assert run.stdout

@@ -122,7 +122,7 @@ def test_a_read_that_is_cancelled_is_not_announced(world: World, kind: Kind) -> 
         with contextlib.suppress(asyncio.CancelledError, concurrent.futures.CancelledError):
             read.result(0)
             ended.append(value)
-    # What was cancelled may still be on its way, and must not be announced later either.
+    # Cancelled reads may still be on their way, and must not be announced later either.
     world.here.flush().result(PATIENCE_S)
     world.here.read(target.handle, into.memory, notify=LAST).result(PATIENCE_S)
     assert world.there.call(Service.take_notifications_until, LAST) == ended

@@ -1,4 +1,4 @@
-"""What is given in place of an object of the library: TypeError or ValueError, whose words say what to give instead."""
+"""Checks that wrong objects as arguments raise TypeError or ValueError, whose words say what to give instead."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def run(test: Callable[[Owner], Coroutine[Any, Any, None]]) -> None:
 
 
 async def expect_lost(owner: Owner, asking: list[asyncio.Task[None]]) -> None:
-    """As the session ends it after an error."""
+    """Lose the owner; expect that everything that waits for it ends, and that nothing stays."""
     owner.link.lost = zh.PeerLost("the peer is gone")
     owner.imports.end()
     for task in asking:

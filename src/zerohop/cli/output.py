@@ -47,7 +47,7 @@ def _ending() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # What is still buffered is written when the interpreter exits, which must not fail again.
+        # The interpreter writes the buffer's rest when it exits, and that must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if error.errno == errno.EPIPE:  # as of `zerohop info | head -1`
             sys.exit(_NO_READER)

@@ -1,4 +1,4 @@
-"""What a pool keeps account by: its tables after a change that was broken off, and limits that it meets."""
+"""Tests the tables of a pool after a change that was broken off, and the limits that a pool meets."""
 
 from __future__ import annotations
 

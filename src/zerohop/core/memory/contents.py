@@ -35,7 +35,7 @@ class Contents(NotCopyable):
     _routes: dict[bytes, Any]
     # Tells when another library has moved the bytes; None: it cannot.
     _block: BlockWatch | None
-    # What arrays of other libraries show; None: bytes.
+    # Describes the elements that arrays of other libraries show; None: bytes.
     _elements: Elements | None
     # How the elements of the array lie that the memory was made of (layouts.py).
     _layout: bytes

@@ -47,7 +47,7 @@ def read(x: Any, *, as_bytes: bool = False) -> Source:
     """
     source = _source(x, as_bytes)
     end = source.address + source.nbytes
-    # Of an address beyond user space the processor reports none, so its fault could not be told from somebody else's.
+    # The processor reports no address for a fault beyond user space, so it could not be told from somebody else's.
     beyond = source.device == HOST and end > _USER_SPACE_END and end > _user_space_end()
     if beyond or source.address < 0 or source.nbytes < 0 or end > _LAST_ADDRESS:
         raise ValueError(f"no memory has address {source.address:#x} and {source.nbytes} bytes")

@@ -75,7 +75,7 @@ def read_tensor(tensor: Any, *, as_bytes: bool) -> Source:
     try:
         return _read(tensor, as_bytes=as_bytes)
     except RuntimeError as error:
-        # Of what functions of torch.func get, of a masked tensor, and of whatever else wraps another one.
+        # torch raises this for arguments of torch.func's functions, masked tensors, and others that wrap a tensor.
         said = str(error).partition("\n")[0]
         raise TypeError(
             f"this {type(tensor).__name__} has no memory of its own that torch shows: it wraps another tensor, or "
