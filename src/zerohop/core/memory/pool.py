@@ -175,7 +175,7 @@ class Pool(Closeable, NotCopyable):
 
         A signal's handler does that, or a destructor that the garbage collector calls.
         """
-        # No public method tells, and threading.Condition asks this one, too. A signal could leave a flag of our own wrong.
+        # No public method tells; threading.Condition asks this one, too. A signal could leave a flag of ours wrong.
         return self._lock._is_owned()  # type: ignore[attr-defined, no-any-return]
 
     def _check_alone(self) -> None:
