@@ -148,7 +148,8 @@ def _find_words(start: int, owner: int) -> _Words:
         probe = sys.modules["torch"].UntypedStorage(_PROBE_BYTES)
         found = list((ctypes.c_uint64 * _STORAGE_WORDS).from_address(probe._cdata))
         return _Words(size * place, size * found.index(_PROBE_BYTES))
-    except (ValueError, RuntimeError, AttributeError, TypeError):
+    except (KeyError, ValueError, RuntimeError, AttributeError, TypeError):
+        # Without torch itself (another library's tensor may look like one of its) the address alone is watched.
         return _Words(size * place, 0)
 
 
